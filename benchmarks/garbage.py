@@ -32,7 +32,7 @@ from sliceplane.api.codec import decode, encode
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Resource, Services
-from sliceplane.controllers.garbage_collector import GarbageCollector
+from sliceplane.controllers.objects.garbage_collector import GarbageCollector
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io.inprocess import InProcessClient
 from sliceplane.server.io.plane import PlaneConfig, ServerPlane

@@ -23,7 +23,7 @@ from sliceplane.server.io.heavy.service import Heavy
 
 SOURCE = Path(package_path[0])
 SECURITY = SOURCE.parents[1] / "docs" / "security.md"
-HEADING = "## Tables that clients fill"
+HEADING = "## Memory that clients control"
 #: what makes a table that lives as long as the process or its owner
 _MAKERS = {"lru_cache", "remembered", "Passed", "Shares", "OrderedDict", "cache"}
 #: programs of one user, or of tests: their tables end with the command

@@ -42,7 +42,7 @@ def main() -> None:
                 console = "\n".join(blocks)
                 parts.append(
                     f"### {symptom.title}\n\n```console\n{console}\n```\n\n"
-                    f"**Why.** {symptom.why}\n\n**Do.** {symptom.do}\n{pages(symptom.codes)}"
+                    f"**Cause.** {symptom.why}\n\n**Remedy.** {symptom.do}\n{pages(symptom.codes)}"
                 )
         finally:
             player.end()

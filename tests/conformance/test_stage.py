@@ -20,7 +20,6 @@ from tests.waiting import eventually, until
 
 from sliceplane.lab.conformance.cases import BY_NAME, CASES
 from sliceplane.lab.conformance.consumers.consumer import (
-    Beliefs,
     FollowedService,
     FollowingConsumer,
     JudgedConsumer,
@@ -181,7 +180,7 @@ class Stubborn(ViewConsumer):
 
     @asynccontextmanager
     async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
-        beliefs = Beliefs()
+        beliefs = FollowingConsumer()
         beliefs.other_words = self._other_words
         if self._belief is not None:
             beliefs.believe(self._belief)
@@ -194,7 +193,7 @@ class Late(Stubborn):
     @asynccontextmanager
     async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
         assert self._belief is not None
-        beliefs = Beliefs()
+        beliefs = FollowingConsumer()
         asyncio.get_running_loop().call_later(self.patience_s / 2, beliefs.believe, self._belief)
         yield beliefs
 
@@ -220,7 +219,7 @@ class Forgetful(ViewConsumer):
     async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
         consumer = self
 
-        class Momentary(Beliefs):
+        class Momentary(FollowingConsumer):
             async def look(self) -> None:
                 if consumer.forgets:
                     consumer.forgets = False

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.slices.fake_cluster import FakeCluster, make_pod, make_service
+from tests.controllers.controller_plane import ControllerPlane
+from tests.slices.fake_cluster import make_pod, make_service
 
 from sliceplane.api.core import (
     CoreEndpointPort,
@@ -24,7 +25,6 @@ from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import EndpointsObjects
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.service_syncs import FirstSync
-from sliceplane.watch.controller.base import Job
 
 OURS = {LABEL_ENDPOINTS_MANAGED_BY: "endpoint-controller", LABEL_SKIP_MIRROR: "true"}
 NAMED = (
@@ -33,31 +33,16 @@ NAMED = (
 )
 
 
-class Plane:
+class Plane(ControllerPlane):
+    controller: EndpointsController
+
     def __init__(self, *pods: Pod, config: EndpointsConfig | None = None, **service: Any) -> None:
-        self.cluster = FakeCluster()
-        self.cluster.put(make_service(**service))
-        for pod in pods:
-            self.cluster.put(pod)
         self.config = config
-        self.now = 1000.0
-        self.begin()
+        super().__init__(make_service(**service), *pods)
 
-    def begin(self) -> None:
+    def make(self) -> EndpointsController:
         self.first_sync = FirstSync()
-        self.controller = EndpointsController(self.config, self.first_sync)
-        self.cluster.start(self.controller, self.now)
-
-    def settle(self) -> list[str]:
-        self.now, notes = self.cluster.settle(self.controller, self.now)
-        return [f"{note.reason}: {note.note}" for note in notes]
-
-    def deliver(self) -> None:
-        self.cluster.deliver(self.controller, self.now)
-
-    def jobs(self, seconds: float = 0.0) -> tuple[Job, ...]:
-        self.now += seconds
-        return self.controller.take_work(self.now, 10).jobs
+        return EndpointsController(self.config, self.first_sync)
 
     def maybe(self, name: str = "web") -> Endpoints | None:
         found = self.cluster.objects.get((EndpointsObjects.key, "shop", name))
@@ -78,9 +63,6 @@ class Plane:
             )
             for subset in self.one().subsets or ()
         ]
-
-    def verbs(self) -> list[str]:
-        return [write.verb for write in self.cluster.writes]
 
 
 def custom(name: str = "web", *ips: str, **meta: Any) -> Endpoints:

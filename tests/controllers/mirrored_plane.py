@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.slices.fake_cluster import FakeCluster, make_service
+from tests.controllers.controller_plane import ControllerPlane
+from tests.slices.fake_cluster import make_service
 
 from sliceplane.api.core import CoreEndpointPort, EndpointAddress, Endpoints, EndpointSubset
 from sliceplane.api.discovery import (
@@ -23,7 +24,6 @@ from sliceplane.controllers.endpointslice_mirroring import (
     EndpointSliceMirroringController,
     MirroringConfig,
 )
-from sliceplane.watch.controller.base import Job
 
 HTTP = (CoreEndpointPort(name="http", port=80, app_protocol="h2c"),)
 SKIPPED = {LABEL_SKIP_MIRROR: "true"}
@@ -48,8 +48,10 @@ def custom(*subsets: EndpointSubset, name: str = "web", **meta: Any) -> Endpoint
     )
 
 
-class Plane:
+class Plane(ControllerPlane):
     """A Service without a selector, and whatever Endpoints a test makes."""
+
+    controller: EndpointSliceMirroringController
 
     def __init__(
         self,
@@ -57,32 +59,15 @@ class Plane:
         config: MirroringConfig | None = None,
         **service: Any,
     ) -> None:
-        self.cluster = FakeCluster()
-        self.cluster.put(make_service(**{"selector": None, **service}))
-        for each in objects:
-            self.cluster.put(each)
         self.config = config
-        self.now = 1000.0
-        self.begin()
+        super().__init__(make_service(**{"selector": None, **service}), *objects)
 
-    def begin(self) -> None:
-        self.controller = EndpointSliceMirroringController(self.config)
-        self.cluster.start(self.controller, self.now)
-
-    def settle(self) -> list[str]:
-        self.now, notes = self.cluster.settle(self.controller, self.now)
-        return [f"{note.type} {note.reason}: {note.note}" for note in notes]
+    def make(self) -> EndpointSliceMirroringController:
+        return EndpointSliceMirroringController(self.config)
 
     def put(self, new: Endpoints | EndpointSlice) -> list[str]:
         self.cluster.put(new)
         return self.settle()
-
-    def deliver(self) -> None:
-        self.cluster.deliver(self.controller, self.now)
-
-    def jobs(self, seconds: float = 0.0) -> tuple[Job, ...]:
-        self.now += seconds
-        return self.controller.take_work(self.now, 10).jobs
 
     def slices(self) -> list[EndpointSlice]:
         found = self.cluster.slices()
@@ -103,9 +88,6 @@ class Plane:
             )
             for each in self.slices()
         }
-
-    def verbs(self) -> list[str]:
-        return [write.verb for write in self.cluster.writes]
 
     def native(self, *, there: bool = True, kind: str = "IPv4") -> None:
         """The EndpointSlice controller's slice comes or goes."""

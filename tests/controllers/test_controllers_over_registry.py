@@ -25,8 +25,8 @@ from sliceplane.api.scheme import (
     Services,
 )
 from sliceplane.controllers.endpointslice import EndpointSliceController
-from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.controllers.namespace import NamespaceController
+from sliceplane.controllers.objects.garbage_collector import GarbageCollector
+from sliceplane.controllers.objects.namespace import NamespaceController
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io.inprocess import InProcessClient
 from sliceplane.server.io.plane import PlaneConfig, ServerPlane

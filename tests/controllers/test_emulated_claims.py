@@ -11,7 +11,7 @@ from tests.controllers.emulated import bare_pod, make, names, owners, replica_se
 from sliceplane.api.core import Pod
 from sliceplane.api.meta import LabelSelector, ObjectMeta
 from sliceplane.api.scheme import Pods, ReplicaSets
-from sliceplane.controllers.garbage_collector import GarbageCollector
+from sliceplane.controllers.objects.garbage_collector import GarbageCollector
 from sliceplane.emulation.claims import Claims
 from sliceplane.emulation.replicaset import ReplicaSetController
 from sliceplane.lab.sim.cluster import Cluster

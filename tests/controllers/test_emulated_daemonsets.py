@@ -12,8 +12,8 @@ from tests.effort import effort
 
 from sliceplane.api.core import Pod
 from sliceplane.api.scheme import DaemonSets, Nodes, Pods, ResourceQuotas
-from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.controllers.resource_quota import ResourceQuotaController
+from sliceplane.controllers.objects.garbage_collector import GarbageCollector
+from sliceplane.controllers.objects.resource_quota import ResourceQuotaController
 from sliceplane.emulation.daemonset import DaemonSetController
 from sliceplane.emulation.eligibility import wanted_node
 from sliceplane.emulation.history import LABEL_REVISION

@@ -13,13 +13,13 @@ from tests.controllers.emulated import condition, names, owners, said
 from tests.effort import effort
 
 from sliceplane.api.scheme import Deployments, Pods, ReplicaSets, ResourceQuotas
-from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.controllers.resource_quota import ResourceQuotaController
-from sliceplane.emulation.deployment import DeploymentController
+from sliceplane.controllers.objects.garbage_collector import GarbageCollector
+from sliceplane.controllers.objects.resource_quota import ResourceQuotaController
+from sliceplane.emulation.deployments.controller import DeploymentController
+from sliceplane.emulation.deployments.rollout import Counts, proportional_sizes
 from sliceplane.emulation.kubelet import KubeletController
 from sliceplane.emulation.nodes import EmulationConfig, make_nodes
 from sliceplane.emulation.replicaset import ReplicaSetController
-from sliceplane.emulation.rollout import Counts, proportional_sizes
 from sliceplane.lab.sim.cluster import Cluster
 from sliceplane.watch.controller.base import Controller
 

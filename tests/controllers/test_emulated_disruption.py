@@ -22,7 +22,7 @@ from sliceplane.api.scheme import (
     StatefulSets,
 )
 from sliceplane.emulation.daemonset import DaemonSetController
-from sliceplane.emulation.deployment import DeploymentController
+from sliceplane.emulation.deployments.controller import DeploymentController
 from sliceplane.emulation.disruption import DELETION_TIMEOUT_S, DisruptionController
 from sliceplane.emulation.replicaset import ReplicaSetController
 from sliceplane.emulation.statefulset import StatefulSetController

@@ -13,7 +13,7 @@ from tests.controllers.emulated import make, owners
 from sliceplane.api.codec import encode
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import ControllerRevisions, DaemonSets, Pods, Resource, StatefulSets
-from sliceplane.controllers.garbage_collector import GarbageCollector
+from sliceplane.controllers.objects.garbage_collector import GarbageCollector
 from sliceplane.emulation.daemonset import DaemonSetController
 from sliceplane.emulation.statefulset import StatefulSetController
 from sliceplane.lab.sim.cluster import Cluster

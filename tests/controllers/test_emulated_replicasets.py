@@ -23,8 +23,8 @@ from sliceplane.api.scheme import (
     ReplicationControllers,
     ResourceQuotas,
 )
-from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.controllers.resource_quota import ResourceQuotaController
+from sliceplane.controllers.objects.garbage_collector import GarbageCollector
+from sliceplane.controllers.objects.resource_quota import ResourceQuotaController
 from sliceplane.emulation.kubelet import KubeletController
 from sliceplane.emulation.nodes import EmulationConfig, make_nodes
 from sliceplane.emulation.replicaset import ReplicaSetController, deletion_cost, deletion_rank

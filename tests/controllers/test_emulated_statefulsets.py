@@ -15,8 +15,8 @@ from sliceplane.api.codec import encode
 from sliceplane.api.core import Pod
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import ControllerRevisions, Pods, ResourceQuotas, StatefulSets
-from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.controllers.resource_quota import ResourceQuotaController
+from sliceplane.controllers.objects.garbage_collector import GarbageCollector
+from sliceplane.controllers.objects.resource_quota import ResourceQuotaController
 from sliceplane.emulation.history import LABEL_REVISION
 from sliceplane.emulation.kubelet import KubeletController
 from sliceplane.emulation.nodes import EmulationConfig, make_nodes

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tests.effort import effort
 
 from sliceplane.api.scheme import Deployments, Namespaces, Nodes, Pods, ReplicaSets
-from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.emulation.deployment import DeploymentController
+from sliceplane.controllers.objects.garbage_collector import GarbageCollector
+from sliceplane.emulation.deployments.controller import DeploymentController
+from sliceplane.emulation.deployments.rollout import Counts, limits, newest_size, older_sizes
 from sliceplane.emulation.kubelet import KubeletController
 from sliceplane.emulation.nodes import EmulationConfig, make_nodes, parse_nodes
 from sliceplane.emulation.replicaset import ReplicaSetController
-from sliceplane.emulation.rollout import Counts, limits, newest_size, older_sizes
 from sliceplane.emulation.templates import template_hash
 from sliceplane.lab.sim.cluster import Cluster
 

@@ -80,8 +80,8 @@ def test_pod_on_an_unknown_node_holds_nobody_else_up() -> None:
     assert plane.addresses() == ["10.0.0.2"]
     assert notes == [
         (
-            "Error updating Endpoint Slices for Service shop/web: skipping Pod p-2 for Service "
-            "shop/web: Node n9 Not Found"
+            "Warning FailedToUpdateEndpointSlices: Error updating Endpoint Slices for Service "
+            "shop/web: skipping Pod p-2 for Service shop/web: Node n9 Not Found"
         )
     ]
     assert plane.controller.next_deadline() is None

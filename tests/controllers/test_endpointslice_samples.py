@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.slices.fake_cluster import FakeCluster, make_node, make_pod, make_service
+from tests.controllers.controller_plane import ControllerPlane
+from tests.slices.fake_cluster import make_node, make_pod, make_service
 
 from sliceplane.api.core import Pod
 from sliceplane.api.errors import StatusError, conflict, internal
@@ -18,20 +19,15 @@ from sliceplane.kit.workqueue import WorkQueue, queue_families
 from sliceplane.watch.controller.base import Done, Measured
 
 
-class Plane:
-    def __init__(self, *pods: Pod, **service: Any) -> None:
-        self.cluster = FakeCluster()
-        self.now = 1000.0
-        for name, zone in (("n0", "a"), ("n1", "b")):
-            self.cluster.put(make_node(name, zone))
-        self.cluster.put(make_service(**service))
-        for pod in pods:
-            self.cluster.put(pod)
-        self.controller = EndpointSliceController(EndpointSliceConfig(max_endpoints_per_slice=3))
-        self.cluster.start(self.controller, self.now)
+class Plane(ControllerPlane):
+    controller: EndpointSliceController
 
-    def settle(self) -> None:
-        self.now, _ = self.cluster.settle(self.controller, self.now)
+    def __init__(self, *pods: Pod, **service: Any) -> None:
+        nodes = (make_node(name, zone) for name, zone in (("n0", "a"), ("n1", "b")))
+        super().__init__(*nodes, make_service(**service), *pods)
+
+    def make(self) -> EndpointSliceController:
+        return EndpointSliceController(EndpointSliceConfig(max_endpoints_per_slice=3))
 
     def figures(self) -> dict[str, Any]:
         """``name{labels}`` -> value; of a histogram (observations, sum)."""

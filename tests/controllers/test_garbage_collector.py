@@ -10,7 +10,11 @@ from sliceplane.api.codec import decode_document
 from sliceplane.api.errors import StatusError, internal, unknown_resource
 from sliceplane.api.meta import OwnerReference
 from sliceplane.api.scheme import ConfigMaps, Nodes, Services
-from sliceplane.controllers.garbage_collector import ORPHANS_MAX, VERIFY_DELAY_S, GarbageCollector
+from sliceplane.controllers.objects.garbage_collector import (
+    ORPHANS_MAX,
+    VERIFY_DELAY_S,
+    GarbageCollector,
+)
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Done
 

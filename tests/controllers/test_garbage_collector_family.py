@@ -13,7 +13,7 @@ from tests.slices.fake_cluster import FakeCluster, replace
 from sliceplane.api.codec import decode_document
 from sliceplane.api.errors import internal
 from sliceplane.api.meta import Object, OwnerReference
-from sliceplane.controllers.garbage_collector import GarbageCollector
+from sliceplane.controllers.objects.garbage_collector import GarbageCollector
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Job
 

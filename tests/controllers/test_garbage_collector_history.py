@@ -8,7 +8,7 @@ from tests.slices.fake_cluster import FakeCluster, replace
 
 from sliceplane.api.errors import conflict, unreachable
 from sliceplane.api.scheme import ConfigMaps, Services
-from sliceplane.controllers.garbage_collector import GarbageCollector
+from sliceplane.controllers.objects.garbage_collector import GarbageCollector
 
 
 @pytest.fixture

@@ -10,7 +10,12 @@ from sliceplane.api.core import Namespace, NamespaceSpec, NamespaceStatus, Pod
 from sliceplane.api.errors import StatusError, conflict
 from sliceplane.api.meta import Condition, Object, ObjectMeta
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Pods, Services
-from sliceplane.controllers.namespace import CACHE_LAG_S, DELETES_MAX, QUIET_S, NamespaceController
+from sliceplane.controllers.objects.namespace import (
+    CACHE_LAG_S,
+    DELETES_MAX,
+    QUIET_S,
+    NamespaceController,
+)
 from sliceplane.kit.times import parse_time
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Done, Write

@@ -12,13 +12,13 @@ from sliceplane.api.core import Namespace
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import ConfigMaps, Namespaces, ResourceQuotas, ServiceAccounts
-from sliceplane.controllers.namespace import NamespaceController
-from sliceplane.controllers.per_namespace import (
+from sliceplane.controllers.objects.namespace import NamespaceController
+from sliceplane.controllers.objects.per_namespace import (
     LOOK_AGAIN_S,
     RootCaPublisher,
     ServiceAccountController,
 )
-from sliceplane.controllers.resource_quota import ResourceQuotaController
+from sliceplane.controllers.objects.resource_quota import ResourceQuotaController
 from sliceplane.lab.sim.cluster import Cluster
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Done

@@ -12,7 +12,7 @@ from sliceplane.api.core import Node, Pod, PodSpec
 from sliceplane.api.errors import internal
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import Nodes, Pods, ReplicaSets
-from sliceplane.controllers.pod_garbage_collector import (
+from sliceplane.controllers.objects.pod_garbage_collector import (
     CHECK_PERIOD_S,
     QUARANTINE_S,
     TAINT_OUT_OF_SERVICE,

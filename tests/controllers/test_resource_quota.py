@@ -26,8 +26,8 @@ from sliceplane.api.scheme import (
     Secrets,
     Services,
 )
-from sliceplane.controllers.namespace import NamespaceController
-from sliceplane.controllers.resource_quota import CHARGE_PATIENCE_S, ResourceQuotaController
+from sliceplane.controllers.objects.namespace import NamespaceController
+from sliceplane.controllers.objects.resource_quota import CHARGE_PATIENCE_S, ResourceQuotaController
 from sliceplane.lab.sim.cluster import Cluster
 from sliceplane.server.registry.kinds import COUNTED, kind_of, quota_text, usage
 from sliceplane.server.registry.kinds.pods.pod_quota import is_in_scopes

@@ -82,11 +82,9 @@ POD_IP = "$(kubectl get pods -l app=web -o jsonpath='{.items[0].status.podIP}')"
 STORY: tuple[Symptom, ...] = (
     Symptom(
         "A client gets no answer from a Service: it has no endpoints",
-        "The Service's selector chooses no Pod. The addresses of the Service then refuse "
-        "connections.",
-        "What `explain` proposes. `sliceplane trace` says what the rules do with a packet, and "
-        "which slices do not "
-        "count.",
+        "The Service's selector matches no Pod, so its addresses refuse connections.",
+        "Follow the remedy of `explain`. `sliceplane trace` shows what the rules do with "
+        "a packet, and which slices are ignored.",
         (
             Step(
                 "kubectl get endpointslices -l kubernetes.io/service-name=shop",
@@ -105,10 +103,9 @@ STORY: tuple[Symptom, ...] = (
     ),
     Symptom(
         "A client gets no answer from a Service: its Pods are not ready",
-        "Endpoints are there, but none is ready (readiness probe, `Ready` condition): they get no "
-        "traffic.",
-        "Look at the Pods, not at the Service. A Service that must be reached all the "
-        "same has `publishNotReadyAddresses`.",
+        "Endpoints exist, but none is ready (readiness probe, `Ready` condition), so they"
+        " get no traffic.",
+        "Examine the Pods, not the Service. To reach unready Pods set `publishNotReadyAddresses`.",
         (
             Step(
                 "kubectl get endpointslices -l kubernetes.io/service-name=web"
@@ -128,11 +125,10 @@ STORY: tuple[Symptom, ...] = (
     ),
     Symptom(
         "Pods of a Deployment never start",
-        "Nothing schedules Pods and runs containers here; only `--emulate` makes Pods of "
-        "Deployments, and only "
-        "`up` has it.",
-        "Start with `--emulate`, or make Pods yourself. On a cluster, look at its scheduler and "
-        "kubelets.",
+        "No scheduler and no kubelet runs here; only `sliceplane up --emulate` creates "
+        "Pods of Deployments.",
+        "Start with `--emulate`, or create Pods yourself. On a cluster, check its "
+        "scheduler and kubelets.",
         (
             Step(
                 "kubectl get pods -l app=late",
@@ -149,19 +145,17 @@ STORY: tuple[Symptom, ...] = (
     ),
     Symptom(
         "`Forbidden`",
-        "The user is known, and no role that is bound to it allows this. `kubectl auth whoami` "
-        "says who you are.",
+        "No role that is bound to the user allows this. `kubectl auth whoami` shows the user.",
         "Bind a role: the message names user, verb, resource and namespace. "
         "[Access](operations.md#access).",
         (Step("kubectl get endpointslices --as jane", r'Forbidden.*User "jane" cannot list', 1),),
     ),
     Symptom(
         "`Unauthorized`",
-        "The token is not known, has ended, or was signed with a key that is no more; the "
-        "certificate is of "
-        "another authority.",
-        "Take the kubeconfig anew from the server's data directory, or a new token: `kubectl "
-        "create token NAME`.",
+        "The token is unknown, has expired, or was signed with a removed key; or the "
+        "certificate is of another authority.",
+        "Copy the kubeconfig again from the server's data directory, or create a token: "
+        "`kubectl create token NAME`.",
         (
             Step(
                 "curl -sk https://127.0.0.1:$PORT/api/v1/services -H 'Authorization: Bearer "
@@ -174,7 +168,7 @@ STORY: tuple[Symptom, ...] = (
         "A write is refused: `provided port is already allocated`",
         "Another Service has the node port (or the cluster IP: `provided IP is already "
         "allocated`).",
-        "Leave it out, and one is given; or find who has it.",
+        "Omit it, and the server chooses one; or find the other Service.",
         (
             Step(
                 "kubectl create service nodeport second --tcp=80 --node-port=30080",
@@ -193,9 +187,9 @@ STORY: tuple[Symptom, ...] = (
     ),
     Symptom(
         "An object is deleted and stays",
-        "It has a finalizer: whoever put it there has to take it away, and does not run, or waits "
-        "for something.",
-        "Start that program again. Only if it is gone for good, take the finalizer away by hand.",
+        "It has a finalizer. The program that set it must remove it, and does not run or "
+        "waits for something.",
+        "Start that program again. Only if it is gone for good, remove the finalizer by hand.",
         (
             Step(
                 "kubectl delete service first --wait=false",
@@ -216,12 +210,10 @@ STORY: tuple[Symptom, ...] = (
     ),
     Symptom(
         "Writes fail: `the write was not stored`",
-        "The disk is full, has an I/O error, or the file was moved away. Reads and watches go on; "
-        "nothing of the "
-        "write is kept.",
-        "The message and the check `etcd` say which. Make space or put the file back: writes work "
-        "again by "
-        "themselves. Do not restart for a full disk.",
+        "The disk is full, has an I/O error, or the file was moved away. Reads and "
+        "watches go on; nothing of the write is stored.",
+        "The message and the check `etcd` name the reason. Free space or put the file "
+        "back: writes resume by themselves. Do not restart for a full disk.",
         (
             Step(
                 "kubectl create namespace blue",
@@ -257,11 +249,10 @@ STORY: tuple[Symptom, ...] = (
     ),
     Symptom(
         "EndpointSlices are wrong, or somebody changes them",
-        "Two controllers write the same slices, or one that should is off. Shadow mode writes "
-        "nothing and says "
-        "what differs.",
-        "Switch the other one off ([hand-over](hand-over.md)). Here a slice was deleted while no "
-        "controller ran.",
+        "Two controllers write the same slices, or the right one is off. Shadow mode "
+        "reports the differences and writes nothing.",
+        "Switch the other one off ([hand-over](hand-over.md)). In this example a slice "
+        "was deleted while no controller ran.",
         (
             Step(
                 "sliceplane controllers --shadow --once",
@@ -281,22 +272,22 @@ STORY: tuple[Symptom, ...] = (
     ),
     Symptom(
         "A second process does not start: `process 4711 (sliceplane up) is using it`",
-        "A data directory belongs to one process. It may be one that you forgot, or a service of "
-        "systemd.",
-        "Use the one that runs (its kubeconfig is in the directory), or give another `--data-dir`.",
+        "A data directory belongs to one process, for example a forgotten one or a "
+        "service of systemd.",
+        "Use the running one (its kubeconfig is in the directory), or give another `--data-dir`.",
         (Step("sliceplane up --data-dir data", r"process \d+ \(.*\) is using it", 1),),
     ),
     Symptom(
         "It does not start: `address already in use`",
-        "Something listens on the port; `ss -ltnp` says what.",
+        "Another process listens on the port; `ss -ltnp` shows it.",
         "`--secure-port 0` takes a free one.",
         (Step("sliceplane up --data-dir other --secure-port $PORT", r"address already in use", 1),),
     ),
     Symptom(
         "`connection refused`",
-        "No server is there: it was stopped, it does not run yet, or the kubeconfig is of an "
-        "older port.",
-        "Start it. `kubectl config view --minify` shows which address is asked for.",
+        "No server listens: it was stopped, it has not started yet, or the kubeconfig has"
+        " an old port.",
+        "Start it. `kubectl config view --minify` shows the address.",
         (
             Step(
                 "kubectl get services", r"connection to the server .* was refused", 1, before=STOP
@@ -307,11 +298,10 @@ STORY: tuple[Symptom, ...] = (
     ),
     Symptom(
         "`certificate signed by unknown authority`",
-        "The kubeconfig is older than the server's authority: `pki/` was lost, or replaced "
-        "because it was about "
-        "to end.",
-        "Take the new `admin.kubeconfig`. Back `pki/` up with the database, so that it does not "
-        "happen in a restore.",
+        "The kubeconfig is older than the server's authority: `pki/` was lost, or "
+        "replaced because it was about to expire.",
+        "Use the new `admin.kubeconfig`. Back up `pki/` with the database, so that a "
+        "restore keeps the authority.",
         (
             Step(
                 "kubectl --kubeconfig old.kubeconfig get services",
@@ -325,11 +315,11 @@ STORY: tuple[Symptom, ...] = (
     ),
     Symptom(
         "It does not start: the database is damaged",
-        "The file's pages do not belong together: a bad disk, or a copy that was made while it "
-        "was written.",
-        "Restore a snapshot, or move the file away and begin anew. Nothing was changed: what can "
-        "be saved of it "
-        "can be saved still. [Backup and restore](operations.md#backup-and-restore).",
+        "The file's pages do not belong together: a bad disk, or a copy that was made "
+        "during a write.",
+        "Restore a snapshot, or move the file away and start without data. The file was "
+        "not changed, so its data may still be recovered. [Backup and "
+        "restore](operations.md#backup-and-restore).",
         (
             Step(
                 "sliceplane up --data-dir data --secure-port $PORT",

@@ -22,7 +22,7 @@ from sliceplane.api.scheme import (
     Pods,
     Services,
 )
-from sliceplane.emulation.rollout import resolve
+from sliceplane.emulation.deployments.rollout import resolve
 from sliceplane.kit.protobuf import framed
 from sliceplane.kit.yaml_documents import YamlError, parse_yaml
 from sliceplane.server.documents import protobuf, strict

@@ -12,7 +12,7 @@ import random
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.peers.programs import build
@@ -20,6 +20,7 @@ from tests.peers.programs import build
 from sliceplane.api import scheme
 from sliceplane.server.documents import fields
 from sliceplane.server.documents.schema import lookup
+from sliceplane.server.registry.core import Core, WriteCall
 from sliceplane.server.registry.documents import canonical, normalised
 from sliceplane.server.registry.types import Context, Target, User, WriteOptions
 from sliceplane.server.registry.verbs import managed_fields
@@ -170,20 +171,19 @@ def ours(history: Any) -> list[Any]:
     live: Any = {}
     results = []
     for step in history["steps"]:
-        options = WriteOptions(field_manager=step["manager"])
+        # Managers of fields read nothing of the state.
+        call = WriteCall(cast(Core, None), CTX, target, WriteOptions(field_manager=step["manager"]))
         document = json.loads(json.dumps(step["object"]))
         try:
             if step["apply"]:
                 check_configuration(lookup(resource.schema_key), document)
-                made = managed_fields.on_apply(
-                    CTX, target, live, document, options, force=step["force"]
-                )
+                made = managed_fields.on_apply(call, live, document, force=step["force"])
             else:
                 made = document
                 if live:
-                    managed_fields.on_update(CTX, target, made, live, options)
+                    managed_fields.on_update(call, made, live)
                 else:
-                    managed_fields.on_create(CTX, target, made, options)
+                    managed_fields.on_create(call, made)
         except fields.Conflicts as refused:
             results.append({"error": conflict_error(refused.conflicts).message})
             continue

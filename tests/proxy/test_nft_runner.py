@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from tests.waiting import eventually
 
-from sliceplane.node.io.kernel.nft_backend import NftError, NftRunner, explain, parse_version
+from sliceplane.node.io.kernel.nft_backend import NftError, NftRunner, explain
+from sliceplane.node.io.kernel.program import parse_version
 
 
 def program(folder: Path, script: str) -> str:

@@ -51,10 +51,10 @@ def test_the_file_that_kubeadm_writes_is_taken_as_it_is() -> None:
     ]
     settings = settings_of(found.given, listen_by_default=True)
     assert (settings.healthz, settings.metrics) == (("0.0.0.0", 10256), ("127.0.0.1", 10249))
-    assert settings.cluster_cidrs == ("10.244.0.0/16",)
-    assert settings.node_port_addresses == ("primary",)
+    assert settings.rules.cluster_cidrs == ("10.244.0.0/16",)
+    assert settings.rules.node_port_addresses == ("primary",)
     assert settings.oom_score_adj == -999
-    assert settings.bind_address == ""
+    assert settings.rules.bind_address == ""
     assert settings.conntrack == ConntrackSettings(32768, 131072, 86400.0, 3600.0)
 
 
@@ -350,14 +350,22 @@ def test_the_section_of_the_mode_counts() -> None:
         "{syncPeriod: 9s, minSyncPeriod: 2s}\n"
     )
     empty = settings_of(given_in(both), listen_by_default=False)
-    assert (empty.masquerade_all, empty.sync_period_s, empty.min_sync_period_s) == (True, 9.0, 2.0)
+    assert (empty.rules.masquerade_all, empty.sync_period_s, empty.min_sync_period_s) == (
+        True,
+        9.0,
+        2.0,
+    )
     named = settings_of(given_in(f"mode: nftables\n{both}"), listen_by_default=False)
-    assert (named.masquerade_all, named.sync_period_s, named.min_sync_period_s) == (False, 9.0, 2.0)
+    assert (named.rules.masquerade_all, named.sync_period_s, named.min_sync_period_s) == (
+        False,
+        9.0,
+        2.0,
+    )
 
 
 def test_addresses() -> None:
     six = settings_of(given_in('bindAddress: "fd00::1"\n'), listen_by_default=True)
-    assert (six.bind_address, six.healthz, six.metrics) == (
+    assert (six.rules.bind_address, six.healthz, six.metrics) == (
         "fd00::1",
         ("::", 10256),
         ("::1", 10249),

@@ -14,12 +14,11 @@ import yaml
 from tests.waiting import turns
 
 from sliceplane.node.configuration.fields import API_VERSION, KIND
-from sliceplane.node.configuration.settings import ConntrackSettings, ProxySettings, settings_of
+from sliceplane.node.configuration.settings import ConntrackSettings, settings_of
 from sliceplane.node.io import config as proxy_config
 from sliceplane.node.io.config import ConfigError, changed, load_config, written
 from sliceplane.node.io.kernel.netns import listening_in, within
 from sliceplane.node.io.kernel.sysctls import SysctlError, adjust_oom_score, tune_conntrack
-from sliceplane.node.io.setup import rules_of
 from sliceplane.node.io.timing import LOOK_PERIOD_S
 from sliceplane.node.nft.table import nft_plane
 from sliceplane.node.plane import NodePlaneConfig
@@ -100,7 +99,7 @@ async def test_our_own_namespace_is_where_we_are() -> None:
 
 
 def test_the_address_that_is_given_is_the_nodes_own() -> None:
-    rules = rules_of(ProxySettings(bind_address="10.9.9.9"))
+    rules = RulesConfig(bind_address="10.9.9.9")
     four = nft_plane("IPv4", NodePlaneConfig(node_name="n", rules=rules))
     six = nft_plane("IPv6", NodePlaneConfig(node_name="n", rules=rules))
     assert four.node_port_addresses == ("10.9.9.9",)

@@ -34,7 +34,7 @@ def test_what_counts_its_items_has_as_many_rows() -> None:
     assert rows["What is not copied"] == 4
     assert rows["KEP-2030, unit tests"] == 5
     assert rows["KEP-4444, integration and end-to-end tests"] == 3
-    assert rows["Bugs of proxies that users have met"] == 8
+    assert rows["Reported bugs of proxies"] == 8
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split("|")[1].strip()[:60])

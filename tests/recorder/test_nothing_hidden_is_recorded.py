@@ -26,7 +26,7 @@ from sliceplane.api.scheme import (
     Resource,
 )
 from sliceplane.diagnose.timeline.replay import Replay
-from sliceplane.emulation.deployment import DeploymentController
+from sliceplane.emulation.deployments.controller import DeploymentController
 from sliceplane.server.documents.schema import Type, lookup, struct
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Done, Job, Work

@@ -155,8 +155,7 @@ MISFITS = [
         "10.99.99.99",
         (
             "10.99.99.99 is not among the addresses that the account of agent default/vm-1 may "
-            "use: "
-            "192.0.2.0/24, 2001:db8::/64"
+            "use: 192.0.2.0/24, 2001:db8::/64"
         ),
     ),
 ]

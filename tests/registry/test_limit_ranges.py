@@ -65,10 +65,8 @@ def test_a_pod_gets_defaults_and_is_told(api: Any) -> None:
     assert second["resources"]["requests"]["cpu"] == "2", "a limit is its own request"
     assert created["metadata"]["annotations"]["kubernetes.io/limit-ranger"] == (
         "LimitRanger plugin set: cpu, memory request for container c0; memory request for "
-        "container c1; "
-        "cpu, memory request for init container i0; cpu, memory limit for container c0; memory "
-        "limit for container c1; "
-        "cpu, memory limit for init container i0"
+        "container c1; cpu, memory request for init container i0; cpu, memory limit for container "
+        "c0; memory limit for container c1; cpu, memory limit for init container i0"
     )
     assert created["status"]["qosClass"] == "Burstable"
 
@@ -135,8 +133,7 @@ CPU = "Container"
             {"limits": {"cpu": "2", "memory": "1"}},
             (
                 "[maximum cpu usage per Pod is 3, but limit is 4, maximum memory usage per Pod is "
-                "1, "
-                "but limit is 2]"
+                "1, but limit is 2]"
             ),
         ),
         ({"type": "Pod", "max": {"cpu": "4"}}, {"limits": {"cpu": "2"}}, ""),

@@ -236,8 +236,7 @@ VALIDATION: list[tuple[Resource, dict[str, Any], str]] = [
         {"aggregationRule": {}},
         (
             "aggregationRule.clusterRoleSelectors: Required value: at least one "
-            "clusterRoleSelector required if "
-            "aggregationRule is non-nil"
+            "clusterRoleSelector required if aggregationRule is non-nil"
         ),
     ),
     (
@@ -436,8 +435,7 @@ def test_access_reviews(access: Access) -> None:
         may(BOB, {})
     assert caught.value.message.endswith(
         "spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or "
-        "resourceAttributes "
-        "must be specified"
+        "resourceAttributes must be specified"
     )
     with pytest.raises(
         StatusError, match="cannot be specified in combination with resourceAttributes"

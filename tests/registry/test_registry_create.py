@@ -262,8 +262,7 @@ def test_field_validation(api: Any) -> None:
     assert (error.code, error.reason) == (400, "BadRequest")
     assert error.message == (
         'ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: '
-        'unknown field "dat", '
-        'duplicate field "metadata.name"'
+        'unknown field "dat", duplicate field "metadata.name"'
     )
     outcome = api.create(ConfigMaps, document, problems=problems, field_validation="Warn")
     assert outcome.warnings == problems

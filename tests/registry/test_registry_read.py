@@ -390,9 +390,7 @@ def test_a_watch_list_of_the_future_waits(api: Any) -> None:
             422,
             (
                 "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch "
-                "unless "
-                "sendInitialEvents is "
-                "provided"
+                "unless sendInitialEvents is provided"
             ),
         ),
         (

@@ -329,6 +329,24 @@ CREATED: dict[str, tuple[Resource, Any, list[str]]] = {
         {"spec": {"template": TEMPLATE}},
         ["spec.selector: Required value", "spec.template.metadata.labels: Invalid value"],
     ),
+    "annotation of a set's Pods": (
+        StatefulSets,
+        {
+            "spec": {
+                **WORKLOAD,
+                "template": TEMPLATE
+                | {
+                    "metadata": {
+                        "labels": {"a": "b"},
+                        "annotations": {"controller.kubernetes.io/pod-deletion-cost": "x"},
+                    }
+                },
+            }
+        },
+        # As upstream: twice.
+        ["spec.template.annotations[controller.kubernetes.io/pod-deletion-cost]: Invalid value"]
+        * 2,
+    ),
     "template": (
         ReplicaSets,
         {

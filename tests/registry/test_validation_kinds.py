@@ -27,15 +27,13 @@ from sliceplane.server.registry.verbs.answers import refuse, validate_create, va
 
 QUALIFIED = (
     "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end "
-    "with an alphanumeric "
-    "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
-    "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+    "with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for "
+    "validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
 )
 LABEL = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and "
-    "must start and end with "
-    "an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
-    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+    "must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used "
+    "for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
 )
 
 
@@ -290,8 +288,7 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
             ),
             (
                 'spec.taints[0].effect: Unsupported value: "E": supported values: "NoExecute", '
-                '"NoSchedule", '
-                '"PreferNoSchedule"'
+                '"NoSchedule", "PreferNoSchedule"'
             ),
             "spec.taints[1].effect: Required value",
         ],
@@ -330,8 +327,7 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
             ),
             (
                 "spec.containers[0].ports[1].containerPort: Invalid value: 70000: must be between "
-                "1 "
-                "and 65535, inclusive"
+                "1 and 65535, inclusive"
             ),
         ],
     ),
@@ -342,8 +338,7 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
         [
             (
                 'spec.restartPolicy: Unsupported value: "x": supported values: "Always", '
-                '"OnFailure", '
-                '"Never"'
+                '"OnFailure", "Never"'
             ),
             f'spec.hostname: Invalid value: "A": {LABEL}',
         ],
@@ -425,9 +420,8 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
         {"spec": {**WORKLOAD, "strategy": {"type": "Recreate", "rollingUpdate": {}}}},
         [
             (
-                "spec.strategy.rollingUpdate: Forbidden: may not be specified when strategy "
-                "`type` is "
-                "'Recreate'"
+                "spec.strategy.rollingUpdate: Forbidden: may not be specified when strategy `type` "
+                "is 'Recreate'"
             )
         ],
     ),

@@ -174,8 +174,7 @@ ROWS: dict[str, tuple[Any, list[str]]] = {
         [
             (
                 f"{C0}.livenessProbe.terminationGracePeriodSeconds: Invalid value: 0: must be "
-                "greater "
-                "than 0"
+                "greater than 0"
             )
         ],
     ),

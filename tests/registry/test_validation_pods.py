@@ -19,9 +19,8 @@ C0 = "spec.containers[0]"
 GPUS = f'{C0}.resources.requests[gpus]: Invalid value: "gpus": must be a standard resource'
 LABEL_KEY = (
     "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end "
-    "with an alphanumeric "
-    "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
-    "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+    "with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for "
+    "validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
 )
 IP = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 AFFINITY = (
@@ -140,8 +139,7 @@ ROWS: list[tuple[Any, list[str]]] = [
             f"{C0}.readinessProbe: Required value: must specify a handler type",
             (
                 f"{C0}.readinessProbe.periodSeconds: Invalid value: -1: must be greater than or "
-                "equal "
-                "to 0"
+                "equal to 0"
             ),
         ],
     ),
@@ -150,8 +148,7 @@ ROWS: list[tuple[Any, list[str]]] = [
         [
             (
                 f"{C0}.lifecycle.preStop.sleep: Invalid value: 60: must be non-negative and less "
-                "than "
-                "terminationGracePeriodSeconds (30)"
+                "than terminationGracePeriodSeconds (30)"
             )
         ],
     ),
@@ -173,8 +170,7 @@ ROWS: list[tuple[Any, list[str]]] = [
         [
             (
                 "spec.initContainers[0].readinessProbe: Forbidden: may not be set for init "
-                "containers without "
-                "restartPolicy=Always"
+                "containers without restartPolicy=Always"
             )
         ],
     ),
@@ -183,8 +179,7 @@ ROWS: list[tuple[Any, list[str]]] = [
         [
             (
                 'spec.dnsPolicy: Unsupported value: "x": supported values: '
-                '"ClusterFirstWithHostNet", "ClusterFirst", '
-                '"Default", "None"'
+                '"ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"'
             )
         ],
     ),
@@ -201,8 +196,7 @@ ROWS: list[tuple[Any, list[str]]] = [
             ),
             (
                 'spec.tolerations[0].effect: Unsupported value: "x": supported values: '
-                '"NoSchedule", '
-                '"PreferNoSchedule", "NoExecute"'
+                '"NoSchedule", "PreferNoSchedule", "NoExecute"'
             ),
         ],
     ),

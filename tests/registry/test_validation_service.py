@@ -39,8 +39,7 @@ RULES: list[tuple[str, Any, list[str]]] = [
         [
             (
                 "spec.clusterIPs[0]: Invalid value: \"None\": may not be set to 'None' for "
-                "NodePort "
-                "services"
+                "NodePort services"
             )
         ],
     ),
@@ -87,8 +86,7 @@ RULES: list[tuple[str, Any, list[str]]] = [
         [
             (
                 'spec.ports[0].protocol: Unsupported value: "tcp": supported values: "SCTP", '
-                '"TCP", '
-                '"UDP"'
+                '"TCP", "UDP"'
             )
         ],
     ),
@@ -151,9 +149,7 @@ RULES: list[tuple[str, Any, list[str]]] = [
         [
             (
                 "spec.sessionAffinityConfig.clientIP.timeoutSeconds: Invalid value: 0: must be "
-                "greater "
-                "than 0 and less than "
-                "86400"
+                "greater than 0 and less than 86400"
             )
         ],
     ),
@@ -163,8 +159,7 @@ RULES: list[tuple[str, Any, list[str]]] = [
         [
             (
                 'spec.type: Unsupported value: "Foo": supported values: "ClusterIP", '
-                '"ExternalName", '
-                '"LoadBalancer", "NodePort"'
+                '"ExternalName", "LoadBalancer", "NodePort"'
             )
         ],
     ),
@@ -257,9 +252,7 @@ RULES: list[tuple[str, Any, list[str]]] = [
         [
             (
                 'spec.ipFamilyPolicy: Unsupported value: "Foo": supported values: '
-                '"PreferDualStack", '
-                '"RequireDualStack", '
-                '"SingleStack"'
+                '"PreferDualStack", "RequireDualStack", "SingleStack"'
             )
         ],
     ),
@@ -322,8 +315,7 @@ RULES: list[tuple[str, Any, list[str]]] = [
         [
             (
                 "spec.ports[0]: Invalid value: 10250: may not expose port 10250 externally since "
-                "it "
-                "is used by kubelet"
+                "it is used by kubelet"
             )
         ],
     ),
@@ -376,8 +368,7 @@ RULES: list[tuple[str, Any, list[str]]] = [
         [
             (
                 'spec.externalTrafficPolicy: Unsupported value: "Foo": supported values: '
-                '"Cluster", '
-                '"Local"'
+                '"Cluster", "Local"'
             )
         ],
     ),
@@ -387,8 +378,7 @@ RULES: list[tuple[str, Any, list[str]]] = [
         [
             (
                 'spec.internalTrafficPolicy: Unsupported value: "Foo": supported values: '
-                '"Cluster", '
-                '"Local"'
+                '"Cluster", "Local"'
             )
         ],
     ),
@@ -398,8 +388,7 @@ RULES: list[tuple[str, Any, list[str]]] = [
         [
             (
                 "spec.healthCheckNodePort: Invalid value: 30000: may only be set when `type` is "
-                "'LoadBalancer' and "
-                "`externalTrafficPolicy` is 'Local'"
+                "'LoadBalancer' and `externalTrafficPolicy` is 'Local'"
             )
         ],
     ),
@@ -409,9 +398,7 @@ RULES: list[tuple[str, Any, list[str]]] = [
         [
             (
                 'spec.trafficDistribution: Unsupported value: "Foo": supported values: '
-                '"PreferClose", '
-                '"PreferSameNode", '
-                '"PreferSameZone"'
+                '"PreferClose", "PreferSameNode", "PreferSameZone"'
             )
         ],
     ),
@@ -425,8 +412,7 @@ RULES: list[tuple[str, Any, list[str]]] = [
         [
             (
                 'spec.trafficDistribution: Unsupported value: "Example.com/Nearest": supported '
-                'values: "PreferClose", '
-                '"PreferSameNode", "PreferSameZone"'
+                'values: "PreferClose", "PreferSameNode", "PreferSameZone"'
             )
         ],
     ),
@@ -571,8 +557,7 @@ MODE, HINTS = "service.kubernetes.io/topology-mode", "service.kubernetes.io/topo
             [
                 (
                     f"metadata.annotations[{SOURCE_RANGES}]: Forbidden: may only be used when "
-                    "`type` "
-                    "is 'LoadBalancer'"
+                    "`type` is 'LoadBalancer'"
                 )
             ],
         ),

@@ -12,7 +12,7 @@ from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods,
 from sliceplane.controllers.endpoints import EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController
-from sliceplane.controllers.garbage_collector import GarbageCollector
+from sliceplane.controllers.objects.garbage_collector import GarbageCollector
 from sliceplane.controllers.service_syncs import FirstSync
 from sliceplane.lab.sim.cluster import Cluster
 

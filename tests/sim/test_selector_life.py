@@ -18,7 +18,7 @@ from sliceplane.controllers.endpointslice_mirroring import (
     EndpointSliceMirroringController,
     MirroringConfig,
 )
-from sliceplane.controllers.garbage_collector import GarbageCollector
+from sliceplane.controllers.objects.garbage_collector import GarbageCollector
 from sliceplane.controllers.service_syncs import FirstSync
 from sliceplane.lab.sim.cluster import Cluster
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges

@@ -15,8 +15,8 @@ import pytest
 from sliceplane.consume.progress import Progress
 from sliceplane.consume.selections import Union
 from sliceplane.controllers import garbage_collector
-from sliceplane.controllers.ownership import OwnershipGraph
-from sliceplane.controllers.pod_garbage_collector import PodGarbageCollector
+from sliceplane.controllers.objects.ownership import OwnershipGraph
+from sliceplane.controllers.objects.pod_garbage_collector import PodGarbageCollector
 from sliceplane.emulation import strategy
 from sliceplane.emulation.placement import PodAddresses
 from sliceplane.kit.workqueue import WorkQueue

@@ -9,9 +9,9 @@ from typing import Any
 
 from sliceplane.api.scheme import Deployments, EndpointSlices, Namespaces, Pods, Services
 from sliceplane.controllers.endpointslice import EndpointSliceController
-from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.controllers.namespace import NamespaceController
-from sliceplane.emulation.deployment import DeploymentController
+from sliceplane.controllers.objects.garbage_collector import GarbageCollector
+from sliceplane.controllers.objects.namespace import NamespaceController
+from sliceplane.emulation.deployments.controller import DeploymentController
 from sliceplane.emulation.kubelet import KubeletController
 from sliceplane.emulation.nodes import EmulationConfig, make_nodes
 from sliceplane.emulation.replicaset import ReplicaSetController

@@ -10,7 +10,7 @@ from typing import Any
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Deployments, Services
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
-from sliceplane.emulation.deployment import DeploymentController
+from sliceplane.emulation.deployments.controller import DeploymentController
 from sliceplane.emulation.kubelet import KubeletController
 from sliceplane.emulation.nodes import EmulatedNode, EmulationConfig, parse_nodes
 from sliceplane.emulation.replicaset import ReplicaSetController

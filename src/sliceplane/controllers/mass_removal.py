@@ -1,4 +1,4 @@
-"""What the EndpointSlice controller reads and tells because of mass removals; ``slices.guard``
+"""The reads and reports of the EndpointSlice controller because of mass removals; ``slices.guard``
 decides about them.
 
 Before many endpoints go that no Pod told, their Pods are listed again: one job at a time for all
@@ -59,14 +59,16 @@ class _ListedObjects(msgspec.Struct):
 
 @dataclass(slots=True)
 class _Round:
-    """Of one Service that holds endpoints: Pods that were tried, and when the next round is."""
+    """The probes of one Service that holds endpoints: Pods that were tried, and when the next round
+    is.
+    """
 
     due: float
     tried: set[str] = field(default_factory=set)
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """Of which Services a job reads, by Namespace."""
+    """The Services that a job reads for, by Namespace."""
 
     keys: dict[str, tuple[str, ...]]
     #: those that wait for a list of their Pods
@@ -157,7 +159,7 @@ class MassRemovals:
         return self._confirmation(now) if key == CONFIRM_KEY else self._condition_job(key, now)
 
     def next_probe(self) -> float | None:
-        """When the next Pods are to be tried."""
+        """Returns when the next Pods are to be tried."""
         return min((due.due for due in self._rounds.values()), default=None)
 
     def on_done(self, done: Done, now: float) -> tuple[str, ...]:
@@ -171,7 +173,7 @@ class MassRemovals:
         return ()
 
     def take_relist(self) -> tuple[Selection, ...]:
-        """What is to be listed anew: caches that a list has shown to be wrong."""
+        """Returns the selections to list anew: a list has shown that their caches are wrong."""
         if not self._relist:
             return ()
         relist = tuple(Selection(resource) for resource in self._relist)
@@ -272,7 +274,7 @@ class MassRemovals:
     # -- what is held is probed
 
     def _probing(self, now: float) -> Job | None:
-        """Of one Service after the other, so many as one job takes."""
+        """Selects Pods of one Service after the other, as many as one job takes."""
         for key, turn in self._rounds.items():
             if turn.due > now:
                 continue

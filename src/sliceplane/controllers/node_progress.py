@@ -1,4 +1,4 @@
-"""Which nodes hold a version: the Leases of node proxies (``consume.progress``), read together.
+"""The versions that nodes have applied, from the Leases of node proxies (``consume.progress``).
 
 Clocks of machines differ, so a Lease lives as long as it says from the moment at which *we* saw it
 change.
@@ -104,7 +104,7 @@ class NodeProgress:
         self._reporting = 0
 
     def on_change(self, change: Change[Object]) -> None:
-        """Of slices and Services; others are passed over."""
+        """Takes a change of a slice or Service; other changes are ignored."""
         self._caches.on_change(change)
 
     def on_mark(self, mark: Mark, now: float) -> tuple[Differing, ...]:
@@ -140,8 +140,8 @@ class NodeProgress:
         return Differing(node.name, node.owner, self._caches.verdict(name))
 
     def lag(self, wanted: Mapping[str, int], now: float) -> Lag:
-        """Which of the nodes do not hold the versions *wanted*, by reading. O(log nodes) and the
-        nodes that are behind in zones and regions; O(nodes * log nodes) once in ``REFRESH_S``.
+        """Returns which nodes have not applied the versions *wanted*, by reading. O(log nodes) and
+        the nodes that are behind in zones and regions; O(nodes * log nodes) once in ``REFRESH_S``.
         """
         self._refresh(now)
         wanted = {**wanted, _EVERY: max(wanted.values(), default=0)}
@@ -200,7 +200,7 @@ class NodeProgress:
     # -- metrics
 
     def metrics(self, now: float) -> Metrics:
-        """As they are now.  O(nodes)."""
+        """Returns the current figures. O(nodes)."""
         states: Counter[str] = Counter()
         longest_s = 0.0
         for name, node in self._nodes.items():

@@ -26,7 +26,7 @@ from sliceplane.consume.servicemap import read
 from sliceplane.kit.ip import FAMILIES, Family, networks
 from sliceplane.node.tracker import node_ground
 from sliceplane.watch.cache import Change
-from sliceplane.watch.controller.base import ControllerInfo, Done, EventNote, Selection, Write
+from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write
 from sliceplane.watch.controller.keyed import KeyedController
 
 #: the reasons of its Events
@@ -40,7 +40,7 @@ TOLD_MAX: Final = 3
 
 
 class _OfFamily:
-    """What the Services ask for in one IP family."""
+    """The claims of Services in one IP family."""
 
     def __init__(self, family: Family) -> None:
         self.family: Family = family
@@ -151,17 +151,7 @@ class ServiceClaimsController(KeyedController):
         before = self._told.get(key, ("", ""))
         for reason, text, noted in zip((NOT_SERVED, TOO_LARGE), texts, before, strict=True):
             if text and text != noted:
-                self.note(
-                    EventNote(
-                        regarding=service,
-                        regarding_resource=Services,
-                        type="Warning",
-                        reason=reason,
-                        note=text,
-                        component=COMPONENT,
-                        action="Serve",
-                    )
-                )
+                self.report(Services, service, "Warning", reason, text, action="Serve")
         if any(texts):
             self._told[key] = texts
         else:

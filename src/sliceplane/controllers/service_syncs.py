@@ -1,5 +1,5 @@
-"""What the controllers that sync the objects of one Service at a time have in common: turns,
-retries, writes, notes.
+"""The base of controllers that sync the objects of one Service at a time: queue, retries, writes,
+notes.
 
 A *sync* is one turn of one key: the plan that its engine makes, the job that performs the plan's
 writes, and the end of both. ``SyncController`` says whose turn it is and what becomes of a key
@@ -28,7 +28,7 @@ from sliceplane.watch.controller.keyed import QueueController
 
 
 class FirstSync:
-    """Whether the Endpoints controller of this process has been through all Services once since it
+    """Tells whether the Endpoints controller of this process has visited all Services once since it
     began.
 
     That controller alone changes it. The mirroring controller waits for it (KEP-0752, "Controller
@@ -51,7 +51,7 @@ class FirstSync:
 
 
 class HintProblems:
-    """Why Services have no hints: slices show that there are none and not why.
+    """The reasons why Services have no hints: slices show that there are none and not why.
 
     Written by one ``EndpointSliceController`` (the latest life of it), read by the controller of
     conditions. Where these run in two processes a condition says what slices show, and the Event
@@ -108,7 +108,7 @@ class SyncController(QueueController):
             self._queue.add_after(key, delay_s if self._synced else 0.0, now)
 
     def add_touched(self, touched: Touched, batch_period_s: float, now: float) -> None:
-        """What traffic must leave is not waited with; the batch so far goes with it."""
+        """Queues urgent removals at once; they take the batch so far with them."""
         if touched.urgent:
             self.add(touched.urgent, 0.0, now)
         if touched.later:
@@ -168,8 +168,8 @@ def note_about(
     message: str,
     warning: bool = True,
 ) -> EventNote:
-    """For people, cut to what an Event may hold.  *meta*: namespace, name and uid of what it is
-    about.
+    """Returns an Event for people, cut to the length that an Event may have. *meta*: namespace,
+    name and uid of what it is about.
     """
     return EventNote(
         regarding=Object(api_version=resource.api_version, kind=resource.kind, metadata=meta),

@@ -45,7 +45,6 @@ from sliceplane.watch.controller.base import (
     CACHE_DIFFERS,
     ControllerInfo,
     Done,
-    EventNote,
     Selection,
     Write,
     object_patch,
@@ -71,7 +70,7 @@ PERIOD_S: Final = 60.0
 
 
 class WantedCondition(NamedTuple):
-    """What a condition must say."""
+    """The desired content of a condition."""
 
     type: str
     status: str
@@ -80,7 +79,7 @@ class WantedCondition(NamedTuple):
 
 
 class _Endpoints(NamedTuple):
-    """Of one slice, or of several: those that are ready."""
+    """Counts of the ready endpoints of one slice, or of several."""
 
     ready: int = 0
     hinted: int = 0
@@ -102,6 +101,7 @@ class TrafficDistributionController(KeyedController):
             ControllerInfo(
                 name="traffic-distribution-controller",
                 aliases=("traffic-distribution",),
+                component="sliceplane-controllers",
                 watches=(
                     Selection(Services),
                     Selection(EndpointSlices),
@@ -203,18 +203,14 @@ class TrafficDistributionController(KeyedController):
                 f"the node proxy's cache of {resource} ({reading}) at version {verdict.revision} "
                 "is not what the server"
             )
-            self.note(
-                EventNote(
-                    regarding=Node(
-                        metadata=ObjectMeta(name=node, uid=owner.uid if owner is not None else node)
-                    ),
-                    regarding_resource=Nodes,
-                    type="Warning",
-                    reason=CACHE_DIFFERS,
-                    note=f"{text} had then: it lost an event; restart the proxy, which lists anew",
-                    component="sliceplane-controllers",
-                    action="Compare",
-                )
+            meta = ObjectMeta(name=node, uid=owner.uid if owner is not None else node)
+            self.report(
+                Nodes,
+                Node(metadata=meta),
+                "Warning",
+                CACHE_DIFFERS,
+                f"{text} had then: it lost an event; restart the proxy, which lists anew",
+                action="Compare",
             )
 
     def samples(self, now: float) -> tuple[Family, ...]:
@@ -237,9 +233,7 @@ class TrafficDistributionController(KeyedController):
         )
 
     def finished(self, done: Done, now: float) -> None:
-        """What the answer says is known before the cache shows it, so that nothing is written
-        twice.
-        """
+        """Takes the answer before the cache shows it, so that nothing is written twice."""
         for answer in done.results:
             known = self._services.get(done.job.key)
             if answer and known is not None:
@@ -397,7 +391,7 @@ def _programmed_not(reason: str, code: str) -> WantedCondition:
 
 
 def _key_of(seen: EndpointSlice | None) -> str:
-    """Of the Service; "": of none."""
+    """Returns the key of the slice's Service; "" if it has none."""
     owner = (seen.metadata.labels or {}).get(LABEL_SERVICE_NAME) if seen is not None else ""
     return f"{seen.metadata.namespace}/{owner}" if seen is not None and owner else ""
 

@@ -18,6 +18,7 @@ from sliceplane.dns.pods import PodNames, PodsByAddress
 from sliceplane.dns.reverse import Reverse
 from sliceplane.dns.service import NamedService
 from sliceplane.dns.wire import LABEL_MAX, labels_of, name_of
+from sliceplane.kit.containers import adjust_count
 from sliceplane.kit.ip import Network
 from sliceplane.kit.metrics import Metrics, exponential_buckets
 from sliceplane.kit.times import parse_time
@@ -109,11 +110,7 @@ class ClusterNames:
         was = named.service is not None
         named.on_service(service if present else None)
         self.reverse.on_cluster_addresses(named, present=True)
-        count = self._services_in.get(named.namespace, 0) + present - was
-        if count:
-            self._services_in[named.namespace] = count
-        else:
-            self._services_in.pop(named.namespace, None)
+        adjust_count(self._services_in, named.namespace, present - was)
         return {named}
 
     def _on_slice(self, change: Change[Object], now: float) -> set[NamedService]:

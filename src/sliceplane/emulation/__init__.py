@@ -1,5 +1,5 @@
-"""Emulated workloads: Deployments, StatefulSets and so on become Pods on emulated Nodes, where there
-is no kubelet.
+"""Emulated workloads: Deployments, StatefulSets and so on become Pods on emulated Nodes, where
+there is no kubelet.
 
 Plainly labelled (every Node that it creates carries ``emulation.sliceplane.dev/node``), off by
 default, and a client of the public API like any other controller: nothing here knows the server.
@@ -7,8 +7,8 @@ default, and a client of the public API like any other controller: nothing here 
 docs/emulation.md lists what it promises of upstream's behaviour, line by line with tests.
 
 * ``owner``       the base of all that follow: caches, claims, Events, back-off
-* ``deployment``  Deployments -> ReplicaSets; ``strategy`` decides the next step, ``rollout`` does the
-  arithmetic, ``revisions`` writes the sets and their annotations, ``deployment_status`` the conditions
+* ``deployments`` Deployments -> ReplicaSets; ``deployments.strategy`` decides the next step,
+  ``deployments.rollout`` does the arithmetic, ``deployments.revisions`` writes the sets
 * ``replicaset``  ReplicaSets and ReplicationControllers; which Pods are deleted first
 * ``statefulset`` StatefulSets: Pods with numbers, in order
 * ``daemonset``   DaemonSets: a Pod on each Node that fits (``eligibility``)

@@ -24,11 +24,11 @@ from sliceplane.api.codec import encode
 from sliceplane.api.core import Node, Pod, PodSpec, Toleration
 from sliceplane.api.meta import Document, LabelSelector, Object
 from sliceplane.api.scheme import DaemonSets, Nodes, Pods
+from sliceplane.emulation.deployments.rollout import resolve
 from sliceplane.emulation.eligibility import NODE_NAME_FIELD, is_selected, repels, wanted_node
 from sliceplane.emulation.history import LABEL_REVISION, History
 from sliceplane.emulation.nodes import LABEL_EMULATED
 from sliceplane.emulation.owner import CREATES_PER_JOB_MAX, OwnerController, status_write
-from sliceplane.emulation.rollout import resolve
 from sliceplane.emulation.templates import pod_document, template_hash
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Selection, Write, deletion

@@ -32,14 +32,13 @@ from sliceplane.api.scheme import (
     StatefulSets,
 )
 from sliceplane.api.selectors import LabelRequirements, from_label_selector
-from sliceplane.emulation.rollout import resolve
+from sliceplane.emulation.deployments.rollout import resolve
 from sliceplane.emulation.templates import controller_uid
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import (
     ControllerInfo,
     Done,
-    EventNote,
     Selection,
     Write,
     object_patch,
@@ -54,7 +53,7 @@ Scaled = Deployment | ReplicaSet | StatefulSet | ReplicationController
 
 
 class _Unknown(Exception):
-    """How many Pods are wanted cannot be known; the text says why."""
+    """The desired number of Pods cannot be found out; the text gives the reason."""
 
 
 class DisruptionController(KeyedController):
@@ -64,7 +63,10 @@ class DisruptionController(KeyedController):
         watched = (PodDisruptionBudgets, Pods, *_SCALED)
         super().__init__(
             ControllerInfo(
-                "disruption-emulation", tuple(map(Selection, watched)), queue="disruption"
+                "disruption-emulation",
+                tuple(map(Selection, watched)),
+                queue="disruption",
+                component="controllermanager",
             )
         )
         self._budgets: dict[str, tuple[PodDisruptionBudget, LabelRequirements]] = {}
@@ -184,8 +186,8 @@ class DisruptionController(KeyedController):
     def _disrupted(
         self, key: str, budget: PodDisruptionBudget, pods: list[Pod], now: float
     ) -> dict[str, str]:
-        """Those who were let go a short while ago and are not going yet, as far as the cache
-        knows.
+        """Returns the Pods whose eviction was allowed a short while ago and that are not being
+        deleted yet, as far as the cache shows.
         """
         present = {pod.metadata.name for pod in pods if not pod.metadata.is_deleting}
         kept = {}
@@ -197,7 +199,7 @@ class DisruptionController(KeyedController):
         return kept
 
     def _expected(self, budget: PodDisruptionBudget, pods: list[Pod]) -> tuple[int, int]:
-        """How many Pods there should be, and how many of them healthy.  Raises ``_Unknown``."""
+        """Returns the expected number of Pods, and of healthy ones. Raises ``_Unknown``."""
         spec = budget.spec
         if spec.max_unavailable is not None:
             expected = self._wanted(pods)
@@ -209,8 +211,8 @@ class DisruptionController(KeyedController):
         return len(pods), spec.min_available or 0
 
     def _wanted(self, pods: Iterable[Pod]) -> int:
-        """By the controllers of *pods*, each counted once; Pods of nobody are not counted.  Raises
-        ``_Unknown``.
+        """Sums the replicas of the controllers of *pods*, each counted once; Pods without a
+        controller are not counted. Raises ``_Unknown``.
         """
         wanted: dict[str, int] = {}
         for pod in pods:
@@ -235,16 +237,7 @@ class DisruptionController(KeyedController):
         if not change:
             return ()
         for kind, reason, text in notes:
-            self.note(
-                EventNote(
-                    regarding=budget,
-                    regarding_resource=PodDisruptionBudgets,
-                    type=kind,
-                    reason=reason,
-                    note=text,
-                    component="controllermanager",
-                )
-            )
+            self.report(PodDisruptionBudgets, budget, kind, reason, text)
         # With the version: an eviction may have charged the budget since.
         version = {"resourceVersion": budget.metadata.resource_version}
         patch = {"metadata": version, "status": change}
@@ -281,7 +274,7 @@ def _without_scale(pod: Pod) -> str:
 def _condition(
     budget: PodDisruptionBudget, reason: str, now: float, *, message: str = ""
 ) -> Document:
-    """Its time is when it became so."""
+    """Returns the condition, with the time at which it took its status."""
     failed = reason == "SyncFailed"
     status = "True" if reason == "SufficientPods" else "False"
     before = find_condition(budget.status.conditions, _ALLOWED)
@@ -299,7 +292,7 @@ def _condition(
 
 
 def _difference(budget: PodDisruptionBudget, status: Document) -> Document:
-    """What of *status* is not so yet, as a merge patch."""
+    """Returns the members of *status* that differ, as a merge patch."""
     now = budget.status
     told = {
         "observedGeneration": now.observed_generation,

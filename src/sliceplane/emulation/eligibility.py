@@ -1,5 +1,5 @@
-"""Which nodes a Pod may be on: its node selector, the required part of its node affinity, taints
-and tolerations.
+"""Decides which nodes a Pod may be on: its node selector, the required part of its node affinity,
+taints and tolerations.
 
 As the page "Assigning Pods to Nodes" of kubernetes.io has it: terms of an affinity are
 alternatives, the requirements of a term must all hold, and a term without any selects nothing.

@@ -1,4 +1,5 @@
-"""What the templates of StatefulSets and DaemonSets were: a ControllerRevision for each, numbered.
+"""The history of the templates of StatefulSets and DaemonSets: a ControllerRevision for each,
+numbered.
 
 A revision is made before the first Pod of its template; its data is a strategic merge patch that
 brings the template back, which is what ``kubectl rollout undo`` sends. A template that comes again
@@ -28,7 +29,7 @@ Historied = StatefulSet | DaemonSet
 
 
 def revision_name(owner: Historied) -> str:
-    """Of the revision of its template."""
+    """Returns the name of the revision of the owner's template."""
     return f"{owner.metadata.name}-{template_hash(owner.spec.template)}"
 
 
@@ -52,7 +53,9 @@ class History:
         self._claims.forget(uid)
 
     def on_change(self, change: Change[Object]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Of a revision.  Returns uids of its owners, and keys of those who may want it."""
+        """Takes a change of a revision. Returns uids of its owners, and keys of those who may want
+        it.
+        """
         old, new = (
             one if isinstance(one, ControllerRevision) else None for one in (change.old, change.new)
         )
@@ -78,7 +81,9 @@ class History:
     # -- what follows
 
     def templates(self, owner: Historied) -> dict[str, Document]:
-        """By the name of the revision: those that are kept, and the newest."""
+        """Returns the templates by the names of their revisions: those that are kept, and the
+        newest.
+        """
         known = self._revisions.get(owner.metadata.uid, {})
         kept = {
             name: _template(revision) for name, revision in known.items() if _template(revision)
@@ -86,8 +91,8 @@ class History:
         return {**kept, revision_name(owner): owner.spec.template}
 
     def plan(self, owner: Historied, in_use: Collection[str]) -> tuple[Write, ...]:
-        """What makes the history true; *in_use* are the names of revisions that Pods and the status
-        name.
+        """Returns the writes that correct the history; *in_use* are the names of revisions that
+        Pods and the status name.
         """
         if owner.metadata.is_deleting:
             return ()
@@ -168,7 +173,7 @@ def _as_go_encodes(template: Document) -> Document:
 
 
 def _template(revision: ControllerRevision) -> Document:
-    """What it was; ``{}`` where somebody else wrote something else."""
+    """Returns the template of a revision; ``{}`` where somebody else wrote something else."""
     spec = (revision.data or {}).get("spec")
     template = spec.get("template") if isinstance(spec, dict) else None
     if not isinstance(template, dict):

@@ -12,8 +12,6 @@ so there. The Pod itself is ready when its readiness gates are met, too (``pod_s
 
 from __future__ import annotations
 
-from typing import Literal
-
 from msgspec.structs import replace
 
 from sliceplane.api.codec import encode
@@ -51,7 +49,6 @@ from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import (
     ControllerInfo,
     Done,
-    EventNote,
     Selection,
     Write,
     deletion,
@@ -69,7 +66,8 @@ class KubeletController(KeyedController):
     """Keys are ``node/NAME`` and ``pod/NAMESPACE/NAME``."""
 
     def __init__(self, config: EmulationConfig) -> None:
-        super().__init__(ControllerInfo("kubelet-emulation", (Selection(Nodes), Selection(Pods))))
+        watches = (Selection(Nodes), Selection(Pods))
+        super().__init__(ControllerInfo("kubelet-emulation", watches, component=COMPONENT))
         self._config = config
         self._emulated = {node.name: node for node in config.nodes}
         self._nodes: dict[str, Node] = {}
@@ -140,7 +138,7 @@ class KubeletController(KeyedController):
                     self.enqueue(key, now)
 
     def _evicted_at(self, node: Node, pod: Pod) -> float | None:
-        """When the taints of its node drive the Pod away; ``None``: never."""
+        """Returns when the taints of its node evict the Pod; ``None``: never."""
         seen = self._tainted.get(node.metadata.name, {})
         delays = (
             (eviction_delay_s(pod.spec.tolerations or (), taint), since)
@@ -193,12 +191,13 @@ class KubeletController(KeyedController):
         due = None if node is None else self._evicted_at(node, pod)
         if due is not None:
             if now >= due:
-                self._note(
+                self.report(
+                    Pods,
                     pod,
                     "Normal",
                     "TaintManagerEviction",
                     f"Marking for deletion Pod {pod.metadata.key}",
-                    "Evicting",
+                    action="Evicting",
                 )
                 return (deletion(Pods, pod.metadata),)
             self.enqueue_after(key, due - now, now)
@@ -252,12 +251,13 @@ class KubeletController(KeyedController):
                     "none is schedulable, has the labels asked for, tolerated taints, free ports "
                     "and a Pod address left"
                 )
-                self._note(
+                self.report(
+                    Pods,
                     pod,
                     "Warning",
                     "FailedScheduling",
                     f"0/{len(self._emulated)} emulated nodes fit: {why}",
-                    "Scheduling",
+                    action="Scheduling",
                 )
             self._waiting.add(key)
             return ()
@@ -309,7 +309,9 @@ class KubeletController(KeyedController):
                 if key not in self._without_address:
                     self._without_address.add(key)
                     why = f"node {pod.spec.node_name} has no Pod address left"
-                    self._note(pod, "Warning", "FailedCreatePodSandBox", why, "Starting")
+                    self.report(
+                        Pods, pod, "Warning", "FailedCreatePodSandBox", why, action="Starting"
+                    )
                 return ()
             self._without_address.discard(key)
             return self._start(pod, addresses, now)
@@ -343,28 +345,18 @@ class KubeletController(KeyedController):
             waiting = waiting_status(pod, addresses, hosts, now)
             if waiting is None:
                 return ()
-            self._note(
-                pod, "Warning", "Failed", f"Error: {fault['reason']}: {fault['message']}", "Pulling"
+            self.report(
+                Pods,
+                pod,
+                "Warning",
+                "Failed",
+                f"Error: {fault['reason']}: {fault['message']}",
+                action="Pulling",
             )
             return (_status(pod, waiting),)
         state = readiness(pod, containers=self._wants_ready(pod) and not self._config.ready_s)
-        self._note(pod, "Normal", "Started", "Container started", "Starting")
+        self.report(Pods, pod, "Normal", "Started", "Container started", action="Starting")
         return (_status(pod, started_status(pod, addresses, hosts, state, now)),)
-
-    def _note(
-        self, pod: Pod, kind: Literal["Normal", "Warning"], reason: str, note: str, action: str
-    ) -> None:
-        self.note(
-            EventNote(
-                regarding=pod,
-                regarding_resource=Pods,
-                type=kind,
-                reason=reason,
-                note=note,
-                component=COMPONENT,
-                action=action,
-            )
-        )
 
     def _wants_ready(self, pod: Pod) -> bool:
         said = (pod.metadata.annotations or {}).get(ANNOTATION_READY)
@@ -381,12 +373,13 @@ class KubeletController(KeyedController):
             return
         if done.error is None and done.results[0]:
             node = self._placement.node_of(pod.metadata.uid)
-            self._note(
+            self.report(
+                Pods,
                 pod,
                 "Normal",
                 "Scheduled",
                 f"Successfully assigned {pod.metadata.key} to {node}",
-                "Binding",
+                action="Binding",
             )
         elif not pod.spec.node_name:
             self._placement.drop(pod.metadata.uid)

@@ -1,4 +1,4 @@
-"""What is emulated: Nodes with zones and pod address ranges, and how long things take on them."""
+"""The emulated Nodes with zones and pod address ranges, and how long things take on them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -33,7 +33,6 @@ from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import (
     ControllerInfo,
     Done,
-    EventNote,
     Selection,
     Write,
     object_patch,
@@ -107,10 +106,10 @@ class OwnerController(KeyedController, Generic[O, C]):
         watches = (Selection(owners), Selection(children), *more)
         if history is not None:
             watches += (Selection(ControllerRevisions),)
-        super().__init__(ControllerInfo(f"{owners.singular}-emulation", watches))
+        name = f"{owners.singular}-emulation"
+        super().__init__(ControllerInfo(name, watches, component=component))
         self._resource = owners
         self._child_resource = children
-        self._component = component
         self._owners: dict[str, O] = {}
         self._key_of_uid: dict[str, str] = {}
         self._children: dict[str, dict[str, C]] = {}  # owner uid -> key -> child
@@ -277,7 +276,7 @@ class OwnerController(KeyedController, Generic[O, C]):
             if again:
                 self.enqueue(done.job.key, now)
             for reason, text in self.successes(owner, done):
-                self._event(owner, "Normal", reason, text)
+                self.report(self._resource, owner, "Normal", reason, text, action="Scaling")
             self._note_refusal(owner, done, now)
         self._expectations.expect(done, now)
 
@@ -307,24 +306,12 @@ class OwnerController(KeyedController, Generic[O, C]):
                 message = message.replace(f'"{generated}"', f'"{prefix}"')
         reason = self._failure_reason(failed)
         self._refusals.note(owner, reason, message, now)
-        self._event(owner, "Warning", reason, self.event_text(owner, failed.verb, name, message))
+        text = self.event_text(owner, failed.verb, name, message)
+        self.report(self._resource, owner, "Warning", reason, text, action="Scaling")
         self.enqueue(meta.key, now)  # the status shows it at once
 
     def _failure_reason(self, failed: Write) -> str:
         return f"Failed{failed.verb.title()}"
-
-    def _event(self, owner: O, kind: Literal["Normal", "Warning"], reason: str, text: str) -> None:
-        self.note(
-            EventNote(
-                regarding=owner,
-                regarding_resource=self._resource,
-                type=kind,
-                reason=reason,
-                note=text,
-                component=self._component,
-                action="Scaling",
-            )
-        )
 
     def check(self) -> None:
         super().check()

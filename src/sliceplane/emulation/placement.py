@@ -1,5 +1,5 @@
-"""Which emulated node each Pod is on, decided or already known, and how loaded nodes and zones are;
-and which Pod addresses of a node are taken, and which comes next.
+"""The placement of Pods on emulated nodes, decided or observed, with the loads of nodes and zones;
+and the Pod addresses that are taken on each node.
 
 An address just freed is the last to be given out again, so that a client which still remembers the
 old Pod does not meet a new one there at once.
@@ -63,7 +63,7 @@ class Placement:
         return self._placed[uid][0] if uid in self._placed else ""
 
     def load_of(self, node: str) -> int:
-        """How many Pods are on *node*, or will be."""
+        """Returns the number of Pods that are on *node*, or will be."""
         return self._load.get(node, 0)
 
     def has_ports(self, node: str, ports: frozenset[HostPort]) -> bool:
@@ -95,7 +95,7 @@ class Placement:
             del self._owner_load[owner, zone]
 
     def rezone(self, node: EmulatedNode) -> None:
-        """Its zone may be another one than it was."""
+        """Moves the Pods of *node* to its new zone."""
         for uid, (name, zone, owner) in list(self._placed.items()):
             if name == node.name and zone != node.zone:
                 self.put(uid, node, owner, self._ports.get(name, {}).get(uid, frozenset()))
@@ -163,7 +163,7 @@ class PodAddresses:
         return addresses
 
     def room(self, node: str) -> int:
-        """How many Pods can have addresses on *node* at a time."""
+        """Returns how many Pods can have addresses on *node* at a time."""
         return min((_size(network) for network in self._networks[node]), default=0)
 
     def release(self, uid: str) -> None:

@@ -18,7 +18,7 @@ from sliceplane.kit.times import format_time
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
-    """What the conditions Ready and ContainersReady have to say; ``reason`` and ``message`` are
+    """The content of the conditions Ready and ContainersReady; ``reason`` and ``message`` are
     Ready's.
     """
 

@@ -39,7 +39,7 @@ _ALWAYS: Final = ("replicas", "observedGeneration", "terminatingReplicas")
 
 
 class ReplicaSetController(OwnerController[ReplicaOwner, Pod]):
-    """For one of the two kinds."""
+    """A controller of ReplicaSets, or of ReplicationControllers."""
 
     def __init__(self, owners: Resource = ReplicaSets) -> None:
         name = "replicaset" if owners is ReplicaSets else "replication"

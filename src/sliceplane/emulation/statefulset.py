@@ -134,7 +134,7 @@ class _StatefulSetPlan:
         return [pod for pod in pods if pod is not None and not self._is_available(pod)]
 
     def _settle(self, ordinal: int, pod: Pod | None) -> Write | None:
-        """What makes the Pod of this number be there, run and have its labels."""
+        """Returns the write that makes the Pod of this number exist, run and have its labels."""
         if pod is None:
             return self._create(ordinal)
         if pod.metadata.is_deleting:

@@ -33,7 +33,20 @@ if TYPE_CHECKING:
 else:
     from sortedcontainers import SortedDict
 
-__all__ = ["Passed", "SortedDict", "batched", "remembered"]
+__all__ = ["Passed", "SortedDict", "adjust_count", "batched", "remembered"]
+
+C = TypeVar("C")
+
+
+def adjust_count(counts: dict[C, int], key: C, step: int) -> int:
+    """Adds *step* to the count of *key* and returns it; a count of 0 is not kept."""
+    count = counts.get(key, 0) + step
+    if count:
+        counts[key] = count
+    else:
+        counts.pop(key, None)
+    return count
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -22,7 +22,7 @@ import msgspec
 from sliceplane.api.codec import OwnJson, encode
 from sliceplane.api.core import ServicePort
 from sliceplane.api.discovery import EndpointPort, EndpointSlice, SliceEndpoint
-from sliceplane.api.meta import ObjectMeta
+from sliceplane.api.meta import ObjectMeta, ObjectReference
 from sliceplane.slices.facts import NamedPorts, PodFacts, endpoint_identity
 
 
@@ -207,7 +207,7 @@ def _read(endpoints: tuple[SliceEndpoint, ...], namespace: str) -> Content:
         identity = _identity(endpoint, namespace)
         if not identity or identity in content:
             identity = f"{_STRAY}{index}"
-        content[identity] = encode(_comparable(endpoint))
+        content[identity] = encode(comparable(endpoint))
     return content
 
 
@@ -218,20 +218,23 @@ def _identity(endpoint: SliceEndpoint, namespace: str) -> str:
     return endpoint_identity(target.name, endpoint.addresses, endpoint.hostname)
 
 
-def _comparable(endpoint: SliceEndpoint) -> SliceEndpoint:
-    """*endpoint* without what no comparison looks at: old writers put the pod's version into
-    targetRef.
-    """
-    target = endpoint.target_ref
-    if target is not None and target.resource_version:
-        endpoint = msgspec.structs.replace(
-            endpoint, target_ref=msgspec.structs.replace(target, resource_version="")
-        )
+def comparable(endpoint: SliceEndpoint) -> SliceEndpoint:
+    """Returns *endpoint* without the fields that no comparison reads."""
+    target = without_version(endpoint.target_ref)
+    if target is not endpoint.target_ref:
+        endpoint = msgspec.structs.replace(endpoint, target_ref=target)
     if endpoint.deprecated_topology is not None or endpoint.hostname == "":
         endpoint = msgspec.structs.replace(
             endpoint, deprecated_topology=None, hostname=endpoint.hostname or None
         )
     return endpoint
+
+
+def without_version(target: ObjectReference | None) -> ObjectReference | None:
+    """Old writers put the Pod's version into targetRef, where it means nothing."""
+    if target is not None and target.resource_version:
+        return msgspec.structs.replace(target, resource_version="")
+    return target
 
 
 class SliceState:

@@ -29,14 +29,15 @@ from sliceplane.slices.facts import NodeFacts, PodFacts
 from sliceplane.slices.guard import asks_to_hold
 from sliceplane.slices.heuristics.asking import Find
 from sliceplane.slices.heuristics.shipped import find_shipped
-from sliceplane.slices.members import Effect, SliceMembers
-from sliceplane.slices.pod_routes import UNTOUCHED, PodRoutes, Touched, touched
+from sliceplane.slices.members import SliceMembers
+from sliceplane.slices.placement import ServiceSnapshot
+from sliceplane.slices.pod_routes import UNTOUCHED, Effect, PodRoutes, Touched, touched
 from sliceplane.slices.removals import RemovalQuestion, RemovalVerdict
-from sliceplane.slices.service import ServiceSnapshot, ServiceState, SliceTotals
+from sliceplane.slices.service import ServiceState
 from sliceplane.slices.shape import HintMode, ServiceShape, shape_of
 from sliceplane.slices.subsets import Subsetting
 from sliceplane.slices.succession import SelectorChanges
-from sliceplane.slices.writes import SlicePlan
+from sliceplane.slices.writes import SlicePlan, SliceTotals
 
 MAX_ENDPOINTS_DEFAULT: Final = 100
 MAX_ENDPOINTS_LIMIT: Final = 1000

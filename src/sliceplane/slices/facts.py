@@ -13,6 +13,8 @@ from decimal import DecimalException
 from math import ceil
 from typing import Final
 
+from msgspec.structs import replace
+
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Node, Pod
 from sliceplane.api.discovery import ANNOTATION_DRAIN, LABEL_REGION, LABEL_ZONE
@@ -270,3 +272,10 @@ def _milli(quantity: str | int) -> int:
         return max(0, ceil(amount(quantity) * 1000))
     except (AssertionError, KeyError, DecimalException):
         return 0
+
+
+def endpoint_place(facts: PodFacts, node: NodeFacts | None) -> EndpointPlace:
+    """Returns the location of an endpoint, as heuristics see it."""
+    view = EndpointPlace(node=facts.node_name) if node is None else node.view
+    keys = facts.topology_keys
+    return replace(view, topology_keys=keys) if keys else view

@@ -11,6 +11,7 @@ What the slices say when a service is seen first is taken over, so that a restar
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import ClassVar, Final
 
 from sliceplane.slices.facts import zone_hint
@@ -130,9 +131,5 @@ class ZoneHints(HintPolicy):
         assert self._given.keys() == (self._own.keys() if self.active else set()), (
             "hints are not the ready endpoints"
         )
-        counts: dict[str, int] = {}
-        for zone in self._given.values():
-            counts[zone] = counts.get(zone, 0) + 1
-        assert counts == {z: k for z, k in self._counts.items() if k}, (
-            f"counted {self._counts}, there are {counts}"
-        )
+        counts = Counter(self._given.values())
+        assert counts == Counter(self._counts), f"counted {self._counts}, there are {counts}"

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from enum import IntEnum
 from itertools import product
 from typing import Final
-
-from msgspec.structs import replace
 
 from sliceplane.api.codec import encode
 from sliceplane.api.discovery import EndpointConditions
@@ -15,17 +12,23 @@ from sliceplane.api.requests import PortProbe
 from sliceplane.kit.ip import Family
 from sliceplane.slices.cluster import ClusterFacts
 from sliceplane.slices.content import PortResolver
-from sliceplane.slices.facts import READY, Addresses, NodeFacts, PodFacts, node_place
+from sliceplane.slices.facts import (
+    READY,
+    Addresses,
+    NodeFacts,
+    PodFacts,
+    endpoint_place,
+    node_place,
+)
 from sliceplane.slices.heuristics.asking import Find
-from sliceplane.slices.heuristics.types import EndpointPlace
-from sliceplane.slices.hint_policy import HintPolicy, Notice
-from sliceplane.slices.hints import ZoneHints
+from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.packer import SlicePacker
 from sliceplane.slices.placement import Desired
-from sliceplane.slices.plugin_hints import policy_of
+from sliceplane.slices.plugin_hints import hint_policies
+from sliceplane.slices.pod_routes import Effect
 from sliceplane.slices.removals import EndpointLosses
 from sliceplane.slices.shape import HintMode, ServiceShape
-from sliceplane.slices.subsets import ZoneSubsets
+from sliceplane.slices.subsets import zone_subsets
 from sliceplane.slices.writes import MemberChanges
 
 _BOOLEANS = (False, True)
@@ -37,15 +40,6 @@ _CONDITIONS: Final = {
 }
 #: without the feature gate EndpointSliceTerminatingCondition
 _READY_ALONE: Final = {key: encode(EndpointConditions(ready=key[0])) for key in _CONDITIONS}
-
-
-class Effect(IntEnum):
-    """The effect of a change on the endpoints of a service.  False: none."""
-
-    NONE = 0
-    CHANGE = 1
-    #: traffic must leave an endpoint
-    REMOVAL = 2
 
 
 class SliceMembers:
@@ -80,13 +74,9 @@ class SliceMembers:
         #: pods that terminate are endpoints
         self._terminating = shape.all_conditions or shape.publish_not_ready
         #: by address type, if hints depend on more than one endpoint; empty in every other mode
-        self._policies = _hint_policies(shape, packers, cluster, find)
+        self._policies = hint_policies(shape, packers, cluster.zones, find)
         #: by address type, if the approach is by zone; empty in every other
-        self._subsets: dict[Family, ZoneSubsets] = {}
-        if shape.subsetting.by_zone:
-            self._subsets = {
-                family: ZoneSubsets(shape.subsetting, cluster.node_zones) for family in packers
-            }
+        self._subsets = zone_subsets(shape.subsetting, packers, cluster.node_zones)
         #: why there were no hints when they were settled last, where a policy would give some
         self.hint_problems: tuple[str, ...] = ()
         self._notices: list[Notice] = []
@@ -294,7 +284,9 @@ class SliceMembers:
             if ready and (self._hints is HintMode.ZONE or self._hints is HintMode.NODE):
                 hint = node.zone_hint if self._hints is HintMode.ZONE else node.node_hint
         if self._policies:
-            hint = self._policies[family].set(facts.name, _view(facts, node) if ready else None)
+            hint = self._policies[family].set(
+                facts.name, endpoint_place(facts, node) if ready else None
+            )
         conditions = self._conditions[ready, serving, terminating]
         return b"".join((addresses.head, conditions, hostname, facts.target, place, hint, b"}"))
 
@@ -457,25 +449,3 @@ class SliceMembers:
             assert not self.refresh(name), (
                 f"{self._shape.key}: the endpoint of {name} was out of date"
             )
-
-
-def _view(facts: PodFacts, node: NodeFacts | None) -> EndpointPlace:
-    """Where an endpoint is, as heuristics see it."""
-    view = EndpointPlace(node=facts.node_name) if node is None else node.view
-    keys = facts.topology_keys
-    return replace(view, topology_keys=keys) if keys else view
-
-
-def _hint_policies(
-    shape: ServiceShape,
-    families: Iterable[Family],
-    cluster: ClusterFacts,
-    find: Find,
-) -> dict[Family, HintPolicy]:
-    if shape.hints is HintMode.AUTO:
-        return {family: ZoneHints(family, cluster.zones) for family in families}
-    if shape.hints is HintMode.PLUGIN:
-        heuristic = find(shape.distribution)
-        view = shape.view
-        return {family: policy_of(heuristic, view, family, cluster.zones) for family in families}
-    return {}

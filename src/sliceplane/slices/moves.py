@@ -5,6 +5,7 @@ possible.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
@@ -44,9 +45,7 @@ def pick(
                 chosen.append(candidate)
 
     def use(name: str) -> int:
-        counts: dict[K, int] = {}
-        for candidate in movable[name]:
-            counts[candidate.given] = counts.get(candidate.given, 0) + 1
+        counts = Counter(candidate.given for candidate in movable[name])
         return sum(min(count, give.get(hint, 0)) for hint, count in counts.items())
 
     for name in sorted(movable):

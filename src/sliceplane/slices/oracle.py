@@ -214,7 +214,6 @@ def check_converged(
 
     *subsetting* is the approach of services that ask for none; "": the feature is off.
     """
-    key = service.metadata.key
     live = [
         endpoint_slice
         for endpoint_slice in slices
@@ -223,24 +222,13 @@ def check_converged(
     pods = list(pods)
     types = address_types(service)
     for endpoint_slice in live:
-        name = endpoint_slice.metadata.name
-        assert is_owned(endpoint_slice, service), f"{name} is not owned by {key}"
-        assert endpoint_slice.address_type in types, (
-            f"{name} is {endpoint_slice.address_type}, {key} has {types}"
-        )
-        zone = subset_of(endpoint_slice) if subsetting else ""
-        labels = {**labels_of(service, subsetting), **({LABEL_FOR_ZONE: zone} if zone else {})}
-        assert endpoint_slice.metadata.labels == labels, (
-            f"{name} has labels {endpoint_slice.metadata.labels}"
-        )
-        assert len(endpoint_slice.endpoints or ()) <= max_endpoints, (
-            f"{name} has {len(endpoint_slice.endpoints or ())} endpoints"
-        )
+        _check_slice(service, endpoint_slice, types, max_endpoints, subsetting)
     for address_type in types:
         mine = [
             endpoint_slice for endpoint_slice in live if endpoint_slice.address_type == address_type
         ]
-        assert mine, f"{key} has no slice for {address_type}, not even a placeholder"
+        what = f"{service.metadata.key} {address_type}"
+        assert mine, f"{what} has no slice, not even a placeholder"
         if is_auto(service):
             check_auto_hints(service, address_type, mine, nodes)
             mine = [without_hints(endpoint_slice) for endpoint_slice in mine]
@@ -250,25 +238,42 @@ def check_converged(
                 for pod in pods
                 if pod.metadata.namespace == service.metadata.namespace
             }
-            check_plugin_hints(service, f"{key} {address_type}", mine, by_name, nodes, find=find)
+            check_plugin_hints(service, what, mine, by_name, nodes, find=find)
             mine = [without_hints(endpoint_slice) for endpoint_slice in mine]
-        shown = Counter(
-            (port_set(s.ports or ()), encode(e)) for s in mine for e in s.endpoints or ()
+        _check_endpoints(what, mine, desired(service, address_type, pods, nodes))
+        check_subsets(what, approach_of(service, subsetting), mine, nodes)
+
+
+def _check_slice(
+    service: Service,
+    endpoint_slice: EndpointSlice,
+    types: list[str],
+    max_endpoints: int,
+    subsetting: str,
+) -> None:
+    key = service.metadata.key
+    meta = endpoint_slice.metadata
+    assert is_owned(endpoint_slice, service), f"{meta.name} is not owned by {key}"
+    assert endpoint_slice.address_type in types, (
+        f"{meta.name} is {endpoint_slice.address_type}, {key} has {types}"
+    )
+    zone = subset_of(endpoint_slice) if subsetting else ""
+    labels = {**labels_of(service, subsetting), **({LABEL_FOR_ZONE: zone} if zone else {})}
+    assert meta.labels == labels, f"{meta.name} has labels {meta.labels}"
+    count = len(endpoint_slice.endpoints or ())
+    assert count <= max_endpoints, f"{meta.name} has {count} endpoints"
+
+
+def _check_endpoints(what: str, slices: list[EndpointSlice], groups: Groups) -> None:
+    shown = Counter((port_set(s.ports or ()), encode(e)) for s in slices for e in s.endpoints or ())
+    wanted = Counter((ports, encode(e)) for ports, endpoints in groups.items() for e in endpoints)
+    assert shown == wanted, f"{what}: {shown - wanted} too many, {wanted - shown} missing"
+    unwanted = [s for s in slices if port_set(s.ports or ()) not in groups]
+    if unwanted:  # the one placeholder, and only if there is no other slice
+        assert len(slices) == 1, f"{what} keeps {[s.metadata.name for s in unwanted]}"
+        assert all(not s.endpoints and not s.ports for s in slices), (
+            f"{slices[0].metadata.name} is no placeholder"
         )
-        groups = desired(service, address_type, pods, nodes)
-        wanted = Counter(
-            (ports, encode(e)) for ports, endpoints in groups.items() for e in endpoints
-        )
-        assert shown == wanted, (
-            f"{key} {address_type}: {shown - wanted} too many, {wanted - shown} missing"
-        )
-        check_subsets(f"{key} {address_type}", approach_of(service, subsetting), mine, nodes)
-        unwanted = [s for s in mine if port_set(s.ports or ()) not in groups]
-        if unwanted:  # the one placeholder, and only where nothing else is
-            assert len(mine) == 1, f"{key} keeps {[s.metadata.name for s in unwanted]}"
-            assert all(not s.endpoints and not s.ports for s in mine), (
-                f"{mine[0].metadata.name} is no placeholder"
-            )
 
 
 # -- subsets

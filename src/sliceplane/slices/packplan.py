@@ -1,10 +1,10 @@
-"""What a packer wants written, and the order in which an endpoint that moves is never missing.
+"""The writes that a packer plans, and the order in which an endpoint that moves is never missing.
 
-An endpoint *moves* when a slice of the same ports shows it that is not the one it belongs into: its
-subset has changed, or slices are merged. The write that adds it must be before the one that removes
+An endpoint *moves* if a slice of the same ports shows it that it does not belong into: its subset
+has changed, or slices are merged. The write that adds it must come before the write that removes
 it. Creates remove nothing and go first, deletes add nothing and go last; updates are sorted
-between. Where updates wait for each other in a circle (two zones swap endpoints between full
-slices), one of them is cut in two: what it would add is created.
+between. If updates wait for each other in a circle (two zones swap endpoints between full slices),
+one of them is cut in two: the endpoints that it would add get a slice of their own.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PackPlan(NamedTuple):
 
 
 def settle_order(plan: PackPlan, moving: frozenset[str]) -> PackPlan:
-    """*plan* in an order in which none of the *moving* endpoints is ever missing."""
+    """Returns *plan* in an order in which none of the *moving* endpoints is ever missing."""
     losing = {
         update.slice.name: {
             identity
@@ -54,60 +54,78 @@ def settle_order(plan: PackPlan, moving: frozenset[str]) -> PackPlan:
         }
         for update in plan.updates
     }
-    dependents = sorted(
-        (update for update in plan.updates if losing[update.slice.name]),
-        key=lambda update: update.slice.name,
-    )
-    if not dependents:
-        return plan
     free = [update for update in plan.updates if not losing[update.slice.name]]
-    #: by endpoint that moves and was not added yet: the slices that wait with taking it out
-    shown_by: dict[str, list[str]] = {}
-    for update in dependents:
-        for identity in losing[update.slice.name]:
-            shown_by.setdefault(identity, []).append(update.slice.name)
-    waiting = {update.slice.name: update for update in dependents}
+    waiting = _WaitingUpdates(
+        [update for update in plan.updates if losing[update.slice.name]], losing
+    )
+    if not waiting.updates:
+        return plan
     creates = list(plan.creates)
     deletes = list(plan.deletes)
-    ready: list[str] = []
-
-    def written(content: Content) -> None:
-        for identity in content:
-            for name in shown_by.pop(identity, ()):
-                losing[name].discard(identity)
-                if not losing[name] and name in waiting:
-                    heapq.heappush(ready, name)
-
     for content in (*(update.content for update in creates), *(update.content for update in free)):
-        written(content)
+        waiting.on_written(content)
     ordered: list[Update] = []
-    candidates = iter([update.slice.name for update in dependents])
-    while waiting:
-        if ready:
-            update = waiting.pop(heapq.heappop(ready))
+    while waiting.updates:
+        update = waiting.take_ready()
+        if update is not None:
             ordered.append(update)
-            written(update.content)
+            waiting.on_written(update.content)
             continue
-        name = next(
-            name
-            for name in candidates
-            if name in waiting and not shown_by.keys().isdisjoint(waiting[name].content)
-        )
-        cut, rest = _cut(waiting[name])
+        update = waiting.take_blocker()
+        cut, rest = _cut(update)
         creates.append(cut)
         if rest is None:
-            deletes.append(waiting.pop(name).slice)
+            deletes.append(update.slice)
         else:
-            waiting[name] = rest
-        written(cut.content)
+            waiting.updates[update.slice.name] = rest
+        waiting.on_written(cut.content)
     return plan._replace(
         creates=creates, updates=free, deletes=deletes, dependents=ordered, moving=moving
     )
 
 
+class _WaitingUpdates:
+    """Updates that remove endpoints which other writes must add before; *losing*: these endpoints,
+    by slice.
+    """
+
+    def __init__(self, updates: list[Update], losing: dict[str, set[str]]) -> None:
+        by_name = sorted(updates, key=lambda update: update.slice.name)
+        self.updates = {update.slice.name: update for update in by_name}
+        self._losing = losing
+        #: by endpoint that moves and was not added yet: the slices that wait to remove it
+        self._shown_by: dict[str, list[str]] = {}
+        for name in self.updates:
+            for identity in losing[name]:
+                self._shown_by.setdefault(identity, []).append(name)
+        self._ready: list[str] = []
+        self._candidates = iter(list(self.updates))
+
+    def on_written(self, content: Content) -> None:
+        for identity in content:
+            for name in self._shown_by.pop(identity, ()):
+                self._losing[name].discard(identity)
+                if not self._losing[name] and name in self.updates:
+                    heapq.heappush(self._ready, name)
+
+    def take_ready(self) -> Update | None:
+        """Returns the first update that waits for nothing."""
+        return self.updates.pop(heapq.heappop(self._ready)) if self._ready else None
+
+    def take_blocker(self) -> Update:
+        """Returns the first update that adds an endpoint which others wait for."""
+        name = next(
+            name
+            for name in self._candidates
+            if name in self.updates
+            and not self._shown_by.keys().isdisjoint(self.updates[name].content)
+        )
+        return self.updates.pop(name)
+
+
 def hold_back(update: Update, moving: frozenset[str]) -> Update | None:
-    """The part of *update* that needs not wait for its endpoints that move; ``None`` if there is
-    none.
+    """Returns the part of *update* that does not wait for its endpoints that move; ``None`` if
+    there is none.
     """
     state = update.slice
     content: Content = {}
@@ -123,10 +141,9 @@ def hold_back(update: Update, moving: frozenset[str]) -> Update | None:
 
 
 def _cut(update: Update) -> tuple[Creation, Update | None]:
-    """What *update* adds as a slice of its own, and what is left of it.
-
-    A slice goes that changes its group or keeps nothing: an empty one of a subset would stay for
-    ever.
+    """Cuts *update* into a slice of its own for the endpoints that it adds, and the remaining
+    update: ``None`` for a slice that changes its group or keeps nothing, since an empty one of a
+    subset would stay for ever.
     """
     state = update.slice
     kept = {identity: body for identity, body in update.content.items() if identity in state.server}

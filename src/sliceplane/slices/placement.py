@@ -12,11 +12,16 @@ everything else follows from the two::
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 import msgspec
 
 from sliceplane.kit.containers import SortedDict
+from sliceplane.kit.ip import Family
 from sliceplane.slices.content import Content, PortGroup, PortResolver, SliceState, Stored
 from sliceplane.slices.facts import pod_of
+from sliceplane.slices.shape import ServiceShape
 from sliceplane.slices.subsets import subset_of
 
 
@@ -294,3 +299,18 @@ class SlicePlacement:
         assert all(self.slices.get(n) is s for n, s in self._touched.items()), (
             "a touched slice is not ours"
         )
+
+
+class ServiceSnapshot(NamedTuple):
+    """A service for a reader that compares and never plans. The mappings are the engine's own
+    state: good until its next event.
+
+    ``desired``: by address type, in the order in which the service has them, and by name of the
+    pod; an entry without ``identity`` is no endpoint. Empty for a service without endpoints of
+    ours. ``slices``: those labelled as ours and not terminating, by name, of any address type,
+    owned or not.
+    """
+
+    shape: ServiceShape
+    desired: Mapping[Family, Mapping[str, Desired]]
+    slices: Mapping[str, Stored]

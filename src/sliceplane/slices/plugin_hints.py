@@ -14,13 +14,16 @@ A heuristic that fails is a ``problem``: no endpoint of the service then has hin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, Final
 
 from msgspec.structs import astuple
 
+from sliceplane.kit.containers import adjust_count
+from sliceplane.kit.ip import Family
 from sliceplane.slices.facts import hint_piece
-from sliceplane.slices.heuristics.asking import Portions, ask_local, ask_zonal
+from sliceplane.slices.heuristics.asking import Find, Portions, ask_local, ask_zonal
 from sliceplane.slices.heuristics.types import (
     EndpointPlace,
     Heuristic,
@@ -30,8 +33,10 @@ from sliceplane.slices.heuristics.types import (
     ZoneView,
 )
 from sliceplane.slices.hint_policy import HintPolicy, zones_shown
-from sliceplane.slices.moves import K, Movable, pick
+from sliceplane.slices.hints import ZoneHints
+from sliceplane.slices.moves import Movable, pick
 from sliceplane.slices.packer import SlicePacker
+from sliceplane.slices.shape import HintMode, ServiceShape
 from sliceplane.slices.topology import ZoneShares
 
 REASON_ENABLED: Final = "TrafficDistributionEnabled"
@@ -39,6 +44,19 @@ REASON_FAILED: Final = "TrafficDistributionFailed"
 REASON_UNSUPPORTED: Final = "TrafficDistributionUnsupported"
 
 _Names = tuple[str, ...]
+
+
+def hint_policies(
+    shape: ServiceShape, families: Iterable[Family], zones: ZoneShares, find: Find
+) -> dict[Family, HintPolicy]:
+    """Returns the policy of each address type; none if hints depend on one endpoint alone."""
+    if shape.hints is HintMode.AUTO:
+        return {family: ZoneHints(family, zones) for family in families}
+    if shape.hints is HintMode.PLUGIN:
+        heuristic = find(shape.distribution)
+        view = shape.view
+        return {family: policy_of(heuristic, view, family, zones) for family in families}
+    return {}
 
 
 def policy_of(
@@ -131,16 +149,13 @@ class LocalHints(_PluginPolicy):
                 self._leave(pod, known)
             if at is not None:
                 self._at[pod] = at
-                self._users[at] = self._users.get(at, 0) + 1
-                if self._users[at] == 1:
+                if adjust_count(self._users, at, 1) == 1:
                     self._ask(at)
         return self._pieces.get(at, b"") if at is not None and self.active else b""
 
     def _leave(self, pod: str, known: EndpointPlace) -> None:
         del self._at[pod]
-        self._users[known] -= 1
-        if not self._users[known]:
-            del self._users[known]
+        if not adjust_count(self._users, known, -1):
             self._pieces.pop(known, None)
             self._faults.pop(known, None)
             self._changed.pop(known, None)
@@ -186,9 +201,7 @@ class LocalHints(_PluginPolicy):
         return ()
 
     def check(self) -> None:
-        users: dict[EndpointPlace, int] = {}
-        for at in self._at.values():
-            users[at] = users.get(at, 0) + 1
+        users = Counter(self._at.values())
         assert users == self._users, f"counted {self._users}, there are {users}"
         answered = [*self._pieces, *self._faults]
         assert len(answered) == len(users) and set(answered) == users.keys(), (  # noqa: PT018
@@ -225,13 +238,13 @@ class ZonalHints(_PluginPolicy):
             return self._piece(self._given.get(pod, ()))
         if own is not None:
             del self._own[pod]
-            _add(self._counts, own, -1)
+            adjust_count(self._counts, own, -1)
             if self.active:
                 self._place(own, self._given.pop(pod), -1)
         if zone is None:
             return b""
         self._own[pod] = zone
-        _add(self._counts, zone, 1)
+        adjust_count(self._counts, zone, 1)
         if not self.active:
             return b""
         portion = self._given[pod] = self._lacking(zone)
@@ -248,7 +261,7 @@ class ZonalHints(_PluginPolicy):
 
     def _place(self, zone: str, portion: _Names, step: int) -> None:
         mine = self._placed.setdefault(zone, {})
-        _add(mine, portion, step)
+        adjust_count(mine, portion, step)
         if not mine:
             del self._placed[zone]
 
@@ -343,22 +356,13 @@ class ZonalHints(_PluginPolicy):
                     yield zone, portion, more
 
     def check(self) -> None:
-        counts: dict[str, int] = {}
+        counts = Counter(self._own.values())
         placed: Portions = {}
         for pod, zone in self._own.items():
-            _add(counts, zone, 1)
             if self.active:
-                _add(placed.setdefault(zone, {}), self._given[pod], 1)
+                adjust_count(placed.setdefault(zone, {}), self._given[pod], 1)
         assert counts == self._counts, f"counted {self._counts}, there are {counts}"
         assert placed == self._placed, f"placed {self._placed}, there are {placed}"
         assert self._given.keys() == (self._own.keys() if self.active else set()), (
             "hints are not the ready endpoints"
         )
-
-
-def _add(counts: dict[K, int], key: K, step: int) -> None:
-    count = counts.get(key, 0) + step
-    if count:
-        counts[key] = count
-    else:
-        del counts[key]

@@ -16,12 +16,21 @@ Cost of a Pod's change: its labels, plus one endpoint for each Service that sele
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import IntEnum
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from sliceplane.api.core import Pod
 from sliceplane.api.selectors import from_map
 from sliceplane.slices.facts import PodFacts
-from sliceplane.slices.members import Effect
+
+
+class Effect(IntEnum):
+    """The effect of a change on the endpoints of a service.  False: none."""
+
+    NONE = 0
+    CHANGE = 1
+    #: traffic must leave an endpoint
+    REMOVAL = 2
 
 
 class Touched(NamedTuple):

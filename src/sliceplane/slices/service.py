@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 from sliceplane.api.core import Pod
 from sliceplane.api.discovery import EndpointSlice
@@ -28,7 +28,7 @@ from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.members import SliceMembers
 from sliceplane.slices.packer import SlicePacker
 from sliceplane.slices.packplan import Update, hold_back
-from sliceplane.slices.placement import Desired
+from sliceplane.slices.placement import ServiceSnapshot
 from sliceplane.slices.removal_review import RemovalReview
 from sliceplane.slices.removals import RemovalQuestion, RemovalVerdict
 from sliceplane.slices.shape import ServiceShape
@@ -37,6 +37,7 @@ from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, HandOver, Selector
 from sliceplane.slices.writes import (
     FamilyChanges,
     SlicePlan,
+    SliceTotals,
     SliceWrite,
     TriggerTime,
     create_slice,
@@ -49,31 +50,6 @@ from sliceplane.slices.writes import (
 
 #: deadline value: when the current plan has finished
 IMMEDIATELY: Final = 0.0
-
-
-class SliceTotals(NamedTuple):
-    """Counts for metrics: desired endpoints, slices once the current plan is applied, and the
-    fewest slices that could hold the endpoints.
-    """
-
-    endpoints: int = 0
-    slices: int = 0
-    fewest_slices: int = 0
-
-
-class ServiceSnapshot(NamedTuple):
-    """A service for a reader that compares and never plans. The mappings are the engine's own
-    state: good until its next event.
-
-    ``desired``: by address type, in the order in which the service has them, and by name of the
-    pod; an entry without ``identity`` is no endpoint. Empty for a service without endpoints of
-    ours. ``slices``: those labelled as ours and not terminating, by name, of any address type,
-    owned or not.
-    """
-
-    shape: ServiceShape
-    desired: Mapping[Family, Mapping[str, Desired]]
-    slices: Mapping[str, Stored]
 
 
 class ServiceState:

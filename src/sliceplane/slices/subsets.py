@@ -17,11 +17,14 @@ service is on between the thresholds is told by the labels of its slices, and so
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import Final
 
 from sliceplane.api.discovery import LABEL_FOR_ZONE
+from sliceplane.kit.containers import adjust_count
+from sliceplane.kit.ip import Family
 from sliceplane.slices.facts import NodeFacts
 
 #: the approach that a Service asks for; stronger than the flag
@@ -76,15 +79,9 @@ class NodeZones:
         after = "" if new is None else new.zone
         if before == after:
             return False
-        if after:
-            self.nodes[after] = self.nodes.get(after, 0) + 1
-        came = bool(after) and self.nodes[after] == 1
-        if before:
-            self.nodes[before] -= 1
-            if not self.nodes[before]:
-                del self.nodes[before]
-                return True
-        return came
+        came = bool(after) and adjust_count(self.nodes, after, 1) == 1
+        went = bool(before) and not adjust_count(self.nodes, before, -1)
+        return came or went
 
 
 def splits(counts: Mapping[str, int], total: int, zones: Collection[str], *, was: bool) -> bool:
@@ -122,10 +119,10 @@ class ZoneSubsets:
             old = self._zone_of.get(pod)
             if old != zone:
                 if old is not None:
-                    self._counts[old] -= 1
+                    adjust_count(self._counts, old, -1)
                     del self._zone_of[pod]
                 if zone is not None:
-                    self._counts[zone] = self._counts.get(zone, 0) + 1
+                    adjust_count(self._counts, zone, 1)
                     self._zone_of[pod] = zone
         return zone or "" if self._split else ""
 
@@ -149,9 +146,12 @@ class ZoneSubsets:
         return tuple(self._zone_of) if self._split is not before else ()
 
     def check(self) -> None:
-        counts: dict[str, int] = {}
-        for zone in self._zone_of.values():
-            counts[zone] = counts.get(zone, 0) + 1
-        assert counts == {z: k for z, k in self._counts.items() if k}, (
-            f"counted {self._counts}, there are {counts}"
-        )
+        counts = Counter(self._zone_of.values())
+        assert counts == self._counts, f"counted {self._counts}, there are {counts}"
+
+
+def zone_subsets(
+    approach: Subsetting, families: Iterable[Family], zones: NodeZones
+) -> dict[Family, ZoneSubsets]:
+    """Returns subsets by address type; none if the approach has none."""
+    return {family: ZoneSubsets(approach, zones) for family in families if approach.by_zone}

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from sliceplane.kit.containers import adjust_count
 from sliceplane.slices.facts import NodeFacts
 from sliceplane.slices.heuristics.types import ZoneView
 
@@ -73,12 +74,10 @@ class ZoneShares:
         if not node.zone or not node.cpu_milli:
             self._unclear += step
             return True
-        count = self._nodes.get(node.zone, 0) + step
-        if count:
-            self._nodes[node.zone] = count
+        if adjust_count(self._nodes, node.zone, step):
             self._cpu[node.zone] = self._cpu.get(node.zone, 0) + step * node.cpu_milli
         else:
-            del self._nodes[node.zone], self._cpu[node.zone]
+            del self._cpu[node.zone]
         return True
 
     def _add_view(self, node: NodeFacts, step: int) -> None:
@@ -88,10 +87,8 @@ class ZoneShares:
             return
         self._views = None
         regions = self._regions.setdefault(zone, {})
-        regions[region] = regions.get(region, 0) + step
+        adjust_count(regions, region, step)
         self._any_cpu[zone] = self._any_cpu.get(zone, 0) + step * node.cpu_milli
-        if not regions[region]:
-            del regions[region]
         if not regions:
             del self._regions[zone], self._any_cpu[zone]
 
@@ -194,21 +191,10 @@ def transfers(
     }
     for zone, cpu in shares.items():
         surplus[zone] = counts.get(zone, 0) * all_cpu - max(total * cpu, minimum[zone] * all_cpu)
-    giving: dict[str, int] = {}
-    getting: dict[str, int] = {}
-    now = {zone: counts.get(zone, 0) for zone in surplus}
-
-    def move(giver: str, receiver: str) -> None:
-        giving[giver] = giving.get(giver, 0) + 1
-        getting[receiver] = getting.get(receiver, 0) + 1
-        surplus[giver] -= all_cpu
-        surplus[receiver] += all_cpu
-        now[giver] -= 1
-        now[receiver] += 1
-
+    moves = _Moves(surplus, {zone: counts.get(zone, 0) for zone in surplus}, all_cpu)
     for stray in [zone for zone in surplus if zone not in shares]:
-        for _ in range(now[stray]):
-            move(stray, min(shares, key=lambda zone: surplus[zone]))
+        for _ in range(moves.now[stray]):
+            moves.add(stray, min(shares, key=lambda zone: surplus[zone]))
     while True:
         giver = max(shares, key=lambda zone: surplus[zone])
         receiver = min(shares, key=lambda zone: surplus[zone])
@@ -216,16 +202,32 @@ def transfers(
         least = -surplus[receiver]
         if 2 * most < all_cpu or 2 * least < all_cpu or (most < all_cpu and least < all_cpu):
             break
-        move(giver, receiver)
+        moves.add(giver, receiver)
     while True:
-        receiver = min(minimum, key=lambda zone: now[zone] - minimum[zone])
-        if now[receiver] >= minimum[receiver]:
+        receiver = min(minimum, key=lambda zone: moves.now[zone] - minimum[zone])
+        if moves.now[receiver] >= minimum[receiver]:
             break
-        move(max(minimum, key=lambda zone: now[zone] - minimum[zone]), receiver)
-    for zone in giving.keys() & getting.keys():  # what came and went did not move
-        both = min(giving[zone], getting[zone])
-        giving[zone] -= both
-        getting[zone] -= both
-    return {z: k for z, k in sorted(giving.items()) if k}, {
-        z: k for z, k in sorted(getting.items()) if k
-    }
+        moves.add(max(minimum, key=lambda zone: moves.now[zone] - minimum[zone]), receiver)
+    return moves.net()
+
+
+class _Moves:
+    """Moves of endpoints between zones; *surplus* and *now*, the counts, follow each."""
+
+    def __init__(self, surplus: dict[str, int], now: dict[str, int], all_cpu: int) -> None:
+        self._surplus = surplus
+        self.now = now
+        self._all_cpu = all_cpu
+        self._net: dict[str, int] = {}
+
+    def add(self, giver: str, receiver: str) -> None:
+        for zone, step in ((giver, -1), (receiver, 1)):
+            self._surplus[zone] += step * self._all_cpu
+            self.now[zone] += step
+            adjust_count(self._net, zone, step)
+
+    def net(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Returns how many endpoints each zone gives, and how many each gets, sorted by zone."""
+        giving = {zone: -step for zone, step in sorted(self._net.items()) if step < 0}
+        getting = {zone: step for zone, step in sorted(self._net.items()) if step > 0}
+        return giving, getting

@@ -124,6 +124,16 @@ class FamilyChanges(NamedTuple):
     writes: int
 
 
+class SliceTotals(NamedTuple):
+    """Counts for metrics: desired endpoints, slices once the current plan is applied, and the
+    fewest slices that could hold the endpoints.
+    """
+
+    endpoints: int = 0
+    slices: int = 0
+    fewest_slices: int = 0
+
+
 class SlicePlan(msgspec.Struct, frozen=True):
     """What one sync of a service writes, in this order.
 

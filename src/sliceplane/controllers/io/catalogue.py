@@ -18,11 +18,11 @@ from sliceplane.controllers.endpointslice_mirroring import (
     EndpointSliceMirroringController,
     MirroringConfig,
 )
-from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.controllers.namespace import NamespaceController
-from sliceplane.controllers.per_namespace import ServiceAccountController
-from sliceplane.controllers.pod_garbage_collector import PodGarbageCollector
-from sliceplane.controllers.resource_quota import ResourceQuotaController
+from sliceplane.controllers.objects.garbage_collector import GarbageCollector
+from sliceplane.controllers.objects.namespace import NamespaceController
+from sliceplane.controllers.objects.per_namespace import ServiceAccountController
+from sliceplane.controllers.objects.pod_garbage_collector import PodGarbageCollector
+from sliceplane.controllers.objects.resource_quota import ResourceQuotaController
 from sliceplane.controllers.service_claims import ServiceClaimsController
 from sliceplane.controllers.service_syncs import FirstSync, HintProblems
 from sliceplane.controllers.traffic_distribution import TrafficDistributionController
@@ -43,8 +43,8 @@ class DiscoveryConfig(msgspec.Struct, frozen=True):
 def default_controllers(
     config: DiscoveryConfig | None = None, *, conditions: bool = True, reverse: bool = False
 ) -> tuple[ControllerEntry, ...]:
-    """What every plane runs; without the feature gate EndpointSlice, slices stay as they are
-    (KEP-0752).
+    """Returns the controllers of every plane; without the feature gate EndpointSlice, slices stay
+    as they are (KEP-0752).
 
     With *reverse* the reverse mirror makes Endpoints, in place of the Endpoints controller.
 
@@ -57,33 +57,28 @@ def default_controllers(
     mirroring = wanted.mirroring
     first_sync = FirstSync()
     problems = HintProblems()
-    entries = [
-        reverse_mirror()
-        if reverse
-        else ControllerEntry(
-            lambda: EndpointsController(endpoints, first_sync), endpoints.concurrent_endpoint_syncs
-        )
-    ]
+    entries: list[ControllerEntry] = []
     if slices.gates.enabled(ENDPOINT_SLICE):
-        mirror = ControllerEntry(
-            lambda: EndpointSliceMirroringController(mirroring, first_sync),
-            mirroring.concurrent_service_endpoint_syncs,
-        )
-        entries.append(mirror)
-        entries.insert(
-            0,
-            ControllerEntry(
-                lambda: EndpointSliceController(slices, problems),
-                slices.concurrent_service_endpoint_syncs,
-            ),
+        syncs = slices.concurrent_service_endpoint_syncs
+        entries.append(ControllerEntry(lambda: EndpointSliceController(slices, problems), syncs))
+    if reverse:
+        entries.append(reverse_mirror())
+    else:
+        syncs = endpoints.concurrent_endpoint_syncs
+        entries.append(ControllerEntry(lambda: EndpointsController(endpoints, first_sync), syncs))
+    if slices.gates.enabled(ENDPOINT_SLICE):
+        syncs = mirroring.concurrent_service_endpoint_syncs
+        entries.append(
+            ControllerEntry(lambda: EndpointSliceMirroringController(mirroring, first_sync), syncs)
         )
     entries += [
         ControllerEntry(GarbageCollector, 20),
         ControllerEntry(NamespaceController),
         ControllerEntry(PodGarbageCollector),
         ControllerEntry(ResourceQuotaController),
+        ControllerEntry(ServiceAccountController),
+        ControllerEntry(ServiceClaimsController),
     ]
-    entries += [ControllerEntry(ServiceAccountController), ControllerEntry(ServiceClaimsController)]
     if conditions:
         entries.append(
             ControllerEntry(
@@ -104,9 +99,9 @@ def reverse_mirror(*, cleanup: bool = False) -> ControllerEntry:
 
 
 def emulation_controllers(config: EmulationConfig) -> tuple[ControllerEntry, ...]:
-    """What ``--emulate`` adds."""
+    """Returns the controllers that ``--emulate`` adds."""
     from sliceplane.emulation.daemonset import DaemonSetController
-    from sliceplane.emulation.deployment import DeploymentController
+    from sliceplane.emulation.deployments.controller import DeploymentController
     from sliceplane.emulation.disruption import DisruptionController
     from sliceplane.emulation.kubelet import KubeletController
     from sliceplane.emulation.replicaset import ReplicaSetController

@@ -14,7 +14,7 @@ from typing import Any
 
 from sliceplane.controllers.io.freshness import stale, unfilled
 from sliceplane.controllers.io.monitoring import leader_family, staleness_family
-from sliceplane.controllers.per_namespace import RootCaPublisher
+from sliceplane.controllers.objects.per_namespace import RootCaPublisher
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.controller.election import ElectionConfig

@@ -1,4 +1,5 @@
-"""Whether a host's caches can be believed, in sentences that name them: which, since when, and why.
+"""Judges whether a host's caches can be trusted, in sentences that name them: which, since when,
+and why.
 
 *Ready* means that every cache is filled, and none older than ``STALENESS_S_MAX``. *Alive* asks for
 less: a restart of the process may mend a cache to which no news come any more, and cannot mend a
@@ -28,7 +29,7 @@ NAMED_MAX: Final = 3
 
 
 def complaint(status: HostStatus) -> str:
-    """Why the controllers are not ready; "" if they are."""
+    """Returns why the controllers are not ready; "" if they are."""
     return unfilled(status) or stale(status)
 
 
@@ -48,7 +49,7 @@ def unfilled(status: HostStatus) -> str:
 
 
 def stale(status: HostStatus) -> str:
-    """Which filled caches are too old to be ready; "" if none is."""
+    """Returns which filled caches are too old to be ready; "" if none is."""
     return _tell(status, _older(status, STALENESS_S_MAX))
 
 

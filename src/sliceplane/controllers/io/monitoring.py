@@ -1,6 +1,4 @@
-"""What a process whose controllers work against any cluster shows: ``/metrics`` and its health
-pages.
-"""
+"""The metrics and health pages of a process whose controllers work against any cluster."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from sliceplane.controllers.io.catalogue import (
     reverse_mirror,
 )
 from sliceplane.controllers.io.heuristics import InstalledHeuristics
-from sliceplane.controllers.per_namespace import RootCaPublisher
+from sliceplane.controllers.objects.per_namespace import RootCaPublisher
 from sliceplane.emulation.nodes import EmulationConfig
 from sliceplane.watch.controller.base import Controller
 
@@ -43,8 +43,7 @@ def settings_of(
 
 
 def makers_of(settings: dict[str, Any]) -> dict[str, Callable[[], Controller]]:
-    """How each controller of a recording with these *settings* is made, by the name that it gives
-    itself.
+    """Returns factories of the controllers of a recording with these *settings*, by their names.
 
     Raises ``ValueError`` (``msgspec.ValidationError`` is one) for settings of another program.
     """

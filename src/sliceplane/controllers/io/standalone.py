@@ -170,8 +170,8 @@ class Standalone:
 
 
 class OnceSummary(msgspec.Struct, frozen=True):
-    """How ``reconcile_once`` went.  ``unfinished``: controllers that would try again, or never came
-    to rest.
+    """The result of ``reconcile_once``. ``unfinished``: controllers that would try again, or never
+    came to rest.
     """
 
     seconds: float

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from sliceplane.kit.metrics import Metrics, exponential_buckets
+from sliceplane.kit.metrics import Count, Labelled, Metrics, exponential_buckets
 
 Shelf = Literal["denial", "success"]
 SHELVES: Final[tuple[Shelf, ...]] = ("denial", "success")
 #: label "proxy_name"
 PROXY: Final = "forward"
-#: labels "zones" and "view"
+_LABELS: Final = ("zones", "view")
 _REST: Final = (".", "")
 
 
@@ -23,30 +23,34 @@ class ForwardCounts:
 
     def __init__(self, server: str) -> None:
         self.metrics = metrics = Metrics()
-        self._labels = (server, *_REST)
-        plain = ("server", "zones", "view")
-        self.requests = metrics.counters(
-            "coredns_cache_requests_total", "Questions that the cache was asked.", *plain
-        ).of(*self._labels)
-        self.misses = metrics.counters(
-            "coredns_cache_misses_total", "Questions that the cache could not answer.", *plain
-        ).of(*self._labels)
-        self.stale = metrics.counters(
-            "coredns_cache_served_stale_total",
-            "Answers that were given out after their time.",
-            *plain,
-        ).of(*self._labels)
-        typed = ("server", "type", "zones", "view")
-        hits = metrics.counters(
-            "coredns_cache_hits_total", "Questions that the cache answered.", *typed
+
+        def count(name: str, text: str) -> Count:
+            family = metrics.counters(f"coredns_cache_{name}_total", text, "server", *_LABELS)
+            return family.of(server, *_REST)
+
+        def by_shelf(family: Labelled[Count]) -> dict[Shelf, Count]:
+            return {shelf: family.of(server, shelf, *_REST) for shelf in SHELVES}
+
+        self.requests = count("requests", "Questions that the cache was asked.")
+        self.misses = count("misses", "Questions that the cache could not answer.")
+        self.stale = count("served_stale", "Answers that were given out after their time.")
+        typed = ("server", "type", *_LABELS)
+        self.hits = by_shelf(
+            metrics.counters(
+                "coredns_cache_hits_total", "Questions that the cache answered.", *typed
+            )
         )
-        evictions = metrics.counters(
-            "coredns_cache_evictions_total", "Answers that gave place to others.", *typed
+        self.evictions = by_shelf(
+            metrics.counters(
+                "coredns_cache_evictions_total", "Answers that gave place to others.", *typed
+            )
         )
-        entries = metrics.gauges("coredns_cache_entries", "Answers in the cache.", *typed)
-        self.hits = {shelf: hits.of(server, shelf, *_REST) for shelf in SHELVES}
-        self.evictions = {shelf: evictions.of(server, shelf, *_REST) for shelf in SHELVES}
-        self.entries = {shelf: entries.of(server, shelf, *_REST) for shelf in SHELVES}
+        self.entries = by_shelf(
+            metrics.gauges("coredns_cache_entries", "Answers in the cache.", *typed)
+        )
+        self._count_upstreams(metrics)
+
+    def _count_upstreams(self, metrics: Metrics) -> None:
         self.rejects = metrics.counter(
             "coredns_forward_max_concurrent_rejects_total",
             "Questions refused because too many were under way.",

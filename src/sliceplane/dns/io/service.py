@@ -43,7 +43,7 @@ from sliceplane.dns.server import Forward, NameServer
 from sliceplane.kit.io.interfaces import addresses
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.pages import PageMaker, follower_pages
-from sliceplane.kit.metrics import DEFAULT_BUCKETS, Distribution, Metrics
+from sliceplane.kit.metrics import DEFAULT_BUCKETS, Distribution, Kind, Metrics
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import EventNote
@@ -158,31 +158,39 @@ class Resolver:
         metrics.computed(
             "gauge", "sliceplane_dns_staleness_seconds", "Age of the oldest cache.", self._ages
         )
-        metrics.computed(
-            "gauge",
-            "sliceplane_dns_connections",
-            "Connections that are open.",
-            lambda: float(self._streams.open_count),
-        )
-        metrics.computed(
-            "counter",
-            "sliceplane_dns_connections_refused_total",
-            "Connections beyond the limits.",
-            lambda: float(self._streams.refused),
-        )
-        metrics.computed(
-            "counter",
-            "sliceplane_dns_connections_dropped_total",
-            "Idle connections closed to make room for others.",
-            lambda: float(self._streams.dropped),
-        )
-        metrics.computed(
-            "counter",
-            "sliceplane_dns_datagrams_lost_total",
-            "Answers that a socket did not take.",
-            lambda: float(sum(one.lost for one in self._datagrams)),
-        )
+        self._declare_sockets(metrics)
         return metrics
+
+    def _declare_sockets(self, metrics: Metrics) -> None:
+        streams = self._streams
+        rows: tuple[tuple[Kind, str, str, Callable[[], int]], ...] = (
+            (
+                "gauge",
+                "sliceplane_dns_connections",
+                "Connections that are open.",
+                lambda: streams.open_count,
+            ),
+            (
+                "counter",
+                "sliceplane_dns_connections_refused_total",
+                "Connections beyond the limits.",
+                lambda: streams.refused,
+            ),
+            (
+                "counter",
+                "sliceplane_dns_connections_dropped_total",
+                "Idle connections closed to make room for others.",
+                lambda: streams.dropped,
+            ),
+            (
+                "counter",
+                "sliceplane_dns_datagrams_lost_total",
+                "Answers that a socket did not take.",
+                lambda: sum(datagrams.lost for datagrams in self._datagrams),
+            ),
+        )
+        for kind, name, text, count in rows:
+            metrics.computed(kind, name, text, count)
 
     # -- the cluster
 

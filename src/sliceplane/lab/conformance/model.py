@@ -1,5 +1,5 @@
-"""What a right consumer believes after each step: read from the objects alone, as plainly as it can
-be said.
+"""The right belief of a consumer after each step, derived from the objects alone, as plainly as
+possible.
 
 KEP-0752, "EndpointSlice consumers": the endpoints of a Service are the union of all slices that
 carry its name, each address once. It knows nothing of our own consumers' code, for it judges them,
@@ -51,7 +51,7 @@ class State(msgspec.Struct, frozen=True):
         return self
 
     def believed(self, asked_port: AskedPort, claims: frozenset[Claim]) -> Belief:
-        """What a consumer with these *claims* must come to believe."""
+        """Returns the belief that a consumer with these *claims* must reach."""
         local = self.policy == "Local" and "local" in claims
         candidates = [
             pair

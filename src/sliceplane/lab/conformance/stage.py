@@ -82,7 +82,7 @@ class SilentConsumer(Exception):
 
 
 class _Run(msgspec.Struct, frozen=True):
-    """What the consumer got wrong, "" if nothing, and the steps of the story until then."""
+    """One run of a case: the consumer's error, "" if none, and the number of steps until then."""
 
     fault: str
     played: int
@@ -105,8 +105,8 @@ class Stage:
         self._heard = False
 
     async def judge(self, case: Case, *, shrink: bool = True) -> CaseVerdict:
-        """What *case* shows. A history that fails is made shorter, step by step, as long as it
-        fails.
+        """Runs *case* and returns its verdict. A history that fails is made shorter, step by step,
+        as long as it fails.
 
         Raises ``SilentConsumer`` if nothing was ever told, of this case or of a plain one.
         """
@@ -317,7 +317,7 @@ def _cluster_ip(run: int, family: str) -> str:
 
 
 def _legal(case: Case) -> bool:
-    """Whether the history ends with a server that can be reached."""
+    """Returns True if the history ends with a reachable server."""
     away = False
     for step in case.story:
         away = isinstance(step, Away) or (away and not isinstance(step, Back))

@@ -1,4 +1,4 @@
-"""What a case is made of: frozen values, which the stage plays and the model reads.
+"""The values of a case, frozen: the stage executes them and the model reads them.
 
 A *step* is a write, a trouble of the server, or a checkpoint. Writes carry whole objects, so that a
 step means the same whatever came before, and a shrunk history stays legal.
@@ -119,9 +119,7 @@ BOOKMARK: Final = Bookmark()
 
 
 class AskedPort(msgspec.Struct, frozen=True):
-    """What the consumer is asked all the time: the endpoints of the Service *web* at one port and
-    family.
-    """
+    """The question to the consumer: the endpoints of the Service *web* at one port and family."""
 
     port: str = "http"
     family: Literal["IPv4", "IPv6"] = "IPv4"

@@ -1,4 +1,4 @@
-"""What came of a case, and the report of a consumer in words, Markdown and JSON."""
+"""The outcome of a case, and the report of a consumer in text, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class ConsumerReport(msgspec.Struct, frozen=True):
 
 
 def difference(believed: Belief | None, right: Belief) -> str:
-    """What is wrong, in one sentence."""
+    """Returns the error as one sentence."""
     if believed is None:
         return "it told no belief"
     parts = []

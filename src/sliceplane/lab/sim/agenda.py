@@ -1,4 +1,4 @@
-"""What is going to happen, in the order of virtual time, and what happened.
+"""Pending deeds in the order of virtual time, and the trace of past ones.
 
 Of deeds for one moment the one that was asked for first comes first. The trace has one line an
 event: virtual time, actor, verb, object, result, revision. Two runs are the same exactly if the

@@ -16,14 +16,14 @@ from typing import Any, Final
 
 import msgspec
 
-from sliceplane.api.codec import decode, decode_document, encode
+from sliceplane.api.codec import decode, decode_document
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document, Object
-from sliceplane.api.requests import Verb, Write
+from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Resource, by_storage_key
 from sliceplane.kit.rng import Rng
 from sliceplane.lab.sim.agenda import Agenda
-from sliceplane.lab.sim.server import Server
+from sliceplane.lab.sim.server import Server, request
 from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.types import ListOptions, Target
 from sliceplane.server.store.types import EventType, Record, StoreEvent
@@ -38,7 +38,7 @@ MAX_JOBS: Final = 16
 
 
 class BurstPace(msgspec.Struct, frozen=True, kw_only=True):
-    """How writes of controllers follow each other.
+    """The pace of the controllers' writes.
 
     ``jobs_max``: jobs of a controller before others see what they did. ``write_s``: seconds that a
     write takes; the *eager* controller, of which the name is given, then works after each write of
@@ -118,7 +118,7 @@ class Cluster(Server):
     def create(
         self, resource: Resource, document: Document, namespace: str = "default"
     ) -> Document:
-        return self._ask("create", resource, namespace, document)
+        return self._ask(request("create", resource, namespace, document))
 
     def patch(
         self,
@@ -130,15 +130,17 @@ class Cluster(Server):
         subresource: str = "",
     ) -> Document:
         """A merge patch."""
-        return self._ask("patch", resource, namespace, change, name=name, subresource=subresource)
+        return self._ask(
+            request("patch", resource, namespace, change, name=name, subresource=subresource)
+        )
 
     def delete(
         self, resource: Resource, name: str, namespace: str = "default", **options: Any
     ) -> Document:
-        return self._ask("delete", resource, namespace, options, name=name)
+        return self._ask(request("delete", resource, namespace, options, name=name))
 
     def get(self, resource: Resource, name: str, namespace: str = "default") -> Document:
-        return self._ask("get", resource, namespace, name=name)
+        return self._ask(request("get", resource, namespace, name=name))
 
     def list(
         self, resource: Resource, namespace: str = "default", **options: Any
@@ -147,24 +149,7 @@ class Cluster(Server):
         page = self.registry.list(self._context(), target, ListOptions(**options))
         return [decode_document(record.body) for record in page.records]
 
-    def _ask(
-        self,
-        verb: Verb,
-        resource: Resource,
-        namespace: str,
-        document: Document | None = None,
-        *,
-        name: str = "",
-        subresource: str = "",
-    ) -> Document:
-        write = Write(
-            verb=verb,
-            resource=resource,
-            namespace=namespace if resource.namespaced else "",
-            name=name,
-            subresource=subresource,
-            body=b"" if document is None else encode(document),
-        )
+    def _ask(self, write: Write) -> Document:
         return decode_document(self.perform(write))
 
     # The controllers' side

@@ -1,4 +1,4 @@
-"""What may go wrong, and how often.
+"""The kinds of faults, and how often each strikes.
 
 A plan gives each kind of fault a *weight*: the probability that it strikes at one opportunity (a
 request, a message of a watch, a step of the workload). Each kind draws from a generator of its own,
@@ -133,9 +133,9 @@ class FaultPlan:
         return True
 
     def draw(self, name: str, low: float, high: float) -> float:
-        """How badly *name* strikes."""
+        """Draws the size of a fault of the kind *name*."""
         return self._rngs[name].uniform(low, high)
 
     def choose(self, name: str, count: int) -> int:
-        """Which of *count* candidates *name* strikes."""
+        """Draws which of *count* candidates a fault of the kind *name* strikes."""
         return self._rngs[name].below(count)

@@ -124,7 +124,7 @@ def named(write: Write, name: str = "") -> str:
 
 
 def void(_: object) -> None:
-    """For deeds, which answer nothing."""
+    """Makes a deed of a call that returns something."""
 
 
 class Actor:

@@ -93,7 +93,7 @@ class Process(Actor):
             informer.reflector.check()
 
     def stale(self, server: Server) -> str:
-        """What the caches show otherwise than the server; "" if nothing."""
+        """Returns how the caches differ from the server; "" if they do not."""
         for informer in self._informers:
             if informer.selection.resource is Leases:
                 continue  # there is always a renewal under way

@@ -9,12 +9,10 @@ state at its version, and all that the kernel holds must be told.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
-from sliceplane.api.codec import decode
 from sliceplane.api.core import Node
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.errors import StatusError
@@ -35,17 +33,15 @@ from sliceplane.consume.selections import (
     common_selector,
     own_selectors,
     reading_of,
-    readings_of_slice,
 )
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
+from sliceplane.lab.sim.checks.slice_history import SliceHistory
 from sliceplane.lab.sim.checks.steady import Broken
 from sliceplane.lab.sim.network import Actor, Network
 from sliceplane.lab.sim.server import Server
 from sliceplane.lab.sim.streams import SimulatedInformer
-from sliceplane.server.store.types import EventType, StoreEvent
 from sliceplane.watch.cache import Change, Mark
-from sliceplane.watch.digest import digest_of
 
 #: proxies of a simulation, on the Nodes bare-0, bare-1
 PROXIES: Final = 2
@@ -55,130 +51,6 @@ _COMMON: Final = ""
 _WRITE_MAX_S: Final = 2.0
 _RETRY_S: Final = 1.0
 _REFUSED_ONE_IN: Final = 8
-
-
-class _Commit(NamedTuple):
-    revision: int
-    before: EndpointSlice | None
-    after: EndpointSlice | None
-
-    def touches(self, reading: str) -> bool:
-        return reading in (*readings_of_slice(self.before), *readings_of_slice(self.after))
-
-
-class SliceHistory:
-    """Every commit of EndpointSlices; a listener of the server."""
-
-    def __init__(self, server: Server) -> None:
-        self._commits: dict[str, list[_Commit]] = {}
-        for record in server.records(EndpointSlices):  # a simulation may go on from a recording
-            self._commits[record.key.path] = [
-                _Commit(record.revision, None, decode(record.body, EndpointSlice))
-            ]
-        server.listeners.append(self._on_commit)
-
-    def _on_commit(self, event: StoreEvent) -> None:
-        if event.record.key.resource != EndpointSlices.storage_key:
-            return
-        before = decode(event.previous.body, EndpointSlice) if event.previous is not None else None
-        after = (
-            None if event.type is EventType.DELETED else decode(event.record.body, EndpointSlice)
-        )
-        self._commits.setdefault(event.record.key.path, []).append(
-            _Commit(event.revision, before, after)
-        )
-
-    def last(self, reading: str) -> int:
-        """The version of the last commit that concerns *reading*."""
-        touching = (
-            commit
-            for commits in self._commits.values()
-            for commit in commits
-            if commit.touches(reading)
-        )
-        return max((commit.revision for commit in touching), default=0)
-
-    def newest(self, reading: str, kernel: dict[str, int]) -> int:
-        """The newest version that *kernel* has of what *reading* shows."""
-        commits = (self._at(self._commits[key], held) for key, held in kernel.items())
-        shown = (
-            commit.revision
-            for commit in commits
-            if commit is not None and reading in _readings(commit)
-        )
-        return max(shown, default=0)
-
-    def digest(self, reading: str, revision: int) -> str:
-        """Of the server's state at *revision*."""
-        states = (self._at(commits, revision) for commits in self._commits.values())
-        return digest_of(
-            commit.after
-            for commit in states
-            if commit is not None and commit.after and reading in _readings(commit)
-        )
-
-    @staticmethod
-    def _at(commits: list[_Commit], revision: int) -> _Commit | None:
-        index = bisect_right(commits, revision, key=lambda commit: commit.revision)
-        return commits[index - 1] if index else None
-
-    def slice_at(self, name: str, revision: int) -> EndpointSlice | None:
-        """*name* as in ``metadata.key``."""
-        for commits in (commits for path, commits in self._commits.items() if path.endswith(name)):
-            commit = self._at(commits, revision)
-            if (
-                commit is not None
-                and commit.after is not None
-                and commit.after.metadata.key == name
-            ):
-                return commit.after
-        return None
-
-    def check_held(self, actor: str, told: dict[str, Held], kernel: dict[str, int]) -> None:
-        """*kernel*, versions by slice, holds all that each reading showed up to the version that is
-        *told* of it.
-
-        But for a slice that left it while another reading, which is not so far, still shows it:
-        that node cannot know yet whether it was deleted or given to the other one, and keeps it
-        (``Union``). Who waits for a slice to leave waits for every reading that showed it
-        (``consume.drain.departure``). Raises ``Broken``.
-        """
-        for reading, key in ((reading, key) for reading in told for key in sorted(self._commits)):
-            revision = told[reading].revision
-            touching = [commit for commit in self._commits[key] if commit.touches(reading)]
-            commit = self._at(touching, revision) if revision else None
-            if commit is None:
-                continue
-            held = kernel.get(key)
-            there = commit.after is not None and reading in _readings(commit)
-            later = self._commits[key][-1].revision > revision
-            lags = (
-                held is not None
-                and held < commit.revision
-                and (there or not self._shows(key, held, told))
-            )
-            if lags or (held is None and there and not later):
-                what = (
-                    f"{actor} tells {reading} {revision}, and its kernel has {key} at {held}, not "
-                    f"{commit.revision}"
-                )
-                raise Broken("mark-never-early", key, what)
-
-    def _shows(self, key: str, revision: int, told: dict[str, Held]) -> bool:
-        """At the version that is told of it, one of the readings shows the slice as it was at
-        *revision*.
-        """
-        states = (
-            (reading, self._at(self._commits[key], held.revision)) for reading, held in told.items()
-        )
-        return any(
-            state and state.revision == revision and reading in _readings(state)
-            for reading, state in states
-        )
-
-
-def _readings(commit: _Commit) -> tuple[str, ...]:
-    return readings_of_slice(commit.after)
 
 
 class SimulatedProxy(Actor):
@@ -401,7 +273,7 @@ class SimulatedProxy(Actor):
 
 
 class Proxies:
-    """Those of one simulation."""
+    """The node proxies of one simulation."""
 
     def __init__(self, network: Network, rng: Rng) -> None:
         self._network = network
@@ -434,7 +306,9 @@ class Proxies:
             self._alive[node].pause(self._rng.uniform(1.0, 60.0))
 
     def kernel_slices(self, node: str, service: str) -> list[EndpointSlice]:
-        """What the kernel of *node* has of *service*, slices of other managers, too."""
+        """Returns the slices of *service* in the kernel of *node*, those of other managers
+        included.
+        """
         kernel = self._kernels.get(node, {})
         slices = (self._history.slice_at(key, revision) for key, revision in sorted(kernel.items()))
         namespace, _, name = service.partition("/")

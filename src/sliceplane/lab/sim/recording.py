@@ -61,7 +61,7 @@ def make_recorder(limit_bytes: int = LIMIT_BYTES) -> Recorder:
 
 
 def lines(recorder: Recorder, options: Options, setup: Setup, program: str = "") -> Iterator[bytes]:
-    """Of a file that ``sliceplane recorder`` reads."""
+    """Yields the lines of a file that ``sliceplane recorder`` reads."""
     segments = recorder.segments()
     header = Header(
         program=program,

@@ -1,4 +1,4 @@
-"""What is made of a verdict: words for people, and the shortest history that still fails.
+"""Reports of a verdict, and the shortest history that still fails.
 
 The history of the first k steps does not depend on how many follow, so a failing run is cut to the
 step at which it failed, and then to the least k whose own quiet point already shows a violation: by

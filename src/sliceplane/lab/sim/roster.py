@@ -15,13 +15,13 @@ import msgspec
 from sliceplane.controllers.endpoints import EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController
-from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.controllers.namespace import NamespaceController
-from sliceplane.controllers.per_namespace import RootCaPublisher, ServiceAccountController
-from sliceplane.controllers.pod_garbage_collector import PodGarbageCollector
-from sliceplane.controllers.resource_quota import ResourceQuotaController
+from sliceplane.controllers.objects.garbage_collector import GarbageCollector
+from sliceplane.controllers.objects.namespace import NamespaceController
+from sliceplane.controllers.objects.per_namespace import RootCaPublisher, ServiceAccountController
+from sliceplane.controllers.objects.pod_garbage_collector import PodGarbageCollector
+from sliceplane.controllers.objects.resource_quota import ResourceQuotaController
 from sliceplane.controllers.traffic_distribution import TrafficDistributionController
-from sliceplane.emulation.deployment import DeploymentController
+from sliceplane.emulation.deployments.controller import DeploymentController
 from sliceplane.emulation.kubelet import KubeletController
 from sliceplane.emulation.nodes import EmulationConfig, make_nodes
 from sliceplane.emulation.replicaset import ReplicaSetController
@@ -41,7 +41,7 @@ _SETUP_SALT: Final = 0x5E7
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """With which flags the plane runs.  ``instances``: of the slice controller; of several, the
+    """The flags of a simulated plane. ``instances``: of the slice controller; of several, the
     leader alone works.
     """
 
@@ -54,7 +54,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def draw_setup(workload: str, seed: int) -> Setup:
-    """What a seed runs with; ``classic`` knows no flags.  Draws from a generator of its own."""
+    """Returns the flags for a seed; ``classic`` has none. Draws from a generator of its own."""
     assert workload in WORKLOADS, f"workload {workload!r}"
     if workload == "classic":
         return Setup()
@@ -115,7 +115,7 @@ CLASSIC: Final = tuple(ROSTER)[:8]
 
 
 def all_controllers(workload: str) -> tuple[str, ...]:
-    """Those that ``all`` means."""
+    """Returns the controllers that ``all`` stands for."""
     return CLASSIC if workload == "classic" else tuple(ROSTER)
 
 
@@ -134,8 +134,8 @@ def parse_controllers(text: str) -> tuple[str, ...]:
 
 
 def makers(setup: Setup, authority: str) -> dict[str, Callable[[], Controller]]:
-    """How each controller of a simulation is made, by the name that it gives itself; *authority* as
-    it was recorded.
+    """Returns factories of the controllers of a simulation by their names; *authority* as it was
+    recorded.
     """
     made = {entry.make(setup).info.name: partial(entry.make, setup) for entry in ROSTER.values()}
     publisher = RootCaPublisher(authority)

@@ -13,7 +13,7 @@ import msgspec
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
-from sliceplane.api.requests import NOT_REFUSED, PortProbe, Selection, Write, listed_items
+from sliceplane.api.requests import NOT_REFUSED, PortProbe, Selection, Verb, Write, listed_items
 from sliceplane.api.scheme import Resource
 from sliceplane.api.users import User
 from sliceplane.kit.rng import Rng
@@ -52,6 +52,29 @@ class OpenTokens:
             return decode_document(token.encode())
         except ValueError:
             return None
+
+
+def request(
+    verb: Verb,
+    resource: Resource,
+    namespace: str,
+    document: Document | None = None,
+    *,
+    name: str = "",
+    subresource: str = "",
+) -> Write:
+    """Returns a request as a user sends it."""
+    body = document
+    if verb == "create" and document is not None and not subresource:
+        body = {"apiVersion": resource.api_version, "kind": resource.kind, **document}
+    return Write(
+        verb=verb,
+        resource=resource,
+        namespace=namespace if resource.namespaced else "",
+        name=name,
+        subresource=subresource,
+        body=b"" if body is None else encode(body),
+    )
 
 
 class Server:
@@ -184,5 +207,5 @@ class Server:
 
 
 def described(error: StatusError) -> str:
-    """For the trace."""
+    """Returns an error as the trace shows it."""
     return f"{error.code}/{error.reason}"

@@ -16,7 +16,7 @@ of the first k steps is the same however many follow, which is what shrinking re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -63,8 +63,8 @@ def normal_faults() -> dict[str, float]:
 
 
 class Adoption(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a simulation begins if not with nothing.  ``pods``: those whose Nodes are not
-    simulated.
+    """The initial state of a simulation that does not start empty. ``pods``: those whose Nodes are
+    not simulated.
     """
 
     setup: Setup
@@ -123,6 +123,13 @@ class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):
     terms: int = 0
 
 
+class _Counts(NamedTuple):
+    """Steps and faults, and writes of controllers, since the beginning."""
+
+    inputs: int = 0
+    writes: int = 0
+
+
 class Simulation:
     """Made for one ``run``.  A test may call ``begin`` and then tell its own story with the
     parts.
@@ -176,9 +183,7 @@ class Simulation:
         self._leaving: list[Process] = []
         self._lives = 0
         self._last_commit = START
-        self._steps_of_last_round = 0
-        self._writes_of_last_round = 0
-        self._faults_of_last_round = 0
+        self._round = _Counts()
         self._commits = 0
         self._slowest = 0.0
         self._checked: dict[str, int] = dict.fromkeys(INVARIANTS, 0)
@@ -332,23 +337,22 @@ class Simulation:
     def check(self) -> None:
         """Every invariant, at a quiet point.  Raises ``Broken``."""
         view = View(self.server)
-        writes = self.network.writes
-        struck = sum(self.faults.struck.values())
+        before = self._round
+        now = self._round = _Counts(
+            self.workload.steps + sum(self.faults.struck.values()), self.network.writes
+        )
         world = World(
             view,
             self.setup,
             self.options.controllers,
             tuple(self.processes.values()),
-            self.workload.steps - self._steps_of_last_round + struck - self._faults_of_last_round,
-            writes - self._writes_of_last_round,
+            now.inputs - before.inputs,
+            now.writes - before.writes,
             self.proxies,
         )
         for name, invariant in INVARIANTS.items():
             invariant.check(name, world)
             self._checked[name] += 1
-        self._steps_of_last_round = self.workload.steps
-        self._writes_of_last_round = writes
-        self._faults_of_last_round = struck
         self.steady.begin(view)
         self.faults.active = True
 

@@ -1,4 +1,4 @@
-"""What goes wrong between a client and an API server, on request, at the server's own door.
+"""Faults between a client and an API server, on request, at the server's own door.
 
 ``Faults`` stands between the connections and the application. A request is seen as its line, ``GET
 /api/v1/pods?watch=1``, and a fault may be for those lines only that contain a text. Connections of
@@ -95,7 +95,7 @@ class Fault:
         self._over = True
 
     def meets(self, line: str) -> bool:
-        """Whether it happens to this request, which counts."""
+        """Returns True, and counts, if the fault strikes this request."""
         if self.over or self.where not in line:
             return False
         self.hits += 1

@@ -1,4 +1,4 @@
-"""What every heuristic must hold, as one call for its author's tests.
+"""The contract of every heuristic, as one call for its author's tests.
 
     def test_mine() -> None:
         check_heuristic(MyHeuristic())

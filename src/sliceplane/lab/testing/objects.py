@@ -1,4 +1,4 @@
-"""What a test does with the objects of its plane: coroutines for the plane's own loop, without
+"""Operations of a test on the objects of its plane: coroutines for the plane's own loop, without
 sockets.
 """
 
@@ -86,7 +86,7 @@ class Objects:
     async def endpoints(
         self, service: str, namespace: str, port: str | int | None
     ) -> tuple[Endpoint, ...]:
-        """What an ``EndpointView`` would hold by now."""
+        """Returns the endpoints that an ``EndpointView`` would have by now."""
         page = await self._client.list(
             Selection(EndpointSlices, namespace, f"{LABEL_SERVICE_NAME}={service}")
         )
@@ -136,7 +136,7 @@ class Objects:
         )
 
     async def send_bookmarks(self) -> int:
-        """Those that are due within their period; how many."""
+        """Sends the bookmarks that are due within their period, and returns their number."""
         hub = self._plane.hub
         before = hub.bookmarked.value
         hub.on_tick(asyncio.get_running_loop().time() + BOOKMARK_PERIOD_S)

@@ -210,7 +210,9 @@ class Plane:
     def endpoints(
         self, service: str, *, namespace: str = "default", port: str | int | None = None
     ) -> tuple[Endpoint, ...]:
-        """What the Service's slices say now, ready or not; *port* as for an ``EndpointView``."""
+        """Returns the endpoints in the Service's slices, ready or not; *port* as for an
+        ``EndpointView``.
+        """
         return cast(
             "tuple[Endpoint, ...]", self._call(self._objects.endpoints(service, namespace, port))
         )
@@ -241,7 +243,7 @@ class Plane:
     # Waiting
 
     def wait_for(self, condition: Callable[[], T], timeout: float = WAIT_S) -> T:
-        """What *condition* gives as soon as that is true (not empty, not zero); looked at every 10
+        """Returns the value of *condition* once it is true (not empty, not zero); checked every 10
         ms.
 
         An ``AssertionError`` counts as not yet. Raises ``TimeoutError`` that tells what there was

@@ -44,7 +44,7 @@ class PlaneThread:
             raise
 
     def call(self, question: Coroutine[Any, Any, T]) -> T:
-        """What *question* gives, run in the plane's loop."""
+        """Runs *question* in the plane's loop and returns its result."""
         if self._ended or not self._started.done():
             question.close()
             raise ValueError(NOT_RUNNING)

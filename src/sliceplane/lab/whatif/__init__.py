@@ -1,5 +1,5 @@
-"""What a change would do to a Service, before it is made: the production engine and controllers run
-it on virtual time.
+"""Predicts the effect of a change on a Service: the production engine and controllers run it on
+virtual time.
 
 - ``state``: a cluster as records, of a snapshot or of lists.
 - ``changes``: what is changed, from plain words; checked against the state.

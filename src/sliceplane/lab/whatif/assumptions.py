@@ -1,8 +1,8 @@
-"""What an answer rests on, as sentences: they stand before it."""
+"""The assumptions of an answer, as sentences that precede it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -33,50 +33,63 @@ def rate(a_second: Fraction) -> str:
 def assumptions(
     question: WhatIfQuestion, world: WhatIfWorld, places: Sequence[Place], pending: int, runs: int
 ) -> tuple[str, ...]:
-    changes = question.changes
-    found = [_clients(question, places)]
+    return (
+        _clients(question, places),
+        *_consumers(question),
+        *_running(question, world),
+        *_changes(question, world),
+        *_runs(runs, pending, wrote=bool(world.events)),
+    )
+
+
+def _consumers(question: WhatIfQuestion) -> Iterator[str]:
     clients = question.clients
     if clients.rate is not None:
         takes = "" if clients.capacity is None else f", and a Pod can take {rate(clients.capacity)}"
-        found.append(f"They send {rate(clients.rate)}{takes}; each request costs the same.")
-    found.append(
+        yield f"They send {rate(clients.rate)}{takes}; each request costs the same."
+    yield (
         "It holds for kube-proxy and Sliceplane's node proxy and Python client. Cilium follows "
         "hints only with "
         "loadBalancer.serviceTopology; Istio, Linkerd and Envoy choose by rules of their own."
     )
     if question.service.spec.cluster_ip == "None":
-        found.append(
+        yield (
             "The Service is headless: clients find its Pods by DNS, and only those that read "
             "hints follow them."
         )
     if question.service.spec.session_affinity == "ClientIP":
-        found.append("Session affinity is not looked at: it keeps clients where they are.")
+        yield "Session affinity is not looked at: it keeps clients where they are."
+
+
+def _running(question: WhatIfQuestion, world: WhatIfWorld) -> Iterator[str]:
     running = question.now
-    found.append(
+    yield (
         f"Controllers run with max-endpoints-per-slice={running.max_endpoints_per_slice}, "
         f"subsetting={running.subsetting.value or 'off'}, "
         f"defragment={'yes' if running.defragment else 'no'} "
         "(--now says it otherwise)."
     )
     others = f" and {count(question.watchers, 'other client')}" if question.watchers else ""
-    found.append(f"Slices are watched by {count(world.proxies, 'node proxy')}{others}.")
+    yield f"Slices are watched by {count(world.audience.proxies, 'node proxy')}{others}."
     if world.running.subsetting.by_zone:
-        found.append(
+        yield (
             "Node proxies read the slices for their zone (feature gate EndpointSliceSubsetting); "
             "kube-proxy reads all."
         )
+
+
+def _changes(question: WhatIfQuestion, world: WhatIfWorld) -> Iterator[str]:
+    changes = question.changes
     if changes.replicas or changes.rollouts:
-        found.append(
-            f"A Pod is ready {world.ready_delay_s:g} s after its start"
-            f"{'' if world.running.ready_delay_s is not None else ', as the median of those that are there'}; "
-            ""
-            ""
-            "Pods "
+        told = world.running.ready_delay_s is not None
+        origin = "" if told else ", as the median of those that are there"
+        yield (
+            f"A Pod is ready {world.ready_delay_s:g} s after its start{origin}; Pods "
             "spread over zones, then Nodes; resources, taints and affinity to Pods are not looked "
             "at."
         )
     if changes.zones_lost:
-        found.append(
+        yield (
             f"The Nodes of a lost zone are silent at once, and its clients are gone. After "
             f"{world.running.node_grace_s:g} s without a word a Node is Unknown and its Pods are "
             "not ready (--now "
@@ -85,28 +98,30 @@ def assumptions(
             "tolerate it, after 5 minutes where they say nothing else, Node by Node every 10 s."
         )
     if changes.zones_added:
-        found.append(
+        yield (
             "Nodes of a new zone are like the first that is there; no Pod moves to them by itself."
         )
+
+
+def _runs(runs: int, pending: int, *, wrote: bool) -> Iterator[str]:
     if runs > 1:
-        found.append(
+        yield (
             "A range is of four runs: changes of one burst reach the EndpointSlice controller "
             "together, 16 at a time, "
             "or one by one; they are made now, in 30 s or in 2 min, as the age of Pods decides "
             "which of them go first; "
             "and of zones that have as many Pods another one is taken first."
         )
-    elif world.events:
-        found.append(
+    elif wrote:
+        yield (
             "Changes of one burst reach the controller together; a busy one may write once more, "
             "or once less."
         )
     if pending:
-        found.append(
+        yield (
             f"{count(pending, 'write', 'is')} due before any change: slices are not yet as the "
             "Pods are."
         )
-    return tuple(found)
 
 
 def _clients(question: WhatIfQuestion, places: Sequence[Place]) -> str:

@@ -1,4 +1,4 @@
-"""What is changed, from plain words: ``zone-lost=zone-b``, ``replicas=12``,
+"""The changes of a question, parsed from words: ``zone-lost=zone-b``, ``replicas=12``,
 ``traffic-distribution=PreferSameZone``.
 
 A setting is read twice: its words alone (``parse``), and with the cluster that it is about
@@ -31,7 +31,7 @@ NONE: Final = "none"
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """How controllers, kubelets and Pods run, as far as no object says so. ``ready_delay_s``
+    """The settings of controllers, kubelets and Pods that no object shows. ``ready_delay_s``
     ``None``: as long as the Pods that are there took. ``termination_s`` ``None``: as emulated
     kubelets do by default where Nodes are emulated, else a Pod's own grace period.
     """
@@ -169,7 +169,7 @@ assert {member for member, _ in _RUNNING.values()} == set(Running.__struct_field
 
 
 def running(settings: tuple[Setting, ...]) -> Running:
-    """How things run now.  Raises ``CannotTell``."""
+    """Returns the settings as they are now. Raises ``CannotTell``."""
     found = Running()
     for setting in settings:
         member, read = _RUNNING[setting.key]
@@ -185,7 +185,7 @@ def _read(setting: Setting, read: Callable[[str], Any]) -> Any:
 
 
 def checked(settings: tuple[Setting, ...], state: ClusterState, service: Service) -> Changes:
-    """What they mean for *service* in *state*.  Raises ``CannotTell``."""
+    """Returns the changes resolved for *service* in *state*. Raises ``CannotTell``."""
     changes = Changes(words=tuple(map(str, settings)))
     for setting in settings:
         changes = _WITH[setting.key](changes, setting, state, service)

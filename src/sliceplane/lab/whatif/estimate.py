@@ -1,5 +1,5 @@
-"""What a Service costs that is not there yet: a what-if over a cluster that is made up (KEP-0752,
-"Estimation").
+"""Estimates the cost of a Service that does not exist yet: a what-if over a made-up cluster
+(KEP-0752, "Estimation").
 
 The production controllers make one of each object, on virtual time, and the others are its copies.
 Then the Service is made, one of its Pods changes, and it is rolled out: what that writes is run, as
@@ -19,7 +19,7 @@ from sliceplane.api.discovery import LABEL_HOSTNAME
 from sliceplane.api.findings.wording import count
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Deployments, Nodes, Pods, ReplicaSets, Services
-from sliceplane.emulation.deployment import DeploymentController
+from sliceplane.emulation.deployments.controller import DeploymentController
 from sliceplane.emulation.kubelet import KubeletController
 from sliceplane.emulation.nodes import EmulationConfig, make_nodes
 from sliceplane.emulation.replicaset import ReplicaSetController

@@ -1,5 +1,5 @@
-"""What Pods of a what-if name and its state does not have: accounts, and classes of priority and of
-running containers.
+"""The objects that Pods of a what-if name and its state lacks: accounts, and classes of priority
+and of running containers.
 
 A server refuses a Pod that names one which is not there. A state has only what endpoints are made
 of, so such an object is not there because it was not read, and the cluster of the question has it.

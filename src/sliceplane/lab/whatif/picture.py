@@ -41,9 +41,9 @@ CONNECTIONS_DEFAULT: Final = 10_000
 
 
 class Clients(msgspec.Struct, frozen=True, kw_only=True):
-    """Where they are: on the Nodes (the default), where Pods of a *selector* are, or by *traffic*
-    that was measured. ``rate``: requests a second of all of them, where it is known; ``capacity``:
-    what one Pod can take of them.
+    """The locations of clients: on the Nodes (the default), where Pods of a *selector* are, or
+    measured as *traffic*. ``rate``: requests a second of all of them, where it is known;
+    ``capacity``: what one Pod can take of them.
     """
 
     selector: str = ""
@@ -66,7 +66,7 @@ class Loads(msgspec.Struct, frozen=True):
 
     @property
     def used(self) -> Fraction:
-        """What the busiest endpoint gets over what it may get: more than 1 is overload."""
+        """The load of the busiest endpoint over its capacity: more than 1 is overload."""
         most = max(self.shares.each.values(), default=Fraction(0))
         return most / self.allowed.of(self.shares.candidates)
 
@@ -188,7 +188,7 @@ def picture(
         distribution=service.spec.traffic_distribution or "",
         topology_mode=(service.metadata.annotations or {}).get(ANNOTATION_TOPOLOGY_MODE, ""),
         policy="Local" if local else "Cluster",
-        watchers=world.proxies + others,
+        watchers=world.audience.proxies + others,
     )
 
 
@@ -202,13 +202,15 @@ def _each(
             continue
         number = len(decode(record.body, EndpointSlice).endpoints or ())
         total += number
-        json += number * world.watchers_of(record) * event_bytes(record.body, "json")
-        protobuf += number * world.watchers_of(record) * event_bytes(record.body, "protobuf")
+        json += number * world.audience.watchers_of(record) * event_bytes(record.body, "json")
+        protobuf += (
+            number * world.audience.watchers_of(record) * event_bytes(record.body, "protobuf")
+        )
     return json / max(total, 1), protobuf / max(total, 1)
 
 
 def family_of(service: Service) -> Family | None:
-    """Of a Service with two, the first: the shares of the other are the same."""
+    """Returns the IP family of a Service; of two, the first: the shares of the other are the same."""
     first = (service.spec.ip_families or ("",))[0]
     return next((family for family in FAMILIES if family == first), None)
 

@@ -22,10 +22,11 @@ from sliceplane.emulation.replicaset import deletion_rank
 from sliceplane.kit.times import time_or_zero
 from sliceplane.lab.sim.cluster import BurstPace
 from sliceplane.lab.whatif.assumptions import assumptions
+from sliceplane.lab.whatif.audience import SliceEvent
 from sliceplane.lab.whatif.changes import Changes, Running
 from sliceplane.lab.whatif.picture import Clients, Loads, Picture, loads, picture
 from sliceplane.lab.whatif.state import CannotTell, ClusterState
-from sliceplane.lab.whatif.world import SliceEvent, Way, WhatIfWorld
+from sliceplane.lab.whatif.world import Way, WhatIfWorld
 
 #: of a change after the question, and how many of them are tried
 _DELAY_MAX_S: Final = 120.0
@@ -57,7 +58,7 @@ class WhatIfQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """Of slices.  ``took_s``: until the last one, on virtual time."""
+    """Writes of slices. ``took_s``: until the last one, on virtual time."""
 
     creates: int = 0
     updates: int = 0
@@ -96,8 +97,8 @@ class WhatIfRun(msgspec.Struct, frozen=True):
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """Of a loss: *after_s* seconds. ``failing``: the share of connections that is sent to Pods that
-    are gone; ``written``: since the moment before.
+    """A moment of a loss, *after_s* seconds after it. ``failing``: the share of connections that is
+    sent to Pods that are gone; ``written``: since the moment before.
     """
 
     after_s: float
@@ -163,10 +164,11 @@ def predict(
             "them"
         )
     world = WhatIfWorld(state, service, question.now, question.watchers, tell=tell)
+    look = partial(picture, world, service, question.clients, others=question.watchers)
     began = world.cluster.now
     world.finish_pending()
     pending = sum_up(world.events, key, began)
-    before = picture(world, service, question.clients, others=question.watchers)
+    before = look()
     world.events.clear()
     world.cluster.notes.clear()
     began = world.cluster.now
@@ -178,27 +180,12 @@ def predict(
     written = sum_up(world.events, key, began)
     if lost:
         moments.append(_moment(world, question, left, world.running.node_grace_s, written))
-    after = (
-        moments[-1].picture
-        if lost
-        else picture(world, service, question.clients, others=question.watchers)
-    )
-    runs = [_run_of(after, written)]
-    if written.writes > 1 or question.changes.replicas or question.changes.rollouts:
-        ways = [
-            *WAYS[1:],
-            *(replace(_TOGETHER, delay_s=delay_s) for delay_s in _delays(state, question)),
-        ]
-        runs += [_run(state, question, way, tell) for way in ways]
+    after = moments[-1].picture if lost else look()
+    runs = [_run_of(after, written), *_other_runs(state, question, written, tell)]
     after_state = world.state
     events = tuple(event for event in world.events if event.service == key)
     everything = sum_up(world.events, "", began)
     notes = _notes(world, service)
-    stays = None
-    if lost:
-        stays = loads(
-            after.kinds, before.places, question.clients, Fraction(1), local=after.policy == "Local"
-        )
     if world.next_eviction is not None:
         world.events.clear()
         gone_at = world.evict()
@@ -215,13 +202,35 @@ def predict(
         everything=everything,
         events=events,
         began=began,
-        stays=stays,
+        stays=_stays(question, before, after),
         moments=tuple(moments),
         notes=notes,
         running=world.running,
         state=after_state,
         runs=tuple(runs),
     )
+
+
+def _stays(question: WhatIfQuestion, before: Picture, after: Picture) -> Loads | None:
+    """Returns the loads if the clients of lost zones go on elsewhere; ``None``: no zone is lost."""
+    if not question.changes.zones_lost:
+        return None
+    local = after.policy == "Local"
+    return loads(after.kinds, before.places, question.clients, Fraction(1), local=local)
+
+
+def _other_runs(
+    state: ClusterState,
+    question: WhatIfQuestion,
+    written: Written,
+    tell: Callable[[str], None] | None,
+) -> list[WhatIfRun]:
+    """Runs the change in the other ways, unless they could not differ."""
+    changes = question.changes
+    if written.writes <= 1 and not changes.replicas and not changes.rollouts:
+        return []
+    delayed = (replace(_TOGETHER, delay_s=delay_s) for delay_s in _delays(state, question))
+    return [_run(state, question, way, tell) for way in (*WAYS[1:], *delayed)]
 
 
 def _delays(state: ClusterState, question: WhatIfQuestion) -> list[float]:

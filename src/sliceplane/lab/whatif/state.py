@@ -54,7 +54,7 @@ class CannotTell(Exception):
 
 
 class ServiceWorkload(msgspec.Struct, frozen=True):
-    """What makes Pods of a Service."""
+    """A workload that makes Pods of a Service."""
 
     resource: Resource
     name: str

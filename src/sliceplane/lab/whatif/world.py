@@ -5,14 +5,12 @@ Everything is instant but what takes its time by itself: Pods until they are rea
 terminate, batches. Changes of one burst reach a controller together. Kubelets are played for Pods
 that the run makes; Pods of the state stay as they are until something deletes them.
 
-Each commit of a slice is counted as every watcher would get it: which selections show it, before
-and after, as which event, how large.
+``audience`` counts each commit of a slice as every watcher would get it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from statistics import median
 from typing import Any, Final
@@ -20,17 +18,15 @@ from typing import Any, Final
 import msgspec
 from msgspec import convert
 
-from sliceplane.api.codec import decode
 from sliceplane.api.core import Node, Pod, Service, Taint, Toleration
-from sliceplane.api.discovery import LABEL_HOSTNAME, LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice
+from sliceplane.api.discovery import LABEL_HOSTNAME, LABEL_ZONE
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import Write
-from sliceplane.api.scheme import Deployments, EndpointSlices, Nodes, Pods, Services
-from sliceplane.consume.selections import ALL, SHARED, readings_of_slice
+from sliceplane.api.scheme import Deployments, Nodes, Pods, Services
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.diagnose.explain.checks.zones import is_working
-from sliceplane.emulation.deployment import DeploymentController
+from sliceplane.emulation.deployments.controller import DeploymentController
 from sliceplane.emulation.eligibility import tolerates
 from sliceplane.emulation.kubelet import KubeletController
 from sliceplane.emulation.nodes import LABEL_EMULATED, TERMINATION_S, EmulatedNode, EmulationConfig
@@ -39,11 +35,11 @@ from sliceplane.emulation.replicaset import ReplicaSetController
 from sliceplane.emulation.statefulset import StatefulSetController
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.lab.sim.cluster import START, BurstPace, Cluster
+from sliceplane.lab.whatif.audience import SliceAudience, SliceEvent
 from sliceplane.lab.whatif.changes import NONE, Changes, Running
 from sliceplane.lab.whatif.named import objects_named
 from sliceplane.lab.whatif.state import CannotTell, ClusterState, ServiceWorkload
-from sliceplane.lab.wire import event_bytes
-from sliceplane.server.store.types import EventType, Record, StoreEvent
+from sliceplane.server.store.types import StoreEvent
 from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.watch.controller.base import Controller
 
@@ -51,8 +47,6 @@ from sliceplane.watch.controller.base import Controller
 ANNOTATION_RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"
 #: who controllers are in managedFields, which are in the bytes that watchers get
 FIELD_MANAGER: Final = "kube-controller-manager"
-#: clients that read all slices, headless Services' too
-_EVERY: Final = "every"
 #: a Node that is not heard of is tainted so, one in ten seconds (node-eviction-rate); Pods that say
 #: nothing of it go after five minutes (kubernetes.io, "Nodes", "Rate limits on eviction"; "Taint
 #: based Evictions")
@@ -77,17 +71,6 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     pace: BurstPace = BurstPace()
     delay_s: float = 0.0
     zones_turned: int | None = None
-
-
-class SliceEvent(msgspec.Struct, frozen=True):
-    """One commit of a slice.  ``json`` and ``protobuf``: bytes to all ``watchers`` together."""
-
-    at: float
-    service: str
-    verb: str
-    watchers: int
-    json: int
-    protobuf: int
 
 
 class PlayedKubelet(KubeletController):
@@ -130,14 +113,12 @@ class WhatIfWorld:
         tell: Callable[[str], None] | None = None,
         way: Way | None = None,
     ) -> None:
-        self.events: list[SliceEvent] = []
         self._tell = tell
         self._way = way or Way()
         #: (when, namespace, name) of Pods that are deleted because their Node is lost
         self._evictions: list[tuple[float, str, str]] = []
         self._known = frozenset(pod.metadata.uid for pod in state.pods())
-        self._others = others
-        self._readers: dict[str, tuple[str, ...]] = {}
+        self.audience = SliceAudience(others)
         self._service = service
         self.running = running
         pods = [pod for pod in state.pods(service.metadata.namespace) if _is_selected(pod, service)]
@@ -222,11 +203,8 @@ class WhatIfWorld:
 
     def _start(self) -> None:
         """The controllers, anew."""
-        self._readers = {
-            node.metadata.name: _readings(node, self.running)
-            for node in self.state.nodes
-            if is_working(node)
-        }
+        self.audience.by_zone = self.running.subsetting.by_zone
+        self.audience.restart(self.state.nodes)
         delay = self.ready_delay_s
         nodes = tuple(
             _emulated(number, node)
@@ -256,60 +234,14 @@ class WhatIfWorld:
         zones = sorted({node.zone for node in nodes})
         return tuple(zones[(at + turn) % len(zones)] for at in range(len(zones)))
 
-    # -- what watchers get
+    @property
+    def events(self) -> list[SliceEvent]:
+        return self.audience.events
 
     def _on_commit(self, event: StoreEvent) -> None:
         if self._tell is not None:
             self._tell(f"{len(self.cluster.writes):,} writes of controllers until now")
-        if event.record.key.resource == Nodes.storage_key:
-            node = decode(event.record.body, Node)
-            self._readers.pop(node.metadata.name, None)
-            if event.type is not EventType.DELETED and is_working(node):
-                self._readers[node.metadata.name] = _readings(node, self.running)
-        elif event.record.key.resource == EndpointSlices.storage_key:
-            self._count(event)
-
-    def _count(self, event: StoreEvent) -> None:
-        watching = Counter(reading for readings in self._readers.values() for reading in readings)
-        watching[_EVERY] = self._others
-        before = set(_shown(event.previous)) if event.type is EventType.MODIFIED else set()
-        after = set() if event.type is EventType.DELETED else set(_shown(event.record))
-        gone = set(_shown(event.record)) if event.type is EventType.DELETED else before - after
-        last = (
-            event.record
-            if event.type is EventType.DELETED or event.previous is None
-            else event.previous
-        )
-        groups = (
-            (EventType.ADDED, event.record.body, after - before),
-            (EventType.MODIFIED, event.record.body, after & before),
-            (EventType.DELETED, last.body, gone),
-        )
-        watchers = json = protobuf = 0
-        for kind, body, readings in groups:
-            number = sum(watching[reading] for reading in sorted(readings))
-            if number:
-                watchers += number
-                json += number * event_bytes(body, "json", kind.value)
-                protobuf += number * event_bytes(body, "protobuf", kind.value)
-        labels = event.record.labels
-        name = f"{event.record.key.namespace}/{labels.get(LABEL_SERVICE_NAME, '')}"
-        verb = {
-            EventType.ADDED: "create",
-            EventType.MODIFIED: "update",
-            EventType.DELETED: "delete",
-        }[event.type]
-        self.events.append(SliceEvent(self.cluster.now, name, verb, watchers, json, protobuf))
-
-    def watchers_of(self, record: Record) -> int:
-        """How many would be sent a change of this slice."""
-        shown = set(_shown(record))
-        readers = Counter(reading for readings in self._readers.values() for reading in readings)
-        return sum(readers[reading] for reading in shown) + self._others
-
-    @property
-    def proxies(self) -> int:
-        return len(self._readers)
+        self.audience.on_commit(event, self.cluster.now)
 
     # -- changes
 
@@ -323,6 +255,7 @@ class WhatIfWorld:
     def _apply(self, changes: Changes) -> None:
         before = self.running
         self.running = changes.running_after(before)
+        self.audience.by_zone = self.running.subsetting.by_zone
         if self.running.ready_delay_s is not None:
             self.ready_delay_s = self.running.ready_delay_s
         if changes.zones_lost:
@@ -493,22 +426,6 @@ def _times(state: ClusterState) -> Iterator[float]:
         ):
             if text:
                 yield parse_time(text) + 1
-
-
-def _readings(node: Node, running: Running) -> tuple[str, ...]:
-    """What the node's proxy watches: all slices; with subsets by zone, those for all and those for
-    its zone.
-    """
-    if not running.subsetting.by_zone:
-        return (ALL,)
-    zone = (node.metadata.labels or {}).get(LABEL_ZONE, "")
-    return (SHARED, f"zone={zone}") if zone else (SHARED,)
-
-
-def _shown(record: Record | None) -> tuple[str, ...]:
-    return (
-        () if record is None else (*readings_of_slice(decode(record.body, EndpointSlice)), _EVERY)
-    )
 
 
 def _emulated(number: int, node: Node) -> EmulatedNode:

@@ -8,7 +8,7 @@ mean them, so what ``nftables`` does not give is taken from there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -25,9 +25,9 @@ from sliceplane.node.configuration.fields import (
     Value,
     effective_mode,
 )
+from sliceplane.node.surroundings import DetectLocalMode, RulesConfig
 
 Given = Mapping[str, Value]
-DetectLocalMode = Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"]
 Listen = tuple[str, int]
 
 
@@ -48,22 +48,16 @@ class ConntrackSettings(msgspec.Struct, frozen=True):
 
 
 class ProxySettings(msgspec.Struct, frozen=True):
-    """All that a node proxy can be told. ``bind_address`` "": the Node's addresses are its own.
-    ``healthz`` and ``metrics`` ``None``: not served. ``oom_score_adj`` ``None``: left alone.
+    """All settings of a node proxy. ``healthz`` and ``metrics`` ``None``: not served.
+    ``oom_score_adj`` ``None``: left alone.
     """
 
     mode: Mode = DEFAULT_MODE
     kubeconfig: str = ""
     hostname_override: str = ""
-    bind_address: str = ""
     healthz: Listen | None = None
     metrics: Listen | None = None
-    cluster_cidrs: tuple[str, ...] = ()
-    detect_local_mode: DetectLocalMode = "ClusterCIDR"
-    pod_bridge_interface: str = ""
-    pod_interface_name_prefix: str = ""
-    masquerade_all: bool = False
-    node_port_addresses: tuple[str, ...] = ("primary",)
+    rules: RulesConfig = RulesConfig()
     sync_period_s: float = 30.0
     min_sync_period_s: float = 0.0
     oom_score_adj: int | None = None
@@ -105,17 +99,19 @@ def settings_of(given: Given, *, listen_by_default: bool) -> ProxySettings:
         mode=cast(Mode, effective_mode(str(value_of(given, "mode")))),
         kubeconfig=str(value_of(given, "clientConnection.kubeconfig")),
         hostname_override=str(value_of(given, "hostnameOverride")),
-        bind_address="" if unspecified else bind_address,
         healthz=listens[0],
         metrics=listens[1],
-        cluster_cidrs=tuple(
-            filter(None, map(str.strip, str(value_of(given, "clusterCIDR")).split(",")))
+        rules=RulesConfig(
+            masquerade_all=bool(sectioned(given, "masqueradeAll")),
+            detect_local_mode=cast(DetectLocalMode, value_of(given, "detectLocalMode")),
+            cluster_cidrs=tuple(
+                filter(None, map(str.strip, str(value_of(given, "clusterCIDR")).split(",")))
+            ),
+            pod_bridge_interface=str(value_of(given, "detectLocal.bridgeInterface")),
+            pod_interface_name_prefix=str(value_of(given, "detectLocal.interfaceNamePrefix")),
+            node_port_addresses=tuple(value_of(given, "nodePortAddresses")),
+            bind_address="" if unspecified else bind_address,
         ),
-        detect_local_mode=cast(DetectLocalMode, value_of(given, "detectLocalMode")),
-        pod_bridge_interface=str(value_of(given, "detectLocal.bridgeInterface")),
-        pod_interface_name_prefix=str(value_of(given, "detectLocal.interfaceNamePrefix")),
-        masquerade_all=bool(sectioned(given, "masqueradeAll")),
-        node_port_addresses=tuple(value_of(given, "nodePortAddresses")),
         sync_period_s=float(sectioned(given, "syncPeriod")),
         min_sync_period_s=float(sectioned(given, "minSyncPeriod")),
         oom_score_adj=int(value_of(given, "oomScoreAdj")),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, get_args
 
 from sliceplane.api.errors import (
     FieldError,
@@ -29,11 +29,11 @@ from sliceplane.node.configuration.fields import (
     section_of,
 )
 from sliceplane.node.configuration.settings import Given, sectioned, split_listen, value_of
+from sliceplane.node.surroundings import PRIMARY, DetectLocalMode
 
 #: values of ``mode`` that can be had
 MODES: Final = ("", *BACK_ENDS)
-DETECT_LOCAL_MODES: Final = ("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix")
-PRIMARY: Final = "primary"
+DETECT_LOCAL_MODES: Final = get_args(DetectLocalMode)
 #: what nft takes between quotes; the kernel's own bound is 15 bytes
 _INTERFACE: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
 _CIDR: Final = "must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)"

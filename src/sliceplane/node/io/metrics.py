@@ -1,6 +1,6 @@
-"""What a node proxy counts, under kube-proxy's names, labels and buckets
-(``pkg/proxy/metrics/metrics.go``), and what it tells the flight recorder: what it was told, and
-what it wrote into the kernel.
+"""Metrics of a node proxy, under kube-proxy's names, labels and buckets
+(``pkg/proxy/metrics/metrics.go``), and its recording: the changes that it received, and its writes
+into the kernel.
 
 Rules are no job of a controller, so a replay leaves a node proxy out; ``recorder show`` and the
 export have it.
@@ -75,19 +75,7 @@ class ProxyMetrics(Metrics):
             "ip_family",
             "traffic_policy",
         )
-        changes = "kubeproxy_sync_proxy_rules"
-        self._endpoint_changes = self.counter(
-            f"{changes}_endpoint_changes_total", "Changes of endpoints."
-        )
-        self._service_changes = self.counter(
-            f"{changes}_service_changes_total", "Changes of Services."
-        )
-        self._endpoints_pending = self.gauge(
-            f"{changes}_endpoint_changes_pending", "Changes of endpoints not taken up."
-        )
-        self._services_pending = self.gauge(
-            f"{changes}_service_changes_pending", "Changes of Services not taken up."
-        )
+        self._declare_changes()
         self._unserved = self.gauges(
             "sliceplane_proxy_services_not_fully_served",
             "Services that ask for addresses or node ports that are another's, or for more than "
@@ -111,6 +99,21 @@ class ProxyMetrics(Metrics):
             for page in ("healthz", "livez")
         }
 
+    def _declare_changes(self) -> None:
+        changes = "kubeproxy_sync_proxy_rules"
+        self._endpoint_changes = self.counter(
+            f"{changes}_endpoint_changes_total", "Changes of endpoints."
+        )
+        self._service_changes = self.counter(
+            f"{changes}_service_changes_total", "Changes of Services."
+        )
+        self._endpoints_pending = self.gauge(
+            f"{changes}_endpoint_changes_pending", "Changes of endpoints not taken up."
+        )
+        self._services_pending = self.gauge(
+            f"{changes}_service_changes_pending", "Changes of Services not taken up."
+        )
+
     def _seconds(
         self, name: str, text: str, bounds: tuple[float, ...] = SYNC_BUCKETS
     ) -> Labelled[Histogram]:
@@ -120,8 +123,8 @@ class ProxyMetrics(Metrics):
         return (self.counters if counts else self.gauges)(f"kubeproxy_{name}", text, "ip_family")
 
     def _of_failures(self, mode: str) -> tuple[Labelled[Count], Labelled[Count] | None]:
-        """Refused writes, and those of them that were not of the whole table; upstream counts these
-        for iptables.
+        """Declares refused writes, and refused writes of changes, which upstream counts for
+        iptables.
         """
         prefix = "sync_proxy_rules"
         refused = "Writes that the kernel refused."
@@ -146,8 +149,8 @@ class ProxyMetrics(Metrics):
         self._services_pending.value += 1
 
     def on_taken(self, family: IPFamily, wanted_since: float | None) -> None:
-        """A write has taken up all changes so far; *wanted_since*: the oldest of those that are
-        known to need it.
+        """A write has taken up all changes so far; *wanted_since*: the time of the oldest one that
+        is known to need it.
         """
         if wanted_since is not None:
             self._queued.of(family).value = wanted_since
@@ -170,8 +173,8 @@ class ProxyMetrics(Metrics):
         without_local: tuple[int, int],
         unserved: int,
     ) -> None:
-        """The kernel has all there is: *latencies* of what it did not have before, the gauges as
-        they are now. *unserved*: Services that do not get all that they ask for.
+        """The kernel has all changes: *latencies* of those of this write. *unserved*: Services that
+        do not get all that they ask for.
         """
         self._last.of(family).value = now
         self._put_back.of(family)  # from the first write on, so that a rise from 0 can be seen
@@ -200,7 +203,7 @@ KERNEL: Final = "kernel"
 
 
 class ProxyRecord:
-    """Of one node proxy; of nothing without a *recorder*."""
+    """The recording of one node proxy; without a *recorder* it is empty."""
 
     def __init__(self, recorder: Recorder | None = None, began: float = 0.0) -> None:
         self._recorder = recorder

@@ -116,18 +116,7 @@ class NodeProxy:
         self._planes: tuple[AnyNodePlane, ...] = tuple(
             backend.plane(family, plane_config) for family in config.families
         )
-        self._consequences = {
-            plane.family: Consequences(
-                plane,
-                self.metrics,
-                host,
-                healthy=lambda: self.health().healthy,
-                on_port_failed=self._on_port_failed,
-                clock=clock,
-                flows_retry_s=timing.flows_retry_s,
-            )
-            for plane in self._planes
-        }
+        self._consequences = {plane.family: self._consequences_of(plane) for plane in self._planes}
         self._writer = RulesWriter(
             backend, self._planes, self._consequences, self._reports, timing=timing, clock=clock
         )
@@ -139,6 +128,17 @@ class NodeProxy:
         self._union = Union() if config.gates.enabled(ENDPOINT_SLICE_SUBSETTING) else None
         self._inputs: Inputs | None = None
         self._events: EventRecorder | None = None
+
+    def _consequences_of(self, plane: AnyNodePlane) -> Consequences:
+        return Consequences(
+            plane,
+            self.metrics,
+            self._host,
+            healthy=lambda: self.health().healthy,
+            on_port_failed=self._on_port_failed,
+            clock=self._clock,
+            flows_retry_s=self._config.timing.flows_retry_s,
+        )
 
     @property
     def reads_slices(self) -> bool:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import Any
 
+from sliceplane.api.core import Pod
 from sliceplane.api.gates import Gates
 from sliceplane.consume.io.telling import tell_progress
 from sliceplane.kit.io.interfaces import addresses_of
@@ -34,24 +36,11 @@ from sliceplane.node.io.node_proxy import NodeProxy, available_families
 from sliceplane.node.io.options import HostAccess, ProxyConfig
 from sliceplane.node.io.own_node import OwnNode
 from sliceplane.node.io.timing import PROBE_TIMEOUT_S, ProxyTiming
-from sliceplane.node.surroundings import RulesConfig
 from sliceplane.watch.io.base import Client
 from sliceplane.watch.io.flight import FlightConfig
-from sliceplane.watch.io.reflect import loop_clock
+from sliceplane.watch.io.reflect import RunningInformer, loop_clock
 from sliceplane.watch.io.service import ServiceContext
 from sliceplane.watch.recorder.recorder import Recorder
-
-
-def rules_of(settings: ProxySettings) -> RulesConfig:
-    return RulesConfig(
-        masquerade_all=settings.masquerade_all,
-        detect_local_mode=settings.detect_local_mode,
-        cluster_cidrs=settings.cluster_cidrs,
-        pod_bridge_interface=settings.pod_bridge_interface,
-        pod_interface_name_prefix=settings.pod_interface_name_prefix,
-        node_port_addresses=settings.node_port_addresses,
-        bind_address=settings.bind_address,
-    )
 
 
 def is_loopback(address: str) -> bool:
@@ -120,27 +109,36 @@ async def running_proxy(
         await prepare(backend, settings, netns)
         for listen, pages in _pages(proxy, settings, beside):
             await stack.enter_async_context(serve_pages(pages, *listen))
-        following = asyncio.create_task(proxy.follow(client, rng), name="node proxy")
-        tasks = [following]
         if drain_port:
-            hook = DrainHook(
-                local_pods(node_name, client, clock, rng.fork()),
-                backend,
-                Conntrack(netns=netns),
-                port=drain_port,
-                listen=listening_in(netns),
-                families=available_families(),
-            )
-            await stack.enter_async_context(hook.answering())
+            pods = local_pods(node_name, client, clock, rng.fork())
+            await stack.enter_async_context(_drain_hook(pods, backend, drain_port, netns))
+        following = await stack.enter_async_context(_task(proxy.follow(client, rng), "node proxy"))
         if reports_progress and proxy.reads_slices:
             reporting = tell_progress(client, proxy, rng.fork(), clock, spread_s=report_spread_s)
-            tasks.append(asyncio.create_task(reporting, name="node proxy's progress"))
-        try:
-            yield proxy, following
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await stack.enter_async_context(_task(reporting, "node proxy's progress"))
+        yield proxy, following
+
+
+def _drain_hook(
+    pods: RunningInformer[Pod], backend: AnyBackend, port: int, netns: str
+) -> AbstractAsyncContextManager[None]:
+    listen = listening_in(netns)
+    families = available_families()
+    hook = DrainHook(
+        pods, backend, Conntrack(netns=netns), port=port, listen=listen, families=families
+    )
+    return hook.answering()
+
+
+@asynccontextmanager
+async def _task(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[asyncio.Task[None]]:
+    """Runs *work* until the end of the context."""
+    task = asyncio.create_task(work, name=name)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def _config(
@@ -150,7 +148,7 @@ def _config(
         node_name,
         families=available_families(),
         min_period_s=settings.min_sync_period_s,
-        rules=rules_of(settings),
+        rules=settings.rules,
         gates=gates,
         # unhealthy after two periods, as kube-proxy is
         timing=ProxyTiming(

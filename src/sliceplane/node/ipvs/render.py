@@ -18,6 +18,7 @@ addresses, too; and a virtual server without endpoints rejects, where a policy w
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -219,7 +220,11 @@ def _rules(snapshot: NodeSnapshot) -> str:
         "-A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0",
         "-A KUBE-POSTROUTING -j MASQUERADE --random-fully",
     ]
-    filtering = [
+    return _table("nat", nat) + _table("filter", _filter_rules(into))
+
+
+def _filter_rules(into: Callable[[str, str], str]) -> list[str]:
+    return [
         (
             f"-A KUBE-PROXY-FIREWALL {into('LOAD-BALANCER-FW', 'dst,dst')} -j "
             "KUBE-SOURCE-RANGES-FIREWALL"
@@ -237,7 +242,6 @@ def _rules(snapshot: NodeSnapshot) -> str:
         ),
         f"-A KUBE-IPVS-FILTER -m conntrack --ctstate NEW {into('IPVS-IPS', 'dst')} -j REJECT",
     ]
-    return _table("nat", nat) + _table("filter", filtering)
 
 
 #: which of the kernel's own chains lead to ours

@@ -28,7 +28,9 @@ mod N offset ...``. So an endpoint that changes is one element, however many the
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 
+from sliceplane.kit.containers import adjust_count
 from sliceplane.node.nft.objects import NftContainer
 
 CHAINS_PER_MAP = 16
@@ -68,20 +70,15 @@ class Slots:
             slot = self._end
             self._end += 1
         name = map_of(self._protocol, slot).name
-        used = self._used_of_map.get(name, 0)
-        assert used < CHAINS_PER_MAP, f"map {name} has {used} chains already"
-        self._used_of_map[name] = used + 1
-        return slot, used == 0
+        used = adjust_count(self._used_of_map, name, 1)
+        assert used <= CHAINS_PER_MAP, f"map {name} has {used} chains"
+        return slot, used == 1
 
     def release(self, slot: int) -> bool:
         """Gives a slot back; true if its map is empty now and has to go."""
         name = map_of(self._protocol, slot).name
         heapq.heappush(self._free, slot)
-        self._used_of_map[name] -= 1
-        if self._used_of_map[name]:
-            return False
-        del self._used_of_map[name]
-        return True
+        return not adjust_count(self._used_of_map, name, -1)
 
     def check(self, used: set[int]) -> None:
         """The slots in use are *used*."""
@@ -90,9 +87,5 @@ class Slots:
         assert used == set(range(self._end)) - free, (
             f"used {sorted(used)}, free {sorted(free)}, end {self._end}"
         )
-        counts: dict[str, int] = {}
-        for slot in used:
-            counts[map_of(self._protocol, slot).name] = (
-                counts.get(map_of(self._protocol, slot).name, 0) + 1
-            )
+        counts = Counter(map_of(self._protocol, slot).name for slot in used)
         assert counts == self._used_of_map, f"maps {self._used_of_map} should be {counts}"

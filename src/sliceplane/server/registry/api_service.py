@@ -20,7 +20,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Leases, Resource, Services
 from sliceplane.kit.ip import Address, parse_strict
 from sliceplane.kit.times import format_micro_time, parse_time
-from sliceplane.server.registry.core import Core, key_of
+from sliceplane.server.registry.core import Core, WriteCall, key_of
 from sliceplane.server.registry.documents import document_of
 from sliceplane.server.registry.types import BY_THE_SERVER, Body, Context, Target
 from sliceplane.server.registry.validation.addresses import special_problem
@@ -100,11 +100,11 @@ def _renew(core: Core, ctx: Context, own: Address) -> None:
     document = document_of(record)
     document["metadata"]["labels"] = {**document["metadata"].get("labels", {}), **_LEASE_LABELS}
     document["spec"] = {"acquireTime": now, **document.get("spec", {}), **wanted}
-    update(core, ctx, target, Body(document=document), BY_THE_SERVER)
+    update(WriteCall(core, ctx, target, BY_THE_SERVER), Body(document=document))
 
 
 def _valid_addresses(core: Core, now: float) -> list[Address]:
-    """Of all servers, in order.  Leases that ended are removed."""
+    """Returns the addresses of all servers, in order.  Leases that ended are removed."""
     addresses: list[Address] = []
     for record in tuple(core.store.iter_latest(Leases.storage_key, _LEASE_NAMESPACE)):
         if not record.key.name.startswith(_LEASE_PREFIX):
@@ -118,7 +118,7 @@ def _valid_addresses(core: Core, now: float) -> list[Address]:
 
 
 def _read(record: Record) -> tuple[Address | None, float]:
-    """Whose Lease it is and when it ends; what a user wrote into it ends at once."""
+    """Returns the address of a Lease and when it ends; what a user wrote into it ends at once."""
     spec: Document = document_of(record).get("spec", {})
     address = parse_strict(spec.get("holderIdentity", ""))
     if (
@@ -208,7 +208,7 @@ def _write(
         # Foreign labels stay here, and are wiped from the slice.
         labels = {**document["metadata"].get("labels", {}), **labels}
     document["metadata"]["labels"] = labels
-    update(core, ctx, target, Body(document={**document, **content}), BY_THE_SERVER)
+    update(WriteCall(core, ctx, target, BY_THE_SERVER), Body(document={**document, **content}))
 
 
 def _target(resource: Resource) -> Target:
@@ -218,7 +218,7 @@ def _target(resource: Resource) -> Target:
 def _create(core: Core, ctx: Context, resource: Resource, document: Document) -> None:
     target = Target(resource=resource, namespace=document["metadata"]["namespace"])
     try:
-        create(core, ctx, target, Body(document=document), BY_THE_SERVER)
+        create(WriteCall(core, ctx, target, BY_THE_SERVER), Body(document=document))
     except StatusError as error:
         if error.code != 409:
             raise

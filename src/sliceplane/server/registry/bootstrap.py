@@ -1,5 +1,4 @@
-"""What a new cluster has before anyone asks for it: namespaces, roles, flow schemas, and the API
-server's own Service.
+"""The objects of a new cluster: namespaces, roles, flow schemas, and the API server's own Service.
 
 What exists is left as it is, with three exceptions. The endpoints of ``default/kubernetes`` follow
 the servers (``api_service``). Roles and bindings of ``authorization.policy`` keep all that an
@@ -42,7 +41,7 @@ from sliceplane.server.registry.authorization.policy import (
     objects,
 )
 from sliceplane.server.registry.authorization.rules import document_of_rule, rules_of
-from sliceplane.server.registry.core import Core, key_of
+from sliceplane.server.registry.core import Core, WriteCall, key_of
 from sliceplane.server.registry.documents import document_of
 from sliceplane.server.registry.kinds.namespace import BOOTSTRAP_NAMESPACES
 from sliceplane.server.registry.types import BY_THE_SERVER, Body, Context, Target, User
@@ -60,7 +59,7 @@ def bootstrap(core: Core, now: float) -> int:
     for name in BOOTSTRAP_NAMESPACES:
         if core.store.latest(key_of(Target(resource=Namespaces, name=name))) is None:
             namespace = Body(document={"metadata": {"name": name}})
-            create(core, ctx, Target(resource=Namespaces), namespace, BY_THE_SERVER)
+            create(WriteCall(core, ctx, Target(resource=Namespaces), BY_THE_SERVER), namespace)
         core.store.end_step()
     ensure_policy(core, ctx)
     _ensure_flow_objects(core, ctx)
@@ -132,7 +131,7 @@ def ensure_policy(core: Core, ctx: Context) -> None:
         if document["metadata"].get("annotations", {}).get(AUTOUPDATE) == "true" and _complete(
             resource, document, wanted
         ):
-            update(core, ctx, target, Body(document=document), BY_THE_SERVER)
+            update(WriteCall(core, ctx, target, BY_THE_SERVER), Body(document=document))
     core.store.end_step()
     # A crash may have come between a role and those that gather it.
     core.gather(core.aggregation.all())
@@ -140,7 +139,7 @@ def ensure_policy(core: Core, ctx: Context) -> None:
 
 def _create(core: Core, ctx: Context, target: Target, wanted: Document) -> None:
     try:
-        create(core, ctx, target, Body(document=wanted), BY_THE_SERVER)
+        create(WriteCall(core, ctx, target, BY_THE_SERVER), Body(document=wanted))
     except StatusError as error:
         # The namespace was deleted: what it holds is made at the next start, with the namespace.
         if not is_namespace_terminating(error):

@@ -1,5 +1,4 @@
-"""What an operator may choose about the registry, and which versions are served; all else is the
-API's own rule.
+"""Settings of the registry, and which versions are served; all else is the API's own rule.
 
 ``served_resources`` reads upstream's ``--runtime-config``: ``KEY[=true|false]`` with commas
 between, where a key is a group and version (``discovery.k8s.io/v1beta1``), one of its resources
@@ -83,7 +82,7 @@ def _parse(text: str) -> dict[str, bool]:
 
 
 def _keys(resource: Resource) -> tuple[str, ...]:
-    """What can switch a resource, the least exact first."""
+    """Returns the names that switch a resource, the least exact first."""
     stage = (
         "api/alpha"
         if "alpha" in resource.version

@@ -1,4 +1,4 @@
-"""What every verb shares: the store, the source of chance, and the accounts that follow each write.
+"""The base of every verb: the store, the source of chance, and the accounts that follow each write.
 
 A write goes through ``put`` or ``remove``, in three steps: the record is staged, the *followers*
 learn of it (what Services hold, who may do what, quotas, when Events end), and what follows from it
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sliceplane.api.errors import StatusError, not_found
 from sliceplane.api.meta import Document
@@ -48,7 +48,7 @@ from sliceplane.server.registry.authorization.standing import Standing
 from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.documents import canonical, document_of, make_record
 from sliceplane.server.registry.expiry import Expiry
-from sliceplane.server.registry.types import NoTokens, Target, TokenService
+from sliceplane.server.registry.types import Context, NoTokens, Target, TokenService, WriteOptions
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key, Record, restamp
 
@@ -306,6 +306,15 @@ class Core:
             "labels": {FAMILY_LABEL: family_of(name), MANAGED_BY_LABEL: ALLOCATOR},
         }
         self.put(IPAddresses, {"metadata": head, "spec": {"parentRef": parent}})
+
+
+class WriteCall(NamedTuple):
+    """A write as the verbs receive it: the state, who writes and when, what, and how."""
+
+    core: Core
+    ctx: Context
+    target: Target
+    options: WriteOptions
 
 
 def _followed(record: Record) -> Document:

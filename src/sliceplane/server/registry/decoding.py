@@ -125,14 +125,7 @@ def decoded(
     metadata = document.setdefault("metadata", {})
     # History.
     metadata.pop("selfLink", None)
-    for name in ("creationTimestamp", "deletionTimestamp"):
-        if name in metadata:
-            # One moment has many spellings, and clients write back what they read in their own.
-            try:
-                metadata[name] = format_time(parse_time(metadata[name]))
-            except (ValueError, OverflowError) as error:
-                why = f"parsing time {show(metadata[name])}: year outside of 1..9999"
-                raise UndecodableBody(why) from error
+    _normalise_times(metadata)
     if not tidy:
         drop_nothings(resource.api_version, resource.kind, document)
         # What cannot become a projection would be lost to every reader. A tidy document always can.
@@ -148,9 +141,20 @@ def decoded(
     return document if resource.hub is None else conversion.to_hub(document)
 
 
+def _normalise_times(metadata: Document) -> None:
+    """One moment has many spellings, and clients write back what they read in their own."""
+    for name in ("creationTimestamp", "deletionTimestamp"):
+        if name in metadata:
+            try:
+                metadata[name] = format_time(parse_time(metadata[name]))
+            except (ValueError, OverflowError) as error:
+                why = f"parsing time {show(metadata[name])}: year outside of 1..9999"
+                raise UndecodableBody(why) from error
+
+
 def decoded_as(version: str, name: str, document: Document) -> Document:
-    """What is no resource, but asked of one (a Scale, a TokenRequest): a normalised and
-    type-checked copy. Raises the 400 ``StatusError``.
+    """Returns a normalised and type-checked copy of a document that is no resource (a Scale, a
+    TokenRequest). Raises the 400 ``StatusError``.
     """
     if document.get("kind", name) != name:
         raise bad_request(f"expected input object type to be {name}, but {document['kind']}")
@@ -165,8 +169,8 @@ def decoded_as(version: str, name: str, document: Document) -> Document:
 
 
 def _fits(resource: Resource, document: Document) -> bool:
-    """Whether there is nothing to take out of *document*. Raises ``UndecodableBody`` for a member
-    of a wrong type.
+    """Returns True if nothing has to be taken out of *document*. Raises ``UndecodableBody`` for a
+    member of a wrong type.
 
     Required order: before nulls and empty lists go, since those of a wrong type must not go
     unnoticed.

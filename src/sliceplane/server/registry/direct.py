@@ -34,8 +34,8 @@ from sliceplane.server.store.watcher import Interest
 def step_of(
     registry: Registry, context: Context, write: Write, options: WriteOptions
 ) -> Callable[[], Outcome]:
-    """What performs *write*, which is no read. The body is decoded now, once, however often the
-    step runs.
+    """Returns the function that executes *write*, which is no read. The body is decoded now, once,
+    however often the step runs.
 
     Raises the 400 ``StatusError`` of a body that is no JSON, and the step what its verb raises.
     """

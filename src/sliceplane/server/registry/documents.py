@@ -183,7 +183,7 @@ def selectable(resource: Resource, document: Document) -> Mapping[str, str]:
 
 
 def starts_as(resource: Resource, body: bytes) -> bool:
-    """Whether *body* is a canonical object of *resource*: by its first bytes, which say so."""
+    """Returns True if *body* is a canonical object of *resource*, as its first bytes show."""
     return body.startswith(_prefix(resource))
 
 
@@ -226,7 +226,7 @@ def list_bytes(
 def list_metadata(
     *, resource_version: int, continue_token: str, remaining: int | None, shard: str
 ) -> Document:
-    """Of a list, in whatever form it is shown."""
+    """Returns the metadata of a list, in whatever form it is shown."""
     metadata: Document = {"resourceVersion": str(resource_version)}
     if continue_token:
         metadata["continue"] = continue_token

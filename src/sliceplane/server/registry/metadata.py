@@ -308,7 +308,7 @@ def check_requirement(path: str, requirement: Document, *, of_node: bool = False
 
 
 def _validate_managers(head: Document) -> FieldErrors:
-    """What clients can send in entries that are understood otherwise."""
+    """Checks entries that decoding accepts and upstream refuses."""
     errors: FieldErrors = []
     for index, entry in while_few(errors, enumerate(head.get("managedFields", ()))):
         path = f"metadata.managedFields[{index}]"

@@ -113,7 +113,7 @@ class OffloadedChange(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What the write read, its changes, and its outcome or error.
+    """The reads of a write, its changes, and its outcome or error.
 
     ``made``: the index of the change whose revision the outcome waits for, or -1. An outcome
     without a body answers with the body of that change; ``shows_revision``: any other body shows

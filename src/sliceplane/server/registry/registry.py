@@ -23,7 +23,7 @@ from sliceplane.server.registry.authorization import reviews
 from sliceplane.server.registry.authorization.attendance import Attendance
 from sliceplane.server.registry.authorization.index import Rights
 from sliceplane.server.registry.config import RegistryConfig
-from sliceplane.server.registry.core import Core
+from sliceplane.server.registry.core import Core, WriteCall
 from sliceplane.server.registry.kinds.namespace import RemainingObjects, remaining
 from sliceplane.server.registry.types import (
     Attributes,
@@ -46,8 +46,6 @@ from sliceplane.server.registry.verbs import answers, eviction, read, subresourc
 from sliceplane.server.registry.verbs import apply as applying
 from sliceplane.server.registry.verbs import create as creating
 from sliceplane.server.registry.verbs import delete as deleting
-from sliceplane.server.registry.verbs import delete as deleting_collection
-from sliceplane.server.registry.verbs import subresources as scaling
 from sliceplane.server.registry.verbs import update as updating
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key, Record
@@ -59,12 +57,16 @@ _POSTED: Final = {
     "eviction": eviction.evict,
     "token": token_request.grant,
 }
-_VIEWS: Final = {"scale": scaling.SCALE}
+_VIEWS: Final = {"scale": subresources.SCALE}
 #: and what is POSTed to a collection, and stored nowhere
 _ASKED: Final = {
     **{resource.key: reviews.answer for resource in REVIEWS},
     Bindings.key: subresources.bind_named,
 }
+
+
+def _shown(target: Target, outcome: Outcome) -> Outcome:
+    return answers.shown(target, outcome) if target.converted else outcome
 
 
 class Registry:
@@ -117,18 +119,16 @@ class Registry:
     # Writing
 
     def create(self, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
+        call = WriteCall(self._core, ctx, target, options)
         answer = _ASKED.get(target.resource.key) or _POSTED.get(target.subresource)
         if answer is not None:
-            return answer(self._core, ctx, target, body, options)
-        outcome = creating.create(self._core, ctx, target, body, options)
-        return answers.shown(target, outcome) if target.converted else outcome
+            return answer(call, body)
+        return _shown(target, creating.create(call, body))
 
     def update(self, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
+        call = WriteCall(self._core, ctx, target, options)
         view = _VIEWS.get(target.subresource)
-        if view is not None:
-            return view.update(self._core, ctx, target, body, options)
-        outcome = updating.update(self._core, ctx, target, body, options)
-        return answers.shown(target, outcome) if target.converted else outcome
+        return view.update(call, body) if view else _shown(target, updating.update(call, body))
 
     def patch(
         self,
@@ -138,23 +138,21 @@ class Registry:
         patch: bytes,
         options: WriteOptions,
     ) -> Outcome:
+        call = WriteCall(self._core, ctx, target, options)
         view = _VIEWS.get(target.subresource)
         if view is not None:
-            return view.patch(self._core, ctx, target, patch_type, patch, options=options)
+            return view.patch(call, patch_type, patch)
         if patch_type == "apply":
-            outcome = applying.apply(self._core, ctx, target, patch, options)
-        else:
-            outcome = updating.patch(self._core, ctx, target, patch_type, patch, options=options)
-        return answers.shown(target, outcome) if target.converted else outcome
+            return _shown(target, applying.apply(call, patch))
+        return _shown(target, updating.patch(call, patch_type, patch))
 
     def delete(self, ctx: Context, target: Target, options: DeleteOptions) -> Outcome:
-        outcome = deleting.delete(self._core, ctx, target, options)
-        return answers.shown(target, outcome) if target.converted else outcome
+        return _shown(target, deleting.delete(self._core, ctx, target, options))
 
     def delete_collection(
         self, ctx: Context, target: Target, selection: ListOptions, options: DeleteOptions
     ) -> Outcome:
-        return deleting_collection.delete_collection(self._core, ctx, target, selection, options)
+        return deleting.delete_collection(self._core, ctx, target, selection, options)
 
     def delete_some(
         self, ctx: Context, target: Target, records: Iterable[Record], options: DeleteOptions
@@ -162,7 +160,7 @@ class Registry:
         """Delete what a list of the collection *target* found, and return the revision to
         wait for.
         """
-        return deleting_collection.delete_some(self._core, ctx, target, records, options)
+        return deleting.delete_some(self._core, ctx, target, records, options)
 
     # Offloaded writes (see ``offload``)
 
@@ -212,12 +210,12 @@ class Registry:
         return self._core.policy.rights(user)
 
     def authenticate(self, token: str, now: float) -> User | None:
-        """Who shows this bearer token; ``None``: it is worth nothing here."""
+        """Returns the user of this bearer token; ``None``: it is worth nothing here."""
         authenticated = bearer.authenticate(self._core, token, (), now)
         return authenticated.user if authenticated else None
 
     def impersonate(self, user: User, asked: impersonation.Impersonation) -> User:
-        """Whom *user* acts as.  Raises the 403 ``StatusError``."""
+        """Returns the user that *user* acts as.  Raises the 403 ``StatusError``."""
         return impersonation.impersonate(self._core.policy, user, asked)
 
     # Life
@@ -280,7 +278,7 @@ class Registry:
         self._core.follow(keys)
 
     def remaining(self, namespace: str) -> tuple[RemainingObjects, ...]:
-        """What is left in a namespace, for the controller that empties it."""
+        """Returns the objects left in a namespace, for the controller that empties it."""
         return remaining(self._core.store, namespace)
 
     def check(self) -> None:

@@ -27,7 +27,7 @@ from sliceplane.server.registry.admission.address_book import (
     is_managed,
     parent_of,
 )
-from sliceplane.server.registry.core import Core
+from sliceplane.server.registry.core import Core, WriteCall
 from sliceplane.server.registry.documents import document_of, set_condition
 from sliceplane.server.registry.types import BY_THE_SERVER, Body, Context, DeleteOptions, Target
 from sliceplane.server.registry.verbs.create import create
@@ -183,14 +183,9 @@ def _tell(
     event["involvedObject"] = {
         member: value for member, value in event["involvedObject"].items() if value
     }
+    target = Target(resource=Events, namespace=namespace)
     try:
-        create(
-            core,
-            ctx,
-            Target(resource=Events, namespace=namespace),
-            Body(document=event),
-            BY_THE_SERVER,
-        )
+        create(WriteCall(core, ctx, target, BY_THE_SERVER), Body(document=event))
     except StatusError:
         return
 

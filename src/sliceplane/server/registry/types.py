@@ -65,7 +65,7 @@ Propagation = Literal["Background", "Foreground", "Orphan"]
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request addresses. ``name`` is "" for a collection; ``namespace`` is "" for cluster
+    """The address of a request. ``name`` is "" for a collection; ``namespace`` is "" for cluster
     scope and for a list across namespaces.
 
     ``resource`` is the version that is stored, also where an older one was given: that is in
@@ -92,12 +92,12 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def converted(self) -> bool:
-        """Whether the client reads and writes another form than the stored one."""
+        """Returns True if the client reads and writes another form than the stored one."""
         return self.via is not None or self.resource.is_view
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks, and when (seconds since the epoch)."""
+    """The user of a request, and its time (seconds since the epoch)."""
 
     now: float
     user: User
@@ -141,7 +141,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a write did.
+    """The result of a write.
 
     The caller must not answer before ``revision`` is durable (0: nothing was written). ``body`` is
     the JSON to answer with: the object, or for some deletes a ``Status``.
@@ -188,8 +188,7 @@ class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WatchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How to serve a watch whose options were found good: what ``server.store.hub.Hub.subscribe``
-    wants to know.
+    """A watch whose options are valid, as ``server.store.hub.Hub.subscribe`` needs it.
 
     - ``initial``: begin with ADDED for the present state; with ``bookmarks`` its end is marked;
     - ``since=N``: events strictly after N, from the history or from the future;
@@ -214,7 +213,7 @@ class WatchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attributes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request wants to do, in the terms that rules are written in.
+    """The action of a request, in the terms that rules are written in.
 
     ``verb`` is a resource verb (get, list, watch, create, ...) or, where ``resource`` is "", the
     method in lower case, and ``path`` says on what. A Namespace object counts as lying in itself.
@@ -264,8 +263,8 @@ class TokenService(Protocol):
 
     @property
     def audiences(self) -> tuple[str, ...]:
-        """Whom tokens are for if a request does not say; one of these must be in a token that is
-        shown to us.
+        """The audiences of tokens if a request names none; a token that is shown to us must have
+        one of them.
         """
 
     def sign(self, claims: Document) -> str:
@@ -291,7 +290,7 @@ class NoTokens:
 
 
 class Authenticated(msgspec.Struct, frozen=True):
-    """Who showed a token, and which of the audiences that were asked for it is good for.
+    """The user of a token, and the requested audiences that it is good for.
 
     ``supports`` are the objects without which it is worth nothing, ``until`` is when that is so in
     any case.

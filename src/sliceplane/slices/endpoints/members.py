@@ -42,7 +42,7 @@ from sliceplane.slices.endpoints.subsets import (
     text_of,
 )
 from sliceplane.slices.facts import PodFacts
-from sliceplane.slices.members import Effect
+from sliceplane.slices.pod_routes import Effect
 from sliceplane.slices.writes import MemberChanges
 
 

@@ -23,13 +23,11 @@ from enum import Enum
 from itertools import islice
 from typing import Final, Generic, NamedTuple, TypeVar
 
-import msgspec
-
 from sliceplane.api.codec import encode
 from sliceplane.api.core import EndpointAddress, EndpointSubset
 from sliceplane.api.gates import Release
 from sliceplane.api.meta import ObjectReference
-from sliceplane.slices.content import Port, Ports
+from sliceplane.slices.content import Port, Ports, without_version
 
 ADDRESSES_MAX: Final = 1000
 _WARNS_SINCE: Final[Release] = (1, 21)
@@ -281,11 +279,14 @@ def _text(address: EndpointAddress) -> bytes:
 def address_text(
     ip: str, hostname: str, node_name: str | None, target: ObjectReference | None
 ) -> bytes:
-    """Old writers put the Pod's version into targetRef; an empty node name is none."""
-    if target is not None and target.resource_version:
-        target = msgspec.structs.replace(target, resource_version="")
+    """Returns an address as JSON; an empty node name is none."""
     return encode(
-        EndpointAddress(ip=ip, hostname=hostname, node_name=node_name or None, target_ref=target)
+        EndpointAddress(
+            ip=ip,
+            hostname=hostname,
+            node_name=node_name or None,
+            target_ref=without_version(target),
+        )
     )
 
 

@@ -104,8 +104,7 @@ def condition_write(resource: Resource, meta: ObjectMeta, condition: Document) -
 
 
 def stable_error(write: Write, error: StatusError) -> StatusError:
-    """What a controller is told of *error* of *write*: the same each time, if it is the same
-    failure.
+    """Returns *error* of *write* in words that are the same at each retry of the same failure.
 
     A create with ``generateName`` gets another name at every try, and what refuses the object (a
     quota, say) puts that name into its message, as Kubernetes' admission does. The name is of
@@ -133,7 +132,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """How a job ended.
+    """The result of a job.
 
     ``results[i]`` is the server's answer to ``job.writes[i]``: the object's JSON bytes (the deleted
     object or a Status for a delete; empty if the error was tolerated). If ``error`` is set, the
@@ -168,7 +167,8 @@ class EventNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What a controller wants done now: jobs (in the order in which they became due) and notes.
+    """The work of a controller at one moment: jobs (in the order in which they became due) and
+    notes.
 
     ``relist``: selections among those that it watches whose caches are wrong, to be listed anew.
     """
@@ -185,8 +185,10 @@ class ControllerInfo:
     name: str  # "endpointslice-controller"
     watches: tuple[Selection, ...]
     aliases: tuple[str, ...] = field(default_factory=tuple)
-    #: what metrics call its work queue, if not by its name
+    #: the name of its work queue in metrics, if that is not its own name
     queue: str = ""
+    #: the source of its Events, if that is not its name
+    component: str = ""
 
 
 class Controller(Protocol):
@@ -201,12 +203,12 @@ class Controller(Protocol):
         """Every cache is filled; before this call ``take_work`` must yield nothing."""
 
     def take_work(self, now: float, max_jobs: int) -> Work:
-        """At most *max_jobs* jobs; the host asks again when one is done."""
+        """Returns at most *max_jobs* jobs; the host calls again when one is done."""
 
     def on_done(self, done: Done, now: float) -> None: ...
 
     def next_deadline(self) -> float | None:
-        """When ``take_work`` may have something without a further event; ``None``: never."""
+        """Returns when ``take_work`` may have something without a further event; ``None``: never."""
 
     def check(self) -> None:
         """Assert every invariant of the owned state.  Costs O(state); on in tests."""
@@ -227,4 +229,4 @@ class MarkReader(Protocol):
     """A controller that wants to know how far its caches are, and not only what changed in them."""
 
     def on_mark(self, mark: Mark, now: float) -> None:
-        """After the changes that lead there."""
+        """Called after the changes that lead to *mark*."""

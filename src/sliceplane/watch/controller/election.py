@@ -1,4 +1,4 @@
-"""Which of several instances does the work: leader election over one Lease, sans-IO.
+"""Decides which of several instances leads: leader election over one Lease, sans-IO.
 
 The Lease says who leads and when they last renewed. Clocks of machines differ, so no instance
 compares the Lease's times with its own clock: an instance notes *when it saw the record change* and
@@ -110,7 +110,7 @@ class Election:
         return self._stopping and self._asked is None and self._next not in ("look", "release")
 
     def next_deadline(self) -> float | None:
-        """When ``take_request`` or ``leading`` may change without an answer."""
+        """Returns when ``take_request`` or ``leading`` may change without an answer."""
         if self._asked is not None or self.ended:
             return self._until
         return self._due if self._until is None else min(self._due, self._until)
@@ -118,7 +118,7 @@ class Election:
     # -- requests
 
     def take_request(self, now: float) -> Write | None:
-        """For the Lease: a ``get``, a create or an update."""
+        """Returns the next request for the Lease: a ``get``, a create or an update."""
         if self._until is not None and now >= self._until:
             self._until = None  # over, and no longer the deadline of anything
         if self._asked is not None or self.ended or now < self._due:

@@ -1,4 +1,4 @@
-"""Which Event a note belongs to, and when to write it (KEP-383, the API events.k8s.io/v1).
+"""Decides which Event a note belongs to, and when to write it (KEP-383, the API events.k8s.io/v1).
 
 A note that says for the first time what it says about an object is an Event, and written at once.
 Said again, it becomes a *series*: the same Event with ``series.count`` and
@@ -236,7 +236,7 @@ class EventCorrelator:
     # -- writes
 
     def take_write(self, now: float) -> EventWrite | None:
-        """What is due first, Events before counts."""
+        """Returns the next write that is due, Events before counts."""
         if self._asked is not None or now < self._pause_until:
             return None
         chosen = None
@@ -252,7 +252,9 @@ class EventCorrelator:
         return self._asked
 
     def on_outcome(self, outcome: Outcome, now: float) -> None:
-        """How the write that was taken last ended.  ``later`` makes everything else wait, too."""
+        """Takes the result of the write that was taken last. ``later`` makes everything else wait,
+        too.
+        """
         asked = self._asked
         self._asked = None
         assert asked is not None, f"{outcome} of nothing"
@@ -289,13 +291,13 @@ class EventCorrelator:
         self._pending[key] = None
 
     def hurry(self, now: float) -> None:
-        """Everything is due now: the process is about to end."""
+        """Makes everything due now: the process is about to end."""
         self._pause_until = min(self._pause_until, now)
         for key in self._pending:
             self._series[key].due = now
 
     def next_deadline(self) -> float | None:
-        """When ``take_write`` may have something without a further note."""
+        """Returns when ``take_write`` may have something without a further note."""
         if self._asked is not None:
             return None
         due = [series.due for key in self._pending if (series := self._series[key]).due is not None]
@@ -303,7 +305,7 @@ class EventCorrelator:
 
     @property
     def idle(self) -> bool:
-        """Everything that was noted is written."""
+        """Returns True if every note is written."""
         return self._asked is None and not self._pending
 
     def status(self) -> RecorderStatus:
@@ -354,6 +356,8 @@ def _reference(about: Object, resource: Resource) -> Document:
 
 
 def cut(text: str, size: int) -> str:
-    """At most *size* bytes of UTF-8, which is what the API counts, with no character broken."""
+    """Returns at most *size* bytes of UTF-8, which is what the API counts, with no character
+    broken.
+    """
     raw = text.encode()
     return text if len(raw) <= size else raw[:size].decode(errors="ignore")

@@ -33,7 +33,7 @@ class Expectations:
         self._alive: set[str] = set()
 
     def observe(self, change: Change[Object]) -> None:
-        """Of every resource that the controller writes."""
+        """Takes a change of a resource that the controller writes."""
         for version, lives in ((change.old, False), (change.new, True)):
             if version is None:
                 continue
@@ -71,7 +71,9 @@ class Expectations:
                 self._unseen.wait(key, answer.metadata.uid, answer.metadata.revision, now)
 
     def pending(self, key: str, now: float) -> float | None:
-        """When to look again if the cache is still behind for *key*; ``None``: it has caught up."""
+        """Returns when to check again if the cache is still behind for *key*; ``None``: it has
+        caught up.
+        """
         self._unseen.give_up(key, now)
         return self._unseen.deadline(key)
 

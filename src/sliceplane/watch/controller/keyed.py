@@ -10,7 +10,7 @@ answered. Failed jobs come back with the queue's back-off.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Final
+from typing import Final, Literal
 
 from sliceplane.api.errors import is_namespace_terminating
 from sliceplane.api.meta import Object
@@ -96,6 +96,28 @@ class QueueController(ABC):
 
     def note(self, note: EventNote) -> None:
         self._notes.append(note)
+
+    def report(
+        self,
+        resource: Resource,
+        regarding: Object,
+        kind: Literal["Normal", "Warning"],
+        reason: str,
+        text: str,
+        *,
+        action: str = "Reconcile",
+    ) -> None:
+        """Reports an Event about an object of *resource*."""
+        note = EventNote(
+            regarding=regarding,
+            regarding_resource=resource,
+            type=kind,
+            reason=reason,
+            note=text,
+            component=self.info.component or self.info.name,
+            action=action,
+        )
+        self.note(note)
 
     def take_work(self, now: float, max_jobs: int) -> Work:
         if not self._synced:
@@ -200,7 +222,7 @@ class KeyedController(QueueController):
                 self._gone[uid] = now + GONE_REST_S
 
     def rests(self, key: str, uid: str, now: float) -> bool:
-        """Nothing is to be planned for *uid* now; its key will be looked at again."""
+        """Returns True if nothing is planned for *uid* now; its key is queued for later."""
         until = self._gone.get(uid)
         if until is None:
             return False

@@ -122,7 +122,9 @@ class ControllerLoop:
 
     @property
     def deadline(self) -> float | None:
-        """When the core may have work without a further event; ``None``: not before one."""
+        """The time at which the core may have work without a further event; ``None``: not before
+        one.
+        """
         return self.controller.next_deadline() if self.synced else None
 
     def wake_at(self, now: float) -> float | None:

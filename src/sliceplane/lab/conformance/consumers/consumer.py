@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -24,24 +26,27 @@ class FollowedService(msgspec.Struct, frozen=True):
     cluster_ip: str = ""
 
 
-class FollowingConsumer(Protocol):
-    """One Service, followed by the consumer.  ``beliefs`` only grows; equal ones in a row are
-    one.
-    """
+class FollowingConsumer:
+    """A consumer that follows one Service; what it believes is reported by ``believe``."""
 
-    beliefs: list[Belief]
-    #: why it follows no more; "" while it does
-    ended: str
-    #: the last that it printed and that was no belief
-    other_words: str
+    def __init__(self) -> None:
+        #: only grows; equal ones in a row are one
+        self.beliefs: list[Belief] = []
+        #: why it follows no more; "" while it does
+        self.ended = ""
+        #: the last line that it printed and that was no belief
+        self.other_words = ""
 
-    @abstractmethod
+    def believe(self, belief: Belief) -> None:
+        if not self.beliefs or self.beliefs[-1] != belief:
+            self.beliefs.append(belief)
+
     async def look(self) -> None:
-        """Bring ``beliefs`` up to date with what the consumer would do now."""
+        """Brings ``beliefs`` up to date; nothing to do where the consumer reports by itself."""
 
 
 class JudgedConsumer(Protocol):
-    """What is judged."""
+    """The consumer under test."""
 
     name: str
     claims: frozenset[Claim]
@@ -53,22 +58,18 @@ class JudgedConsumer(Protocol):
 
     @abstractmethod
     def follow(self, asked: FollowedService) -> AbstractAsyncContextManager[FollowingConsumer]:
-        """What runs for one case: a back-off that one case caused is none of the next. Raises
-        ``OSError`` and ``TimeoutError`` where it does not start.
+        """Starts the consumer for one case, so that no case inherits the back-off of another.
+        Raises ``OSError`` and ``TimeoutError`` where it does not start.
         """
 
 
-class Beliefs(FollowingConsumer):
-    """A follower that is told beliefs."""
-
-    def __init__(self) -> None:
-        self.beliefs = []
-        self.ended = ""
-        self.other_words = ""
-
-    def believe(self, belief: Belief) -> None:
-        if not self.beliefs or self.beliefs[-1] != belief:
-            self.beliefs.append(belief)
-
-    async def look(self) -> None:
-        """It is told by itself."""
+@asynccontextmanager
+async def meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Runs *work* until the end of the block."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

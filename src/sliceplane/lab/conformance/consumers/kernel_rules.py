@@ -1,5 +1,5 @@
-"""Where the rules of a node send a new connection of a process on it, read from ``nft -j list
-ruleset``.
+"""Resolves where the rules of a node send a new connection of a process on it, read from ``nft -j
+list ruleset``.
 
 It walks the ``nat`` chains at ``output`` as the kernel does, and takes every branch of a random
 choice. It knows no proxy's names, only statements; one that it does not know is an error, never
@@ -87,7 +87,7 @@ class _Walk:
         self._ends = ends
 
     def chain(self, name: str) -> bool:
-        """Whether the packet surely goes no further than this chain."""
+        """Returns True if the packet certainly goes no further than this chain."""
         for statements in self._table.chains[name]:
             flow = self._rule(statements)
             if flow != "next":
@@ -146,7 +146,7 @@ class _Walk:
                     raise UnknownStatement(f"cannot follow dnat to {target}")
 
     def _looked_up(self, key: Any, data: Any) -> Iterator[Any]:
-        """What a map has for the packet: of a random key every value."""
+        """Yields the values that a map has for the packet: for a random key, all of them."""
         wanted = self._value(key)
         for element in self._elements(data):
             at, value = element

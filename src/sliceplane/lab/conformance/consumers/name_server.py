@@ -14,18 +14,15 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Final
 
 from sliceplane.dns.forwarding.message import Reply, encode_query, read_reply
 from sliceplane.dns.wire import AAAA, NOERROR, NXDOMAIN, SRV, A, WireError, data_text, name_of
 from sliceplane.lab.conformance.consumers.consumer import (
-    Beliefs,
     FollowedService,
     FollowingConsumer,
-    JudgedConsumer,
 )
-from sliceplane.lab.conformance.consumers.program import command_words, ignored, process
+from sliceplane.lab.conformance.consumers.program import CommandConsumer, ignored, process
 from sliceplane.lab.conformance.model import Belief, authority
 from sliceplane.lab.conformance.story import Claim
 
@@ -36,10 +33,10 @@ _STARTS_S: Final = 30.0
 _BEFORE_TARGET: Final = 6
 
 
-class NameServerConsumer(JudgedConsumer):
-    """See the module.  Raises ``ValueError`` as ``command_words`` does, and for a command without
-    ``{port}``.
-    """
+class NameServerConsumer(CommandConsumer):
+    """See the module.  Raises ``ValueError`` for a command without ``{port}``, too."""
+
+    kind = "name-server"
 
     def __init__(
         self, command: str, *, name: str = "", claims: Iterable[Claim] = (), patience_s: float
@@ -48,13 +45,11 @@ class NameServerConsumer(JudgedConsumer):
             raise ValueError(
                 "the command of a name server needs {port} where the port to listen on stands"
             )
-        self._command = command_words("name-server", command)
-        self.name = name or Path(self._command[0]).name
-        self.claims = frozenset(claims)
         # An answer of 64 KiB does not hold the SRV records of a thousand endpoints, and unnamed
         # ports have none.
-        self.ables = frozenset(("families",))
-        self.patience_s = patience_s
+        super().__init__(
+            command, name=name, claims=claims, ables=("families",), patience_s=patience_s
+        )
 
     @asynccontextmanager
     async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
@@ -79,7 +74,7 @@ async def _answers(port: int) -> bool:
     return bool(replies) and replies[0].rcode == NOERROR
 
 
-class _Asking(Beliefs):
+class _Asking(FollowingConsumer):
     def __init__(self, port: int, asked: FollowedService) -> None:
         super().__init__()
         self._port = port

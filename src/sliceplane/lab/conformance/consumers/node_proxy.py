@@ -23,15 +23,13 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from sliceplane.lab.conformance.consumers.consumer import (
-    Beliefs,
     FollowedService,
     FollowingConsumer,
-    JudgedConsumer,
 )
 from sliceplane.lab.conformance.consumers.kernel_rules import UnknownStatement, destinations
 from sliceplane.lab.conformance.consumers.program import (
+    CommandConsumer,
     RunningProgram,
-    command_words,
     ignored,
     process,
 )
@@ -44,17 +42,20 @@ from sliceplane.watch.io.kubeconfig import load
 _CHUNK: Final = 1 << 16
 
 
-class NodeProxyConsumer(JudgedConsumer):
-    """See the module.  Raises ``ValueError`` as ``command_words`` does."""
+class NodeProxyConsumer(CommandConsumer):
+    """See the module."""
 
+    kind = "node-proxy"
     has_cluster_ip = True
 
     def __init__(self, command: str, *, name: str = "", patience_s: float) -> None:
-        self._command = command_words("node-proxy", command)
-        self.name = name or Path(self._command[0]).name
-        self.claims = frozenset(("hints", "fallback", "local"))
-        self.ables = frozenset(("large", "unnamed-port", "families"))
-        self.patience_s = patience_s
+        super().__init__(
+            command,
+            name=name,
+            claims=("hints", "fallback", "local"),
+            ables=("large", "unnamed-port", "families"),
+            patience_s=patience_s,
+        )
 
     @asynccontextmanager
     async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
@@ -66,7 +67,7 @@ class NodeProxyConsumer(JudgedConsumer):
                 yield _Reading(asked, running, inside)
 
 
-class _Reading(Beliefs):
+class _Reading(FollowingConsumer):
     def __init__(self, asked: FollowedService, running: RunningProgram, inside: list[str]) -> None:
         super().__init__()
         self._asked = asked
@@ -117,7 +118,9 @@ class _Reading(Beliefs):
 
 @asynccontextmanager
 async def _namespace() -> AsyncIterator[str]:
-    """Its name.  Raises ``OSError``."""
+    """Creates a network namespace until the end of the block, and yields its name. Raises
+    ``OSError``.
+    """
     netns = f"sliceplane-conformance-{os.getpid()}"
     await _output("ip", "netns", "add", netns)
     try:

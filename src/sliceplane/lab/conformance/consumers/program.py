@@ -16,18 +16,18 @@ import os
 import shlex
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from sliceplane.kit.io.last_steps import ends_within
 from sliceplane.kit.io.orphans import ended_with_us
 from sliceplane.lab.conformance.consumers.consumer import (
-    Beliefs,
     FollowedService,
     FollowingConsumer,
     JudgedConsumer,
+    meanwhile,
 )
 from sliceplane.lab.conformance.story import NODE, ZONE, Claim, Need
 
@@ -41,8 +41,41 @@ _CHUNK: Final = 1 << 16
 _SHOWN: Final = 200
 
 
-class ProgramConsumer(JudgedConsumer):
-    """See the module.  Raises ``ValueError`` as ``command_words`` does."""
+class CommandConsumer(JudgedConsumer):
+    """A consumer that a *command* starts, split as a shell would.  Raises ``ValueError`` for one
+    that is empty or cannot be split.
+    """
+
+    #: the word before the command in ``sliceplane conformance``
+    kind: str
+
+    def __init__(
+        self,
+        command: str,
+        *,
+        name: str = "",
+        claims: Iterable[Claim] = (),
+        ables: Iterable[Need] = (),
+        patience_s: float,
+    ) -> None:
+        try:
+            self._command = shlex.split(command)
+        except ValueError as error:
+            raise ValueError(
+                f"the command after {self.kind}: cannot be split into words: {error}"
+            ) from error
+        if not self._command:
+            raise ValueError(f"a program to run is missing after {self.kind}:")
+        self.name = name or Path(self._command[0]).name
+        self.claims = frozenset(claims)
+        self.ables = frozenset(ables)
+        self.patience_s = patience_s
+
+
+class ProgramConsumer(CommandConsumer):
+    """See the module."""
+
+    kind = "program"
 
     def __init__(
         self,
@@ -53,34 +86,16 @@ class ProgramConsumer(JudgedConsumer):
         unable: Iterable[Need] = (),
         patience_s: float,
     ) -> None:
-        self._command = command_words("program", command)
-        self.name = name or Path(self._command[0]).name
-        self.claims = frozenset(claims)
         every: frozenset[Need] = frozenset(("large", "unnamed-port", "families"))
-        self.ables = every - frozenset(unable)
-        self.patience_s = patience_s
+        ables = every - frozenset(unable)
+        super().__init__(command, name=name, claims=claims, ables=ables, patience_s=patience_s)
 
     @asynccontextmanager
     async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
         async with process(self._command, asked) as running:
-            beliefs = Beliefs()
-            async with _meanwhile(_listen(running, beliefs)):
+            beliefs = FollowingConsumer()
+            async with meanwhile(_listen(running, beliefs)):
                 yield beliefs
-
-
-def command_words(kind: str, command: str) -> list[str]:
-    """*command* as a shell would split it.  Raises ``ValueError`` for one that is empty or cannot
-    be split.
-    """
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise ValueError(
-            f"the command after {kind}: cannot be split into words: {error}"
-        ) from error
-    if not words:
-        raise ValueError(f"a program to run is missing after {kind}:")
-    return words
 
 
 class RunningProgram:
@@ -90,7 +105,7 @@ class RunningProgram:
         self._keeping = asyncio.create_task(self._keep())
 
     async def farewell(self) -> str:
-        """How it ended, with what it said last on stderr, once it has."""
+        """Waits until it has ended, and returns how, with the last lines of its stderr."""
         code = await self.process.wait()
         await asyncio.wait((self._keeping,), timeout=_ENDS_S)  # a child of it may hold the pipe
         how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
@@ -147,28 +162,17 @@ async def process(command: list[str], asked: FollowedService) -> AsyncIterator[R
 
 @asynccontextmanager
 async def ignored(running: RunningProgram) -> AsyncIterator[None]:
-    """What it prints is read: a pipe that is full would hold the program up."""
+    """Reads and discards its output: a full pipe would block the program."""
 
     async def read() -> None:
         async for _ in _lines(running.process.stdout):
             pass
 
-    async with _meanwhile(read()):
+    async with meanwhile(read()):
         yield
 
 
-@asynccontextmanager
-async def _meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-
-async def _listen(running: RunningProgram, beliefs: Beliefs) -> None:
+async def _listen(running: RunningProgram, beliefs: FollowingConsumer) -> None:
     async for line in _lines(running.process.stdout):
         try:
             addresses = json.loads(line)
@@ -182,7 +186,7 @@ async def _listen(running: RunningProgram, beliefs: Beliefs) -> None:
 
 
 async def _lines(stream: asyncio.StreamReader | None) -> AsyncIterator[bytes]:
-    """Of a line that is too long its end is lost."""
+    """Yields lines; a line that is too long loses its end."""
     assert stream is not None, "the program's output is a pipe"
     held = b""
     while chunk := await stream.read(_CHUNK):

@@ -1,5 +1,5 @@
-"""Where the rules of a node send a new connection of a process on it, read from ``iptables-save -t
-nat``.
+"""Resolves where the rules of a node send a new connection of a process on it, read from
+``iptables-save -t nat``.
 
 As ``kernel_rules`` does it for nftables: every branch of a random choice is taken, no proxy's names
 are known, and a match or target that is not known is an error, never skipped. All lists of
@@ -66,7 +66,7 @@ class _Walk:
         self.ends: set[str] = set()
 
     def chain(self, name: str) -> bool:
-        """Whether the packet surely goes no further than this chain."""
+        """Returns True if the packet certainly goes no further than this chain."""
         for words in self._chains[name]:
             at = next(
                 (number for number, word in enumerate(words) if word in ("-j", "-g")), len(words)
@@ -79,7 +79,7 @@ class _Walk:
         return False
 
     def _matches(self, words: list[str]) -> bool:
-        """Whether it may match: a random choice may."""
+        """Returns True if the rule may match: a random choice may."""
         at = 0
         wanted = True
         while at < len(words):

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Final
 
 from sliceplane.consume.io.client.connecting import connect
 from sliceplane.consume.io.client.view import EndpointView
 from sliceplane.kit.ip import Family
 from sliceplane.lab.conformance.consumers.consumer import (
-    Beliefs,
     FollowedService,
     FollowingConsumer,
     JudgedConsumer,
+    meanwhile,
 )
 from sliceplane.lab.conformance.story import NODE, ZONE
 
@@ -36,7 +35,7 @@ class ViewConsumer(JudgedConsumer):
     async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
         asked_port = asked.asked_port
         family: Family = asked_port.family
-        beliefs = Beliefs()
+        beliefs = FollowingConsumer()
         async with connect(asked.kubeconfig) as client:
             view = EndpointView(
                 client,
@@ -55,14 +54,8 @@ class ViewConsumer(JudgedConsumer):
                 async for _ in view:
                     beliefs.believe(_usable(view))
 
-            async with view:
-                task = asyncio.create_task(listen())
-                try:
-                    yield beliefs
-                finally:
-                    task.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await task
+            async with view, meanwhile(listen()):
+                yield beliefs
 
 
 def _usable(view: EndpointView) -> frozenset[str]:

@@ -149,9 +149,9 @@ def is_ahead(
     revision: int,
     exists: Callable[[str], bool],
 ) -> bool:
-    """Whether a kernel with these slices has what came after *revision*, up to which the barrier
-    knows all: a newer slice; or it lacks one of those that are *known*, which are keys, and the
-    server has it no longer either.
+    """Returns True if a kernel with these slices is ahead of *revision*, up to which the barrier is
+    informed: it has a newer slice, or lacks one of the *known* keys that the server has no longer
+    either.
     """
     held = {seen.metadata.key: seen.metadata.revision for seen in kernel}
     return any(newest > revision for newest in held.values()) or any(
@@ -160,7 +160,7 @@ def is_ahead(
 
 
 class _Endpoint:
-    """What ``consume.usable`` asks."""
+    """The part of an endpoint that ``consume.usable`` reads."""
 
     zone_hints: tuple[str, ...] = ()
     node_hints: tuple[str, ...] = ()

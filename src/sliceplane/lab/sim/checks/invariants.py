@@ -1,4 +1,4 @@
-"""What must hold at every quiet point, by name.
+"""The invariants of every quiet point, by name.
 
 Each is a small function of the world that yields what is wrong, and a row of ``INVARIANTS``, by
 which reports and ``docs/guarantees.md`` go. Others hold all the time and are checked where they

@@ -1,4 +1,4 @@
-"""What slices may still show of a Pod that takes no traffic, and for how long.
+"""Bounds how long slices may show a Pod that takes no traffic.
 
 What a Pod says itself (it is deleted, over, its containers or gates are not ready) is *told*, and
 never held. What the silence of its Node alone says is *inferred*: a guard may hold it, within a
@@ -97,8 +97,8 @@ class Removals:
             )
 
     def check(self) -> None:
-        """What was told ``told_s`` ago, or inferred ``inferred_s`` ago, is ready in no slice.
-        Raises ``Broken``.
+        """Raises ``Broken`` if a Pod is ready in a slice that reported its end ``told_s`` ago, or
+        whose end was inferred ``inferred_s`` ago. Raises ``Broken``.
         """
         now = self._agenda.now
         for name, uid, strict_since in self.published():

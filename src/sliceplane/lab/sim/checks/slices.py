@@ -82,8 +82,8 @@ def merged(world: World) -> Iterator[Fault]:
 
 
 def no_duplicates(world: World) -> Iterator[Fault]:
-    """But where a quota refuses the slice that the rest of a move waits for: what has moved is
-    shown twice then.
+    """Exempts namespaces where a quota refuses the slice that the rest of a move waits for: moved
+    endpoints are shown twice then.
     """
     seen: Counter[tuple[str, ...]] = Counter()
     active = {
@@ -138,8 +138,8 @@ def deleted_services(world: World) -> Iterator[Fault]:
 
 
 def conditions(world: World) -> Iterator[Fault]:
-    """From the Service, its slices and the fact that all node proxies hold all that there is, or
-    that there is none.
+    """Derives them from the Service, its slices, and whether all node proxies are up to date or
+    none exists.
     """
     view = world.view
     for service in view.lasting_services():
@@ -198,7 +198,7 @@ def _wanted_conditions(
 
 
 def endpoints(world: World) -> Iterator[Fault]:
-    """Of Services with a selector."""
+    """Checks Services with a selector."""
     for service in _unlimited(world.view, "count/endpoints"):
         shape = endpoints_shape(service, skip_mirror=True)
         if not shape.active:
@@ -213,7 +213,7 @@ def endpoints(world: World) -> Iterator[Fault]:
 
 
 def mirrors(world: World) -> Iterator[Fault]:
-    """Of Services without a selector."""
+    """Checks Services without a selector."""
     view = world.view
     for service in _unlimited(view, SLICES_COUNTED):
         if service.spec.selector:

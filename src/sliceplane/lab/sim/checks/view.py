@@ -56,7 +56,7 @@ class View:
         return [decode(record.body, kind) for record in self.server.records(resource)]
 
     def lasting_services(self) -> list[Service]:
-        """Those that are not about to go, themselves or with their namespace."""
+        """Returns the Services that are not being deleted, themselves or with their namespace."""
         return [
             service
             for service in self.services

@@ -18,7 +18,7 @@ from sliceplane.api.scheme import (
     ServiceAccounts,
     by_storage_key,
 )
-from sliceplane.emulation.rollout import limits
+from sliceplane.emulation.deployments.rollout import limits
 from sliceplane.emulation.templates import controller_uid
 from sliceplane.lab.sim.checks.world import Fault, World, is_full
 from sliceplane.lab.sim.roster import AUTHORITY

@@ -26,11 +26,11 @@ class Checked(Protocol):
     def check(self) -> None: ...
 
     def stale(self, server: Server) -> str:
-        """What its caches show otherwise than the server; "" if nothing."""
+        """Returns how its caches differ from the server; "" if they do not."""
 
 
 class World(msgspec.Struct, frozen=True):
-    """At a quiet point.  ``inputs`` and ``writes``: since the one before."""
+    """A quiet point. ``inputs`` and ``writes``: since the one before."""
 
     view: View
     setup: Setup

@@ -9,12 +9,11 @@ from typing import Final
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.discovery import LABEL_HOSTNAME, LABEL_ZONE
 from sliceplane.api.meta import Document
-from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Namespaces, Nodes, Pods, Resource, Services
 from sliceplane.kit.rng import Rng
 from sliceplane.lab.sim.agenda import Agenda
 from sliceplane.lab.sim.scale.plan import ScalePlan, node_name, zone_name
-from sliceplane.lab.sim.server import Server
+from sliceplane.lab.sim.server import Server, request
 from sliceplane.lab.sim.users.documents import pod_status
 from sliceplane.server.registry.documents import make_record
 from sliceplane.server.store.types import Record
@@ -104,12 +103,7 @@ def _patterns(agenda: Agenda) -> dict[Resource, bytes]:
     server = Server(agenda, Rng(0))
 
     def create(resource: Resource, namespace: str, document: Document) -> bytes:
-        body = encode({"apiVersion": resource.api_version, "kind": resource.kind, **document})
-        return _bare(
-            server.perform(
-                Write(verb="create", resource=resource, namespace=namespace, name="", body=body)
-            )
-        )
+        return _bare(server.perform(request("create", resource, namespace, document)))
 
     node = create(
         Nodes, "", {"metadata": {"name": node_name(0)}, "status": node_status(ready=True)}
@@ -122,15 +116,8 @@ def _patterns(agenda: Agenda) -> dict[Resource, bytes]:
         {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": ports}},
     )
     create(Pods, "default", pod_document(0, 0, 0))
-    status = encode(pod_status([pod_address(0)], ready=True))
-    patch = Write(
-        verb="patch",
-        resource=Pods,
-        namespace="default",
-        name=pod_name(0),
-        subresource="status",
-        body=status,
-    )
+    status = pod_status([pod_address(0)], ready=True)
+    patch = request("patch", Pods, "default", status, name=pod_name(0), subresource="status")
     return {
         Namespaces: namespace,
         Nodes: node,

@@ -84,7 +84,7 @@ class StreamRow:
 
 @dataclass(slots=True)
 class FrontFigures:
-    """Of one server; bytes and events are those of nodes."""
+    """The figures of one server; bytes and events are those of nodes."""
 
     busy_s: float = 0.0
     requests: int = 0

@@ -1,4 +1,4 @@
-"""How fresh nodes are: from the change of a Pod to the slice, to 99 of 100 nodes, and into the
+"""The freshness of nodes: from the change of a Pod to the slice, to 99 of 100 nodes, and into the
 kernel of sampled ones.
 
 A slice carries what its Service's Pods did before the controller planned the write; what they do

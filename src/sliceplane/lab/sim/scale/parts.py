@@ -50,7 +50,7 @@ class BusyProcess(Process):
 
     @property
     def waiting(self) -> int:
-        """What came and was not looked at yet."""
+        """Events that arrived and were not handled yet."""
         return len(self._inbox)
 
     @property

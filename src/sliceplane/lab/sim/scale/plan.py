@@ -1,4 +1,4 @@
-"""What a simulation at scale is asked: sizes, the story, costs of processing, and budgets."""
+"""The parameters of a simulation at scale: sizes, the scenario, costs of processing, and budgets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MEASURED: Final[dict[str, tuple[str, float, str, str]]] = {
 
 
 class Budgets(msgspec.Struct, frozen=True, kw_only=True):
-    """What must hold; the first that does not is what breaks first."""
+    """The bounds that must hold; the first that does not is reported as the bottleneck."""
 
     #: from the change of a Pod until 99 of 100 nodes were told, at the 99th percentile of changes
     freshness_s: float = 30.0

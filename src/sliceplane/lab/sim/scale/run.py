@@ -70,8 +70,8 @@ class _Before(msgspec.Struct, frozen=True):
 
 
 class ScalePart(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the story.  ``drained_s``: after its last change until everything was at rest; ``None``:
-    it never was.
+    """One part of the scenario. ``drained_s``: after its last change until everything was at rest;
+    ``None``: it never was.
     """
 
     name: str
@@ -355,7 +355,7 @@ class ScaleRun:
         )
 
     def _wrong(self) -> list[str]:
-        """Where the end is not what it must be."""
+        """Returns how the final state differs from the specification."""
         wrong = list(self.people.refused[:10])
         nodes = {
             node.metadata.name: node

@@ -1,4 +1,4 @@
-"""What happens to the cluster: Services are rolled out, a few at a time, and then a zone is lost.
+"""The scenario: Services are rolled out, a few at a time, and then a zone is lost.
 
 A rollout replaces a quarter of a Service's Pods at a time, as a Deployment does with its default
 surge: newcomers are made, turn ready, and as many of the old are deleted. Of a lost zone nothing is
@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
-from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Nodes, Pods
@@ -28,6 +26,7 @@ from sliceplane.lab.sim.scale.cluster import (
 )
 from sliceplane.lab.sim.scale.front import ScaleNetwork
 from sliceplane.lab.sim.scale.plan import ScalePlan, node_name
+from sliceplane.lab.sim.server import request
 from sliceplane.lab.sim.users.documents import pod_status
 from sliceplane.server.store.watcher import nothing
 
@@ -110,27 +109,17 @@ class People:
 
     def _create(self, service: int, number: int, ready: Callable[[], None]) -> None:
         document = pod_document(number, service, number % self._plan.nodes)
-        head = {"apiVersion": Pods.api_version, "kind": Pods.kind}
-        create = Write(
-            verb="create",
-            resource=Pods,
-            namespace=namespace_of(service),
-            name="",
-            body=encode({**head, **document}),
-        )
+        create = request("create", Pods, namespace_of(service), document)
         run = lambda: self._send(_told(service, number, ready=True), ready)  # noqa: E731
         self._send(create, lambda: self._later(self._plan.ready_s, run))
 
     def _remove(self, service: int, number: int) -> None:
         self.replaced += 1
-        delete = Write(
-            verb="delete",
-            resource=Pods,
-            namespace=namespace_of(service),
-            name=pod_name(number),
-            body=b"",
+        place = namespace_of(service)
+        delete = request("delete", Pods, place, name=pod_name(number))
+        gone = lambda: self._send(  # noqa: E731
+            request("delete", Pods, place, {"gracePeriodSeconds": 0}, name=pod_name(number))
         )
-        gone = lambda: self._send(replace(delete, body=encode({"gracePeriodSeconds": 0})))  # noqa: E731
         self._send(delete, lambda: self._later(self._plan.termination_s, gone))
 
     # A zone
@@ -154,17 +143,8 @@ class People:
                 at += 1 / plan.marks_per_s
 
     def _mark_node(self, node: int) -> None:
-        status = encode({"status": node_status(ready=False)})
-        self._send(
-            Write(
-                verb="patch",
-                resource=Nodes,
-                namespace="",
-                name=node_name(node),
-                subresource="status",
-                body=status,
-            )
-        )
+        status = {"status": node_status(ready=False)}
+        self._send(request("patch", Nodes, "", status, name=node_name(node), subresource="status"))
 
     def _mark_pod(self, service: int, pod: int) -> None:
         self.marked += 1
@@ -172,12 +152,7 @@ class People:
 
 
 def _told(service: int, pod: int, *, ready: bool) -> Write:
-    """What its kubelet, or the node life-cycle controller, says of a Pod."""
-    return Write(
-        verb="patch",
-        resource=Pods,
-        namespace=namespace_of(service),
-        name=pod_name(pod),
-        subresource="status",
-        body=encode(pod_status([pod_address(pod)], ready=ready)),
-    )
+    """Returns the status write of the Pod's kubelet, or of the node life-cycle controller."""
+    status = pod_status([pod_address(pod)], ready=ready)
+    place = namespace_of(service)
+    return request("patch", Pods, place, status, name=pod_name(pod), subresource="status")

@@ -1,4 +1,4 @@
-"""What people and machines do besides in the ``full`` workload: zones, hints, subsets, owners,
+"""Further actions of users and machines, in the ``full`` workload: zones, hints, subsets, owners,
 quotas.
 
 Nodes here have CPUs and conditions, Services ask for hints in every way there is, objects get
@@ -161,7 +161,9 @@ def thing_goes(workload: SimulatedWorkload) -> None:
 
 
 def owners_change(workload: SimulatedWorkload) -> None:
-    """Of a thing, a bare Pod, a Service or another's slice; they may own each other."""
+    """Changes the owners of a ConfigMap, a bare Pod, a Service or a foreign slice; they may own
+    each other.
+    """
     rng = workload.rng
     server = workload.server
     candidates = [(ConfigMaps, thing) for thing in _things(workload, "")]

@@ -1,5 +1,5 @@
-"""What people write in a simulation: Services, Deployments, Pods without a kubelet, Nodes, slices
-of others.
+"""The documents that users write in a simulation: Services, Deployments, Pods without a kubelet,
+Nodes, foreign slices.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from sliceplane.api.codec import encode
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_ZONE
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
@@ -35,10 +34,9 @@ from sliceplane.kit.rng import Rng
 from sliceplane.lab.sim.agenda import Agenda, Trace
 from sliceplane.lab.sim.network import named, void
 from sliceplane.lab.sim.roster import EMULATED_NODES, ZONES
-from sliceplane.lab.sim.server import Server, described
+from sliceplane.lab.sim.server import Server, described, request
 from sliceplane.lab.sim.users import documents
 from sliceplane.server.store.types import EventType, StoreEvent
-from sliceplane.watch.controller.base import Write
 
 NAMESPACES: Final = ("default", "shop", "lab")
 POLICIES: Final = ("Background", "Foreground", "Orphan")
@@ -114,16 +112,7 @@ class SimulatedWorkload:
         *,
         subresource: str = "",
     ) -> bool:
-        write = Write(
-            verb=verb,
-            resource=resource,
-            namespace=namespace,
-            name=name,
-            subresource=subresource,
-            body=encode({"apiVersion": resource.api_version, "kind": resource.kind, **body})
-            if verb == "create"
-            else encode(body),
-        )
+        write = request(verb, resource, namespace, body, name=name, subresource=subresource)
         shown = named(write, name or body.get("metadata", {}).get("name", ""))
         try:
             self.server.perform(write)
@@ -222,7 +211,7 @@ class SimulatedWorkload:
         self.patch(Pods, self.choose(self.bare_pods()), {"metadata": {"labels": labels}})
 
     def pod_gets_readiness(self) -> None:
-        """Of an emulated Pod."""
+        """Sets or removes the readiness annotation of an emulated Pod."""
         readiness = ("true", "false", None)[self.rng.below(3)]
         self.patch(
             Pods, self.pick(Pods), {"metadata": {"annotations": {ANNOTATION_READY: readiness}}}

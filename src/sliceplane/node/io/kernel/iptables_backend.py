@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from sliceplane.kit.ip import Family
 from sliceplane.node.io.kernel.backend import KernelError
-from sliceplane.node.io.kernel.program import KernelProgram, parse_version
+from sliceplane.node.io.kernel.program import KernelProgram
 from sliceplane.node.iptables import drain_hook
 from sliceplane.node.iptables.found import ListedRules, differences, parse_saved, removal, rules_of
 from sliceplane.node.iptables.layout import CANARY_RULE, TABLES
@@ -64,13 +64,7 @@ class Iptables:
 
     async def probe(self) -> None:
         answer = await self._run("IPv4", "", "--version")
-        version = parse_version(answer)
-        if version is None or version < VERSION_MIN:
-            wanted = ".".join(map(str, VERSION_MIN))
-            raise IptablesError(
-                "version",
-                f"iptables {wanted} or newer is needed, this is {answer.strip() or 'unknown'}",
-            )
+        self._programs.check_version("iptables", answer, VERSION_MIN)
         await self._restore("IPv4", _probe_text("IPv4"), "--test")
 
     async def prepare(self, plane: IptablesPlane) -> None:

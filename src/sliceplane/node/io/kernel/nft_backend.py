@@ -24,7 +24,7 @@ from sliceplane.node.io.kernel.nft_netlink import (
     generation,
     remembered,
 )
-from sliceplane.node.io.kernel.program import KernelProgram, parse_version
+from sliceplane.node.io.kernel.program import KernelProgram
 from sliceplane.node.nft import drain_hook
 from sliceplane.node.nft.contents import contents_of
 from sliceplane.node.nft.layout import PAUSE_S, steps
@@ -149,12 +149,7 @@ class NftRunner:
         Raises ``NftError``.
         """
         answer = await self._nft("--version")
-        version = parse_version(answer)
-        if version is None or version < VERSION_MIN:
-            wanted = ".".join(map(str, VERSION_MIN))
-            raise NftError(
-                "version", f"nft {wanted} or newer is needed, this is {answer.strip() or 'unknown'}"
-            )
+        version = self._programs.check_version("nft", answer, VERSION_MIN)
         await self._nft("--check", "-f", "-", stdin=_PROBE)
         return version
 

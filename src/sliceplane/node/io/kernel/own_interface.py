@@ -15,6 +15,8 @@ from ipaddress import ip_address
 from struct import Struct
 from typing import Final
 
+from sliceplane.node.nft.netlink.messages import HEADER, attribute
+
 NAME: Final = "sliceplane-dns"
 _NEWLINK, _DELLINK, _NEWADDR = 16, 17, 20
 _REQUEST_ACK: Final = 0x5
@@ -23,10 +25,8 @@ _IFF_UP: Final = 1
 #: attributes: name and kind of a link, address
 _IFLA_IFNAME, _IFLA_LINKINFO, _IFLA_INFO_KIND = 3, 18, 1
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
-_header: Final = Struct("=IHHII")
 _link: Final = Struct("=BxHiII")
 _address: Final = Struct("=BBBBI")
-_attribute: Final = Struct("=HH")
 
 
 def ensure(address: str) -> None:
@@ -48,7 +48,7 @@ def ensure(address: str) -> None:
         _ask(
             _NEWADDR,
             head,
-            _packed(_IFA_LOCAL, parsed.packed) + _packed(_IFA_ADDRESS, parsed.packed),
+            attribute(_IFA_LOCAL, parsed.packed) + attribute(_IFA_ADDRESS, parsed.packed),
             flags=_CREATE_NEW,
         )
     _ask(_NEWLINK, _link.pack(0, 0, 0, _IFF_UP, _IFF_UP), _name())
@@ -65,7 +65,7 @@ def remove() -> None:
 
 def _make(kind: bytes) -> None:
     with suppress(FileExistsError):
-        link_info = _packed(_IFLA_LINKINFO, _packed(_IFLA_INFO_KIND, kind))
+        link_info = attribute(_IFLA_LINKINFO, attribute(_IFLA_INFO_KIND, kind))
         _ask(_NEWLINK, _link.pack(0, 0, 0, 0, 0), _name() + link_info, flags=_CREATE_NEW)
 
 
@@ -83,12 +83,7 @@ def _is_here(address: str) -> bool:
 
 
 def _name() -> bytes:
-    return _packed(_IFLA_IFNAME, NAME.encode() + b"\0")
-
-
-def _packed(kind: int, data: bytes) -> bytes:
-    whole = _attribute.pack(_attribute.size + len(data), kind) + data
-    return whole + bytes(-len(whole) % 4)
+    return attribute(_IFLA_IFNAME, NAME.encode() + b"\0")
 
 
 def _ask(kind: int, head: bytes, attributes: bytes, *, flags: int = 0) -> None:
@@ -96,10 +91,8 @@ def _ask(kind: int, head: bytes, attributes: bytes, *, flags: int = 0) -> None:
     body = head + attributes
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as link:
         link.settimeout(5.0)
-        link.sendall(
-            _header.pack(_header.size + len(body), kind, _REQUEST_ACK | flags, 1, 0) + body
-        )
+        link.sendall(HEADER.pack(HEADER.size + len(body), kind, _REQUEST_ACK | flags, 1, 0) + body)
         answer = link.recv(65536)
-    number = -int.from_bytes(answer[_header.size : _header.size + 4], "little", signed=True)
+    number = -int.from_bytes(answer[HEADER.size : HEADER.size + 4], "little", signed=True)
     if number:
         raise OSError(number, f"interface {NAME}: {os.strerror(number)}")

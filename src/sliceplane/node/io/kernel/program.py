@@ -115,6 +115,19 @@ class KernelProgram:
             first = first[:_MESSAGE_LENGTH_MAX] + "..."
         return self._error("rejected", f"{name} refused the transaction: {first}")
 
+    def check_version(self, name: str, answer: str, least: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the version in *answer*, the output of ``--version``. Raises *error* if it is not
+        *least* or newer.
+        """
+        version = parse_version(answer)
+        if version is None or version < least:
+            wanted = ".".join(map(str, least))
+            raise self._error(
+                "version",
+                f"{name} {wanted} or newer is needed, this is {answer.strip() or 'unknown'}",
+            )
+        return version
+
     def _no_start(self, program: str, error: OSError | RuntimeError) -> KernelError:
         if isinstance(
             error, RuntimeError

@@ -1,6 +1,4 @@
-"""Tells the kernel what ``node.configuration.sysctls`` decided, in the network namespace of the
-rules.
-"""
+"""Writes the settings of ``node.configuration.sysctls``, in the network namespace of the rules."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import Final
 
 from sliceplane.kit.io.log import get_logger
 from sliceplane.node.configuration.settings import ConntrackSettings
-from sliceplane.node.configuration.sysctls import MAX, Sysctl, conntrack_sysctls, hash_buckets
+from sliceplane.node.configuration.sysctls import MAX, conntrack_sysctls, hash_buckets
 from sliceplane.node.io.kernel.netns import within
 
 SYSCTLS: Final = Path("/proc/sys/net/netfilter")
@@ -21,7 +19,7 @@ _log = get_logger("node-proxy")
 
 
 class SysctlError(Exception):
-    """What the configuration asks for cannot be had; ``str()`` is one sentence for people."""
+    """The kernel refuses a setting of the configuration; ``str()`` is one sentence for people."""
 
 
 async def tune_conntrack(
@@ -31,11 +29,18 @@ async def tune_conntrack(
     folder: Path = SYSCTLS,
     hashsize: Path = HASHSIZE,
 ) -> None:
-    """Writes what differs.  A default that cannot be written is told of in the log.  Raises
-    ``SysctlError``."""
+    """Writes settings that differ.  A default that cannot be written is logged.  Raises
+    ``SysctlError``.
+    """
     wanted = conntrack_sysctls(settings, os.cpu_count() or 1)
     try:
-        problems = await within(netns, lambda: [_write(folder, sysctl) for sysctl in wanted])
+        problems = await within(
+            netns,
+            lambda: [
+                _write(folder / sysctl.name, sysctl.value, only_raise=sysctl.only_raise)
+                for sysctl in wanted
+            ],
+        )
     except OSError as error:
         raise SysctlError(
             f'the network namespace "{netns}" cannot be entered: {error.strerror}'
@@ -53,28 +58,33 @@ async def tune_conntrack(
             raise SysctlError(
                 f"{sysctl.field}: {sysctl.name} cannot be set to {sysctl.value}: {problem} ({hint})"
             )
-        _log.warning(
-            "a default of conntrack cannot be set",
-            sysctl=sysctl.name,
-            value=sysctl.value,
-            problem=problem,
-        )
+        _log_default(sysctl.name, sysctl.value, problem)
     bounds = [
         sysctl.value
         for sysctl, problem in zip(wanted, problems, strict=True)
         if sysctl.name == MAX and not problem
     ]
     if bounds and not netns:  # one table for all namespaces
-        _enlarge(hashsize, hash_buckets(bounds[0]))
+        buckets = hash_buckets(bounds[0])
+        problem = _write(hashsize, buckets, only_raise=True)
+        if problem:
+            _log_default("hashsize", buckets, problem)
 
 
-def _write(folder: Path, sysctl: Sysctl) -> str:
-    """Why it could not be; "" if the kernel has it."""
-    path = folder / sysctl.name
+def _log_default(sysctl: str, value: int, problem: str) -> None:
+    _log.warning(
+        "a default of conntrack cannot be set", sysctl=sysctl, value=value, problem=problem
+    )
+
+
+def _write(path: Path, value: int, *, only_raise: bool = False) -> str:
+    """Returns why the kernel does not have *value* at *path*; "" if it has. *only_raise*: a greater
+    number stays.
+    """
     try:
         current = int(path.read_text())
-        if current != sysctl.value and not (sysctl.only_raise and current > sysctl.value):
-            path.write_text(f"{sysctl.value}\n")
+        if current != value and not (only_raise and current > value):
+            path.write_text(f"{value}\n")
     except OSError as error:
         return error.strerror or type(error).__name__
     except ValueError:
@@ -82,27 +92,10 @@ def _write(folder: Path, sysctl: Sysctl) -> str:
     return ""
 
 
-def _enlarge(hashsize: Path, buckets: int) -> None:
-    try:
-        if int(hashsize.read_text()) < buckets:
-            hashsize.write_text(f"{buckets}\n")
-    except (OSError, ValueError) as error:
-        problem = getattr(error, "strerror", None) or str(error)
-        _log.warning(
-            "a default of conntrack cannot be set",
-            sysctl="hashsize",
-            value=buckets,
-            problem=problem,
-        )
-
-
 def adjust_oom_score(score: int, path: Path = OOM_SCORE_ADJ) -> None:
-    """How soon the kernel ends this process when memory is short.  That it cannot be said is
-    logged, as upstream.
+    """Sets how soon the kernel ends this process when memory is short. A failure is logged, as
+    upstream.
     """
-    try:
-        if int(path.read_text()) != score:
-            path.write_text(f"{score}\n")
-    except (OSError, ValueError) as error:
-        problem = getattr(error, "strerror", None) or str(error)
+    problem = _write(path, score)
+    if problem:
         _log.warning("oom_score_adj cannot be set", value=score, problem=problem)

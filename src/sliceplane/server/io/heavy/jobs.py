@@ -45,8 +45,8 @@ LENGTH: Final = struct.Struct(">Q")
 
 
 class WriteRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A write that a client requests. ``options`` is an error if the request's own are wrong, which counts once
-    its body is decoded; ``deletion`` has the options of a DELETE without a body.
+    """A write that a client requests. ``options`` is an error if the request's own are wrong, which
+    counts once its body is decoded; ``deletion`` has the options of a DELETE without a body.
     """
 
     verb: WriteVerb
@@ -111,7 +111,9 @@ def _restored(kind: type[StatusError], members: dict[str, Any]) -> StatusError:
 
 
 def _copied(proxy: MappingProxyType[Any, Any]) -> Any:
-    """Of a record that was read from disk and has no labels; pickle cannot look up the type."""
+    """Copies the mapping of a record that was read from disk without labels: pickle cannot look up
+    its type.
+    """
     return dict, (dict(proxy),)
 
 

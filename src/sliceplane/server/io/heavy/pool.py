@@ -33,7 +33,7 @@ class Workers(Protocol):
     """Runs jobs."""
 
     async def run(self, job: Job[T]) -> T:
-        """Returns what the job returns.  Raises what it raises, ``TimeoutError``, ``WorkerDied``."""
+        """Runs *job*.  Raises what it raises, ``TimeoutError`` and ``WorkerDied``."""
 
     async def close(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What is decided about a write beyond its own object: is there a namespace, is the address free.
+"""Admission: what a write needs beyond its own object (an existing namespace, a free address).
 
 Promises: decisions against the newest staged objects; nothing is held by a write that fails.
 Never: looks at who asks (that was authorization's part).

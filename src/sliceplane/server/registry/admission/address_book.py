@@ -1,5 +1,5 @@
-"""Who holds which number (the addresses of an IP family, the node ports), and which addresses are
-spoken for.
+"""Ledgers of numbers (the addresses of an IP family, the node ports), and the book of IPAddress
+objects.
 
 A ledger is derived from the newest Services and never stored, so it cannot disagree with them after
 a crash, and a write that fails has held nothing. Numbers are given out of *ranges*, of which there
@@ -45,8 +45,8 @@ class Range(NamedTuple):
 
 
 def static_band(size: int, *, share: int, most: int) -> int:
-    """How many of *size* numbers are given out last: one in *share*, at least 16 and at most
-    *most*.
+    """Returns how many of *size* numbers are given out last: one in *share*, at least 16 and at
+    most *most*.
     """
     return 0 if size <= _BAND_MIN else min(max(_BAND_MIN, size // share), most)
 
@@ -73,7 +73,7 @@ class NumberLedger:
         self.ranges = ranges
 
     def __contains__(self, number: int) -> bool:
-        """Whether the number is in a range at all."""
+        """Returns True if the number is in a range at all."""
         return any(number in span for span in self.ranges)
 
     def holder(self, number: int) -> Key | None:
@@ -83,7 +83,7 @@ class NumberLedger:
         return self._held.get(key, ())
 
     def others(self, key: Key) -> tuple[int, ...]:
-        """What all others than *key* hold."""
+        """Returns what all others than *key* hold."""
         return tuple(number for number, holder in self._holder.items() if holder != key)
 
     def keys(self) -> frozenset[Key]:
@@ -152,7 +152,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Told(NamedTuple):
-    """What one IPAddress tells.  ``service`` is ``None`` where its parent is something else."""
+    """One IPAddress.  ``service`` is ``None`` where its parent is something else."""
 
     service: Key | None
     managed: bool
@@ -162,7 +162,7 @@ class Told(NamedTuple):
 
 
 class ServiceRange(NamedTuple):
-    """What one ServiceCIDR tells.  New addresses come from it only while it is ``usable``."""
+    """One ServiceCIDR.  New addresses come from it only while it is ``usable``."""
 
     networks: tuple[Network, ...]
     usable: bool
@@ -263,8 +263,8 @@ class AddressBook:
         self.ranges_changed = True
 
     def ranges(self, wanted: Family) -> tuple[Range, ...]:
-        """What new addresses come out of: the configured ranges first, then what usable
-        ServiceCIDRs tell.
+        """Returns the ranges of new addresses: the configured ones first, then those of usable
+        ServiceCIDRs.
 
         A configured range counts also where no ServiceCIDR tells of it, and not while the one that
         does is going.
@@ -287,13 +287,15 @@ class AddressBook:
         )
 
     def covers(self, name: str) -> bool:
-        """Whether an address is in any range, also one that gives out nothing any more."""
+        """Returns True if an address is in any range, also in one without new addresses."""
         address = ipaddress.ip_address(name)
         covered = (network for span in self._ranges.values() for network in span.networks)
         return any(address in network for network in (*self._configured, *covered))
 
     def is_needed(self, name: str) -> bool:
-        """Whether an address would be in no usable range if the ServiceCIDR went.  O(addresses)."""
+        """Returns True if an address would be in no usable range without the ServiceCIDR.
+        O(addresses).
+        """
         others = [
             network
             for other, span in self._ranges.items()
@@ -322,7 +324,7 @@ class AddressBook:
 
 
 def family_of(name: str) -> Family:
-    """Of a canonical address."""
+    """Returns the family of a canonical address."""
     return "IPv6" if ":" in name else "IPv4"
 
 

@@ -1,5 +1,5 @@
-"""Which IP families a Service gets: ``ipFamilies`` and ``ipFamilyPolicy`` from what the client
-said, what the cluster has, and what the Service had (KEP-563).
+"""IP families of a Service: ``ipFamilies`` and ``ipFamilyPolicy`` from what the client asks for,
+what the cluster has, and what the Service had (KEP-563).
 
 Changes the new document; raises one 422 StatusError with every complaint.
 """

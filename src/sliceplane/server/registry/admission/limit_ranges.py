@@ -14,8 +14,8 @@ from sliceplane.api.errors import AND_MORE, ERRORS_MAX, StatusError, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import LimitRanges, Pods
-from sliceplane.server.registry import pod_amounts
 from sliceplane.server.registry.documents import document_of, refused
+from sliceplane.server.registry.validation.resources import amounts_of_containers
 from sliceplane.server.store.mvcc import Store
 
 _ANNOTATION: Final = "kubernetes.io/limit-ranger"
@@ -38,7 +38,7 @@ def admit_pod(store: Store, document: Document) -> None:
 
 
 def check_bounds(store: Store, document: Document) -> None:
-    """Of a Pod that asks for something else.  Raises the same."""
+    """Checks a Pod whose resources change.  Raises the same."""
     _check_bounds(document, _ranges(store, document["metadata"]["namespace"]))
 
 
@@ -174,17 +174,7 @@ def _ratio(name: str, kind: str, bound: str, request: str | None, limit: str | N
 
 
 def _total(spec: Document, kind: str) -> Amounts:
-    containers = [_amounts(container, kind) for container in spec.get("containers", ())]
-    init = [
-        (_amounts(container, kind), container.get("restartPolicy") == "Always")
-        for container in spec.get("initContainers", ())
-    ]
-    return {name: _shown(number) for name, number in pod_amounts.total(containers, init).items()}
-
-
-def _amounts(container: Document, kind: str) -> Amounts:
-    amounts: Amounts = container.get("resources", {}).get(kind, {})
-    return amounts
+    return {name: _shown(number) for name, number in amounts_of_containers(spec, kind).items()}
 
 
 def _shown(total: Fraction) -> str:

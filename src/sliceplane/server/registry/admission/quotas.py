@@ -39,7 +39,7 @@ STORED_BYTES_MAX: Final = 3 * 1024 * 1024
 
 
 class QuotaIndex:
-    """Which quotas a namespace has; nearly always none.  A ``server.registry.core.Follower``."""
+    """The quotas of each namespace; nearly always none.  A ``server.registry.core.Follower``."""
 
     follows = frozenset((ResourceQuotas.storage_key,))
 
@@ -105,8 +105,8 @@ class QuotaIndex:
     def _concerned(
         self, resource: Resource, new: Document, projection: Object, names: list[str]
     ) -> Iterator[tuple[Record, ResourceQuota]]:
-        """Those whose scopes hold the object and that limit anything of its kind. All that it must
-        say is looked for before anything is added up.
+        """Yields the quotas whose scopes hold the object and that limit anything of its kind. All
+        that it must say is checked before anything is added up.
         """
         rules = kind_of(resource).quota
         traits = rules.traits(projection)
@@ -145,7 +145,7 @@ class QuotaIndex:
 
 
 def _excess(quota: str, costs: dict[str, Fraction | int], hard: Amounts, used: Amounts) -> str:
-    """Why *costs* are too much; "" if they are not."""
+    """Returns why *costs* are too much; "" if they are not."""
     over = [name for name, cost in costs.items() if exact(used[name]) + cost > exact(hard[name])]
     if not over:
         return ""

@@ -1,4 +1,4 @@
-"""What the RuntimeClass of a new Pod asks for (kubernetes.io, Runtime Class;
+"""Admission of a new Pod by its RuntimeClass (kubernetes.io, Runtime Class;
 ``plugin/pkg/admission/runtimeclass``).
 
 It must exist, its overhead becomes the Pod's, and so do its node selector and its tolerations. A

@@ -88,7 +88,7 @@ def _mirror_problem(spec: Document) -> str:
 
 
 def _secrets_read(spec: Document, member: str) -> list[tuple[str, str, str]]:
-    """What containers take into their environment: container, how, Secret."""
+    """Returns what containers take into their environment: container, how, Secret."""
     read: list[tuple[str, str, str]] = []
     for container in spec.get(member, ()):
         name = container.get("name", "")

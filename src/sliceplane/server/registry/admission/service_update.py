@@ -174,7 +174,7 @@ def _keep_ports(new: Document, old: Document) -> None:
 
 
 def _drop_for_type(new: Document, old: Document) -> None:
-    """What the old type needed and the new one cannot have goes, if the client just carried it
+    """Drops what the old type needed and the new one cannot have, if the client just carried it
     along.
     """
     if new["type"] == "ExternalName" and old["type"] != "ExternalName":

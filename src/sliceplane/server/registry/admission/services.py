@@ -1,5 +1,5 @@
-"""What a Service is given: addresses and node ports, out of ranges, each to one Service at a time
-(KEP-1880, KEP-3070, KEP-3668).
+"""Addresses and node ports of Services, out of ranges, each for one Service at a time (KEP-1880,
+KEP-3070, KEP-3668).
 
 Nothing is reserved ahead: ``admit`` looks for what is free and writes it into the document; only
 when that document was staged does ``on_stored`` note who holds it. The registry has one writer, so
@@ -39,8 +39,8 @@ _TAKEN_PORT = "provided port is already allocated"
 
 
 class ServiceLedgers:
-    """Who holds what.  A ``server.registry.core.Follower``; *book* tells the ranges, and follows
-    before it.
+    """The holders of addresses and node ports.  A ``server.registry.core.Follower``; *book* knows
+    the ranges, and follows before it.
     """
 
     follows = frozenset((Services.storage_key, ServiceCIDRs.storage_key))
@@ -139,7 +139,7 @@ class ServiceLedgers:
         self._ports.assign(key, ports)
 
     def are_free(self, key: Key, spec: Document) -> bool:
-        """Whether what *spec* claims no other Service than *key* has."""
+        """Returns True if no other Service than *key* has what *spec* claims."""
         addresses, ports = _holdings({"spec": spec})
         claims = [(ledger, addresses.get(wanted, ())) for wanted, ledger in self._addresses.items()]
         for ledger, numbers in (*claims, (self._ports, ports)):
@@ -303,7 +303,7 @@ class ServiceLedgers:
 
 
 def _holdings(document: Document) -> tuple[dict[Family, list[int]], set[int]]:
-    """What a stored Service holds: addresses by family, and node ports."""
+    """Returns what a stored Service holds: addresses by family, and node ports."""
     spec = document.get("spec", {})
     addresses: dict[Family, list[int]] = {}
     for text in spec.get("clusterIPs", ()):

@@ -1,4 +1,4 @@
-"""Whose request it is: service account tokens, reviews of tokens, and acting as another user.
+"""Authentication: service account tokens, reviews of tokens, and acting as another user.
 
 Promises: a token is worth something exactly as long as the account that it is for, and the object
 that it is bound to, exist with the uid that it names; no user acts as another without a rule that

@@ -55,8 +55,8 @@ class _Claims(msgspec.Struct, frozen=True):
 def authenticate(
     core: Core, token: str, wanted: tuple[str, ...], now: float
 ) -> Authenticated | None:
-    """Who shows *token*; ``None`` if it is not good for any audience in *wanted* (empty: the
-    server's own).
+    """Returns the user of *token*; ``None`` if it is not good for any audience in *wanted* (empty:
+    the server's own).
     """
     own = core.tokens.audiences
     asked = wanted or own
@@ -136,7 +136,7 @@ def _end_of(core: Core, key: Key, uid: str) -> float | None:
 
 
 def _extra(claims: _Claims) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """What the user's ``extra`` tells, sorted by name."""
+    """Returns the user's ``extra``, sorted by name."""
     entries = {"credential-id": f"JTI={claims.jti}" if claims.jti else ""}
     for member, reference in (("node", claims.private.node), ("pod", claims.private.pod)):
         if reference is not None:

@@ -30,8 +30,8 @@ _EXTRA = "impersonate-extra-"
 
 
 class Impersonation(msgspec.Struct, frozen=True):
-    """What the headers ask for, in the order of the headers.  ``extra`` has keys in lower case,
-    values as sent.
+    """The identity that headers ask for, in their order.  ``extra`` has keys in lower case, values
+    as sent.
     """
 
     user: str = ""
@@ -41,7 +41,7 @@ class Impersonation(msgspec.Struct, frozen=True):
 
 
 def wanted(headers: Iterable[tuple[str, str]]) -> Impersonation | None:
-    """What (lower-case name, value) pairs ask for; ``None`` if nothing.
+    """Returns what (lower-case name, value) pairs ask for; ``None`` if nothing.
 
     Raises the 400 StatusError if something is asked for without a user.
     """

@@ -15,10 +15,10 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Nodes, Pods, Resource, Secrets
 from sliceplane.kit.times import format_time
 from sliceplane.server.registry.authentication.bearer import PRIVATE_CLAIM, USER_PREFIX
-from sliceplane.server.registry.core import Core
+from sliceplane.server.registry.core import Core, WriteCall
 from sliceplane.server.registry.decoding import decoded_as
 from sliceplane.server.registry.documents import document_of
-from sliceplane.server.registry.types import Body, Context, Outcome, Target, WriteOptions
+from sliceplane.server.registry.types import Body, Outcome, Target
 from sliceplane.server.store.types import Key
 
 GROUP = "authentication.k8s.io"
@@ -29,21 +29,17 @@ SECONDS_MAX = 1 << 32
 _BINDABLE: dict[str, Resource] = {"Node": Nodes, "Pod": Pods, "Secret": Secrets}
 
 
-def grant(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
+def grant(call: WriteCall, body: Body) -> Outcome:
     """201 with the TokenRequest, its ``status.token`` filled.  Raises StatusError: 400, 404, 409,
     422.
     """
+    core, ctx, target, options = call
     wanted = decoded_as(f"{GROUP}/v1", KIND, body.document)
     head = wanted.get("metadata", {})
     spec = wanted.get("spec", {})
     _match(target, head)
     account = core.latest(target)
-    if head.get("uid") and head["uid"] != account.uid:
-        why = (
-            f"the UID in the token request ({head['uid']}) does not match the UID of the service "
-            "account"
-        )
-        raise conflict(KIND, GROUP, target.name, f"{why} ({account.uid})")
+    _match_uid(target, head, account.uid)
     audiences = spec.get("audiences") or list(core.tokens.audiences)
     seconds = spec.get("expirationSeconds", EXPIRATION_DEFAULT_S)
     _check_seconds(seconds)
@@ -64,7 +60,6 @@ def grant(core: Core, ctx: Context, target: Target, body: Body, options: WriteOp
     if reference is not None:
         answer["spec"]["boundObjectRef"] = reference
     if not options.dry_run:
-        account_claim = {"name": target.name, "uid": account.uid}
         claims: Document = {
             "aud": audiences,
             "exp": issued + seconds,
@@ -74,7 +69,7 @@ def grant(core: Core, ctx: Context, target: Target, body: Body, options: WriteOp
             PRIVATE_CLAIM: {
                 "namespace": target.namespace,
                 **bound,
-                "serviceaccount": account_claim,
+                "serviceaccount": {"name": target.name, "uid": account.uid},
             },
             "nbf": issued,
             "sub": f"{USER_PREFIX}{target.namespace}:{target.name}",
@@ -94,6 +89,16 @@ def _match(target: Target, head: Document) -> None:
             raise invalid(KIND, GROUP, target.name, [error])
 
 
+def _match_uid(target: Target, head: Document, uid: str) -> None:
+    if head.get("uid", uid) in ("", uid):
+        return
+    why = (
+        f"the UID in the token request ({head['uid']}) does not match the UID of the service "
+        f"account ({uid})"
+    )
+    raise conflict(KIND, GROUP, target.name, why)
+
+
 def _check_seconds(seconds: int) -> None:
     if SECONDS_MIN <= seconds <= SECONDS_MAX:
         return
@@ -103,7 +108,7 @@ def _check_seconds(seconds: int) -> None:
 
 
 def _bound(core: Core, target: Target, reference: dict[str, Any]) -> Document:
-    """What the private claim says of the object that the token is bound to."""
+    """Returns the private claim about the object that the token is bound to."""
     group, _, version = reference.get("apiVersion", "").rpartition("/")
     kind = reference.get("kind", "")
     name = reference.get("name", "")
@@ -127,8 +132,8 @@ def _bound(core: Core, target: Target, reference: dict[str, Any]) -> Document:
 
 
 def _node_of(core: Core, target: Target, pod: Document) -> Document:
-    """Where the Pod of the token is, if it has a node; a node that does not exist (yet) has
-    no uid.
+    """Returns the claim about the node of the token's Pod, if it has one; a node that does not
+    exist (yet) has no uid.
     """
     spec = pod.get("spec", {})
     if spec.get("serviceAccountName", "") != target.name:

@@ -1,4 +1,4 @@
-"""Who may do what: role-based access control as Kubernetes has it.
+"""Authorization: role-based access control as Kubernetes has it.
 
 Promises: a decision about one request costs one pass over the rules that its user's bindings lead
 to, however many roles and bindings others have; decisions follow the newest staged objects, so a

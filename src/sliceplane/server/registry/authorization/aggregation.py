@@ -35,7 +35,7 @@ GATHERED_CHARACTERS_MAX = 1024 * 1024
 
 
 class Aggregation:
-    """Which roles gather which.  A ``server.registry.core.Follower``."""
+    """The ClusterRoles that each aggregated role gathers.  A ``server.registry.core.Follower``."""
 
     follows = frozenset((ClusterRoles.storage_key,))
 
@@ -107,7 +107,7 @@ class Aggregation:
         )
 
     def rules_of(self, key: Key, policy: PolicyIndex) -> tuple[PolicyRule, ...]:
-        """What the aggregated role *key* gathers."""
+        """Returns the rules that the aggregated role *key* gathers."""
         return _rules(self._found[key], policy)
 
     def admit(self, document: Document, policy: PolicyIndex) -> None:
@@ -132,7 +132,9 @@ class Aggregation:
                 raise forbidden(ClusterRoles.plural, ClusterRoles.group, own.name, why)
 
     def rules_for(self, document: Document, policy: PolicyIndex) -> tuple[PolicyRule, ...] | None:
-        """What a role that is about to be stored gathers; ``None`` if it is none that gathers."""
+        """Returns the rules that a role gathers, before it is stored; ``None`` if it does not
+        gather.
+        """
         selectors = _selectors(document)
         return (
             _rules(self._find(document["metadata"]["name"], selectors), policy)

@@ -1,5 +1,4 @@
-"""What was allowed once and still goes on is allowed still: open watches, asked about anew when
-that may have changed.
+"""Open watches, which are authorized again whenever their permission may have changed.
 
 Upstream lets a watch that was authorised run to its time-out, half an hour or more; here it ends
 soon after its account, token, role or binding is gone, with the 401 or 403 that a new request would
@@ -22,7 +21,7 @@ from sliceplane.server.registry.types import MASTERS, Attributes, User
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request rests on: who showed what, to act as whom, and what they want."""
+    """A request as it was authorized: user, token, the identity to act as, and the action."""
 
     #: as authenticated; with a token, who that was when the request came
     user: User
@@ -47,7 +46,7 @@ class Attendance:
 
     @property
     def doubted(self) -> int:
-        """How many there are to ask about, but for those whose time has come since."""
+        """Returns how many watches await a check, without those whose time has come since."""
         return self._core.standing.doubted
 
     def begin(self, claim: Claim, now: float) -> int:
@@ -83,8 +82,8 @@ class Attendance:
         return tuple(refused)
 
     def _supports(self, claim: Claim, now: float) -> tuple[tuple[Support, ...], float | None]:
-        """What *claim* rests on, and until when.  Raises the 401 or 403 ``StatusError`` if it is
-        not good.
+        """Returns what *claim* rests on, and until when.  Raises the 401 or 403 ``StatusError`` if
+        it is not good.
         """
         policy = self._core.policy
         user = claim.user

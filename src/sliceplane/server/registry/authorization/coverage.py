@@ -57,13 +57,14 @@ class TooManySteps(Exception):
 
 
 def covers(held: Iterable[PolicyRule], wanted: Iterable[PolicyRule]) -> bool:
-    """Whether *held* grants all that *wanted* does.  Raises ``TooManySteps``."""
+    """Returns True if *held* grants all that *wanted* does.  Raises ``TooManySteps``."""
     return all(boxes.all_covered() for boxes in _both(held, wanted))
 
 
 def missing(held: Iterable[PolicyRule], wanted: Iterable[PolicyRule]) -> Iterator[PolicyRule]:
-    """What *wanted* grants and *held* does not, as upstream lists it: the verbs of one resource (of
-    one name) together, each verb of a URL alone, sorted as shown. Lazy. Raises ``TooManySteps``.
+    """Yields what *wanted* grants and *held* does not, as upstream lists it: the verbs of one
+    resource (of one name) together, each verb of a URL alone, sorted as shown. Lazy. Raises
+    ``TooManySteps``.
     """
     for boxes in _both(held, wanted):
         yield from boxes.missing()

@@ -111,7 +111,7 @@ Rights = tuple[tuple[str, tuple[PolicyRule, ...]], ...]
 
 @dataclass(slots=True)
 class _Place:
-    """What one subject has in one namespace.  Owned by ``PolicyIndex``.
+    """The roles that one subject has in one namespace.  Owned by ``PolicyIndex``.
 
     ``shared``: the subjects of a binding that have nothing else have one place together, which is
     not changed.
@@ -289,8 +289,8 @@ class PolicyIndex:
         return tuple(found)
 
     def rights(self, user: User) -> Rights:
-        """Of each namespace in which *user* has something, and of cluster scope, all rules that
-        count there.
+        """Returns all rules that count for *user*, for each namespace in which there are some and
+        for cluster scope.
         """
         known = set(identities(user))
         scopes = {"", *(scope for scope, identity in self._places if identity in known)}
@@ -332,15 +332,15 @@ class PolicyIndex:
 
 
 def absence(absent: tuple[Key, ...]) -> str:
-    """What a decision says of the roles that were looked for in vain; "" if there are none."""
+    """Returns what a decision reports of roles that do not exist; "" if there are none."""
     return _aggregate(
         [not_found(_of(key).singular, RBAC_GROUP, key.name).message for key in absent]
     )
 
 
 def resolution_errors(absent: tuple[Key, ...]) -> str:
-    """What the refusal of a grant says of them: upstream looks into storage there, which has the
-    kind in the plural.
+    """Returns what the refusal of a grant reports of them: upstream reads storage there, which has
+    the kind in the plural.
     """
     return _aggregate([not_found(_of(key).plural, RBAC_GROUP, key.name).message for key in absent])
 
@@ -358,7 +358,7 @@ def _binding_key(scope: str, name: str) -> Key:
 
 
 def role_key(binding: Document, namespace: str) -> Key:
-    """Where the role of a RoleBinding in *namespace*, or of a ClusterRoleBinding, is stored."""
+    """Returns the key of the role of a RoleBinding in *namespace*, or of a ClusterRoleBinding."""
     reference = binding.get("roleRef", {})
     if reference.get("kind") == "Role":
         return Key(Roles.storage_key, namespace, reference.get("name", ""))

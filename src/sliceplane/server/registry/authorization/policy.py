@@ -138,7 +138,7 @@ def objects() -> Iterator[tuple[Resource, Document]]:
 
 
 def gathered_rules(name: str) -> tuple[PolicyRule, ...]:
-    """What the bootstrap role *name* of ``AGGREGATED`` gathers at a first start."""
+    """Returns what the bootstrap role *name* of ``AGGREGATED`` gathers at a first start."""
     return tuple(
         rule for source in _GATHERED[name] for rule in ROLES[f"system:aggregate-to-{source}"]
     )

@@ -25,43 +25,36 @@ from sliceplane.server.registry import metadata
 from sliceplane.server.registry.authentication import bearer
 from sliceplane.server.registry.authorization.index import PolicyIndex, absence
 from sliceplane.server.registry.authorization.rules import PolicyRule, document_of_rule
-from sliceplane.server.registry.core import Core
+from sliceplane.server.registry.core import WriteCall
 from sliceplane.server.registry.decoding import decode_body
-from sliceplane.server.registry.types import (
-    Attributes,
-    Body,
-    Context,
-    Outcome,
-    Target,
-    User,
-    WriteOptions,
-    user_info,
-)
+from sliceplane.server.registry.types import Attributes, Body, Outcome, Target, User, user_info
 
 
-def answer(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
+def answer(call: WriteCall, body: Body) -> Outcome:
     """201 with the answered review.  Raises StatusError: 400, 422."""
-    resource = target.resource
-    document, warnings = decode_body(resource, body, options)
-    answered = _ANSWERS[resource.key](core, ctx, target, document)
+    resource = call.target.resource
+    document, warnings = decode_body(resource, body, call.options)
+    answered = _ANSWERS[resource.key](call, document)
     whole = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {}, **answered}
     return Outcome(code=201, body=codec.encode(whole), warnings=warnings)
 
 
-def _who_am_i(_core: Core, ctx: Context, _target: Target, _review: Document) -> Document:
+def _who_am_i(call: WriteCall, _review: Document) -> Document:
     return {
-        "metadata": {"creationTimestamp": format_time(ctx.now)},
-        "status": {"userInfo": user_info(ctx.user)},
+        "metadata": {"creationTimestamp": format_time(call.ctx.now)},
+        "status": {"userInfo": user_info(call.ctx.user)},
     }
 
 
-def _whose_token(core: Core, ctx: Context, _target: Target, review: Document) -> Document:
+def _whose_token(call: WriteCall, review: Document) -> Document:
     """Raises a 400 ``StatusError``."""
     spec: Document = review.get("spec", {})
     token = spec.get("token", "")
     if not token:
         raise bad_request("token is required for TokenReview in authentication")
-    authenticated = bearer.authenticate(core, token, tuple(spec.get("audiences", ())), ctx.now)
+    authenticated = bearer.authenticate(
+        call.core, token, tuple(spec.get("audiences", ())), call.ctx.now
+    )
     if authenticated is None:
         return {"spec": spec, "status": {"user": {}, "error": "invalid bearer token"}}
     status: Document = {"authenticated": True, "user": user_info(authenticated.user)}
@@ -70,22 +63,27 @@ def _whose_token(core: Core, ctx: Context, _target: Target, review: Document) ->
     return {"spec": spec, "status": status}
 
 
-def _may_it(core: Core, ctx: Context, target: Target, review: Document) -> Document:
+def _may_it(call: WriteCall, review: Document) -> Document:
+    target = call.target
     spec: Document = review.get("spec", {})
     head: Document = {}
     if target.resource.namespaced:
         metadata.match_namespace(target, review["metadata"])
         head["namespace"] = target.namespace
-    return {"metadata": head, "spec": spec, "status": _may(core.policy, ctx.user, target, spec)}
+    return {
+        "metadata": head,
+        "spec": spec,
+        "status": _may(call.core.policy, call.ctx.user, target, spec),
+    }
 
 
-def _what_may_i(core: Core, ctx: Context, _target: Target, review: Document) -> Document:
+def _what_may_i(call: WriteCall, review: Document) -> Document:
     """Raises a 400 ``StatusError``."""
     namespace = review.get("spec", {}).get("namespace", "")
     if not namespace:
         raise bad_request("no namespace on request")
-    status = _rules_status(core.policy.rules_for(ctx.user, namespace))
-    missing = absence(core.policy.absent_roles(ctx.user, namespace))
+    status = _rules_status(call.core.policy.rules_for(call.ctx.user, namespace))
+    missing = absence(call.core.policy.absent_roles(call.ctx.user, namespace))
     if missing:
         status["evaluationError"] = missing
     return {"spec": {}, "status": status}

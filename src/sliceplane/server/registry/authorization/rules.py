@@ -60,7 +60,7 @@ class PolicyRule(
 
     @staticmethod
     def spoken_resources(wanted: Attributes) -> frozenset[str]:
-        """How a rule may spell the resource of *wanted*; "" for a URL."""
+        """Returns how a rule may spell the resource of *wanted*; "" for a URL."""
         if not wanted.resource:
             return _NO_RESOURCE
         combined = wanted.combined_resource
@@ -236,7 +236,7 @@ def subresource_of_all(combined: str) -> str:
 
 
 def url_prefix(pattern: str) -> str | None:
-    """What a URL must begin with to fit *pattern*; ``None`` if it must be the same."""
+    """Returns what a URL must begin with to fit *pattern*; ``None`` if it must be the same."""
     return pattern.rstrip(ALL) if pattern.endswith(ALL) else None
 
 

@@ -1,11 +1,11 @@
-"""What goes on because it was allowed once: open watches, and which of them to ask about again.
+"""An index of open watches by what their permission rests on, and the ones to authorize again.
 
-A request is allowed or not when it comes; a watch may last for hours after that. So that a right
-which is taken away is gone for what it let in as well, each open watch is filed under what its
-permission rests on: the identities whose bindings count (user and groups, and of one who acts as
+A request is allowed or not when it comes; a watch may last for hours after that. A right that is
+taken away ends the watches that rest on it, too. So each open watch is filed under what its
+permission rests on: the identities whose bindings count (user and groups, and of a user who acts as
 another also their own), the objects that its token needs (the account, and what the token is bound
 to), and the time at which that ends by itself. A change of one of these puts the watches filed
-there in doubt; the registry decides about those anew (``server.registry.authorization.attendance``).
+there in doubt; ``authorization.attendance`` decides about them again.
 
 A change costs what it touches; right or wrong is not decided here, so that doubting too much is
 harmless.
@@ -25,7 +25,7 @@ Support = str | Key
 
 
 def identities(user: User) -> tuple[str, ...]:
-    """How the subjects of bindings that count for *user* are filed: ``u:NAME`` and ``g:NAME``."""
+    """Returns the keys of the subjects that count for *user*: ``u:NAME`` and ``g:NAME``."""
     return (f"u:{user.name}", *(f"g:{group}" for group in user.groups))
 
 

@@ -36,7 +36,6 @@ from sliceplane.server.registry.kinds import (
     node,
     rbac,
     resource_quota,
-    secret,
     service_account,
     storage,
     volumes,
@@ -46,7 +45,6 @@ from sliceplane.server.registry.kinds.network import (
     endpoint_slice,
     endpoints,
     ingress,
-    ingress_class,
     network_policy,
     service,
     service_cidr,
@@ -57,14 +55,12 @@ from sliceplane.server.registry.kinds.pods import (
     pod_quota,
     pod_template,
     priority_class,
-    runtime_class,
 )
 from sliceplane.server.registry.kinds.workloads import (
     controller_revision,
     daemon_set,
     deployment,
     replica_set,
-    replication_controller,
     stateful_set,
 )
 
@@ -77,9 +73,9 @@ KINDS: Final[tuple[Kind, ...]] = (
     node.NODE,
     pod.POD,
     pod_template.POD_TEMPLATE,
-    replication_controller.REPLICATION_CONTROLLER,
+    replica_set.REPLICATION_CONTROLLER,
     resource_quota.RESOURCE_QUOTA,
-    secret.SECRET,
+    config_map.SECRET,
     service_account.SERVICE_ACCOUNT,
     service.SERVICE,
     controller_revision.CONTROLLER_REVISION,
@@ -98,12 +94,12 @@ KINDS: Final[tuple[Kind, ...]] = (
     flow_control.PRIORITY_LEVEL_CONFIGURATION,
     service_cidr.IP_ADDRESS,
     ingress.INGRESS,
-    ingress_class.INGRESS_CLASS,
+    ingress.INGRESS_CLASS,
     network_policy.NETWORK_POLICY,
     service_cidr.SERVICE_CIDR,
     pod_disruption_budget.POD_DISRUPTION_BUDGET,
     priority_class.PRIORITY_CLASS,
-    runtime_class.RUNTIME_CLASS,
+    priority_class.RUNTIME_CLASS,
     volumes.PERSISTENT_VOLUME_CLAIM,
     volumes.PERSISTENT_VOLUME,
     storage.CSI_DRIVER,
@@ -136,7 +132,9 @@ _BY_FORM: Final = (pod.POD, volumes.PERSISTENT_VOLUME_CLAIM)
 
 
 def usage(resource: Resource, projection: Object) -> dict[str, Fraction | int]:
-    """What one object costs; names without cost are left out.  *projection* is that of its kind."""
+    """Returns what one object costs; names without cost are left out.  *projection* is that of its
+    kind.
+    """
     return {
         resource_quota.COUNT_PREFIX + resource.key: 1,
         **kind_of(resource).quota.usage(projection),
@@ -164,7 +162,9 @@ def counted_kind(name: str) -> str | None:
 
 
 def quota_text(name: str, number: Fraction | int) -> str:
-    """How much of *name*, as a quota's status and refusals say it: bytes in powers of 1024."""
+    """Returns an amount of *name* as a quota's status and refusals show it: bytes in powers of
+    1024.
+    """
     return quantity_of(
         number, binary=name.endswith(("memory", "storage")) or pod_quota.HUGE_PAGES in name
     )

@@ -1,8 +1,7 @@
-"""What a kind is to the registry: one frozen record with all that is its own.
+"""The record of a kind: all that is its own, for the registry.
 
-The verbs (``server.registry.verbs.create``, ``update``, ``delete`` ...) are the same for all kinds and
-ask the record where kinds differ. A member that is left out is "nothing of its own": no rules, no
-status, no admission.
+The verbs (``server.registry.verbs``) are the same for all kinds and ask the record where kinds
+differ. A member that is left out is "nothing of its own": no rules, no status, no admission.
 
 In what order the verbs ask:
 
@@ -117,7 +116,7 @@ class SpecPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
-    """What a valid object must pass besides; of the object itself, not of a subresource."""
+    """Checks of a valid object itself, not of a subresource."""
 
     #: the errors of validation, with values refused whose feature gate is off
     narrow: Callable[[Gates, FieldErrors, Document, Document | None], FieldErrors] = _not_narrowed
@@ -144,7 +143,7 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """What a ResourceQuota counts of the kind (``server.registry.kinds``)."""
+    """The names under which a ResourceQuota counts the kind (``server.registry.kinds``)."""
 
     #: under ``count/PLURAL.GROUP``, each object as one
     counted: bool = True
@@ -163,7 +162,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Granted(msgspec.Struct, frozen=True, kw_only=True):
-    """What upstream's roles for the users of a namespace grant of the kind (kubernetes.io, Using
+    """Grants of the kind in upstream's roles for the users of a namespace (kubernetes.io, Using
     RBAC Authorization, User-facing roles), as subresources; "" stands for the object itself.
     """
 

@@ -114,8 +114,8 @@ NAMESPACE: Final = kind.Kind(
 
 
 class RemainingObjects(msgspec.Struct, frozen=True):
-    """What one resource still has in a namespace.  ``finalizers`` counts the objects that each one
-    holds.
+    """The objects of one resource that a namespace still has.  ``finalizers`` counts the objects
+    that each one holds.
     """
 
     resource: Resource

@@ -52,7 +52,7 @@ def _standard() -> frozenset[str]:
 
 
 def _is_whole(name: str) -> bool:
-    """Whether parts of one cannot be had."""
+    """Returns True for names that are counted in whole numbers."""
     return "/" in name or (
         name in _standard() and name not in pod_quota.NAMES[1:] and name != "requests.storage"
     )

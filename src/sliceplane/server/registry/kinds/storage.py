@@ -66,8 +66,7 @@ _TOKEN_S_MIN: Final = 600
 _IN_SECRETS: Final = "serviceAccountTokenInSecrets"
 _TOKENS_IN_ATTRIBUTES: Final = (
     "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to "
-    "prevent possible "
-    "logging of tokens in volume attributes"
+    "prevent possible logging of tokens in volume attributes"
 )
 
 

@@ -72,8 +72,7 @@ _CLAIM_IS_IMMUTABLE: Final = (
 )
 _RECYCLED: Final = (
     "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the "
-    "recommended approach "
-    "is to use dynamic provisioning."
+    "recommended approach is to use dynamic provisioning."
 )
 _CLASS_SUFFIX: Final = ".storageclass.storage.k8s.io/"
 _COUNTED: Final = (PersistentVolumeClaims.plural, "requests.storage")

@@ -54,7 +54,7 @@ def plain_version(text: str) -> int:
 
 
 def ip_problem(text: str, *, canonical: bool = False) -> str:
-    """Why *text* is not an IP address as new data must spell it; "" if it is."""
+    """Returns why *text* is not an IP address as new data must spell it; "" if it is."""
     try:
         if "%" in text:
             return _NOT_AN_IP
@@ -70,7 +70,7 @@ def ip_problem(text: str, *, canonical: bool = False) -> str:
 
 
 def special_problem(text: str) -> str:
-    """Why no endpoint may have this (well-formed) address; "" if one may."""
+    """Returns why no endpoint may have this (well-formed) address; "" if one may."""
     address = parse_lenient(text)
     assert address is not None, f"{text!r} is not an IP address"
     if address.is_unspecified:
@@ -122,8 +122,8 @@ def check_fqdn(path: str, text: str) -> FieldErrors:
 
 
 def spelling(text: str) -> str:
-    """What is wrong with the spelling of an address that was accepted; "" if nothing is, or if it
-    is no address.
+    """Returns a warning about the spelling of an address that was accepted; "" if there is none, or
+    if it is no address.
     """
     if plain_version(text):
         return ""

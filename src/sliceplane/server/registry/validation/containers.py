@@ -29,6 +29,7 @@ from sliceplane.server.registry.validation.addresses import (
     iana_name_problems,
 )
 from sliceplane.server.registry.validation.environment import check_env_from, check_variable
+from sliceplane.server.registry.validation.mounts import check_mounts
 from sliceplane.server.registry.validation.resources import (
     ClaimNames,
     check_resize,
@@ -45,13 +46,12 @@ from sliceplane.server.registry.validation.rules import (
     only_once,
 )
 from sliceplane.server.registry.validation.security import check_security
-from sliceplane.server.registry.validation.volumes import PULL_POLICIES, Volumes, check_mounts
+from sliceplane.server.registry.validation.volumes import PULL_POLICIES, Volumes
 
 _HEADER: Final = re.compile(r"[-A-Za-z0-9]+")
 _HEADER_DETAIL: Final = (
     "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', "
-    "regex used for "
-    "validation is '[-A-Za-z0-9]+')"
+    "regex used for validation is '[-A-Za-z0-9]+')"
 )
 _HANDLERS: Final = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")

@@ -32,8 +32,7 @@ _ENV_DETAIL: Final = (
 _KEY: Final = re.compile(r"[-._a-zA-Z0-9]+")
 _KEY_DETAIL: Final = (
     "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. "
-    "'key.name',  or 'KEY_NAME',  or "
-    "'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+    "'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
 )
 KEY_MAX_BYTES: Final = 253
 _MAPS: Final = ("metadata.annotations", "metadata.labels")

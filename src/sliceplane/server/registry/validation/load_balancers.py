@@ -75,7 +75,7 @@ def _source_ranges(document: Document, spec: Document, is_balancer: bool) -> Fie
 
 
 def cidr_problem(text: str) -> str:
-    """Why *text* is not a range as new data must spell it; "" if it is."""
+    """Returns why *text* is not a range as new data must spell it; "" if it is."""
     address, slash, prefix = text.partition("/")
     version = version_of(address)
     if not slash or not version or not (prefix.isascii() and prefix.isdigit()):

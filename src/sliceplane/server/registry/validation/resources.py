@@ -9,8 +9,9 @@ alphabetical order here.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -27,7 +28,6 @@ from sliceplane.api.meta import Document
 from sliceplane.api.quantity import exact, quantity_of
 from sliceplane.kit.containers import remembered
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
-from sliceplane.server.registry import pod_amounts
 from sliceplane.server.registry.metadata import in_go
 from sliceplane.server.registry.validation.rules import (
     NOT_NEGATIVE,
@@ -40,6 +40,8 @@ from sliceplane.server.registry.validation.rules import (
 )
 from sliceplane.server.registry.validation.security import containers_of
 
+#: quantities by name, as they were written
+Amounts = Mapping[str, str | int]
 #: Characters of the names of a Pod's claims that one message lists; upstream has no bound.
 CLAIMS_SHOWN_MAX: Final = 4096
 #: limits and requests of all containers of a Pod together: schedulers and quotas add them up with
@@ -338,24 +340,68 @@ def check_pod_resources(path: str, spec: Document, claims: ClaimNames) -> FieldE
     return errors
 
 
+def amounts_of_containers(spec: Document, member: str) -> dict[str, Fraction]:
+    """Returns what the containers of a Pod ask for together; *member*: limits or requests."""
+    return total_amounts(
+        [_amounts(container, member) for container in spec.get("containers", ())],
+        [
+            (_amounts(container, member), container.get("restartPolicy") == "Always")
+            for container in spec.get("initContainers", ())
+        ],
+    )
+
+
+def _amounts(container: Document, member: str) -> Amounts:
+    return cast(Amounts, container.get("resources", {}).get(member, {}))
+
+
+def total_amounts(
+    containers: Iterable[Amounts], init: Iterable[tuple[Amounts, bool]]
+) -> dict[str, Fraction]:
+    """Sums up what the containers of a Pod ask for (kubernetes.io, Pods, Init containers: resource
+    sharing; KEP-0753). *init*: each init container's amounts, and whether it stays.
+
+    Containers that run side by side are added up, and init containers that stay (sidecars) with
+    them. An init container that ends runs beside the sidecars that were started before it, so the
+    Pod needs the larger of the two amounts.
+    """
+    together: dict[str, Fraction] = {}
+    for amounts in containers:
+        _add(together, amounts)
+    sidecars: dict[str, Fraction] = {}
+    peaks: dict[str, Fraction] = {}
+    for amounts, stays in init:
+        if stays:
+            _add(together, amounts)
+            _add(sidecars, amounts)
+        for name in amounts:
+            beside = (
+                sidecars[name] if stays else sidecars.get(name, Fraction()) + exact(amounts[name])
+            )
+            peaks[name] = max(peaks.get(name, beside), beside)
+    return {
+        name: max(together.get(name, Fraction()), peaks.get(name, Fraction()))
+        for name in {**together, **peaks}
+    }
+
+
+def _add(sums: dict[str, Fraction], amounts: Amounts) -> None:
+    for name, quantity in amounts.items():
+        sums[name] = sums.get(name, Fraction()) + exact(quantity)
+
+
 def sum_of_containers(spec: Document, member: str) -> dict[str, str]:
-    """Sums the requests of a Pod's containers: quantities by name."""
-    said = [
-        container.get("resources", {}).get(member, {}) for container in spec.get("containers", ())
-    ]
-    init = [
-        (container.get("resources", {}).get(member, {}), container.get("restartPolicy") == "Always")
-        for container in spec.get("initContainers", ())
-    ]
+    """Returns the same as quantities; binary ones if a container has one."""
     binary = {
         name
-        for amounts in (*said, *(one for one, _ in init))
-        for name in amounts
-        if str(amounts[name])[-1] == "i"
+        for list_ in ("containers", "initContainers")
+        for container in spec.get(list_, ())
+        for name, amount in _amounts(container, member).items()
+        if str(amount)[-1] == "i"
     }
     return {
         name: quantity_of(number, binary=name in binary)
-        for name, number in pod_amounts.total(said, init).items()
+        for name, number in amounts_of_containers(spec, member).items()
     }
 
 

@@ -1,4 +1,4 @@
-"""Rules of a Pod's volumes, and of the mounts and devices of a container.
+"""Rules of a Pod's volumes; those of mounts and devices are in ``mounts``.
 
 The messages and the order of complaints are those of Kubernetes
 (pkg/apis/core/validation/validation.go), its misspellings included. ``_SOURCES`` has a row for each
@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from sliceplane.api.errors import (
     ERRORS_MAX,
-    FieldError,
     FieldErrors,
     duplicate,
     forbidden_field,
     invalid_value,
-    missing_value,
     required,
     while_few,
 )
@@ -70,15 +68,12 @@ _INITIATORS: Final = {
 _PORTAL_MAX: Final = 64
 _PORTAL_DETAIL: Final = (
     "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if "
-    "iscsi.initiatorName is "
-    "specified."
+    "iscsi.initiatorName is specified."
 )
 _TENANT_MAX: Final = 64
 _DRIVER_MAX: Final = 63
 _TOKEN_MIN_S: Final = 600
 _TOKEN_MAX_S: Final = 2**32
-_PROPAGATIONS: Final = ("Bidirectional", "HostToContainer", "None")
-_RECURSIVE: Final = ("Disabled", "Enabled", "IfPossible")
 
 
 _NAME: Final = Rules(Field("name", required=True, form=check_dns_label))
@@ -426,129 +421,3 @@ _SOURCES: Final[dict[str, Check]] = {
 #: where upstream names a member otherwise: in complaints about it, and about one type too many
 _PATHS: Final = {"gcePersistentDisk": "persistentDisk"}
 _CLASH_PATHS: Final = {"cephfs": "cephFS", "downwardAPI": "downwarAPI"}
-
-
-def check_mounts(path: str, container: Document, volumes: Volumes) -> FieldErrors:
-    """*path*: the container's."""
-    mounts: list[Document] = container.get("volumeMounts", [])
-    devices: list[Document] = container.get("volumeDevices", [])
-    return _mounts(
-        f"{path}.volumeMounts", container, volumes, _paths_by_name(devices, "devicePath")
-    ) + _devices(f"{path}.volumeDevices", devices, volumes, _paths_by_name(mounts, "mountPath"))
-
-
-def _paths_by_name(uses: list[Document], member: str) -> dict[str, str]:
-    return {use.get("name", ""): use.get(member, "") for use in uses}
-
-
-def _mounts(
-    path: str, container: Document, volumes: Volumes, devices: dict[str, str]
-) -> FieldErrors:
-    seen: set[str] = set()
-    device_paths = set(devices.values())
-    privileged = bool(container.get("securityContext", {}).get("privileged"))
-
-    def mount_errors(where: str, mount: Document) -> FieldErrors:
-        name = mount.get("name", "")
-        target = mount.get("mountPath", "")
-        errors = [] if name else [required(f"{where}.name")]
-        errors += [] if name in volumes else [missing_value(f"{where}.name", name)]
-        errors += [] if target else [required(f"{where}.mountPath")]
-        errors += (
-            [invalid_value(f"{where}.mountPath", target, "must be unique")]
-            if target in seen
-            else []
-        )
-        seen.add(target)
-        if name in devices:
-            errors.append(
-                invalid_value(f"{where}.name", name, "must not already exist in volumeDevices")
-            )
-        if target in device_paths:
-            detail = "must not already exist as a path in volumeDevices"
-            errors.append(invalid_value(f"{where}.mountPath", target, detail))
-        return errors + _mount_options(path, where, mount, privileged=privileged)
-
-    return each(path, container.get("volumeMounts", ()), mount_errors)
-
-
-def _mount_options(path: str, where: str, mount: Document, *, privileged: bool) -> FieldErrors:
-    """As upstream: most complaints name the list, not its entry."""
-    errors = _SUB_PATH(path, mount)
-    expression = mount.get("subPathExpr", "")
-    if expression and mount.get("subPath"):
-        detail = "subPathExpr and subPath are mutually exclusive"
-        errors.append(invalid_value(f"{where}.subPathExpr", expression, detail))
-    errors += _EXPRESSION(path, mount)
-    propagation = mount.get("mountPropagation")
-    if propagation == "Bidirectional" and not privileged:
-        detail = "Bidirectional mount propagation is available only to privileged containers"
-        errors.append(forbidden_field(f"{path}.mountPropagation", detail))
-    errors += _READ_ONLY(path, mount)
-    if mount.get("recursiveReadOnly") in _RECURSIVE[1:]:
-        only = "may only be specified when"
-        if not mount.get("readOnly"):
-            errors.append(forbidden_field(f"{path}.recursiveReadOnly", f"{only} readOnly is true"))
-        if propagation not in (None, "None"):
-            detail = f"{only} mountPropagation is None or not specified"
-            errors.append(forbidden_field(f"{path}.recursiveReadOnly", detail))
-    return errors
-
-
-_SUB_PATH: Final = Rules(Field("subPath", form=way_down))
-_EXPRESSION: Final = Rules(
-    Field("subPathExpr", form=way_down), Field("mountPropagation", choices=_PROPAGATIONS)
-)
-_READ_ONLY: Final = Rules(Field("recursiveReadOnly", choices=_RECURSIVE))
-
-
-def _devices(
-    path: str, devices: list[Document], volumes: Volumes, mounts: dict[str, str]
-) -> FieldErrors:
-    errors: FieldErrors = []
-    names: set[str] = set()
-    paths: set[str] = set()
-    mount_paths = set(mounts.values())
-    for index, device in while_few(errors, enumerate(devices)):
-        where = f"{path}[{index}]"
-        name = device.get("name", "")
-        target = device.get("devicePath", "")
-        leaves = bool(no_way_up(target))
-        faults = (
-            (not name, "name", None),
-            (name in names, "name", "must be unique"),
-            (name in volumes and not volumes[name].keys() & _BLOCK, "name", _BLOCK_DETAIL),
-            (name not in volumes, "name", ""),
-            (not target, "devicePath", None),
-            (target in paths, "devicePath", "must be unique"),
-            (leaves, "devicePath", "can not contain backsteps ('..')"),
-            (name in mounts, "name", "must not already exist in volumeMounts"),
-            (
-                target in mount_paths,
-                "devicePath",
-                "must not already exist as a path in volumeMounts",
-            ),
-        )
-        errors += [
-            _device_fault(f"{where}.{member}", device.get(member, ""), why)
-            for is_bad, member, why in faults
-            if is_bad
-        ]
-        if name:
-            names.add(name)
-        if not leaves:
-            paths.add(target)
-    return errors
-
-
-_BLOCK: Final = {"persistentVolumeClaim", "ephemeral"}
-_BLOCK_DETAIL: Final = (
-    "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"
-)
-
-
-def _device_fault(path: str, value: Any, why: str | None) -> FieldError:
-    """*why*: ``None``: the value is missing; "": it stands for nothing."""
-    if why is None:
-        return required(path)
-    return invalid_value(path, value, why) if why else missing_value(path, value)

@@ -24,40 +24,39 @@ from sliceplane.server.documents import conversion
 from sliceplane.server.registry import metadata
 from sliceplane.server.registry.admission.quotas import admit_bytes
 from sliceplane.server.registry.config import RegistryConfig
-from sliceplane.server.registry.core import Core
+from sliceplane.server.registry.core import Core, WriteCall
 from sliceplane.server.registry.documents import canonical, starts_as
 from sliceplane.server.registry.kinds import kind_of
 from sliceplane.server.registry.kinds.kind import Kind
-from sliceplane.server.registry.types import Context, ListOutcome, Outcome, Target, WriteOptions
+from sliceplane.server.registry.types import ListOutcome, Outcome, Target
 from sliceplane.server.store.types import Key, Record
 
 
 def stage(
-    core: Core,
-    ctx: Context,
+    call: WriteCall,
     kind: Kind,
     document: Document,
     old: Document | None,
     *,
     code: int,
-    options: WriteOptions,
     warnings: tuple[str, ...],
     charged: bool = True,
 ) -> Outcome:
     """The end of every write of an object: quotas allow it (*charged*: it may cost more than
     before); it is staged with what must be there together with it.
     """
+    core = call.core
     charges: tuple[Document, ...] = ()
     if kind.quota.counted and charged:
         charges = core.quotas.admit(kind.resource, document, old)
     head = document["metadata"]
     key = Key(kind.resource.storage_key, head.get("namespace", ""), head["name"])
-    admit_bytes(core.store, ctx.user, kind.resource, key, lambda: len(codec.encode(document)))
-    if options.dry_run:
+    admit_bytes(core.store, call.ctx.user, kind.resource, key, lambda: len(codec.encode(document)))
+    if call.options.dry_run:
         return unwritten(kind.resource, document, code, warnings)
     for quota in charges:
         core.put(ResourceQuotas, quota)
-    kind.admission.claim(core, document, ctx.now)
+    kind.admission.claim(core, document, call.ctx.now)
     record = core.put(kind.resource, document)
     return Outcome(code=code, body=record.body, revision=record.revision, warnings=warnings)
 

@@ -26,12 +26,12 @@ from sliceplane.server.documents import fields, strict
 from sliceplane.server.documents.schema import Struct, drop_nulls, lookup
 from sliceplane.server.registry import metadata
 from sliceplane.server.registry.authorization.index import require
-from sliceplane.server.registry.core import Core, key_of, missing
+from sliceplane.server.registry.core import WriteCall, key_of, missing
 from sliceplane.server.registry.decoding import UndecodableBody, decoded
 from sliceplane.server.registry.documents import document_of
 from sliceplane.server.registry.kinds import kind_of
 from sliceplane.server.registry.metadata import ANNOTATIONS_MAX_BYTES
-from sliceplane.server.registry.types import Context, Outcome, Target, WriteOptions, creation_of
+from sliceplane.server.registry.types import Outcome, WriteOptions, creation_of
 from sliceplane.server.registry.verbs import answers, managed_fields
 from sliceplane.server.registry.verbs.create import create_document
 from sliceplane.server.registry.verbs.update import check_version, replace
@@ -45,8 +45,9 @@ KUBECTL: Final = "kubectl"
 _IDENTITY: Final = ("name", "namespace", "uid", "resourceVersion")
 
 
-def apply(core: Core, ctx: Context, target: Target, body: bytes, options: WriteOptions) -> Outcome:
+def apply(call: WriteCall, body: bytes) -> Outcome:
     """Raises StatusError: 400, 403, 404, 409, 422, 500."""
+    core, ctx, target, options = call
     resource = target.spoken
     config, warnings = decode_configuration(body, options)
     record = core.store.latest(key_of(target))
@@ -61,7 +62,7 @@ def apply(core: Core, ctx: Context, target: Target, body: bytes, options: WriteO
         told = config.get("metadata", {})
         identity = {name: told[name] for name in _IDENTITY if name in told}
         config = {**config, "metadata": identity, "spec": part.cut(config.get("spec", {}))}
-    merged = _merged(ctx, target, live, config, options)
+    merged = _merged(call, live, config)
     if record is None and merged["metadata"].get("uid"):
         uid = merged["metadata"]["uid"]
         why = (
@@ -76,11 +77,9 @@ def apply(core: Core, ctx: Context, target: Target, body: bytes, options: WriteO
     if record is None:
         require(core.policy, ctx.user, creation_of(target))
         head.pop("resourceVersion", None)
-        return create_document(
-            core, ctx, target, new, options=options, warnings=warnings, tracked=True
-        )
+        return create_document(call, new, warnings=warnings, tracked=True)
     check_version(target, head, record, conditional=False)
-    return replace(core, ctx, target, new, record, options=options, warnings=warnings, tracked=True)
+    return replace(call, new, record, warnings=warnings, tracked=True)
 
 
 def decode_configuration(body: bytes, options: WriteOptions) -> tuple[Document, tuple[str, ...]]:
@@ -160,22 +159,20 @@ def check_configuration(schema: Struct, config: Document) -> None:
         raise StatusError(500, "", f"failed to create typed patch object ({what}): {problem}")
 
 
-def _merged(
-    ctx: Context, target: Target, live: Document, config: Document, options: WriteOptions
-) -> Document:
+def _merged(call: WriteCall, live: Document, config: Document) -> Document:
     """The live object with the configuration in it.  Raises the 409 ``StatusError``."""
-    is_kubectl = options.field_manager == KUBECTL
+    is_kubectl = call.options.field_manager == KUBECTL
     try:
-        merged = managed_fields.on_apply(ctx, target, live, config, options, force=options.force)
+        merged = managed_fields.on_apply(call, live, config, force=call.options.force)
     except fields.Conflicts as refused:
         left = (
-            _left_by_last_applied(target.spoken, live, refused.conflicts)
+            _left_by_last_applied(call.target.spoken, live, refused.conflicts)
             if is_kubectl
             else refused.conflicts
         )
         if left:
             raise conflict_error(left) from refused
-        merged = managed_fields.on_apply(ctx, target, live, config, options, force=True)
+        merged = managed_fields.on_apply(call, live, config, force=True)
     if is_kubectl:
         _renew_last_applied(merged, config)
     return merged

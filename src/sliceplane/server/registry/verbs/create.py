@@ -15,12 +15,12 @@ from sliceplane.api.scheme import RBAC_GROUP, Resource
 from sliceplane.server.registry import metadata
 from sliceplane.server.registry.admission.agents import check_agent_write
 from sliceplane.server.registry.authorization.escalation import check_write
-from sliceplane.server.registry.core import Core
+from sliceplane.server.registry.core import Core, WriteCall
 from sliceplane.server.registry.decoding import decode_body, must_be_unset_on_create
 from sliceplane.server.registry.documents import document_of
 from sliceplane.server.registry.kinds import kind_of
 from sliceplane.server.registry.kinds.namespace import admit_content
-from sliceplane.server.registry.types import Body, Context, Outcome, Target, WriteOptions
+from sliceplane.server.registry.types import Body, Outcome
 from sliceplane.server.registry.verbs import answers, managed_fields
 from sliceplane.server.registry.verbs.answers import check
 from sliceplane.server.store.types import Key
@@ -28,25 +28,19 @@ from sliceplane.server.store.types import Key
 GENERATE_NAME_TRIES = 8
 
 
-def create(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
+def create(call: WriteCall, body: Body) -> Outcome:
     """Raises StatusError: 400, 403, 404 (namespace), 409, 422, 500."""
-    document, warnings = decode_body(target.spoken, body, options)
-    return create_document(core, ctx, target, document, options=options, warnings=warnings)
+    document, warnings = decode_body(call.target.spoken, body, call.options)
+    return create_document(call, document, warnings=warnings)
 
 
 def create_document(
-    core: Core,
-    ctx: Context,
-    target: Target,
-    document: Document,
-    *,
-    options: WriteOptions,
-    warnings: tuple[str, ...],
-    tracked: bool = False,
+    call: WriteCall, document: Document, *, warnings: tuple[str, ...], tracked: bool = False
 ) -> Outcome:
     """Create from a decoded document, which is changed. Also serves PUT to a name that is missing,
     and apply, whose managedFields are *tracked*: those to store.
     """
+    core, ctx, target, options = call
     resource = target.resource
     kind = kind_of(resource)
     head = document["metadata"]
@@ -54,7 +48,7 @@ def create_document(
     given_version = metadata.parse_resource_version(head.get("resourceVersion"))
     metadata.prepare_create(resource, head, core.rng, ctx.now)
     if not tracked:
-        managed_fields.on_create(ctx, target, document, options)
+        managed_fields.on_create(call, document)
     admit_content(core.store, resource, head)
     if resource.group == RBAC_GROUP:
         check_write(core.policy, ctx.user, target, document, None)
@@ -73,9 +67,7 @@ def create_document(
     warnings = (*warnings, *kind.warnings(document, None))
     kind.admission.allocate(core, document, None, dry_run=options.dry_run)
     document = answers.to_store(core.config, target, document)
-    return answers.stage(
-        core, ctx, kind, document, None, code=201, options=options, warnings=warnings
-    )
+    return answers.stage(call, kind, document, None, code=201, warnings=warnings)
 
 
 def _namespace(head: Document) -> str:

@@ -157,8 +157,7 @@ def check_preconditions(resource: Resource, record: Record, options: DeleteOptio
     elif version is not None and version != str(record.revision):
         why = (
             f"the ResourceVersion in the precondition ({version}) does not match the "
-            "ResourceVersion in record "
-            f"({record.revision}). The object might have been modified"
+            f"ResourceVersion in record ({record.revision}). The object might have been modified"
         )
     if why:
         raise conflict(resource.kind, resource.group, record.key.name, why)

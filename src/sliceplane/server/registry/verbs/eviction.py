@@ -20,10 +20,10 @@ from sliceplane.api.scheme import PodDisruptionBudgets, Pods
 from sliceplane.api.selectors import from_label_selector
 from sliceplane.kit.times import format_time
 from sliceplane.server.registry import metadata
-from sliceplane.server.registry.core import Core
+from sliceplane.server.registry.core import Core, WriteCall
 from sliceplane.server.registry.decoding import decoded_as
 from sliceplane.server.registry.documents import document_of, set_condition
-from sliceplane.server.registry.types import Body, Context, Outcome, Target, WriteOptions
+from sliceplane.server.registry.types import Body, Context, Outcome, Target
 from sliceplane.server.registry.verbs import delete as deleting
 from sliceplane.server.registry.verbs.options import delete_options_of_document
 
@@ -47,10 +47,11 @@ _TARGETED: Final = {
 }
 
 
-def evict(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
+def evict(call: WriteCall, body: Body) -> Outcome:
     """Raises StatusError: 400, 403, 404, 409 (preconditions), 422, 429 (the budget), 500 (several
     budgets).
     """
+    core, ctx, target, options = call
     version = body.document.get("apiVersion", _VERSION)
     if version not in _VERSIONS:
         why = (

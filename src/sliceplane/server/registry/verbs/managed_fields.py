@@ -26,8 +26,8 @@ from sliceplane.api.scheme import Resource, by_kind, stored_form
 from sliceplane.kit.times import format_time
 from sliceplane.server.documents import conversion, fields
 from sliceplane.server.documents.fields import FieldSet, Managers
+from sliceplane.server.registry.core import WriteCall
 from sliceplane.server.registry.kinds import kind_of
-from sliceplane.server.registry.types import Context, Target, WriteOptions
 
 MEMBER: Final = "managedFields"
 
@@ -36,36 +36,34 @@ _STATUS: Final = fields.of_paths([("f:status",)])
 _stamp = lru_cache(8)(format_time)
 
 
-def on_create(ctx: Context, target: Target, document: Document, options: WriteOptions) -> None:
+def on_create(call: WriteCall, document: Document) -> None:
     """Put the entries of a new object into *document*, which is in stored form."""
     head = document["metadata"]
     base = _base(head.pop(MEMBER, None), [])
-    write = _write(ctx, target, options, "Update")
-    working = stored_form(target.resource)
+    write = _write(call, "Update")
+    working = stored_form(call.target.resource)
     change = fields.compare(fields.shape_of(working.schema_key), {}, document)
     before = fields.decode(base, partial(_translated, working, True), ordered=False)
     _store(head, fields.updated(before, change, write), working)
 
 
-def on_update(
-    ctx: Context, target: Target, new: Document, old: Document, options: WriteOptions
-) -> bool:
+def on_update(call: WriteCall, new: Document, old: Document) -> bool:
     """Put the entries that come of making *new* out of *old* into *new*; both are in stored form.
 
-    ``target.subresource`` says through which endpoint, ``scale`` included. Returns whether the
+    ``call.target.subresource`` names the endpoint, ``scale`` included. Returns whether the
     stored entries were where it began, so that they differ now by what this write does to the
     object and by nothing else.
     """
     head = new["metadata"]
     stored = old["metadata"].get(MEMBER, [])
     sent = head.pop(MEMBER, None)
-    base = stored if target.subresource else _base(sent, stored)
+    base = stored if call.target.subresource else _base(sent, stored)
     if not base:
         # No manager was tracked, or should be any more: that lasts until the next apply.
         return base is stored
-    working = stored_form(target.resource)
+    working = stored_form(call.target.resource)
     change = fields.compare(fields.shape_of(working.schema_key), _untracked(old), new)
-    write = _write(ctx, target, options, "Update")
+    write = _write(call, "Update")
     before = fields.decode(base, partial(_translated, working, True), ordered=base is stored)
     after = fields.updated(before, change, write)
     if after is before and base is stored:
@@ -75,23 +73,15 @@ def on_update(
     return base is stored
 
 
-def on_apply(
-    ctx: Context,
-    target: Target,
-    live: Document,
-    config: Document,
-    options: WriteOptions,
-    *,
-    force: bool,
-) -> Document:
-    """What applying *config* makes of *live*, with its entries; both in the version that the client
+def on_apply(call: WriteCall, live: Document, config: Document, *, force: bool) -> Document:
+    """Returns *live* with *config* applied and its entries; both in the version that the client
     speaks.
 
     *live* is ``{}`` where there is no object.  Raises ``fields.Conflicts``.
     """
-    working = target.spoken
+    working = call.target.spoken
     shape = fields.shape_of(working.schema_key)
-    write = _write(ctx, target, options, "Apply")
+    write = _write(call, "Apply")
     before = fields.decode(
         live.get("metadata", {}).get(MEMBER, []), partial(_translated, working, True)
     )
@@ -175,9 +165,8 @@ def _translated(working: Resource, into: bool, owned: FieldSet, version: str) ->
     return fields.renamed(owned, conversion.renamed_members(source, aim))
 
 
-def _write(
-    ctx: Context, target: Target, options: WriteOptions, operation: Any
-) -> fields.OwnedWrite:
+def _write(call: WriteCall, operation: Any) -> fields.OwnedWrite:
+    _, ctx, target, options = call
     version = target.spoken.api_version
     # What the endpoint does not write, whatever a body says.
     if target.subresource == "status":

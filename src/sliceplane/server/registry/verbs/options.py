@@ -1,8 +1,8 @@
-"""Which parameters of lists, watches and deletions make sense, upstream's complaints about the
-others, and the token that continues a list: where to go on, and in which revision (kubernetes.io,
-API concepts, Retrieving large results sets in chunks).
+"""Parameters of lists, watches and deletions: upstream's complaints about them, and the token that
+continues a list from a key and a revision (kubernetes.io, API concepts, Retrieving large results
+sets in chunks).
 
-The token is URL-safe, unpadded base64 of ``{"v":"meta.k8s.io/v1","rv":N,"start":"/NAME\\u0000"}``.
+The token is URL-safe, unpadded base64 of ``{"v":"meta.k8s.io/v1","rv":N,"start":"/NAME\u0000"}``.
 ``start`` is the last key below the listed prefix and a NUL, which makes it the smallest key that
 may come next; ``rv`` -1 means "whatever is newest", and is what an expired token is traded for.
 """

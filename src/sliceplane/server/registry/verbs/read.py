@@ -43,13 +43,11 @@ Steps = Generator[None, None, ListOutcome]
 #: clients ask for up to 2^63 - 1; whatever is not more than this is all there is
 _LIMIT_MAX = 1 << 31
 _TOKEN_EXPIRED = (
-    "The provided continue parameter is too old to display a consistent list result. You can "
-    "start a new list without "
-    "the continue parameter, or use the continue token in this response to retrieve the remainder "
-    "of the results. "
-    "Continuing with the provided token results in an inconsistent list - objects that were "
-    "created, modified, or "
-    "deleted between the time the first chunk was returned and now may show up in the list."
+    "The provided continue parameter is too old to display a consistent list result. You can start "
+    "a new list without the continue parameter, or use the continue token in this response to "
+    "retrieve the remainder of the results. Continuing with the provided token results in an "
+    "inconsistent list - objects that were created, modified, or deleted between the time the "
+    "first chunk was returned and now may show up in the list."
 )
 _LIST_EXPIRED = "The resourceVersion for the provided list is too old."
 

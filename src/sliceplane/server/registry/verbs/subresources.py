@@ -13,7 +13,7 @@ object's own, so that optimistic concurrency works through it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 import msgspec.structs
@@ -32,10 +32,10 @@ from sliceplane.api.scheme import Nodes, Pods, ReplicationControllers
 from sliceplane.api.selectors import from_label_selector
 from sliceplane.server.documents import fields, schema
 from sliceplane.server.registry import metadata
-from sliceplane.server.registry.core import Core
+from sliceplane.server.registry.core import Core, WriteCall
 from sliceplane.server.registry.decoding import decoded, decoded_as
 from sliceplane.server.registry.documents import document_of, normalised, set_condition
-from sliceplane.server.registry.types import Body, Context, Outcome, PatchType, Target, WriteOptions
+from sliceplane.server.registry.types import Body, Outcome, PatchType, Target
 from sliceplane.server.registry.verbs import managed_fields
 from sliceplane.server.registry.verbs.apply import (
     check_configuration,
@@ -52,8 +52,9 @@ _VERSION: Final = f"{_GROUP}/v1"
 _KIND: Final = "Scale"
 
 
-def bind(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
+def bind(call: WriteCall, body: Body) -> Outcome:
     """Raises StatusError: 400, 404, 409 (being deleted, bound already, other uid), 422."""
+    core, ctx, target, options = call
     record = core.latest(target)
     try:
         wanted = normalised(body.document)
@@ -101,16 +102,14 @@ def bind(core: Core, ctx: Context, target: Target, body: Body, options: WriteOpt
     return Outcome(code=201, body=answer, revision=core.put(Pods, pod).revision)
 
 
-def bind_named(
-    core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions
-) -> Outcome:
+def bind_named(call: WriteCall, body: Body) -> Outcome:
     """The same of the Pod that a Binding names (POST bindings).  Raises as ``bind``."""
     head = body.document.get("metadata")
     name = head.get("name") if isinstance(head, dict) else None
     pod = Target(
-        resource=Pods, namespace=target.namespace, name=str(name or ""), subresource="binding"
+        resource=Pods, namespace=call.target.namespace, name=str(name or ""), subresource="binding"
     )
-    return bind(core, ctx, pod, body, options)
+    return bind(call._replace(target=pod), body)
 
 
 def _node(target: Target, wanted: Document) -> str:
@@ -173,47 +172,26 @@ def get_scale(record: Record) -> Record:
     return msgspec.structs.replace(record, body=codec.encode(scale_of(document_of(record))))
 
 
-def update_scale(
-    core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions
-) -> Outcome:
+def update_scale(call: WriteCall, body: Body) -> Outcome:
     """PUT of a Scale.  Raises StatusError: 400, 404, 409, 422."""
-    record = core.latest(target)
-    return _set_replicas(
-        core, ctx, target, record, decoded_as(_VERSION, _KIND, body.document), options=options
-    )
+    record = call.core.latest(call.target)
+    return _set_replicas(call, record, decoded_as(_VERSION, _KIND, body.document))
 
 
-def patch_scale(
-    core: Core,
-    ctx: Context,
-    target: Target,
-    patch_type: PatchType,
-    body: bytes,
-    *,
-    options: WriteOptions,
-) -> Outcome:
+def patch_scale(call: WriteCall, patch_type: PatchType, body: bytes) -> Outcome:
     """PATCH of a Scale, as JSON or merge patch (a strategic one of a Scale is a merge patch: it has
     no lists).
     """
-    record = core.latest(target)
+    record = call.core.latest(call.target)
     if patch_type == "apply":
-        return _apply_scale(core, ctx, target, record, body, options=options)
+        return _apply_scale(call, record, body)
     how: PatchType = "merge" if patch_type == "strategic" else patch_type
-    patched = apply_patch(target.resource, how, scale_of(document_of(record)), body)
-    return _set_replicas(
-        core, ctx, target, record, decoded_as(_VERSION, _KIND, patched.document), options=options
-    )
+    patched = apply_patch(call.target.resource, how, scale_of(document_of(record)), body)
+    return _set_replicas(call, record, decoded_as(_VERSION, _KIND, patched.document))
 
 
-def _set_replicas(
-    core: Core,
-    ctx: Context,
-    target: Target,
-    record: Record,
-    scale: Document,
-    *,
-    options: WriteOptions,
-) -> Outcome:
+def _set_replicas(call: WriteCall, record: Record, scale: Document) -> Outcome:
+    target = call.target
     head = scale.get("metadata", {})
     replicas: int = scale.get("spec", {}).get("replicas", 0)
     metadata.match_name(target, head)
@@ -222,15 +200,14 @@ def _set_replicas(
     check_version(target, head, record, conditional=False)
     new = document_of(record)
     new["spec"]["replicas"] = replicas
-    managed_fields.on_update(ctx, target, new, document_of(record), options)
-    return _replaced(core, ctx, target, new, record, options=options)
+    managed_fields.on_update(call, new, document_of(record))
+    return _replaced(call, new, record)
 
 
-def _apply_scale(
-    core: Core, ctx: Context, target: Target, record: Record, body: bytes, *, options: WriteOptions
-) -> Outcome:
+def _apply_scale(call: WriteCall, record: Record, body: bytes) -> Outcome:
     """Server-side apply of a Scale: of the one field of the object that it stands for."""
-    config, warnings = decode_configuration(body, options)
+    target = call.target
+    config, warnings = decode_configuration(body, call.options)
     check_type(config, _VERSION, _KIND)
     check_configuration(schema.shape_of(_VERSION, _KIND), config)
     head = config.get("metadata", {})
@@ -246,15 +223,11 @@ def _apply_scale(
     if "replicas" in config.get("spec", {}):
         wanted["spec"] = {"replicas": config["spec"]["replicas"]}
     try:
-        new = managed_fields.on_apply(
-            ctx, target, document_of(record), wanted, options, force=options.force
-        )
+        new = managed_fields.on_apply(call, document_of(record), wanted, force=call.options.force)
     except fields.Conflicts as refused:
         raise conflict_error(refused.conflicts, _VERSION) from refused
     _check_replicas(target, new["spec"].get("replicas", 0))
-    return _replaced(
-        core, ctx, target, decoded(resource, new), record, options=options, warnings=warnings
-    )
+    return _replaced(call, decoded(resource, new), record, warnings)
 
 
 def _check_replicas(target: Target, replicas: int) -> None:
@@ -264,44 +237,22 @@ def _check_replicas(target: Target, replicas: int) -> None:
 
 
 def _replaced(
-    core: Core,
-    ctx: Context,
-    target: Target,
-    new: Document,
-    record: Record,
-    *,
-    options: WriteOptions,
-    warnings: tuple[str, ...] = (),
+    call: WriteCall, new: Document, record: Record, warnings: tuple[str, ...] = ()
 ) -> Outcome:
     """*new*, with its managedFields, in the place of *record*; answered as a Scale."""
-    whole = msgspec.structs.replace(target, subresource="")
-    outcome = replace(
-        core, ctx, whole, new, record, options=options, warnings=warnings, tracked=True
-    )
+    whole = call._replace(target=msgspec.structs.replace(call.target, subresource=""))
+    outcome = replace(whole, new, record, warnings=warnings, tracked=True)
     return msgspec.structs.replace(
         outcome, body=codec.encode(scale_of(codec.decode_document(outcome.body)))
     )
-
-
-class PatchVerb(Protocol):
-    def __call__(
-        self,
-        core: Core,
-        ctx: Context,
-        target: Target,
-        patch_type: PatchType,
-        body: bytes,
-        *,
-        options: WriteOptions,
-    ) -> Outcome: ...
 
 
 class ViewVerbs(NamedTuple):
     """The verbs of a subresource whose objects show a part of the resource's own."""
 
     get: Callable[[Record], Record]
-    update: Callable[[Core, Context, Target, Body, WriteOptions], Outcome]
-    patch: PatchVerb
+    update: Callable[[WriteCall, Body], Outcome]
+    patch: Callable[[WriteCall, PatchType, bytes], Outcome]
 
 
 SCALE: Final = ViewVerbs(get_scale, update_scale, patch_scale)

@@ -23,28 +23,21 @@ from sliceplane.server.registry import metadata
 from sliceplane.server.registry.admission.agents import check_agent_write
 from sliceplane.server.registry.authorization.escalation import check_write
 from sliceplane.server.registry.authorization.index import require
-from sliceplane.server.registry.core import Core, key_of, missing
+from sliceplane.server.registry.core import WriteCall, key_of, missing
 from sliceplane.server.registry.decoding import UndecodableBody, decode_body, decoded
 from sliceplane.server.registry.documents import canonical, document_of
 from sliceplane.server.registry.kinds import kind_of
-from sliceplane.server.registry.kinds.kind import SpecPart, keep
-from sliceplane.server.registry.types import (
-    Body,
-    Context,
-    Outcome,
-    PatchType,
-    Target,
-    WriteOptions,
-    creation_of,
-)
+from sliceplane.server.registry.kinds.kind import Kind, SpecPart, keep
+from sliceplane.server.registry.types import Body, Outcome, PatchType, Target, creation_of
 from sliceplane.server.registry.verbs import answers, managed_fields
 from sliceplane.server.registry.verbs.answers import check
 from sliceplane.server.registry.verbs.create import create_document
 from sliceplane.server.store.types import Record
 
 
-def update(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
+def update(call: WriteCall, body: Body) -> Outcome:
     """Raises StatusError: 400, 403, 404, 409, 422, 500."""
+    core, ctx, target, options = call
     resource = target.resource
     document, warnings = decode_body(target.spoken, body, options)
     head = document["metadata"]
@@ -58,11 +51,11 @@ def update(core: Core, ctx: Context, target: Target, body: Body, options: WriteO
             raise _uid_conflict(target, head["uid"], "")
         head.pop("resourceVersion", None)
         require(core.policy, ctx.user, creation_of(target))
-        return create_document(core, ctx, target, document, options=options, warnings=warnings)
+        return create_document(call, document, warnings=warnings)
     if head.get("uid") and head["uid"] != record.uid:
         raise _uid_conflict(target, head["uid"], record.uid)
     check_version(target, head, record, conditional=not resource.unconditional_update)
-    return replace(core, ctx, target, document, record, options=options, warnings=warnings)
+    return replace(call, document, record, warnings=warnings)
 
 
 def check_version(target: Target, head: Document, record: Record, *, conditional: bool) -> None:
@@ -81,20 +74,18 @@ def check_version(target: Target, head: Document, record: Record, *, conditional
 
 
 def replace(
-    core: Core,
-    ctx: Context,
-    target: Target,
+    call: WriteCall,
     new: Document,
     record: Record,
     *,
-    options: WriteOptions,
-    warnings: tuple[str, ...],
+    warnings: tuple[str, ...] = (),
     tracked: bool = False,
 ) -> Outcome:
-    """Make *new* (decoded and defaulted; changed here) the next version of *record*.
+    """Makes *new* (decoded and defaulted; changed here) the next version of *record*.
 
-    *tracked*: its managedFields are those to store.
+    *tracked*: *new* has the managedFields to store.
     """
+    core, ctx, target, options = call
     resource = target.resource
     kind = kind_of(resource)
     stored = document_of(record)
@@ -104,20 +95,9 @@ def replace(
     if part is not None:
         # First, so that who writes owns nothing that the endpoint does not write.
         new = _restricted(part, new, old)
-    derived = not tracked and managed_fields.on_update(ctx, target, new, old, options)
-    if target.subresource == "status":
-        # Undo what the request may not change: it leaves all but the status alone, and the main
-        # endpoint the status.
-        for member in sorted(
-            (new.keys() | old.keys()) - {"kind", "apiVersion", "metadata", "status"}
-        ):
-            keep(new, old, member)
-        for member in kind.status.kept:
-            keep(new["metadata"], old["metadata"], member)
-    elif part is None:
-        if resource.has_status:
-            keep(new, old, "status")
-        kind.prepare_update(core, target, new, old)
+    derived = not tracked and managed_fields.on_update(call, new, old)
+    if part is None:
+        _keep_what_is_not_written(call, kind, new, old)
     metadata.prepare_update(resource, new, old)
     if resource.group == RBAC_GROUP:
         check_write(core.policy, ctx.user, target, new, old)
@@ -132,24 +112,39 @@ def replace(
     new = canonical(resource, answers.to_store(core.config, target, new) if target.via else new)
     if managed_fields.changes_nothing(new, stored, derived=derived):
         return answers.unchanged(core, record, warnings)
-    head = new["metadata"]
-    if (
-        "deletionTimestamp" in head
-        and not head.get("finalizers")
-        and not kind.deletion.is_held(new)
-    ):
+    if _is_released(kind, new):
         # Nothing holds it any more. Watchers see DELETED alone; the reply is the object as this
         # request left it, with its former version.
         shown = answers.unwritten(resource, new, 200, warnings)
-        return (
-            shown
-            if options.dry_run
-            else replace_fields(shown, revision=core.remove(record).revision)
-        )
+        if options.dry_run:
+            return shown
+        return replace_fields(shown, revision=core.remove(record).revision)
     charged = part.charged if part is not None else kind.quota.rises
-    return answers.stage(
-        core, ctx, kind, new, old, code=200, options=options, warnings=warnings, charged=charged
-    )
+    return answers.stage(call, kind, new, old, code=200, warnings=warnings, charged=charged)
+
+
+def _keep_what_is_not_written(call: WriteCall, kind: Kind, new: Document, old: Document) -> None:
+    """Undoes, in *new*, what the request may not change: ``status`` leaves all but the status
+    alone, and the main endpoint the status.
+    """
+    if call.target.subresource == "status":
+        written = {"kind", "apiVersion", "metadata", "status"}
+        for member in sorted((new.keys() | old.keys()) - written):
+            keep(new, old, member)
+        for member in kind.status.kept:
+            keep(new["metadata"], old["metadata"], member)
+        return
+    if kind.resource.has_status:
+        keep(new, old, "status")
+    kind.prepare_update(call.core, call.target, new, old)
+
+
+def _is_released(kind: Kind, new: Document) -> bool:
+    """Returns True if *new* is being deleted, and nothing holds it back."""
+    head = new["metadata"]
+    if "deletionTimestamp" not in head or head.get("finalizers"):
+        return False
+    return not kind.deletion.is_held(new)
 
 
 def _restricted(part: SpecPart, new: Document, old: Document) -> Document:
@@ -173,8 +168,8 @@ def _uid_conflict(target: Target, wanted: str, actual: str) -> StatusError:
 
 
 class Patched(msgspec.Struct, frozen=True):
-    """What a patch made.  ``strategic`` is the patch itself, where it was a strategic one: errors
-    show it.
+    """The document that a patch made.  ``strategic`` is the patch itself, where it was a strategic
+    one: errors show it.
     """
 
     document: Document
@@ -182,18 +177,11 @@ class Patched(msgspec.Struct, frozen=True):
     strategic: Document | None = None
 
 
-def patch(
-    core: Core,
-    ctx: Context,
-    target: Target,
-    patch_type: PatchType,
-    body: bytes,
-    *,
-    options: WriteOptions,
-) -> Outcome:
+def patch(call: WriteCall, patch_type: PatchType, body: bytes) -> Outcome:
     """Raises StatusError: 400, 403, 404, 409, 413, 415, 422, 500."""
+    target = call.target
     resource = target.spoken
-    record = core.latest(target)
+    record = call.core.latest(target)
     old = document_of(record)
     if target.converted:
         old = answers.shown_document(resource, old)
@@ -212,7 +200,7 @@ def patch(
         patched.document,
         strategic_patch=patched.strategic,
         patch_problems=patched.duplicates,
-        validation=options.field_validation,
+        validation=call.options.field_validation,
     )
     try:
         new = decoded(resource, patched.document)
@@ -222,7 +210,7 @@ def patch(
     metadata.match_name(target, head)
     metadata.match_namespace(target, head)
     check_version(target, head, record, conditional=False)
-    return replace(core, ctx, target, new, record, options=options, warnings=warnings)
+    return replace(call, new, record, warnings=warnings)
 
 
 def apply_patch(resource: Resource, patch_type: PatchType, old: Document, body: bytes) -> Patched:

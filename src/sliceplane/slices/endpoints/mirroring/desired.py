@@ -24,7 +24,7 @@ from sliceplane.api.discovery import (
 )
 from sliceplane.api.meta import ObjectMeta, ObjectReference, OwnerReference
 from sliceplane.kit.ip import Family, canonical_with_family
-from sliceplane.slices.content import Ports, canonical_ports
+from sliceplane.slices.content import Ports, canonical_ports, comparable
 from sliceplane.slices.endpoints.subsets import canonical
 
 ANNOTATION_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
@@ -108,7 +108,7 @@ def _add(endpoint: SliceEndpoint, content: Content, texts: list[bytes]) -> None:
         texts.append(text)
         target = endpoint.target_ref
         plain = target is None or not target.resource_version
-        content[identity] = text if plain else encode(comparable(endpoint))
+        content[identity] = text if plain else encode(_comparable(endpoint))
 
 
 def content_of(observed: EndpointSlice) -> Content:
@@ -117,7 +117,7 @@ def content_of(observed: EndpointSlice) -> Content:
     for index, endpoint in enumerate(observed.endpoints or ()):
         identity = identity_of(endpoint)
         content[(*identity, str(index)) if identity in content else identity] = encode(
-            comparable(endpoint)
+            _comparable(endpoint)
         )
     return content
 
@@ -127,18 +127,10 @@ def identity_of(endpoint: SliceEndpoint) -> Identity:
     return (*sorted(endpoint.addresses), endpoint.hostname or "", target.namespace, target.name)
 
 
-def comparable(endpoint: SliceEndpoint) -> SliceEndpoint:
-    """Hints are another writer's, and the target's version changes without a meaning."""
-    target = endpoint.target_ref
-    if target is not None and target.resource_version:
-        target = msgspec.structs.replace(target, resource_version="")
-    return msgspec.structs.replace(
-        endpoint,
-        target_ref=target,
-        hints=None,
-        deprecated_topology=None,
-        hostname=endpoint.hostname or None,
-    )
+def _comparable(endpoint: SliceEndpoint) -> SliceEndpoint:
+    """As ``content.comparable``, without hints: these are another writer's."""
+    endpoint = comparable(endpoint)
+    return endpoint if endpoint.hints is None else msgspec.structs.replace(endpoint, hints=None)
 
 
 def group_key(observed: EndpointSlice) -> GroupKey:

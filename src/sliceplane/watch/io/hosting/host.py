@@ -23,6 +23,7 @@ from sliceplane.watch.controller.events import RecorderStatus
 from sliceplane.watch.io.base import Client
 from sliceplane.watch.io.events import EventRecorder
 from sliceplane.watch.io.hosting.informers import InformerStatus, SharedInformers
+from sliceplane.watch.io.hosting.life import HostMeans
 from sliceplane.watch.io.hosting.runner import ControllerRunner, ControllerStatus, Factory
 from sliceplane.watch.io.reflect import loop_clock
 from sliceplane.watch.recorder.recorder import Recorder
@@ -42,7 +43,7 @@ class ControllerEntry(msgspec.Struct, frozen=True):
 
 
 class HostStatus(msgspec.Struct, frozen=True):
-    """What health and metrics need, read at one moment."""
+    """The state that health pages and metrics show, read at one moment."""
 
     informers: tuple[InformerStatus, ...]
     controllers: tuple[ControllerStatus, ...]
@@ -56,7 +57,7 @@ class HostStatus(msgspec.Struct, frozen=True):
 
     @property
     def staleness_s(self) -> float:
-        """Of the informer that is worst off."""
+        """The staleness of the worst informer."""
         return max((informer.staleness_s for informer in self.informers), default=0.0)
 
 
@@ -79,14 +80,18 @@ class ControllerHost:
         check: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
-        self._client = client
-        self._flight_recorder = recorder
         self._clock = clock or loop_clock(time.time())
-        self._check = check
         self._informers = SharedInformers(
             client, clock=self._clock, rng=rng.fork(), recorder=recorder
         )
         self._recorder = EventRecorder(client, clock=self._clock, instance=instance)
+        self._means = HostMeans(
+            client=client,
+            note=self._recorder.record,
+            clock=self._clock,
+            check=check,
+            recorder=recorder,
+        )
         self._runners: list[ControllerRunner] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -95,17 +100,7 @@ class ControllerHost:
         fault.
         """
         assert not self._tasks, "controllers are added before start"
-        runner = ControllerRunner(
-            factory,
-            self._informers,
-            self._client,
-            self._recorder.record,
-            clock=self._clock,
-            max_in_flight=max_in_flight,
-            check=self._check,
-            recorder=self._flight_recorder,
-        )
-        self._runners.append(runner)
+        self._runners.append(ControllerRunner(factory, self._informers, self._means, max_in_flight))
 
     def start(self) -> None:
         assert not self._tasks, "started twice"
@@ -117,7 +112,7 @@ class ControllerHost:
             task.add_done_callback(_complain)
 
     def wake(self) -> None:
-        """Cores were told something that no informer tells: they are asked for work at once."""
+        """Asks all cores for work at once, after an input that no informer delivers."""
         for runner in self._runners:
             runner.wake()
 

@@ -79,7 +79,7 @@ class SharedInformers:
         return informer
 
     def _decoder(self, resource: Resource) -> Callable[[bytes], Object] | None:
-        """With a recorder, one that shows it the bodies."""
+        """Returns a decoder that shows bodies to the recorder, if there is one."""
         recorder = self._recorder
         if recorder is None:
             return None

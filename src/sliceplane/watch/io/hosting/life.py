@@ -30,6 +30,7 @@ from sliceplane.watch.controller.loop import ControllerLoop, JobRun
 from sliceplane.watch.io.base import Client, Unreachable, no_answer, send
 from sliceplane.watch.io.reflect import RunningInformer
 from sliceplane.watch.recorder.entries import quantized
+from sliceplane.watch.recorder.recorder import Recorder
 
 #: after so many changes the core is asked for work and other tasks get their turn
 INBOX_PER_TURN: Final = 512
@@ -48,7 +49,7 @@ _Letter = Change[Object] | Mark | Done | _News
 
 @dataclass(slots=True)
 class ControllerTally:
-    """What a controller did in all its lives; for metrics.  It only grows."""
+    """Counts of a controller over all its lives; for metrics. It only grows."""
 
     changes: int = 0
     jobs: int = 0
@@ -57,26 +58,27 @@ class ControllerTally:
     restarts: int = 0
 
 
+@dataclass(slots=True, frozen=True, kw_only=True)
+class HostMeans:
+    """The parts of a host that all its controllers use."""
+
+    client: Client
+    note: Callable[[EventNote], None]
+    clock: Callable[[], float]
+    #: assert every invariant of a core after each batch
+    check: bool = False
+    recorder: Recorder | None = None
+
+
 class Life:
     """Created and run by a ``ControllerRunner``; ``close`` ends what is left of it."""
 
-    def __init__(
-        self,
-        loop: ControllerLoop,
-        client: Client,
-        note: Callable[[EventNote], None],
-        *,
-        clock: Callable[[], float],
-        tally: ControllerTally,
-        check: bool,
-    ) -> None:
+    def __init__(self, loop: ControllerLoop, means: HostMeans, tally: ControllerTally) -> None:
         self._loop = loop
         self._controller = loop.controller
-        self._client = client
-        self._note = note
-        self._clock = clock
+        self._means = means
+        self._clock = means.clock
         self._tally = tally
-        self._check = check
         self._inbox: deque[_Letter] = deque()
         #: completed by ``wake`` while ``run`` waits
         self._waiter: asyncio.Future[None] | None = None
@@ -106,11 +108,13 @@ class Life:
 
     @property
     def due(self) -> float | None:
-        """When the core may have work without a further event; ``None``: not before one."""
+        """The time at which the core may have work without a further event; ``None``: not before
+        one.
+        """
         return self._loop.deadline
 
     async def run(self, informers: list[RunningInformer[Object]]) -> None:
-        """Until cancelled, or until the core raises."""
+        """Runs until cancelled, or until the core raises."""
         self._informers = informers
         self._unsynced = len(informers)
         if not informers:
@@ -123,7 +127,7 @@ class Life:
             for _ in range(min(len(self._inbox), INBOX_PER_TURN)):
                 self._read(self._inbox.popleft())
             self._take_work()
-            if self._check:
+            if self._means.check:
                 self._controller.check()
             if self._inbox:
                 await asyncio.sleep(0)  # with nothing to read, what comes next is a wait
@@ -203,7 +207,7 @@ class Life:
     def _take_work(self) -> None:
         work = self._loop.take_work(quantized(self._clock()))
         for note in work.notes:
-            self._note(note)
+            self._means.note(note)
         if work.relist:
             for informer, watched in zip(
                 self._informers, self._controller.info.watches, strict=True
@@ -217,7 +221,7 @@ class Life:
             task.add_done_callback(self._jobs.discard)
 
     async def _perform(self, job: Job) -> None:
-        done = await perform(self._client, job)
+        done = await perform(self._means.client, job)
         self._tally.writes += len(done.results)
         if done.error is not None:
             self._tell_failure(job, len(done.results), done.error)

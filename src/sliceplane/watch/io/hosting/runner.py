@@ -16,13 +16,11 @@ import msgspec
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.metrics import Family
-from sliceplane.watch.controller.base import Controller, ControllerInfo, EventNote
+from sliceplane.watch.controller.base import Controller, ControllerInfo
 from sliceplane.watch.controller.loop import ControllerLoop
-from sliceplane.watch.io.base import Client
 from sliceplane.watch.io.hosting.informers import SharedInformers
-from sliceplane.watch.io.hosting.life import ControllerTally, Life
+from sliceplane.watch.io.hosting.life import ControllerTally, HostMeans, Life
 from sliceplane.watch.recorder.entries import quantized
-from sliceplane.watch.recorder.recorder import Recorder
 
 Factory = Callable[[], Controller]
 
@@ -58,26 +56,14 @@ class ControllerRunner:
     """Owned by one host, which runs it as one task."""
 
     def __init__(
-        self,
-        factory: Factory,
-        informers: SharedInformers,
-        client: Client,
-        note: Callable[[EventNote], None],
-        *,
-        clock: Callable[[], float],
-        max_in_flight: int,
-        check: bool,
-        recorder: Recorder | None = None,
+        self, factory: Factory, informers: SharedInformers, means: HostMeans, max_in_flight: int
     ) -> None:
         assert max_in_flight > 0, f"max_in_flight {max_in_flight} must be positive"
         self._factory = factory
         self._informers = informers
-        self._client = client
-        self._note = note
-        self._clock = clock
+        self._means = means
+        self._clock = means.clock
         self._max_in_flight = max_in_flight
-        self._check = check
-        self._recorder = recorder
         # The first instance tells the name; a factory that fails now is the caller's error, not a
         # fault to survive.
         self._first: Controller | None = factory()
@@ -109,7 +95,7 @@ class ControllerRunner:
         return self._life.samples() if self._life is not None else ()
 
     async def run(self) -> None:
-        """Until cancelled; never ends otherwise."""
+        """Runs until cancelled; never ends otherwise."""
         faults = 0
         while True:
             began = self._clock()
@@ -138,16 +124,9 @@ class ControllerRunner:
             controller,
             quantized(self._clock()),
             max_in_flight=self._max_in_flight,
-            recorder=self._recorder,
+            recorder=self._means.recorder,
         )
-        life = self._life = Life(
-            loop,
-            self._client,
-            self._note,
-            clock=self._clock,
-            tally=self._tally,
-            check=self._check,
-        )
+        life = self._life = Life(loop, self._means, self._tally)
         fault = ""
         try:
             await life.run([self._informers.get(watched) for watched in self.info.watches])

@@ -1,5 +1,5 @@
-"""Ingress: which Service answers HTTP requests from outside, by host and path. An ingress
-controller acts on it.
+"""Ingress: routes HTTP requests from outside to Services, by host and path. IngressClass: the
+controller that acts on it.
 
 The rules of hosts, paths, back ends and certificates are those of
 ``pkg/apis/networking/validation/validation.go``.
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from sliceplane.api.errors import FieldErrors, invalid_value, required, while_few
+from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import IngressClasses, Ingresses
 from sliceplane.kit.names import (
@@ -26,6 +26,8 @@ from sliceplane.server.documents.table.columns import (
     NONE,
     Column,
     Printer,
+    class_column,
+    mapping,
     member,
     objects,
     text,
@@ -54,10 +56,8 @@ _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _WILDCARD: Final = rf"\*\.{_LABEL}(\.{_LABEL})*"
 _NOT_A_WILDCARD: Final = (
     "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which "
-    "must consist of "
-    "lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. "
-    "'*.example.com', "
-    f"regex used for validation is '{_WILDCARD}')"
+    "must consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric "
+    f"character (e.g. '*.example.com', regex used for validation is '{_WILDCARD}')"
 )
 
 
@@ -271,6 +271,75 @@ INGRESS: Final = kind.Kind(
                 "Ports on which requests are taken.",
                 lambda ingress: "80, 443" if member(ingress, "spec", "tls") else "80",
             ),
+            AGE,
+        )
+    ),
+)
+
+
+_CONTROLLER_MAX: Final = 250
+_CONTROLLER_PATH: Final = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"
+_SCOPES: Final = ("Cluster", "Namespace")
+
+
+def _controller(path: str, value: str) -> FieldErrors:
+    host, _, rest = value.partition("/")
+    if not host or not rest:
+        return [
+            invalid_value(path, value, 'must be a domain-prefixed path (such as "acme.io/foo")')
+        ]
+    errors = of_form(path, host, check_dns_subdomain)
+    if not re.fullmatch(_CONTROLLER_PATH, rest):
+        errors.append(
+            invalid_value(
+                path, rest, f"Invalid path (regex used for validation is '{_CONTROLLER_PATH}')"
+            )
+        )
+    return errors
+
+
+def _parameters(path: str, parameters: Document) -> FieldErrors:
+    errors = check_reference(path, parameters)
+    scope: str = parameters["scope"]
+    namespace: str | None = parameters.get("namespace")
+    if scope not in _SCOPES:
+        errors += among(f"{path}.scope", scope, _SCOPES)
+    elif scope == "Namespace" and namespace is None:
+        errors.append(required(f"{path}.namespace", "`parameters.scope` is set to 'Namespace'"))
+    elif scope == "Namespace" and namespace is not None:
+        errors += of_form(f"{path}.namespace", namespace, check_dns_label)
+    elif namespace is not None:
+        errors.append(
+            forbidden_field(f"{path}.namespace", "`parameters.scope` is set to 'Cluster'")
+        )
+    return errors
+
+
+def _shown_parameters(ingress_class: Document) -> str:
+    parameters = mapping(ingress_class, "spec", "parameters")
+    group = text(parameters, "apiGroup")
+    kind = f"{text(parameters, 'kind')}.{group}" if group else text(parameters, "kind")
+    return f"{kind}/{text(parameters, 'name')}" if parameters else NONE
+
+
+INGRESS_CLASS: Final = kind.Kind(
+    resource=IngressClasses,
+    defaults=Defaults({"+spec": {"parameters": {"scope": "Cluster"}}}),
+    rules=Rules(
+        Field(
+            "spec.controller",
+            required=True,
+            bytes_max=_CONTROLLER_MAX,
+            immutable=True,
+            rows=_controller,
+        ),
+        Field("spec.parameters", rows=_parameters),
+    ),
+    columns=Printer(
+        (
+            class_column(DEFAULT_CLASS_MARK),
+            Column("Controller", "Which ingress controller is meant.", "spec.controller"),
+            Column("Parameters", "An object with further settings.", _shown_parameters),
             AGE,
         )
     ),

@@ -66,7 +66,7 @@ def _validate_service_cidr_update(new: Document, old: Document) -> FieldErrors:
 
 
 def _cidr(cidr: str) -> tuple[str, int]:
-    """Why *cidr* is not a range as it must be written ("" if it is), and its IP version."""
+    """Returns why *cidr* is not spelled as a range must be ("" if it is), and its IP version."""
     try:
         network = ipaddress.ip_network(cidr, strict=False)
     except ValueError:

@@ -338,7 +338,7 @@ def _comparable(spec: Document, member: str) -> Any:
 
 
 def _grace_s(pod: Document, asked: int | None) -> int:
-    """What was asked for, else the Pod's own; nothing if no kubelet has to stop it."""
+    """Returns the requested grace, else the Pod's own; 0 if no kubelet has to stop it."""
     spec = pod.get("spec", {})
     status = pod.get("status", {})
     if not spec.get("nodeName") or status.get("phase") in pod_quota.DONE:

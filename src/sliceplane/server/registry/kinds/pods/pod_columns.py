@@ -42,7 +42,7 @@ _COLUMNS: Final = (
 
 @dataclass(slots=True)
 class _Tally:
-    """What was seen while walking over the containers."""
+    """Counts of a walk over the containers."""
 
     reason: str
     ready: int = 0

@@ -73,7 +73,9 @@ def _cut_resize(spec: Document) -> Document:
 
 
 def _merge_resize(wanted: Document, before: Document) -> Document:
-    """Where containers are others, the wanted ones as they are, for validation to complain of."""
+    """Keeps the requested containers as they are where they are other containers, for validation to
+    refuse.
+    """
     merged = dict(before)
     for member in _RESIZED:
         old, new = before.get(member, []), wanted.get(member, [])

@@ -1,5 +1,5 @@
-"""What a Pod costs under a ResourceQuota, which scopes it is in, and what a quota makes its author
-say (kubernetes.io, Resource Quotas; ``pkg/quota/v1/evaluator/core/pods.go``).
+"""The cost of a Pod under a ResourceQuota, the scopes that it is in, and what a quota requires its
+author to specify (kubernetes.io, Resource Quotas; ``pkg/quota/v1/evaluator/core/pods.go``).
 
 A Pod that is done costs nothing but ``count/pods``. As upstream: a quota of cpu or memory refuses
 Pods that do not say how much they ask for; one of any other amount counts what is said.
@@ -23,8 +23,7 @@ from sliceplane.api.core import (
 from sliceplane.api.meta import Object
 from sliceplane.api.quantity import amount, exact
 from sliceplane.api.scheme import Pods
-from sliceplane.server.registry import pod_amounts
-from sliceplane.server.registry.pod_amounts import Written
+from sliceplane.server.registry.validation.resources import Amounts, total_amounts
 
 DONE: Final = ("Failed", "Succeeded")
 BEST_EFFORT: Final = "BestEffort"
@@ -87,8 +86,8 @@ def _crosses(affinity: PodAffinity) -> bool:
 
 
 def is_in_scopes(quota: ResourceQuotaSpec, pod: PodTraits | None) -> bool:
-    """Whether all scopes of *quota* hold what has these traits; ``None``: no Pod, which is in no
-    scope.
+    """Returns True if all scopes of *quota* hold an object with these traits; ``None``: no Pod,
+    which is in no scope.
     """
     selectors = () if quota.scope_selector is None else quota.scope_selector.match_expressions or ()
     exist = (
@@ -119,7 +118,7 @@ def _holds(scope: ScopedResourceSelectorRequirement, pod: PodTraits) -> bool:
 
 
 def qos_class(spec: PodSpec) -> str:
-    """Who is evicted first: BestEffort asks for no cpu and memory, Guaranteed has limits equal to
+    """Returns the QoS class: BestEffort asks for no cpu and memory, Guaranteed has limits equal to
     its requests.
     """
     containers = [*(spec.init_containers or ()), *(spec.containers or ())]
@@ -146,8 +145,8 @@ def _asks(resources: ResourceRequirements) -> bool:
 
 
 def counts(name: str) -> bool:
-    """Whether a quota's *name* is counted of Pods, though it is none of ``NAMES``: huge pages,
-    extended resources.
+    """Returns True if a quota's *name* is counted of Pods, though it is none of ``NAMES``: huge
+    pages, extended resources.
     """
     return name.startswith((HUGE_PAGES, REQUESTS + HUGE_PAGES)) or (
         name.startswith(REQUESTS) and _is_extended(name.removeprefix(REQUESTS))
@@ -177,7 +176,9 @@ def usage(pod: Object) -> dict[str, Fraction | int]:
 
 
 def _asked(spec: PodSpec, member: str) -> dict[str, Fraction]:
-    """What is said of the Pod as a whole counts before what its containers say (KEP-2837)."""
+    """Sums up requests or limits: those of the Pod as a whole count before those of its containers
+    (KEP-2837).
+    """
     if spec.resources == _NOTHING and all(
         container.resources == _NOTHING
         for container in (*(spec.containers or ()), *(spec.init_containers or ()))
@@ -188,14 +189,14 @@ def _asked(spec: PodSpec, member: str) -> dict[str, Fraction]:
         (_said(container, member), container.restart_policy == "Always")
         for container in spec.init_containers or ()
     ]
-    whole: Written = getattr(spec.resources, member) or {}
-    return {**pod_amounts.total(containers, init), **{name: exact(whole[name]) for name in whole}}
+    whole: Amounts = getattr(spec.resources, member) or {}
+    return {**total_amounts(containers, init), **{name: exact(whole[name]) for name in whole}}
 
 
 _NOTHING: Final = ResourceRequirements()
 
 
-def _said(container: Container, member: str) -> Written:
+def _said(container: Container, member: str) -> Amounts:
     return getattr(container.resources, member) or {}
 
 
@@ -207,7 +208,7 @@ def _request_names(name: str) -> tuple[str, ...]:
 
 
 def missing(pod: Object, counted: Collection[str]) -> str:
-    """What *pod* must say since a quota counts these names; "" if it says all."""
+    """Returns what *pod* must specify since a quota counts it; "" if nothing is missing."""
     assert isinstance(pod, Pod)
     silent: dict[str, set[str]] = {}
     whole = _names_said(pod.spec.resources)

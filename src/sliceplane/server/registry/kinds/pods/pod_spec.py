@@ -1,4 +1,4 @@
-"""What Pods and the templates of workloads share: defaults, and the rules of a spec."""
+"""Specs of Pods and of the templates of workloads: defaults and rules."""
 
 from __future__ import annotations
 

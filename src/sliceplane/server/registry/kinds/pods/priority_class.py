@@ -1,5 +1,6 @@
-"""PriorityClass: a name for how important Pods are.  One of them may be that of Pods that name
-none.
+"""PriorityClass and RuntimeClass: names for how important Pods are, and for how their containers run.
+
+One PriorityClass may be that of Pods that name none.
 """
 
 from __future__ import annotations
@@ -8,11 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from sliceplane.api.errors import FieldErrors, forbidden_field
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import PriorityClasses
+from sliceplane.api.scheme import PriorityClasses, RuntimeClasses
+from sliceplane.kit.names import check_dns_label
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, flag_at, number_at
 from sliceplane.server.registry.documents import document_of, refused
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.validation.rules import Defaults, Field, Rules
+from sliceplane.server.registry.metadata import in_go, validate_labels
+from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, each, only_once
+from sliceplane.server.registry.validation.scheduling import check_tolerations
 from sliceplane.server.store.mvcc import Store
 
 if TYPE_CHECKING:
@@ -64,8 +68,8 @@ def _changes(new: Document, old: Document) -> FieldErrors:
 
 
 def default_class(store: Store) -> Document | None:
-    """That of Pods which name none; of several, which only an older server let in, the least
-    important.
+    """Returns the class of Pods that name none; of several, which only an older server let in, the
+    least important.
     """
     classes = map(document_of, store.iter_latest(PriorityClasses.storage_key))
     return min(
@@ -119,5 +123,32 @@ PRIORITY_CLASS: Final = kind.Kind(
                 "preemptionPolicy",
             ),
         )
+    ),
+)
+
+
+_IDENTITY: Final = ("key", "operator", "value", "effect")
+
+
+def _tolerations(path: str, tolerations: list[Document]) -> FieldErrors:
+    seen: set[tuple[str, ...]] = set()
+
+    def once(where: str, toleration: Document) -> FieldErrors:
+        identity = tuple(toleration.get(member, "") for member in _IDENTITY)
+        shown = in_go(toleration, *_IDENTITY, "tolerationSeconds", **dict.fromkeys(_IDENTITY, ""))
+        return only_once(where, identity, seen, shown)
+
+    return check_tolerations(path, tolerations) + each(path, tolerations, once)
+
+
+RUNTIME_CLASS: Final = kind.Kind(
+    resource=RuntimeClasses,
+    rules=Rules(
+        Field("handler", required=True, form=check_dns_label, immutable=True),
+        Field("scheduling?.nodeSelector", rows=lambda path, labels: validate_labels(labels, path)),
+        Field("scheduling?.tolerations", whole=_tolerations),
+    ),
+    columns=Printer(
+        (NAME, Column("Handler", "What the container runtime calls it.", "handler"), AGE)
     ),
 )

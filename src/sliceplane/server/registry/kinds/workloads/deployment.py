@@ -8,9 +8,10 @@ from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, n
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Deployments
 from sliceplane.server.documents import fields
-from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, number, number_at
+from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, number_at
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.workloads.workload import (
+    READY_COLUMN,
     SCALED_WORKLOAD,
     TEMPLATE_COLUMNS,
     check_at_most_100_percent,
@@ -84,12 +85,6 @@ def _strategy(strategy: Document) -> FieldErrors:
     return errors + check_at_most_100_percent(f"{path}.maxUnavailable", unavailable)
 
 
-def _ready(deployment: Document) -> str:
-    return (
-        f"{number(deployment, 'status', 'readyReplicas')}/{number(deployment, 'spec', 'replicas')}"
-    )
-
-
 DEPLOYMENT: Final = kind.Kind(
     resource=Deployments,
     defaults=_default,
@@ -105,7 +100,7 @@ DEPLOYMENT: Final = kind.Kind(
     columns=Printer(
         (
             NAME,
-            Column("Ready", "Pods that are ready, of those that are wanted.", _ready),
+            READY_COLUMN,
             Column(
                 "Up-to-date",
                 "Pods made from the newest template.",

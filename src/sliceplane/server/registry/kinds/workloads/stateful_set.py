@@ -6,28 +6,26 @@ import copy
 from collections.abc import Iterable
 from typing import Final
 
-from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, required
+from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import StatefulSets
 from sliceplane.kit.names import check_dns_label
-from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, number
+from sliceplane.server.documents.table.columns import AGE, NAME, Printer
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.pods.pod_spec import default_claim, validate_template
 from sliceplane.server.registry.kinds.workloads.workload import (
+    READY_COLUMN,
     SCALED_WORKLOAD,
     TEMPLATE_COLUMNS,
     check_at_most_100_percent,
     check_int_or_percent,
-    check_not_empty,
     check_runs_for_ever,
+    check_selector,
     check_status_counts,
     default_template,
     int_or_percent,
-    is_selector,
-    labels_fit,
-    shown_selector,
 )
-from sliceplane.server.registry.metadata import check_label_selector, in_go, validate_maps
+from sliceplane.server.registry.metadata import in_go, validate_maps
 from sliceplane.server.registry.validation.annotations import check_pod_annotations
 from sliceplane.server.registry.validation.claims import check_claim_spec
 from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, fill, not_negative
@@ -49,9 +47,8 @@ _POLICY: Final = "must be 'OrderedReady' or 'Parallel'"
 _MAX: Final = "maxUnavailable"
 _IMMUTABLE: Final = (
     "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', "
-    "'updateStrategy', "
-    "'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are "
-    "forbidden"
+    "'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and "
+    "'minReadySeconds' are forbidden"
 )
 _KEEPS_ALL: Final = (
     "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 "
@@ -143,19 +140,11 @@ def _validate(document: Document, old: Document | None = None) -> FieldErrors:
 def _selector(spec: Document, old: Document | None) -> FieldErrors:
     """The selector and the template."""
     path = "spec.template"
-    selector = spec.get("selector")
-    errors = (
-        [required("spec.selector")]
-        if selector is None
-        else check_label_selector("spec.selector", selector)
-    )
-    if selector is not None:
-        errors += check_not_empty(selector, "statefulset")
-        if not is_selector(selector):
-            return [*errors, invalid_value("spec.selector", shown_selector(selector), "")]
+    errors, is_known = check_selector(spec, "statefulset", "")
+    if not is_known:
+        return errors
     template = spec["template"]
     head: Document = template["metadata"]
-    errors += labels_fit(selector, template)
     claims = spec.get("volumeClaimTemplates", [])
     if (
         old is None
@@ -241,10 +230,6 @@ def _validate_status(new: Document, _old: Document) -> FieldErrors:
     return check_status_counts(new, counts, _COUNTS[1:], ready="status.readyReplicas")
 
 
-def _ready(stateful_set: Document) -> str:
-    return f"{number(stateful_set, 'status', 'readyReplicas')}/{number(stateful_set, 'spec', 'replicas')}"
-
-
 STATEFUL_SET: Final = kind.Kind(
     resource=StatefulSets,
     defaults=_default,
@@ -261,7 +246,7 @@ STATEFUL_SET: Final = kind.Kind(
     columns=Printer(
         (
             NAME,
-            Column("Ready", "Pods that are ready, of those that are wanted.", _ready),
+            READY_COLUMN,
             AGE,
             *TEMPLATE_COLUMNS[:2],
         )

@@ -1,5 +1,5 @@
-"""What kinds with a pod template share: counts, a selector that fits the template and stays, wide
-columns.
+"""Rules and columns of kinds with a pod template: counts, and a selector that fits the template and
+stays.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from sliceplane.server.documents.table.columns import (
     NONE,
     Column,
     mapping,
+    number,
     number_at,
     objects,
     text,
@@ -31,8 +32,7 @@ from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, among, not
 _PERCENT = re.compile("[0-9]+%")
 _PERCENT_SHAPE = (
     "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or "
-    "'93%', regex used for "
-    "validation is '[0-9]+%')"
+    "'93%', regex used for validation is '[0-9]+%')"
 )
 #: further digits do not change whether a percentage is too large
 _DIGITS_MAX = 10
@@ -78,21 +78,29 @@ def check_same_selector(new: Document, old: Document) -> FieldErrors:
     return [invalid_value("spec.selector", shown_selector(selector), IMMUTABLE)]
 
 
-def check_selector_and_template(spec: Document, old: Document | None = None) -> FieldErrors:
-    """*old*: the spec that is updated."""
+def check_selector(spec: Document, kind: str, detail: str) -> tuple[FieldErrors, bool]:
+    """Checks the selector alone and against the template's labels. Returns False beside the
+    complaints if it does not parse, which *detail* says: nothing else counts then.
+    """
     selector = spec.get("selector")
     if selector is None:
         errors = [required("spec.selector")]
     else:
-        errors = check_label_selector("spec.selector", selector)
-        # As upstream: the same sentence for ReplicaSets.
-        errors += check_not_empty(selector, "deployment")
+        errors = check_label_selector("spec.selector", selector) + check_not_empty(selector, kind)
         if not is_selector(selector):
             return [
                 *errors,
-                invalid_value("spec.selector", shown_selector(selector), "invalid label selector"),
-            ]
-    errors += labels_fit(selector, spec["template"])
+                invalid_value("spec.selector", shown_selector(selector), detail),
+            ], False
+    return errors + labels_fit(selector, spec["template"]), True
+
+
+def check_selector_and_template(spec: Document, old: Document | None = None) -> FieldErrors:
+    """*old*: the spec that is updated."""
+    # As upstream: the same sentence for ReplicaSets.
+    errors, is_known = check_selector(spec, "deployment", "invalid label selector")
+    if not is_known:
+        return errors
     return errors + check_template(
         "spec.template", spec["template"], "ReplicaSet", (old or {}).get("template")
     )
@@ -238,6 +246,14 @@ TEMPLATE_COLUMNS: Final = (
     Column("Images", "Images of the template's containers.", _of_containers("image"), priority=1),
     SELECTOR_COLUMN,
 )
+
+
+def _ready(workload: Document) -> str:
+    ready = number(workload, "status", "readyReplicas")
+    return f"{ready}/{number(workload, 'spec', 'replicas')}"
+
+
+READY_COLUMN: Final = Column("Ready", "Pods that are ready, of those that are wanted.", _ready)
 #: of what keeps a number of Pods
 REPLICAS_COLUMNS: Final = (
     NAME,

@@ -1,4 +1,4 @@
-"""What is in a terminating namespace, and what its conditions say of that.
+"""The content of a terminating namespace, and its conditions.
 
 While there are Pods, nothing else is deleted and the conditions speak of them alone (KEP-5080,
 Ordered Namespace Deletion): what they need until their end, a NetworkPolicy say, stays until then.
@@ -7,27 +7,62 @@ Ordered Namespace Deletion): what they need until their end, a NetworkPolicy say
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from sliceplane.api.core import Namespace, Pod
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Pods, Resource
 
-CONDITIONS: Final = (
-    "NamespaceDeletionDiscoveryFailure",
-    "NamespaceDeletionGroupVersionParsingFailure",
-    "NamespaceDeletionContentFailure",
-    "NamespaceContentRemaining",
-    "NamespaceFinalizersRemaining",
+
+class _ConditionRow(NamedTuple):
+    """Reason and message of a condition that is False, and the reason of one that is True."""
+
+    type: str
+    reason: str
+    message: str
+    true_reason: str = ""
+
+
+_CONTENT: Final = "NamespaceDeletionContentFailure"
+_REMAINING: Final = "NamespaceContentRemaining"
+_FINALIZERS: Final = "NamespaceFinalizersRemaining"
+#: in their order
+_ROWS: Final = (
+    _ConditionRow(
+        "NamespaceDeletionDiscoveryFailure",
+        "ResourcesDiscovered",
+        "All resources successfully discovered",
+    ),
+    _ConditionRow(
+        "NamespaceDeletionGroupVersionParsingFailure",
+        "ParsedGroupVersions",
+        "All legacy kube types successfully parsed",
+    ),
+    _ConditionRow(
+        _CONTENT,
+        "ContentDeleted",
+        "All content successfully deleted, may be waiting on finalization",
+        "ContentDeletionFailed",
+    ),
+    _ConditionRow(
+        _REMAINING, "ContentRemoved", "All content successfully removed", "SomeResourcesRemain"
+    ),
+    _ConditionRow(
+        _FINALIZERS,
+        "ContentHasNoFinalizers",
+        "All content-preserving finalizers finished",
+        "SomeFinalizersRemain",
+    ),
 )
+CONDITIONS: Final = tuple(row.type for row in _ROWS)
 #: different errors that the condition repeats
 FAILURES_MAX: Final = 10
 
 
 @dataclass(slots=True)
 class NamespaceContent:
-    """What the caches show of one namespace.  Following a change costs the same however much there
-    is.
+    """The objects of one namespace in the caches. Following a change costs the same however much
+    there is.
     """
 
     #: resource key -> name -> object
@@ -80,7 +115,7 @@ class NamespaceContent:
         return frozenset((Pods.key,)) if Pods.key in self.objects else None
 
     def patience_s(self) -> int | None:
-        """How long after the namespace's own end its Pods may still be there; ``None``: finalizers
+        """Returns how long after the namespace's own end its Pods may remain; ``None``: finalizers
         hold some.
         """
         return None if self.finalizers.get(Pods.key) else max(self.graces, default=0)
@@ -178,53 +213,15 @@ def conditions(
             f"unexpected items still remain in namespace: {stuck} for gvr: /v1, Resource=pods"
         )
     failures = ", ".join(sorted(set(failed))[:FAILURES_MAX])
+    problems = {
+        _CONTENT: failures
+        and f"Failed to delete all resource types, {len(failed)} remaining: {failures}",
+        _REMAINING: remaining and f"Some resources are remaining: {remaining}",
+        _FINALIZERS: held and f"Some content in the namespace has finalizers remaining: {held}",
+    }
     return [
-        _condition(
-            "NamespaceDeletionDiscoveryFailure",
-            "ResourcesDiscovered",
-            "All resources successfully discovered",
-        ),
-        _condition(
-            "NamespaceDeletionGroupVersionParsingFailure",
-            "ParsedGroupVersions",
-            "All legacy kube types successfully parsed",
-        ),
-        _condition(
-            "NamespaceDeletionContentFailure",
-            "ContentDeleted",
-            "All content successfully deleted, may be waiting on finalization",
-        )
-        if not failures
-        else _condition(
-            "NamespaceDeletionContentFailure",
-            "ContentDeletionFailed",
-            f"Failed to delete all resource types, {len(failed)} remaining: {failures}",
-            "True",
-        ),
-        _condition(
-            "NamespaceContentRemaining", "ContentRemoved", "All content successfully removed"
-        )
-        if not remaining
-        else _condition(
-            "NamespaceContentRemaining",
-            "SomeResourcesRemain",
-            f"Some resources are remaining: {remaining}",
-            "True",
-        ),
-        _condition(
-            "NamespaceFinalizersRemaining",
-            "ContentHasNoFinalizers",
-            "All content-preserving finalizers finished",
-        )
-        if not held
-        else _condition(
-            "NamespaceFinalizersRemaining",
-            "SomeFinalizersRemain",
-            f"Some content in the namespace has finalizers remaining: {held}",
-            "True",
-        ),
+        {"type": row.type, "status": "True", "reason": row.true_reason, "message": problem}
+        if (problem := problems.get(row.type))
+        else {"type": row.type, "status": "False", "reason": row.reason, "message": row.message}
+        for row in _ROWS
     ]
-
-
-def _condition(kind: str, reason: str, message: str, status: str = "False") -> dict[str, str]:
-    return {"type": kind, "status": status, "reason": reason, "message": message}

@@ -164,7 +164,7 @@ class ResourceQuotaController(KeyedController):
     def _used(
         self, key: str, quota: ResourceQuota, now: float
     ) -> tuple[dict[str, str | int], float | None]:
-        """What ``status.used`` should say, and when to look again at what is not lowered yet."""
+        """Returns the correct ``status.used``, and when to check again what is not lowered yet."""
         by_traits = self._counts.get(quota.metadata.namespace, {})
         counts = [
             counts for traits, counts in by_traits.items() if is_in_scopes(quota.spec, traits)
@@ -185,7 +185,9 @@ class ResourceQuotaController(KeyedController):
         return used, min(waits, default=None)
 
     def _ahead_until(self, key: str, name: str, now: float) -> float | None:
-        """When waiting for the object of a charge ends; ``None``: there is nothing to wait for."""
+        """Returns when waiting for the object of a charge ends; ``None``: there is nothing to wait
+        for.
+        """
         charges = self._charged.get(key, {})
         if name not in charges:
             return None

@@ -16,7 +16,7 @@ from sliceplane.api.apps import Deployment, ReplicaSet
 from sliceplane.api.codec import encode
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import Deployments, ReplicaSets
-from sliceplane.emulation.rollout import Counts, limits
+from sliceplane.emulation.deployments.rollout import Counts, limits
 from sliceplane.emulation.templates import owner_reference, with_hash_label
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.watch.controller.base import Write, deletion, object_patch
@@ -128,7 +128,7 @@ def _copied(deployment: Deployment) -> dict[str, str]:
 
 
 def forget_history(deployment: Deployment, older: list[ReplicaSet]) -> tuple[Step, ...]:
-    """Of the sets beyond the limit, those of the lowest revisions go, if they are idle."""
+    """Deletes idle sets beyond the limit, those of the lowest revisions first."""
     limit = deployment.spec.revision_history_limit
     if limit is None or limit == _INT32_MAX:
         return ()

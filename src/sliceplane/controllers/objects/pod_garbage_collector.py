@@ -3,9 +3,12 @@
 A Pod is deleted by force, after its phase became ``Failed`` if it had not ended, for one of four
 reasons:
 
-    orphaned         its Node does not exist (condition ``DisruptionTarget``, reason ``DeletionByPodGC``)
-    terminated       it has ended, and more than ``TERMINATED_PODS_MAX`` Pods have; evicted ones first, then the oldest
-    out-of-service   it terminates on a Node that is not Ready and has the taint ``node.kubernetes.io/out-of-service``
+    orphaned         its Node does not exist (condition ``DisruptionTarget``, reason
+                     ``DeletionByPodGC``)
+    terminated       it has ended, and more than ``TERMINATED_PODS_MAX`` Pods have; evicted ones
+                     first, then the oldest
+    out-of-service   it terminates on a Node that is not Ready and has the taint
+                     ``node.kubernetes.io/out-of-service``
     unscheduled      it terminates and never had a Node
 
 **A cache is never believed to the harm of a Pod.**  A Node that the cache does not show is in
@@ -51,7 +54,7 @@ _CONDITION: Final[Document] = {
 
 
 class _Deletion(NamedTuple):
-    """Why a Pod is deleted; ``uid`` tells it from a later Pod of its name."""
+    """The reason of a deletion; ``uid`` tells the Pod from a later one of its name."""
 
     uid: str
     reason: str

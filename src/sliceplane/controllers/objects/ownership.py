@@ -1,5 +1,4 @@
-"""Which object owns which: the graph of ownerReferences over every watched object, kept from
-informer changes.
+"""The graph of ownerReferences over every watched object, kept from informer changes.
 
 An edge is a reference's uid. What a reference says beside the uid (kind, namespace, name) may be
 wrong, so all that is learned about owners is filed under the whole ``OwnerClaim``: that no Service
@@ -87,12 +86,12 @@ class OwnedItem:
 
     @property
     def claim(self) -> OwnerClaim:
-        """What a right reference to it says."""
+        """Returns the content of a correct reference to it."""
         return OwnerClaim(self.resource.key, self.namespace, self.name, self.uid)
 
 
 class Owners(NamedTuple):
-    """An object's owners by what is known of them (see ``controllers.garbage_collector``)."""
+    """An object's owners by what is known of them (see ``controllers.objects.garbage_collector``)."""
 
     solid: list[OwnerReference]
     waiting: list[OwnerReference]

@@ -24,7 +24,12 @@ from sliceplane.api.codec import encode
 from sliceplane.api.core import Namespace, NamespaceSpec
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import RESOURCES, Namespaces, Pods, Resource
-from sliceplane.controllers.namespace_content import CONDITIONS, NamespaceContent, conditions, said
+from sliceplane.controllers.objects.namespace_content import (
+    CONDITIONS,
+    NamespaceContent,
+    conditions,
+    said,
+)
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.watch.cache import Change
@@ -277,9 +282,7 @@ class NamespaceController(KeyedController):
             self.enqueue(name, now)
 
     def _follow(self, done: Done) -> None:
-        """What was not done is not asked for; what failed is remembered with what the server
-        said.
-        """
+        """Queues again what was not done, and keeps the server's messages of what failed."""
         content = self._contents.get(done.job.key)
         for index, write in enumerate(done.job.writes):
             place = (write.resource.key, write.name)

@@ -15,11 +15,11 @@ import msgspec
 from sliceplane.api.apps import Deployment, ReplicaSet
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Deployments
+from sliceplane.emulation.deployments.revisions import REVISION
+from sliceplane.emulation.deployments.rollout import limits
+from sliceplane.emulation.deployments.strategy import Rollout
 from sliceplane.emulation.owner import status_write
 from sliceplane.emulation.replicaset import REPLICA_FAILURE, replica_failure
-from sliceplane.emulation.revisions import REVISION
-from sliceplane.emulation.rollout import limits
-from sliceplane.emulation.strategy import Rollout
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.watch.controller.base import Write, object_patch
 
@@ -122,8 +122,8 @@ def _has_moved(deployment: Deployment, counts: dict[str, int]) -> bool:
 
 
 def _due_at(deployment: Deployment, conditions: _Conditions) -> float | None:
-    """When the deadline passes if nothing moves; ``None``: there is none, or nothing to wait
-    for.
+    """Returns when the deadline passes if nothing moves; ``None``: there is none, or nothing to
+    wait for.
     """
     progressing = conditions.held.get("Progressing")
     deadline_s = deployment.spec.progress_deadline_seconds
@@ -179,7 +179,7 @@ def _conditions(
 
 
 def _tell_failure(rollout: Rollout, conditions: _Conditions) -> None:
-    """What a set says of its Pods' refusal, the newest before the others."""
+    """Copies ReplicaFailure from the sets, the newest before the others."""
     ordered: list[ReplicaSet] = [*reversed(rollout.sets)]
     failure = next(
         (condition for item in ordered if (condition := replica_failure(item)) is not None), None

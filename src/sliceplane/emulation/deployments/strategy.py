@@ -1,14 +1,14 @@
-"""What a Deployment does next: one step of a rollout, or of scaling, from what its ReplicaSets are
-now.
+"""The next action for a Deployment: one step of a rollout, or of scaling, from the current state of
+its ReplicaSets.
 
 Four states, in this order of precedence (``mode``):
 
     deleted   nothing but the status
     paused    sets are resized for ``kubectl scale``, and the template is not rolled out
-    scaling   the wanted number of Pods has changed since the sets were resized: one active set follows, several keep
-              their proportions; the rollout goes on afterwards
-    rollout   by strategy: ``RollingUpdate`` moves within surge and unavailability, ``Recreate`` waits until the last
-              Pod of every old set is gone before there is a new one
+    scaling   the desired number of Pods has changed since the sets were resized: one active set
+              follows, several keep their proportions; the rollout goes on afterwards
+    rollout   by strategy: ``RollingUpdate`` moves within surge and unavailability, ``Recreate``
+              waits until the last Pod of every old set is gone before there is a new one
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from typing import Literal
 import msgspec
 
 from sliceplane.api.apps import Deployment, ReplicaSet
-from sliceplane.emulation.owner import Refusal
-from sliceplane.emulation.revisions import (
+from sliceplane.emulation.deployments.revisions import (
     DESIRED,
     Step,
     counts,
@@ -29,7 +28,13 @@ from sliceplane.emulation.revisions import (
     number_in,
     resize,
 )
-from sliceplane.emulation.rollout import limits, newest_size, older_sizes, proportional_sizes
+from sliceplane.emulation.deployments.rollout import (
+    limits,
+    newest_size,
+    older_sizes,
+    proportional_sizes,
+)
+from sliceplane.emulation.owner import Refusal
 
 Mode = Literal["deleted", "paused", "scaling", "rollout"]
 

@@ -39,7 +39,7 @@ from sliceplane.api.codec import decode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document, Object, OwnerReference
 from sliceplane.api.scheme import RESOURCES, Events, Resource
-from sliceplane.controllers.ownership import (
+from sliceplane.controllers.objects.ownership import (
     FOREGROUND,
     ORPHAN,
     OwnedItem,
@@ -51,7 +51,6 @@ from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import (
     ControllerInfo,
     Done,
-    EventNote,
     Job,
     Selection,
     Write,
@@ -79,7 +78,7 @@ DEFAULT_RESOURCES: Final = tuple(
 
 
 class _CollectorToken(NamedTuple):
-    """What a job was for.  ``version``: of the object then.  ``freed``: the dependents that it lets
+    """The purpose of a job. ``version``: of the object then. ``freed``: the dependents that it lets
     go.
     """
 
@@ -273,16 +272,13 @@ class GarbageCollector(QueueController):
                 f"[{owner.api_version}/{owner.kind}, namespace: {item.namespace}, name: "
                 f"{owner.name}, uid: {owner.uid}]"
             )
-            self.note(
-                EventNote(
-                    regarding=Object(metadata=item.meta),
-                    regarding_resource=item.resource,
-                    type="Warning",
-                    reason="OwnerRefInvalidNamespace",
-                    note=f'ownerRef {shown} does not exist in namespace "{item.namespace}"',
-                    component=NAME,
-                    action="CollectGarbage",
-                )
+            self.report(
+                item.resource,
+                Object(metadata=item.meta),
+                "Warning",
+                "OwnerRefInvalidNamespace",
+                f'ownerRef {shown} does not exist in namespace "{item.namespace}"',
+                action="CollectGarbage",
             )
 
     def check(self) -> None:
@@ -307,7 +303,7 @@ def _job(item: OwnedItem, write: Write) -> Job:
 
 
 def _understand(claim: OwnerClaim, done: Done) -> Literal["gone", "waits", "there"] | None:
-    """What the answer to a look-up of *claim* says; ``None``: nothing that one may rely on.
+    """Interprets the answer to a look-up of *claim*; ``None``: nothing that one may rely on.
 
     A 404 must name the object (one for an unknown path does not).
     """

@@ -56,7 +56,7 @@ def limits(strategy: DeploymentStrategy, replicas: int) -> tuple[int, int]:
 
 
 def newest_size(replicas: int, surge: int, newest: Counts | None, older: list[Counts]) -> int:
-    """How large the newest set may be now: grow into the surge, never past the wanted number."""
+    """Returns the size of the newest set: it grows into the surge, never past the desired number."""
     wanted = newest.wanted if newest is not None else 0
     if wanted >= replicas:
         return replicas
@@ -67,8 +67,8 @@ def newest_size(replicas: int, surge: int, newest: Counts | None, older: list[Co
 def older_sizes(
     replicas: int, unavailable: int, newest: Counts, older: list[Counts]
 ) -> dict[str, int]:
-    """What the older sets shrink to now, oldest first: Pods that are not available go first, then
-    as many available ones as the bound on unavailable Pods allows.
+    """Returns the sizes that the older sets shrink to, oldest first: unavailable Pods go first,
+    then as many available ones as the bound on unavailable Pods allows.
     """
     sizes = {one.name: one.wanted for one in older}
     minimum = replicas - unavailable
@@ -88,7 +88,8 @@ def older_sizes(
 
 
 def proportional_sizes(replicas: int, surge: int, oldest_first: list[Counts]) -> dict[str, int]:
-    """What the sets become when the wanted number of Pods has changed and several sets have some.
+    """Returns the sizes of the sets when the desired number of Pods has changed and several sets
+    have some.
 
     The largest set comes first and gets what rounding leaves over; of equals the newest grows and
     the oldest shrinks.
@@ -114,8 +115,8 @@ def proportional_sizes(replicas: int, surge: int, oldest_first: list[Counts]) ->
 
 
 def _share(one: Counts, replicas: int, largest: int) -> int:
-    """By how much the set changes to be the same part of *largest* as it was of ``one.largest``,
-    rounded half up.
+    """Returns the change that keeps the set the same part of *largest* as it was of
+    ``one.largest``, rounded half up.
     """
     if not replicas:
         return -one.wanted

@@ -18,10 +18,10 @@ from sliceplane.api.core import Pod
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import LabelSelector, Object
 from sliceplane.api.scheme import Deployments, Pods, ReplicaSets
-from sliceplane.emulation.deployment_status import CREATE_ERROR, creation_failure, status_patch
+from sliceplane.emulation.deployments.revisions import revision_of
+from sliceplane.emulation.deployments.status import CREATE_ERROR, creation_failure, status_patch
+from sliceplane.emulation.deployments.strategy import Rollout, next_steps
 from sliceplane.emulation.owner import OwnerController
-from sliceplane.emulation.revisions import revision_of
-from sliceplane.emulation.strategy import Rollout, next_steps
 from sliceplane.emulation.templates import Fingerprints, controller_uid, template_hash
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Done, Selection, Write

@@ -1,0 +1,1 @@
+"""Emulated Deployments: the ``controller``, its next step, arithmetic, documents and status."""

@@ -1,0 +1,144 @@
+"""The history of all commits of EndpointSlices, by which reports of node proxies are judged."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from sliceplane.api.codec import decode
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.scheme import EndpointSlices
+from sliceplane.consume.progress import (
+    Held,
+)
+from sliceplane.consume.selections import (
+    readings_of_slice,
+)
+from sliceplane.lab.sim.checks.steady import Broken
+from sliceplane.lab.sim.server import Server
+from sliceplane.server.store.types import EventType, StoreEvent
+from sliceplane.watch.digest import digest_of
+
+
+class _Commit(NamedTuple):
+    revision: int
+    before: EndpointSlice | None
+    after: EndpointSlice | None
+
+    def touches(self, reading: str) -> bool:
+        return reading in (*readings_of_slice(self.before), *readings_of_slice(self.after))
+
+
+class SliceHistory:
+    """Every commit of EndpointSlices; a listener of the server."""
+
+    def __init__(self, server: Server) -> None:
+        self._commits: dict[str, list[_Commit]] = {}
+        for record in server.records(EndpointSlices):  # a simulation may go on from a recording
+            self._commits[record.key.path] = [
+                _Commit(record.revision, None, decode(record.body, EndpointSlice))
+            ]
+        server.listeners.append(self._on_commit)
+
+    def _on_commit(self, event: StoreEvent) -> None:
+        if event.record.key.resource != EndpointSlices.storage_key:
+            return
+        before = decode(event.previous.body, EndpointSlice) if event.previous is not None else None
+        after = (
+            None if event.type is EventType.DELETED else decode(event.record.body, EndpointSlice)
+        )
+        self._commits.setdefault(event.record.key.path, []).append(
+            _Commit(event.revision, before, after)
+        )
+
+    def last(self, reading: str) -> int:
+        """The version of the last commit that concerns *reading*."""
+        touching = (
+            commit
+            for commits in self._commits.values()
+            for commit in commits
+            if commit.touches(reading)
+        )
+        return max((commit.revision for commit in touching), default=0)
+
+    def newest(self, reading: str, kernel: dict[str, int]) -> int:
+        """The newest version that *kernel* has of what *reading* shows."""
+        commits = (self._at(self._commits[key], held) for key, held in kernel.items())
+        shown = (
+            commit.revision
+            for commit in commits
+            if commit is not None and reading in _readings(commit)
+        )
+        return max(shown, default=0)
+
+    def digest(self, reading: str, revision: int) -> str:
+        """Returns the digest of the server's state at *revision*."""
+        states = (self._at(commits, revision) for commits in self._commits.values())
+        return digest_of(
+            commit.after
+            for commit in states
+            if commit is not None and commit.after and reading in _readings(commit)
+        )
+
+    @staticmethod
+    def _at(commits: list[_Commit], revision: int) -> _Commit | None:
+        index = bisect_right(commits, revision, key=lambda commit: commit.revision)
+        return commits[index - 1] if index else None
+
+    def slice_at(self, name: str, revision: int) -> EndpointSlice | None:
+        """*name* as in ``metadata.key``."""
+        for commits in (commits for path, commits in self._commits.items() if path.endswith(name)):
+            commit = self._at(commits, revision)
+            if (
+                commit is not None
+                and commit.after is not None
+                and commit.after.metadata.key == name
+            ):
+                return commit.after
+        return None
+
+    def check_held(self, actor: str, told: dict[str, Held], kernel: dict[str, int]) -> None:
+        """*kernel*, versions by slice, holds all that each reading showed up to the version that is
+        *told* of it.
+
+        But for a slice that left it while another reading, which is not so far, still shows it:
+        that node cannot know yet whether it was deleted or given to the other one, and keeps it
+        (``Union``). Who waits for a slice to leave waits for every reading that showed it
+        (``consume.drain.departure``). Raises ``Broken``.
+        """
+        for reading, key in ((reading, key) for reading in told for key in sorted(self._commits)):
+            revision = told[reading].revision
+            touching = [commit for commit in self._commits[key] if commit.touches(reading)]
+            commit = self._at(touching, revision) if revision else None
+            if commit is None:
+                continue
+            held = kernel.get(key)
+            there = commit.after is not None and reading in _readings(commit)
+            later = self._commits[key][-1].revision > revision
+            lags = (
+                held is not None
+                and held < commit.revision
+                and (there or not self._shows(key, held, told))
+            )
+            if lags or (held is None and there and not later):
+                what = (
+                    f"{actor} tells {reading} {revision}, and its kernel has {key} at {held}, not "
+                    f"{commit.revision}"
+                )
+                raise Broken("mark-never-early", key, what)
+
+    def _shows(self, key: str, revision: int, told: dict[str, Held]) -> bool:
+        """Returns True if one of the readings, at its reported version, shows the slice as it was
+        at *revision*.
+        """
+        states = (
+            (reading, self._at(self._commits[key], held.revision)) for reading, held in told.items()
+        )
+        return any(
+            state and state.revision == revision and reading in _readings(state)
+            for reading, state in states
+        )
+
+
+def _readings(commit: _Commit) -> tuple[str, ...]:
+    return readings_of_slice(commit.after)

@@ -1,0 +1,114 @@
+"""The watchers of slices in a what-if: which of them gets a commit, as which event, how large."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from sliceplane.api.codec import decode
+from sliceplane.api.core import Node
+from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice
+from sliceplane.api.scheme import EndpointSlices, Nodes
+from sliceplane.consume.selections import ALL, SHARED, readings_of_slice
+from sliceplane.diagnose.explain.checks.zones import is_working
+from sliceplane.lab.wire import event_bytes
+from sliceplane.server.store.types import EventType, Record, StoreEvent
+
+#: clients that read all slices, headless Services' too
+_EVERY: Final = "every"
+_VERBS: Final = {
+    EventType.ADDED: "create",
+    EventType.MODIFIED: "update",
+    EventType.DELETED: "delete",
+}
+
+
+class SliceEvent(msgspec.Struct, frozen=True):
+    """One commit of a slice.  ``json`` and ``protobuf``: bytes to all ``watchers`` together."""
+
+    at: float
+    service: str
+    verb: str
+    watchers: int
+    json: int
+    protobuf: int
+
+
+class SliceAudience:
+    """The proxies of working Nodes, and *others* that read all slices."""
+
+    def __init__(self, others: int) -> None:
+        self.events: list[SliceEvent] = []
+        #: proxies read the slices for their zone and those for all; else all slices
+        self.by_zone = False
+        self._others = others
+        self._readers: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def proxies(self) -> int:
+        return len(self._readers)
+
+    def restart(self, nodes: Iterable[Node]) -> None:
+        """Begins with the proxies of *nodes*."""
+        self._readers = {
+            node.metadata.name: self._readings(node) for node in nodes if is_working(node)
+        }
+
+    def on_commit(self, event: StoreEvent, now: float) -> None:
+        if event.record.key.resource == Nodes.storage_key:
+            node = decode(event.record.body, Node)
+            self._readers.pop(node.metadata.name, None)
+            if event.type is not EventType.DELETED and is_working(node):
+                self._readers[node.metadata.name] = self._readings(node)
+        elif event.record.key.resource == EndpointSlices.storage_key:
+            self._count(event, now)
+
+    def _count(self, event: StoreEvent, now: float) -> None:
+        watching = Counter(reading for readings in self._readers.values() for reading in readings)
+        watching[_EVERY] = self._others
+        before = set(_shown(event.previous)) if event.type is EventType.MODIFIED else set()
+        after = set() if event.type is EventType.DELETED else set(_shown(event.record))
+        gone = set(_shown(event.record)) if event.type is EventType.DELETED else before - after
+        last = (
+            event.record
+            if event.type is EventType.DELETED or event.previous is None
+            else event.previous
+        )
+        groups = (
+            (EventType.ADDED, event.record.body, after - before),
+            (EventType.MODIFIED, event.record.body, after & before),
+            (EventType.DELETED, last.body, gone),
+        )
+        watchers = json = protobuf = 0
+        for kind, body, readings in groups:
+            number = sum(watching[reading] for reading in sorted(readings))
+            if number:
+                watchers += number
+                json += number * event_bytes(body, "json", kind.value)
+                protobuf += number * event_bytes(body, "protobuf", kind.value)
+        labels = event.record.labels
+        name = f"{event.record.key.namespace}/{labels.get(LABEL_SERVICE_NAME, '')}"
+        verb = _VERBS[event.type]
+        self.events.append(SliceEvent(now, name, verb, watchers, json, protobuf))
+
+    def watchers_of(self, record: Record) -> int:
+        """Returns the number of watchers that would get a change of this slice."""
+        shown = set(_shown(record))
+        readers = Counter(reading for readings in self._readers.values() for reading in readings)
+        return sum(readers[reading] for reading in shown) + self._others
+
+    def _readings(self, node: Node) -> tuple[str, ...]:
+        """Returns the selections that the node's proxy watches."""
+        if not self.by_zone:
+            return (ALL,)
+        zone = (node.metadata.labels or {}).get(LABEL_ZONE, "")
+        return (SHARED, f"zone={zone}") if zone else (SHARED,)
+
+
+def _shown(record: Record | None) -> tuple[str, ...]:
+    return (
+        () if record is None else (*readings_of_slice(decode(record.body, EndpointSlice)), _EVERY)
+    )

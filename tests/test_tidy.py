@@ -40,7 +40,6 @@ SMALL = {
     "kit/io/extras.py": "what the entry point and a plane for tests say of a missing extra",
     "kit/io/last_steps.py": "one deed of its own, which everything that ends a process or a write shares",
     "kit/io/start_error.py": "an interface between rooms",
-    "kit/io/turns.py": "one queue that connections and watches share",
 }
 
 

@@ -17,11 +17,11 @@ from sliceplane.api import scheme
 from sliceplane.api.errors import StatusError
 from sliceplane.server.documents.protobuf import (
     MAGIC,
-    assemble_list,
     decode,
     encode,
-    encode_item,
     encode_watch_event,
+    frame_item,
+    list_frame,
     supports,
 )
 from sliceplane.server.documents.protobuf.decoder import decoder
@@ -113,11 +113,12 @@ def test_lists_are_made_of_items_encoded_once() -> None:
     whole = encode(
         {"apiVersion": "v1", "kind": "ServiceList", "metadata": metadata, "items": items}
     )
-    encoded = [encode_item("v1", "Service", item) for item in items]
-    assert assemble_list("v1", "ServiceList", metadata, encoded) == whole
+    framed = b"".join(frame_item("v1", "Service", item) for item in items)
+    head, tail = list_frame("v1", "ServiceList", metadata, len(framed))
+    assert head + framed + tail == whole
     assert [item["metadata"]["name"] for item in decode(whole)["items"]] == ["a", "b"]
     assert "kind" not in decode(whole)["items"][0]
-    assert decode(assemble_list("v1", "ServiceList", metadata, []))["items"] == []
+    assert decode(b"".join(list_frame("v1", "ServiceList", metadata, 0)))["items"] == []
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,12 @@ from unittest.mock import Mock
 from urllib.parse import unquote
 
 from tests.registry.conftest import begin
+from tests.troubles import Troubles
 
 from sliceplane.api.scheme import OPTIONAL_RESOURCES, RESOURCES, SERVED
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io.heavy.service import Heavy
-from sliceplane.server.io.monitoring.metrics import ServerMetrics
+from sliceplane.server.io.metrics import ServerMetrics
 from sliceplane.server.io.nonresource.discovery import Discovery
 from sliceplane.server.io.nonresource.pages import HealthChecks
 from sliceplane.server.io.requests import app as app_module
@@ -127,11 +128,12 @@ class Application:
     def __init__(self, seed: int, heavy: Heavy | None = None) -> None:
         self.store, _ = begin(0, RegistryConfig(), NOW)
         self.hub = Hub(self.store)
+        trouble = Troubles()
         self.committer = Committer(
-            self.store, self.hub, MemoryBackend(), report=self._fault, on_aborted=self._on_aborted
+            self.store, self.hub, MemoryBackend(), trouble=trouble, on_aborted=self._on_aborted
         )
         self.registry = Registry(self.store, rng=Rng(seed), tokens=_OneToken())
-        self.faults: list[str] = []
+        self.faults = trouble.reports
         self.watches: list[OpenWatch] = []
         # What never comes need not be waited for.
         handlers = ResourceHandlers(
@@ -141,7 +143,7 @@ class Application:
         self._revocation = Revocation(self.registry, lambda: NOW)
         services = Services(
             resources=handlers,
-            watches=WatchHandler(handlers, self.registry, self.hub, self._ticker, self._revocation),
+            watches=WatchHandler(handlers, self.registry, self._ticker, self._revocation),
             discovery=Discovery("127.0.0.1:6443", (*SERVED, *OPTIONAL_RESOURCES)),
             health=HealthChecks(),
             metrics=ServerMetrics(),
@@ -158,9 +160,6 @@ class Application:
 
     def _on_aborted(self) -> None:
         self.registry.on_aborted()
-
-    def _fault(self, sentence: str) -> None:
-        self.faults.append(sentence)
 
     async def __aenter__(self) -> Application:
         self._saved = app_module._log

@@ -121,11 +121,10 @@ class World:
         replica = Replica(
             store,
             hub,
+            registry,
             server=f"server{self.lives}",
             position=position,
             name=self.head_name(),
-            on_changed=registry.on_changed,
-            on_replaced=registry.on_aborted,
         )
         replica.turns.reset(turns, self.now)
         return Node(replica.server, store, hub, registry, replica, self.etcd.revision)

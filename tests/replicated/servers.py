@@ -11,10 +11,13 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+from tests.troubles import Troubles
+
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io.inprocess import InProcessClient
 from sliceplane.server.io.requests.reports import HeldReports
+from sliceplane.server.io.requests.timers import HubTicker
 from sliceplane.server.io.storage.etcd.backend import EtcdBackend
 from sliceplane.server.io.storage.etcd.client import EtcdConfig
 from sliceplane.server.io.storage.replicated import ReplicatedCommitter
@@ -43,26 +46,23 @@ class Server:
         loaded = snapshot.loaded
         self.store = Store.restore(loaded.history, loaded.revision, loaded.compacted)
         self.hub = Hub(self.store)
-        self.reports: list[str] = []
-        self.mended: list[str] = []
+        trouble = Troubles()
+        self.reports, self.mended = trouble.reports, trouble.mended
         self.registry = Registry(self.store, rng=Rng(int.from_bytes(os.urandom(4), "big")))
         self.committer = ReplicatedCommitter(
             self.store,
             self.hub,
             self.backend,
             snapshot=snapshot,
-            on_changed=self.registry.on_changed,
-            on_replaced=self.registry.on_aborted,
-            compaction_interval_s=config.compaction_interval_s,
-            report=self.reports.append,
-            report_mended=self.mended.append,
+            caches=self.registry,
+            trouble=trouble,
         )
+        self.ticker = HubTicker(self.hub)
         self.client = InProcessClient(
             self.registry,
             self.committer,
-            self.hub,
+            self.ticker,
             HeldReports(time.time),
-            arm=lambda: None,
             clock=time.time,
             user=User(name="tester", groups=("system:masters",)),
         )
@@ -118,4 +118,5 @@ async def servers(count: int, *urls: str, **options: Any) -> AsyncIterator[list[
         yield running
     finally:
         for server in running:
+            server.ticker.close()
             await server.committer.close()

@@ -22,7 +22,7 @@ from tests.replicated.servers import Server, servers
 from tests.waiting import PATIENCE_S, eventually
 
 from sliceplane.api.errors import StatusError
-from sliceplane.server.io.storage.committing import report_mended, report_trouble
+from sliceplane.server.io.storage.committing import TroubleLog
 
 
 @contextlib.contextmanager
@@ -237,8 +237,8 @@ async def test_an_etcd_that_comes_back_is_no_error_in_the_log(
             assert not [each for each in one.reports if "answers again" in each]
     finally:
         member.kill()
-    report_mended("etcd answers again")
-    report_trouble("etcd: gone")
+    TroubleLog().report_mended("etcd answers again")
+    TroubleLog().report("etcd: gone")
     good, bad = capsys.readouterr().err.splitlines()[-2:]
     assert "level=info" in good
     assert "etcd answers again" in good

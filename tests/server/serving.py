@@ -149,3 +149,26 @@ def watching(server: Server, path: str, **headers: str) -> Iterator[Stream]:
         yield stream
     finally:
         stream.close()
+
+
+CM = "/api/v1/namespaces/default/configmaps"
+ES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+
+
+def config_map(name: str, **data: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+
+
+def endpoint_slice(name: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.0.0.1"]}],
+        "ports": [],
+    }
+
+
+def assert_status(reply: Reply, code: int, reason: str, message: str) -> None:
+    body = reply.json
+    assert (reply.code, body.get("reason", ""), body["message"]) == (code, reason, message)
+    assert (body["kind"], body["status"], body["code"]) == ("Status", "Failure", code)

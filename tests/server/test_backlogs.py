@@ -14,9 +14,8 @@ from tests.waiting import until
 
 from sliceplane.kit.shares import Standing
 from sliceplane.server.io.config import PlaneConfig
-from sliceplane.server.io.requests import backlogs
 from sliceplane.server.io.requests import watch as watch_module
-from sliceplane.server.io.requests.backlogs import Backlogs
+from sliceplane.server.io.requests.watch import Backlogs
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -81,7 +80,7 @@ async def test_one_account_alone_gets_half(owner: Backlogs) -> None:
 @pytest.fixture
 def small_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """Ten events may wait for all."""
-    monkeypatch.setattr(backlogs, "PERIOD_S", 0.05)
+    monkeypatch.setattr(watch_module, "BACKLOG_PERIOD_S", 0.05)
     monkeypatch.setattr(watch_module, "Backlogs", lambda: Backlogs(10))
     plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0))
     yield Server(plane)

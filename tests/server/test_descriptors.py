@@ -65,8 +65,8 @@ def test_idle_strangers_give_way_to_whoever_comes(plane: PlaneProcess) -> None:
             sock = held.enter_context(socket.create_connection(address(plane), timeout=60))
             if number % 4 == 0:
                 held.enter_context(context.wrap_socket(sock))
-        with contextlib.closing(admin(plane)) as newcomer:
-            assert write(newcomer, "after") == 201
+        with contextlib.closing(admin(plane)) as connection:
+            assert write(connection, "after") == 201
         assert write(known, "known") == 201
         found = figures(known)
         assert found["sliceplane_dropped_unauthenticated_connections_total"] >= LIMIT // 4
@@ -102,8 +102,8 @@ def test_when_all_are_known_new_ones_are_refused_and_storage_goes_on(
     assert plane.process.poll() is None
 
     def written() -> int:
-        with contextlib.closing(admin(plane)) as newcomer:
-            return write(newcomer, "again")
+        with contextlib.closing(admin(plane)) as connection:
+            return write(connection, "again")
 
     assert until(written, ignoring=(OSError,)) == 201
 

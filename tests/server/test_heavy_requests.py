@@ -24,7 +24,7 @@ from sliceplane.server.io.heavy import jobs
 from sliceplane.server.io.heavy.jobs import Job, T
 from sliceplane.server.io.heavy.pool import Inline, Pool, WorkerDied
 from sliceplane.server.io.heavy.service import ATTEMPTS_MAX, Heavy, HeavyTurns
-from sliceplane.server.io.monitoring.metrics import HELD_S, LoopSteps
+from sliceplane.server.io.metrics import HELD_S, LoopSteps
 from sliceplane.server.io.requests.limits import TooMany
 from sliceplane.server.io.requests.lists import Pace
 from sliceplane.server.io.storage import rows
@@ -271,7 +271,7 @@ async def test_of_many_long_works_one_slice_runs_in_a_turn_of_the_loop() -> None
 
 
 async def test_who_held_the_loop_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sliceplane.server.io.monitoring import metrics as steps_module
+    from sliceplane.server.io import metrics as steps_module
 
     told: list[dict[str, object]] = []
     monkeypatch.setattr(

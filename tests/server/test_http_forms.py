@@ -4,39 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
-from typing import Any
 
 import pytest
 import yaml
-from tests.server.serving import Reply, Server
+from tests.server.serving import CM, ES, Server, assert_status, config_map, endpoint_slice
 
 from sliceplane.server.documents import protobuf
 
-CM = "/api/v1/namespaces/default/configmaps"
-ES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 PARTIAL = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 PARTIAL_LIST = PARTIAL.replace("Metadata;", "MetadataList;")
 PROTOBUF = "application/vnd.kubernetes.protobuf"
-
-
-def config_map(name: str, **data: str) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
-
-
-def endpoint_slice(name: str) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name},
-        "addressType": "IPv4",
-        "endpoints": [{"addresses": ["10.0.0.1"]}],
-        "ports": [],
-    }
-
-
-def assert_status(reply: Reply, code: int, reason: str, message: str) -> None:
-    body = reply.json
-    assert (reply.code, body.get("reason", ""), body["message"]) == (code, reason, message)
-    assert (body["kind"], body["status"], body["code"]) == ("Status", "Failure", code)
 
 
 def test_yaml(server: Server) -> None:

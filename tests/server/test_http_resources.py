@@ -3,35 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
-from tests.server.serving import Reply, Server
+from tests.server.serving import CM, ES, Server, assert_status, config_map, endpoint_slice
 
 from sliceplane.server.io.requests.request import BODY_BYTES_MAX
-
-CM = "/api/v1/namespaces/default/configmaps"
-ES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
-
-
-def config_map(name: str, **data: str) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
-
-
-def endpoint_slice(name: str) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name},
-        "addressType": "IPv4",
-        "endpoints": [{"addresses": ["10.0.0.1"]}],
-        "ports": [],
-    }
-
-
-def assert_status(reply: Reply, code: int, reason: str, message: str) -> None:
-    body = reply.json
-    assert (reply.code, body.get("reason", ""), body["message"]) == (code, reason, message)
-    assert (body["kind"], body["status"], body["code"]) == ("Status", "Failure", code)
-
 
 # Verbs
 

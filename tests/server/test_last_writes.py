@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import pytest
 from tests.server.serving import Server, run_plane
 
-from sliceplane.server.io.plane import PlaneConfig
-from sliceplane.server.io.requests.last_writes import (
+from sliceplane.server.io.nonresource.pages import (
     OBJECTS_MAX,
-    PATH,
+    WRITES_PATH,
     WRITES_PER_OBJECT_MAX,
     LastWrites,
     NotedWrite,
 )
+from sliceplane.server.io.plane import PlaneConfig
 from sliceplane.server.registry.types import Attributes
 
 SERVICES = "/api/v1/namespaces/default/services"
@@ -29,7 +29,7 @@ def server() -> Iterator[Server]:
 
 
 def told(server: Server, name: str) -> list[tuple[str, str]]:
-    answer = server.get(f"{PATH}/services/default/{name}")
+    answer = server.get(f"{WRITES_PATH}/services/default/{name}")
     assert answer.code == 200
     return [(write["user"], write["verb"]) for write in answer.json]
 
@@ -61,7 +61,7 @@ def test_who_may_read_the_object_may_not_read_who_wrote_it(server: Server) -> No
     bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
     assert server.request("POST", bindings, binding).code == 201
     assert server.request("GET", f"{SERVICES}/kubernetes", **viewer).code == 200
-    assert server.request("GET", f"{PATH}/services/default/kubernetes", **viewer).code == 403
+    assert server.request("GET", f"{WRITES_PATH}/services/default/kubernetes", **viewer).code == 403
 
 
 def test_no_more_is_remembered_than_the_bounds_say() -> None:
@@ -71,8 +71,8 @@ def test_no_more_is_remembered_than_the_bounds_say() -> None:
             wanted = Attributes(
                 verb="update", path="", resource="pods", namespace="a", name=f"p{number}"
             )
-            writes.note(wanted, b"", NotedWrite(float(time), "u", "update", "x" * 500))
-    kept = [writes.page(f"{PATH}/pods/a/p{number}") for number in range(OBJECTS_MAX + 3)]
+            writes.note(wanted, wanted.name, NotedWrite(float(time), "u", "update", "x" * 500))
+    kept = [writes.page(f"{WRITES_PATH}/pods/a/p{number}") for number in range(OBJECTS_MAX + 3)]
     assert sum(page != b"[]\n" for page in kept) == OBJECTS_MAX
     last = json.loads(kept[OBJECTS_MAX] or b"")
     assert [write["time"] for write in last] == [1.0, 2.0, 3.0, 4.0]

@@ -17,7 +17,7 @@ import pytest
 from sliceplane.api.scheme import EndpointSlices
 from sliceplane.kit.io.turns import LoopTurns
 from sliceplane.kit.metrics import Count
-from sliceplane.server.io.monitoring.metrics import WatchTraffic
+from sliceplane.server.io.metrics import WatchTraffic
 from sliceplane.server.io.requests.encoders import encoder_for
 from sliceplane.server.io.requests.response import negotiate
 from sliceplane.server.io.requests.watch import SEND_BYTES, Stream

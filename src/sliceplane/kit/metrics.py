@@ -29,6 +29,11 @@ def exponential_buckets(start: float, factor: float, count: int) -> tuple[float,
     return tuple(float(start * factor**power) for power in range(count))
 
 
+#: upstream's, of apiserver_request_duration_seconds and etcd_request_duration_seconds
+CALL_BUCKETS: Final = (
+    *(0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5),
+    *(2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0),
+)
 #: those of Prometheus clients
 DEFAULT_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from tests.troubles import Troubles
 from tests.waiting import eventually, turns
 
 from sliceplane.api.errors import StatusError, already_exists
@@ -41,10 +42,11 @@ class Server:
         self.backend = backend
         self.store: Store = kit.restore(backend)
         self.hub = Hub(self.store)
-        self.reports: list[str] = []
-        self.mended: list[str] = []
-        told = {"report": self.reports.append, "report_mended": self.mended.append}
-        self.committer = Committer(self.store, self.hub, backend, retention=retention, **told)
+        trouble = Troubles()
+        self.reports, self.mended = trouble.reports, trouble.mended
+        self.committer = Committer(
+            self.store, self.hub, backend, retention=retention, trouble=trouble
+        )
 
     async def put(self, key: Key, payload: str = "") -> Record:
         record = self.kit.put(self.store, key, payload)
@@ -225,11 +227,11 @@ async def test_a_fault_of_the_committer_leaves_nobody_waiting(kit):
         await server.committer.close()
 
 
-async def test_a_report_that_cannot_be_made_leaves_nobody_waiting(kit):
+async def test_a_report_that_cannot_be_made_leaves_nobody_waiting(kit, monkeypatch):
     """The log is on the disk that is full: telling of it fails, too."""
     backend = kit.FaultyBackend(MemoryBackend())
     server = Server(kit, backend)
-    server.committer._report = lambda sentence: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    monkeypatch.setattr(Troubles, "report", lambda *_: 1 / 0)
     server.committer.start()
     backend.plan = ["full"]
     with pytest.raises(StatusError, match="was not stored"):

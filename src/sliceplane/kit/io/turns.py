@@ -19,7 +19,9 @@ CALLS_PER_TURN = 16
 class LoopTurns:
     """One queue of one loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: int = CALLS_PER_TURN) -> None:
+        """*calls*: the number of calls in one iteration."""
+        self._calls = calls
         self._waiting: deque[Callable[[], None]] = deque()
         self._scheduled = False
 
@@ -36,7 +38,7 @@ class LoopTurns:
     def _run(self) -> None:
         self._scheduled = False
         try:
-            for _ in range(min(len(self._waiting), CALLS_PER_TURN)):
+            for _ in range(min(len(self._waiting), self._calls)):
                 self._waiting.popleft()()
         finally:
             # Whatever became of one call, the others have their turn.

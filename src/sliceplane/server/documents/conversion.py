@@ -262,7 +262,7 @@ def _annotation(document: Document) -> Any:
 
 
 def _read(document: Document) -> Topologies | None:
-    """What the annotation says; ``None`` if there is none, or it is not ours."""
+    """Returns the content of the annotation; ``None`` if there is none, or it is not ours."""
     text = _annotation(document)
     if not isinstance(text, str):
         return None
@@ -312,8 +312,8 @@ def from_stored(resource: Resource, document: Document) -> Document:
 
 
 def renamed_members(source: Resource, aim: Resource) -> dict[str, str]:
-    """How top-level members of *source* are called in *aim*, where that differs; both show the same
-    objects.
+    """Returns the names in *aim* of top-level members of *source*, where they differ; both show the
+    same objects.
     """
     if source.is_view == aim.is_view:
         return {}

@@ -1,4 +1,5 @@
-"""Who is served next, and who is told to come back: priority and fairness for requests (KEP-1040).
+"""Priority and fairness for requests (KEP-1040): the order of service, and the requests that get
+429.
 
 A request is classified by the first flow schema that matches it (``control``, over the objects of
 ``defaults``), which names a priority level and a flow. Each level has a share of the server's seats

@@ -1,4 +1,4 @@
-"""From a request to its flow and its seat.
+"""Classification of requests into flows, and the seats of both kinds.
 
 Whose schemas may match depends on the user alone, and is remembered by user; what is left to
 compare for a request is one or two rules. The matching of each rule is upstream's
@@ -178,7 +178,7 @@ def speaks_of(subject: Subject, name: str, groups: tuple[str, ...]) -> bool:
 
 
 def matches(schema: Schema, asked: Asked) -> bool:
-    """Whether one of the schema's rules speaks of what is asked, by a user of whom it speaks."""
+    """Returns True if a rule of the schema matches a request by one of its subjects."""
     if asked.resource:
         return any(_matches_resource(rule, asked) for rule in schema.resource_rules)
     return any(_matches_path(rule, asked) for rule in schema.path_rules)

@@ -22,17 +22,13 @@ LEVELS: tuple[Level, ...] = (
         shares=20,
         lendable_percent=50,
         queues=128,
-        hand_size=6,
-        queue_length=50,
     ),
-    Level(name="leader-election", shares=10, queues=16, hand_size=4, queue_length=50, vital=True),
+    Level(name="leader-election", shares=10, queues=16, hand_size=4, vital=True),
     Level(
         name="node-high",
         shares=40,
         lendable_percent=25,
         queues=64,
-        hand_size=6,
-        queue_length=50,
         vital=True,
     ),
     Level(
@@ -40,8 +36,6 @@ LEVELS: tuple[Level, ...] = (
         shares=30,
         lendable_percent=33,
         queues=64,
-        hand_size=6,
-        queue_length=50,
         vital=True,
     ),
     Level(
@@ -49,16 +43,12 @@ LEVELS: tuple[Level, ...] = (
         shares=40,
         lendable_percent=50,
         queues=128,
-        hand_size=6,
-        queue_length=50,
     ),
     Level(
         name="workload-low",
         shares=100,
         lendable_percent=90,
         queues=128,
-        hand_size=6,
-        queue_length=50,
     ),
 )
 

@@ -39,7 +39,7 @@ Reason = Literal["concurrency-limit", "queue-full", "time-out", "cancelled"]
 
 
 class SchemaTally:
-    """What happened to the requests of one flow schema.  Kept by ``Seats``, read for monitoring."""
+    """Counts of the requests of one flow schema. Kept by ``Seats``, read for monitoring."""
 
     __slots__ = ("dispatched", "executing", "left", "refused", "waited", "waiting")
 

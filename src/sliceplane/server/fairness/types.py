@@ -28,8 +28,8 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     lendable_percent: int = 0
     exempt: bool = False
     queues: int = 0
-    hand_size: int = 0
-    queue_length: int = 0
+    hand_size: int = 6
+    queue_length: int = 50
     #: vital to the cluster: may use the last tenth of everything that is shared
     vital: bool = False
 
@@ -40,7 +40,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def places(self) -> int:
-        """How many requests may wait for a seat."""
+        """The number of requests that may wait for a seat."""
         return self.queues * self.queue_length
 
     @property
@@ -85,7 +85,9 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(NamedTuple):
-    """What a request asks for; ``resource`` is "" if it is for a page, which ``path`` names."""
+    """The attributes of a request that rules match; ``resource`` is "" if it is for a page, which
+    ``path`` names.
+    """
 
     verb: str
     group: str = ""

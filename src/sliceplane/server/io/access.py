@@ -1,5 +1,5 @@
-"""What a server and its clients show each other: certificates, tokens, the kubeconfig; kept good as
-long as it runs.
+"""Credentials of a server and its clients: certificates, tokens, the kubeconfig; renewed as long as
+it runs.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Access:
         self.tokens = TokenKeys(config.tokens, self.pki.token_key_file, static.find)
 
     def _certificates(self) -> pki.Pki:
-        """What a start needs; says so if kubeconfigs that were handed out before are worth nothing
-        now.
+        """Returns sound certificates; logs a warning if kubeconfigs that were handed out before are
+        worth nothing now.
         """
         before = pki.Pki(self._data_dir.pki)
         identity = before.identity if before.ca_file.is_file() else ""
@@ -106,8 +106,8 @@ class Access:
             _log.info("certificates renewed")
 
     async def follow_authorities(self, use: UseContext, period_s: float) -> None:
-        """What is trusted is what the files hold now: an authority that is taken out of one is a
-        revocation of all that it signed. Runs as long as the server.
+        """Trusts the authorities that the files hold now: an authority that is taken out of one is
+        a revocation of all that it signed. Runs as long as the server.
         """
         logged = ""
         while True:
@@ -126,7 +126,7 @@ class Access:
 
 
 def certificate_names(config: PlaneConfig) -> tuple[str, ...]:
-    """What clients may dial: the names that the server certificate must have now."""
+    """Returns the names that clients may dial, all of which the server certificate must have now."""
     addresses = [str(next(ip_network(cidr).hosts())) for cidr in config.service_cidrs]
     for address in (config.bind_address, config.advertise_address):
         if address and not ip_address(address).is_unspecified:

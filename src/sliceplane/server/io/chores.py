@@ -1,7 +1,5 @@
-"""What a server does to its objects now and then, as long as it runs: each chore is a task of the
-plane, which ends it.
-
-None of them ends by itself: what could not be done is logged once and due again the next time.
+"""Background tasks of a server that change its objects.  Each runs until the plane cancels it: a
+failure is logged once, and the next period tries again.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from sliceplane.server.store.types import Record
 _log = get_logger("plane")
 
 
-async def tell_committer_the_time(committer: AnyCommitter, store: Store, period_s: float) -> None:
-    """Old revisions are compacted, and what that frees goes back to the system."""
+async def compact_history(committer: AnyCommitter, store: Store, period_s: float) -> None:
+    """Compacts old revisions, and returns the memory that this frees to the system."""
     steady = asyncio.get_running_loop().time
     memory = FreeMemory(store.compacted)
     while True:
@@ -31,13 +29,13 @@ async def tell_committer_the_time(committer: AnyCommitter, store: Store, period_
         await asyncio.sleep(period_s)
 
 
-async def forget_events(
+async def remove_expired_events(
     committer: AnyCommitter,
     expire: Callable[[], tuple[Record, ...]],
     expired: Count,
     period_s: float,
 ) -> None:
-    """Have the registry *expire* what lives for an hour, and count it."""
+    """Calls *expire*, which removes Events older than an hour, and counts them."""
     while True:
         await asyncio.sleep(period_s)
         try:
@@ -50,10 +48,10 @@ async def forget_events(
         expired.value += len(gone)
 
 
-async def keep_up(
+async def repeat(
     committer: AnyCommitter, name: str, step: Callable[[], int], period_s: float
 ) -> None:
-    """Have the registry do *step* again and again."""
+    """Writes what *step*, a piece of registry work, stages in each period."""
     logged = ""
     while True:
         await asyncio.sleep(period_s)

@@ -1,4 +1,4 @@
-"""What an operator chooses about a server."""
+"""Settings of a server."""
 
 from __future__ import annotations
 
@@ -79,16 +79,16 @@ class PlaneConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def advertised(self) -> str:
-        """Where others reach the server: as it is told, else where it listens; if that is
-        everywhere, the address that this machine's packets leave with. Without any it is loopback,
-        which can be no endpoint.
+        """The address at which others reach the server: the configured one, else the one it listens
+        on; if that is every address, the one that this machine's packets leave with. Without any it
+        is loopback, which can be no endpoint.
         """
         if self.advertise_address or not self.on_every_interface:
             return self.advertise_address or self.host
         return interfaces.outward(ip_address(self.bind_address).version) or self.host
 
     def registry(self, port: int) -> RegistryConfig:
-        """What of it concerns the registry of a server at *port*."""
+        """Returns the settings of the registry of a server at *port*."""
         return RegistryConfig(
             service_cidrs=self.service_cidrs,
             advertise_address=self.advertised,
@@ -101,9 +101,7 @@ class PlaneConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Periods(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a server looks at what may have changed without a request, and how long it waits
-    for others.
-    """
+    """Periods of a server's background work, and its patience with others."""
 
     #: revisions whose time is over are compacted
     retention_s: float = 5.0

@@ -1,15 +1,15 @@
-"""Where one plane keeps its files, and who may use them at a time.
+"""The folder of one plane's files, which one process has at a time.
 
 Layout of a data folder (mode 0700; every file 0600)::
 
     lock                taken with flock(2) for the life of the process, whose id is in it
-    sliceplane.db...    the log (made by shell.server.storage)
-    restoring.db...     a database that is being made of a snapshot (shell.tools.snapshot), or was when that was killed
-    pki/                certificate authority and certificates (made by shell.server.keys.pki)
+    sliceplane.db...    the log (server.io.storage)
+    restoring.db...     a database that a restore writes, or that it left when it was killed
+    pki/                certificate authority and certificates (server.io.keys.pki)
     tokens.csv          static bearer tokens, upstream's format
-    admin.kubeconfig    the way in for kubectl
-    children/           kubeconfigs and tokens of processes that run beside the plane (shell.transport.accounts)
-    recordings/         what the flight recorder saved (shell.process.flight)
+    admin.kubeconfig    for kubectl
+    children/           kubeconfigs and tokens of processes beside the plane (consume.io.accounts)
+    recordings/         files of the flight recorder (watch.io.flight)
 
 ``memory:`` means that nothing outlives the process: there is no database, and the other files live
 in a private temporary folder that ``close`` removes.
@@ -73,7 +73,7 @@ class DataDir:
 
     @property
     def restoring(self) -> Path:
-        """Where a restore makes its database."""
+        """The database that a restore writes."""
         return self.path / "restoring.db"
 
     def check_database(self) -> None:

@@ -16,11 +16,12 @@ from operator import attrgetter
 from typing import Final
 
 from sliceplane.api import codec
-from sliceplane.api.errors import too_large_resource_version, unknown_resource
+from sliceplane.api.errors import unknown_resource
 from sliceplane.api.requests import ListPage, Selection, WatchMessage, Write
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.server.io.requests.reports import HeldReports, rights
+from sliceplane.server.io.requests.timers import Horizon, HubTicker
 from sliceplane.server.io.storage.committing import Durability
 from sliceplane.server.registry.direct import interest_of, step_of
 from sliceplane.server.registry.registry import Registry
@@ -31,10 +32,8 @@ from sliceplane.server.registry.types import (
     Target,
     User,
     WatchOptions,
-    WatchPlan,
     WriteOptions,
 )
-from sliceplane.server.store.hub import Hub
 from sliceplane.server.store.watcher import Watcher
 from sliceplane.watch.io.base import Verbs
 
@@ -47,27 +46,25 @@ FUTURE_VERSION_S_MAX: Final = 3.0
 class InProcessClient(Verbs):
     """See ``watch.io.base.Client``.  Lives in the server's loop.
 
-    *arm* is called after each subscription, so that the hub's timer is set (``HubTicker.arm``).
-    *user* is who asks, for admission and field managers.
+    *user* makes the requests, for admission and field managers.
     """
 
     def __init__(
         self,
         registry: Registry,
         committer: Durability,
-        hub: Hub,
+        ticker: HubTicker,
         reports: HeldReports,
         *,
-        arm: Callable[[], None],
         clock: Callable[[], float],
         user: User,
         field_manager: str = "sliceplane",
     ) -> None:
         self._registry = registry
         self._committer = committer
-        self._hub = hub
+        self._ticker = ticker
+        self._horizon = Horizon(ticker.hub)
         self._reports = reports
-        self._arm = arm
         self._clock = clock
         self._user = user
         self._options = WriteOptions(field_manager=field_manager, field_validation="Strict")
@@ -130,29 +127,16 @@ class InProcessClient(Verbs):
             await self._wait_for(str(plan.wait_for))
         elif plan.newest:
             await self._committer.current()
-        watcher = self._subscribe(plan)
+        seconds = plan.timeout_s or WATCH_S * random.uniform(1, 2)
+        watcher = self._ticker.subscribe(interest_of(plan), plan, seconds)
+        self._watchers[watcher.number] = watcher
         messages = _messages(watcher)
         try:
             yield messages
         finally:
             await messages.aclose()
             self._watchers.pop(watcher.number, None)
-            self._hub.unsubscribe(watcher)
-
-    def _subscribe(self, plan: WatchPlan) -> Watcher:
-        now = asyncio.get_running_loop().time()
-        seconds = plan.timeout_s or WATCH_S * random.uniform(1, 2)
-        watcher = self._hub.subscribe(
-            interest_of(plan),
-            now=now,
-            since=plan.since,
-            initial=plan.initial,
-            bookmarks=plan.bookmarks,
-            ends_at=now + seconds,
-        )
-        self._watchers[watcher.number] = watcher
-        self._arm()
-        return watcher
+            self._ticker.hub.unsubscribe(watcher)
 
     async def perform(self, write: Write) -> bytes:
         step = step_of(
@@ -181,12 +165,7 @@ class InProcessClient(Verbs):
             wanted = parse_uint64(resource_version or "")
         except NotAnInteger:
             return
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + FUTURE_VERSION_S_MAX
-        while self._hub.revision < wanted:
-            if loop.time() >= deadline:
-                raise too_large_resource_version(wanted, self._hub.revision)
-            await asyncio.sleep(0.05)
+        await self._horizon.reach(wanted, FUTURE_VERSION_S_MAX)
 
 
 async def _messages(watcher: Watcher) -> AsyncGenerator[WatchMessage, None]:

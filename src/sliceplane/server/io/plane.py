@@ -38,7 +38,7 @@ from sliceplane.server.io.datadir import DataDir
 from sliceplane.server.io.heavy.service import Heavy
 from sliceplane.server.io.inprocess import InProcessClient
 from sliceplane.server.io.keys.pki import Pki
-from sliceplane.server.io.monitoring.metrics import LoopSteps, ServerMetrics
+from sliceplane.server.io.metrics import LoopSteps, ServerMetrics
 from sliceplane.server.io.nonresource.discovery import Discovery
 from sliceplane.server.io.nonresource.pages import HealthChecks, IssuerPages
 from sliceplane.server.io.requests.app import ApiServer, Services
@@ -106,7 +106,6 @@ class ServerPlane:
         self._access: Access
         self.registry: Registry
         self.committer: AnyCommitter
-        #: to be armed after a subscription at the hub
         self.ticker: HubTicker
         self.heavy: Heavy
         self.reports: HeldReports
@@ -137,9 +136,8 @@ class ServerPlane:
         return InProcessClient(
             self.registry,
             self.committer,
-            self.hub,
+            self.ticker,
             self.reports,
-            arm=self.ticker.arm,
             clock=self.clock,
             user=user,
             field_manager=field_manager,
@@ -201,7 +199,7 @@ class ServerPlane:
             self._spawn(
                 access.follow_authorities(self.listener.use, periods.authorities_s), "authorities"
             )
-        self._spawn_chores()
+        self._spawn_background_tasks()
         if self.flight is not None:
             self._spawn(self.flight.run(), "flight recorder")
         context = self._service_context()
@@ -210,30 +208,28 @@ class ServerPlane:
             await service.start(context)
         self._up = True
 
-    def _spawn_chores(self) -> None:
-        committer = self.committer
-        periods = self._periods
+    def _spawn_background_tasks(self) -> None:
         expired = self.metrics.counter(
             "sliceplane_expired_events_total", "Events removed because their time was over."
         )
+        committer = self.committer
+        registry = self.registry
+        periods = self._periods
         retention_s = min(periods.retention_s, max(self.config.history_keep_s / 2, 0.1))
-        self._spawn(chores.tell_committer_the_time(committer, self.store, retention_s), "retention")
-        self._spawn(
-            chores.forget_events(
-                committer, lambda: self.registry.expire(self.clock()), expired, periods.expiry_s
+        tasks = {
+            "retention": chores.compact_history(committer, self.store, retention_s),
+            "expiry": chores.remove_expired_events(
+                committer, lambda: registry.expire(self.clock()), expired, periods.expiry_s
             ),
-            "expiry",
-        )
-        self._spawn(
-            chores.keep_up(
-                committer, "tend", lambda: self.registry.tend(self.clock()), periods.tend_s
+            "addresses": chores.repeat(
+                committer, "tend", lambda: registry.tend(self.clock()), periods.tend_s
             ),
-            "addresses",
-        )
-        self._spawn(
-            chores.keep_up(committer, "keep_api_service", self._keep_api_service, INTERVAL_S),
-            "api-service",
-        )
+            "api-service": chores.repeat(
+                committer, "keep_api_service", self._keep_api_service, INTERVAL_S
+            ),
+        }
+        for name, task in tasks.items():
+            self._spawn(task, name)
 
     def _service_context(self) -> ServiceContext:
         return ServiceContext(
@@ -343,7 +339,7 @@ class ServerPlane:
             return None
         log = AuditLog(self.config.audit, self.clock)
         self._cleanup.callback(log.close)
-        self.metrics.include(log_output.metrics.families)
+        self.metrics.include(log.metrics.families)
         return log
 
     def _application(self, address: str, steps: LoopSteps) -> ApiServer:
@@ -368,7 +364,6 @@ class ServerPlane:
             watches=WatchHandler(
                 resources,
                 self.registry,
-                self.hub,
                 self.ticker,
                 revocation,
                 stalled_s=periods.stalled_watch_s,
@@ -392,10 +387,32 @@ class ServerPlane:
         )
         self._cleanup.callback(services.watches.backlogs.close)
         app = ApiServer(services)
-        # Names and order are those that monitoring of Kubernetes knows.
+        self._add_health_checks()
+        for part in (
+            app.in_flight,
+            self.heavy,
+            self.committer,
+            self.hub,
+            log_output,
+            revocation,
+            self.registry,
+            self.health,
+            self.reports,
+            services.watches.backlogs,
+        ):
+            self.metrics.include(part.metrics.families)
+        database = self.data_dir.database
+        storage = store_metrics(self.store, database, lambda: self._storage.spare_bytes)
+        self.metrics.include(storage.families)
+        self.metrics.declare_gates(self.config.gates)
+        declare_build(self.metrics, self.config.gates.release)
+        return app
+
+    def _add_health_checks(self) -> None:
+        """Names and order are those that monitoring of Kubernetes expects."""
         self.health.add("log", lambda: "")
         self.health.add("etcd", lambda: health_of(self.committer))
-        # A service with informers says more under the same name.
+        # A service with informers replaces the check of this name.
         self.health.add_readiness(
             "informer-sync", lambda: "" if self._up else "the process is starting"
         )
@@ -404,22 +421,6 @@ class ServerPlane:
         self.health.add_readiness(
             "shutdown", lambda: "the process is stopping" if self._stopping else ""
         )
-        for metrics in (
-            *(
-                app.in_flight.metrics,
-                self.heavy.metrics,
-                self.committer.metrics,
-                self.hub.metrics,
-                log_output.metrics,
-            ),
-            *(revocation.metrics, self.registry.metrics, self.health.metrics, self.reports.metrics),
-            services.watches.backlogs.metrics,
-            store_metrics(self.store, self.data_dir.database, lambda: self._storage.spare_bytes),
-        ):
-            self.metrics.include(metrics.families)
-        self.metrics.declare_gates(self.config.gates)
-        declare_build(self.metrics, self.config.gates.release)
-        return app
 
     def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
         """A background task that ``stop`` cancels and waits for."""

@@ -40,7 +40,7 @@ class OutcomeUnknown(Exception):
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """What a back end remembers; ``Store.restore`` takes it."""
+    """The state that a back end remembers; ``Store.restore`` takes it."""
 
     #: in the order of revisions. Up to ``compacted``: ADDED, one for each object of the state at
     #: that revision. After it: the events themselves.

@@ -1,6 +1,4 @@
-"""What servers that share a log exchange with it, and what a request is on its way there (see
-``replica``).
-"""
+"""Values that servers exchange with a shared log, and a request on its way there (see ``replica``)."""
 
 from __future__ import annotations
 
@@ -35,7 +33,9 @@ class HeadName(NamedTuple):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What a server has shown its clients: the head, where it was, and the newest revision."""
+    """The state that a server has shown its clients: the head, its position, and the newest
+    revision.
+    """
 
     position: int
     name: HeadName
@@ -43,7 +43,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What the log shall take, or refuse, as one."""
+    """The events that the log takes, or refuses, as one."""
 
     #: of this server's batches
     number: int
@@ -60,7 +60,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """What one batch of any server did, as the feed shows it."""
+    """The events of one batch of any server, as the feed shows it."""
 
     position: int
     name: HeadName

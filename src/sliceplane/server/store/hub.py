@@ -320,7 +320,7 @@ class Hub:
     # Bookmarks
 
     def next_deadline(self) -> float | None:
-        """When ``on_tick`` has something to do."""
+        """Returns the time at which ``on_tick`` has something to do."""
         while self._due and self._due[0][1] not in self._watchers:
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else None

@@ -153,11 +153,11 @@ class Store:
         return tuple(islice(records, limit) if limit else records)
 
     def count_after(self, resource: str, *, namespace: str, after: str, revision: int) -> int:
-        """How many records a page that ends at *after* leaves."""
+        """Returns the number of records after a page that ends at *after*."""
         return self._shelves[resource].count(namespace, after, revision)
 
     def count(self, resource: str, namespace: str = "") -> int:
-        """How many objects there are now; O(log n)."""
+        """Returns the number of objects that there are now; O(log n)."""
         shelf = self._shelves.get(resource)
         return shelf.count(namespace, "", self.revision) if shelf else 0
 
@@ -195,7 +195,9 @@ class Store:
         return self._staging.last_given if len(self._staging) else self.revision
 
     def latest(self, key: Key) -> Record | None:
-        """What a writer builds on: staged if there is something staged, else durable."""
+        """Returns the version that a writer builds on: staged if there is something staged, else
+        durable.
+        """
         event = self._staging.find(key)
         if event is None:
             return self.get(key)
@@ -239,8 +241,8 @@ class Store:
         return record
 
     def end_step(self) -> None:
-        """What was staged so far need not become durable together with what follows (see
-        ``staging``).
+        """Ends a step: what was staged so far need not become durable together with what follows
+        (see ``staging``).
         """
         self._staging.end_step()
 

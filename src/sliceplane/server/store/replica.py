@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.server.store.backend import Loaded
@@ -49,35 +50,44 @@ from sliceplane.server.store.types import EventType, Key, StoreEvent
 
 
 class OutOfOrder(Exception):
-    """What the feed tells does not follow from what is there.  The owner loads everything anew
+    """The feed does not continue the state in memory. The owner loads everything anew
     (``on_reloaded``).
     """
+
+
+class StoreCaches(Protocol):
+    """State that is derived from the store's newest versions, as the registry has it. It is
+    notified when these change without a step of this server, before any step runs again.
+    """
+
+    def on_changed(self, keys: Iterable[Key]) -> None:
+        """The objects *keys* changed."""
+
+    def on_aborted(self) -> None:
+        """Any object may have changed."""
 
 
 class Replica:
     """Owned by the committer, in one thread.
 
-    *server* is unique among all that ever wrote to the log. *on_changed* is told the keys that the
-    store's newest versions changed of without a step of ours, *on_replaced* that they all did; both
-    before any step runs again. *on_published* gets what became visible.
+    *server* is unique among all that ever wrote to the log. *on_published* gets the events that
+    became visible.
     """
 
     def __init__(
         self,
         store: Store,
         hub: Hub,
+        caches: StoreCaches,
         *,
         server: str,
         position: int,
         name: HeadName,
-        on_changed: Callable[[Iterable[Key]], None],
-        on_replaced: Callable[[], None],
         on_published: Callable[[Sequence[StoreEvent]], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._hub = hub
-        self._on_changed = on_changed
-        self._on_replaced = on_replaced
+        self._caches = caches
         self._on_published = on_published
         self.server = server
         #: of the head that the store shows, and its name
@@ -110,7 +120,7 @@ class Replica:
 
     @property
     def known(self) -> Known:
-        """What clients of this server may have seen."""
+        """The state that clients of this server may have seen."""
         return Known(self.position, self.name, self._store.revision)
 
     @property
@@ -227,13 +237,13 @@ class Replica:
         last = batch.events[-1].revision
         failed = [ticket for ticket in self._waiting if ticket.until <= last]
         self._waiting = [ticket for ticket in self._waiting if ticket.until > last]
-        self._on_changed(self._give_up())
+        self._caches.on_changed(self._give_up())
         for ticket in failed:
             ticket.fail(error)
         self._after_progress(now)
 
     def waits_for(self, number: int) -> bool:
-        """Whether the fate of our batch *number* is still open."""
+        """Returns True if the fate of our batch *number* is still open."""
         return self._in_flight is not None and self._in_flight.number == number
 
     def _settle(self, position: int, now: float) -> None:
@@ -278,8 +288,8 @@ class Replica:
     # What others did
 
     def on_feed(self, items: Sequence[FeedItem], now: float) -> None:
-        """What the log took, in its order; items that were seen before are passed over.  Raises
-        ``OutOfOrder``.
+        """Follows what the log took, in its order; items that were seen before are passed over.
+        Raises ``OutOfOrder``.
         """
         for item in items:
             if isinstance(item, Group):
@@ -304,10 +314,10 @@ class Replica:
             events = self._events_of(group)
         except OutOfOrder:
             self.head = max(self.head, group.position)  # nothing runs before all is loaded anew
-            self._on_changed(keys)
+            self._caches.on_changed(keys)
             raise
         self._store.follow(events)
-        self._on_changed(keys | {event.record.key for event in events})
+        self._caches.on_changed(keys | {event.record.key for event in events})
         self.turns.on_batch(group.name.server, group.position, group.since, now)
         self._publish(events, group.position, group.name)
         if group.beyond > self._store.revision:
@@ -361,7 +371,7 @@ class Replica:
             self._waiting = [ticket for ticket in self._waiting if ticket.until > last]
         self._give_up()
         self._store.replace(loaded.history, loaded.revision, loaded.compacted)
-        self._on_replaced()
+        self._caches.on_aborted()
         self._hub.on_replaced()
         # The log may be an older one, restored: no head that was seen before counts.
         self.position = self.head = position

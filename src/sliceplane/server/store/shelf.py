@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import pairwise
@@ -118,7 +118,9 @@ class Shelf:
         return self.live.get(path)
 
     def count(self, namespace: str, after: str, revision: int) -> int:
-        """How many records ``walk`` would yield: O(log n + events after *revision*)."""
+        """Returns the number of records that ``walk`` would yield: O(log n + events after
+        *revision*).
+        """
         low, inclusive, high = _bounds(namespace, after)
         live = self.live
         first = 0 if low is None else live.bisect_left(low) if inclusive else live.bisect_right(low)
@@ -189,8 +191,8 @@ class _Sample:
 
 
 class Retention:
-    """How long history is kept: at least so many seconds, unless it grows over a bound. Owned by
-    the committer.
+    """Decides how long history is kept: at least so many seconds, unless it grows over a bound.
+    Owned by the committer.
 
     Lists at a past revision and watches that resume live off history, and kube clients expect about
     five minutes of it. Time bounds it in normal operation; the number of events and their bytes
@@ -247,6 +249,11 @@ class Retention:
         # The newest sample stays: a client that has just listed must be able to watch.
         while len(self._samples) > 1 and (self.events > self._events_max or self.bytes > bytes_max):
             self._drop()
+
+    def on_events(self, events: Sequence[StoreEvent], live: int) -> None:
+        """Calls ``on_commit`` for the *events* of one batch."""
+        size = sum(len(event.record.body) for event in events)
+        self.on_commit(events[-1].revision, len(events), size, live)
 
     def on_replaced(self) -> None:
         """All was loaded anew, without history; the revisions may be smaller than before."""

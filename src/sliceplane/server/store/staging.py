@@ -23,7 +23,7 @@ from sliceplane.server.store.types import EventType, Key, Record, StoreEvent
 
 
 class Room(NamedTuple):
-    """What one batch of a back end may hold."""
+    """The bounds of one batch of a back end."""
 
     keys: int
     #: of bodies
@@ -75,13 +75,13 @@ class Staging:
         )
 
     def end_step(self) -> None:
-        """What follows may be made durable later than what is there."""
+        """Allows that what follows becomes durable later than what is there."""
         if self._pending and (not self._ends or self._ends[-1] < self._pending[-1].revision):
             self._ends.append(self._pending[-1].revision)
 
     def take(self, room: Room | None = None) -> tuple[StoreEvent, ...]:
-        """What was not handed out yet, in order; with *room*, as many whole steps as fit, and at
-        least one.
+        """Returns the events that were not handed out yet, in order; with *room*, as many whole
+        steps as fit, and at least one.
         """
         events = tuple(islice(self._pending, self._taken, None))
         if room is not None:

@@ -177,7 +177,7 @@ class ReadIndex:
         self._waiting.append(done)
 
     def also(self, done: Done) -> None:
-        """As ``want``, for the question that is under way."""
+        """Registers *done* as ``want`` does, for the question that is under way."""
         self._asked.append(done)
 
     @property
@@ -205,12 +205,12 @@ class ReadIndex:
             self._asked = []
 
     def on_no_answer(self, number: int) -> None:
-        """Who waited waits for the next question."""
+        """Leaves its reads waiting for the next question."""
         if number == self._number:
             self._in_flight = False
 
     def awaits(self, number: int) -> bool:
-        """Whether the answer to question *number* is of use."""
+        """Returns True if the answer to question *number* is of use."""
         return number == self._number and self._in_flight
 
     def on_replaced(self) -> None:

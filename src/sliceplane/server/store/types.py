@@ -1,4 +1,4 @@
-"""What the store keeps and what it tells: keys, records, events.  All frozen.
+"""Keys, records and events, which the store keeps and publishes. All frozen.
 
 Order of keys is the byte order of ``namespace/name``, as etcd has it, so ``zz-b/o`` comes before
 ``zz/a``.
@@ -19,7 +19,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Key(NamedTuple):
-    """Where an object lives: ``Resource.storage_key``, namespace ("" for cluster scope), name."""
+    """The identity of an object: ``Resource.storage_key``, namespace ("" for cluster scope), name."""
 
     resource: str
     namespace: str

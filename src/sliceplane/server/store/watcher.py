@@ -53,7 +53,7 @@ class Item(NamedTuple):
 
 
 class Interest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a watch is about.
+    """The objects and the form that a watch is about.
 
     ``matches`` is asked about the records of *namespace* ("": all) and *name* ("": all) only.
     ``selector`` names it: watchers with equal selectors, encoders and scopes are served as one, and
@@ -81,7 +81,7 @@ class Interest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delivery(NamedTuple):
-    """What a watcher sees of an event.  ``left``: the record stopped matching; it is the one before
+    """The event that one watcher gets. ``left``: the record stopped matching; it is the one before
     the change.
     """
 
@@ -91,7 +91,7 @@ class Delivery(NamedTuple):
 
 
 def classify(event: StoreEvent, matches: Callable[[Record], bool] | None) -> Delivery | None:
-    """What a watcher with this predicate sees of *event*; ``None``: nothing.
+    """Returns the delivery of *event* to a watcher with this predicate; ``None``: nothing.
 
     As upstream: to leave a selection is a DELETED
     (``apiserver/pkg/storage/cacher/cache_watcher.go``).
@@ -110,7 +110,7 @@ def classify(event: StoreEvent, matches: Callable[[Record], bool] | None) -> Del
 
 
 def nothing() -> None:
-    """Who need not be told."""
+    """Does nothing, for a watcher without a reader."""
 
 
 class Watcher:
@@ -258,7 +258,7 @@ class WatcherGroup:
 
 
 class Routes:
-    """Which watchers an event can concern: the index of the hub, which alone calls it.
+    """Index of the watchers that an event can concern, which the hub alone calls.
 
         resource -> (namespace, name) -> group key -> Group(members)
 

@@ -166,11 +166,7 @@ class GrpcListener:
         if self._acceptor is None:
             return
         context.set_alpn_protocols([PROTOCOL])
-        self._acceptor.context = context
-        if distrusting:
-            self._acceptor.abort_handshakes()
-            for connection in list(self._connections):
-                connection.distrust_certificate()
+        self._acceptor.use(context, distrusting=self._connections if distrusting else None)
 
     async def stop(self, spread_s: float) -> None:
         """Take no connection any more, and send the clients away one after the other within

@@ -25,9 +25,9 @@ import os
 import resource
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.start_error import StartError
@@ -97,6 +97,13 @@ def trust(context: ssl.SSLContext, authority: Path) -> None:
         raise StartError(f"cannot use the certificate authority {authority}: {why}") from error
 
 
+class Distrustable(Protocol):
+    """An open connection."""
+
+    def distrust_certificate(self) -> None:
+        """The signer of its certificate is not trusted any more."""
+
+
 class TlsAcceptor:
     """Accepts on a listening socket.  Used from one task: ``start`` once, ``close`` once, then
     ``abort_handshakes``.
@@ -115,7 +122,7 @@ class TlsAcceptor:
         """*room*: how many connections more there may be, handshakes not counted."""
         self._sock = sock
         #: of the connections that come from now on
-        self.context = context
+        self._context = context
         self._make_protocol = make_protocol
         self._room = room
         self._turns = LoopTurns()
@@ -148,6 +155,17 @@ class TlsAcceptor:
                 self._rest.cancel()
             asyncio.get_running_loop().remove_reader(self._sock.fileno())
             self._sock.close()
+
+    def use(self, context: ssl.SSLContext, *, distrusting: Iterable[Distrustable] | None) -> None:
+        """Gives connections from now on *context*. *distrusting*: the open connections, if it lacks
+        an authority that the former one had: clients with certificates must shake hands again.
+        """
+        self._context = context
+        if distrusting is not None:
+            # Handshakes under way are those of the former context.
+            self.abort_handshakes()
+            for connection in tuple(distrusting):
+                connection.distrust_certificate()
 
     def abort_handshakes(self) -> None:
         for transport in tuple(self._shaking):
@@ -185,7 +203,7 @@ class TlsAcceptor:
         plain.setblocking(False)
         transport = TlsTransport(
             plain,
-            self.context,
+            self._context,
             self._make_protocol,
             self._shaking.discard,
             self._unauthenticated,

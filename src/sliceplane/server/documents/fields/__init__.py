@@ -1,4 +1,4 @@
-"""Who owns which field of an object, and what that means for the next write (KEP-555).
+"""Owners of the fields of an object, and their effect on the next write (KEP-555).
 
 Promises: ``updated`` and ``applied`` tell the managers of an object after a write, and what an
 applied configuration makes of it; sets of fields are the same text as upstream's ``FieldsV1``; what

@@ -1,4 +1,4 @@
-"""Is an applied configuration one that can be owned?  The complaints are upstream's (KEP-555).
+"""Checks of applied configurations, with upstream's messages (KEP-555).
 
 A configuration is looked at before defaults, and everything in it has to mean something: a field
 that the kind does not have, a value of another type, or two elements of a list with one key are
@@ -30,7 +30,7 @@ _UNTYPED = ("intOrString", "quantity")
 
 
 def check(schema: Struct, document: object) -> str:
-    """What is wrong with *document*, or "".  ``.spec.ports: duplicate entries for key
+    """Returns the problems of *document*, or "". ``.spec.ports: duplicate entries for key
     [port=80]``.
     """
     walk = _ConfigurationWalk()

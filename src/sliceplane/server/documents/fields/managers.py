@@ -34,7 +34,7 @@ class Identity(NamedTuple):
     subresource: str
 
     def __str__(self) -> str:
-        """As conflicts name it: ``"kubectl" with subresource "status" using v1``."""
+        """Returns the name that conflicts show: ``"kubectl" with subresource "status" using v1``."""
         text = f'"{self.manager}"'
         if self.subresource:
             text += f' with subresource "{self.subresource}"'
@@ -42,7 +42,9 @@ class Identity(NamedTuple):
 
 
 class ManagerEntry(msgspec.Struct, frozen=True):
-    """What one manager owns.  ``time`` is RFC 3339, or "" where the first apply changed nothing."""
+    """The fields that one manager owns. ``time`` is RFC 3339, or "" where the first apply changed
+    nothing.
+    """
 
     fields: FieldSet
     api_version: str
@@ -161,7 +163,7 @@ def received(sent: list[Any]) -> list[Document]:
 
 
 def same_but_times(left: list[Document], right: list[Document]) -> bool:
-    """Do two lists of stored entries say the same, whenever they say it?"""
+    """Returns True if two lists of stored entries differ in their times at most."""
     return len(left) == len(right) and all(
         _timeless(before) == _timeless(after) for before, after in zip(left, right, strict=True)
     )

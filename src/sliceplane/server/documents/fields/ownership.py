@@ -1,5 +1,4 @@
-"""Who owns what after a write (KEP-555): the effect of an update and of an apply on the managers of
-an object.
+"""The effect of an update and of an apply on the managers of an object (KEP-555).
 
 An **update** takes what it changed: every other manager loses those fields, and all lose what went
 away.
@@ -57,7 +56,9 @@ UNOWNED: Final[FieldSet] = {
 
 
 class OwnedWrite(msgspec.Struct, frozen=True, kw_only=True):
-    """Who writes, in which version, when (RFC 3339), and what this endpoint does not write."""
+    """The writer, its version, the time (RFC 3339), and the fields that this endpoint does not
+    write.
+    """
 
     who: Identity
     api_version: str
@@ -84,7 +85,7 @@ class Conflicts(Exception):
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """What an apply made of the live object; ``changed`` is false if it made nothing of it."""
+    """The result of an apply; ``changed`` is false if the live object stays as it is."""
 
     document: Document
     managers: Managers
@@ -135,8 +136,8 @@ def _first(added: FieldSet, write: OwnedWrite) -> Managers:
 
 @lru_cache(_REMEMBERED)
 def _own(added: bytes, reset: bytes) -> FieldSet:
-    """What a creator owns of the set *added* where *reset* is not for it to write; in the order of
-    the wire.
+    """Returns the fields that a creator owns of the set *added*, if this endpoint does not write
+    *reset*; in the order of the wire.
     """
     return sets.ordered(
         sets.difference(sets.difference(decode(added), decode(reset), whole=True), UNOWNED)
@@ -174,7 +175,7 @@ def _capped(managers: Managers) -> Managers:
 
 
 def before_first_apply(shape: StructShape, live: Document, write: OwnedWrite) -> Managers:
-    """Of an object without tracked managers: all that it has, as one updater's."""
+    """Returns the managers of an object without tracked ones: one updater owns all fields."""
     who = Identity(BEFORE_FIRST_APPLY, "Update", write.api_version, write.who.subresource)
     return updated({}, compare(shape, {}, live), replace(write, who=who))
 

@@ -105,8 +105,8 @@ def _value_order(scalar: Any) -> tuple[int, Any]:
 
 @remembered(_REMEMBERED)
 def element_order(text: str) -> tuple[int, Any]:
-    """Where an element stands among its siblings: itself, fields, keys, values, positions; each in
-    its own order.
+    """Returns the sort key of an element among its siblings: itself, fields, keys, values,
+    positions; each in its own order.
     """
     sort = text[:2]
     body = text[2:]
@@ -221,8 +221,8 @@ def union(left: FieldSet, right: FieldSet) -> FieldSet:
 
 
 def union_of(sets: Iterable[FieldSet]) -> FieldSet:
-    """Of any number of sets, in the time of all their sizes; ``union`` one by one would copy the
-    first again and again.
+    """Returns the union of any number of sets, in the time of all their sizes; repeated ``union``
+    would copy the first one each time.
     """
     made: FieldSet = {}
     for fields in sets:

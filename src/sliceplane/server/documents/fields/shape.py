@@ -1,5 +1,5 @@
-"""How the parts of a kind are owned (*shapes*: the schema, reduced to what merging and comparing
-ask), and the fields that a write added, modified and removed between two documents.
+"""Shapes: the schema of a kind, reduced to what merging and comparing need; and the fields that a
+write added, modified and removed between two documents.
 
 A part is a leaf (it has one owner as a whole: scalars, atomic lists and maps, atomic structs,
 free-form JSON), or it is owned piece by piece: a struct by its fields, a map by its entries, a
@@ -214,9 +214,7 @@ def by_element(shape: KeyedShape | SetShape, items: list[Any]) -> dict[str, list
 
 
 def member_shape(shape: Shape, element: str) -> Shape | None:
-    """What is below *element* of a part of this shape; ``None`` for what the schema does not
-    have.
-    """
+    """Returns the shape below *element* of a part of this shape; ``None`` if the schema has none."""
     match shape:
         case StructShape():
             return shape.fields.get(element[2:])

@@ -122,7 +122,7 @@ _FALSE: Final = b"\x00"
 
 
 def _contents(kind: str, value: Any) -> Iterator[bytes]:
-    """What follows the tag, once for each time that the field is there."""
+    """Yields the bytes behind the tag, once for each time that the field is there."""
     if kind == "bool":
         if value:
             yield _TRUE

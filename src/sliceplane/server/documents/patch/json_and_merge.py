@@ -39,8 +39,8 @@ _GO_MAP: Final = "map[string]interface {}"
 
 
 def go_text(value: Any) -> str:
-    """As Go's ``%v``: ``map[a:1 b:[x y]]`` with sorted keys.  Errors about strategic patches show
-    values so.
+    """Returns *value* as Go's ``%v`` prints it: ``map[a:1 b:[x y]]`` with sorted keys. Errors about
+    strategic patches show values so.
     """
     match value:
         case None:
@@ -135,8 +135,8 @@ def _shifts_too_much() -> StatusError:
 
 
 def _behind(document: Any, pointer: Any) -> int:
-    """How many elements of a list stand at *pointer* or after it; a bad pointer is left for the
-    operation to refuse.
+    """Returns the number of elements of a list at *pointer* or after it; a bad pointer is left for
+    the operation to refuse.
     """
     import jsonpointer
 

@@ -56,7 +56,7 @@ def apply_strategic(document: Document, patch: Document, resource_key: str) -> D
 
 
 class _Work:
-    """How many elements of lists may still be looked at.  Owned by one patch.
+    """The number of list elements that one patch may still compare. Owned by one patch.
 
     A patch that speaks of each element once looks at each list once, and an element is more than
     two characters. One that merges into the same element again and again would look at the lists in
@@ -167,7 +167,7 @@ def _delete_from_list(target: Document, name: str, listed: Any, work: _Work) -> 
 
 
 def _key(value: Any) -> Hashable:
-    """What a scalar or a merge key is compared by; true is not 1."""
+    """Returns the value by which a scalar or a merge key is compared; true is not 1."""
     if isinstance(value, dict | list | bool):
         return go_text(value), type(value).__name__
     return value  # type: ignore[no-any-return]  # a JSON scalar
@@ -234,7 +234,7 @@ def _closest(
     field: SchemaField,
     work: _Work,
 ) -> int:
-    """Which of the old elements with the merge key of *item* is meant.
+    """Returns the old element that *item*, which has its merge key, stands for.
 
     The merge key need not be unique: a Service may have port 53 for TCP and for UDP. Kubernetes
     always takes the first; here an element that agrees in the other keys of the list is preferred,

@@ -22,10 +22,8 @@ from __future__ import annotations
 
 from sliceplane.server.documents.protobuf.envelope import (
     MAGIC,
-    assemble_list,
     decode,
     encode,
-    encode_item,
     encode_watch_event,
     frame_item,
     list_frame,
@@ -35,11 +33,9 @@ from sliceplane.server.documents.protobuf.nothings import drop_nothings
 
 __all__ = [
     "MAGIC",
-    "assemble_list",
     "decode",
     "drop_nothings",
     "encode",
-    "encode_item",
     "encode_watch_event",
     "frame_item",
     "list_frame",

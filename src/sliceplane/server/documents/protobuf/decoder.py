@@ -29,7 +29,12 @@ from sliceplane.kit.protobuf import (
     skip,
 )
 from sliceplane.server.documents.protobuf.schema import SCALARS, ProtobufField, message
-from sliceplane.server.documents.protobuf.special import NOT_UTF8, SPECIALS, decode_text
+from sliceplane.server.documents.protobuf.special import (
+    NOT_UTF8,
+    SPECIALS,
+    decode_text,
+    flat_fields,
+)
 
 #: puts a varint into a document
 PutNumber = Callable[[Document, int], None]
@@ -140,7 +145,9 @@ def decoder(name: str) -> MessageDecoder:
 
 
 def _required(field: ProtobufField) -> Callable[[], Any] | None:
-    """What makes the zero of a member that JSON has even when the wire had nothing, or ``None``."""
+    """Returns a function that makes the zero of a member that JSON has even if the wire had
+    nothing, or ``None``.
+    """
     if field.presence == "pointer":
         return None
     if field.type in SCALARS:
@@ -279,28 +286,11 @@ def _put_message(field: ProtobufField) -> PutBytes:
 def _put_entry(field: ProtobufField) -> PutBytes:
     """A map's entry {1 key, 2 value}; what it lacks is empty."""
     name = field.name
-    if field.type in SCALARS or field.type in SPECIALS:
-        convert = _to_value(field.type)
-    else:
-        raise AssertionError(f"no message has a map to {field.type}")
+    convert = _to_value(field.type)
 
     def put(document: Document, data: bytes, start: int, stop: int) -> None:
-        key = value = b""
-        while start < stop:
-            wire_key, start = read_varint(data, start, stop)
-            number = field_number(wire_key, name)
-            if number > 2:
-                start = skip(data, start, stop, wire_key & 7)
-                continue
-            if wire_key & 7 != BYTES:
-                raise MalformedProtobuf(
-                    f"proto: wrong wireType = {wire_key & 7} for an entry of {name}"
-                )
-            begin, start = read_length(data, start, stop)
-            if number == 1:
-                key = data[begin:start]
-            else:
-                value = data[begin:start]
-        document.setdefault(name, {})[decode_text(key)] = convert(value)
+        entry = dict(flat_fields(data, name, (BYTES, BYTES), start, stop))
+        value = convert(entry.get(2, b""))
+        document.setdefault(name, {})[decode_text(entry.get(1, b""))] = value
 
     return put

@@ -13,7 +13,6 @@ RawExtension {1 raw}} without the magic; the raw bytes inside are a complete env
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from sliceplane.api.errors import bad_request, internal, show
@@ -21,18 +20,14 @@ from sliceplane.api.meta import Document
 from sliceplane.kit.protobuf import (
     BYTES,
     MalformedProtobuf,
-    field_number,
     framed,
-    read_length,
-    read_varint,
-    skip,
     varint,
 )
 from sliceplane.server.documents.protobuf.decoder import decoder
 from sliceplane.server.documents.protobuf.encoder import encoder
 from sliceplane.server.documents.protobuf.schema import META, Message, find_kind
 from sliceplane.server.documents.protobuf.schema import message as schema_message
-from sliceplane.server.documents.protobuf.special import Mismatch, decode_text
+from sliceplane.server.documents.protobuf.special import Mismatch, decode_text, flat_fields
 from sliceplane.server.documents.schema.json_errors import start_of
 
 MAGIC: Final = b"k8s\x00"
@@ -43,7 +38,7 @@ _LENGTH_BYTES: Final = 4
 
 
 def supports(api_version: str, kind: str) -> bool:
-    """Whether the kind (or list kind) has a protobuf form."""
+    """Returns True if the kind (or list kind) has a protobuf form."""
     return find_kind(api_version, kind) is not None
 
 
@@ -51,41 +46,25 @@ def encode(document: Document) -> bytes:
     """*document*, which names its apiVersion and kind, with its envelope."""
     api_version = str(document.get("apiVersion", ""))
     kind = str(document.get("kind", ""))
-    return _enveloped(api_version, kind, _body(_message(api_version, kind), document))
+    content = framed(b"\x12", _body(_message(api_version, kind), document))
+    return b"".join((_start(api_version, kind), content, _TAIL))
 
 
-def encode_item(api_version: str, kind: str, document: Document) -> bytes:
-    """*document* as a bare message, which is what lists are made of (see ``assemble_list``)."""
-    return _body(_message(api_version, kind), document)
-
-
-def assemble_list(
-    api_version: str, list_kind: str, metadata: Document, items: Iterable[bytes]
-) -> bytes:
-    """A list, with its envelope, from list metadata and items that ``encode_item`` made."""
-    fields = _message(api_version, list_kind).fields
-    assert fields[1].name == "items", f"{list_kind} is not a list"
-    head = framed(b"\x0a", _body(schema_message(f"{META}.ListMeta"), metadata))
-    return _enveloped(
-        api_version, list_kind, head + b"".join(framed(b"\x12", item) for item in items)
-    )
-
-
-def frame_item(item: bytes) -> bytes:
-    """What ``encode_item`` made, as it stands in a list."""
-    return framed(b"\x12", item)
+def frame_item(api_version: str, kind: str, document: Document) -> bytes:
+    """Returns *document* as it stands in a list: a bare message and its length."""
+    return framed(b"\x12", _body(_message(api_version, kind), document))
 
 
 def list_frame(
     api_version: str, list_kind: str, metadata: Document, size: int
 ) -> tuple[bytes, bytes]:
-    """What stands before and behind the items of a list, *size* bytes of ``frame_item``
+    """Returns what stands before and behind the items of a list, *size* bytes of ``frame_item``
     together.
     """
-    empty = assemble_list(api_version, list_kind, metadata, ())
-    body = framed(b"\x0a", _body(schema_message(f"{META}.ListMeta"), metadata))
-    start = len(empty) - len(_TAIL) - len(framed(b"\x12", body))
-    return empty[:start] + b"\x12" + varint(len(body) + size) + body, _TAIL
+    assert _message(api_version, list_kind).fields[1].name == "items", f"{list_kind} is no list"
+    head = framed(b"\x0a", _body(schema_message(f"{META}.ListMeta"), metadata))
+    start = _start(api_version, list_kind)
+    return start + b"\x12" + varint(len(head) + size) + head, _TAIL
 
 
 def _message(api_version: str, kind: str) -> Message:
@@ -102,9 +81,10 @@ def _body(message: Message, document: Document) -> bytes:
         raise internal(f"cannot encode {message.short_name} as protobuf: {error}") from error
 
 
-def _enveloped(api_version: str, kind: str, raw: bytes) -> bytes:
+def _start(api_version: str, kind: str) -> bytes:
+    """The envelope up to its content."""
     type_meta = framed(b"\x0a", api_version.encode()) + framed(b"\x12", kind.encode())
-    return b"".join((MAGIC, framed(b"\x0a", type_meta), framed(b"\x12", raw), _TAIL))
+    return MAGIC + framed(b"\x0a", type_meta)
 
 
 def decode(raw: bytes, *, api_version: str = "", kind: str = "") -> Document:
@@ -161,41 +141,14 @@ def _open(raw: bytes) -> tuple[str, str, bytes]:
         raise MalformedProtobuf("empty body")
     type_metas: list[bytes] = []
     body = b""
-    for number, start, stop in _fields(raw, len(MAGIC), len(raw), "Unknown", 4):
+    for number, value in flat_fields(raw, "Unknown", (BYTES,) * 4, len(MAGIC)):
         if number == 1:
-            type_metas.append(raw[start:stop])
+            type_metas.append(value)
         elif number == 2:
-            body = raw[start:stop]
-    api_version = kind = ""
-    type_meta = b"".join(
-        type_metas
-    )  # a message that comes twice is merged, which is what joining does
-    for number, start, stop in _fields(type_meta, 0, len(type_meta), "TypeMeta", 2):
-        if number == 1:
-            api_version = decode_text(type_meta[start:stop])
-        else:
-            kind = decode_text(type_meta[start:stop])
-    return api_version, kind, body
-
-
-def _fields(
-    data: bytes, position: int, end: int, name: str, last: int
-) -> list[tuple[int, int, int]]:
-    """(number, start, stop) of the fields 1..*last*, all length-delimited; others are skipped."""
-    spans: list[tuple[int, int, int]] = []
-    while position < end:
-        key, position = read_varint(data, position, end)
-        number = field_number(key, name)
-        if number > last:
-            position = skip(data, position, end, key & 7)
-            continue
-        if key & 7 != BYTES:
-            raise MalformedProtobuf(
-                f"proto: wrong wireType = {key & 7} for field {number} of {name}"
-            )
-        start, position = read_length(data, position, end)
-        spans.append((number, start, position))
-    return spans
+            body = value
+    # A message that comes twice is merged, which is what joining does.
+    type_meta = dict(flat_fields(b"".join(type_metas), "TypeMeta", (BYTES, BYTES)))
+    return decode_text(type_meta.get(1, b"")), decode_text(type_meta.get(2, b"")), body
 
 
 def encode_watch_event(event_type: str, envelope: bytes) -> bytes:

@@ -65,7 +65,7 @@ def omitted_fields(name: str) -> frozenset[str] | None:
 
 
 class _Walker:
-    """What to look at in one message.  Immutable once made."""
+    """The fields of one message that a walk inspects. Immutable once made."""
 
     __slots__ = ("_inlined", "_omitted", "_parts")
 
@@ -118,7 +118,7 @@ def _is_part(field: ProtobufField) -> bool:
 
 @cache
 def _marks(name: str) -> tuple[bytes, ...]:
-    """What to look for in an encoded message of that name."""
+    """Returns the bytes that show, in an encoded message of that name, that a member says nothing."""
     marks: set[bytes] = set()
     seen: set[str] = set()
     waiting = [name]

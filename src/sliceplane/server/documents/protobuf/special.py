@@ -8,7 +8,7 @@ Zero times are empty messages and null in JSON. ``Time`` is whole seconds in bot
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -66,13 +66,15 @@ class Special(msgspec.Struct, frozen=True):
     zero: bytes = b""
 
 
-def _scan(data: bytes, name: str, kinds: tuple[int, ...]) -> list[Any]:
-    """Fields 1..n of a small flat message; ``kinds[i]`` is the wire type of field i+1.  ``None``:
-    not there.
+def flat_fields(
+    data: bytes, name: str, kinds: tuple[int, ...], start: int = 0, end: int | None = None
+) -> Iterator[tuple[int, Any]]:
+    """Yields the number and the value (an integer or bytes) of each field 1..n of the message
+    *name*, which has no messages inside; ``kinds[i]`` is the wire type of field i+1.  Others are
+    skipped.
     """
-    values: list[Any] = [None] * len(kinds)
-    position = 0
-    end = len(data)
+    position = start
+    end = len(data) if end is None else end
     while position < end:
         key, position = read_varint(data, position, end)
         number = field_number(key, name)
@@ -84,11 +86,17 @@ def _scan(data: bytes, name: str, kinds: tuple[int, ...]) -> list[Any]:
                 f"proto: wrong wireType = {wire_type} for field {number} of {name}"
             )
         elif wire_type == VARINT:
-            values[number - 1], position = read_varint(data, position, end)
+            value, position = read_varint(data, position, end)
+            yield number, value
         else:
-            start, position = read_length(data, position, end)
-            values[number - 1] = data[start:position]
-    return values
+            begin, position = read_length(data, position, end)
+            yield number, data[begin:position]
+
+
+def _scan(data: bytes, name: str, kinds: tuple[int, ...]) -> list[Any]:
+    """Returns the fields 1..n in their order, ``None`` for one that is not there."""
+    values = dict(flat_fields(data, name, kinds))
+    return [values.get(number) for number in range(1, len(kinds) + 1)]
 
 
 NOT_UTF8: Final = "proto: string field contains invalid UTF-8"
@@ -259,4 +267,4 @@ SPECIALS: Final[dict[str, Special]] = {
     ),
 }
 
-__all__ = ["NOT_UTF8", "SPECIALS", "Mismatch", "Special", "decode_text"]
+__all__ = ["NOT_UTF8", "SPECIALS", "Mismatch", "Special", "decode_text", "flat_fields"]

@@ -1,4 +1,4 @@
-"""What fields the kinds have: names, types, list keys and patch strategies.
+"""The fields of the kinds: names, types, list keys and patch strategies.
 
 Promises: ``lookup`` finds the schema of a resource; ``unknown_fields`` and ``check_types`` tell
 what Go's strict and plain decoding would say of a document, in its words; ``drop_nulls`` is what

@@ -1,4 +1,4 @@
-"""What Go's decoders complain of in a document, found by a walk along its schema.
+"""Complaints of Go's decoders about a document, found by a walk along its schema.
 
 Two walks, for two kinds of decoding (KEP-2885, Server Side Field Validation, for the second):
 
@@ -50,7 +50,7 @@ def type_error(schema: Struct, detail: str) -> StatusError:
 
 
 def json_name(value: object) -> str:
-    """What Go calls the JSON type of *value*."""
+    """Returns Go's name of the JSON type of *value*."""
     match value:
         case bool():
             return "bool"
@@ -74,8 +74,8 @@ class JsonMembers:
 
 
 def first_mismatch(schema: Struct, document: object) -> TypeMismatch | None:
-    """What plain decoding of *document* into *schema* says, or ``None``.  Unknown members are
-    passed over.
+    """Returns the complaint of plain decoding of *document* into *schema*, or ``None``. Unknown
+    members are passed over.
     """
     walk = _TypeWalk()
     try:
@@ -330,7 +330,7 @@ class _StrictWalk:
                 self.value(member, wanted, where)
 
     def anything(self, value: Any, place: Place) -> None:
-        """What has no schema."""
+        """Walks a value that has no schema."""
         if isinstance(value, JsonMembers):
             self._map(value, None, place)
         elif isinstance(value, list):

@@ -98,12 +98,12 @@ def define(name: str, members: list[str], annotations: list[Any]) -> type[msgspe
 
 
 def scalar(kind: str) -> Any:
-    """What is annotated for a scalar; null is none."""
+    """Returns the annotation of a scalar; null is none."""
     return _SCALARS[kind]
 
 
 def annotation(kind: Type) -> Any:
-    """What is annotated for a type.  Every type takes null too, as Go's decoding does."""
+    """Returns the annotation of a type. Every type takes null too, as Go's decoding does."""
     match kind.kind:
         case "struct":
             return _model(kind.name) | None

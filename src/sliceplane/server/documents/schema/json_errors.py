@@ -1,4 +1,4 @@
-"""What Go says of a text that is not JSON.
+"""Go's complaint about a text that is not JSON.
 
 Clients see Go's words in the 400 for a body that does not parse, down to the offending character.
 This scanner runs only on texts that another parser has refused, and only to word the refusal, so it

@@ -29,8 +29,8 @@ CHARACTERS_MAX: Final = 1 << 20
 
 
 def deeper_than(value: Any, levels: int) -> bool:
-    """Whether *value* has objects or lists in more than *levels* levels, itself being the first.
-    No recursion.
+    """Returns True if *value* has objects or lists in more than *levels* levels, itself being the
+    first. No recursion.
     """
     layer = [value] if isinstance(value, dict | list) else []
     for _ in range(levels):

@@ -204,7 +204,7 @@ def _two(whole: int, unit_s: int, unit: str, small_s: int, small: str) -> str:
 
 
 def since(time: str, now: float) -> str:
-    """How long ago an RFC 3339 time was."""
+    """Returns the age of an RFC 3339 time."""
     if not time:
         return UNKNOWN
     try:

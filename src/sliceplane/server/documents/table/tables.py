@@ -90,7 +90,7 @@ def _object_version(document: Document) -> Document:
 
 
 class _View(msgspec.Struct, frozen=True):
-    """What was asked for."""
+    """The options of a Table."""
 
     resource: Resource
     printer: Printer

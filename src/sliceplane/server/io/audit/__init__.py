@@ -1,1 +1,1 @@
-"""Who asked for what, and how it ended: the audit log."""
+"""The audit log: every request, its user and its outcome."""

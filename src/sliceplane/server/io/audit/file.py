@@ -89,7 +89,7 @@ class AuditFile:
             raise NotAll(error, done) from error
 
     def _write(self, lines: list[bytes]) -> int:
-        """How many lines that were.  Raises ``NotAll``."""
+        """Writes *lines* and returns their number. Raises ``NotAll``."""
         data = (b"\n" if self._torn else b"") + b"".join(lines)
         done = 0
         view = memoryview(data)

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sliceplane.api.codec import decode_document, encode
+from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
 from sliceplane.kit.delays import TokenBucket
 from sliceplane.kit.io.line_writer import LineWriter
@@ -134,14 +134,14 @@ class AuditLog:
             )
 
     def admits_stranger(self) -> bool:
-        """Whether one more anonymous request is written."""
+        """Returns True if one more anonymous request may be written."""
         if self._strangers.try_take(self._steady()):
             return True
         self.left_out.value += 1
         return False
 
     def take_left_out(self) -> int:
-        """How many requests were left out since this was last asked."""
+        """Returns the number of requests left out since the last call."""
         count = int(self.left_out.value - self._left_out_told)
         self._left_out_told = self.left_out.value
         return count
@@ -164,7 +164,7 @@ class AuditLog:
         self._opened.set()
 
     def _append(self, lines: list[bytes]) -> int:
-        """How many are lost."""
+        """Writes *lines* and returns how many are lost."""
         try:
             self._file.append(lines)
         except NotAll as error:
@@ -286,11 +286,9 @@ class AuditEntry:
     def complete(self, code: int, error: StatusError | None) -> None:
         if self._told is None:
             self._settle(told=self._log.admits_stranger())
-        created = self._request.created
-        if created and "objectRef" in self._event:
-            name = decode_document(created).get("metadata", {}).get("name", "")
-            if name:
-                self._event["objectRef"].setdefault("name", name)
+        name = self._request.created_name
+        if name and "objectRef" in self._event:
+            self._event["objectRef"].setdefault("name", name)
         status = status_of(error, secret=self._secret) if error else {"metadata": {}, "code": code}
         self._tell("ResponseComplete", status)
 

@@ -1,5 +1,5 @@
-"""What of a request may stand in a log: never a value of a Secret, never a credential, and never
-more than a bound.
+"""The parts of a request that a log may have: never a value of a Secret, never a credential, and
+never more than a bound.
 
 The client gets the Status that Kubernetes gives, word for word, and many of its sentences repeat
 what was sent: a patch that fails is quoted with the whole object. The audit log is at level
@@ -57,7 +57,7 @@ def uri_of(request: Request) -> str:
 
 
 def has_secret_body(wanted: Attributes) -> bool:
-    """Whether requests and answers of this resource carry what no log may have."""
+    """Returns True if requests and answers of this resource carry values that no log may have."""
     exact = (wanted.group, wanted.resource, wanted.subresource)
     return exact in _SECRET_BODIES or (wanted.group, wanted.resource, None) in _SECRET_BODIES
 

@@ -53,8 +53,8 @@ _TOO_LARGE: Final = (
 
 
 class HeadLimits(msgspec.Struct, frozen=True):
-    """Of the head of a request, of those that wait in the pipeline together, of trailers, and of
-    what frames a chunk.
+    """Bounds on the head of a request, on heads in the pipeline together, on trailers, and on the
+    framing of a chunk.
 
     ``fields``: how many headers.  ``size``: bytes.
     """
@@ -70,7 +70,7 @@ KNOWN_HEAD = HeadLimits(1000, 1024 * 1024)
 
 
 class _Phase(enum.Enum):
-    """What a connection waits for."""
+    """The event that a connection waits for."""
 
     HEAD = enum.auto()
     #: the application; it has limits of its own

@@ -146,14 +146,9 @@ class Listener:
         shake hands anew: idle connections and watches end at once, others with the answer under
         way.
         """
-        if self._acceptor is None:
-            return
-        self._acceptor.context = context
-        if distrusting:
-            # Handshakes under way are those of the context before.
-            self._acceptor.abort_handshakes()
-            for connection in list(self.state.connections):
-                _ours(connection).distrust_certificate()
+        if self._acceptor is not None:
+            connections = map(_ours, self.state.connections)
+            self._acceptor.use(context, distrusting=connections if distrusting else None)
 
     def drain(self) -> None:
         """Go on, but have clients leave: each connection ends with its next answer.  Idempotent."""
@@ -177,9 +172,7 @@ class Listener:
         await self._flush()
 
     async def _finish(self, grace_s: float) -> None:
-        """What is being answered, and what was arriving: both end within *grace_s*, or are
-        cancelled.
-        """
+        """Ends requests that are being answered or arriving within *grace_s*, or cancels them."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + grace_s
         while (left := ends - loop.time()) > 0 and (

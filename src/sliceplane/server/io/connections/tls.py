@@ -82,5 +82,5 @@ def _text(path: Path) -> str:
 
 
 def _certificates(text: str) -> frozenset[str]:
-    """Those in *text*, each as its base64 without white space."""
+    """Returns the certificates in *text*, each as its base64 without white space."""
     return frozenset("".join(found.split()) for found in _PEM.findall(text))

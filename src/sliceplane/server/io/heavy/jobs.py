@@ -12,6 +12,7 @@ import copyreg
 import pickle
 import struct
 from collections.abc import Callable
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar
 
@@ -43,9 +44,9 @@ WriteVerb = Literal["create", "update", "patch", "delete"]
 LENGTH: Final = struct.Struct(">Q")
 
 
-class HeavyWrite(msgspec.Struct, frozen=True, kw_only=True):
-    """A write to work out. ``options`` is an error if the request's own are wrong, which counts
-    once its body is decoded; ``deletion`` has the options of a DELETE without a body.
+class WriteRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A write that a client requests. ``options`` is an error if the request's own are wrong, which
+    counts once its body is decoded; ``deletion`` has the options of a DELETE without a body.
     """
 
     verb: WriteVerb
@@ -64,20 +65,22 @@ class HeavyWrite(msgspec.Struct, frozen=True, kw_only=True):
             return self.deletion.dry_run
         return isinstance(self.options, WriteOptions) and self.options.dry_run
 
-    def apply(self, registry: Registry) -> Outcome:
-        """Calls the verb.  Raises ``StatusError``."""
+    def prepared(self, registry: Registry) -> Callable[[], Outcome]:
+        """Returns the call of the verb; the body is decoded now, once.  Both raise
+        ``StatusError``.
+        """
         context = self.context
         target = self.target
         if self.verb == "delete":
             deletion = self.deletion
             if self.raw:
                 deletion = decode_delete_options_body(self.media, self.raw, target.spoken)
-            return registry.delete(context, target, deletion)
+            return partial(registry.delete, context, target, deletion)
         if self.verb == "patch":
-            return registry.patch(context, target, self.patch, self.raw, self._options())
+            return partial(registry.patch, context, target, self.patch, self.raw, self._options())
         body = decode_object(self.media, self.raw, target.spoken, target.subresource)
         verb = registry.create if self.verb == "create" else registry.update
-        return verb(context, target, body, self._options())
+        return partial(verb, context, target, body, self._options())
 
     def _options(self) -> WriteOptions:
         if isinstance(self.options, StatusError):
@@ -85,9 +88,9 @@ class HeavyWrite(msgspec.Struct, frozen=True, kw_only=True):
         return self.options
 
 
-def work_out_write(write: HeavyWrite, basis: Input, errors_in: Representation) -> Result:
+def work_out_write(write: WriteRequest, basis: Input, errors_in: Representation) -> Result:
     """The job of a write; *errors_in*: the media type of an error with many causes."""
-    result = work_out(basis, lambda core: write.apply(Registry.around(core)))
+    result = work_out(basis, lambda core: write.prepared(Registry.around(core))())
     error = result.error
     if error is None or len((error.details or {}).get("causes", ())) <= CAUSES_MAX:
         return result

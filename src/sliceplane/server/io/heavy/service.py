@@ -17,7 +17,7 @@ from typing import Final, cast
 
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, internal
 from sliceplane.kit.metrics import Metrics
-from sliceplane.server.io.heavy.jobs import HeavyWrite, Job, T, work_out_write
+from sliceplane.server.io.heavy.jobs import Job, T, WriteRequest, work_out_write
 from sliceplane.server.io.heavy.pool import Pool, WorkerDied, Workers
 from sliceplane.server.io.requests.limits import TooMany
 from sliceplane.server.io.requests.response import PLAIN_JSON, Representation
@@ -82,7 +82,7 @@ class Heavy:
 
     async def write(
         self,
-        write: HeavyWrite,
+        write: WriteRequest,
         registry: Registry,
         writer: Durability,
         errors_in: Representation = PLAIN_JSON,
@@ -108,7 +108,7 @@ class Heavy:
                 collections |= stale.collections
         raise conflict(target.resource.plural, target.resource.group, target.name, STALE_WRITE)
 
-    async def delete(self, write: HeavyWrite, registry: Registry, writer: Durability) -> None:
+    async def delete(self, write: WriteRequest, registry: Registry, writer: Durability) -> None:
         """Within a turn: as ``write``, but an object that is gone by then is no error."""
         try:
             await self.write(write, registry, writer)

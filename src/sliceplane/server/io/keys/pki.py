@@ -65,8 +65,8 @@ class Pki(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> str:
-        """Of the authority: the same for as long as it has its key, whatever certificates it had.
-        Raises ``OSError`` where there is none.
+        """The name of the authority: the same for as long as it has its key, whatever certificates
+        it had. Raises ``OSError`` where there is none.
         """
         origin = _read_manifest(self.folder).get("ca", {}).get("origin")
         return str(origin) if origin else _digest(self.ca_file.read_bytes())
@@ -94,8 +94,8 @@ class Pki(msgspec.Struct, frozen=True):
 
 
 def server_names(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """What the server certificate must be valid for: the usual names, loopback, and *addresses*
-    (IPs).
+    """Returns the names that the server certificate must have: the usual names, loopback, and
+    *addresses* (IPs).
     """
     service = (
         "kubernetes",
@@ -213,7 +213,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _are_those_of(folder: Path, manifest: dict[str, Any], stem: str) -> bool:
-    """Whether certificate and key are the files that the manifest describes."""
+    """Returns True if certificate and key are the files that the manifest describes."""
     entry = manifest.get(stem)
     if not isinstance(entry, dict):
         return False
@@ -231,7 +231,7 @@ def _is_in_time(manifest: dict[str, Any], stem: str, now: float, margin_s: float
 
 
 def _begins(manifest: dict[str, Any], stem: str) -> float:
-    """From when it is valid; manifests of before say only until when."""
+    """Returns the time from which it is valid; older manifests have only the end."""
     entry = manifest[stem]
     return float(entry.get("notBefore", entry.get("notAfter", 0) - _LIFE_S[stem]))
 

@@ -148,7 +148,7 @@ class TokenKeys:
 
     @cached_property
     def _verifiers(self) -> dict[str, _Key]:
-        """By id, the signing key first."""
+        """The keys that verify tokens, by id; the signing key is the first."""
         keys = [self._signer, *(_load(path, private=False) for path in self._key_files)]
         return {key.id: key for key in keys}
 
@@ -197,8 +197,8 @@ class _Key:
 
 
 def _rules(*algorithms: str) -> JWSRegistry:
-    """What of a token's form is refused unread. Its length is limited as a whole; a member of its
-    head that is unknown says nothing (RFC 7515 4).
+    """Returns the rules by which the form of a token is refused unread. Its length is limited as a
+    whole; a member of its head that is unknown says nothing (RFC 7515 4).
     """
     from joserfc.jws import JWSRegistry
 

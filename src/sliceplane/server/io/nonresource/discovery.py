@@ -1,5 +1,4 @@
-"""What the server offers: ``/api``, ``/apis`` and below, in the legacy and the aggregated form
-(KEP-3352).
+"""Discovery: ``/api``, ``/apis`` and below, in the legacy and the aggregated form (KEP-3352).
 
 All of it follows from the resources that are served, which never change while the process lives, so
 what is asked for often is built at most once.
@@ -28,6 +27,7 @@ from sliceplane.server.io.requests.response import (
     Media,
     Representation,
     Response,
+    conditional,
     not_acceptable,
     parse_accept,
 )
@@ -37,6 +37,7 @@ _AGGREGATED_TYPES: dict[Media, bytes] = {
     "json": f"{JSON}{_AGGREGATED_FORM}".encode(),
     "protobuf": f"{PROTOBUF}{_AGGREGATED_FORM}".encode(),
 }
+_PUBLIC = (b"cache-control", b"public")
 _VARY = (b"vary", b"Accept")
 
 
@@ -142,8 +143,8 @@ class Discovery:
         return document
 
     def _aggregated(self, root: str, media: Media) -> tuple[bytes, bytes]:
-        """What ``/api`` or ``/apis`` answers in the aggregated form, and its ETag; made once for
-        each media type.
+        """Returns the aggregated answer of ``/api`` or ``/apis``, and its ETag; made once for each
+        media type.
         """
         made = self._made.get((root, media))
         if made is None:
@@ -197,7 +198,9 @@ def _negotiated(
         if aggregated and media in _AGGREGATED_TYPES and clause.type in MEDIA:
             named = (clause.parameter("g"), clause.parameter("v"), wanted)
             if named == ("apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList"):
-                return _conditional(request, *aggregated(media), _AGGREGATED_TYPES[media])
+                body, etag = aggregated(media)
+                content_type = _AGGREGATED_TYPES[media]
+                return conditional(request, body, content_type, etag, _PUBLIC, _VARY)
     raise not_acceptable(known_type=known_type)
 
 
@@ -207,13 +210,6 @@ def _legacy(document: Document, representation: Representation) -> Response:
         document = {"apiVersion": "v1", **document}
     body = render_bytes(encode(document), representation)
     return Response(200, body, CONTENT_TYPES[representation.media], (NO_CACHE, _VARY))
-
-
-def _conditional(request: Request, body: bytes, etag: bytes, content_type: bytes) -> Response:
-    headers = ((b"cache-control", b"public"), _VARY, (b"etag", etag))
-    if request.headers.get(b"if-none-match") == etag:
-        return Response(304, b"", headers=headers)
-    return Response(200, body, content_type, headers)
 
 
 def subresource_entries(resource: Resource) -> list[dict[str, Any]]:
@@ -242,14 +238,18 @@ def resource_entry(resource: Resource) -> dict[str, Any]:
         "kind": resource.kind,
         "verbs": sorted(resource.verbs),
     }
-    if resource.short_names:
-        entry["shortNames"] = list(resource.short_names)
-    if resource.categories:
-        entry["categories"] = list(resource.categories)
+    _add_names(entry, resource)
     hub = resource.hub or resource
     stored = f"{hub.group}/{hub.version}/{hub.kind}".encode()
     entry["storageVersionHash"] = base64.b64encode(hashlib.sha256(stored).digest()[:8]).decode()
     return entry
+
+
+def _add_names(entry: dict[str, Any], resource: Resource) -> None:
+    if resource.short_names:
+        entry["shortNames"] = list(resource.short_names)
+    if resource.categories:
+        entry["categories"] = list(resource.categories)
 
 
 def _aggregated_entry(resource: Resource) -> dict[str, Any]:
@@ -261,10 +261,7 @@ def _aggregated_entry(resource: Resource) -> dict[str, Any]:
         "singularResource": resource.singular,
         "verbs": sorted(resource.verbs),
     }
-    if resource.short_names:
-        entry["shortNames"] = list(resource.short_names)
-    if resource.categories:
-        entry["categories"] = list(resource.categories)
+    _add_names(entry, resource)
     if resource.subresources:
         entry["subresources"] = [
             _aggregated_subresource(resource, subresource)
@@ -282,7 +279,7 @@ def _aggregated_subresource(resource: Resource, subresource: str) -> dict[str, A
 
 
 def _response_kind(resource: Resource, subresource: str) -> BodyKind:
-    """Of what is answered there; group and version stay empty where they are the enclosing ones."""
+    """Returns the kind of the answer; group and version stay empty if they are the enclosing ones."""
     body = SUBRESOURCES[subresource].body
     if body is None:
         return BodyKind("", "", resource.kind)

@@ -15,7 +15,14 @@ from functools import cache
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import Resource
 from sliceplane.server.io.requests.request import Request
-from sliceplane.server.io.requests.response import JSON, NO_CACHE, Header, Response, parse_accept
+from sliceplane.server.io.requests.response import (
+    JSON,
+    NO_CACHE,
+    Header,
+    Response,
+    conditional,
+    parse_accept,
+)
 
 _IMMUTABLE_S = 365 * 86_400
 _IMMUTABLE = (b"cache-control", b"public, immutable")
@@ -90,16 +97,12 @@ async def _document(
     if asked and asked != digest:
         location = f"/openapi/v3/{name}?hash={digest}".encode()
         return Response(301, b"", b"", (NO_CACHE, (b"location", location)))
-    etag = f'"{digest}"'.encode()
-    headers: tuple[Header, ...] = ((b"etag", etag), _VARY)
+    caching: tuple[Header, ...] = (NO_CACHE,)
     if asked:
         expires = formatdate(now + _IMMUTABLE_S, usegmt=True).encode()
-        headers = (*headers, _IMMUTABLE, (b"expires", expires))
-    else:
-        headers = (*headers, NO_CACHE)
-    if request.headers.get(b"if-none-match") == etag:
-        return Response(304, b"", headers=headers)
-    return Response(200, body, chosen.encode(), headers)
+        caching = (_IMMUTABLE, (b"expires", expires))
+    etag = f'"{digest}"'.encode()
+    return conditional(request, body, chosen.encode(), etag, _VARY, *caching)
 
 
 def _v2(request: Request) -> Response:
@@ -109,10 +112,7 @@ def _v2(request: Request) -> Response:
     if chosen is None:
         return _empty(406)
     body, etag = _v2_body(chosen)
-    headers = (NO_CACHE, _VARY_BOTH, (b"etag", etag))
-    if request.headers.get(b"if-none-match") == etag:
-        return Response(304, b"", headers=headers)
-    return Response(200, body, chosen.encode(), headers)
+    return conditional(request, body, chosen.encode(), etag, NO_CACHE, _VARY_BOTH)
 
 
 @cache

@@ -4,7 +4,8 @@
 (``server.store.snapshot``). The right is ``get`` on that non-resource URL, which ``system:masters``
 has and no other user unless a ClusterRole says so, for everything is in it, Secrets too.
 ``/sliceplane/recording`` is what the flight recorder keeps (``watch.io.flight``), with a right of
-its own. So are ``/sliceplane/writes/...``: who wrote an object last.
+its own. So is ``/sliceplane/writes/...``, the last writers of an object: names of users are nothing
+for every user who may read it.
 
 A check behind ``/healthz``, ``/livez`` and ``/readyz`` (kubernetes.io, API health endpoints) is a
 function that returns "" when all is well, else why not; it must not block. The reason goes to the
@@ -16,8 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import method_not_allowed
@@ -27,9 +29,9 @@ from sliceplane.kit.metrics import Labels, Metrics
 from sliceplane.server.io.keys.token_keys import TokenKeys
 from sliceplane.server.io.nonresource import openapi
 from sliceplane.server.io.nonresource.discovery import Discovery
-from sliceplane.server.io.requests.last_writes import LastWrites
 from sliceplane.server.io.requests.request import Query, Request, Send
-from sliceplane.server.io.requests.response import NO_CACHE, Response, common_headers, text_response
+from sliceplane.server.io.requests.response import NO_CACHE, Response, head_of, text_response
+from sliceplane.server.registry.types import Attributes
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.snapshot import PATH as SNAPSHOT_PATH
 from sliceplane.server.store.snapshot import records_of, written
@@ -40,6 +42,16 @@ from sliceplane.watch.io.version import version_document
 CONFIGURATION_PATH: Final = "/.well-known/openid-configuration"
 KEYS_PATH: Final = "/openid/v1/jwks"
 SLIS_PATH: Final = "/metrics/slis"
+WRITES_PATH: Final = "/sliceplane/writes"
+#: objects that are remembered; the one that was written longest ago goes first
+OBJECTS_MAX: Final = 10_000
+WRITES_PER_OBJECT_MAX: Final = 4
+#: written again and again, and shown by no finding
+_UNTOLD: Final = ("leases", "events")
+_AGENT_CHARACTERS_MAX: Final = 64
+#: of a user, and of an object: a longer name of a user is cut, an object with a longer one is not
+#: remembered
+NAME_CHARACTERS_MAX: Final = 320
 _HEALTH_ROOTS: Final = ("healthz", "livez", "readyz")
 #: first segments of every page
 _ROOTS: Final = (*_HEALTH_ROOTS, "", "api", "apis", "metrics", "openapi", "sliceplane", "version")
@@ -50,9 +62,56 @@ _INDEXED: Final = (
 _CACHE: Final = ((b"cache-control", b"public, max-age=3600"),)
 
 
+class NotedWrite(NamedTuple):
+    """*time*: seconds since the epoch."""
+
+    time: float
+    user: str
+    verb: str
+    agent: str
+
+
+class LastWrites:
+    """The last few requests that wrote each object, for ``sliceplane explain``.  Owned by the
+    application.
+
+    ``metadata.managedFields`` tells which program wrote a field, to the second; the user is in the
+    audit log alone, which is a file, if there is one. This is the memory between the two: bounded,
+    lost with the process, and of this server's requests alone. It is served at
+    ``WRITES_PATH/RESOURCE/NAMESPACE/NAME`` ("-": no namespace).
+    """
+
+    def __init__(self) -> None:
+        #: by resource, namespace and name
+        self._by_object: OrderedDict[tuple[str, str, str], tuple[NotedWrite, ...]] = OrderedDict()
+
+    def note(self, wanted: Attributes, name: str, write: NotedWrite) -> None:
+        """Remembers *write* of the object *name*."""
+        if not name or len(name) > NAME_CHARACTERS_MAX or wanted.resource in _UNTOLD:
+            return
+        write = write._replace(
+            user=write.user[:NAME_CHARACTERS_MAX], agent=write.agent[:_AGENT_CHARACTERS_MAX]
+        )
+        resource = f"{wanted.resource}.{wanted.group}" if wanted.group else wanted.resource
+        key = (resource, wanted.namespace, name)
+        last = (*self._by_object.pop(key, ()), write)
+        self._by_object[key] = last[-WRITES_PER_OBJECT_MAX:]
+        if len(self._by_object) > OBJECTS_MAX:
+            self._by_object.popitem(last=False)
+
+    def page(self, path: str) -> bytes | None:
+        """``None``: *path* is none of these."""
+        parts = path.removeprefix(f"{WRITES_PATH}/").split("/")
+        if not path.startswith(f"{WRITES_PATH}/") or len(parts) != 3:
+            return None
+        resource, namespace, name = parts
+        writes = self._by_object.get((resource, "" if namespace == "-" else namespace, name), ())
+        return encode([write._asdict() for write in writes]) + b"\n"
+
+
 class IssuerPages:
-    """What programs that verify our service account tokens themselves need: OpenID discovery and
-    the keys (KEP-1393).
+    """OpenID discovery and the keys, for programs that verify our service account tokens themselves
+    (KEP-1393).
 
     Readable by service accounts, and by users to whom ``system:service-account-issuer-discovery``
     is bound. *url* is where this server is reached; *keys_url*, where the keys are, if elsewhere.
@@ -150,19 +209,19 @@ def _not_found() -> Response:
 
 
 def snapshot_portions(store: Store) -> Iterator[bytes]:
-    """Of everything as it is now."""
+    """Returns the portions of a snapshot of the current state."""
     records = records_of(store)
     return written(records, store.revision)
 
 
 async def send_portions(
-    send: Send, portions: Iterator[bytes], *, now: float, audit_id: str
+    request: Request, send: Send, portions: Iterator[bytes], *, now: float, audit_id: str
 ) -> None:
     """A portion is made when the client has taken the one before; its connection cuts off one that
     takes nothing.
     """
-    headers = [*common_headers(now, audit_id), NO_CACHE, (b"content-type", b"application/x-ndjson")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    headers = (NO_CACHE, (b"content-type", b"application/x-ndjson"))
+    await send(head_of(request, 200, headers, now=now, audit_id=audit_id))
     for portion in portions:
         await send({"type": "http.response.body", "body": portion, "more_body": True})
         # A client that is quick must not keep others waiting.

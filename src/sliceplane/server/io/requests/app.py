@@ -20,12 +20,10 @@ from typing import Any
 
 import msgspec
 
-from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError, internal, not_found
 from sliceplane.api.gates import NEWEST, Release
 from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.api.scheme import Pods
-from sliceplane.api.selectors.fields import selected_name
 from sliceplane.api.users import bearer_token
 from sliceplane.kit.io.log import get_logger
 from sliceplane.server.fairness.types import Asked, Flow
@@ -37,7 +35,7 @@ from sliceplane.server.io.audit.loggable import (
     uri_of,
     without_frames,
 )
-from sliceplane.server.io.monitoring.metrics import (
+from sliceplane.server.io.metrics import (
     LoopSteps,
     RequestKey,
     ServerMetrics,
@@ -48,16 +46,17 @@ from sliceplane.server.io.nonresource.discovery import Discovery
 from sliceplane.server.io.nonresource.pages import (
     HealthChecks,
     IssuerPages,
+    LastWrites,
+    NotedWrite,
     Pages,
     send_portions,
     snapshot_portions,
 )
 from sliceplane.server.io.requests import reports
 from sliceplane.server.io.requests.auth import ANONYMOUS, authenticate
-from sliceplane.server.io.requests.last_writes import LastWrites, NotedWrite
 from sliceplane.server.io.requests.limits import InFlight, Limits, RequestCharges, TooMany
 from sliceplane.server.io.requests.params import request_timeout_s
-from sliceplane.server.io.requests.render import error_representation, render_status
+from sliceplane.server.io.requests.render import status_response, timeout_response
 from sliceplane.server.io.requests.reports import HeldReports
 from sliceplane.server.io.requests.request import (
     Receive,
@@ -71,14 +70,10 @@ from sliceplane.server.io.requests.request import (
 )
 from sliceplane.server.io.requests.resources import ResourceHandlers
 from sliceplane.server.io.requests.response import (
-    CONTENT_TYPES,
-    DEPRECATIONS,
     NO_CACHE,
-    NOSNIFF,
     Response,
     send_response,
     too_many_requests,
-    warning_headers,
 )
 from sliceplane.server.io.requests.watch import WatchHandler
 from sliceplane.server.registry.authentication import impersonation
@@ -102,7 +97,7 @@ _log = get_logger("apiserver")
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
-    """What the application serves from; the plane puts it together."""
+    """The parts that the application uses; the plane creates them."""
 
     resources: ResourceHandlers
     watches: WatchHandler
@@ -131,7 +126,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Exchange:
-    """What is known of one request and response, for headers, logs, metrics and the audit log."""
+    """The state of one request and response, for headers, logs, metrics and the audit log."""
 
     __slots__ = (
         "audit",
@@ -188,7 +183,7 @@ class ApiServer:
         request = Request(scope, receive)
         exchange = _Exchange(request, time.perf_counter())
         await self._steps.timed(
-            self._serve(request, exchange, send), lambda: _who(request, exchange)
+            self._serve(request, exchange, send), lambda: _log_fields(request, exchange)
         )
 
     async def _serve(self, request: Request, exchange: _Exchange, send: Send) -> None:
@@ -222,7 +217,7 @@ class ApiServer:
         seconds = time.perf_counter() - exchange.started
         services.metrics.observe(exchange.key, code, seconds)
         if _log.writes("debug"):
-            _tell(request, exchange, code, seconds)
+            _log_request(request, exchange, code, seconds)
 
     async def _respond(self, request: Request, exchange: _Exchange, send: Send) -> Response | None:
         """The response, or ``None`` if a stream was sent and has ended.  Raises
@@ -232,11 +227,11 @@ class ApiServer:
             return await self._answer(request, exchange, send)
         except StatusError as error:
             exchange.error = without_frames(error)
-            return _status_response(request, error)
+            return status_response(request, error)
         except TooMany:
             return too_many_requests()
         except TimeoutError:
-            return _timeout_response()
+            return timeout_response()
         except ConnectionAbortedError:
             raise
         except Exception as error:  # the last resort of every request
@@ -254,7 +249,7 @@ class ApiServer:
                 # on an error.
                 raise ConnectionAbortedError from error
             exchange.error = internal(f"internal error; audit id {exchange.audit_id}")
-            return _status_response(request, exchange.error)
+            return status_response(request, exchange.error)
 
     async def _answer(self, request: Request, exchange: _Exchange, send: Send) -> Response | None:
         services = self._services
@@ -266,7 +261,7 @@ class ApiServer:
             exchange.key = page_key(request.method, PROGRESS_PATH if reporting else request.path)
         else:
             verb = verb_of(request.method, path, wants_watch=request.query.flag("watch"))
-            wanted = _attributes(request, verb, path)
+            wanted = request.attributes(verb, path)
             exchange.wanted = wanted
             exchange.key = resource_key(
                 verb,
@@ -312,7 +307,7 @@ class ApiServer:
                 response = await services.resources.respond(request, route)
             if not reading and "dryRun" not in request.query:
                 write = NotedWrite(services.clock(), user.name, verb, request.header(b"user-agent"))
-                self._writes.note(wanted, request.created, write)
+                self._writes.note(wanted, wanted.name or request.created_name, write)
             return response
         finally:
             charges.close()
@@ -383,7 +378,7 @@ class ApiServer:
 
         if path is None:
             portions = self._streams[request.path]()
-            await send_portions(send, portions, now=services.clock(), audit_id=on_head())
+            await send_portions(request, send, portions, now=services.clock(), audit_id=on_head())
             return
         route = resolve(path, "watch", services.discovery.offered)
         traffic = services.metrics.traffic(key.group, key.version, key.resource)
@@ -394,8 +389,8 @@ class ApiServer:
             services.metrics.on_stream(key, -1)
 
 
-def _who(request: Request, exchange: _Exchange) -> dict[str, object]:
-    """Whose step it was, for the log."""
+def _log_fields(request: Request, exchange: _Exchange) -> dict[str, object]:
+    """Returns the fields of a log line about the request."""
     return {
         "audit_id": exchange.audit_id,
         "verb": exchange.key.verb,
@@ -404,8 +399,8 @@ def _who(request: Request, exchange: _Exchange) -> dict[str, object]:
     }
 
 
-def _tell(request: Request, exchange: _Exchange, code: int, seconds: float) -> None:
-    """A line for each request, found by its audit id: for who asked for debug lines only."""
+def _log_request(request: Request, exchange: _Exchange, code: int, seconds: float) -> None:
+    """Writes a debug line for the request, which its audit id finds."""
     _log.debug(
         "request",
         audit_id=exchange.audit_id,
@@ -417,59 +412,3 @@ def _tell(request: Request, exchange: _Exchange, code: int, seconds: float) -> N
         agent=agent_of(request),
         source=request.client_address,
     )
-
-
-def _attributes(request: Request, verb: str, path: ResourcePath) -> Attributes:
-    """What the request wants.  A list or watch of one object, by field selector, names it."""
-    name = path.name
-    namespace = path.namespace
-    if path.plural == "namespaces" and not path.group:
-        namespace = name
-    if not name and verb in ("list", "watch"):
-        name = selected_name(request.query.first("fieldSelector"))
-    return Attributes(
-        verb=verb,
-        path=request.path,
-        group=path.group,
-        resource=path.plural,
-        subresource=path.subresource,
-        namespace=namespace,
-        name=name,
-    )
-
-
-def _timeout_response() -> Response:
-    """As upstream (``staging/src/k8s.io/apiserver/pkg/server/filters/timeout.go``): no kind and no
-    version, as text.
-    """
-    body = {
-        "metadata": {},
-        "status": "Failure",
-        "message": "Timeout: request did not complete within the allotted timeout",
-        "reason": "Timeout",
-        "details": {},
-        "code": 504,
-    }
-    return Response(504, encode(body), b"text/plain; charset=utf-8")
-
-
-def _status_response(request: Request, error: StatusError) -> Response:
-    # What could not be negotiated is told in JSON.
-    accept = "" if error.code == 406 else request.header(b"accept")
-    representation = error_representation(accept, pretty=request.pretty)
-    headers = [NO_CACHE]
-    if error.code == 403:
-        headers.append(NOSNIFF)
-    if error.code == 401 and request.certificate is not None:
-        # A client may have a newer certificate by now, and can show it in another handshake only.
-        headers.append((b"connection", b"close"))
-    if error.allowed_methods:
-        headers.append((b"allow", ", ".join(error.allowed_methods).encode()))
-    if error.retry_after_s is not None:
-        headers.append((b"retry-after", str(error.retry_after_s).encode()))
-    path = parse(request.path)
-    if path is not None and request.user not in (None, ANONYMOUS):
-        deprecations = DEPRECATIONS.get((path.group, path.version, path.plural), ())
-        headers.extend(warning_headers((*deprecations, *error.warnings)))
-    body = render_status(error, representation)
-    return Response(error.code, body, CONTENT_TYPES[representation.media], tuple(headers))

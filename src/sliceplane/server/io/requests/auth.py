@@ -1,4 +1,4 @@
-"""Who asks, and may they: the two questions that come before every other.
+"""Authentication and authorisation, which come before everything else.
 
 Authentication: a client certificate of our authority (CN = user, O = groups), else a bearer token
 (of the static token file, or of a service account), else anonymous (``system:anonymous``). A bad

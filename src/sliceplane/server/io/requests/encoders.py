@@ -18,7 +18,7 @@ from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
-from sliceplane.server.io.requests.render import escape, partial_metadata
+from sliceplane.server.io.requests.render import escape, no_binary_table, partial_metadata
 from sliceplane.server.io.requests.response import Representation
 from sliceplane.server.registry.verbs.answers import shown_body
 from sliceplane.server.store.types import EventType, Record
@@ -167,11 +167,7 @@ def encoder_for(
     binary = representation.media == "protobuf"
     if representation.form == "Table":
         if binary:
-            message = (
-                "object *v1.Table does not implement the protobuf marshalling interface and "
-                "cannot be encoded"
-            )
-            raise StatusError(406, "NotAcceptable", f"{message} to a protobuf message")
+            raise no_binary_table()
         return TableEncoder(resource, representation.form_version, include, clock)
     text = (
         PartialEncoder(resource, representation.form_version)

@@ -165,7 +165,7 @@ class RequestCharges:
         self._amounts[budget] = amount
 
     def on_body(self, size: int) -> None:
-        """So much of the body has come by now.  Raises ``TooMany``."""
+        """Charges *size* bytes of the body, which have arrived by now. Raises ``TooMany``."""
         self.raise_to("body-bytes", max(size, BODY_BYTES_LEAST))
 
     def open_stream(self, size_bytes: int) -> None:

@@ -9,29 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from msgspec.structs import replace
 
-from sliceplane.api.codec import encode
 from sliceplane.api.scheme import Resource
-from sliceplane.server.io.heavy.jobs import HeavyWrite
+from sliceplane.kit.io.turns import LoopTurns
+from sliceplane.server.io.heavy.jobs import WriteRequest
 from sliceplane.server.io.heavy.service import STORED_SHARE, Heavy
 from sliceplane.server.io.requests.render import (
+    check_list_form,
     escape,
-    list_metadata_of,
-    partial_metadata,
+    list_frame,
     render_bytes,
-    render_document,
     render_items,
     render_list,
 )
 from sliceplane.server.io.requests.response import Representation
 from sliceplane.server.io.storage.committing import Durability
-from sliceplane.server.registry.documents import item_bytes
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.registry.types import (
     Context,
@@ -66,34 +63,17 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._scheduled = False
+        self._turns = LoopTurns(calls=1)
 
     def slice(self) -> Slice:
         """The first slice of something, which begins at once."""
         return Slice(self)
 
     async def turn(self) -> None:
-        """Wait for the next slice."""
+        """Waits for the next slice."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        self._schedule()
+        self._turns.add(lambda: None if turn.done() else turn.set_result(None))
         await turn
-
-    def _schedule(self) -> None:
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._next)
-
-    def _next(self) -> None:
-        self._scheduled = False
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                break
-        if self._waiting:
-            self._schedule()
 
 
 class Slice:
@@ -120,7 +100,7 @@ class Lists:
         self._pace = Pace()
 
     async def find(self, context: Context, target: Target, options: ListOptions) -> ListOutcome:
-        """As ``Registry.list``, but that the bodies are the stored ones.  Raises
+        """Lists as ``Registry.list`` does, but with bodies as they are stored. Raises
         ``StatusError``.
         """
         steps = self._registry.list_steps(context, target, options)
@@ -142,28 +122,21 @@ class Lists:
     ) -> bytes:
         """The answer to a list.  Raises the 406 ``StatusError``, and ``TooMany``."""
         resource = target.spoken
+        check_list_form(resource, representation)
         shown = await self._shown(target, found)
-        if not self._heavy.is_heavy(sum(len(record.body) for record in shown.records)) or (
-            representation.form == "PartialObjectMetadata"  # refused whatever there is
-        ):
+        if not self._heavy.is_heavy(sum(len(record.body) for record in shown.records)):
             return render_list(
                 shown, resource, representation, now=context.now, include_object=include
             )
-        if representation.form == "Table" and representation.media == "protobuf":
-            return render_document({"kind": "Table"}, representation)
-        if representation.form == "Table" or (
-            representation.media == "protobuf" and not representation.form
-        ):
-            async with self._heavy.turn(context.user):
-                return await self._by_workers(context, resource, shown, representation, include)
-        plain = representation.media == "json" and not representation.pretty
-        text = await self._text(resource, shown, representation, escaped=plain)
-        if plain:
-            return text
-        return await self._heavy.render(partial(render_bytes, text, representation), context.user)
+        if not (representation.form == "Table" or representation.is_binary_list):
+            return await self._portioned(context, resource, shown, representation, include)
+        async with self._heavy.turn(context.user):
+            return await self._portioned(
+                context, resource, shown, representation, include, has_turn=True
+            )
 
     async def _shown(self, target: Target, found: ListOutcome) -> ListOutcome:
-        """In the version that was asked for."""
+        """Returns the list in the requested version."""
         if not target.converted:
             return found
         records = []
@@ -173,61 +146,22 @@ class Lists:
             await slice_.over()
         return replace(found, records=tuple(records))
 
-    async def _text(
-        self,
-        resource: Resource,
-        found: ListOutcome,
-        representation: Representation,
-        *,
-        escaped: bool,
-    ) -> bytes:
-        """A list in JSON, of stored items or of their metadata alone."""
-        if representation.form:
-            version = representation.form_version
-            kind = {"kind": "PartialObjectMetadataList", "apiVersion": f"meta.k8s.io/{version}"}
-
-            def item(record: Record) -> bytes:
-                return partial_metadata(record.body, version)
-
-        else:
-            kind = {"kind": resource.list_kind, "apiVersion": resource.api_version}
-
-            def item(record: Record) -> bytes:
-                return item_bytes(resource, record.body)
-
-        head = encode({**kind, "metadata": list_metadata_of(found)})[:-1] + b',"items":['
-        return await self._joined(
-            head, found.records, item, escape if escaped else bytes, b"]}\n" if escaped else b"]}"
-        )
-
-    async def _joined(
-        self,
-        head: bytes,
-        records: tuple[Record, ...],
-        item: Callable[[Record], bytes],
-        finish: Callable[[bytes], bytes],
-        tail: bytes,
-    ) -> bytes:
-        parts = [finish(head)]
-        slice_ = self._pace.slice()
-        for portion in _portions(records):
-            if len(parts) > 1:
-                parts.append(b",")
-            parts.append(finish(b",".join(map(item, portion))))
-            await slice_.over()
-        parts.append(tail)
-        # Joining large parts is done without the interpreter's lock.
-        return await asyncio.to_thread(b"".join, parts)
-
-    async def _by_workers(
+    async def _portioned(
         self,
         context: Context,
         resource: Resource,
         found: ListOutcome,
         representation: Representation,
         include: IncludeObject,
+        *,
+        has_turn: bool = False,
     ) -> bytes:
-        """A list whose items are made from documents."""
+        """A long list.  *has_turn*: its items are made from documents, by workers, and the request
+        has its turn for that.
+        """
+        plain = representation.media == "json" and not representation.pretty
+        binary = representation.is_binary_list
+        finish: Callable[[bytes], bytes] = escape if plain else bytes
         parts: list[bytes] = []
         slice_ = self._pace.slice()
         for portion in _portions(found.records):
@@ -239,40 +173,19 @@ class Lists:
                 now=context.now,
                 include_object=include,
             )
-            parts.append(await self._heavy.run(job))
+            if parts and not binary:
+                parts.append(b",")
+            parts.append(finish(await self._heavy.run(job) if has_turn else job()))
             await slice_.over()
-        metadata = list_metadata_of(found)
-        if representation.form != "Table":
-            from sliceplane.server.documents.protobuf import list_frame
-
-            size = sum(map(len, parts))
-            head, tail = list_frame(resource.api_version, resource.list_kind, metadata, size)
-            return await asyncio.to_thread(b"".join, [head, *parts, tail])
-        from sliceplane.server.documents.table import build
-        from sliceplane.server.registry.kinds import kind_of
-
-        version = representation.form_version
-        columns = kind_of(resource).columns
-        made = build(
-            resource,
-            columns,
-            (),
-            context.now,
-            include_object=include,
-            list_meta=metadata,
-            version=version,
+        head, tail = list_frame(found, resource, representation, sum(map(len, parts)))
+        # Joining large parts is done without the interpreter's lock.
+        whole = await asyncio.to_thread(
+            b"".join, [finish(head), *parts, tail + b"\n" if plain else tail]
         )
-        empty = encode(made)
-        head = empty[: -len(b"]}")]
-        plain = representation.media == "json" and not representation.pretty
-        if plain:
-            head = escape(head)
-            parts = [escape(part) for part in parts]
-        separated = [piece for part in parts for piece in (b",", part)][1:]
-        text = await asyncio.to_thread(b"".join, [head, *separated, b"]}\n" if plain else b"]}"])
-        if plain:
-            return text
-        return await self._heavy.run(partial(render_bytes, text, representation))
+        if plain or binary:
+            return whole
+        job_of_all = partial(render_bytes, whole, representation)
+        return await self._heavy.render(job_of_all, None if has_turn else context.user)
 
     async def delete(
         self, context: Context, target: Target, found: ListOutcome, options: DeleteOptions
@@ -290,7 +203,7 @@ class Lists:
                 together = []
                 single = replace(target, namespace=record.key.namespace, name=record.key.name)
                 async with self._heavy.turn(context.user):
-                    write = HeavyWrite(
+                    write = WriteRequest(
                         verb="delete", context=context, target=single, deletion=options
                     )
                     await self._heavy.delete(write, self._registry, self._writer)

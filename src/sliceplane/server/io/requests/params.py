@@ -1,5 +1,5 @@
-"""What a request says beside its path: query parameters and bodies, to the registry's types, with
-upstream's complaints.
+"""Query parameters and bodies of requests, converted to the registry's types with upstream's
+complaints.
 
 Which combinations of list and watch parameters make sense is the registry's business, as is what is
 in a document; here each value is parsed by itself
@@ -207,7 +207,7 @@ def decode_object(media: str, raw: bytes, resource: Resource, subresource: str =
 
 
 def decode_delete_options(request: Request, raw: bytes, resource: Resource) -> DeleteOptions:
-    """From the body if there is one, else from the query."""
+    """Reads the options from the body if there is one, else from the query."""
     if not raw:
         return delete_options_of_query(request.query)
     return decode_delete_options_body(media_type(request), raw, resource)

@@ -7,7 +7,7 @@ document.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,20 @@ from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
-from sliceplane.server.io.requests.response import PLAIN_JSON, Representation
-from sliceplane.server.registry.documents import list_bytes, list_metadata
+from sliceplane.server.io.requests.auth import ANONYMOUS
+from sliceplane.server.io.requests.request import Request, parse
+from sliceplane.server.io.requests.response import (
+    CONTENT_TYPES,
+    DEPRECATIONS,
+    NO_CACHE,
+    NOSNIFF,
+    PLAIN_JSON,
+    Representation,
+    Response,
+    negotiate,
+    warning_headers,
+)
+from sliceplane.server.registry.documents import item_bytes, list_metadata
 from sliceplane.server.registry.types import ListOutcome
 
 if TYPE_CHECKING:
@@ -65,15 +77,21 @@ def render_document(document: Document, representation: Representation) -> bytes
         return _yaml(document)
     if representation.media == "protobuf":
         if document.get("kind") == "Table":
-            message = (
-                "object *v1.Table does not implement the protobuf marshalling interface and "
-                "cannot be encoded"
-            )
-            raise StatusError(406, "NotAcceptable", f"{message} to a protobuf message")
+            raise no_binary_table()
         from sliceplane.server.documents.protobuf import encode as encode_protobuf
 
         return encode_protobuf(document)
     return render_bytes(encode(document), representation)
+
+
+def no_binary_table() -> StatusError:
+    """The 406 ``StatusError`` for a Table as protobuf."""
+    return StatusError(
+        406,
+        "NotAcceptable",
+        "object *v1.Table does not implement the protobuf marshalling interface and cannot be "
+        "encoded to a protobuf message",
+    )
 
 
 class RenderedError(StatusError):
@@ -141,73 +159,87 @@ def render_list(
     include_object: IncludeObject = "Metadata",
 ) -> bytes:
     """A list.  Raises the 406 ``StatusError`` if the form is one of single objects."""
-    form = representation.form
-    if form == "" and representation.media == "protobuf":
-        return _protobuf_list(outcome, resource)
-    if form == "":
-        return render_bytes(_plain_list(outcome, resource), representation)
-    if form == "PartialObjectMetadata":
-        why = "you requested PartialObjectMetadata, but the requested object is a list"
-        raise StatusError(
-            406, "NotAcceptable", f"{why} (*{_go_type(resource.list_kind, resource)})"
-        )
-    metadata = list_metadata_of(outcome)
-    version = representation.form_version
-    if form == "Table":
-        from sliceplane.server.documents.table import build
-        from sliceplane.server.registry.kinds import kind_of
+    check_list_form(resource, representation)
+    bodies = [record.body for record in outcome.records]
+    items = render_items(bodies, resource, representation, now=now, include_object=include_object)
+    head, tail = list_frame(outcome, resource, representation, len(items))
+    whole = head + items + tail
+    return whole if representation.is_binary_list else render_bytes(whole, representation)
 
-        documents = [decode_document(record.body) for record in outcome.records]
-        made = build(
-            resource,
-            kind_of(resource).columns,
-            documents,
-            now,
-            include_object=include_object,
-            list_meta=metadata,
-            version=version,
-        )
-        return render_document(made, representation)
-    group_version = f"meta.k8s.io/{version}"
-    head = encode(
-        {"kind": "PartialObjectMetadataList", "apiVersion": group_version, "metadata": metadata}
+
+def check_list_form(resource: Resource, representation: Representation) -> None:
+    """Raises the 406 ``StatusError`` if lists do not have the form."""
+    if representation.form == "PartialObjectMetadata":
+        why = "you requested PartialObjectMetadata, but the requested object is a list"
+        kind = _go_type(resource.list_kind, resource)
+        raise StatusError(406, "NotAcceptable", f"{why} (*{kind})")
+    if representation.form == "Table" and representation.media == "protobuf":
+        raise no_binary_table()
+
+
+def list_frame(
+    outcome: ListOutcome, resource: Resource, representation: Representation, size: int
+) -> tuple[bytes, bytes]:
+    """Returns what stands before and behind the items of a list, *size* bytes of
+    ``render_items`` together: protobuf, or JSON.
+    """
+    metadata = list_metadata(
+        resource_version=outcome.resource_version,
+        continue_token=outcome.continue_token,
+        remaining=outcome.remaining,
+        shard=outcome.shard,
     )
-    items = b",".join(partial_metadata(record.body, version) for record in outcome.records)
-    return render_bytes(head[:-1] + b',"items":[' + items + b"]}", representation)
+    if representation.is_binary_list:
+        from sliceplane.server.documents.protobuf import list_frame as binary_frame
+
+        return binary_frame(resource.api_version, resource.list_kind, metadata, size)
+    form = representation.form
+    kind = form or resource.list_kind
+    version = f"meta.k8s.io/{representation.form_version}" if form else resource.api_version
+    document: Document = {"kind": kind, "apiVersion": version, "metadata": metadata}
+    if form != "Table":
+        return encode(document)[:-1] + b',"items":[', b"]}"
+    from sliceplane.server.documents.table import columns_of
+    from sliceplane.server.registry.kinds import kind_of
+
+    document["columnDefinitions"] = columns_of(kind_of(resource).columns)
+    return encode(document)[:-1] + b',"rows":[', b"]}"
 
 
 def render_items(
-    bodies: Iterable[bytes],
+    bodies: Sequence[bytes],
     resource: Resource,
     representation: Representation,
     *,
     now: float,
     include_object: IncludeObject = "Metadata",
 ) -> bytes:
-    """A part of a list: the rows of a Table, separated by commas, or messages as they stand in a
-    list.
-    """
-    documents = map(decode_document, bodies)
-    if representation.form == "Table":
-        from sliceplane.server.documents.table import build
-        from sliceplane.server.registry.kinds import kind_of
+    """A part of a list: JSON separated by commas, or protobuf messages as they stand in a list."""
+    if representation.is_binary_list:
+        from sliceplane.server.documents.protobuf import frame_item
 
+        version = resource.api_version
+        kind = resource.kind
+        return b"".join(frame_item(version, kind, decode_document(body)) for body in bodies)
+    if representation.form != "Table":
         version = representation.form_version
-        made = build(
-            resource,
-            kind_of(resource).columns,
-            documents,
-            now,
-            include_object=include_object,
-            list_meta={},
-            version=version,
+        return b",".join(
+            partial_metadata(body, version) if representation.form else item_bytes(resource, body)
+            for body in bodies
         )
-        return encode(made["rows"])[1:-1]
-    from sliceplane.server.documents.protobuf import encode_item, frame_item
+    from sliceplane.server.documents.table import build
+    from sliceplane.server.registry.kinds import kind_of
 
-    version = resource.api_version
-    kind = resource.kind
-    return b"".join(frame_item(encode_item(version, kind, document)) for document in documents)
+    made = build(
+        resource,
+        kind_of(resource).columns,
+        map(decode_document, bodies),
+        now,
+        include_object=include_object,
+        list_meta={},
+        version=representation.form_version,
+    )
+    return encode(made["rows"])[1:-1]
 
 
 def partial_metadata(body: bytes, version: str) -> bytes:
@@ -215,35 +247,6 @@ def partial_metadata(body: bytes, version: str) -> bytes:
     metadata = bytes(_head_decoder.decode(body).metadata)
     head = f'{{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/{version}","metadata":'.encode()
     return head + metadata + b"}"
-
-
-def _plain_list(outcome: ListOutcome, resource: Resource) -> bytes:
-    return list_bytes(
-        resource,
-        outcome.records,
-        resource_version=outcome.resource_version,
-        continue_token=outcome.continue_token,
-        remaining=outcome.remaining,
-        shard=outcome.shard,
-    )
-
-
-def _protobuf_list(outcome: ListOutcome, resource: Resource) -> bytes:
-    from sliceplane.server.documents.protobuf import assemble_list, encode_item
-
-    version = resource.api_version
-    kind = resource.kind
-    items = (encode_item(version, kind, decode_document(record.body)) for record in outcome.records)
-    return assemble_list(version, resource.list_kind, list_metadata_of(outcome), items)
-
-
-def list_metadata_of(outcome: ListOutcome) -> dict[str, Any]:
-    return list_metadata(
-        resource_version=outcome.resource_version,
-        continue_token=outcome.continue_token,
-        remaining=outcome.remaining,
-        shard=outcome.shard,
-    )
 
 
 def _yaml(document: Document) -> bytes:
@@ -286,11 +289,49 @@ def _go_type(kind: str, resource: Resource) -> str:
 
 
 def error_representation(accept: str, *, pretty: bool) -> Representation:
-    """What to word an error in: the negotiated media type, JSON where negotiation itself fails."""
-    from sliceplane.server.io.requests.response import negotiate
-
+    """Returns the representation of an error: the negotiated media type, JSON where negotiation
+    itself fails.
+    """
     try:
         negotiated = negotiate(accept, pretty=pretty)
     except StatusError:
         return PLAIN_JSON
     return Representation(media=negotiated.media, pretty=negotiated.pretty)
+
+
+def timeout_response() -> Response:
+    """Returns upstream's 504 (``staging/src/k8s.io/apiserver/pkg/server/filters/timeout.go``): no
+    kind and no version, as text.
+    """
+    body = {
+        "metadata": {},
+        "status": "Failure",
+        "message": "Timeout: request did not complete within the allotted timeout",
+        "reason": "Timeout",
+        "details": {},
+        "code": 504,
+    }
+    return Response(504, encode(body), b"text/plain; charset=utf-8")
+
+
+def status_response(request: Request, error: StatusError) -> Response:
+    """Returns *error* as a Status, with the headers that go with it."""
+    # What could not be negotiated is told in JSON.
+    accept = "" if error.code == 406 else request.header(b"accept")
+    representation = error_representation(accept, pretty=request.pretty)
+    headers = [NO_CACHE]
+    if error.code == 403:
+        headers.append(NOSNIFF)
+    if error.code == 401 and request.certificate is not None:
+        # A client may have a newer certificate by now, and can show it in another handshake only.
+        headers.append((b"connection", b"close"))
+    if error.allowed_methods:
+        headers.append((b"allow", ", ".join(error.allowed_methods).encode()))
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", str(error.retry_after_s).encode()))
+    path = parse(request.path)
+    if path is not None and request.user not in (None, ANONYMOUS):
+        deprecations = DEPRECATIONS.get((path.group, path.version, path.plural), ())
+        headers.extend(warning_headers((*deprecations, *error.warnings)))
+    body = render_status(error, representation)
+    return Response(error.code, body, CONTENT_TYPES[representation.media], tuple(headers))

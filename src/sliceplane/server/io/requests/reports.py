@@ -123,7 +123,7 @@ def name_of(path: str) -> str:
 
 
 def rights(method: str, path: str) -> Attributes | None:
-    """What a request must be allowed; ``None``: it is none of these."""
+    """Returns the right that a request needs; ``None``: it is not of these paths."""
     if method != "POST" or not (path == PROGRESS_PATH or path.startswith(f"{PROGRESS_PATH}/")):
         return None
     namespace, slash, name = name_of(path).partition("/")

@@ -26,10 +26,11 @@ from sliceplane.api.errors import (
 )
 from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import BY_PATH, LISTED, SERVED, Namespaces, Pods, Resource
+from sliceplane.api.selectors.fields import selected_name
 from sliceplane.server.fairness.types import Flow
 from sliceplane.server.io.requests.limits import RequestCharges, kept_bytes
 from sliceplane.server.registry.authorization.attendance import Claim
-from sliceplane.server.registry.types import Target, User
+from sliceplane.server.registry.types import Attributes, Target, User
 from sliceplane.server.store.types import Key
 from sliceplane.watch.io.certificates import Certificate
 
@@ -48,7 +49,7 @@ _TRUTHS = ("1", "t", "T", "true", "TRUE", "True")
 
 
 class StreamConnection(Protocol):
-    """What a stream needs of the connection that carries it, beyond ASGI."""
+    """The part of a connection that a stream uses, beyond ASGI."""
 
     @property
     def write_paused(self) -> bool:
@@ -98,6 +99,17 @@ class Query(dict[str, list[str]]):
         return name in self and self[name][0].lower() not in ("false", "0")
 
 
+class _Metadata(msgspec.Struct):
+    name: str = ""
+
+
+class _Named(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+
+
+_named = msgspec.json.Decoder(_Named)
+
+
 class Request:
     """A request.  Owned by the task that answers it."""
 
@@ -142,8 +154,13 @@ class Request:
         self._receive = receive
 
     @property
+    def created_name(self) -> str:
+        """The name of the object that was created; "" if none was."""
+        return _named.decode(self.created).metadata.name if self.created else ""
+
+    @property
     def kept_bytes(self) -> int:
-        """What it takes in memory until it is answered, besides its body."""
+        """The memory that it takes until it is answered, besides its body."""
         return kept_bytes(self.headers, self._scope["query_string"])
 
     @property
@@ -176,9 +193,29 @@ class Request:
             (name.decode("latin-1"), value.decode(errors="replace")) for name, value in headers
         )
 
+    def attributes(self, verb: str, path: ResourcePath) -> Attributes:
+        """Returns what authorisation is asked about. A list or watch of one object, by field
+        selector, names it.
+        """
+        name = path.name
+        namespace = path.namespace
+        if path.plural == "namespaces" and not path.group:
+            namespace = name
+        if not name and verb in ("list", "watch"):
+            name = selected_name(self.query.first("fieldSelector"))
+        return Attributes(
+            verb=verb,
+            path=self.path,
+            group=path.group,
+            resource=path.plural,
+            subresource=path.subresource,
+            namespace=namespace,
+            name=name,
+        )
+
     @property
     def pretty(self) -> bool:
-        """Whether query or user agent ask for indented JSON; the query wins."""
+        """True if query or user agent ask for indented JSON; the query wins."""
         if "pretty" in self.query:
             return self.query.first("pretty") in _TRUTHS
         return self.header(b"user-agent").startswith(_PRETTY_AGENTS)
@@ -188,8 +225,8 @@ class Request:
         return "gzip" in self.header(b"accept-encoding")
 
     def credentials_end_in(self, now: float) -> float:
-        """How many seconds longer the client certificate counts by which the request was
-        authenticated; infinite for any other request: upstream lets a watch outlive its token.
+        """Returns the seconds that the client certificate which authenticated the request still
+        counts; infinite for any other request: upstream lets a watch outlive its token.
         """
         if self.certificate is None or not self.certificate.counts(now):
             return math.inf

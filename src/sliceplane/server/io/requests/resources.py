@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from sliceplane.api.errors import StatusError, too_large_body, too_large_resource_version
+from sliceplane.api.errors import StatusError, too_large_body
 from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import POSTED
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
-from sliceplane.server.io.heavy.jobs import HeavyWrite
+from sliceplane.server.io.heavy.jobs import WriteRequest, WriteVerb
 from sliceplane.server.io.heavy.service import STORED_SHARE, Heavy
 from sliceplane.server.io.requests.lists import Lists
 from sliceplane.server.io.requests.params import (
     PATCH_TYPES,
     decode_delete_options,
-    decode_object,
+    delete_options_of_query,
     list_options,
     media_type,
     write_options,
@@ -94,18 +94,8 @@ class ResourceHandlers:
                 return await self._get(request, route.target, representation)
             case "list":
                 return await self._list(request, route.target, representation)
-            case "create":
-                return await self._put_whole(
-                    request, route.target, representation, "create", "CreateOptions"
-                )
-            case "update":
-                return await self._put_whole(
-                    request, route.target, representation, "update", "UpdateOptions"
-                )
-            case "patch":
-                return await self._patch(request, route.target, representation)
-            case "delete":
-                return await self._delete(request, route.target, representation)
+            case "create" | "update" | "patch" | "delete" as verb:
+                return await self._write(request, route.target, representation, verb)
             case "deletecollection":
                 return await self._delete_collection(request, route.target, representation)
         raise AssertionError(f"verb {route.verb!r} is routed but not served")
@@ -138,30 +128,44 @@ class ResourceHandlers:
         body = await self._lists.render(context, target, listed, representation, included)
         return _response(200, body, target, representation, self.age_told())
 
-    async def _put_whole(
-        self,
-        request: Request,
-        target: Target,
-        representation: Representation,
-        verb: Literal["create", "update"],
-        kind: str,
-    ) -> Response:
-        """The body is a whole object; *kind* is that of the options."""
-        raw = await request.body()
-        context = self.context(request)
+    async def _read_write(self, request: Request, target: Target, verb: WriteVerb) -> WriteRequest:
+        """Reads the body and the options of a write.  Raises ``StatusError``."""
         media = media_type(request)
-        if self._is_heavy(target, raw):
-            chosen = _options_or_error(request, kind)
-            write = HeavyWrite(
-                verb=verb, context=context, target=target, media=media, raw=raw, options=chosen
-            )
-            return await self._worked_out(request, representation, write)
-        body = decode_object(media, raw, target.spoken, target.subresource)
-        options = write_options(request, kind)
-        perform = self._registry.create if verb == "create" else self._registry.update
+        patch = PATCH_TYPES.get(media, "merge")
+        if verb == "patch" and media not in PATCH_TYPES:
+            raise StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
+        write = WriteRequest(
+            verb=verb,
+            raw=await request.body(),
+            context=self.context(request),
+            target=target,
+            media=media,
+            patch=patch,
+        )
+        if verb == "patch":
+            return replace(write, options=write_options(request, "PatchOptions", patch))
+        if verb != "delete":
+            return replace(write, options=_options_or_error(request, verb))
+        if write.raw:
+            return write
+        return replace(write, deletion=delete_options_of_query(request.query))
+
+    async def _write(
+        self, request: Request, target: Target, representation: Representation, verb: WriteVerb
+    ) -> Response:
+        """Executes a write in the loop, or in a worker if it is too much for the loop."""
+        write = await self._read_write(request, target, verb)
+        if self._is_heavy(target, write.raw):
+            async with self._heavy.turn(write.context.user):
+                errors_in = error_representation(request.header(b"accept"), pretty=request.pretty)
+                outcome = await self._heavy.write(write, self._registry, self._committer, errors_in)
+                if verb == "create":
+                    request.created = outcome.body
+                return await self._object(request, target, representation, outcome, has_turn=True)
+        execute = write.prepared(self._registry)
 
         def step() -> Outcome:
-            outcome = perform(context, target, body, options)
+            outcome = execute()
             if verb == "create":
                 request.created = outcome.body
             return outcome
@@ -169,44 +173,9 @@ class ResourceHandlers:
         outcome = await self._committer.write(step, _revision_of)
         return await self._object(request, target, representation, outcome)
 
-    async def _patch(
-        self, request: Request, target: Target, representation: Representation
-    ) -> Response:
-        kind = PATCH_TYPES.get(media_type(request))
-        if kind is None:
-            raise StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
-        patch = await request.body()
-        options = write_options(request, "PatchOptions", kind)
-        context = self.context(request)
-        if self._is_heavy(target, patch):
-            write = HeavyWrite(
-                verb="patch", context=context, target=target, raw=patch, patch=kind, options=options
-            )
-            return await self._worked_out(request, representation, write)
-        step = partial(self._registry.patch, context, target, kind, patch, options)
-        outcome = await self._committer.write(step, _revision_of)
-        return await self._object(request, target, representation, outcome)
-
-    async def _delete(
-        self, request: Request, target: Target, representation: Representation
-    ) -> Response:
-        raw = await request.body()
-        context = self.context(request)
-        if self._is_heavy(target, raw):
-            write = HeavyWrite(
-                verb="delete", context=context, target=target, media=media_type(request), raw=raw
-            )
-            if not raw:
-                write = replace(write, deletion=decode_delete_options(request, raw, target.spoken))
-            return await self._worked_out(request, representation, write)
-        options = decode_delete_options(request, raw, target.spoken)
-        step = partial(self._registry.delete, context, target, options)
-        outcome = await self._committer.write(step, _revision_of)
-        return await self._object(request, target, representation, outcome)
-
     def _is_heavy(self, target: Target, raw: bytes) -> bool:
-        """Whether a write is too much for the loop. What needs the keys of tokens is done here, and
-        has no business with so much: raises the 413 ``StatusError``.
+        """Returns True if a write is too much for the loop. What needs the keys of tokens is done
+        here, and has no business with so much: raises the 413 ``StatusError``.
         """
         stored = self._store.latest(key_of(target))
         stored_bytes = 0 if stored is None else len(stored.body)
@@ -215,17 +184,6 @@ class ResourceHandlers:
         if not can_offload(target.resource, target.subresource):
             raise too_large_body(self._heavy.heavy_bytes)
         return True
-
-    async def _worked_out(
-        self, request: Request, representation: Representation, write: HeavyWrite
-    ) -> Response:
-        """A write that is worked out in another process."""
-        async with self._heavy.turn(write.context.user):
-            errors_in = error_representation(request.header(b"accept"), pretty=request.pretty)
-            outcome = await self._heavy.write(write, self._registry, self._committer, errors_in)
-            if write.verb == "create":
-                request.created = outcome.body
-            return await self._object(request, write.target, representation, outcome, has_turn=True)
 
     async def _delete_collection(
         self, request: Request, target: Target, representation: Representation
@@ -312,8 +270,7 @@ class ResourceHandlers:
             return
         request.charges.raise_to("future-reads", 1)
         try:
-            if not await self._horizon.reached(wanted, self._future_version_s):
-                raise too_large_resource_version(wanted, self._store.revision)
+            await self._horizon.reach(wanted, self._future_version_s)
         finally:
             request.charges.release("future-reads")
 
@@ -321,16 +278,18 @@ class ResourceHandlers:
 _revision_of = attrgetter("revision")
 
 
-def _options_or_error(request: Request, kind: str) -> WriteOptions | StatusError:
-    """What is wrong with the options counts once the body was decoded, which is done elsewhere."""
+def _options_or_error(
+    request: Request, verb: Literal["create", "update"]
+) -> WriteOptions | StatusError:
+    """Returns the options, or their error, which counts once the body was decoded."""
     try:
-        return write_options(request, kind)
+        return write_options(request, f"{verb.capitalize()}Options")
     except StatusError as error:
         return error
 
 
 def included_objects(request: Request, representation: Representation) -> IncludeObject:
-    """What the rows of a Table carry.  Raises the 400 ``StatusError``."""
+    """Returns the part of an object that the rows of a Table carry. Raises the 400 ``StatusError``."""
     if representation.form != "Table":
         return "Metadata"
     from sliceplane.server.documents.table import parse_include_object

@@ -14,9 +14,10 @@ is the connection's business.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from email.utils import formatdate
 from functools import lru_cache, partial
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -53,7 +54,7 @@ class Clause(msgspec.Struct, frozen=True):
 
 
 class Representation(msgspec.Struct, frozen=True):
-    """What to answer in: the media type, and the form the object is converted to ("" = as it
+    """The form of an answer: the media type, and the form the object is converted to ("" = as it
     is).
     """
 
@@ -62,6 +63,11 @@ class Representation(msgspec.Struct, frozen=True):
     #: version of meta.k8s.io for Table and PartialObjectMetadata
     form_version: str = "v1"
     pretty: bool = False
+
+    @property
+    def is_binary_list(self) -> bool:
+        """Returns True if a list is protobuf: it is put together of messages, not of JSON."""
+        return self.media == "protobuf" and not self.form
 
     @property
     def watch_content_type(self) -> bytes:
@@ -201,13 +207,29 @@ def text_response(
     return Response(code, body.encode(), TEXT, headers)
 
 
+def conditional(
+    request: Request, body: bytes, content_type: bytes, etag: bytes, *headers: Header
+) -> Response:
+    """Returns *body*, or 304 if the client has the version of that *etag*."""
+    headers = (*headers, (b"etag", etag))
+    if request.headers.get(b"if-none-match") == etag:
+        return Response(304, b"", headers=headers)
+    return Response(200, body, content_type, headers)
+
+
 def too_many_requests() -> Response:
     retry = (b"retry-after", str(RETRY_AFTER_S).encode())
     return text_response(429, "Too many requests, please try again later.", (retry,))
 
 
-def common_headers(now: float, audit_id: str) -> list[Header]:
-    return [(b"audit-id", audit_id.encode()), (b"date", _date(int(now)).encode())]
+def head_of(
+    request: Request, code: int, headers: Iterable[Header], *, now: float, audit_id: str
+) -> dict[str, Any]:
+    """Returns the ASGI message that begins an answer, with the headers of every answer."""
+    every = [(b"audit-id", audit_id.encode()), (b"date", _date(int(now)).encode())]
+    if request.flow is not None:
+        every.extend(flow_headers(request.flow.schema.name, request.flow.level.name))
+    return {"type": "http.response.start", "status": code, "headers": [*every, *headers]}
 
 
 @lru_cache(maxsize=64)
@@ -272,10 +294,7 @@ async def _send(
     request: Request, send: Send, response: Response, now: float, audit_id: str
 ) -> None:
     body = response.body
-    headers = common_headers(now, audit_id)
-    if request.flow is not None:
-        headers.extend(flow_headers(request.flow.schema.name, request.flow.level.name))
-    headers.extend(response.headers)
+    headers = list(response.headers)
     if response.content_type and response.code != 304:
         headers.append((b"content-type", response.content_type))
     if len(body) > GZIP_BYTES_MIN and request.wants_gzip:
@@ -287,7 +306,7 @@ async def _send(
         headers.append((b"vary", b"Accept-Encoding"))
     if response.code != 304:
         headers.append((b"content-length", str(len(body)).encode()))
-    await send({"type": "http.response.start", "status": response.code, "headers": headers})
+    await send(head_of(request, response.code, headers, now=now, audit_id=audit_id))
     portions = memoryview(b"" if response.code == 304 else body)
     while len(portions) > PORTION_BYTES:
         await send(

@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from sliceplane.api.errors import StatusError
+from sliceplane.api.errors import StatusError, too_large_resource_version
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.metrics import Metrics
 from sliceplane.server.registry.authorization.attendance import Claim
 from sliceplane.server.registry.registry import Registry
+from sliceplane.server.registry.types import WatchPlan
 from sliceplane.server.store.hub import Hub
 from sliceplane.server.store.mvcc import Store
-from sliceplane.server.store.watcher import Watcher
+from sliceplane.server.store.watcher import Interest, Watcher
 
 _LOOK_S = 0.05
 #: how often it looks
@@ -28,19 +29,30 @@ _log = get_logger("apiserver")
 
 
 class HubTicker:
-    """Calls ``Hub.on_tick`` when the hub has something to do.  ``arm`` is called after each
-    subscription.
-    """
+    """Subscribes at the hub, and calls ``Hub.on_tick`` when the hub has something to do."""
 
     def __init__(self, hub: Hub) -> None:
-        self._hub = hub
+        self.hub = hub
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._closed = False
 
-    def arm(self) -> None:
-        """Set the timer to the hub's next deadline, if that is earlier than what it is set to."""
-        due = self._hub.next_deadline()
+    def subscribe(self, interest: Interest, plan: WatchPlan, seconds: float) -> Watcher:
+        """Begins the watch of *plan*, which ends after *seconds*."""
+        watcher = self.hub.subscribe(
+            interest,
+            now=asyncio.get_running_loop().time(),
+            since=plan.since,
+            initial=plan.initial,
+            bookmarks=plan.bookmarks,
+            ends_at=asyncio.get_running_loop().time() + seconds,
+        )
+        self._arm()
+        return watcher
+
+    def _arm(self) -> None:
+        """Sets the timer to the hub's next deadline, unless it is set to an earlier one."""
+        due = self.hub.next_deadline()
         if due is None or self._closed:
             return
         if self._timer is not None:
@@ -52,8 +64,8 @@ class HubTicker:
 
     def _tick(self) -> None:
         self._timer = None
-        self._hub.on_tick(asyncio.get_running_loop().time())
-        self.arm()
+        self.hub.on_tick(asyncio.get_running_loop().time())
+        self._arm()
 
     def close(self) -> None:
         self._closed = True
@@ -63,20 +75,22 @@ class HubTicker:
 
 
 class Horizon:
-    """Reads that wait: one timer wakes all of them.  Owned by their handlers; ``limits`` says how
-    many may wait.
+    """Reads that wait for a future version: one timer wakes all of them.  Owned by their handlers;
+    ``limits`` bounds their number.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        #: and the version that each waits for
+    def __init__(self, source: Store | Hub) -> None:
+        self._source = source
+        #: the version that each read waits for
         self._waiting: dict[asyncio.Future[None], int] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    async def reached(self, version: int, seconds: float) -> bool:
-        """Whether the store had *version* within *seconds*; returns as soon as it has."""
-        if version <= self._store.revision:
-            return True
+    async def reach(self, version: int, seconds: float) -> None:
+        """Returns as soon as the source has *version*.  Raises the 504 ``StatusError`` after
+        *seconds*.
+        """
+        if version <= self._source.revision:
+            return
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
         self._waiting[woken] = version
@@ -86,14 +100,13 @@ class Horizon:
             async with asyncio.timeout(seconds):
                 await woken
         except TimeoutError:
-            return False
+            raise too_large_resource_version(version, self._source.revision) from None
         finally:
             del self._waiting[woken]
-        return True
 
     def _look(self) -> None:
         for woken, version in self._waiting.items():
-            if version <= self._store.revision and not woken.done():
+            if version <= self._source.revision and not woken.done():
                 woken.set_result(None)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(_LOOK_S, self._look) if self._waiting else None

@@ -14,14 +14,15 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol
 
 from msgspec.structs import replace
 
 from sliceplane.api.errors import StatusError, expired
 from sliceplane.kit.io.turns import LoopTurns
-from sliceplane.server.io.monitoring.metrics import WatchTraffic
-from sliceplane.server.io.requests.backlogs import Backlogs
+from sliceplane.kit.metrics import Metrics
+from sliceplane.kit.shares import Shares, Standing
+from sliceplane.server.io.metrics import WatchTraffic
 from sliceplane.server.io.requests.encoders import AnyEncoder, TableEncoder, encoder_for
 from sliceplane.server.io.requests.params import watch_options
 from sliceplane.server.io.requests.request import Request, Route, Send, StreamConnection
@@ -29,17 +30,17 @@ from sliceplane.server.io.requests.resources import ResourceHandlers, included_o
 from sliceplane.server.io.requests.response import (
     DEPRECATIONS,
     NO_CACHE,
+    Header,
     Representation,
-    common_headers,
-    flow_headers,
+    head_of,
     negotiate,
     warning_headers,
 )
 from sliceplane.server.io.requests.timers import HubTicker, Revocation
+from sliceplane.server.registry.direct import interest_of
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.registry.types import Target, WatchPlan
-from sliceplane.server.store.hub import Hub
-from sliceplane.server.store.watcher import Interest, Watcher, nothing, too_old
+from sliceplane.server.store.watcher import Watcher, nothing, too_old
 
 #: how long a client that reads nothing keeps its connection after its watch was closed
 STALLED_S_MAX = 5.0
@@ -50,6 +51,9 @@ DEFAULT_S_MIN = 1800.0
 SEND_BYTES = 32 * 1024
 #: after so much of a stream that has fallen behind, others have their turn
 TURN_BYTES = 128 * 1024
+#: of all watches together; a slot is 8 bytes, in a list that grows by an eighth
+BACKLOG_EVENTS_MAX = 16_000_000
+BACKLOG_PERIOD_S = 1.0
 #: what upstream's storage says, where no cache stands before it
 _TOO_OLD_IN_STORAGE = "The resourceVersion for the provided watch is too old."
 
@@ -202,6 +206,85 @@ class Stream:
             self._done.set_result(connected)
 
 
+class Waiting(Protocol):
+    """One watch."""
+
+    @property
+    def waiting(self) -> int:
+        """The number of events in its queues."""
+
+    def end_slow(self) -> None:
+        """Drops what waits, and ends the watch with 410."""
+
+
+class Backlogs:
+    """Events that wait for clients of watches, counted by account.  Owned by the handler of
+    watches; lives in one loop.
+
+    A watch that its client does not read queues up to 16 MiB of events. Their bytes are shared by
+    all watches that get them, but each queue has a slot for each event, and an account may have
+    thousands of watches: ten thousand that no client reads would take a gigabyte for each ten
+    thousand writes. So once a second the slots are counted, and an account that would hold more
+    than is left for all others loses its longest queues: those watches end with 410, and the client
+    lists again, as after any watch that was too slow.
+
+    Nothing is counted when an event is handed out: between two counts a queue grows by what is
+    written in that time.
+    """
+
+    def __init__(self, events_max: int = BACKLOG_EVENTS_MAX) -> None:
+        self.shares = Shares(events_max)
+        self._watches: dict[Waiting, tuple[str, Standing]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self.metrics = Metrics()
+        self.metrics.computed(
+            "gauge",
+            "sliceplane_watch_waiting_events",
+            "Events in queues of watches that wait for their clients, as of the last count.",
+            lambda: self.shares.total,
+        )
+        self.ended = self.metrics.counter(
+            "sliceplane_watch_backlog_ended_watches_total",
+            "Watches ended since their account had too many events waiting.",
+        )
+
+    def begin(self, watch: Waiting, account: str, standing: Standing) -> None:
+        self._watches[watch] = account, standing
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(BACKLOG_PERIOD_S, self._tick)
+
+    def end(self, watch: Waiting) -> None:
+        del self._watches[watch]
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.count()
+        if self._watches or self.shares.total:
+            self._timer = asyncio.get_running_loop().call_later(BACKLOG_PERIOD_S, self._tick)
+
+    def count(self) -> None:
+        """Charges each account with what waits for it now, shortest queues first, and ends those
+        beyond its share.
+        """
+        for account in self.shares:
+            self.shares.give_all(account)
+        slow = [
+            (watch.waiting, number, watch)
+            for number, watch in enumerate(self._watches)
+            if watch.waiting
+        ]
+        for waiting, _, watch in sorted(slow):
+            account, standing = self._watches[watch]
+            if not self.shares.take(account, waiting, standing):
+                watch.end_slow()
+                self.ended.value += 1
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class WatchHandler:
     """Opens streams.  Stateless but for its parts."""
 
@@ -209,7 +292,6 @@ class WatchHandler:
         self,
         resources: ResourceHandlers,
         registry: Registry,
-        hub: Hub,
         ticker: HubTicker,
         revocation: Revocation,
         *,
@@ -218,7 +300,7 @@ class WatchHandler:
         self._stalled_s = stalled_s
         self._resources = resources
         self._registry = registry
-        self._hub = hub
+        self._hub = ticker.hub
         self._ticker = ticker
         self._revocation = revocation
         self._turns = LoopTurns()
@@ -251,7 +333,9 @@ class WatchHandler:
         try:
             if watcher is not None and request.claim is not None:
                 number = self._revocation.begin(request.claim, watcher)
-            await send(_head(request, target, representation, on_head(), self._resources.clock()))
+            headers = _headers(target, representation)
+            now = self._resources.clock()
+            await send(head_of(request, 200, headers, now=now, audit_id=on_head()))
             if watcher is None:
                 assert late is not None, "without a watcher there is an error to tell"
                 request.connection.write(encoder.error(late))
@@ -307,39 +391,15 @@ class WatchHandler:
         asked_s = plan.timeout_s or 0
         seconds = asked_s if asked_s > 0 else DEFAULT_S_MIN * random.uniform(1, 2)
         seconds = min(seconds, request.credentials_end_in(self._resources.clock()))
-        now = asyncio.get_running_loop().time()
-        interest = Interest(
-            resource=plan.resource.storage_key,
-            encoder=encoder,
-            namespace=plan.namespace,
-            name=plan.name,
-            matches=plan.matches,
-            selector=plan.selector,
-        )
-        watcher = self._hub.subscribe(
-            interest,
-            now=now,
-            since=plan.since,
-            initial=plan.initial,
-            bookmarks=plan.bookmarks,
-            ends_at=now + seconds,
-        )
+        interest = replace(interest_of(plan), encoder=encoder, local=False)
+        watcher = self._ticker.subscribe(interest, plan, seconds)
         if watcher.error is not None and plan.resource.uncached:
             watcher.error = expired(_TOO_OLD_IN_STORAGE)
-        self._ticker.arm()
         return watcher
 
 
-def _head(
-    request: Request, target: Target, representation: Representation, audit_id: str, now: float
-) -> dict[str, Any]:
-    headers = common_headers(now, audit_id)
-    if request.flow is not None:
-        headers.extend(flow_headers(request.flow.schema.name, request.flow.level.name))
-    headers.append(NO_CACHE)
-    headers.append((b"content-type", representation.watch_content_type))
+def _headers(target: Target, representation: Representation) -> tuple[Header, ...]:
     spoken = target.spoken
-    headers.extend(
-        warning_headers(DEPRECATIONS.get((spoken.group, spoken.version, spoken.plural), ()))
-    )
-    return {"type": "http.response.start", "status": 200, "headers": headers}
+    deprecations = DEPRECATIONS.get((spoken.group, spoken.version, spoken.plural), ())
+    content_type = (b"content-type", representation.watch_content_type)
+    return (NO_CACHE, content_type, *warning_headers(deprecations))

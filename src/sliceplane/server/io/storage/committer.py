@@ -38,7 +38,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from sliceplane.api.errors import StatusError, internal
-from sliceplane.server.io.storage.committing import CommitMetrics
+from sliceplane.server.io.storage.committing import CommitMetrics, TroubleLog
 from sliceplane.server.store.backend import Backend, WriteFailed
 from sliceplane.server.store.hub import Hub
 from sliceplane.server.store.mvcc import Store
@@ -54,14 +54,9 @@ COMPACT_CHUNK_REVISIONS = 256
 _GIVEN_UP_MAX = 1024
 
 
-def _silent(message: str) -> None:
-    del message
-
-
 class Committer:
     """Owned by the server, in its loop. ``start``, then any number of ``durable``, then ``close``,
-    which also closes the back end. *report* gets one sentence for each thing that an operator
-    should know.
+    which also closes the back end.
     """
 
     def __init__(
@@ -71,17 +66,14 @@ class Committer:
         backend: Backend,
         *,
         retention: Retention | None = None,
-        report: Callable[[str], None] = _silent,
-        report_mended: Callable[[str], None] = _silent,
+        trouble: TroubleLog | None = None,
         on_aborted: Callable[[], None] = nothing,
     ) -> None:
         self._store = store
         self._hub = hub
         self._backend = backend
         self._retention = retention if retention is not None else Retention()
-        self._report = report
-        #: for what is well again
-        self._report_mended = report_mended
+        self.trouble = trouble if trouble is not None else TroubleLog()
         self._on_aborted = on_aborted
         self._executor = (
             ThreadPoolExecutor(1, thread_name_prefix="storage") if backend.blocking else None
@@ -109,9 +101,7 @@ class Committer:
         # History of earlier lives counts, too: a server that is killed again and again would never
         # drop any.
         for event in self._store.history():
-            self._retention.on_commit(
-                event.revision, 1, len(event.record.body), self._store.object_bytes.total
-            )
+            self._retention.on_events((event,), self._store.object_bytes.total)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="committer")
 
     async def write(self, step: Callable[[], T], revision_of: Callable[[T], int]) -> T:
@@ -239,15 +229,12 @@ class Committer:
         self.metrics.batch_seconds.observe(time.perf_counter() - started)
         if self.failing is not None:
             self.failing = None
-            self._report_mended("writes are stored again")
+            self.trouble.report_mended("writes are stored again")
         self.batches += 1
         self.commits += len(batch)
         events = self._store.on_durable(batch[-1].revision)
         self._hub.publish(events)
-        size = sum(len(event.record.body) for event in batch)
-        self._retention.on_commit(
-            batch[-1].revision, len(batch), size, self._store.object_bytes.total
-        )
+        self._retention.on_events(batch, self._store.object_bytes.total)
         newest = self._store.revision
         waiting, self._waiting = self._waiting, []
         for revision, future in waiting:
@@ -257,8 +244,8 @@ class Committer:
                 future.set_result(None)
 
     async def _reconcile(self, error: Exception, batch: tuple[StoreEvent, ...]) -> bool:
-        """Whether the uncertain *batch* (empty: it was a compaction) is there after all."""
-        self._report(f"it is not known whether a write was stored ({error!r}); reading back")
+        """Returns True if the uncertain *batch* (empty: it was a compaction) is there after all."""
+        self.trouble.report(f"it is not known whether a write was stored ({error!r}); reading back")
         try:
             newest = await self._call(self._backend.reconcile)
         except Exception as again:
@@ -268,7 +255,7 @@ class Committer:
             )
             return False
         if batch and newest == batch[-1].revision:
-            self._report_mended("the write was stored")
+            self.trouble.report_mended("the write was stored")
             return True
         if newest == self._store.revision:
             if batch:
@@ -292,14 +279,14 @@ class Committer:
             # It is tried again with every tick; one line is enough until the reason changes.
             if self._compaction_failing != (why := str(error)):
                 self._compaction_failing = why
-                self._report(f"compaction failed, history grows: {why}")
+                self.trouble.report(f"compaction failed, history grows: {why}")
         except Exception as error:
             self._may_compact = False
             await self._reconcile(error, ())
         else:
             if self._compaction_failing:
                 self._compaction_failing = ""
-                self._report_mended("compaction works again")
+                self.trouble.report_mended("compaction works again")
             self._store.compact(step)
 
     async def _give_back(self) -> None:
@@ -317,12 +304,12 @@ class Committer:
         known, self.failing = self.failing == why, why
         self._give_up(why)
         if not known:
-            self._report(why)
+            self.trouble.report(why)
 
     def _seal(self, why: str) -> None:
         self.sealed = self.failing = why
         self._give_up(why)
-        self._report(why)
+        self.trouble.report(why)
 
     def _give_up(self, why: str) -> None:
         """Forget everything staged and tell all who wait for it."""

@@ -1,4 +1,4 @@
-"""What all storage has in common: committers as a server uses them, errors at the start, reports,
+"""Common parts of all storage: committers as a server uses them, errors at the start, reports,
 metrics.
 """
 
@@ -44,7 +44,7 @@ class Durability(Protocol):
 
     @property
     def staleness_s(self) -> float:
-        """How long ago memory was last known to be as new as storage; 0 if no other server writes
+        """Seconds since memory was last known to be as new as storage; 0 if no other server writes
         to that.
         """
 
@@ -54,7 +54,7 @@ class AnyCommitter(Durability, Protocol):
 
     @property
     def failing(self) -> str | None:
-        """Why storage does not do what it is for; ``None``: it does."""
+        """The reason why storage does not work; ``None``: it does."""
 
     @property
     def metrics(self) -> Metrics: ...
@@ -68,7 +68,9 @@ class AnyCommitter(Durability, Protocol):
 
 
 def health_of(committer: AnyCommitter) -> str:
-    """What is wrong with storage, and how old memory is by that; "" if nothing is."""
+    """Returns the problem of storage, and the age of memory that follows from it; "" if there is
+    none.
+    """
     if committer.failing is None:
         return ""
     age_s = committer.staleness_s
@@ -79,13 +81,15 @@ def health_of(committer: AnyCommitter) -> str:
     )
 
 
-def report_trouble(sentence: str) -> None:
-    _log.error("storage", problem=sentence)
+class TroubleLog:
+    """Logs what an operator must know about storage, one sentence each."""
 
+    def report(self, sentence: str) -> None:
+        _log.error("storage", problem=sentence)
 
-def report_mended(sentence: str) -> None:
-    """What was reported is over: no alarm is due for it."""
-    _log.info("storage is well again", news=sentence)
+    def report_mended(self, sentence: str) -> None:
+        """A problem that was reported is over, so no alarm is due."""
+        _log.info("storage is well again", news=sentence)
 
 
 class CommitMetrics(Metrics):

@@ -10,7 +10,7 @@ from sliceplane.server.io.datadir import DataDir
 from sliceplane.server.io.keys.pki import Pki
 from sliceplane.server.io.keys.token_keys import TokenConfig
 from sliceplane.server.io.storage.committer import Committer
-from sliceplane.server.io.storage.committing import report_mended, report_trouble
+from sliceplane.server.io.storage.committing import TroubleLog
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.store.backend import Loaded, StoredRow, chain
 from sliceplane.server.store.hub import Hub
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 
 class OwnStorage:
-    """What the back end remembers, as ``store``; ``committer`` keeps the two together from
-    then on.
-    """
+    """The state of the back end, as ``store``; ``committer`` keeps the two together from then on."""
 
     def __init__(self, data_dir: DataDir) -> None:
         """Raises ``StorageError``."""
@@ -47,7 +45,7 @@ class OwnStorage:
         return self._backend.spare_bytes
 
     def close(self) -> None:
-        """Where no committer was made; it closes the back end itself."""
+        """Closes the back end if no committer was created, which closes it itself."""
         self._backend.close()
 
     async def check_identity(self, pki: Pki, tokens: TokenConfig) -> None:
@@ -59,8 +57,6 @@ class OwnStorage:
             self.store,
             self.hub,
             self._backend,
-            report=report_trouble,
-            report_mended=report_mended,
             retention=Retention(keep_s=keep_s),
             on_aborted=registry.on_aborted,
         )
@@ -75,7 +71,7 @@ def _sqlite(database: Path) -> SqliteBackend:
 
     backend = SqliteBackend.open(database)
     if backend.told:
-        report_trouble(backend.told)
+        TroubleLog().report(backend.told)
     return backend
 
 

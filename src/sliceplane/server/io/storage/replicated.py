@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from sliceplane.api.errors import (
@@ -35,23 +35,22 @@ from sliceplane.api.errors import (
     storage_unavailable,
 )
 from sliceplane.kit.io.last_steps import ends_within
-from sliceplane.server.io.storage.committing import CommitMetrics, StorageError
+from sliceplane.server.io.storage.committing import CommitMetrics, StorageError, TroubleLog
 from sliceplane.server.io.storage.etcd.backend import Answer, Behind, EtcdBackend, Snapshot, Taken
 from sliceplane.server.io.storage.etcd.client import EtcdError, NoAnswer, Refused
 from sliceplane.server.io.storage.etcd.feed import Feed
+from sliceplane.server.io.storage.etcd.health import EtcdHealth
 from sliceplane.server.io.storage.etcd.layout import HeadSeen
 from sliceplane.server.store.backend import Loaded
 from sliceplane.server.store.batches import Batch, FeedItem, Known, Ticket
 from sliceplane.server.store.hub import Hub
 from sliceplane.server.store.mvcc import Store
-from sliceplane.server.store.replica import OutOfOrder, Replica
+from sliceplane.server.store.replica import OutOfOrder, Replica, StoreCaches
 from sliceplane.server.store.shelf import Retention
-from sliceplane.server.store.types import Key, StoreEvent
+from sliceplane.server.store.types import StoreEvent
 
 T = TypeVar("T")
 
-#: storage that did not answer for so long takes no new writes
-OUTAGE_S: Final = 3.0
 READ_S_MAX: Final = 5.0
 STUCK_S: Final = 1.5
 #: an idle server asks for the head this often, to know how old its memory is
@@ -66,8 +65,7 @@ class ReplicatedCommitter:
     """Owned by the server, made in its loop. ``start``, then any number of ``write`` and
     ``current``, then ``close``.
 
-    *snapshot* is what *store* was made of. *on_changed* and *on_replaced*: see ``Replica``.
-    *report* gets one sentence for each thing that an operator should know.
+    *snapshot* is what *store* was made of.
     """
 
     def __init__(
@@ -77,53 +75,40 @@ class ReplicatedCommitter:
         backend: EtcdBackend,
         *,
         snapshot: Snapshot,
-        on_changed: Callable[[Iterable[Key]], None],
-        on_replaced: Callable[[], None],
+        caches: StoreCaches,
         retention: Retention | None = None,
-        compaction_interval_s: float = 300.0,
-        report: Callable[[str], None] = lambda _: None,
-        report_mended: Callable[[str], None] = lambda _: None,
+        trouble: TroubleLog | None = None,
     ) -> None:
         self._store = store
         self._backend = backend
         self._retention = retention if retention is not None else Retention()
-        self._report = report
-        #: for what is well again
-        self._report_mended = report_mended
+        self._trouble = trouble if trouble is not None else TroubleLog()
         self.replica = Replica(
             store,
             hub,
+            caches,
             server=backend.server,
             position=snapshot.position,
             name=snapshot.name,
-            on_changed=on_changed,
-            on_replaced=on_replaced,
             on_published=self._published,
         )
+        self._health = EtcdHealth(len(backend.client.servers), self._trouble)
         self._read_at = snapshot.read_at
         self._loop = asyncio.get_running_loop()
         self._feed: Feed | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
-        self._failures = 0
         self._dropping_turn = False
         self._reloading = False
         self._closing = False
         #: when the feed was first seen behind; ``None``: it is not
         self._behind_since: float | None = None
-        self._compaction_interval_s = compaction_interval_s
         self._compaction_due = 0.0
         #: what the next compaction goes to: the newest revision of one interval ago
         self._compaction_target = 0
-        #: when the oldest call that is still without an answer began
-        self._silent_since: float | None = None
         #: when memory was last known to be as new as the log
         self._confirmed_at = 0.0
-        #: why the last call failed; ``None``: it did not
-        self._call_failing: str | None = None
-        #: why etcd takes no writes, whatever its answers to reads are; ``None``: it does
-        self._writes_failing: str | None = None
         self.metrics = self._declared()
         self.reloads = self.metrics.counter(
             "sliceplane_etcd_reloads_total",
@@ -157,17 +142,17 @@ class ReplicatedCommitter:
 
     @property
     def staleness_s(self) -> float:
-        """How long ago what is in memory was last known to be the newest."""
+        """Seconds since the state in memory was last known to be the newest."""
         return max(0.0, self._loop.time() - self._confirmed_at)
 
     @property
     def failing(self) -> str | None:
-        """Why storage does not do what it is for; ``None``: it does."""
-        return self._call_failing or self._writes_failing
+        """The reason why storage does not work; ``None``: it does."""
+        return self._health.failing
 
     @property
     def unready(self) -> str:
-        """Why this server had better not be asked; "" if nothing speaks against it."""
+        """The reason why clients had better use another server; "": there is none."""
         if self._reloading:
             return "the state is being loaded anew"
         if self.staleness_s > STALE_S_MAX:
@@ -176,7 +161,7 @@ class ReplicatedCommitter:
 
     def start(self) -> None:
         self._confirmed_at = self._loop.time()
-        self._compaction_due = self._confirmed_at + self._compaction_interval_s
+        self._compaction_due = self._confirmed_at + self._backend.compaction_interval_s
         self._feed = self._backend.follow(
             self._read_at, self._threaded(self._fed), self._threaded(self._gap)
         )
@@ -190,7 +175,7 @@ class ReplicatedCommitter:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            self._report(f"{task.get_name()} met a bug: {task.exception()!r}")
+            self._trouble.report(f"{task.get_name()} met a bug: {task.exception()!r}")
 
     def _threaded(self, function: Callable[[T], None]) -> Callable[[T], None]:
         """*function* for threads to call: it runs in the loop."""
@@ -213,11 +198,10 @@ class ReplicatedCommitter:
         """
         if self._closing:
             raise shutting_down()
-        if self._reloading and self._call_failing is not None:
-            raise storage_unavailable(
-                self._call_failing
-            )  # nothing runs before all is loaded, and that does not work
-        if self._silent_since is not None and self._loop.time() - self._silent_since > OUTAGE_S:
+        if self._reloading and self._health.call_failing is not None:
+            # Nothing runs before all is loaded, and that does not work.
+            raise storage_unavailable(self._health.call_failing)
+        if self._health.is_out(self._loop.time()):
             raise storage_unavailable(self.failing or "etcd does not answer")
         future: asyncio.Future[T] = self._loop.create_future()
 
@@ -261,8 +245,8 @@ class ReplicatedCommitter:
             self._store.compact(
                 min(self._retention.target, self._store.compacted + _COMPACT_CHUNK_REVISIONS)
             )
-        if self._compaction_interval_s and self._loop.time() >= self._compaction_due:
-            self._compaction_due = self._loop.time() + self._compaction_interval_s
+        if self._backend.compaction_interval_s and self._loop.time() >= self._compaction_due:
+            self._compaction_due = self._loop.time() + self._backend.compaction_interval_s
             target, self._compaction_target = self._compaction_target, self._store.revision
             if target:
                 self._spawn(self._compact(target), "etcd compaction")
@@ -284,7 +268,7 @@ class ReplicatedCommitter:
         await asyncio.to_thread(self._backend.close)
 
     async def _written(self) -> None:
-        """What was accepted is told to the other servers, or can not be."""
+        """Returns when accepted writes have reached the other servers, or cannot."""
         while self.replica.busy and self.failing is None:
             await asyncio.sleep(0.005)
 
@@ -322,7 +306,7 @@ class ReplicatedCommitter:
             self._timer = self._loop.call_at(due + 0.001, self._act_soon)
 
     def _send(self, batch: Batch, began: float, attempt: int) -> None:
-        self._heard_nothing_since(self._loop.time())
+        self._health.on_call(self._loop.time())
         self._backend.send(
             batch, self._threaded(lambda answer: self._sent(batch, began, attempt, answer))
         )
@@ -332,29 +316,23 @@ class ReplicatedCommitter:
             return
         now = self._loop.time()
         if isinstance(answer, Taken):
-            if self._writes_failing is not None:
-                self._writes_failing = None
-                self._report_mended("etcd takes writes again")
-            self._answered()
+            self._health.on_taken()
             self.metrics.batch_seconds.observe(now - began)
             self.replica.on_taken(batch.number, answer.position, now)
         elif isinstance(answer, Behind):
-            self._answered()
+            self._health.on_answer()
             self.replica.on_refused(batch.number, answer.head)
             if answer.head <= self.replica.position:
-                self.replica.reads.want(
-                    lambda: None
-                )  # it is another head, which the feed will not tell
+                # It is another head, of which the feed has no event.
+                self.replica.reads.want(lambda: None)
         elif isinstance(answer, Refused) and attempt == 0:
-            self._answered()
+            why = f"the write was not stored: {answer}"
+            self._health.on_refused(why, lasting=answer.lasting)
             self.metrics.failures.value += 1
-            self._refused(f"the write was not stored: {answer}", lasting=answer.lasting)
-            self.replica.on_failed(
-                batch.number, internal(f"the write was not stored: {answer}"), now
-            )
+            self.replica.on_failed(batch.number, internal(why), now)
         else:
             # Also a refusal after silence: it says nothing about the attempts before.
-            self._no_answer(answer)
+            self._health.on_no_answer(answer)
             if self.replica.waits_for(batch.number):
                 delay = _RETRY_S[min(attempt, len(_RETRY_S) - 1)]
                 self._loop.call_later(delay, self._send_again, batch, began, attempt + 1)
@@ -366,16 +344,16 @@ class ReplicatedCommitter:
 
     def _ask(self, number: int) -> None:
         asked_at = self._loop.time()
-        self._heard_nothing_since(asked_at)
+        self._health.on_call(asked_at)
 
         def answered(seen: HeadSeen | EtcdError) -> None:
             if self._closing:
                 return
             if isinstance(seen, HeadSeen):
-                self._answered()
+                self._health.on_answer()
                 self._head_seen(number, seen, asked_at)
             else:
-                self._no_answer(seen)
+                self._health.on_no_answer(seen)
                 self._loop.call_later(_RETRY_S[2], self._ask_again, number)
 
         self._backend.ask_head(self._threaded(answered))
@@ -412,38 +390,6 @@ class ReplicatedCommitter:
         self._dropping_turn = False
         self._act_soon()
 
-    # What is known of etcd
-
-    def _heard_nothing_since(self, now: float) -> None:
-        if self._silent_since is None:
-            self._silent_since = now
-
-    def _answered(self) -> None:
-        self._silent_since = None
-        self._failures = 0
-        known, self._call_failing = self._call_failing is not None, None
-        if known and self.failing is None:
-            self._report_mended("etcd answers again")
-
-    def _no_answer(self, error: Exception) -> None:
-        self._failures += 1
-        if self._failures > len(self._backend.client.servers):
-            self._fail(str(error))
-
-    def _fail(self, why: str) -> None:
-        known, self._call_failing = self._call_failing is not None, why
-        if not known:
-            self._report(f"etcd: {why}")
-
-    def _refused(self, why: str, *, lasting: bool) -> None:
-        """An answer, so reads may go on; where it is about more than this write, health says so
-        until one is taken.
-        """
-        if why != self._writes_failing:
-            self._report(f"etcd: {why}")
-        if lasting:
-            self._writes_failing = why
-
     async def _heart(self) -> None:
         """Ask for the head now and then, and see to it that the feed follows."""
         while True:
@@ -466,10 +412,7 @@ class ReplicatedCommitter:
     def _published(self, events: Sequence[StoreEvent]) -> None:
         if events:
             self._backend.note(events[-1].revision, self.replica.position)
-            size = sum(len(event.record.body) for event in events)
-            self._retention.on_commit(
-                events[-1].revision, len(events), size, self._store.object_bytes.total
-            )
+            self._retention.on_events(events, self._store.object_bytes.total)
 
     def _watch_feed(self, now: float) -> None:
         if self.replica.head <= self.replica.position:
@@ -490,7 +433,7 @@ class ReplicatedCommitter:
             self._spawn(self._reload(why), "etcd reload")
 
     async def _reload(self, why: str) -> None:
-        self._report(f"{why}; loading the state anew")
+        self._trouble.report(f"{why}; loading the state anew")
         while True:
             try:
                 snapshot = await asyncio.to_thread(
@@ -498,13 +441,13 @@ class ReplicatedCommitter:
                 )
                 break
             except StorageError as error:
-                self._fail(str(error))
+                self._health.fail(str(error))
                 await asyncio.sleep(1.0)
         self._reloading = False
         self.reloads.value += 1
         if snapshot.told:
-            self._report(snapshot.told)
-        self._report_mended("the state was loaded anew")
+            self._trouble.report(snapshot.told)
+        self._trouble.report_mended("the state was loaded anew")
         loaded = Loaded(
             tuple(snapshot.loaded.history), snapshot.loaded.revision, snapshot.loaded.compacted
         )
@@ -525,6 +468,6 @@ class ReplicatedCommitter:
         try:
             await asyncio.to_thread(self._backend.compact, revision)
         except NoAnswer as error:
-            self._report(f"compaction of etcd failed and is tried again: {error}")
+            self._trouble.report(f"compaction of etcd failed and is tried again: {error}")
         except Refused as error:
-            self._report(f"compaction of etcd was refused: {error}")
+            self._trouble.report(f"compaction of etcd was refused: {error}")

@@ -1,5 +1,5 @@
-"""What stands in a database: records as rows of the table ``history``, and what proves that it has
-all that was acknowledged, its *tally* and the *mark* beside it.
+"""Content of a database: records as rows of the table ``history``, and the proofs that it has all
+that was acknowledged, its *tally* and the *mark* beside it.
 
 Labels, fields and owners are JSON text, "" if there are none.  ``crc`` is over all other columns.
 
@@ -97,31 +97,11 @@ def encode(event: StoreEvent) -> Row:
     labels = _encoder.encode(dict(record.labels)).decode() if record.labels else ""
     fields = _encoder.encode(dict(record.fields)).decode() if record.fields else ""
     owners = _encoder.encode(record.owners).decode() if record.owners else ""
-    crc = _crc(
-        record.body,
-        record.revision,
-        kind,
-        *key,
-        previous,
-        record.created,
-        record.uid,
-        labels,
-        fields,
-        owners,
+    columns = (
+        *(record.revision, kind, *key, previous, record.created, record.uid),
+        *(labels, fields, owners),
     )
-    return (
-        record.revision,
-        kind,
-        *key,
-        previous,
-        record.created,
-        record.uid,
-        labels,
-        fields,
-        owners,
-        crc,
-        record.body,
-    )
+    return (*columns, _crc(record.body, *columns), record.body)
 
 
 def decode(row: tuple[Any, ...]) -> StoredRow:
@@ -240,7 +220,7 @@ class BadMark(Exception):
 
 
 class MarkContent(msgspec.Struct, frozen=True):
-    """What a mark says."""
+    """The content of a mark."""
 
     history: int
     revision: int

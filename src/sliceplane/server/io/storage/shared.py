@@ -12,7 +12,7 @@ import json
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.server.io.keys.pki import Pki
 from sliceplane.server.io.keys.token_keys import TokenConfig
-from sliceplane.server.io.storage.committing import StorageError, report_mended, report_trouble
+from sliceplane.server.io.storage.committing import StorageError, TroubleLog
 from sliceplane.server.io.storage.etcd.backend import START_S_MAX, EtcdBackend, Snapshot
 from sliceplane.server.io.storage.etcd.client import EtcdConfig
 from sliceplane.server.io.storage.replicated import ReplicatedCommitter
@@ -23,15 +23,14 @@ from sliceplane.server.store.shelf import Retention
 
 
 class SharedStorage:
-    """As ``own.OwnStorage``: ``store`` is what was read, ``committer`` follows and writes from then
-    on.
+    """The counterpart of ``own.OwnStorage``: ``store`` is what was read, ``committer`` follows and
+    writes from then on.
     """
 
     spare_bytes = 0
 
     def __init__(self, config: EtcdConfig, backend: EtcdBackend, snapshot: Snapshot) -> None:
         self.name = f"etcd at {','.join(config.servers)}"
-        self._config = config
         self._backend = backend
         self._snapshot = snapshot
         loaded = snapshot.loaded
@@ -46,14 +45,14 @@ class SharedStorage:
         try:
             snapshot = await asyncio.to_thread(backend.snapshot, patience_s=START_S_MAX)
             if snapshot.told:
-                report_trouble(snapshot.told)
+                TroubleLog().report(snapshot.told)
             return cls(config, backend, snapshot)
         except BaseException:
             backend.close()
             raise
 
     def close(self) -> None:
-        """Where no committer was made; it closes the back end itself."""
+        """Closes the back end if no committer was created, which closes it itself."""
         self._backend.close()
 
     def committer(self, registry: Registry, *, keep_s: float) -> ReplicatedCommitter:
@@ -63,17 +62,15 @@ class SharedStorage:
             self.hub,
             self._backend,
             snapshot=self._snapshot,
-            on_changed=registry.on_changed,
-            on_replaced=registry.on_aborted,
+            caches=registry,
             retention=Retention(keep_s=keep_s),
-            compaction_interval_s=self._config.compaction_interval_s,
-            report=report_trouble,
-            report_mended=report_mended,
         )
         return self._committer
 
     def unready(self) -> str:
-        """Why clients had better ask another server; "" where memory is as new as the log."""
+        """Returns the reason why clients had better use another server; "" if memory is as new as
+        the log.
+        """
         return "storage is not followed yet" if self._committer is None else self._committer.unready
 
     async def check_identity(self, pki: Pki, tokens: TokenConfig) -> None:

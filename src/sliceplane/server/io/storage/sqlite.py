@@ -312,7 +312,7 @@ class SqliteBackend:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Of the file at *path*; ``None`` if there is none."""
+    """Returns device and inode of the file at *path*; ``None`` if there is none."""
     try:
         status = path.stat()
     except OSError:

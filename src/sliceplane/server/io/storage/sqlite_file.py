@@ -54,7 +54,7 @@ _NEWEST: Final = (
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What a look at a file says about going on."""
+    """The result of inspecting a file before it is opened."""
 
     #: versions go on beyond this one, which clients may know; 0: they go on where the file ends
     beyond: int = 0

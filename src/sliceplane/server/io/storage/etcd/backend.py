@@ -75,7 +75,7 @@ Answer = Taken | Behind | Refused | NoAnswer
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What a start or a reload begins with."""
+    """The state with which a start or a reload begins."""
 
     loaded: Loaded
     position: int
@@ -101,6 +101,8 @@ class EtcdBackend:
                 f"cannot read {error.filename}: {(error.strerror or str(error)).lower()}"
             ) from error
         self.layout = Layout(config.prefix)
+        #: 0: never
+        self.compaction_interval_s = config.compaction_interval_s
         #: unique among all servers and all their starts
         self.server = os.urandom(6).hex()
         #: of the etcd that the state is of, which each batch notes; ``None``: nothing was read yet
@@ -146,7 +148,9 @@ class EtcdBackend:
                 ) from error
 
     def _go_beyond_what_is_lost(self, known: Known | None) -> str:
-        """Why that was needed; "": it was not.  Raises ``EtcdError`` and ``Damaged``."""
+        """Returns the reason why versions had to go on beyond lost ones; "": they did not. Raises
+        ``EtcdError`` and ``Damaged``.
+        """
         layout = self.layout
         while True:
             keys = (layout.head, layout.compaction, layout.format)
@@ -187,8 +191,8 @@ class EtcdBackend:
         return self._origin.cluster if self._origin is not None else ""
 
     def _led_from(self, known: Known, seen: HeadSeen) -> bool:
-        """Whether the head that is *known* is among those that led to the one *seen*, as far as
-        etcd still knows.
+        """Returns True if the *known* head is among those that led to the one *seen*, as far as
+        etcd still has them.
         """
         if seen.head is None or seen.position < known.position:
             return False
@@ -396,8 +400,8 @@ class EtcdBackend:
     # Identity
 
     def claim_identity(self, fingerprints: str) -> str:
-        """What all servers must share: noted by the first, told to the others.  Blocks; raises
-        ``StorageError``.
+        """Stores the identity that all servers must share, or returns the one that is stored.
+        Blocks; raises ``StorageError``.
         """
         key = self.layout.identity
         request = wire.TxnRequest(

@@ -21,35 +21,9 @@ import grpc
 import msgspec
 
 from sliceplane.kit.io.files import CREDENTIAL_BYTES_MAX, read_bytes
-from sliceplane.kit.metrics import Family, Metrics
+from sliceplane.kit.metrics import CALL_BUCKETS, Family, Metrics
 from sliceplane.server.io.storage.etcd import wire
 
-#: upstream's buckets of etcd_request_duration_seconds
-SECONDS_BUCKETS: Final = (
-    0.005,
-    0.025,
-    0.05,
-    0.1,
-    0.2,
-    0.4,
-    0.6,
-    0.8,
-    1.0,
-    1.25,
-    1.5,
-    2,
-    3,
-    4,
-    5,
-    6,
-    8,
-    10,
-    15,
-    20,
-    30,
-    45,
-    60,
-)
 #: one attempt; a disk that needs longer is as good as broken, and what is asked may be asked again
 CALL_S_MAX: Final = 2.0
 _METADATA: Final = (("hasleader", "true"),)
@@ -154,7 +128,7 @@ class EtcdClient:
         # kinds of objects.
         metrics = self._metrics = Metrics()
         self._seconds = metrics.histograms(
-            "etcd_request_duration_seconds", "Calls to etcd.", SECONDS_BUCKETS, "operation"
+            "etcd_request_duration_seconds", "Calls to etcd.", CALL_BUCKETS, "operation"
         )
         self._count = metrics.counters("etcd_requests_total", "Calls to etcd.", "operation")
         self._errors = metrics.counters(

@@ -1,4 +1,4 @@
-"""What is stored in etcd: keys and values.  docs/etcd.md says it to operators.
+"""The layout of the state in etcd: keys and values. docs/etcd.md says it to operators.
 
     PREFIX/format                            the version of this layout
     PREFIX/head                              the newest batch: who wrote it, the revision after it, the batch that it
@@ -58,8 +58,8 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Which etcd it is. ``cluster`` is its number; clusters of the same members and token have the
-    same, though.
+    """The identity of an etcd. ``cluster`` is its number; clusters of the same members and token
+    have the same, though.
 
     ``lead`` is how many entries more etcd's log had had than revisions. Each revision takes an
     entry, so it never shrinks, but for a cluster that was made of a backup: that keeps the
@@ -70,7 +70,7 @@ class Origin(msgspec.Struct, frozen=True):
     lead: int
 
     def is_before(self, later: Origin) -> bool:
-        """Whether *later* may be the same etcd at a later time."""
+        """Returns True if *later* may be the same etcd at a later time."""
         return self.cluster == later.cluster and later.lead + LEAD_SLACK >= self.lead
 
 
@@ -107,11 +107,11 @@ class Compaction(msgspec.Struct, frozen=True):
 
 
 class Damaged(Exception):
-    """What is stored cannot be ours.  The text is one sentence for a person."""
+    """A stored value that cannot be ours. The text is one sentence for a person."""
 
 
 class UnknownFormat(Damaged):
-    """What is stored is ours, and newer than we are."""
+    """A layout of a newer version of this program."""
 
     def __init__(self, found: bytes) -> None:
         version = found.decode(errors="replace") or "none"
@@ -286,7 +286,7 @@ class Layout:
 
 
 def _beginning_of(name: HeadName) -> bytes:
-    """What the value of the head of that *name* begins with."""
+    """Returns the first bytes of the value of the head of that *name*."""
     return b'{"revision":%d,"server":"%s","batch":%d,' % (
         name.revision,
         name.server.encode(),

@@ -38,35 +38,9 @@ from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.api.scheme import BY_PATH, Resource
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.pages import expose
-from sliceplane.kit.metrics import Count, Labels, Metrics
+from sliceplane.kit.metrics import CALL_BUCKETS, Count, Labels, Metrics
 from sliceplane.server.io.requests.request import ResourcePath
 
-#: upstream's buckets of apiserver_request_duration_seconds
-_REQUEST_BUCKETS: Final = (
-    0.005,
-    0.025,
-    0.05,
-    0.1,
-    0.2,
-    0.4,
-    0.6,
-    0.8,
-    1.0,
-    1.25,
-    1.5,
-    2.0,
-    3.0,
-    4.0,
-    5.0,
-    6.0,
-    8.0,
-    10.0,
-    15.0,
-    20.0,
-    30.0,
-    45.0,
-    60.0,
-)
 _COMPONENT: Final = "apiserver"
 _VERBS = {
     "get": "GET",
@@ -121,7 +95,7 @@ class RequestKey(NamedTuple):
 
 
 class WatchTraffic(NamedTuple):
-    """What was sent to the watches of one resource.  Streams add to it."""
+    """Counts of what was sent to the watches of one resource. Streams add to it."""
 
     events: Count
     sent_bytes: Count
@@ -139,7 +113,7 @@ class ServerMetrics(Metrics):
         self._latencies = self.histograms(
             "apiserver_request_duration_seconds",
             "Time from the request's head to its answer; watches are left out.",
-            _REQUEST_BUCKETS,
+            CALL_BUCKETS,
             *labels,
         )
         self._running = self.gauges(

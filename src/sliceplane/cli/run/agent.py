@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from sliceplane.cli.answers import fail
-from sliceplane.cli.cluster import Cluster, attempt, cluster_options
+from sliceplane.cli.cluster import ClusterOptions, attempt, cluster_options
 from sliceplane.cli.flags import (
     FILE,
     choice,
@@ -122,7 +122,7 @@ def command(
     ctx: click.Context,
     /,
     *,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     filename: Path | None,
     logs: Logs,
     **flags: Any,
@@ -171,7 +171,7 @@ for _subcommand in (status, drain, undrain, pass_, grant, list_agents):
 @_agent_options
 @cluster_options
 @log_options
-def register(*, cluster: Cluster, logs: Logs, **flags: Any) -> None:
+def register(*, cluster: ClusterOptions, logs: Logs, **flags: Any) -> None:
     """Make a process that runs already an endpoint of SERVICE, as long as this command runs and its
     checks pass.
 
@@ -206,7 +206,9 @@ def register(*, cluster: Cluster, logs: Logs, **flags: Any) -> None:
 )
 @cluster_options
 @log_options
-def run_child(*, cluster: Cluster, logs: Logs, command_line: tuple[str, ...], **flags: Any) -> None:
+def run_child(
+    *, cluster: ClusterOptions, logs: Logs, command_line: tuple[str, ...], **flags: Any
+) -> None:
     """Start COMMAND and make it an endpoint of SERVICE while it lives and its checks pass.
 
     When it ends it is withdrawn at once, and this command ends with its exit code. SIGTERM drains
@@ -217,7 +219,7 @@ def run_child(*, cluster: Cluster, logs: Logs, command_line: tuple[str, ...], **
     _run_flags(cluster, flags, command=command_line)
 
 
-def _run_flags(cluster: Cluster, flags: dict[str, Any], command: tuple[str, ...]) -> None:
+def _run_flags(cluster: ClusterOptions, flags: dict[str, Any], command: tuple[str, ...]) -> None:
     from sliceplane.agent.agent_file import AgentFile, ServiceEntry
 
     try:
@@ -232,7 +234,7 @@ def _run_flags(cluster: Cluster, flags: dict[str, Any], command: tuple[str, ...]
     _serve(cluster, flags, command, lambda: wanted)
 
 
-def _run_file(cluster: Cluster, path: Path, flags: dict[str, Any]) -> None:
+def _run_file(cluster: ClusterOptions, path: Path, flags: dict[str, Any]) -> None:
     from sliceplane.agent.agent_file import AGENT_FILE_BYTES_MAX, AgentFileError, read_agent_file
     from sliceplane.kit.io.files import read_bytes
 
@@ -253,7 +255,7 @@ def _run_file(cluster: Cluster, path: Path, flags: dict[str, Any]) -> None:
 
 
 def _serve(
-    cluster: Cluster,
+    cluster: ClusterOptions,
     flags: dict[str, Any],
     command: tuple[str, ...],
     read: Callable[[], AgentFile],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, note, show
-from sliceplane.cli.cluster import Cluster, cluster_command, cluster_options
+from sliceplane.cli.cluster import ClusterOptions, cluster_command, cluster_options
 from sliceplane.cli.flags import boolean, duration, string, switch
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import CommandGroup
@@ -71,7 +71,7 @@ def command(
     listen: tuple[tuple[str, int], ...],
     user: str,
     shutdown_delay: float,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     logs: Logs,
     **flags: Any,
 ) -> None:
@@ -190,7 +190,9 @@ def become(user: str) -> None:
 @string("--client", "ADDRESS", "Who asks.", "127.0.0.1")
 @switch("--why", "Say what the answer is made of.")
 @zone_options
-def query(*, cluster: Cluster, name: str, kind: str, client: str, why: bool, **flags: Any) -> None:
+def query(
+    *, cluster: ClusterOptions, name: str, kind: str, client: str, why: bool, **flags: Any
+) -> None:
     """Tell what NAME leads to, from the cluster's objects as they are now: no name server is asked.
 
     A NAME without a dot at its end is looked up as a Pod of the kubeconfig's namespace would.

@@ -108,7 +108,7 @@ class _Life:
     busy: dict[str, None] = field(default_factory=dict)
 
 
-class Lines:
+class RecordedLines:
     """Owned by one recorder.  ``made`` are the lines that are not encoded yet."""
 
     def __init__(self, redactor: Redactor) -> None:

@@ -71,23 +71,23 @@ def redacted(value: Any, redactor: Redactor) -> Any:
     return msgspec.structs.replace(value, **changed) if changed else value
 
 
-class Run(NamedTuple):
+class EqualEnds(NamedTuple):
     """Where two sequences differ: not in so many elements at the front and at the end."""
 
     front: int
     end: int
 
 
-def run_of(old: Collection[Any], new: Collection[Any]) -> Run:
+def run_of(old: Collection[Any], new: Collection[Any]) -> EqualEnds:
     """Compares in C, and what is the same object not at all."""
     shorter = min(len(old), len(new))
     front = next(compress(count(), map(ne, old, new)), shorter)
     rest = shorter - front
     ends = map(ne, islice(reversed(tuple(old)), rest), islice(reversed(tuple(new)), rest))
-    return Run(front, next(compress(count(), ends), rest))
+    return EqualEnds(front, next(compress(count(), ends), rest))
 
 
-def changed_slice(new: EndpointSlice, run: Run, redactor: Redactor) -> tuple[Any, ...]:
+def changed_slice(new: EndpointSlice, run: EqualEnds, redactor: Redactor) -> tuple[Any, ...]:
     """The short form of *new*, which has the endpoints of the version before but for *run*."""
     endpoints = new.endpoints or ()
     between = endpoints[run.front : len(endpoints) - run.end]

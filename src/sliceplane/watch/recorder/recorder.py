@@ -2,7 +2,7 @@
 by the hundred.
 
 To hand something over costs an append: changes, jobs and answers are frozen, so they can be looked
-at later. Lines are made when ``THINGS_MAX`` of them wait, a block of ``LINES_PER_BLOCK`` lines, and
+at later. RecordedLines are made when ``THINGS_MAX`` of them wait, a block of ``LINES_PER_BLOCK`` lines, and
 both when the segments are read. The checkpoint of a segment is written a few objects with each
 block, from a list of what was there when it began.
 """
@@ -31,8 +31,8 @@ from sliceplane.watch.recorder.lines import (
     SYNCED,
     TURN,
     Handed,
-    Lines,
     Name,
+    RecordedLines,
 )
 from sliceplane.watch.recorder.objects import redacted
 from sliceplane.watch.recorder.redact import Redactor
@@ -101,7 +101,7 @@ class Recorder:
     ) -> None:
         self.ring = Ring(limit_bytes, segment_bytes)
         self.redactor = Redactor(salt)
-        self._lines = Lines(self.redactor)
+        self._lines = RecordedLines(self.redactor)
         #: why nothing is recorded any more
         self.fault = ""
         self._raw: list[Handed] = []

@@ -25,7 +25,7 @@ NO_ANSWER: Final = 2
 Form = Literal["text", "json", "yaml"]
 
 
-class AnswerOutput(NamedTuple):
+class Output(NamedTuple):
     """The value of ``output_option``: how a command shows its answer."""
 
     form: Form
@@ -57,7 +57,7 @@ output_option = choice(
     "A text for people, or one document for programs.",
     ("text", "json", "yaml"),
     "text",
-    callback=lambda _ctx, _parameter, form: AnswerOutput(form),
+    callback=lambda _ctx, _parameter, form: Output(form),
 )
 
 

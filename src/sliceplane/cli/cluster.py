@@ -60,7 +60,7 @@ _CONNECTION: Final = (
 )
 
 
-class ClusterOptions(NamedTuple):
+class TargetCluster(NamedTuple):
     """The API server that a command works with, by its options."""
 
     kubeconfig: Path | None
@@ -109,7 +109,7 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_cluster(
         *arguments: Any, kubeconfig: Path | None, context: str | None, **flags: Any
     ) -> Any:
-        return command(*arguments, cluster=ClusterOptions(kubeconfig, context), **flags)
+        return command(*arguments, cluster=TargetCluster(kubeconfig, context), **flags)
 
     return with_options(*_CONNECTION)(with_cluster)
 
@@ -194,7 +194,7 @@ def cluster_command(
             **flags: Any,
         ) -> None:
             is_question = once and not flags.get("watch")
-            cluster = ClusterOptions(kubeconfig, context, namespace, is_question)
+            cluster = TargetCluster(kubeconfig, context, namespace, is_question)
             function(*arguments, cluster=cluster, **flags)
 
         make = click.command if parent is None else parent.command
@@ -233,7 +233,7 @@ def connect(kubeconfig: Path | None, context: str | None, *, say: bool = True) -
 
 
 def show_read(
-    cluster: ClusterOptions,
+    cluster: TargetCluster,
     read: Callable[[HttpClient], Awaitable[_T]],
     text: Callable[[_T], str],
     state: Callable[[_T], object],

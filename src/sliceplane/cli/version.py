@@ -7,14 +7,14 @@ import platform
 import click
 
 from sliceplane import __version__
-from sliceplane.cli.answers import AnswerOutput, output_option
+from sliceplane.cli.answers import Output, output_option
 from sliceplane.cli.options import Command
 from sliceplane.kit.columns import table
 
 
 @click.command("version", cls=Command, examples=[("for a program", "sliceplane version -o json")])
 @output_option
-def command(*, output: AnswerOutput) -> None:
+def command(*, output: Output) -> None:
     """Tell the versions of this program, of the Kubernetes API that it serves, and of Python."""
     from sliceplane.api.gates import NEWEST
 

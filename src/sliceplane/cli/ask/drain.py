@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, AnswerOutput, note, screen_width
-from sliceplane.cli.cluster import ClusterOptions, cluster_command
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Output, note, screen_width
+from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import duration, string, switch
 from sliceplane.cli.object_names import kind_and_name
 from sliceplane.cli.process import on_stop_signal
@@ -81,11 +81,11 @@ _T = TypeVar("_T")
 @switch("--undo", "Take the marks of an earlier drain away, and end.")
 def command(
     *,
-    cluster: ClusterOptions,
+    cluster: TargetCluster,
     what: tuple[str, ...],
     unknown: str,
     undo: bool,
-    output: AnswerOutput,
+    output: Output,
     **flags: Any,
 ) -> None:
     """Take Pods out of their Services, and wait until no node's kernel sends new connections to
@@ -248,7 +248,7 @@ def _text(answer: DrainAnswer | UndoAnswer, width: int | None) -> str:
     )
 
 
-def _cluster_flags(cluster: ClusterOptions) -> str:
+def _cluster_flags(cluster: TargetCluster) -> str:
     """Returns the options of *cluster*, for a command that a user may paste."""
     named = (("kubeconfig", cluster.kubeconfig), ("context", cluster.context))
     return "".join(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, AnswerOutput
-from sliceplane.cli.cluster import ClusterOptions, cluster_command, show_read
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Output
+from sliceplane.cli.cluster import TargetCluster, cluster_command, show_read
 from sliceplane.cli.flags import number, string, switch
 from sliceplane.cli.object_names import names_of
 
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 )
 def command(
     *,
-    cluster: ClusterOptions,
+    cluster: TargetCluster,
     node: str,
     service: str,
     watch: bool,
     deep: bool,
     metrics_port: int,
     envoy: str,
-    output: AnswerOutput,
+    output: Output,
 ) -> None:
     """Does each node hold what the API server says: how far behind it is, whether its cache lost an
     event, whether its kernel has the rules.
@@ -105,7 +105,7 @@ def _states(drift: Drift) -> object:
     return [(row.node, row.state, row.cache, row.kernel) for row in drift.rows]
 
 
-def _show_envoy(cluster: ClusterOptions, admin: str, output: AnswerOutput) -> NoReturn:
+def _show_envoy(cluster: TargetCluster, admin: str, output: Output) -> NoReturn:
     from sliceplane.diagnose.drift.envoy import EnvoyDrift, NoAdminPages, as_text
     from sliceplane.diagnose.io.drifting import read_envoy_drift
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, AnswerOutput
-from sliceplane.cli.cluster import ClusterOptions, cluster_command
+from sliceplane.cli.answers import BAD, GOOD, Output
+from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import FILE, duration, option
 from sliceplane.cli.options import CommandGroup
 
@@ -50,10 +50,10 @@ def command() -> None:
 @duration("--second-look", "When to look again at what may be a change on its way.", "5s")
 def audit(
     *,
-    cluster: ClusterOptions,
+    cluster: TargetCluster,
     audit_logs: tuple[Path, ...],
     second_look: float,
-    output: AnswerOutput,
+    output: Output,
 ) -> None:
     """Who still writes and reads Endpoints, which objects are wrong, and whether their controller
     can go.

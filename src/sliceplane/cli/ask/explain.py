@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, AnswerOutput
-from sliceplane.cli.cluster import ClusterOptions, cluster_command
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Output
+from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import EXISTING_FILE, option, string, switch
 from sliceplane.cli.object_names import kind_and_name
 
@@ -80,9 +80,7 @@ _KINDS = {
     "What 'controllers --shadow' wrote with --shadow-output: what it found, too.",
     type=EXISTING_FILE,
 )
-def command(
-    *, cluster: ClusterOptions, what: tuple[str, ...], output: AnswerOutput, **flags: Any
-) -> None:
+def command(*, cluster: TargetCluster, what: tuple[str, ...], output: Output, **flags: Any) -> None:
     """Why does this not work: the first broken link from the name to the endpoint.
 
     Walks the chain that a connection walks (name, Service, selection, Pod, port, slice, hints,
@@ -158,7 +156,7 @@ async def explained(
 
 def finish(
     explanation: Explanation,
-    output: AnswerOutput,
+    output: Output,
     as_text: Callable[[Explanation, int | None], str],
 ) -> None:
     """Print it, and end with its exit code."""

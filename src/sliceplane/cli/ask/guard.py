@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sliceplane.cli.answers import BAD, AnswerOutput, fail
-from sliceplane.cli.cluster import ClusterOptions, cluster_command
+from sliceplane.cli.answers import BAD, Output, fail
+from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import switch
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import say
@@ -43,7 +43,7 @@ def command() -> None:
         ("in all namespaces", "sliceplane guard status"),
     ],
 )
-def status(*, cluster: ClusterOptions, output: AnswerOutput) -> None:
+def status(*, cluster: TargetCluster, output: Output) -> None:
     """Say which Services have endpoints that are held, since when and until when.
 
     Endpoints of Pods that are missing, and of agents (sliceplane agent) that fell silent. Reads the
@@ -82,7 +82,7 @@ def status(*, cluster: ClusterOptions, output: AnswerOutput) -> None:
 )
 @click.argument("names", nargs=-1, metavar="[SERVICE]...")
 @switch("--all everything", "All Services of the namespace that hold something.")
-def release(*, cluster: ClusterOptions, names: tuple[str, ...], everything: bool) -> None:
+def release(*, cluster: TargetCluster, names: tuple[str, ...], everything: bool) -> None:
     """Let go what is held of SERVICEs, now.
 
     Writes the annotation sliceplane.dev/mass-removal-release with the time of now (for agents that

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sliceplane.cli.answers import AnswerOutput, note
+from sliceplane.cli.answers import Output, note
 from sliceplane.cli.ask.explain import explained, finish
-from sliceplane.cli.cluster import ClusterOptions, cluster_command
+from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import switch
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     ],
 )
 @switch("--notes", "Notes, too: what is as it was asked for, and maybe not as expected.")
-def command(*, cluster: ClusterOptions, notes: bool, output: AnswerOutput) -> None:
+def command(*, cluster: TargetCluster, notes: bool, output: Output) -> None:
     """Look at every Service, and say what is wrong with it.
 
     The same findings as of 'sliceplane explain', a row each, the worst first; notes are only

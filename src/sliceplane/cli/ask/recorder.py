@@ -12,7 +12,7 @@ import click
 
 from sliceplane import __version__
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, fail, note, show
-from sliceplane.cli.cluster import ClusterOptions, cluster_command
+from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import FOLDER, choice, option, switch, with_options
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import say
@@ -83,7 +83,7 @@ def command() -> None:
     ],
 )
 @click.argument("file", type=FILE)
-def save(*, cluster: ClusterOptions, file: Path) -> None:
+def save(*, cluster: TargetCluster, file: Path) -> None:
     """Save what the flight recorder of the running plane keeps to FILE.
 
     FILE is there when it is whole and on disk, or not at all. Needs the right to get the

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from sliceplane.cli.cluster import ClusterOptions, attempt, cluster_command
+from sliceplane.cli.cluster import TargetCluster, attempt, cluster_command
 from sliceplane.cli.flags import number, string
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import say
@@ -45,7 +45,7 @@ def command() -> None:
     ],
 )
 @click.argument("file", type=_FILE)
-def save(*, cluster: ClusterOptions, file: Path) -> None:
+def save(*, cluster: TargetCluster, file: Path) -> None:
     """Write everything that the server keeps, as of one revision, to FILE.
 
     The server goes on meanwhile. FILE is there when it is whole, checked and on disk, or not at

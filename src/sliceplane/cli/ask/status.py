@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, AnswerOutput
-from sliceplane.cli.cluster import ClusterOptions, cluster_command, show_read
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Output
+from sliceplane.cli.cluster import TargetCluster, cluster_command, show_read
 
 if TYPE_CHECKING:
     from sliceplane.diagnose.explain.status import PlaneStatus
@@ -24,7 +24,7 @@ _EXIT_CODES = {"well": GOOD, "attention": BAD, "unknown": NO_ANSWER}
         ("while something is rolled out", "sliceplane status --watch"),
     ],
 )
-def command(*, cluster: ClusterOptions, watch: bool, output: AnswerOutput) -> None:
+def command(*, cluster: TargetCluster, watch: bool, output: Output) -> None:
     """The cluster on one screen: servers, storage, controllers, queues, nodes, watches, and what
     needs attention.
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sliceplane.cli.answers import NO_ANSWER, AnswerOutput, fail, note
+from sliceplane.cli.answers import NO_ANSWER, Output, fail, note
 from sliceplane.cli.ask.recorder import making_sense, read
-from sliceplane.cli.cluster import ClusterOptions, cluster_command
+from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import EXISTING_FILE, duration, option, switch
 from sliceplane.cli.object_names import names_of
 from sliceplane.cli.options import CommandGroup
@@ -79,13 +79,13 @@ def command() -> None:
 )
 def service(
     *,
-    cluster: ClusterOptions,
+    cluster: TargetCluster,
     name: str,
     since: float,
     diff: tuple[float, float] | None,
     opened: bool,
     file: Path | None,
-    output: AnswerOutput,
+    output: Output,
 ) -> None:
     """A line for each cause: when, who, what, and what followed (slices, bytes, nodes).
 
@@ -119,7 +119,7 @@ def service(
 
 
 def _ask_cluster(
-    cluster: ClusterOptions, namespace_in_name: str, name: str, since_s: float
+    cluster: TargetCluster, namespace_in_name: str, name: str, since_s: float
 ) -> tuple[Recording | None, str, list[Line]]:
     """Returns the recording of a plane, or ``None`` and lines that any cluster has; and the
     Service's namespace.
@@ -151,7 +151,7 @@ def _timeline(recording: Recording, namespace: str, name: str) -> Timeline:
     return timeline
 
 
-def _show_difference(timeline: Timeline, diff: tuple[float, float], output: AnswerOutput) -> None:
+def _show_difference(timeline: Timeline, diff: tuple[float, float], output: Output) -> None:
     from sliceplane.diagnose.timeline.text import membership_text
 
     before, after = (moment if moment > _AGO_MAX_S else timeline.ended - moment for moment in diff)
@@ -162,7 +162,7 @@ def _show_difference(timeline: Timeline, diff: tuple[float, float], output: Answ
     )
 
 
-def _show(lines: list[Line], output: AnswerOutput, *, opened: bool) -> None:
+def _show(lines: list[Line], output: Output, *, opened: bool) -> None:
     from sliceplane.diagnose.timeline.text import line_document, line_text
 
     def text(width: int | None) -> str:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, AnswerOutput
-from sliceplane.cli.cluster import ClusterOptions, cluster_command
+from sliceplane.cli.answers import BAD, GOOD, Output
+from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import choice, option, string, switch
 from sliceplane.cli.run.serving import gates_of
 from sliceplane.cli.values import NETWORKS, NODE_PORT_ADDRESSES
@@ -82,12 +82,12 @@ if TYPE_CHECKING:
 @string("--emulated-version", "RELEASE", "As the proxy has it.")
 def command(
     *,
-    cluster: ClusterOptions,
+    cluster: TargetCluster,
     source: str,
     target: str,
     node: str,
     via: str,
-    output: AnswerOutput,
+    output: Output,
     **flags: Any,
 ) -> None:
     """Where does the packet that opens a connection go, and why.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sliceplane.cli.cluster import ClusterOptions, attempt, cluster_options
+from sliceplane.cli.cluster import TargetCluster, attempt, cluster_options
 from sliceplane.cli.flags import port, string
 from sliceplane.cli.options import Command
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 )
 @port("--port", "Of 127.0.0.1.  [default: a free one]")
 @cluster_options
-def command(*, cluster: ClusterOptions, namespace: str, port: int) -> None:
+def command(*, cluster: TargetCluster, namespace: str, port: int) -> None:
     """A page of the cluster: findings, Services with their endpoints by zone and node, nodes and
     how far they are, all of it live.
 

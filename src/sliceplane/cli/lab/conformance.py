@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import BAD, NO_ANSWER, AnswerOutput, fail, output_option
+from sliceplane.cli.answers import BAD, NO_ANSWER, Output, fail, output_option
 from sliceplane.cli.flags import FOLDER, duration, option, string, strings, switch
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import require
@@ -65,7 +65,7 @@ def command(
     cases: tuple[str, ...],
     report: Path | None,
     shrink: bool,
-    output: AnswerOutput,
+    output: Output,
     **flags: Any,
 ) -> None:
     """Tell legal but nasty histories of a Service to any software that follows it, and compare what

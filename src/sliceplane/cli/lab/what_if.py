@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, AnswerOutput, note
-from sliceplane.cli.cluster import ClusterOptions, attempt, cluster_command
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Output, note
+from sliceplane.cli.cluster import TargetCluster, attempt, cluster_command
 from sliceplane.cli.flags import FILE, number, option, string
 from sliceplane.cli.values import ParsedType
 
@@ -121,9 +121,9 @@ def _setting_of_now(text: str) -> Setting:
 @option("--plot", "Also draw it into FILE (.png, .svg or .pdf; needs matplotlib).", type=FILE)
 def command(
     *,
-    cluster: ClusterOptions,
+    cluster: TargetCluster,
     service: str,
-    output: AnswerOutput,
+    output: Output,
     plot: Path | None,
     verify: Path | None,
     **flags: Any,
@@ -184,7 +184,7 @@ def command(
     raise SystemExit(BAD if bad else GOOD)
 
 
-def _state(cluster: ClusterOptions, path: Path | None) -> tuple[ClusterState, str]:
+def _state(cluster: TargetCluster, path: Path | None) -> tuple[ClusterState, str]:
     """Returns the cluster, and the namespace of names without one."""
     from sliceplane.kit.io.files import opened_lines
     from sliceplane.lab.whatif.state import CannotTell, of_snapshot

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from sliceplane.cli.answers import fail
-from sliceplane.cli.cluster import ClusterOptions, attempt, cluster_options
+from sliceplane.cli.cluster import TargetCluster, attempt, cluster_options
 from sliceplane.cli.flags import (
     FILE,
     choice,
@@ -122,7 +122,7 @@ def command(
     ctx: click.Context,
     /,
     *,
-    cluster: ClusterOptions,
+    cluster: TargetCluster,
     filename: Path | None,
     logs: Logs,
     **flags: Any,
@@ -171,7 +171,7 @@ for _subcommand in (status, drain, undrain, pass_, grant, list_agents):
 @_agent_options
 @cluster_options
 @log_options
-def register(*, cluster: ClusterOptions, logs: Logs, **flags: Any) -> None:
+def register(*, cluster: TargetCluster, logs: Logs, **flags: Any) -> None:
     """Make a process that runs already an endpoint of SERVICE, as long as this command runs and its
     checks pass.
 
@@ -207,7 +207,7 @@ def register(*, cluster: ClusterOptions, logs: Logs, **flags: Any) -> None:
 @cluster_options
 @log_options
 def run_child(
-    *, cluster: ClusterOptions, logs: Logs, command_line: tuple[str, ...], **flags: Any
+    *, cluster: TargetCluster, logs: Logs, command_line: tuple[str, ...], **flags: Any
 ) -> None:
     """Start COMMAND and make it an endpoint of SERVICE while it lives and its checks pass.
 
@@ -219,7 +219,7 @@ def run_child(
     _run_flags(cluster, flags, command=command_line)
 
 
-def _run_flags(cluster: ClusterOptions, flags: dict[str, Any], command: tuple[str, ...]) -> None:
+def _run_flags(cluster: TargetCluster, flags: dict[str, Any], command: tuple[str, ...]) -> None:
     from sliceplane.agent.agent_file import AgentFile, ServiceEntry
 
     try:
@@ -234,7 +234,7 @@ def _run_flags(cluster: ClusterOptions, flags: dict[str, Any], command: tuple[st
     _serve(cluster, flags, command, lambda: wanted)
 
 
-def _run_file(cluster: ClusterOptions, path: Path, flags: dict[str, Any]) -> None:
+def _run_file(cluster: TargetCluster, path: Path, flags: dict[str, Any]) -> None:
     from sliceplane.agent.agent_file import AGENT_FILE_BYTES_MAX, AgentFileError, read_agent_file
     from sliceplane.kit.io.files import read_bytes
 
@@ -255,7 +255,7 @@ def _run_file(cluster: ClusterOptions, path: Path, flags: dict[str, Any]) -> Non
 
 
 def _serve(
-    cluster: ClusterOptions,
+    cluster: TargetCluster,
     flags: dict[str, Any],
     command: tuple[str, ...],
     read: Callable[[], AgentFile],

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import BAD, NO_ANSWER, AnswerOutput, fail, note, show
-from sliceplane.cli.cluster import ClusterOptions, attempt, cluster_command
+from sliceplane.cli.answers import BAD, NO_ANSWER, Output, fail, note, show
+from sliceplane.cli.cluster import TargetCluster, attempt, cluster_command
 from sliceplane.cli.flags import FILE, choice, duration, option, strings, switch
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 )
 @switch("--overwrite", "With --out: replace a file of that name.")
 @duration("--duration duration_s", "Of the kubeconfig's token; servers may shorten it.", "8760h")
-def grant(*, cluster: ClusterOptions, name: str, out: Path | None, **flags: Any) -> None:
+def grant(*, cluster: TargetCluster, name: str, out: Path | None, **flags: Any) -> None:
     """Print what an account for the agent AGENT needs: rights for its own Lease, its own slices and
     its Services.
 
@@ -131,7 +131,7 @@ def _printed(documents: tuple[Document, ...], remark: str) -> str:
     ],
 )
 @switch("-A --all-namespaces", "Those of all namespaces.")
-def list_agents(*, cluster: ClusterOptions, all_namespaces: bool, output: AnswerOutput) -> None:
+def list_agents(*, cluster: TargetCluster, all_namespaces: bool, output: Output) -> None:
     """List agents and their endpoints, as the cluster knows them, and why an endpoint is not ready.
 
     RENEWED is the age of the last renewal by the agent's own clock.

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sliceplane.cli.answers import BAD, NO_ANSWER, AnswerOutput, output_option, screen_width, show
+from sliceplane.cli.answers import BAD, NO_ANSWER, Output, output_option, screen_width, show
 from sliceplane.cli.cluster import attempt
 from sliceplane.cli.flags import string, switch
 from sliceplane.cli.options import Command
@@ -65,7 +65,7 @@ def _text(answer: dict[str, Any], width: int | None) -> str:
 )
 @_name
 @output_option
-def status(*, name: str, output: AnswerOutput) -> None:
+def status(*, name: str, output: Output) -> None:
     """Tell how the agent of this machine is: its Lease, its endpoints, and what its checks saw.
 
     Exit code 0: all endpoints are ready; 1: one is not; 2: no agent answers.

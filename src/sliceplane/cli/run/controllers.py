@@ -20,7 +20,7 @@ from sliceplane.cli.ask.discovery import (
 )
 from sliceplane.cli.ask.recorder import flight_config, recorder_options
 from sliceplane.cli.ask.shadow import check_shadow_flags, run_shadow, shadow_options
-from sliceplane.cli.cluster import ClusterOptions, cluster_options, limited_client, rate_options
+from sliceplane.cli.cluster import TargetCluster, cluster_options, limited_client, rate_options
 from sliceplane.cli.flags import boolean, duration, string, switch
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import Command
@@ -86,7 +86,7 @@ LEASE_NAME = "sliceplane-controllers"
 @log_options
 def command(
     *,
-    cluster: ClusterOptions,
+    cluster: TargetCluster,
     chosen: str,
     once: bool,
     once_timeout: float,

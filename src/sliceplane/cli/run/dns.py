@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, note, show
-from sliceplane.cli.cluster import ClusterOptions, cluster_command, cluster_options
+from sliceplane.cli.cluster import TargetCluster, cluster_command, cluster_options
 from sliceplane.cli.flags import boolean, duration, string, switch
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import CommandGroup
@@ -71,7 +71,7 @@ def command(
     listen: tuple[tuple[str, int], ...],
     user: str,
     shutdown_delay: float,
-    cluster: ClusterOptions,
+    cluster: TargetCluster,
     logs: Logs,
     **flags: Any,
 ) -> None:
@@ -191,7 +191,7 @@ def become(user: str) -> None:
 @switch("--why", "Say what the answer is made of.")
 @zone_options
 def query(
-    *, cluster: ClusterOptions, name: str, kind: str, client: str, why: bool, **flags: Any
+    *, cluster: TargetCluster, name: str, kind: str, client: str, why: bool, **flags: Any
 ) -> None:
     """Tell what NAME leads to, from the cluster's objects as they are now: no name server is asked.
 

@@ -17,7 +17,7 @@ import msgspec
 
 from sliceplane.cli.answers import note
 from sliceplane.cli.ask.recorder import flight_config, recorder_options
-from sliceplane.cli.cluster import ClusterOptions, cluster_options
+from sliceplane.cli.cluster import TargetCluster, cluster_options
 from sliceplane.cli.flags import FILE, boolean, duration, option, string, switch
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import CommandGroup
@@ -95,7 +95,7 @@ def command(
     ctx: click.Context,
     /,
     *,
-    cluster: ClusterOptions,
+    cluster: TargetCluster,
     write_config_to: Path | None,
     master: str,
     hostname_override: str,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.answers import note, show
-from sliceplane.cli.cluster import ClusterOptions, attempt, cluster_command
+from sliceplane.cli.cluster import TargetCluster, attempt, cluster_command
 from sliceplane.cli.flags import choice, option, string, switch
 from sliceplane.cli.run.proxy_flags import RENDERED
 from sliceplane.cli.values import NETWORKS
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 )
 @switch("--masquerade-all", "Masquerade whatever goes to a cluster IP.")
 def command(
-    *, cluster: ClusterOptions, files: tuple[Path, ...], hostname_override: str, **flags: Any
+    *, cluster: TargetCluster, files: tuple[Path, ...], hostname_override: str, **flags: Any
 ) -> None:
     """Print the rules that a node would have, and change nothing.
 

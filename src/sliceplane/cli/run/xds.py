@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, AnswerOutput, fail, output_option
-from sliceplane.cli.cluster import ClusterOptions, cluster_options
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Output, fail, output_option
+from sliceplane.cli.cluster import TargetCluster, cluster_options
 from sliceplane.cli.flags import (
     EXISTING_FILE,
     boolean,
@@ -124,7 +124,7 @@ resource_options = with_options(
 @monitoring_options
 @log_options
 @click.pass_context
-def command(ctx: click.Context, /, *, cluster: ClusterOptions, logs: Logs, **flags: Any) -> None:
+def command(ctx: click.Context, /, *, cluster: TargetCluster, logs: Logs, **flags: Any) -> None:
     """Serve Envoy and gRPC over xDS: endpoints by zone and node, as a node proxy would choose them.
 
     gRPC gets the state of the world, Envoy what differs (delta ADS), on one port. Prints one line,
@@ -323,7 +323,7 @@ def bootstrap(*, kind: str, server: tuple[str, int], insecure: bool, **flags: An
         metadata={name: text for name, text in named if text},
         admin_port=flags["admin_port"],
     )
-    output = AnswerOutput("yaml" if kind == "envoy" else "json")
+    output = Output("yaml" if kind == "envoy" else "json")
     make = envoy_bootstrap if kind == "envoy" else grpc_bootstrap
     output.show(lambda: make(wish), str)
 
@@ -345,7 +345,7 @@ def bootstrap(*, kind: str, server: tuple[str, int], insecure: bool, **flags: An
     show_default="127.0.0.1:18001",
 )
 @output_option
-def status(*, servers: tuple[tuple[str, int], ...], output: AnswerOutput) -> None:
+def status(*, servers: tuple[tuple[str, int], ...], output: Output) -> None:
     """Tell of each client and type what it was sent, what it has accepted, what it refused last,
     and which names that it requests lead nowhere, and why.
 

@@ -49,11 +49,7 @@ def command() -> None:
 )
 @duration("--second-look", "When to look again at what may be a change on its way.", "5s")
 def audit(
-    *,
-    cluster: TargetCluster,
-    audit_logs: tuple[Path, ...],
-    second_look: float,
-    output: Output,
+    *, cluster: TargetCluster, audit_logs: tuple[Path, ...], second_look: float, output: Output
 ) -> None:
     """Who still writes and reads Endpoints, which objects are wrong, and whether their controller
     can go.

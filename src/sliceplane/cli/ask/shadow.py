@@ -57,7 +57,7 @@ def check_shadow_flags(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> 
 
 
 class Printed:
-    """A ``diagnose.shadow.io.hosting.Output``. A picture on a terminal, lines elsewhere; JSON lines
+    """A ``diagnose.shadow.io.hosting.ShadowOutput``. A picture on a terminal, lines elsewhere; JSON lines
     where they are wanted. A run that ends by itself (*once*) prints a table at its end, and no
     lines on the way: people read each difference once.
 

@@ -312,10 +312,10 @@ async def _listening(process: _Process) -> AsyncIterator[Resolver | None]:
         yield None
         return
     from sliceplane.dns.clients import AnswerConfig
+    from sliceplane.dns.cluster_names import ZoneConfig
     from sliceplane.dns.io.service import Resolver
     from sliceplane.dns.io.sockets import ListenError
     from sliceplane.dns.io.upstream import ForwardFlags
-    from sliceplane.dns.view import ZoneConfig
     from sliceplane.node.io.kernel import own_interface
     from sliceplane.node.io.kernel.netns import within
     from sliceplane.watch.io.reflect import loop_clock

@@ -42,7 +42,6 @@ from sliceplane.api.scheme import (
 )
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Done, Job, Work
-from sliceplane.watch.recorder.delta import schema
 from sliceplane.watch.recorder.file import Header, read_lines, write_lines
 from sliceplane.watch.recorder.recorder import Recorder
 
@@ -104,9 +103,7 @@ def _line(part: Any) -> bytes:
 
 def _recording(*parts: Any, **header: Any) -> bytes:
     """A file with good checksums, whatever *parts* are; ``bytes`` in them are blocks."""
-    first = msgspec.json.encode(
-        {**msgspec.to_builtins(Header(schema=schema(), component="x", host="h")), **header}
-    )
+    first = msgspec.json.encode({**msgspec.to_builtins(Header(component="x", host="h")), **header})
     segment = ("segment", 0, 1.0, True, [])
     lines = [
         _line(part) for part in (segment, *([kind, 0, _block(block)] for kind, block in parts))
@@ -121,44 +118,38 @@ def _block(raw: bytes) -> str:
     return base64.b64encode(zlib.compress(raw, 9)).decode()
 
 
-def _rows(*rows: Any) -> bytes:
-    return msgspec.msgpack.encode(rows)
+def _lines(*lines: Any) -> bytes:
+    return msgspec.json.Encoder().encode_lines(lines)
 
 
 def _array(count: int, element: bytes) -> bytes:
-    return b"\xdd" + count.to_bytes(4, "big") + element * count
+    return b"[" + b",".join([element] * count) + b"]"
 
 
-_NAMES: Final = msgspec.msgpack.encode([1.0, [["pods", "shop", "a", ""]], ["shop/a", ""], [0], []])
+_NAMES: Final = msgspec.json.encode([1.0, [["pods", "shop", "a", ""]], ["shop/a", ""]])
 
 
 def _lists() -> bytes:
-    return _recording(
-        ("names", _NAMES), ("entries", _array(1, b"\x92\x09" + _array(60_000_000, b"\x90")))
-    )
+    return _recording(("names", _NAMES), ("entries", b"[9," + _array(30_000_000, b"[]") + b"]"))
 
 
 def _names() -> bytes:
-    names = (
-        b"\x95\xca\x00\x00\x00\x00" + _array(8_000_000, b"\x94\xa0\xa0\xa0\xa0") + b"\x90\x90\x90"
-    )
-    return _recording(("names", names), ("entries", _rows()))
+    names = b"[0.0," + _array(4_000_000, b'["","","",""]') + b",[]]"
+    return _recording(("names", names), ("entries", _lines()))
 
 
 def _endpoints() -> bytes:
-    endpoints = b"\x81\xa9endpoints" + _array(20_000_000, b"\x80")
-    row = ["endpointslices.discovery.k8s.io", "shop", "a", 1, endpoints]
-    return _recording(("objects", _rows(row)), ("names", _NAMES), ("entries", _rows()))
+    form = b'{"endpoints":' + _array(20_000_000, b"{}") + b"}"
+    line = b'["endpointslices.discovery.k8s.io","shop","a",' + form + b"]"
+    return _recording(("objects", line), ("names", _NAMES), ("entries", _lines()))
 
 
 def _as_much_as_is_let_in() -> bytes:
-    """Maps up to the bound of values, and bytes that do not deflate, for the bound of the ratio."""
-    mark = (
-        b"\x93\x09"
-        + _array(1_950_000, b"\x80")
-        + msgspec.msgpack.encode(Random(1).randbytes(40_000))
+    """Maps up to the bound of values, and text that does not deflate, for the bound of the ratio."""
+    text = Random(1).randbytes(40_000).hex().encode()
+    return _recording(
+        ("names", _NAMES), ("entries", b"[9," + _array(950_000, b"{}") + b',"' + text + b'"]')
     )
-    return _recording(("names", _NAMES), ("entries", _array(1, mark)))
 
 
 async def _recording_bomb(folder: Path) -> Sequence[Figure]:
@@ -197,12 +188,10 @@ def malformed_recordings() -> dict[str, bytes]:
             _block(_NAMES).encode(), b"AAAA"
         ),
         "a part of an unknown kind": _recording(("strange", b"")),
-        "rows that are numbers": _recording(names, ("entries", _rows(1, 2))),
-        "a row with an unknown code": _recording(names, ("entries", _rows([99, 1.0]))),
-        "a row that refers to nothing": _recording(names, ("entries", _rows([5, 1.0, 0, 7]))),
-        "a time that is no number": _recording(
-            names, ("entries", _rows([9, float("nan"), 0, "x"]))
-        ),
+        "lines that are numbers": _recording(names, ("entries", _lines(1, 2))),
+        "a line with an unknown code": _recording(names, ("entries", _lines([99, 1.0]))),
+        "a line that refers to nothing": _recording(names, ("entries", _lines([5, 1.0, 0, 7]))),
+        "a time that is no number": _recording(names, ("entries", _lines([9, "soon", "x", "y"]))),
         "a header with a time beyond all calendars": _recording(names, saved=1e300),
         "settings of another type": _recording(
             names, settings={"discovery": [1], "emulation": 3, "authority": {}}
@@ -251,13 +240,11 @@ async def _recording_escapes(folder: Path) -> Sequence[Figure]:
     """Also in names, texts and marks, in a kubeconfig, in manifests and in names of Services."""
     steer = "\x1b]0;owned\x07\x9b31m\u202e\r\x7f"
     file = folder / "steering.recording"
-    names = msgspec.msgpack.encode(
-        [1.0, [["pods", steer, steer, ""]], [f"shop/{steer}", "event", steer], [0], [0]]
-    )
-    mark = [9, 1.0, 1, f"{steer}\x1b[2J"]
+    names = msgspec.json.encode([1.0, [["pods", steer, steer, ""]], [f"shop/{steer}"]])
+    mark = [9, 1.0, "event", f"{steer}\x1b[2J"]
     header = {"component": steer, "host": steer, "reason": steer, "program": steer}
     file.write_bytes(
-        _recording(("names", names), ("entries", _rows(mark, [2, 1.0, 0, 2])), **header)
+        _recording(("names", names), ("entries", _lines(mark, [2, 1.0, 0, steer])), **header)
     )
     config = folder / "kubeconfig"
     config.write_text(json.dumps({"current-context": steer, "contexts": [], "clusters": []}))
@@ -466,11 +453,11 @@ def secrets_in_a_recording() -> set[str]:
         )
         life.turn(Work(jobs=(job,)), 5, 1.0)
         life.done(Done(job, (body,)), 1.0)
-    recording = read_lines(list(write_lines(Header(schema=schema()), recorder.segments())))
+    recording = read_lines(list(write_lines(Header(), recorder.segments())))
     blocks = [
         block
         for part in recording.segments
-        for block in (*part.object_blocks, *part.name_blocks, *part.entry_blocks)
+        for block in (*part.checkpoint, *part.names, *part.blocks)
     ]
     assert blocks, "something was recorded"
     return {

@@ -138,7 +138,7 @@ def test_another_format_and_no_recording_say_so(plane: Plane, saved: Path, tmp_p
     other = tmp_path / "other.recording"
     other.write_text(saved.read_text().replace('"recording":', '"recording":7', 1))
     done = sliceplane(plane, "recorder", "replay", str(other))
-    assert (done.returncode, "format 72" in done.stderr) == (2, True)
+    assert (done.returncode, "format 73" in done.stderr) == (2, True)
     other.write_text("apiVersion: v1\n")
     done = sliceplane(plane, "recorder", "show", str(other))
     assert (done.returncode, "no recording" in done.stderr) == (2, True)

@@ -19,7 +19,7 @@ from sliceplane.api.scheme import EndpointSlices
 from sliceplane.diagnose.timeline.reader import entries
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Done, Job, Work, Write
-from sliceplane.watch.recorder.delta import schema
+from sliceplane.watch.recorder.blocks import lines_of
 from sliceplane.watch.recorder.entries import (
     Answer,
     Changed,
@@ -34,9 +34,9 @@ from sliceplane.watch.recorder.entries import (
     quantized,
 )
 from sliceplane.watch.recorder.file import Header, Recording, read_lines, recording_of, write_lines
+from sliceplane.watch.recorder.lines import ANSWER_BYTES_MAX
 from sliceplane.watch.recorder.recorder import LifeRecord, Recorder
 from sliceplane.watch.recorder.redact import TOKEN
-from sliceplane.watch.recorder.rows import ANSWER_BYTES_MAX
 
 BEGAN = 1_800_000_000.25
 SALT = b"saltsalt"
@@ -86,13 +86,14 @@ class Told:
             self.entries.append((self.now, (0, done)))
 
     def recording(self) -> Recording:
-        return recording_of(Header(schema=schema()), self.recorder.segments())
+        return recording_of(Header(), self.recorder.segments())
 
 
 def plain_text(recording: Recording) -> str:
     """All that is in it."""
     segments = [
-        [list(segment.objects()), list(segment.entries())] for segment in recording.segments
+        [lines_of(block) for block in (*segment.checkpoint, *segment.blocks)]
+        for segment in recording.segments
     ]
     return f"{recording.header} {segments}"
 
@@ -144,7 +145,7 @@ def expected(at: float, told: Any, recorder: Recorder) -> Any:
 @given(seed=st.integers(0, 1 << 32), steps=st.integers(0, 300))
 def test_what_was_told_is_read_back_in_order_with_its_times(seed: int, steps: int) -> None:
     told = Told(seed, steps)
-    lines = list(write_lines(Header(schema=schema()), told.recorder.segments()))
+    lines = list(write_lines(Header(), told.recorder.segments()))
     recording = read_lines(lines)
     assert recording.problem == ""
     read = [entry for entry in entries(recording) if isinstance(entry, (Changed, Turned, Ended))]
@@ -200,7 +201,7 @@ def test_lives_marks_and_their_ends_are_read_back() -> None:
     life.synced(BEGAN + 1)
     recorder.mark("guard", "held shop/web", BEGAN + 2)
     life.ended(BEGAN + 3, "ValueError: no")
-    read = list(entries(recording_of(Header(schema=schema()), recorder.segments())))
+    read = list(entries(recording_of(Header(), recorder.segments())))
     assert read == [
         LifeBegan(at=BEGAN, life=0, name="one"),
         LifeSynced(at=BEGAN + 1, life=0),
@@ -267,7 +268,7 @@ def test_a_large_answer_rests_on_a_version_of_the_same_object_or_is_kept_whole()
         job = Job(key="shop/a", writes=(write,))
         life.turn(Work(jobs=(job,)), 5, BEGAN)
         life.done(Done(job, (answered,)), BEGAN)
-        recording = recording_of(Header(schema=schema()), recorder.segments())
+        recording = recording_of(Header(), recorder.segments())
         (answer,) = next(entry for entry in entries(recording) if isinstance(entry, Ended)).answers
         assert answer.value is not None
         assert answer.value.metadata == made
@@ -328,8 +329,8 @@ def test_an_object_that_went_before_its_answer_came_is_not_kept() -> None:
         life.done(Done(job, (answered,)), BEGAN)
     recorder.encode()
     assert not recorder.fault
-    assert len(recorder._rows) == 0
-    recording = recording_of(Header(schema=schema()), recorder.segments())
+    assert len(recorder._lines) == 0
+    recording = recording_of(Header(), recorder.segments())
     answers = [entry.answers[0] for entry in entries(recording) if isinstance(entry, Ended)]
     assert [answer.value.metadata.uid for answer in answers if answer.value] == [
         f"u{number}" for number in range(20)
@@ -357,6 +358,6 @@ def test_an_answer_that_an_event_overtook_is_not_kept() -> None:
     life.done(Done(job, (encode(made),)), BEGAN)
     recorder.encode()
     recorder.check()
-    recording = recording_of(Header(schema=schema()), recorder.segments())
+    recording = recording_of(Header(), recorder.segments())
     (answer,) = [entry.answers[0] for entry in entries(recording) if isinstance(entry, Ended)]
     assert answer.value == made

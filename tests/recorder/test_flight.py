@@ -32,7 +32,6 @@ WRITER = """
 import resource, sys
 from pathlib import Path
 from tests.recorder.test_encoding import Told
-from sliceplane.watch.recorder.delta import schema
 from sliceplane.watch.recorder.file import Header, write_lines
 from sliceplane.watch.io.flight import write_file
 segments = Told(1, 600).recorder.segments()
@@ -41,7 +40,7 @@ if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 print("ready", flush=True)
 while True:
-    write_file(Path(sys.argv[1]), write_lines(Header(schema=schema()), segments))
+    write_file(Path(sys.argv[1]), write_lines(Header(), segments))
 """
 
 

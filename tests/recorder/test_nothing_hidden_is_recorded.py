@@ -30,7 +30,6 @@ from sliceplane.emulation.deployments.controller import DeploymentController
 from sliceplane.server.documents.schema import Type, lookup, struct
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Done, Job, Work
-from sliceplane.watch.recorder.delta import schema
 from sliceplane.watch.recorder.file import Header, read_lines, write_lines
 from sliceplane.watch.recorder.recorder import Recorder
 from sliceplane.watch.recorder.redact import KEPT_ANNOTATIONS, TOKEN, Redactor
@@ -154,13 +153,13 @@ class Planted:
 def text_of(recorder: Recorder) -> str:
     """All of a file, with its blocks inflated."""
     assert not recorder.fault
-    read = read_lines(list(write_lines(Header(schema=schema()), recorder.segments())))
+    read = read_lines(list(write_lines(Header(), recorder.segments())))
     blocks = [
         block
         for segment in read.segments
-        for block in (*segment.object_blocks, *segment.name_blocks, *segment.entry_blocks)
+        for block in (*segment.checkpoint, *segment.names, *segment.blocks)
     ]
-    return b"".join(map(decompress, blocks)).decode("latin-1")
+    return b"".join(map(decompress, blocks)).decode()
 
 
 def recorded(resource: Resource, document: dict[str, Any]) -> str:
@@ -368,7 +367,7 @@ def test_controllers_of_templates_replay_without_what_is_hidden() -> None:
                     )
                     life.change(made, now)
                     controller.on_change(made, now)
-    recording = read_lines(list(write_lines(Header(schema=schema()), recorder.segments())))
+    recording = read_lines(list(write_lines(Header(), recorder.segments())))
     report = Replay({controller.info.name: DeploymentController}).run(recording)
     assert report.differences == []
     assert report.skipped == {}

@@ -33,11 +33,11 @@ from sliceplane.diagnose.timeline.reader import entries
 from sliceplane.diagnose.timeline.replay import Replay
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Done, Job
-from sliceplane.watch.recorder.delta import schema
-from sliceplane.watch.recorder.entries import Base, Changed, Code, Turned
+from sliceplane.watch.recorder.blocks import lines_of
+from sliceplane.watch.recorder.entries import Changed, Code
 from sliceplane.watch.recorder.file import Header, Recording, recording_of
+from sliceplane.watch.recorder.lines import writer_of
 from sliceplane.watch.recorder.recorder import Recorder
-from sliceplane.watch.recorder.rows import writer_of
 
 BEGAN = 1_800_000_000.0
 PODS = 30
@@ -205,7 +205,7 @@ class Story:
     def recording(self) -> Recording:
         assert not self.recorder.fault, self.recorder.fault
         self.recorder.check()
-        return recording_of(Header(schema=schema()), self.recorder.segments())
+        return recording_of(Header(), self.recorder.segments())
 
 
 def metadata_of(answer: bytes) -> bytes:
@@ -215,13 +215,16 @@ def metadata_of(answer: bytes) -> bytes:
     )
 
 
-def bases(recording: Recording) -> list[int]:
-    return [
-        row[-3]
+def short_forms(recording: Recording) -> int:
+    """Versions that are kept as the run of endpoints that differs."""
+    steps = [
+        line
         for segment in recording.segments
-        for row in segment.entries()
-        if row[0] == Code.STEP
+        for block in segment.blocks
+        for line in lines_of(block)
+        if line[0] == Code.STEP
     ]
+    return sum(isinstance(line[5], list) for line in steps)
 
 
 @pytest.mark.parametrize("brief", [False, True])
@@ -230,7 +233,7 @@ def bases(recording: Recording) -> list[int]:
 def test_slices_are_read_back_as_they_were_and_replayed(
     segment_bytes: int, meddles: bool, brief: bool
 ) -> None:
-    moved = 0
+    short = 0
     for seed in range(scaled(8, least=2)):
         story = Story(seed, segment_bytes=segment_bytes, meddles=meddles, brief=brief)
         for _ in range(150):
@@ -238,27 +241,16 @@ def test_slices_are_read_back_as_they_were_and_replayed(
         recording = story.recording()
         read = [entry.change for entry in entries(recording) if isinstance(entry, Changed)]
         assert read == story.told, f"seed {seed}"
-        moved += bases(recording).count(Base.MOVED)
+        short += short_forms(recording)
         report = Replay({NAME: EndpointSliceController}).run(recording)
         assert report.same, f"seed {seed}: {report.differences}"
         assert report.writes > 50, f"seed {seed}: {report.writes} writes"
-        partial = [
-            write.partial
-            for entry in entries(recording)
-            if isinstance(entry, Turned)
-            for job in entry.jobs
-            for write in job.writes
-        ]
-        assert partial.count(True) > 10, f"seed {seed}: no digest is of a difference"
-    assert moved > 20, "no slice came back as it was written"
+    assert short > 20, "no slice was kept as what changed of it"
 
 
 def test_another_write_of_the_same_endpoints_has_another_digest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a write that changes one endpoint the digest is of that endpoint, where it is, and what is
-    around all.
-    """
     story = Story(1)
     for _ in range(40):
         story.step()

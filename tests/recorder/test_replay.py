@@ -66,8 +66,8 @@ def test_incidents_replay_with_the_same_writes() -> None:
 def test_large_objects_and_answers_replay_too(
     seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit in ("ANSWER_BYTES_MAX", "OBJECT_BYTES_MAX"):
-        monkeypatch.setattr(f"sliceplane.watch.recorder.rows.{limit}", 0)
+    for limit in ("ANSWER_BYTES_MAX", "ENDPOINTS_WHOLE_MAX"):
+        monkeypatch.setattr(f"sliceplane.watch.recorder.lines.{limit}", 0)
     assert same(seeds) == list(seeds)
 
 
@@ -128,8 +128,8 @@ def test_a_replay_that_raises_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_ring_that_forgot_its_beginning_replays_from_a_checkpoint() -> None:
-    whole = sum(map(len, record(12, steps=50).segments[0].entry_blocks))
-    recording = record(12, limit_bytes=whole // 2, steps=50)
+    whole = sum(map(len, record(12, steps=50).segments[0].blocks))
+    recording = record(12, limit_bytes=whole * 2 // 3, steps=50)
     assert recording.header.forgotten > 0
     report = replay(recording)
     assert report.checkpoint

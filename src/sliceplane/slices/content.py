@@ -238,7 +238,7 @@ def without_version(target: ObjectReference | None) -> ObjectReference | None:
 
 
 class SliceState:
-    """One owned slice in its packer.  Changed by ``Packer`` only.
+    """One owned slice in its packer.  Changed by ``SlicePacker`` only.
 
     ``want`` holds the endpoints of ``server`` that are still desired, as they should be now. It may
     be the very dictionary ``server`` or one that was handed out in a plan: ``own_want`` before

@@ -155,7 +155,9 @@ async def explained(
 
 
 def finish(
-    explanation: Explanation, output: Output, as_text: Callable[[Explanation, int | None], str]
+    explanation: Explanation,
+    output: Output,
+    as_text: Callable[[Explanation, int | None], str],
 ) -> None:
     """Print it, and end with its exit code."""
     output.show(explanation.as_document, lambda width: as_text(explanation, width))

@@ -91,7 +91,7 @@ def save(*, cluster: TargetCluster, file: Path) -> None:
     sliceplane proxy) saves at SIGUSR1, and its log says where.
     """
     from sliceplane.diagnose.io import recordings
-    from sliceplane.watch.recorder.file import RecordingError
+    from sliceplane.watch.recorder.blocks import RecordingError
 
     saved = cluster.ask(
         lambda client, _: recordings.save(client, file), RecordingError, exit_code=1
@@ -131,7 +131,7 @@ def show_command(*, file: Path, output: str, head: bool) -> None:
 def _entry_lines(recording: Recording, *, as_json: bool) -> Iterator[str]:
     from sliceplane.diagnose.timeline.reader import entries
     from sliceplane.diagnose.timeline.words import entry_document, entry_text
-    from sliceplane.watch.recorder.file import RecordingError
+    from sliceplane.watch.recorder.blocks import RecordingError
 
     names: dict[int, str] = {}
     try:
@@ -197,7 +197,7 @@ def export(*, file: Path, form: str) -> None:
     """
     from sliceplane.diagnose.timeline.chrome import ChromeTrace
     from sliceplane.diagnose.timeline.reader import entries
-    from sliceplane.watch.recorder.file import RecordingError
+    from sliceplane.watch.recorder.blocks import RecordingError
 
     assert form == "chrome", f"form {form!r}"
     recording = read(file)
@@ -216,12 +216,8 @@ def read(file: Path) -> Recording:
     import gc
 
     from sliceplane.kit.io.files import opened_lines
-    from sliceplane.watch.recorder.file import (
-        FILE_BYTES_MAX,
-        LINE_BYTES_MAX,
-        RecordingError,
-        read_lines,
-    )
+    from sliceplane.watch.recorder.blocks import RecordingError
+    from sliceplane.watch.recorder.file import FILE_BYTES_MAX, LINE_BYTES_MAX, read_lines
 
     # millions of small lists, and none of them in a cycle: collecting would take longer than
     # reading
@@ -241,7 +237,7 @@ def making_sense(file: Path | None) -> Iterator[None]:
     recorder writes.
     """
     from sliceplane.diagnose.timeline.reader import UNREADABLE
-    from sliceplane.watch.recorder.file import RecordingError
+    from sliceplane.watch.recorder.blocks import RecordingError
 
     name = "the recording" if file is None else str(file)
     try:
@@ -293,15 +289,6 @@ def head_text(recording: Recording) -> str:
         lines.append(
             f"version   made by sliceplane {printable(header.program) or '?'}, this is "
             f"{__version__}"
-        )
-    differing = recording.reading().differing
-    if differing:
-        what = ", ".join(differing[:5]) + (
-            f" and {len(differing) - 5} more" if len(differing) > 5 else ""
-        )
-        lines.append(
-            f"members   {what} have other members in this version; what it does not know is left "
-            "out"
         )
     if recording.problem:
         lines.append(f"problem   {printable(recording.problem)}")

@@ -125,7 +125,7 @@ def _ask_cluster(
     Service's namespace.
     """
     from sliceplane.diagnose.io import recordings
-    from sliceplane.watch.recorder.file import RecordingError
+    from sliceplane.watch.recorder.blocks import RecordingError
 
     async def work(client: HttpClient, namespace: str) -> tuple[Recording | None, str, list[Line]]:
         namespace = namespace_in_name or namespace

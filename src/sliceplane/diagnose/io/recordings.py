@@ -30,7 +30,8 @@ from sliceplane.diagnose.timeline.reader import UNREADABLE
 from sliceplane.diagnose.timeline.timeline import Line, Timeline
 from sliceplane.watch.io.flight import PATH, write_file
 from sliceplane.watch.io.http import HttpClient
-from sliceplane.watch.recorder.file import Recording, RecordingError, read_lines
+from sliceplane.watch.recorder.blocks import RecordingError
+from sliceplane.watch.recorder.file import Recording, read_lines
 
 _OWNERS: Final = {
     resource.kind: resource for resource in (ReplicaSets, Deployments, StatefulSets, DaemonSets)

@@ -13,7 +13,7 @@ a batch that waits), so a key for which it wants to write at once, and one with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -41,7 +41,7 @@ from sliceplane.watch.recorder.entries import (
     Turned,
 )
 from sliceplane.watch.recorder.file import Recording
-from sliceplane.watch.recorder.redact import TOKEN, Redactor, moved_parts
+from sliceplane.watch.recorder.redact import TOKEN, Redactor
 
 #: name of a controller -> how one is made; those of one call may share what they tell each other
 Makers = Mapping[str, Callable[[], Controller]]
@@ -93,8 +93,6 @@ class _Life:
     #: keys that are not compared
     unsettled: set[str] = field(default_factory=set)
     jobs: dict[str, Job] = field(default_factory=dict)
-    #: what it wrote last of slices that it wrote for a key: their endpoints
-    wrote: dict[tuple[str, str], Collection[bytes]] = field(default_factory=dict)
     #: it raised
     fault: str = ""
     #: it makes names of templates, and has seen one that is not recorded whole
@@ -227,19 +225,7 @@ class Replay:
     def _agree(self, life: _Life, at: float, job: Job, theirs: RecordedJob) -> bool:
         self.report.jobs += 1
         if job.key == theirs.key:
-            partial = [write.partial for write in theirs.writes]
-            ours = [
-                self._written(
-                    write,
-                    life.wrote.get((job.key, write.name))
-                    if partial[at : at + 1] == [True]
-                    else None,
-                )
-                for at, write in enumerate(job.writes)
-            ]
-            life.wrote.update(
-                ((job.key, write.name), write.parts) for write in job.writes if write.parts
-            )
+            ours = [self._written(write) for write in job.writes]
             if ours == list(theirs.writes):
                 self.report.writes += len(ours)
                 return True
@@ -273,18 +259,15 @@ class Replay:
             )
         return False
 
-    def _written(self, write: Write, before: Collection[bytes] | None = None) -> RecordedWrite:
-        """*before*: endpoints of the write before, where the digest is to be of the difference."""
-        moved = None if before is None else moved_parts(before, write.parts)
+    def _written(self, write: Write) -> RecordedWrite:
         return RecordedWrite(
             write.verb,
             write.resource.schema_key,
             write.namespace,
             write.name,
             write.subresource,
-            self._redactor.digest(write, moved),
+            self._redactor.digest(write),
             len(write.body),
-            moved is not None,
         )
 
     def _done(self, life: _Life, entry: Ended) -> None:

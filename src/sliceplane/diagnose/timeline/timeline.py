@@ -33,7 +33,8 @@ from sliceplane.api.scheme import (
     StatefulSets,
 )
 from sliceplane.consume.progress import ANNOTATION_REVISION, LEASE_NAMESPACE, LEASE_PREFIX
-from sliceplane.diagnose.timeline.index import NONE, Index, ObjectKey, RecordedStep
+from sliceplane.diagnose.timeline.index import NONE, Index, RecordedStep
+from sliceplane.diagnose.timeline.reader import ObjectKey
 from sliceplane.diagnose.timeline.words import change_text, field_changes
 from sliceplane.watch.cache import Change
 from sliceplane.watch.recorder.entries import SentVersion

@@ -31,9 +31,9 @@ from sliceplane.lab.sim.simulation import START, Adoption, Options
 from sliceplane.server.registry.documents import canonical, make_record
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT
 from sliceplane.watch.controller.base import Controller
-from sliceplane.watch.recorder.delta import schema
+from sliceplane.watch.recorder.blocks import RecordingError
 from sliceplane.watch.recorder.entries import Changed, LifeBegan
-from sliceplane.watch.recorder.file import Header, Recording, RecordingError, write_lines
+from sliceplane.watch.recorder.file import Header, Recording, write_lines
 from sliceplane.watch.recorder.recorder import Recorder
 
 COMPONENT: Final = "simulator"
@@ -65,7 +65,6 @@ def lines(recorder: Recorder, options: Options, setup: Setup, program: str = "")
     segments = recorder.segments()
     header = Header(
         program=program,
-        schema=schema(),
         component=COMPONENT,
         host=f"seed {options.seed}",
         saved=segments[-1].began,

@@ -26,8 +26,9 @@ from sliceplane.lab.whatif.picture import family_of
 from sliceplane.lab.whatif.prediction import Prediction, WhatIfRun
 from sliceplane.lab.whatif.state import CannotTell, ClusterState
 from sliceplane.watch.cache import Change
+from sliceplane.watch.recorder.blocks import RecordingError
 from sliceplane.watch.recorder.entries import Changed, LifeBegan
-from sliceplane.watch.recorder.file import Recording, RecordingError
+from sliceplane.watch.recorder.file import Recording
 
 LOAD: Final = "greatest load"
 

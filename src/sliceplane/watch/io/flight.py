@@ -24,7 +24,6 @@ from sliceplane import __version__
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.times import format_time
-from sliceplane.watch.recorder.delta import schema
 from sliceplane.watch.recorder.file import Header, write_lines
 from sliceplane.watch.recorder.recorder import Recorder
 
@@ -109,7 +108,6 @@ class FlightRecorder:
         def made() -> Iterator[bytes]:
             header = Header(
                 program=__version__,
-                schema=schema(),
                 component=self._component,
                 host=socket.gethostname(),
                 saved=saved,

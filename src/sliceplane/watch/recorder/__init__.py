@@ -10,8 +10,8 @@ host and core, makes the same core decide the same again: a recording is an inci
 replayed, and what the cores decided is kept as a digest only, to compare with.
 
 Read ``entries`` first (what is recorded), then ``recorder`` (how it is written);
-``diagnose.timeline`` reads and replays. ``delta`` makes an object of another one and a few bytes;
-``redact`` keeps out what is not ours to keep.
+``diagnose.timeline`` reads and replays. ``objects`` says in which form objects are
+kept; ``redact`` keeps out what is not ours to keep.
 
 Promises: the ring never holds more bytes than it was given; a segment is readable without those
 before it; no content of a Secret or ConfigMap, no value of an environment variable and no

@@ -1,10 +1,10 @@
-"""Blocks of a recording back to rows, within bounds: a recording may come from a stranger.
+"""Blocks of a recording back to lines, within bounds: a recording may come from a stranger.
 
-A block is deflated MessagePack. 160 kB of zeros and empty lists inflate to 160 MB of bytes, and
-these decode to 10 GB of Python objects; so three things are bounded before anything is decoded: the
-inflated size of a block, absolutely and as a multiple of its deflated size, and the number of
-values in it. Values are counted from above, at the speed of C: each MessagePack value but a small
-integer begins with a byte above 0x7f, and text hardly has such bytes.
+A block is deflated lines of JSON. 160 kB of empty lists inflate to 160 MB of text, and these decode
+to 10 GB of Python objects; so three things are bounded before anything is decoded: the inflated
+size of a block, absolutely and as a multiple of its deflated size, and the number of values in it.
+Values are counted from above, at the speed of C: before each is a comma, a colon, a bracket or the
+end of a line.
 
 Names and objects of a whole segment are in memory together, so their number is bounded, too: by the
 deflated bytes that a file spends on them.
@@ -20,24 +20,22 @@ import msgspec
 
 from sliceplane.watch.recorder.entries import BlockNames
 
-#: bytes of one inflated block; the largest that a recorder makes has 64 objects of 1 MiB
+#: bytes of one inflated block; a recorder ends one at 256 KiB, or with one object that is larger
 BLOCK_BYTES_MAX: Final = 64 << 20
-#: inflated bytes for each deflated one, beyond the first ones; recorders reach 25
+#: inflated bytes for each deflated one, beyond the first ones; recorders reach 30
 RATIO_MAX: Final = 64
 BLOCK_BYTES_FREE: Final = 1 << 20
-#: values in one block: 80 bytes of memory each, at most
-VALUES_MAX: Final = 2_000_000
-#: values in one object that is encoded whole; an Endpoints of 1.5 MiB has 300,000
-OBJECT_VALUES_MAX: Final = 500_000
-#: names, texts or objects of one segment that are kept whatever its size; then one for so many
-#: deflated bytes
+#: values in one block: 80 bytes of memory each, at most; an Endpoints of 1.5 MiB has 300,000
+VALUES_MAX: Final = 1_000_000
+#: names or objects of one segment that are kept whatever its size; then one for so many deflated
+#: bytes
 NAMES_FREE: Final = 20_000
-BYTES_PER_NAME_MIN: Final = 4
+BYTES_PER_NAME_MIN: Final = 2
 
-#: first bytes of values that take memory
-_ASCII_ONLY: Final = bytes(range(0x80, 0x100))
-_unpack_names: Final = msgspec.msgpack.Decoder(BlockNames).decode
-_unpack_rows: Final = msgspec.msgpack.Decoder(list[list[Any]]).decode
+#: what is before a value
+_SEPARATORS: Final = b",:[{\n"
+_decode_names: Final = msgspec.json.Decoder(BlockNames).decode
+_decode_lines: Final = msgspec.json.Decoder(list[Any]).decode_lines
 
 
 class RecordingError(Exception):
@@ -60,36 +58,37 @@ def inflated(block: bytes) -> bytes:
 
 
 def check_values(raw: bytes, values_max: int = VALUES_MAX) -> bytes:
-    """Returns *raw*, which is MessagePack.  Raises ``RecordingError`` if it may have more than
+    """Returns *raw*, which is JSON.  Raises ``RecordingError`` if it may have more than
     *values_max* values.
     """
-    if len(raw) > values_max and len(raw) - len(raw.translate(None, _ASCII_ONLY)) > values_max:
+    if len(raw) > values_max and len(raw) - len(raw.translate(None, _SEPARATORS)) > values_max:
         raise RecordingError(f"a part of it has more than {values_max:,} values")
     return raw
 
 
-def rows_of(block: bytes) -> list[list[Any]]:
-    """Raises ``RecordingError``, and ``ValueError`` for what is no list of rows."""
-    return _unpack_rows(check_values(inflated(block)))
+def lines_of(block: bytes) -> list[list[Any]]:
+    """Raises ``RecordingError``, and ``ValueError`` for what is no list of lines."""
+    lines: list[list[Any]] = _decode_lines(check_values(inflated(block)))
+    return lines
 
 
-def rows_of_all(blocks: Sequence[bytes]) -> Iterator[list[Any]]:
-    """The rows of a checkpoint, of which there are no more than its deflated size allows."""
+def objects_of(blocks: Sequence[bytes]) -> Iterator[list[Any]]:
+    """The lines of a checkpoint, of which there are no more than its deflated size allows."""
     count = 0
     for block in blocks:
-        rows = rows_of(block)
-        count += len(rows)
+        lines = lines_of(block)
+        count += len(lines)
         _check_count(count, blocks)
-        yield from rows
+        yield from lines
 
 
-def names_of_all(blocks: Sequence[bytes]) -> list[BlockNames]:
-    """As ``rows_of_all``."""
+def names_of(blocks: Sequence[bytes]) -> list[BlockNames]:
+    """As ``objects_of``."""
     made: list[BlockNames] = []
     count = 0
     for block in blocks:
-        names = _unpack_names(check_values(inflated(block)))
-        count += len(names.keys) + len(names.texts) + (len(names.touched) + len(names.planned)) // 8
+        names = _decode_names(check_values(inflated(block)))
+        count += len(names.touched) + len(names.planned)
         _check_count(count, blocks)
         made.append(names)
     return made

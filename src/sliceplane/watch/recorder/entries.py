@@ -1,28 +1,25 @@
-"""What a recording is made of: entries as rows of plain values, in blocks.
+"""What a recording is made of: entries as lines of JSON, in blocks.
 
-A row begins with its code (``Code``). Rows that say *when* have the time second. Objects and texts
-are said once and then by their number, in the order in which they were said since the segment
-began: in the ``BlockNames`` of the block that needs them first. These tell what a block is about,
-too, so that a question reads no others.
+A line is a list that begins with its code (``Code``). Lines that say *when* have the time second.
 
-=========  ==============================================================================================
-row        members after the code
-=========  ==============================================================================================
-BEGAN      time, life, text: a controller of this name begins
+=========  =========================================================================================
+code       members after it
+=========  =========================================================================================
+BEGAN      time, life, name: a controller of this name begins
 SYNCED     time, life: all its caches are filled
-STEP       key, kind of old, [difference of old,] base, difference, text of the writer: how one object changed
+STEP       resource, namespace, name, old, new, writer, [missing]: how one object changed
 CHANGE     time, life, steps ago: the controller is told of that step
-TURN       time, life, room, jobs: it was asked for work; a job is [text of its key, writes]
-DONE       time, life, text of the job's key, answers, error: [code, reason, message, details, retry after]
+TURN       time, life, room, [jobs]: it was asked for work; a job is [key, writes]
+DONE       time, life, key of the job, answers, error: [code, reason, message, details, ...]
 ENDED      time, life, text: it is no more; the text is its fault, if that was why
-REACHED    time, life, text of the resource, version, listed: it is told how far its caches are
-MARK       time, text of the kind, text, [text of the Service]: what else happened (event, kernel, sent)
-=========  ==============================================================================================
+REACHED    time, life, resource, version, listed: it is told how far its caches are
+MARK       time, kind, text, [Service]: what else happened (event, kernel, sent)
+=========  =========================================================================================
 
-A write is [verb, resource as text, namespace/name as text, subresource as text, digest, bytes]; a
-seventh member says that the digest is of the difference to what the controller wrote of this object
-for the same key before. An answer is a number (``Answer``) or, where the core may look at it, a
-list that begins with that number.
+*old* is a number (``Old``) or the object itself. *new* is an object, in one of the two forms of
+``objects``, or null: then *missing* says whether a list lacked it. A write is [verb,
+resource, namespace/name, subresource, digest, bytes]. An answer is a number (``Answer``) or, where
+the core may look at it, a list that begins with that number.
 """
 
 from __future__ import annotations
@@ -38,8 +35,8 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.watch.cache import Change, Mark
 
-#: of the file and of the rows
-FORMAT: Final = 2
+#: of the file and of the lines
+FORMAT: Final = 3
 #: so many steps back a change can be named; a controller further behind has it told again
 STEPS_KEPT: Final = 2048
 MICROSECONDS: Final = 1_000_000
@@ -48,7 +45,7 @@ SENT: Final = "sent"
 _SENT_TEXT: Final = re.compile(r"(\S+) (at|gone after) (\d+): (\d+) bytes to (\d+) watchers")
 VERBS: Final = ("create", "update", "patch", "delete", "get", "list", "probe", "ask")
 
-Row = tuple[Any, ...]
+Line = tuple[Any, ...]
 
 
 class Code(IntEnum):
@@ -64,36 +61,22 @@ class Code(IntEnum):
 
 
 class BlockNames(msgspec.Struct, array_like=True, frozen=True):
-    """Of one block of rows.
+    """What a block of lines is about, so that a question reads no others.
 
-    ``keys`` are new: resource, namespace, name and, of a slice, its Service. ``touched`` are keys
-    with steps or answers in it, ``planned`` texts of keys of jobs and of Services with marks.
+    ``touched``: objects with steps, each as resource, namespace, name and, of a slice, its Service.
+    ``planned``: keys of jobs, and Services with marks.
     """
 
     ended: float = 0.0
-    keys: list[tuple[str, str, str, str]] = []
-    texts: list[str] = []
-    touched: list[int] = []
-    planned: list[int] = []
-
-
-class Base(IntEnum):
-    """What a difference is to be added to."""
-
-    GONE = 0  # the object is no more; in place of a difference, whether a list lacked it
-    NOTHING = 1
-    NEWEST = 2
-    ANSWERED = 3
-    # as NEWEST, of a slice: its metadata, and endpoints with their positions, as they are encoded
-    MOVED = 4
+    touched: list[tuple[str, str, str, str]] = []
+    planned: list[str] = []
 
 
 class Old(IntEnum):
-    """What a step replaces."""
+    """What a step replaces, if it is not told."""
 
     NOTHING = 0
     NEWEST = 1
-    TOLD = 2  # its difference to the newest version follows, with a base
 
 
 class Answer(IntEnum):
@@ -102,9 +85,8 @@ class Answer(IntEnum):
     EMPTY = 0  # the error was tolerated
     STATUS = 1  # of a delete
     WHOLE = 2  # the object
-    WRITTEN = (
-        3  # of an update: the write's own body, in the version and generation that the server made
-    )
+    # of an update: the write's own body, in the version and generation that the server made
+    WRITTEN = 3
     UID = 4  # a Status that names the object's uid
     ITEMS = 5  # of a list
 
@@ -159,8 +141,6 @@ class RecordedWrite:
     subresource: str
     digest: int
     size_bytes: int = field(compare=False)
-    #: ``digest`` is of the difference to the write before
-    partial: bool = False
 
     def __str__(self) -> str:
         where = "/".join(part for part in (self.namespace, self.name) if part)

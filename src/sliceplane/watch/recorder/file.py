@@ -1,48 +1,33 @@
 """The saved form: JSON lines. The first says what it is, each other has its own checksum, the last
-how many there are.
+how many there are::
 
-::
-
-    {"recording": 1, "program": "...", "schema": {...}, "component": "...", "saved": ..., "reason":
-    "...", ...} {"crc": ..., "part": ["segment", 3, ...]} {"crc": ..., "part": ["objects", 3,
-    "..."]} {"crc": ..., "part": ["names", 3, "..."]} {"crc": ..., "part": ["entries", 3, "..."]}
+    {"recording": 3, "program": "...", "component": "...", "saved": ..., "reason": "...", ...}
+    {"crc": ..., "part": ["segment", 3, ...]}
+    {"crc": ..., "part": ["objects", 3, "..."]}
+    {"crc": ..., "part": ["names", 3, "..."]}
+    {"crc": ..., "part": ["entries", 3, "..."]}
     {"end": 4, "crc": ...}
 
-The text of a part is a block of rows, as the ring has it: MessagePack, deflated, in base64. So a
-file that was cut, or that a disk spoiled, is read up to the first line that is not right, and says
-so (``Recording.problem``). A file of another format cannot be read at all; one of another version
-of the program can, for it has the names of its members (``delta.schema``).
+The text of a part is a block of lines, as the ring has it: JSON, deflated, in base64. So a file
+that was cut, or that a disk spoiled, is read up to the first line that is not right, and says so
+(``Recording.problem``). A file of another format is refused; one of another version of the program
+is read, since members have names.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final
 from zlib import crc32
 
 import msgspec
 
-from sliceplane.watch.recorder.blocks import RecordingError, names_of_all, rows_of, rows_of_all
-from sliceplane.watch.recorder.delta import Reading
-from sliceplane.watch.recorder.entries import FORMAT, BlockNames
+from sliceplane.watch.recorder.blocks import RecordingError
+from sliceplane.watch.recorder.entries import FORMAT
 from sliceplane.watch.recorder.ring import LifeState, Segment
-
-__all__ = [
-    "FILE_BYTES_MAX",
-    "HEADER_BYTES_MAX",
-    "LINE_BYTES_MAX",
-    "Header",
-    "Recording",
-    "RecordingError",
-    "SegmentRows",
-    "read_header",
-    "read_lines",
-    "recording_of",
-    "write_lines",
-]
 
 #: a line that is longer was not made by us; the longest is a block with a few objects of 1.5 MiB
 #: each
@@ -62,7 +47,6 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
     recording: int = FORMAT
     program: str = ""
-    schema: dict[str, tuple[str, ...]] = {}
     component: str = ""
     host: str = ""
     saved: float = 0.0
@@ -74,43 +58,12 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class SegmentRows:
-    """Blocks are made rows when they are read, and not kept: rows take thirty times as much
-    memory.
-    """
-
-    number: int
-    began: float
-    lives: tuple[LifeState, ...]
-    whole: bool
-    object_blocks: list[bytes] = field(default_factory=list)
-    name_blocks: list[bytes] = field(default_factory=list)
-    entry_blocks: list[bytes] = field(default_factory=list)
-
-    def objects(self) -> Iterator[list[Any]]:
-        return rows_of_all(self.object_blocks)
-
-    def entries(self) -> Iterator[list[Any]]:
-        return (row for block in self.entry_blocks for row in rows_of(block))
-
-    def names(self) -> list[BlockNames]:
-        """Of the blocks in their order; there may be one more, where the file was cut."""
-        return names_of_all(self.name_blocks)
-
-    def block(self, number: int) -> list[list[Any]]:
-        return rows_of(self.entry_blocks[number])
-
-
-@dataclass(slots=True)
 class Recording:
     """``problem``: why it ends before its end; "" for a whole one."""
 
     header: Header
-    segments: list[SegmentRows]
+    segments: list[Segment]
     problem: str = ""
-
-    def reading(self) -> Reading:
-        return Reading(self.header.schema)
 
 
 class _Line(msgspec.Struct):
@@ -214,24 +167,13 @@ def _take(recording: Recording, part: list[Any]) -> None:
         states = tuple(
             LifeState(life, name, synced, tuple(busy)) for life, name, synced, busy in lives
         )
-        recording.segments.append(SegmentRows(number, float(began), states, whole))
+        recording.segments.append(Segment(number, float(began), states, whole))
         return
     segment = recording.segments[-1]
-    blocks = {
-        "objects": segment.object_blocks,
-        "names": segment.name_blocks,
-        "entries": segment.entry_blocks,
-    }
+    blocks = {"objects": segment.checkpoint, "names": segment.names, "entries": segment.blocks}
     blocks[kind].append(b64decode(rest[0]))
 
 
 def recording_of(header: Header, segments: Sequence[Segment]) -> Recording:
     """The same without a file."""
-    made = Recording(header, [])
-    for segment in segments:
-        rows = SegmentRows(segment.number, segment.began, segment.lives, segment.whole)
-        rows.object_blocks += segment.checkpoint
-        rows.name_blocks += segment.names
-        rows.entry_blocks += segment.blocks
-        made.segments.append(rows)
-    return made
+    return Recording(header, list(segments))

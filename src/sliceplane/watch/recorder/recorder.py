@@ -1,10 +1,10 @@
-"""The writing side: what the host hands over is kept as it is, made into rows later, and deflated
+"""The writing side: what the host hands over is kept as it is, made into lines later, and deflated
 by the hundred.
 
 To hand something over costs an append: changes, jobs and answers are frozen, so they can be looked
-at later. Rows are made when ``THINGS_MAX`` of them wait, a block of ``ROWS_PER_BLOCK`` rows, and
-both when someone asks for the segments. The checkpoint of a segment is written a few objects with
-each block, from a list of what was there when it began.
+at later. RecordedLines are made when ``THINGS_MAX`` of them wait, a block of ``LINES_PER_BLOCK`` lines, and
+both when the segments are read. The checkpoint of a segment is written a few objects with each
+block, from a list of what was there when it began.
 """
 
 from __future__ import annotations
@@ -21,33 +21,32 @@ from sliceplane.api.meta import Object
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.controller.base import CACHE_DIFFERS, Done, EventNote, Work
 from sliceplane.watch.recorder.entries import SENT, SentVersion, SliceSent
-from sliceplane.watch.recorder.redact import Redactor
-from sliceplane.watch.recorder.ring import SEGMENT_BYTES, Ring, Segment
-from sliceplane.watch.recorder.rows import (
+from sliceplane.watch.recorder.lines import (
     BEGAN,
     CHANGE,
     DONE,
     ENDED,
     MARK,
-    NOTHING,
     REACHED,
     SYNCED,
     TURN,
     Handed,
     Name,
-    Rows,
+    RecordedLines,
 )
+from sliceplane.watch.recorder.objects import redacted
+from sliceplane.watch.recorder.redact import Redactor
+from sliceplane.watch.recorder.ring import SEGMENT_BYTES, Ring, Segment
 
-#: that wait to be made into rows: each keeps its objects in memory
-THINGS_MAX: Final = 64
-ROWS_PER_BLOCK: Final = 256
-#: what they may hold in encoded objects
+#: that wait to be made into lines: each keeps its objects in memory
+THINGS_MAX: Final = 24
+LINES_PER_BLOCK: Final = 256
+#: what they may hold
 BLOCK_BYTES_MAX: Final = 1 << 18
 CHECKPOINT_OBJECTS_PER_BLOCK: Final = 64
-#: an object of a checkpoint is about this large: to know beforehand whether a checkpoint is
-#: affordable
+#: an object of a checkpoint is about this large: to estimate whether a checkpoint is affordable
 _OBJECT_BYTES: Final = 60
-_encode_rows: Final = msgspec.msgpack.Encoder().encode
+_encoder: Final = msgspec.json.Encoder()
 
 
 class LifeRecord:
@@ -102,15 +101,17 @@ class Recorder:
     ) -> None:
         self.ring = Ring(limit_bytes, segment_bytes)
         self.redactor = Redactor(salt)
-        self._rows = Rows(self.redactor)
+        self._lines = RecordedLines(self.redactor)
         #: why nothing is recorded any more
         self.fault = ""
         self._raw: list[Handed] = []
         self._lives_begun = 0
         self._trigger = ""
         self._at = now
-        #: of the block that is being made
+        #: of the block that is being made: its text, in pieces, its entries and its lines
+        self._pieces: list[bytes] = []
         self._entries = 0
+        self._line_count = 0
         self._checkpoint: Iterator[tuple[Name, Any]] = iter(())
         self._segment = self.ring.begin(now, (), whole=True)
 
@@ -144,7 +145,7 @@ class Recorder:
 
     def note_body(self, resource_version: str, body: bytes) -> None:
         """An informer decoded it: managedFields, which no projection has, tell who wrote it."""
-        self._rows.note_body(resource_version, body)
+        self._lines.note_body(resource_version, body)
 
     def trigger(self, reason: str) -> None:
         """What is kept should be saved; the owner decides whether it is."""
@@ -175,64 +176,65 @@ class Recorder:
         """Entries that are in no block yet."""
         return self._entries + len(self._raw)
 
-    # -- rows
+    # -- lines
 
     def encode(self) -> None:
         """Never raises: a fault of the recorder is not to be one of the plane.  It ends the
         recording, and is kept.
         """
         raw = self._raw
+        lines = self._lines.made
         if raw and not self.fault:
             try:
-                self._rows.add_all(raw)
+                self._lines.add_all(raw)
+                self._pieces.append(_encoder.encode_lines(lines))
                 self._entries += len(raw)
+                self._line_count += len(lines)
                 self._at = raw[-1][1]
-                if (
-                    len(self._rows.made) >= ROWS_PER_BLOCK
-                    or self._rows.size_bytes > BLOCK_BYTES_MAX
-                ):
+                size = sum(map(len, self._pieces))
+                if self._line_count >= LINES_PER_BLOCK or size > BLOCK_BYTES_MAX:
                     self._end_block()
             except Exception as error:
                 self.fault = f"{type(error).__name__}: {error}"
-                self._rows.made.clear()
+        lines.clear()
         raw.clear()
 
     def _end_block(self) -> None:
-        rows = self._rows
-        if rows.made:
-            block = compress(_encode_rows(rows.made), 1)
-            self.ring.add(compress(_encode_rows(rows.end_block(self._at)), 1), block, self._entries)
-            self._entries = 0
+        if self._pieces:
+            names = _encoder.encode(self._lines.end_block(self._at))
+            block = compress(b"".join(self._pieces), 1)
+            self.ring.add(compress(names, 1), block, self._entries)
+            self._pieces, self._entries, self._line_count = [], 0, 0
         self.go_on_with_checkpoint()
-        if self.ring.is_full(at_rest=rows.at_rest):
+        if self.ring.is_full(at_rest=self._lines.at_rest):
             self._begin_segment()
 
     def _begin_segment(self) -> None:
         while self.go_on_with_checkpoint():
             pass
-        whole = self.ring.affords(len(self._rows) * _OBJECT_BYTES)
-        self._segment = self.ring.begin(self._at, self._rows.lives(), whole=whole)
-        self._checkpoint = self._rows.begin_segment(whole=whole)
+        whole = self.ring.affords(len(self._lines) * _OBJECT_BYTES)
+        self._segment = self.ring.begin(self._at, self._lines.lives(), whole=whole)
+        self._checkpoint = self._lines.begin_segment(whole=whole)
 
     def go_on_with_checkpoint(self) -> bool:
-        """A few objects more of the checkpoint, which every block brings, too.  Whether there were
-        any.
+        """Writes a few more objects of the checkpoint, as every block does. Returns False if there
+        are none.
         """
-        rows: list[tuple[Any, ...]] = []
+        lines: list[bytes] = []
         size = 0
         for name, newest in islice(self._checkpoint, CHECKPOINT_OBJECTS_PER_BLOCK):
-            whole = self._rows.packer.whole(newest)
-            rows.append((*name, NOTHING, whole))
-            size += len(whole)
+            line = _encoder.encode((*name, redacted(newest, self.redactor)))
+            lines.append(line)
+            size += len(line)
             if size > BLOCK_BYTES_MAX:
                 break
-        if rows:
-            self.ring.add_checkpoint(self._segment, compress(_encode_rows(rows), 1))
-        return bool(rows)
+        if lines:
+            self.ring.add_checkpoint(self._segment, compress(b"\n".join(lines), 1))
+        return bool(lines)
 
     def check(self) -> None:
         self.ring.check()
-        self._rows.check()
+        self._lines.check()
 
 
 class _NoRecord(LifeRecord):

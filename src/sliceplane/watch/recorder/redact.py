@@ -19,9 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
-from itertools import compress, count
-from operator import is_not
+from collections.abc import Mapping
 from typing import Any, Final
 from zlib import crc32
 
@@ -91,10 +89,6 @@ _TEMPLATED: Final = frozenset(
 )
 #: no body without one of these has a template
 _HOLD_TEMPLATES: Final = (b'"spec"', b'"template"', b'"data"')
-_ENDPOINTS: Final = b'"endpoints":['
-_AFTER_ENDPOINTS: Final = b'],"ports":'
-#: where more endpoints differ, the whole body is no more work
-_MOVED_MAX: Final = 16
 _decode_annotations = msgspec.json.Decoder(dict[str, str])
 
 
@@ -167,21 +161,9 @@ class Redactor:
         template = spec.get("template") if isinstance(spec, dict) else None
         return isinstance(template, dict) and _has_token(self.template(template))
 
-    def digest(self, write: Write, moved: Sequence[int] | None = None) -> int:
-        """Equal writes have equal digests, in a replay too.
-
-        *moved*: which of its ``parts`` are others than those of the write before. Then the digest
-        is of these and of what is around them, which with an equal write before tells as much.
-        """
+    def digest(self, write: Write) -> int:
+        """Equal writes have equal digests, in a replay too."""
         body = write.body
-        if moved is not None:
-            head, tail = body.find(_ENDPOINTS), body.rfind(_AFTER_ENDPOINTS)
-            made = crc32(self._plain(body[:head], once=True), crc32(body[tail:]))
-            if moved:
-                changed = list(write.parts)
-                for at in moved:
-                    made = crc32(changed[at], made ^ at)
-            return made
         resource = write.resource
         named = f"{write.verb} {resource.key} {write.namespace}"
         if resource is ConfigMaps or resource is Secrets:
@@ -230,21 +212,6 @@ def _is_trigger_time_alone(body: bytes, at: int) -> bool:
     start = at + len(_TRIGGER_TIME)
     end = body.find(b'"', start, start + _TIME_BYTES_MAX)
     return end > 0 and body.startswith(_TRIGGER_TIME, at) and body.startswith(b"}", end + 1)
-
-
-def moved_parts(old: Collection[bytes], new: Collection[bytes]) -> list[int] | None:
-    """Positions at which two slices have other endpoints; ``None``: too many of them, or not as
-    many in both.
-    """
-    if len(old) != len(new) or not new:
-        return None
-    suspects = list(compress(count(), map(is_not, old, new)))
-    if not suspects:
-        return suspects
-    if len(suspects) > _MOVED_MAX:
-        return None
-    olds, news = list(old), list(new)
-    return [at for at in suspects if olds[at] != news[at]]
 
 
 def _has_token(value: Any) -> bool:

@@ -36,7 +36,7 @@ from sliceplane.kit.delays import TokenBucket
 from sliceplane.watch.io import bounds
 from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.http import HttpClient
-from sliceplane.watch.recorder.file import RecordingError
+from sliceplane.watch.recorder.blocks import RecordingError
 
 #: a question is not asked again sooner after its answer than that
 GAP_S: Final = 1.0

@@ -232,7 +232,7 @@ def validate_update(new: Document, old: Document) -> FieldErrors:
 
 def validate_maps(head: Document, path: str = "metadata") -> FieldErrors:
     """Labels and annotations."""
-    errors = validate_labels(head.get("labels", {}), f"{path}.labels")
+    errors = validate_labels(f"{path}.labels", head.get("labels", {}))
     annotations: dict[str, str] = head.get("annotations", {})
     where = f"{path}.annotations"
     size = 0
@@ -252,7 +252,7 @@ def in_go(document: Document, *members: str, **zero: Any) -> Document:
     return {name[0].upper() + name[1:]: document.get(name, zero.get(name)) for name in members}
 
 
-def validate_labels(labels: dict[str, str], path: str) -> FieldErrors:
+def validate_labels(path: str, labels: dict[str, str]) -> FieldErrors:
     errors: FieldErrors = []
     for key, value in while_few(errors, labels.items()):
         errors += [invalid_value(path, key, problem) for problem in _key_problems(key)]
@@ -262,7 +262,7 @@ def validate_labels(labels: dict[str, str], path: str) -> FieldErrors:
 
 def check_label_selector(path: str, selector: Document | None) -> FieldErrors:
     """No selector is no mistake."""
-    errors = validate_labels((selector or {}).get("matchLabels", {}), f"{path}.matchLabels")
+    errors = validate_labels(f"{path}.matchLabels", (selector or {}).get("matchLabels", {}))
     for index, requirement in while_few(
         errors, enumerate((selector or {}).get("matchExpressions", ()))
     ):

@@ -10,7 +10,7 @@ from typing import Final
 from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, required
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_dns_subdomain, check_qualified_name
-from sliceplane.server.registry.validation.addresses import ip_problem, version_of
+from sliceplane.server.registry.validation.addresses import ip_problem, ip_problems, version_of
 from sliceplane.server.registry.validation.rules import among, each, of_form
 
 IP_MODES: Final = ("Proxy", "VIP")
@@ -108,8 +108,7 @@ def _ingress(path: str, ingress: Document) -> FieldErrors:
     mode = ingress.get("ipMode")
     host = ingress.get("hostname", "")
     errors: FieldErrors = []
-    if address and (problem := ip_problem(address)):
-        errors.append(invalid_value(f"{path}.ip", address, problem))
+    errors += of_form(f"{path}.ip", address, ip_problems) if address else []
     if address and mode is None:
         errors.append(required(f"{path}.ipMode", "must be specified when `ip` is set"))
     elif not address and mode is not None:

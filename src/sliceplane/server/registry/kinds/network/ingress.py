@@ -105,9 +105,7 @@ def _host_problems(host: str) -> Iterable[str]:
 
 _CLASS_NAME: Final = Rules(Field("ingressClassName", form=check_dns_subdomain, empty=True))
 _SERVICE_NAME: Final = Rules(Field("name", required=True, form=check_dns_label))
-_TLS_HOSTS: Final = Rules(
-    Field("hosts", rows=lambda path, host: of_form(path, host, _host_problems))
-)
+_TLS_HOSTS: Final = Rules(Field("hosts", form=_host_problems))
 _TLS: Final = Rules(_TLS_HOSTS, Field("secretName", form=check_dns_subdomain))
 
 

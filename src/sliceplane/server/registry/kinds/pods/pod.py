@@ -30,13 +30,13 @@ from sliceplane.server.registry.kinds.pods.pod_spec import (
 )
 from sliceplane.server.registry.kinds.pods.priority_class import PRIORITY_CLASSES, default_class
 from sliceplane.server.registry.types import Target
-from sliceplane.server.registry.validation.addresses import ip_problem
+from sliceplane.server.registry.validation.addresses import ip_problems
 from sliceplane.server.registry.validation.annotations import (
     check_annotation_update,
     check_pod_annotations,
 )
 from sliceplane.server.registry.validation.containers import check_image
-from sliceplane.server.registry.validation.rules import Rules, needs
+from sliceplane.server.registry.validation.rules import Rules, each_of_form, needs
 from sliceplane.server.registry.validation.scheduling import check_narrowed, check_tolerations
 from sliceplane.server.registry.validation.security import id_field
 from sliceplane.server.store.mvcc import Store
@@ -210,12 +210,8 @@ def _first_status(pod: Document) -> Document:
 
 def _validate_status(new: Document, _old: Document) -> FieldErrors:
     status: Document = new.get("status", {})
-    errors: FieldErrors = []
-    for index, entry in while_few(errors, enumerate(status.get("podIPs", ()))):
-        problem = ip_problem(entry.get("ip", ""))
-        if problem:
-            errors.append(invalid_value(f"status.podIPs[{index}]", entry.get("ip", ""), problem))
-    return errors
+    addresses = [entry.get("ip", "") for entry in status.get("podIPs", ())]
+    return each_of_form("status.podIPs", addresses, ip_problems)
 
 
 def _validate_update(new: Document, old: Document) -> FieldErrors:

@@ -31,7 +31,6 @@ from sliceplane.api.errors import (
     while_few,
 )
 from sliceplane.api.meta import Document
-from sliceplane.server.registry.metadata import IMMUTABLE
 
 T = TypeVar("T")
 Rule = Callable[[str, Document], FieldErrors]
@@ -39,6 +38,7 @@ Rule = Callable[[str, Document], FieldErrors]
 Check = Callable[[str, Any], FieldErrors]
 #: the problems of a text
 Form = Callable[[str], Iterable[str]]
+IMMUTABLE: Final = "field is immutable"
 NOT_NEGATIVE: Final = "must be greater than or equal to 0"
 POSITIVE: Final = "must be greater than 0"
 _MODE_MAX: Final = 0o777

@@ -27,7 +27,12 @@ from sliceplane.kit.names import (
     check_label_value,
     check_qualified_name,
 )
-from sliceplane.server.registry.metadata import check_label_selector, check_requirement, in_go
+from sliceplane.server.registry.metadata import (
+    check_label_selector,
+    check_requirement,
+    check_requirement_and_values,
+    in_go,
+)
 from sliceplane.server.registry.validation.rules import (
     Field,
     Rules,
@@ -100,9 +105,7 @@ def _node_requirement(path: str, requirement: Document) -> FieldErrors:
 
 
 def _values_too(path: str, requirement: Document) -> FieldErrors:
-    values: list[str] = requirement.get("values", [])
-    errors = _node_requirement(path, requirement)
-    return errors + each_of_form(f"{path}.values", values, check_label_value)
+    return check_requirement_and_values(path, requirement, of_node=True)
 
 
 def _node_field(path: str, requirement: Document) -> FieldErrors:

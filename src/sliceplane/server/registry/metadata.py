@@ -377,10 +377,8 @@ def _shown_owner(owner: Document) -> Document:
 
 def _validate_finalizers(head: Document) -> FieldErrors:
     path = "metadata.finalizers"
-    errors: FieldErrors = []
     finalizers: list[str] = head.get("finalizers", [])
-    for index, name in while_few(errors, enumerate(finalizers)):
-        errors += validate_finalizer(f"{path}[{index}]", name)
+    errors = each(path, finalizers, validate_finalizer)
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:
         errors.append(
             invalid_value(

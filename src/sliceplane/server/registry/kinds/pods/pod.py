@@ -15,7 +15,7 @@ import msgspec
 
 from sliceplane.api import codec
 from sliceplane.api.core import Node, PodSpec
-from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, while_few
+from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Nodes, Pods, PriorityClasses
 from sliceplane.server.documents import fields
@@ -36,7 +36,7 @@ from sliceplane.server.registry.validation.annotations import (
     check_pod_annotations,
 )
 from sliceplane.server.registry.validation.containers import check_image
-from sliceplane.server.registry.validation.rules import Rules, each_of_form, needs
+from sliceplane.server.registry.validation.rules import Field, Rules, each, each_of_form
 from sliceplane.server.registry.validation.scheduling import check_narrowed, check_tolerations
 from sliceplane.server.registry.validation.security import id_field
 from sliceplane.server.store.mvcc import Store
@@ -181,6 +181,7 @@ _MAY_CHANGE = (
     "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 )
 POD_GRACE_DEFAULT_S = 30
+_IMAGE: Final = Rules(Field("image", required=True), check_image)
 
 
 def _default(document: Document) -> None:
@@ -236,9 +237,7 @@ def _validate_update(new: Document, old: Document) -> FieldErrors:
                 *errors,
                 forbidden_field(f"spec.{member}", "pod updates may not add or remove containers"),
             ]
-        for index, container in while_few(errors, enumerate(spec.get(member, ()))):
-            errors += needs("image")(f"spec.{member}[{index}]", container)
-            errors += check_image(f"spec.{member}[{index}]", container)
+        errors += each(f"spec.{member}", spec.get(member, ()), _IMAGE)
     deadline = _deadline(spec, before)
     if deadline and "activeDeadlineSeconds" in spec:
         return errors + deadline

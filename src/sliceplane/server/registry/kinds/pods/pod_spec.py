@@ -283,8 +283,7 @@ def _of_pods(path: str, spec: Document) -> FieldErrors:
                     detail = "must not be specified when serviceAccountName is not set"
                     errors.append(forbidden_field(where, detail))
     for member in ("containers", "initContainers"):
-        for index, container in while_few(errors, enumerate(spec.get(member, ()))):
-            errors += check_image(f"{path}.{member}[{index}]", container)
+        errors += each(f"{path}.{member}", spec.get(member, ()), check_image)
     return errors
 
 

@@ -41,7 +41,6 @@ SMALL = {
     "kit/io/last_steps.py": "one deed of its own, which everything that ends a process or a write shares",
     "kit/io/start_error.py": "an interface between rooms",
     "kit/io/turns.py": "one queue that connections and watches share",
-    "slices/succession.py": "a rule that slices and Endpoints share",
 }
 
 

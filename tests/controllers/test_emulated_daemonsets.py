@@ -19,7 +19,6 @@ from sliceplane.emulation.eligibility import wanted_node
 from sliceplane.emulation.history import LABEL_REVISION
 from sliceplane.emulation.kubelet import KubeletController
 from sliceplane.emulation.nodes import EmulationConfig, make_nodes
-from sliceplane.emulation.pods import is_ready
 from sliceplane.lab.sim.cluster import Cluster
 
 LABELS = {"app": "agent"}
@@ -230,7 +229,7 @@ class Bound:
         ready = [
             pod.spec.node_name
             for pod in pods.values()
-            if is_ready(pod) and not pod.metadata.deletion_timestamp
+            if pod.is_ready and not pod.metadata.deletion_timestamp
         ]
         running = [
             wanted_node(pod.spec) for pod in pods.values() if not pod.metadata.deletion_timestamp

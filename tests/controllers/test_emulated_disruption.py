@@ -24,7 +24,6 @@ from sliceplane.api.scheme import (
 from sliceplane.emulation.daemonset import DaemonSetController
 from sliceplane.emulation.deployment import DeploymentController
 from sliceplane.emulation.disruption import DELETION_TIMEOUT_S, DisruptionController
-from sliceplane.emulation.pods import is_going, is_ready
 from sliceplane.emulation.replicaset import ReplicaSetController
 from sliceplane.emulation.statefulset import StatefulSetController
 from sliceplane.lab.sim.cluster import Cluster
@@ -236,7 +235,7 @@ def test_a_drained_node_is_empty_in_the_end_and_the_budget_held_all_the_time() -
     ready: list[int] = []
 
     def look(pods: dict[str, Pod]) -> None:
-        ready.append(sum(is_ready(pod) and not is_going(pod) for pod in pods.values()))
+        ready.append(sum(pod.is_ready and not pod.metadata.is_deleting for pod in pods.values()))
 
     cluster = cluster_of(Spy(look))
     cluster.create(ReplicaSets, replica_set(6))

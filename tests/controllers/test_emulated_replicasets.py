@@ -27,8 +27,7 @@ from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.resource_quota import ResourceQuotaController
 from sliceplane.emulation.kubelet import KubeletController
 from sliceplane.emulation.nodes import EmulationConfig, make_nodes
-from sliceplane.emulation.pods import deletion_cost, deletion_rank
-from sliceplane.emulation.replicaset import ReplicaSetController
+from sliceplane.emulation.replicaset import ReplicaSetController, deletion_cost, deletion_rank
 from sliceplane.kit.times import format_time
 from sliceplane.lab.sim.cluster import Cluster
 

@@ -20,7 +20,6 @@ from sliceplane.controllers.resource_quota import ResourceQuotaController
 from sliceplane.emulation.history import LABEL_REVISION
 from sliceplane.emulation.kubelet import KubeletController
 from sliceplane.emulation.nodes import EmulationConfig, make_nodes
-from sliceplane.emulation.pods import is_ready
 from sliceplane.emulation.statefulset import LABEL_POD_INDEX, LABEL_POD_NAME, StatefulSetController
 from sliceplane.lab.sim.cluster import Cluster
 from sliceplane.watch.cache import Change
@@ -260,7 +259,7 @@ class Order:
         steady = {
             name
             for name, pod in pods.items()
-            if is_ready(pod) and not pod.metadata.deletion_timestamp
+            if pod.is_ready and not pod.metadata.deletion_timestamp
         }
         for name in pods.keys() - self.known:
             before = {f"db-{number}" for number in range(int(name.removeprefix("db-")))}

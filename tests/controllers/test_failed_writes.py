@@ -25,7 +25,7 @@ from sliceplane.api.scheme import (
 from sliceplane.controllers.io.catalogue import default_controllers
 from sliceplane.controllers.io.embedded import ControllerService
 from sliceplane.server.io.plane import PlaneConfig, ServerPlane
-from sliceplane.watch.controller.base import Write, as_told
+from sliceplane.watch.controller.base import Write, stable_error
 from sliceplane.watch.io.base import Client
 
 
@@ -49,7 +49,7 @@ def refused(name: str) -> StatusError:
 @pytest.mark.parametrize("prefix", ["web-", "w.e+b-", "x" * 70])
 def test_a_name_that_was_made_up_for_one_try_is_not_told(prefix: str) -> None:
     told = {
-        as_told(create(generateName=prefix), refused(f"{prefix[:58]}{end}")).message
+        stable_error(create(generateName=prefix), refused(f"{prefix[:58]}{end}")).message
         for end in ("bcdfg", "x2z9k")
     }
     assert told == {
@@ -74,7 +74,7 @@ def test_a_name_that_was_made_up_for_one_try_is_not_told(prefix: str) -> None:
     ],
 )
 def test_names_of_objects_that_there_are_stay(write: Write, name: str) -> None:
-    assert f'"{name}"' in as_told(write, refused(name)).message
+    assert f'"{name}"' in stable_error(write, refused(name)).message
 
 
 async def _make(client: Client, resource: Resource, namespace: str, document: Document) -> None:

@@ -391,7 +391,7 @@ class ExternalEndpointsController(KeyedController):
         if service is None or condition is None:
             return ()
         meta = service.metadata
-        return (condition_write(Services, meta.namespace, meta.name, meta.uid, condition),)
+        return (condition_write(Services, meta, condition),)
 
     # -- what became of it
 
@@ -437,8 +437,6 @@ def _version_of(key: str, answer: bytes) -> str:
 
 def _own_addresses(pod: Pod | None) -> tuple[str, ...]:
     """Of a Pod that runs in a network of its own."""
-    if pod is None or pod.spec.host_network or pod.status.phase in ("Succeeded", "Failed"):
+    if pod is None or pod.spec.host_network or pod.has_ended:
         return ()
-    return tuple(address.ip for address in pod.status.pod_ips or ()) or (
-        (pod.status.pod_ip,) if pod.status.pod_ip else ()
-    )
+    return pod.status.ips

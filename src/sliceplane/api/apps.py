@@ -19,8 +19,17 @@ class DeploymentStrategy(Projection, frozen=True, kw_only=True):
     rolling_update: RollingUpdateDeployment | None = None
 
 
-class DeploymentSpec(Projection, frozen=True, kw_only=True):
+class ScaledSpec(Projection, frozen=True, kw_only=True):
+    """The part of a spec that ``kubectl scale`` changes."""
+
     replicas: int | None = None
+
+    @property
+    def desired_replicas(self) -> int:
+        return 1 if self.replicas is None else self.replicas
+
+
+class DeploymentSpec(ScaledSpec, frozen=True, kw_only=True):
     selector: LabelSelector = LabelSelector()
     template: Document = {}
     strategy: DeploymentStrategy = DeploymentStrategy()
@@ -49,8 +58,7 @@ class Deployment(Object, frozen=True, kw_only=True):
     status: DeploymentStatus = DeploymentStatus()
 
 
-class ReplicaSetSpec(Projection, frozen=True, kw_only=True):
-    replicas: int | None = None
+class ReplicaSetSpec(ScaledSpec, frozen=True, kw_only=True):
     selector: LabelSelector = LabelSelector()
     template: Document = {}
     min_ready_seconds: int = 0
@@ -73,8 +81,7 @@ class ReplicaSet(Object, frozen=True, kw_only=True):
     status: ReplicaSetStatus = ReplicaSetStatus()
 
 
-class ReplicationControllerSpec(Projection, frozen=True, kw_only=True):
-    replicas: int | None = None
+class ReplicationControllerSpec(ScaledSpec, frozen=True, kw_only=True):
     selector: dict[str, str] | None = None
     template: Document = {}
     min_ready_seconds: int = 0
@@ -136,8 +143,7 @@ class StatefulSetOrdinals(Projection, frozen=True, kw_only=True):
     start: int = 0
 
 
-class StatefulSetSpec(Projection, frozen=True, kw_only=True):
-    replicas: int | None = None
+class StatefulSetSpec(ScaledSpec, frozen=True, kw_only=True):
     selector: LabelSelector = LabelSelector()
     template: Document = {}
     service_name: str = ""

@@ -12,6 +12,7 @@ from sliceplane.api.meta import (
     ObjectReference,
     ObservedCondition,
     Projection,
+    find_condition,
 )
 
 
@@ -239,12 +240,37 @@ class PodStatus(Projection, frozen=True, kw_only=True):
     ephemeral_container_statuses: tuple[ContainerStatus, ...] | None = None
     start_time: str | None = None
 
+    @property
+    def ips(self) -> tuple[str, ...]:
+        """The addresses of the Pod; the API server keeps ``podIP`` equal to the first."""
+        return tuple(entry.ip for entry in self.pod_ips or ())
+
 
 class Pod(Object, frozen=True, kw_only=True):
     """A Pod: where it runs, its addresses and ports, and whether it is ready."""
 
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    def condition(self, kind: str) -> Condition | None:
+        """Returns the condition of the type *kind*."""
+        return find_condition(self.status.conditions, kind)
+
+    @property
+    def is_ready(self) -> bool:
+        """Returns True if the condition Ready of the Pod is True."""
+        ready = self.condition("Ready")
+        return ready is not None and ready.status == "True"
+
+    @property
+    def has_ended(self) -> bool:
+        """Returns True if the phase is Succeeded or Failed."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def is_active(self) -> bool:
+        """Returns True if the Pod counts for its owner: neither ended nor deleted."""
+        return not self.metadata.is_deleting and not self.has_ended
 
 
 class NodeAddress(Projection, frozen=True, kw_only=True):
@@ -279,12 +305,15 @@ class Node(Object, frozen=True, kw_only=True):
     status: NodeStatus = NodeStatus()
 
     @property
+    def ready_condition(self) -> Condition | None:
+        """The condition Ready; ``None`` on a Node that no kubelet keeps."""
+        return find_condition(self.status.conditions, "Ready")
+
+    @property
     def is_ready(self) -> bool:
         """Returns True if the condition Ready of the Node is True."""
-        return any(
-            condition.type == "Ready" and condition.status == "True"
-            for condition in self.status.conditions or ()
-        )
+        ready = self.ready_condition
+        return ready is not None and ready.status == "True"
 
 
 class NamespaceSpec(Projection, frozen=True, kw_only=True):

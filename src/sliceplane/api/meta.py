@@ -7,7 +7,8 @@ projection does not name are skipped while decoding, never copied.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -57,6 +58,16 @@ class ObjectMeta(Projection, frozen=True, kw_only=True):
     def revision(self) -> int:
         """``resource_version`` as a number; 0 if it is none."""
         return revision_of(self.resource_version)
+
+    @property
+    def is_deleting(self) -> bool:
+        """Returns True if the object was deleted and waits for finalizers or its grace period."""
+        return self.deletion_timestamp is not None
+
+    @property
+    def controller(self) -> OwnerReference | None:
+        """The reference to the controlling owner."""
+        return next((one for one in self.owner_references or () if one.controller), None)
 
 
 def revision_of(resource_version: str) -> int:
@@ -125,6 +136,14 @@ class ObservedCondition(Condition, frozen=True, kw_only=True):
     """Of a kind whose conditions say of which generation they are."""
 
     observed_generation: int | None = None
+
+
+K = TypeVar("K", bound=Condition)
+
+
+def find_condition(conditions: Iterable[K] | None, kind: str) -> K | None:
+    """Returns the condition of the type *kind*."""
+    return next((one for one in conditions or () if one.type == kind), None)
 
 
 class Object(Projection, frozen=True, kw_only=True):

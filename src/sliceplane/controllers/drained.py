@@ -167,7 +167,6 @@ class DrainedController(KeyedController):
         return self._cluster.asks(key, f"{key}.{self._asks}", verdict.required)
 
     def _told_write(self, pod: Pod, status: str, reason: str, text: str, now: float) -> Write:
-        meta = pod.metadata
         condition = {
             "type": CONDITION,
             "status": status,
@@ -175,7 +174,7 @@ class DrainedController(KeyedController):
             "message": text,
             "lastTransitionTime": format_time(now),
         }
-        return condition_write(Pods, meta.namespace, meta.name, meta.uid, condition)
+        return condition_write(Pods, pod.metadata, condition)
 
     def finished(self, done: Done, now: float) -> None:
         """What was written is known before the cache shows it."""

@@ -18,14 +18,14 @@ import msgspec
 
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Pod, Service
-from sliceplane.api.meta import Object
+from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import Namespaces, Nodes, Pods, Resource, Services
 from sliceplane.kit.metrics import Family, Metrics
 from sliceplane.kit.times import format_time
 from sliceplane.slices.engine import SliceEngine
 from sliceplane.slices.guard import REASON_EXPIRED, REASON_HELD, REASON_OVER, REASON_RELEASED
 from sliceplane.slices.hint_policy import Notice
-from sliceplane.slices.removal_doubt import RemovalQuestion
+from sliceplane.slices.removals import RemovalQuestion
 from sliceplane.watch.controller.base import Done, Job, Selection, Write, condition_write
 
 #: keys of the queue: the condition of a Service; the reads that confirm removals, of all Services
@@ -328,5 +328,6 @@ class MassRemovals:
             "message": message,
             "lastTransitionTime": format_time(now),
         }
-        write = condition_write(Services, shape.namespace, shape.name, shape.uid, condition)
+        meta = ObjectMeta(namespace=shape.namespace, name=shape.name, uid=shape.uid)
+        write = condition_write(Services, meta, condition)
         return Job(key=condition_key, writes=(write,), token=wanted)

@@ -18,16 +18,20 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sliceplane.api.codec import encode
 from sliceplane.api.core import Node, Pod
 from sliceplane.api.meta import Document, Object
-from sliceplane.api.requests import Verb
 from sliceplane.api.scheme import Nodes, Pods
-from sliceplane.emulation.pods import has_ended, is_going
 from sliceplane.kit.metrics import Family, Metrics
 from sliceplane.kit.times import format_time
 from sliceplane.watch.cache import Change
-from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write
+from sliceplane.watch.controller.base import (
+    ControllerInfo,
+    Done,
+    Selection,
+    Write,
+    deletion,
+    object_patch,
+)
 from sliceplane.watch.controller.keyed import KeyedController
 
 #: upstream's quarantineTime and gcCheckPeriod, and the default of --terminated-pod-gc-threshold
@@ -124,7 +128,7 @@ class PodGarbageCollector(KeyedController):
         if pod is None:
             return
         self._pods[key] = pod
-        if has_ended(pod):
+        if pod.has_ended:
             self._ended.add(key)
             if len(self._ended) > self._terminated_max:
                 self.enqueue_after(_TERMINATED, CHECK_PERIOD_S, now)
@@ -153,7 +157,7 @@ class PodGarbageCollector(KeyedController):
             self.enqueue_after(f"node/{node}", QUARANTINE_S, now)
 
     def _judge_terminating(self, pod: Pod, now: float) -> None:
-        if not is_going(pod):
+        if not pod.metadata.is_deleting:
             return
         if not pod.spec.node_name:
             self._delete_soon(pod, "unscheduled", now)
@@ -199,27 +203,26 @@ class PodGarbageCollector(KeyedController):
                 self._delete_soon(pod, "terminated", now)
 
     def _delete(self, key: str, now: float) -> tuple[Write, ...]:
-        deletion = self._to_delete.get(key)
-        if deletion is None:
+        verdict = self._to_delete.get(key)
+        if verdict is None:
             return ()
         pod = self._pods.get(key)
         if (
             pod is None
-            or pod.metadata.uid != deletion.uid
+            or pod.metadata.uid != verdict.uid
             or _is_left_to_finalizers(pod)
             or self._returned(pod)
         ):
             del self._to_delete[key]
             return ()
-        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": deletion.uid}}
-        delete = _write("delete", pod, options)
-        if has_ended(pod):
+        delete = deletion(Pods, pod.metadata, gracePeriodSeconds=0)
+        if pod.has_ended:
             return (delete,)
         status: Document = {"phase": "Failed"}
-        if deletion.reason == _ORPHANED:
+        if verdict.reason == _ORPHANED:
             status["conditions"] = [{**_CONDITION, "lastTransitionTime": format_time(now)}]
         return (
-            _write("patch", pod, {"metadata": {"uid": deletion.uid}, "status": status}, "status"),
+            object_patch(Pods, pod.metadata, {"status": status}, "status", "strategic"),
             delete,
         )
 
@@ -278,7 +281,7 @@ class PodGarbageCollector(KeyedController):
                 assert is_followed or not self._synced, (
                     f"Pod {key} has no Node {node}, and nothing follows"
                 )
-        assert self._ended == {key for key, pod in self._pods.items() if has_ended(pod)}, (
+        assert self._ended == {key for key, pod in self._pods.items() if pod.has_ended}, (
             "ended Pods"
         )
         assert not self._missing.keys() & self._nodes.keys(), "a Node is missing and there"
@@ -286,23 +289,13 @@ class PodGarbageCollector(KeyedController):
 
 def _is_left_to_finalizers(pod: Pod) -> bool:
     """Returns True if the Pod has ended and was deleted by force: only its finalizers keep it."""
-    return has_ended(pod) and is_going(pod) and not pod.metadata.deletion_grace_period_seconds
+    return (
+        pod.has_ended
+        and pod.metadata.is_deleting
+        and not pod.metadata.deletion_grace_period_seconds
+    )
 
 
 def _order_of_deletion(pod: Pod) -> tuple[bool, str, str]:
     was_evicted = pod.status.phase == "Failed" and pod.status.reason == "Evicted"
     return not was_evicted, pod.metadata.creation_timestamp or "", pod.metadata.key
-
-
-def _write(verb: Verb, pod: Pod, body: Document, subresource: str = "") -> Write:
-    meta = pod.metadata
-    return Write(
-        verb=verb,
-        resource=Pods,
-        namespace=meta.namespace,
-        name=meta.name,
-        subresource=subresource,
-        body=encode(body),
-        patch_type="strategic",
-        tolerate=("NotFound", "Conflict"),
-    )

@@ -99,7 +99,7 @@ class Claims(Generic[C]):
     ) -> tuple[Write, ...]:
         """Releases and adoptions, or the question that has to come before an adoption."""
         meta = owner.metadata
-        if meta.deletion_timestamp is not None or meta.key not in self._selectors:
+        if meta.is_deleting or meta.key not in self._selectors:
             return ()
         place, selector = self._selectors[meta.key]
         strays = [
@@ -113,6 +113,7 @@ class Claims(Generic[C]):
             child
             for child in orphans
             if selector.matches(child.metadata.labels)
+            and not child.metadata.is_deleting
             and may_adopt(child)
             and not self._in_vain(child)
         ]
@@ -129,15 +130,13 @@ class Claims(Generic[C]):
         reference = owner_reference(owner, self._owners)
         return (*writes, *(self._reference(child, reference) for child in wanted))
 
-    def heard(self, owner: Object, done: Done) -> bool:
-        """Note what the server said to a plan of ours; whether the owner is to be planned again for
-        that.
-        """
+    def on_done(self, owner: Object, done: Done) -> bool:
+        """Notes the answers to a plan of ours; True if the owner must be planned again for them."""
         again = False
         for write, result in zip(done.job.writes, done.results, strict=False):
             if write.verb == "get" and write.resource is self._owners and result:
                 fresh = decode(result, Object).metadata
-                if fresh.uid == owner.metadata.uid and fresh.deletion_timestamp is None:
+                if fresh.uid == owner.metadata.uid and not fresh.is_deleting:
                     self._alive.add(fresh.uid)
                     again = True
             elif (

@@ -27,35 +27,42 @@ from sliceplane.api.scheme import DaemonSets, Nodes, Pods
 from sliceplane.emulation.eligibility import NODE_NAME_FIELD, is_selected, repels, wanted_node
 from sliceplane.emulation.history import LABEL_REVISION, History
 from sliceplane.emulation.nodes import LABEL_EMULATED
-from sliceplane.emulation.pod_owner import CREATES_PER_JOB_MAX, PodOwnerController
-from sliceplane.emulation.pods import has_ended, is_going, is_ready
+from sliceplane.emulation.owner import CREATES_PER_JOB_MAX, OwnerController, status_write
 from sliceplane.emulation.rollout import resolve
 from sliceplane.emulation.templates import pod_document, template_hash
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Selection, Write, deletion
 
 _NO_EXECUTE: Final = ("not-ready", "unreachable")
+#: members of the status that are shown even if they are zero
+_ALWAYS: Final = (
+    "desiredNumberScheduled",
+    "currentNumberScheduled",
+    "numberMisscheduled",
+    "numberReady",
+    "observedGeneration",
+)
 _NO_SCHEDULE: Final = ("disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")
 
 
-class DaemonSetController(PodOwnerController[DaemonSet]):
+class DaemonSetController(OwnerController[DaemonSet, Pod]):
     def __init__(self) -> None:
+        history = History(DaemonSets)
         super().__init__(
-            DaemonSets,
-            DaemonSet,
-            "daemonset-controller",
-            Selection(Nodes),
-            history=History(DaemonSets),
+            DaemonSets, Pods, "daemonset-controller", Selection(Nodes), history=history
         )
         self._nodes: dict[str, Node] = {}
 
     def selector_of(self, owner: DaemonSet) -> LabelSelector:
         return owner.spec.selector
 
-    def revisions_in_use(self, owner: DaemonSet, pods: list[Pod]) -> set[str]:
+    def is_live(self, child: Pod) -> bool:
+        return child.is_active
+
+    def revisions_in_use(self, owner: DaemonSet, children: list[Pod]) -> set[str]:
         return {
             f"{owner.metadata.name}-{(pod.metadata.labels or {}).get(LABEL_REVISION, '')}"
-            for pod in pods
+            for pod in children
         }
 
     def on_other(self, change: Change[Object], now: float) -> None:
@@ -68,16 +75,16 @@ class DaemonSetController(PodOwnerController[DaemonSet]):
             for key in sorted(self._owners):
                 self.enqueue(key, now)
 
-    def decide(self, owner: DaemonSet, pods: list[Pod], now: float) -> tuple[Write, ...]:
+    def decide(self, owner: DaemonSet, children: list[Pod], now: float) -> tuple[Write, ...]:
         placed: dict[str, list[Pod]] = {}
         for pod in sorted(
-            pods, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.name)
+            children, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.name)
         ):
             placed.setdefault(wanted_node(pod.spec), []).append(pod)
-        available = self.available(owner, pods, owner.spec.min_ready_seconds, now)
+        available = self.available(owner, children, owner.spec.min_ready_seconds, now)
         plan = _DaemonSetPlan(owner, self._nodes, placed, available)
         writes: tuple[Write, ...] = ()
-        if owner.metadata.deletion_timestamp is None and not self.held_back(owner, now):
+        if not owner.metadata.is_deleting and not self.held_back(owner, now):
             writes = (plan.place() or plan.roll())[:CREATES_PER_JOB_MAX]
         return writes + plan.status()
 
@@ -138,7 +145,9 @@ class _DaemonSetPlan:
         for node, pods in sorted(self._placed.items()):
             kept = self._kept(pods) if node in self._stays else ()
             gone = (
-                pod for pod in pods if not is_going(pod) and (has_ended(pod) or pod not in kept)
+                pod
+                for pod in pods
+                if not pod.metadata.is_deleting and (pod.has_ended or pod not in kept)
             )
             deletions += [deletion(Pods, pod.metadata) for pod in gone]
         missing = (node for node in self._fits if node not in self._placed)
@@ -147,7 +156,7 @@ class _DaemonSetPlan:
 
     def _kept(self, pods: list[Pod]) -> tuple[Pod, ...]:
         """The oldest that runs; of a surge also the oldest of the other kind."""
-        running = [pod for pod in pods if not is_going(pod) and not has_ended(pod)]
+        running = [pod for pod in pods if not pod.metadata.is_deleting and not pod.has_ended]
         if not self._surge:
             return tuple(running[:1])
         newest = [pod for pod in running if self._is_new(pod)]
@@ -176,7 +185,7 @@ class _DaemonSetPlan:
         waiting: list[str] = []
         writes: list[Write] = []
         for node in self._fits:
-            pods = [pod for pod in self._placed.get(node, ()) if not is_going(pod)]
+            pods = [pod for pod in self._placed.get(node, ()) if not pod.metadata.is_deleting]
             newest = next((pod for pod in pods if self._is_new(pod)), None)
             older = next((pod for pod in pods if not self._is_new(pod)), None)
             if older is None:
@@ -193,7 +202,9 @@ class _DaemonSetPlan:
 
     def _only(self, node: str) -> Pod | None:
         """The Pod of *node*, ``None`` if it is going or there is none."""
-        return next((pod for pod in self._placed.get(node, ()) if not is_going(pod)), None)
+        return next(
+            (pod for pod in self._placed.get(node, ()) if not pod.metadata.is_deleting), None
+        )
 
     def _is_new(self, pod: Pod) -> bool:
         return (pod.metadata.labels or {}).get(LABEL_REVISION) == self._revision
@@ -218,32 +229,13 @@ class _DaemonSetPlan:
             "desiredNumberScheduled": len(self._fits),
             "currentNumberScheduled": len(oldest),
             "numberMisscheduled": len(self._placed.keys() - set(self._fits)),
-            "numberReady": sum(map(is_ready, oldest)),
+            "numberReady": sum(pod.is_ready for pod in oldest),
             "updatedNumberScheduled": sum(map(self._is_new, oldest)),
             "numberAvailable": available,
             "numberUnavailable": len(self._fits) - available,
             "observedGeneration": self._owner.metadata.generation,
         }
-        current = msgspec.to_builtins(self._owner.status)
-        if all(current.get(member, 0) == value for member, value in counts.items()):
-            return ()
-        meta = self._owner.metadata
-        # Zero is "absent" upstream for some; null in a merge patch removes the member.
-        optional = ("updatedNumberScheduled", "numberAvailable", "numberUnavailable")
-        status = {
-            member: None if member in optional and not value else value
-            for member, value in counts.items()
-        }
-        write = Write(
-            verb="patch",
-            resource=DaemonSets,
-            namespace=meta.namespace,
-            name=meta.name,
-            subresource="status",
-            body=encode({"metadata": {"uid": meta.uid}, "status": status}),
-            tolerate=("NotFound", "Conflict"),
-        )
-        return (write,)
+        return status_write(DaemonSets, self._owner, counts, always=_ALWAYS)
 
 
 def _decisive(node: Node | None) -> tuple[Any, ...] | None:

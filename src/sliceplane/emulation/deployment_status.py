@@ -13,15 +13,15 @@ from typing import Final
 import msgspec
 
 from sliceplane.api.apps import Deployment, ReplicaSet
-from sliceplane.api.codec import encode
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Deployments
-from sliceplane.emulation.replicaset_status import REPLICA_FAILURE, replica_failure, replicas_of
-from sliceplane.emulation.revisions import REVISION, wanted_of
+from sliceplane.emulation.owner import status_write
+from sliceplane.emulation.replicaset import REPLICA_FAILURE, replica_failure
+from sliceplane.emulation.revisions import REVISION
 from sliceplane.emulation.rollout import limits
 from sliceplane.emulation.strategy import Rollout
 from sliceplane.kit.times import format_time, parse_time
-from sliceplane.watch.controller.base import Write
+from sliceplane.watch.controller.base import Write, object_patch
 
 CREATE_ERROR: Final = "ReplicaSetCreateError"
 #: as a deadline it means that there is none
@@ -145,7 +145,7 @@ def _conditions(
 ) -> _Conditions:
     deployment = rollout.deployment
     newest = rollout.newest
-    replicas = wanted_of(rollout.deployment)
+    replicas = rollout.deployment.spec.desired_replicas
     conditions = _Conditions(deployment, now)
     deadline = has_deadline(deployment)
     _pause_or_resume(rollout, conditions)
@@ -199,7 +199,7 @@ def _counts(rollout: Rollout) -> dict[str, int]:
         "updatedReplicas": newest.status.replicas if newest else 0,
         "readyReplicas": sum(item.status.ready_replicas for item in sets),
         "availableReplicas": available,
-        "unavailableReplicas": max(sum(replicas_of(item) for item in sets) - available, 0),
+        "unavailableReplicas": max(sum(item.spec.desired_replicas for item in sets) - available, 0),
         "terminatingReplicas": sum(item.status.terminating_replicas or 0 for item in sets),
         "collisionCount": rollout.deployment.status.collision_count + rollout.collides,
         "observedGeneration": rollout.deployment.metadata.generation,
@@ -216,37 +216,23 @@ def status_patch(
     deployment = rollout.deployment
     counts = _counts(rollout)
     shown = _conditions(rollout, counts, now, creating=creating)
-    conditions = list(shown.held.values())
-    current = msgspec.to_builtins(deployment.status)
-    same = all(current.get(member, 0) == value for member, value in counts.items())
-    same = same and deployment.status.terminating_replicas is not None
-    writes: list[Write] = []
-    if not same or current.get("conditions") != conditions:
-        status: Document = {
-            member: value if value or member in _ALWAYS else None
-            for member, value in counts.items()
-        }
-        status["conditions"] = conditions
-        writes.append(_patch(deployment, {"status": status}, subresource="status"))
+    writes = list(
+        status_write(
+            Deployments,
+            deployment,
+            counts,
+            list(shown.held.values()),
+            always=_ALWAYS,
+            is_complete=deployment.status.terminating_replicas is not None,
+        )
+    )
     revision = (rollout.newest.metadata.annotations or {}).get(REVISION) if rollout.newest else None
     if (
         revision
         and rollout.mode != "deleted"
         and (deployment.metadata.annotations or {}).get(REVISION) != revision
     ):
-        writes.append(_patch(deployment, {"metadata": {"annotations": {REVISION: revision}}}))
+        annotation = {"metadata": {"annotations": {REVISION: revision}}}
+        writes.append(object_patch(Deployments, deployment.metadata, annotation))
     due = _due_at(deployment, shown) if rollout.mode == "rollout" else None
     return tuple(writes), None if due is None else due + _LATE_S
-
-
-def _patch(deployment: Deployment, change: Document, subresource: str = "") -> Write:
-    body = {**change, "metadata": {**change.get("metadata", {}), "uid": deployment.metadata.uid}}
-    return Write(
-        verb="patch",
-        resource=Deployments,
-        namespace=deployment.metadata.namespace,
-        name=deployment.metadata.name,
-        subresource=subresource,
-        body=encode(body),
-        tolerate=("NotFound", "Conflict"),
-    )

@@ -20,9 +20,8 @@ from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 from sliceplane.api.apps import Deployment, ReplicaSet, ReplicationController, StatefulSet
-from sliceplane.api.codec import encode
 from sliceplane.api.core import Pod
-from sliceplane.api.meta import Document, Object
+from sliceplane.api.meta import Document, Object, find_condition
 from sliceplane.api.policy import PodDisruptionBudget
 from sliceplane.api.scheme import (
     Deployments,
@@ -33,12 +32,18 @@ from sliceplane.api.scheme import (
     StatefulSets,
 )
 from sliceplane.api.selectors import LabelRequirements, from_label_selector
-from sliceplane.emulation.pods import is_going, is_ready
 from sliceplane.emulation.rollout import resolve
 from sliceplane.emulation.templates import controller_uid
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.watch.cache import Change
-from sliceplane.watch.controller.base import ControllerInfo, Done, EventNote, Selection, Write
+from sliceplane.watch.controller.base import (
+    ControllerInfo,
+    Done,
+    EventNote,
+    Selection,
+    Write,
+    object_patch,
+)
 from sliceplane.watch.controller.keyed import KeyedController
 
 #: how long an eviction that was allowed counts although its Pod does not go
@@ -159,7 +164,7 @@ class DisruptionController(KeyedController):
             }
             return self._told(budget, status, notes)
         healthy = sum(
-            is_ready(pod) and not is_going(pod) and pod.metadata.name not in disrupted
+            pod.is_ready and not pod.metadata.is_deleting and pod.metadata.name not in disrupted
             for pod in pods
         )
         allowed = max(healthy - desired, 0) if expected > 0 else 0
@@ -182,7 +187,7 @@ class DisruptionController(KeyedController):
         """Those who were let go a short while ago and are not going yet, as far as the cache
         knows.
         """
-        present = {pod.metadata.name for pod in pods if not is_going(pod)}
+        present = {pod.metadata.name for pod in pods if not pod.metadata.is_deleting}
         kept = {}
         for name, since in sorted((budget.status.disrupted_pods or {}).items()):
             until = parse_time(since) + DELETION_TIMEOUT_S
@@ -217,9 +222,7 @@ class DisruptionController(KeyedController):
                 # Of a Deployment's several sets it is the Deployment that knows.
                 above = self._scaled.get(controller_uid(owner, Deployments))
                 owner = owner if above is None else above
-                wanted[owner.metadata.uid] = (
-                    1 if owner.spec.replicas is None else owner.spec.replicas
-                )
+                wanted[owner.metadata.uid] = owner.spec.desired_replicas
         return sum(wanted.values())
 
     def _told(
@@ -242,24 +245,10 @@ class DisruptionController(KeyedController):
                     component="controllermanager",
                 )
             )
-        meta = budget.metadata
         # With the version: an eviction may have charged the budget since.
-        body = encode(
-            {
-                "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
-                "status": change,
-            }
-        )
-        write = Write(
-            verb="patch",
-            resource=PodDisruptionBudgets,
-            namespace=meta.namespace,
-            name=meta.name,
-            subresource="status",
-            body=body,
-            tolerate=("NotFound", "Conflict"),
-        )
-        return (write,)
+        version = {"resourceVersion": budget.metadata.resource_version}
+        patch = {"metadata": version, "status": change}
+        return (object_patch(PodDisruptionBudgets, budget.metadata, patch, "status"),)
 
     def finished(self, done: Done, now: float) -> None:
         self._expectations.expect(done, now)
@@ -283,9 +272,8 @@ def _facts(item: Scaled) -> tuple[Any, ...]:
 
 
 def _without_scale(pod: Pod) -> str:
-    references = pod.metadata.owner_references or ()
-    owner = next(reference for reference in references if reference.controller)
-    if owner.kind == "DaemonSet":
+    owner = pod.metadata.controller
+    if owner is not None and owner.kind == "DaemonSet":
         return "daemonsets.apps does not implement the scale subresource"
     return f'found no controllers for pod "{pod.metadata.name}"'
 
@@ -296,7 +284,7 @@ def _condition(
     """Its time is when it became so."""
     failed = reason == "SyncFailed"
     status = "True" if reason == "SufficientPods" else "False"
-    before = next((one for one in budget.status.conditions or () if one.type == _ALLOWED), None)
+    before = find_condition(budget.status.conditions, _ALLOWED)
     moment = before.last_transition_time if before is not None and before.status == status else None
     return {
         "type": _ALLOWED,
@@ -333,7 +321,7 @@ def _difference(budget: PodDisruptionBudget, status: Document) -> Document:
         }
     (condition,) = status["conditions"]
     others = [one for one in now.conditions or () if one.type != _ALLOWED]
-    before = next((one for one in now.conditions or () if one.type == _ALLOWED), None)
+    before = find_condition(now.conditions, _ALLOWED)
     shown = (
         None
         if before is None

@@ -19,7 +19,7 @@ from sliceplane.api.scheme import ControllerRevisions, Resource
 from sliceplane.emulation.claims import Claims
 from sliceplane.emulation.templates import controller_uid, owner_reference, template_hash
 from sliceplane.watch.cache import Change
-from sliceplane.watch.controller.base import Done, Write, deletion
+from sliceplane.watch.controller.base import Done, Write, deletion, object_patch
 
 LABEL_REVISION: Final = "controller-revision-hash"
 #: in a strategic merge patch: the object as it is here, and not merged
@@ -71,9 +71,9 @@ class History:
                     del self._revisions[uid]
         return tuple(dict.fromkeys(uids)), self._claims.on_child(old, new)
 
-    def heard(self, owner: Historied, done: Done) -> bool:
-        """As ``Claims.heard``."""
-        return self._claims.heard(owner, done)
+    def on_done(self, owner: Historied, done: Done) -> bool:
+        """As ``Claims.on_done``."""
+        return self._claims.on_done(owner, done)
 
     # -- what follows
 
@@ -89,7 +89,7 @@ class History:
         """What makes the history true; *in_use* are the names of revisions that Pods and the status
         name.
         """
-        if owner.metadata.deletion_timestamp is not None:
+        if owner.metadata.is_deleting:
             return ()
         known = self._revisions.get(owner.metadata.uid, {})
         claims = self._claims.plan(owner, [known[name] for name in sorted(known)], lambda _: True)
@@ -106,16 +106,7 @@ class History:
             return (self._create(owner, name, others + 1),)
         if found.revision > others:
             return ()
-        body = encode({"metadata": {"uid": found.metadata.uid}, "revision": others + 1})
-        write = Write(
-            verb="patch",
-            resource=ControllerRevisions,
-            namespace=owner.metadata.namespace,
-            name=name,
-            body=body,
-            tolerate=("NotFound", "Conflict"),
-        )
-        return (write,)
+        return (object_patch(ControllerRevisions, found.metadata, {"revision": others + 1}),)
 
     def _create(self, owner: Historied, name: str, number: int) -> Write:
         template = owner.spec.template

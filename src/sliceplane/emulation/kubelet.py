@@ -20,7 +20,6 @@ from sliceplane.api.codec import encode
 from sliceplane.api.core import Node, Pod, Taint
 from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.meta import Document, Object
-from sliceplane.api.requests import PatchType, Verb
 from sliceplane.api.scheme import Nodes, Pods
 from sliceplane.emulation.eligibility import (
     UNSCHEDULABLE,
@@ -46,11 +45,18 @@ from sliceplane.emulation.pod_status import (
     started_status,
     waiting_status,
 )
-from sliceplane.emulation.pods import has_ended, pod_condition
 from sliceplane.emulation.templates import controller_uid
 from sliceplane.kit.times import parse_time
 from sliceplane.watch.cache import Change
-from sliceplane.watch.controller.base import ControllerInfo, Done, EventNote, Selection, Write
+from sliceplane.watch.controller.base import (
+    ControllerInfo,
+    Done,
+    EventNote,
+    Selection,
+    Write,
+    deletion,
+    object_patch,
+)
 from sliceplane.watch.controller.keyed import KeyedController
 
 COMPONENT = "sliceplane-emulation"
@@ -110,9 +116,7 @@ class KubeletController(KeyedController):
                 self._seen.pop((old.metadata.uid, terminating), None)
         if isinstance(new, Pod):
             self._pods[key] = new
-            self._seen.setdefault(
-                (new.metadata.uid, new.metadata.deletion_timestamp is not None), now
-            )
+            self._seen.setdefault((new.metadata.uid, new.metadata.is_deleting), now)
             self._take_stock(new, now)
             self.enqueue(key, now)
         else:
@@ -163,7 +167,7 @@ class KubeletController(KeyedController):
     def _take_stock(self, pod: Pod, now: float) -> None:
         """Bring addresses and placement up to what the Pod says."""
         uid = pod.metadata.uid
-        if has_ended(pod):
+        if pod.has_ended:
             self._leave(uid, now)
             return
         self._addresses.hold(uid, tuple(item.ip for item in pod.status.pod_ips or ()))
@@ -175,7 +179,7 @@ class KubeletController(KeyedController):
         if key.startswith("node/"):
             return self._register(self._emulated[key.removeprefix("node/")], now)
         pod = self._pods.get(key)
-        if pod is None or has_ended(pod):
+        if pod is None or pod.has_ended:
             return ()
         if self.waits_for_cache(key, now):
             return ()
@@ -183,7 +187,7 @@ class KubeletController(KeyedController):
             return self._bind(key, pod)
         if pod.spec.node_name not in self._emulated:
             return ()
-        if pod.metadata.deletion_timestamp is not None:
+        if pod.metadata.is_deleting:
             return self._terminate(key, pod, now)
         node = self._nodes.get(pod.spec.node_name)
         due = None if node is None else self._evicted_at(node, pod)
@@ -196,11 +200,7 @@ class KubeletController(KeyedController):
                     f"Marking for deletion Pod {pod.metadata.key}",
                     "Evicting",
                 )
-                return (
-                    _write(
-                        "delete", pod, body=encode({"preconditions": {"uid": pod.metadata.uid}})
-                    ),
-                )
+                return (deletion(Pods, pod.metadata),)
             self.enqueue_after(key, due - now, now)
         return self._run(key, pod, now)
 
@@ -243,7 +243,7 @@ class KubeletController(KeyedController):
 
     def _bind(self, key: str, pod: Pod) -> tuple[Write, ...]:
         uid = pod.metadata.uid
-        if pod.metadata.deletion_timestamp is not None or self._placement.node_of(uid):
+        if pod.metadata.is_deleting or self._placement.node_of(uid):
             return ()  # leaving, or decided and not yet shown by the cache
         fitting = [node for node in self._emulated.values() if self._fits(node, pod)]
         if not fitting:
@@ -270,7 +270,16 @@ class KubeletController(KeyedController):
             "metadata": {"name": pod.metadata.name, "uid": uid},
             "target": {"kind": "Node", "name": chosen.name},
         }
-        return (_write("create", pod, subresource="binding", body=encode(binding)),)
+        write = Write(
+            verb="create",
+            resource=Pods,
+            namespace=pod.metadata.namespace,
+            name=pod.metadata.name,
+            subresource="binding",
+            body=encode(binding),
+            tolerate=("NotFound", "Conflict"),
+        )
+        return (write,)
 
     def _terminate(self, key: str, pod: Pod, now: float) -> tuple[Write, ...]:
         assert pod.metadata.deletion_timestamp is not None, key
@@ -280,16 +289,13 @@ class KubeletController(KeyedController):
         if now < due:
             self.enqueue_after(key, due - now, now)
             return ()
-        body = encode({"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}})
-        return (_write("delete", pod, body=body),)
+        return (deletion(Pods, pod.metadata, gracePeriodSeconds=0),)
 
     def _moment(self, pod: Pod, server_time: float) -> float:
         """A moment that the server told by its own clock. No later than when we saw it: the
         machine's clock may have been set since, and a Pod must not wait an hour for that.
         """
-        return min(
-            server_time, self._seen[pod.metadata.uid, pod.metadata.deletion_timestamp is not None]
-        )
+        return min(server_time, self._seen[pod.metadata.uid, pod.metadata.is_deleting])
 
     def _run(self, key: str, pod: Pod, now: float) -> tuple[Write, ...]:
         if not pod.status.pod_ips or pod.status.phase != "Running":
@@ -319,7 +325,7 @@ class KubeletController(KeyedController):
         if debuggers is not None:
             return (_status(pod, debuggers),)
         wants = self._wants_ready(pod)
-        containers = pod_condition(pod, "ContainersReady")
+        containers = pod.condition("ContainersReady")
         due = parse_time(pod.status.start_time or _LONG_AGO) + self._config.ready_s
         if wants and now < due and (containers is None or containers.status != "True"):
             self.enqueue_after(key, due - now, now)
@@ -397,25 +403,8 @@ def _without_taint(node: Node) -> tuple[Write, ...]:
     kept = tuple(taint for taint in taints if taint.key != TAINT_NOT_READY)
     if kept == taints:
         return ()
-    body = {"metadata": {"uid": node.metadata.uid}, "spec": {"taints": kept or None}}
-    return (Write(verb="patch", resource=Nodes, name=node.metadata.name, body=encode(body)),)
-
-
-def _write(
-    verb: Verb, pod: Pod, *, body: bytes, subresource: str = "", patch_type: PatchType = "merge"
-) -> Write:
-    return Write(
-        verb=verb,
-        resource=Pods,
-        namespace=pod.metadata.namespace,
-        name=pod.metadata.name,
-        subresource=subresource,
-        body=body,
-        patch_type=patch_type,
-        tolerate=("NotFound", "Conflict"),
-    )
+    return (object_patch(Nodes, node.metadata, {"spec": {"taints": kept or None}}),)
 
 
 def _status(pod: Pod, status: Document) -> Write:
-    body = encode({"metadata": {"uid": pod.metadata.uid}, "status": status})
-    return _write("patch", pod, subresource="status", body=body, patch_type="strategic")
+    return object_patch(Pods, pod.metadata, {"status": status}, "status", "strategic")

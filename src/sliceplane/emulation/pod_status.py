@@ -14,7 +14,6 @@ import msgspec
 from sliceplane.api.core import Container, Pod
 from sliceplane.api.images import is_image, is_nowhere
 from sliceplane.api.meta import Document
-from sliceplane.emulation.pods import pod_condition
 from sliceplane.kit.times import format_time
 
 
@@ -29,8 +28,8 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
 
     def is_shown(self, pod: Pod) -> bool:
-        ready = pod_condition(pod, "Ready")
-        containers = pod_condition(pod, "ContainersReady")
+        ready = pod.condition("Ready")
+        containers = pod.condition("ContainersReady")
         if ready is None or containers is None or (containers.status == "True") != self.containers:
             return False
         if pod.status.observed_generation != pod.metadata.generation:
@@ -52,7 +51,7 @@ def readiness(pod: Pod, *, containers: bool) -> Readiness:
         )
     unmet: list[str] = []
     for gate in pod.spec.readiness_gates or ():
-        said = pod_condition(pod, gate.condition_type)
+        said = pod.condition(gate.condition_type)
         if said is None:
             unmet.append(
                 f'corresponding condition of pod readiness gate "{gate.condition_type}" does not '
@@ -74,7 +73,7 @@ def _condition(
     pod: Pod, kind: str, *, true: bool, now: float, reason: str = "", message: str = ""
 ) -> Document:
     """The condition, with its transition time kept while its status stays."""
-    before = pod_condition(pod, kind)
+    before = pod.condition(kind)
     status = "True" if true else "False"
     same = before is not None and before.status == status and before.last_transition_time
     condition: Document = {

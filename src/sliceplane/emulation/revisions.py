@@ -16,11 +16,10 @@ from sliceplane.api.apps import Deployment, ReplicaSet
 from sliceplane.api.codec import encode
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import Deployments, ReplicaSets
-from sliceplane.emulation.replicaset_status import replicas_of
 from sliceplane.emulation.rollout import Counts, limits
 from sliceplane.emulation.templates import owner_reference, with_hash_label
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
-from sliceplane.watch.controller.base import Write, deletion
+from sliceplane.watch.controller.base import Write, deletion, object_patch
 
 REVISION: Final = "deployment.kubernetes.io/revision"
 REVISION_HISTORY: Final = "deployment.kubernetes.io/revision-history"
@@ -57,20 +56,18 @@ def revision_of(item: Object) -> int:
     return number_in(item, REVISION) or 0
 
 
-def wanted_of(deployment: Deployment) -> int:
-    return 1 if deployment.spec.replicas is None else deployment.spec.replicas
-
-
 def counts(item: ReplicaSet, fallback: int = 0) -> Counts:
     """*fallback*: how many Pods the Deployment has, if the set does not remember how many it might
     have had.
     """
     largest = number_in(item, LARGEST) or fallback
-    return Counts(item.metadata.name, replicas_of(item), item.status.available_replicas, largest)
+    return Counts(
+        item.metadata.name, item.spec.desired_replicas, item.status.available_replicas, largest
+    )
 
 
 def _sizes(deployment: Deployment) -> dict[str, str]:
-    replicas = wanted_of(deployment)
+    replicas = deployment.spec.desired_replicas
     surge, _ = limits(deployment.spec.strategy, replicas)
     return {DESIRED: str(replicas), LARGEST: str(replicas + surge)}
 
@@ -81,15 +78,20 @@ def resize(deployment: Deployment, item: ReplicaSet, replicas: int) -> tuple[Ste
     """
     annotations = _sizes(deployment)
     said = item.metadata.annotations or {}
-    before = replicas_of(item)
+    before = item.spec.desired_replicas
     if before == replicas and annotations.items() <= said.items():
         return ()
     change: Document = {"metadata": {"annotations": annotations}}
     if before == replicas:
-        return (Step(_patch(item, change)),)
+        return (Step(object_patch(ReplicaSets, item.metadata, change)),)
     direction = "up" if replicas > before else "down"
     note = f"Scaled {direction} replica set {item.metadata.name} from {before} to {replicas}"
-    return (Step(_patch(item, {**change, "spec": {"replicas": replicas}}), note),)
+    return (
+        Step(
+            object_patch(ReplicaSets, item.metadata, {**change, "spec": {"replicas": replicas}}),
+            note,
+        ),
+    )
 
 
 def keep_current(
@@ -110,7 +112,7 @@ def keep_current(
     change: Document = {"metadata": {"annotations": annotations}} if annotations else {}
     if newest.spec.min_ready_seconds != deployment.spec.min_ready_seconds:
         change["spec"] = {"minReadySeconds": deployment.spec.min_ready_seconds}
-    return (Step(_patch(newest, change)),) if change else ()
+    return (Step(object_patch(ReplicaSets, newest.metadata, change)),) if change else ()
 
 
 def _history(earlier: str, revision: str) -> str:
@@ -130,14 +132,14 @@ def forget_history(deployment: Deployment, older: list[ReplicaSet]) -> tuple[Ste
     limit = deployment.spec.revision_history_limit
     if limit is None or limit == _INT32_MAX:
         return ()
-    kept = sorted((item for item in older if not item.metadata.deletion_timestamp), key=revision_of)
+    kept = sorted((item for item in older if not item.metadata.is_deleting), key=revision_of)
     idle = (item for item in kept[: max(len(kept) - limit, 0)] if _is_idle(item))
     return tuple(Step(deletion(ReplicaSets, item.metadata)) for item in idle)
 
 
 def _is_idle(item: ReplicaSet) -> bool:
     seen = item.status.observed_generation >= item.metadata.generation
-    return seen and not replicas_of(item) and not item.status.replicas
+    return seen and not item.spec.desired_replicas and not item.status.replicas
 
 
 def create(deployment: Deployment, older: list[ReplicaSet], hashed: str, replicas: int) -> Step:
@@ -176,15 +178,3 @@ def create(deployment: Deployment, older: list[ReplicaSet], hashed: str, replica
         body=encode(body),
     )
     return Step(write, f"Scaled up replica set {name} from 0 to {replicas}" if replicas else "")
-
-
-def _patch(item: ReplicaSet, change: Document) -> Write:
-    body = {**change, "metadata": {**change.get("metadata", {}), "uid": item.metadata.uid}}
-    return Write(
-        verb="patch",
-        resource=ReplicaSets,
-        namespace=item.metadata.namespace,
-        name=item.metadata.name,
-        body=encode(body),
-        tolerate=("NotFound", "Conflict"),
-    )

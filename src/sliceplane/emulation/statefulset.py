@@ -15,18 +15,15 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-import msgspec
-
 from sliceplane.api.apps import StatefulSet
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Pod
 from sliceplane.api.meta import Document, LabelSelector
 from sliceplane.api.scheme import Pods, StatefulSets
 from sliceplane.emulation.history import LABEL_REVISION, History, revision_name
-from sliceplane.emulation.pod_owner import CREATES_PER_JOB_MAX, PodOwnerController
-from sliceplane.emulation.pods import has_ended, is_active, is_going, is_ready
+from sliceplane.emulation.owner import CREATES_PER_JOB_MAX, OwnerController, status_write
 from sliceplane.emulation.templates import pod_document
-from sliceplane.watch.controller.base import Write, deletion
+from sliceplane.watch.controller.base import Write, deletion, object_patch
 
 LABEL_POD_NAME: Final = "statefulset.kubernetes.io/pod-name"
 LABEL_POD_INDEX: Final = "apps.kubernetes.io/pod-index"
@@ -40,33 +37,36 @@ def ordinal_of(owner: StatefulSet, pod: Pod) -> int | None:
     return int(match[2]) if match is not None and match[1] == owner.metadata.name else None
 
 
-class StatefulSetController(PodOwnerController[StatefulSet]):
+class StatefulSetController(OwnerController[StatefulSet, Pod]):
     def __init__(self) -> None:
         self._kept = History(StatefulSets)
-        super().__init__(StatefulSets, StatefulSet, "statefulset-controller", history=self._kept)
+        super().__init__(StatefulSets, Pods, "statefulset-controller", history=self._kept)
 
     def selector_of(self, owner: StatefulSet) -> LabelSelector:
         return owner.spec.selector
 
-    def may_adopt(self, owner: StatefulSet, pod: Pod) -> bool:
-        return is_active(pod) and ordinal_of(owner, pod) is not None
+    def is_live(self, child: Pod) -> bool:
+        return child.is_active
 
-    def event_text(self, owner: StatefulSet, verb: str, pod: str, error: str) -> str:
+    def may_adopt(self, owner: StatefulSet, child: Pod) -> bool:
+        return child.is_active and ordinal_of(owner, child) is not None
+
+    def event_text(self, owner: StatefulSet, verb: str, child: str, error: str) -> str:
         outcome = f"failed error: {error}" if error else "successful"
-        return f"{verb.title()} Pod {pod} in StatefulSet {owner.metadata.name} {outcome}"
+        return f"{verb.title()} Pod {child} in StatefulSet {owner.metadata.name} {outcome}"
 
-    def revisions_in_use(self, owner: StatefulSet, pods: list[Pod]) -> set[str]:
+    def revisions_in_use(self, owner: StatefulSet, children: list[Pod]) -> set[str]:
         return {
             owner.status.current_revision,
             owner.status.update_revision,
-            *map(_revision_of, pods),
+            *map(_revision_of, children),
         }
 
-    def decide(self, owner: StatefulSet, pods: list[Pod], now: float) -> tuple[Write, ...]:
-        available = self.available(owner, pods, owner.spec.min_ready_seconds, now)
-        plan = _StatefulSetPlan(owner, pods, self._kept.templates(owner), available)
+    def decide(self, owner: StatefulSet, children: list[Pod], now: float) -> tuple[Write, ...]:
+        available = self.available(owner, children, owner.spec.min_ready_seconds, now)
+        plan = _StatefulSetPlan(owner, children, self._kept.templates(owner), available)
         writes: tuple[Write, ...] = ()
-        if owner.metadata.deletion_timestamp is None and not self.held_back(owner, now):
+        if not owner.metadata.is_deleting and not self.held_back(owner, now):
             writes = tuple(plan.writes())[:CREATES_PER_JOB_MAX]
         return writes + plan.status()
 
@@ -88,7 +88,7 @@ class _StatefulSetPlan:
         self._newest = revision_name(owner)
         self._current = owner.status.current_revision or self._newest
         self._first = owner.spec.ordinals.start
-        self._replicas = 1 if owner.spec.replicas is None else owner.spec.replicas
+        self._replicas = owner.spec.desired_replicas
         by_ordinal = {
             ordinal: pod for pod in pods if (ordinal := ordinal_of(owner, pod)) is not None
         }
@@ -120,10 +120,10 @@ class _StatefulSetPlan:
             if (
                 ordered
                 and not self._is_available(pod)
-                and (is_going(pod) or pod is not first_unavailable)
+                and (pod.metadata.is_deleting or pod is not first_unavailable)
             ):
                 return writes
-            if not is_going(pod):
+            if not pod.metadata.is_deleting:
                 writes.append(deletion(Pods, pod.metadata))
                 if ordered:
                     return writes
@@ -137,15 +137,14 @@ class _StatefulSetPlan:
         """What makes the Pod of this number be there, run and have its labels."""
         if pod is None:
             return self._create(ordinal)
-        if is_going(pod):
+        if pod.metadata.is_deleting:
             return None
-        if has_ended(pod):
+        if pod.has_ended:
             return deletion(Pods, pod.metadata)
         labels = _identity(pod.metadata.name, ordinal)
         if labels.items() <= (pod.metadata.labels or {}).items():
             return None
-        body = encode({"metadata": {"uid": pod.metadata.uid, "labels": labels}})
-        return _patch(Pods, pod.metadata.namespace, pod.metadata.name, body)
+        return object_patch(Pods, pod.metadata, {"metadata": {"labels": labels}})
 
     def _roll(self) -> list[Write]:
         """The Pod of the highest number whose template is older goes, when all above it are
@@ -154,7 +153,11 @@ class _StatefulSetPlan:
         for ordinal, pod in sorted(self._wanted.items(), reverse=True):
             if ordinal < self._partition or pod is None:
                 break
-            if not is_going(pod) and not has_ended(pod) and _revision_of(pod) != self._newest:
+            if (
+                not pod.metadata.is_deleting
+                and not pod.has_ended
+                and _revision_of(pod) != self._newest
+            ):
                 return [deletion(Pods, pod.metadata)]
             if not self._is_available(pod):
                 break
@@ -191,17 +194,16 @@ class _StatefulSetPlan:
         return Write(verb="create", resource=Pods, namespace=owner.metadata.namespace, body=body)
 
     def _is_available(self, pod: Pod) -> bool:
-        return not is_going(pod) and pod.metadata.uid in self._available
+        return not pod.metadata.is_deleting and pod.metadata.uid in self._available
 
     def status(self) -> tuple[Write, ...]:
         owner = self._owner
-        meta = self._owner.metadata
-        staying = [_revision_of(pod) for pod in self._pods if not is_going(pod)]
+        staying = [_revision_of(pod) for pod in self._pods if not pod.metadata.is_deleting]
         status: Document = {
-            "observedGeneration": meta.generation,
+            "observedGeneration": owner.metadata.generation,
             "replicas": len(self._pods),
             "readyReplicas": sum(
-                pod.status.phase == "Running" and is_ready(pod) for pod in self._pods
+                pod.status.phase == "Running" and pod.is_ready for pod in self._pods
             ),
             "availableReplicas": sum(pod.metadata.uid in self._available for pod in self._pods),
             "currentReplicas": staying.count(self._current),
@@ -216,30 +218,13 @@ class _StatefulSetPlan:
         ):
             status["currentReplicas"] = status["updatedReplicas"]
             status["currentRevision"] = self._newest
-        current = msgspec.to_builtins(owner.status)
-        if owner.status.collision_count is not None and all(
-            current.get(member, 0) == value for member, value in status.items()
-        ):
-            return ()
-        # Zero is "absent" upstream; null in a merge patch removes the member.
-        change = {
-            member: value if value or member in _ALWAYS else None
-            for member, value in status.items()
-        }
-        body = encode({"metadata": {"uid": meta.uid}, "status": change})
-        return (_patch(StatefulSets, meta.namespace, meta.name, body, subresource="status"),)
-
-
-def _patch(resource: Any, namespace: str, name: str, body: bytes, subresource: str = "") -> Write:
-    return Write(
-        verb="patch",
-        resource=resource,
-        namespace=namespace,
-        name=name,
-        subresource=subresource,
-        body=body,
-        tolerate=("NotFound", "Conflict"),
-    )
+        return status_write(
+            StatefulSets,
+            owner,
+            status,
+            always=_ALWAYS,
+            is_complete=owner.status.collision_count is not None,
+        )
 
 
 def _identity(name: str, ordinal: int) -> dict[str, str]:

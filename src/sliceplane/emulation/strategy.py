@@ -18,8 +18,7 @@ from typing import Literal
 import msgspec
 
 from sliceplane.api.apps import Deployment, ReplicaSet
-from sliceplane.emulation.refusals import Refusal
-from sliceplane.emulation.replicaset_status import replicas_of
+from sliceplane.emulation.owner import Refusal
 from sliceplane.emulation.revisions import (
     DESIRED,
     Step,
@@ -29,7 +28,6 @@ from sliceplane.emulation.revisions import (
     keep_current,
     number_in,
     resize,
-    wanted_of,
 )
 from sliceplane.emulation.rollout import limits, newest_size, older_sizes, proportional_sizes
 
@@ -59,7 +57,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def active(self) -> list[ReplicaSet]:
-        return [item for item in self.sets if replicas_of(item)]
+        return [item for item in self.sets if item.spec.desired_replicas]
 
     @property
     def rolls(self) -> bool:
@@ -67,11 +65,11 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mode(self) -> Mode:
-        if self.deployment.metadata.deletion_timestamp is not None:
+        if self.deployment.metadata.is_deleting:
             return "deleted"
         if self.deployment.spec.paused:
             return "paused"
-        wanted = wanted_of(self.deployment)
+        wanted = self.deployment.spec.desired_replicas
         rescaled = any(number_in(item, DESIRED) not in (None, wanted) for item in self.active)
         return "scaling" if rescaled and (self.rolls or len(self.active) == 1) else "rollout"
 
@@ -81,7 +79,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
         return self.newest is None and self.taken and self.mode == "rollout"
 
     def is_complete(self) -> bool:
-        wanted = wanted_of(self.deployment)
+        wanted = self.deployment.spec.desired_replicas
         return self.newest is not None and (
             self.newest.status.replicas
             == sum(item.status.replicas for item in self.sets)
@@ -111,7 +109,7 @@ def next_steps(rollout: Rollout) -> tuple[Step, ...]:
 def _scale(rollout: Rollout) -> tuple[Step, ...]:
     deployment = rollout.deployment
     active = rollout.active
-    wanted = wanted_of(rollout.deployment)
+    wanted = rollout.deployment.spec.desired_replicas
     if len(active) <= 1:
         only = active or ([rollout.newest] if rollout.newest is not None else rollout.older[-1:])
         return tuple(step for item in only for step in resize(deployment, item, wanted))
@@ -120,7 +118,7 @@ def _scale(rollout: Rollout) -> tuple[Step, ...]:
         return tuple(
             step
             for item in rollout.older
-            if replicas_of(item)
+            if item.spec.desired_replicas
             for step in resize(deployment, item, 0)
         )
     if not rollout.rolls:
@@ -138,23 +136,28 @@ def _scale(rollout: Rollout) -> tuple[Step, ...]:
 def _is_saturated(deployment: Deployment, newest: ReplicaSet) -> bool:
     """The newest set is all that is wanted: what older ones have is left over."""
     said = number_in(newest, DESIRED)
-    return wanted_of(deployment) == replicas_of(newest) == newest.status.available_replicas == said
+    return (
+        deployment.spec.desired_replicas
+        == newest.spec.desired_replicas
+        == newest.status.available_replicas
+        == said
+    )
 
 
 def _roll(rollout: Rollout) -> tuple[Step, ...]:
     deployment = rollout.deployment
     newest = rollout.newest
     older = rollout.older
-    wanted = wanted_of(deployment)
+    wanted = deployment.spec.desired_replicas
     surge, unavailable = limits(deployment.spec.strategy, wanted)
     before = [counts(item) for item in older]
     if newest is None:
         return _create(rollout, newest_size(wanted, surge, None, before))
     size = newest_size(wanted, surge, counts(newest), before)
-    if size != replicas_of(newest):
+    if size != newest.spec.desired_replicas:
         return resize(deployment, newest, size)
     sizes = older_sizes(wanted, unavailable, counts(newest), before)
-    shrunk = [item for item in older if replicas_of(item) != sizes[item.metadata.name]]
+    shrunk = [item for item in older if item.spec.desired_replicas != sizes[item.metadata.name]]
     return tuple(
         step for item in shrunk for step in resize(deployment, item, sizes[item.metadata.name])
     )
@@ -163,14 +166,14 @@ def _roll(rollout: Rollout) -> tuple[Step, ...]:
 def _recreate(rollout: Rollout) -> tuple[Step, ...]:
     deployment = rollout.deployment
     newest = rollout.newest
-    standing = [item for item in rollout.older if replicas_of(item)]
+    standing = [item for item in rollout.older if item.spec.desired_replicas]
     if standing:
         return tuple(step for item in standing for step in resize(deployment, item, 0))
     if rollout.old_pods:
         return ()
     if newest is None:
-        return _create(rollout, wanted_of(deployment))
-    return resize(deployment, newest, wanted_of(deployment))
+        return _create(rollout, deployment.spec.desired_replicas)
+    return resize(deployment, newest, deployment.spec.desired_replicas)
 
 
 def _create(rollout: Rollout, replicas: int) -> tuple[Step, ...]:

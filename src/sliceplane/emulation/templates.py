@@ -77,17 +77,14 @@ def owner_reference(owner: Object, resource: Resource) -> Document:
 
 
 def controller_uid(child: Object, owners: Resource | None = None) -> str:
-    """The uid of the child's controlling owner, or "": there is none, or it is not one of
-    *owners*.
+    """Returns the uid of the controlling owner of *child*; "" if it has none, or one of another
+    kind than *owners*.
     """
-    for reference in child.metadata.owner_references or ():
-        if reference.controller:
-            is_meant = owners is None or (reference.kind, reference.api_version) == (
-                owners.kind,
-                owners.api_version,
-            )
-            return reference.uid if is_meant else ""
-    return ""
+    owner = child.metadata.controller
+    if owner is None:
+        return ""
+    is_kind = owners is None or (owner.kind, owner.api_version) == (owners.kind, owners.api_version)
+    return owner.uid if is_kind else ""
 
 
 def with_hash_label(labels: dict[str, str] | None, value: str) -> dict[str, str]:

@@ -219,7 +219,7 @@ class Agent:
         registration = next(known for known in self._core.registrations if known.key == probe.key)
         passed, text = await look(probe.spec, registration.addresses[0], registration.ports[0].port)
         self._core.on_result(probe, passed, text, self._clock())
-        self._host.prod()
+        self._host.wake()
 
     async def _watch_machine(self) -> None:
         sleep_watch = SleepWatch()
@@ -230,7 +230,7 @@ class Agent:
                 self._core.on_resume(self._clock())
             if self._auto:
                 await self._follow_address()
-            self._host.prod()
+            self._host.wake()
 
     async def _follow_address(self) -> None:
         try:
@@ -253,7 +253,7 @@ class Agent:
         self._told[kind] = (passed, text)
         for registration in self._core.registrations:
             self._core.on_told(registration.key, kind, passed, text, self._clock())
-        self._host.prod()
+        self._host.wake()
 
     def _tell_changes(self) -> None:
         """A line for a person whenever something else is true, and the same to the service
@@ -307,7 +307,7 @@ class Agent:
                     )
             case other:
                 raise ValueError(f"an agent that leaves does not {other}")
-        self._host.prod()
+        self._host.wake()
         return self.status()
 
     def status(self) -> dict[str, Any]:
@@ -354,7 +354,7 @@ class Agent:
             code = await child.end(0.0 if self._hurry.is_set() else self._options.stop_s)
             self._say(child.outcome(code))
         self._core.on_stop(self._clock())
-        self._host.prod()
+        self._host.wake()
         ends = time.monotonic() + LEAVE_S
         while not self._core.is_gone and time.monotonic() < ends:
             await asyncio.sleep(0.02)
@@ -365,7 +365,7 @@ class Agent:
 
     async def _drain(self) -> None:
         self._core.on_drain(self._clock())
-        self._host.prod()
+        self._host.wake()
         wanted = sum(len(registration.slices) for registration in self._core.registrations)
         ends = time.monotonic() + self._options.drain_s
         while (

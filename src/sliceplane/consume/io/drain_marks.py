@@ -151,12 +151,9 @@ def gate_of(pod: Pod) -> Condition | None:
     """The condition of the Pod's gate, if its template has the gate."""
     if not any(gate.condition_type == GATE for gate in pod.spec.readiness_gates or ()):
         return None
-    return next(
-        (condition for condition in pod.status.conditions or () if condition.type == GATE), None
-    )
+    return pod.condition(GATE)
 
 
 def _gate_write(pod: Pod, status: str) -> Write:
-    meta = pod.metadata
     condition = {"type": GATE, "status": status, "reason": _REASON, "message": "sliceplane drain"}
-    return condition_write(Pods, meta.namespace, meta.name, meta.uid, condition)
+    return condition_write(Pods, pod.metadata, condition)

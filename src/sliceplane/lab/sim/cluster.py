@@ -28,7 +28,8 @@ from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.types import ListOptions, Target
 from sliceplane.server.store.types import EventType, Record, StoreEvent
 from sliceplane.watch.cache import Change, Mark
-from sliceplane.watch.controller.base import Controller, Done, EventNote, Job, MarkReader, as_told
+from sliceplane.watch.controller.base import Controller, EventNote, Job
+from sliceplane.watch.controller.loop import ControllerLoop, JobRun
 
 START: Final = 1_800_000_000.0  # 2027-01-15, far from any boundary
 #: steps without rest before ``settle`` says that the controllers run in a circle
@@ -85,19 +86,32 @@ class Cluster(Server):
     def now(self, now: float) -> None:
         self._agenda.now = now
 
+    @property
+    def controllers(self) -> tuple[Controller, ...]:
+        """Set it to disconnect controllers, or to connect them again without a first list."""
+        return tuple(loop.controller for loop in self._loops)
+
+    @controllers.setter
+    def controllers(self, controllers: Sequence[Controller]) -> None:
+        self._loops = tuple(
+            ControllerLoop(controller, self.now, max_in_flight=self._pace.jobs_max)
+            for controller in controllers
+        )
+        for loop in self._loops:
+            loop.synced = True
+
     def replace(self, *controllers: Controller) -> None:
-        """Kill the controllers at this moment and start these in their place."""
+        """Kills the controllers at this moment and starts these in their place."""
         self.controllers = controllers
-        for controller in controllers:
-            for selection in controller.info.watches:
+        for loop in self._loops:
+            for selection in loop.controller.info.watches:
                 projection = selection.resource.projection
                 for record in self.records(selection.resource):
                     new: Object = decode(record.body, projection)
-                    controller.on_change(Change(selection.resource.key, None, new), self.now)
-                self._mark(
-                    controller, Mark(selection.resource.key, str(self.store.revision), listed=True)
-                )
-            controller.on_synced(self.now)
+                    loop.on_change(Change(selection.resource.key, None, new), self.now)
+                mark = Mark(selection.resource.key, str(self.store.revision), listed=True)
+                loop.on_mark(mark, self.now)
+            loop.on_synced(self.now)
 
     # The user's side
 
@@ -157,56 +171,43 @@ class Cluster(Server):
 
     def _deliver(self, event: StoreEvent) -> None:
         resource = by_storage_key(event.record.key.resource)
-        watching = [
-            controller
-            for controller in self.controllers
-            if any(selection.resource is resource for selection in controller.info.watches)
-        ]
-        if not watching:
-            return
         projection = resource.projection
-        for controller in watching:
+        for loop in self._loops:
+            if not any(watched.resource is resource for watched in loop.controller.info.watches):
+                continue
             last: Object = decode(event.record.body, projection)
             old: Object | None = decode(event.previous.body, projection) if event.previous else None
             new = None if event.type is EventType.DELETED else last
-            controller.on_change(Change(resource.key, old, new), self.now)
-            self._mark(controller, Mark(resource.key, str(event.revision)))
+            loop.on_change(Change(resource.key, old, new), self.now)
+            loop.on_mark(Mark(resource.key, str(event.revision)), self.now)
 
     def bookmark(self) -> None:
-        """Every watch says how far it is, as servers do once a minute."""
-        for controller in self.controllers:
-            for selection in controller.info.watches:
-                self._mark(controller, Mark(selection.resource.key, str(self.store.revision)))
+        """Sends a bookmark on every watch, as servers do once a minute."""
+        for loop in self._loops:
+            for selection in loop.controller.info.watches:
+                loop.on_mark(Mark(selection.resource.key, str(self.store.revision)), self.now)
 
-    def _mark(self, controller: Controller, mark: Mark) -> None:
-        if isinstance(controller, MarkReader):
-            controller.on_mark(mark, self.now)
-
-    def _run(self, controller: Controller, job: Job) -> None:
-        results: list[bytes] = []
-        error: StatusError | None = None
-        for write in job.writes:
+    def _run(self, loop: ControllerLoop, job: Job) -> None:
+        run = JobRun(job)
+        while (write := run.next_write) is not None:
             try:
-                results.append(self.perform(write))
+                run.on_answer(self.perform(write))
                 self.writes.append(("ok", write))
             except StatusError as failure:
                 self.writes.append((failure.reason, write))
-                if failure.reason not in write.tolerate:
-                    error = as_told(write, failure)
-                    break
-                results.append(b"")
-            self._pass_write(controller)
-        controller.on_done(Done(job, tuple(results), error), self.now)
+                run.on_answer(failure)
+            self._pass_write(loop)
+        loop.on_done(run.done, self.now)
 
-    def _pass_write(self, writer: Controller) -> None:
-        """Time for a write of *writer*, in which the eager controller does what is due."""
+    def _pass_write(self, writer: ControllerLoop) -> None:
+        """Lets a write of *writer* take its time, in which the eager controller works."""
         pace = self._pace
-        if not pace.eager or writer.info.name == pace.eager:
+        if not pace.eager or writer.controller.info.name == pace.eager:
             return
         self.now += pace.write_s
-        for controller in self.controllers:
-            if controller.info.name == pace.eager:
-                while self._turn(controller):
+        for loop in self._loops:
+            if loop.controller.info.name == pace.eager:
+                while self._turn(loop):
                     pass
 
     def settle(self, *, limit_s: float = 600.0) -> float:
@@ -218,7 +219,7 @@ class Cluster(Server):
         for _ in range(STEPS_MAX):
             if self._work():
                 continue
-            moments = [controller.next_deadline() for controller in self.controllers]
+            moments = [loop.deadline for loop in self._loops]
             upcoming = min((moment for moment in moments if moment is not None), default=None)
             if upcoming is None or upcoming > deadline:
                 return self.now - began
@@ -226,17 +227,17 @@ class Cluster(Server):
         raise AssertionError(f"no rest after {STEPS_MAX} steps; last writes: {self.writes[-6:]}")
 
     def _work(self) -> bool:
-        """One round of every controller; whether anything was done."""
-        return sum(self._turn(controller) for controller in self.controllers) > 0
+        """Gives every controller one turn; True if one of them had work."""
+        return sum(self._turn(loop) for loop in self._loops) > 0
 
-    def _turn(self, controller: Controller) -> bool:
-        work = controller.take_work(self.now, self._pace.jobs_max)
+    def _turn(self, loop: ControllerLoop) -> bool:
+        work = loop.take_work(self.now)
         self.notes.extend(work.notes)
         for job in work.jobs:
-            self._run(controller, job)
+            self._run(loop, job)
         return bool(work.jobs)
 
     def check(self) -> None:
         super().check()
-        for controller in self.controllers:
-            controller.check()
+        for loop in self._loops:
+            loop.controller.check()

@@ -1,33 +1,31 @@
 """A process with one controller: its informers, its jobs in flight, its death.
 
-What the production host does (``controllers.io``), on virtual time: changes reach the core in the
-order in which they came, jobs run side by side up to a bound, the writes of one job in order until
-the first error. A process that dies takes all that it knew with it; its requests that are under way
-are not called back.
+It runs the same ``ControllerLoop`` as the production host (``watch.io.hosting``), on virtual time.
+A process that dies takes its whole state with it; its requests that are under way are not called
+back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Leases, Resource
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.actor import Actor
-from sliceplane.lab.sim.agenda import Alarm, Deed
-from sliceplane.lab.sim.network import Network
+from sliceplane.lab.sim.agenda import Alarm
+from sliceplane.lab.sim.checks.steady import Broken
+from sliceplane.lab.sim.network import Actor, Network
 from sliceplane.lab.sim.server import Server
-from sliceplane.lab.sim.steady import Broken
 from sliceplane.lab.sim.streams import informers_of
 from sliceplane.watch.cache import Change, Mark
-from sliceplane.watch.controller.base import CACHE_DIFFERS, Controller, Done, Job, MarkReader
-from sliceplane.watch.recorder.recorder import Recorder, begin_record
+from sliceplane.watch.controller.base import CACHE_DIFFERS, Controller, Job
+from sliceplane.watch.controller.loop import ControllerLoop, JobRun
+from sliceplane.watch.recorder.recorder import Recorder
 
 MAX_IN_FLIGHT: Final = 5
-#: as the production host's
-PAST_DEADLINE_S: Final = 0.01
 
 
 class ControllerFault(Exception):
@@ -50,10 +48,10 @@ class Process(Actor):
         recorder: Recorder | None = None,
     ) -> None:
         super().__init__(actor, network)
-        self.controller = make()
-        self._record = begin_record(recorder, self.controller.info.name, self._agenda.now)
-        self._mark_reader = self.controller if isinstance(self.controller, MarkReader) else None
-        self._jobs: set[str] = set()
+        self._loop = ControllerLoop(
+            make(), self._agenda.now, max_in_flight=MAX_IN_FLIGHT, recorder=recorder
+        )
+        self.controller = self._loop.controller
         self._turn_asked = False
         self._alarm = Alarm(self._agenda, self._ask_turn, self._receive)
         self._informers = informers_of(
@@ -65,7 +63,6 @@ class Process(Actor):
             on_synced=self._on_synced,
             on_mark=self._on_mark,
         )
-        self._synced = False
 
     def start(self) -> None:
         self._trace.note(self._agenda.now, self.actor, "start", "process")
@@ -75,7 +72,7 @@ class Process(Actor):
     def kill(self) -> None:
         self._trace.note(self._agenda.now, self.actor, "die", "process")
         self.alive = False
-        self._record.ended(self._agenda.now)
+        self._loop.end(self._agenda.now)
         for informer in self._informers:
             informer.stop()
 
@@ -90,7 +87,8 @@ class Process(Actor):
             informer.cut()
 
     def check(self) -> None:
-        self._guarded(self.controller.check)
+        with self._faults_are_its_own():
+            self.controller.check()
         for informer in self._informers:
             informer.reflector.check()
 
@@ -116,27 +114,26 @@ class Process(Actor):
     # In
 
     def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
-        for change in changes:
-            self._record.change(change, self._agenda.now)
-            self._guarded(lambda change=change: self.controller.on_change(change, self._agenda.now))  # type: ignore[misc]  # a default binds the loop's value
+        with self._faults_are_its_own():
+            for change in changes:
+                self._loop.on_change(change, self._agenda.now)
         self._ask_turn()
 
     def _on_mark(self, mark: Mark) -> None:
-        reader = self._mark_reader
-        if reader is not None:
-            self._record.reached(mark, self._agenda.now)
-            self._guarded(lambda: reader.on_mark(mark, self._agenda.now))
+        with self._faults_are_its_own():
+            self._loop.on_mark(mark, self._agenda.now)
 
     def _on_synced(self) -> None:
-        self._synced = True
         self._trace.note(self._agenda.now, self.actor, "synced", "process")
-        self._record.synced(self._agenda.now)
-        self._guarded(lambda: self.controller.on_synced(self._agenda.now))
+        with self._faults_are_its_own():
+            self._loop.on_synced(self._agenda.now)
         self._ask_turn()
 
-    def _guarded(self, deed: Deed) -> None:
+    @contextmanager
+    def _faults_are_its_own(self) -> Iterator[None]:
+        """Raises ``ControllerFault`` where the core raises; a broken invariant stays what it is."""
         try:
-            deed()
+            yield
         except Broken:
             raise
         except Exception as error:
@@ -152,17 +149,12 @@ class Process(Actor):
 
     def _turn(self) -> None:
         self._turn_asked = False
-        if not self._synced:
-            return
-        self._guarded(self._take_work)
-        due = self.controller.next_deadline() if len(self._jobs) < MAX_IN_FLIGHT else None
-        if due is not None:
-            self._alarm.set(max(due, self._agenda.now + PAST_DEADLINE_S))
+        with self._faults_are_its_own():
+            self._take_work()
+            self._alarm.set(self._loop.wake_at(self._agenda.now))
 
     def _take_work(self) -> None:
-        room = MAX_IN_FLIGHT - len(self._jobs)
-        work = self.controller.take_work(self._agenda.now, room)
-        self._record.turn(work, room, self._agenda.now)
+        work = self._loop.take_work(self._agenda.now)
         for note in work.notes:
             what = f"{note.regarding_resource.plural}/{note.regarding.metadata.key}"
             self._trace.note(self._agenda.now, self.actor, "event", what, note.reason)
@@ -172,32 +164,26 @@ class Process(Actor):
             if informer.selection in work.relist:
                 informer.relist()
         for job in work.jobs:
-            assert job.key not in self._jobs, f"two unfinished jobs with key {job.key!r}"
-            named = [write.name for write in job.writes if write.parts and write.name]
-            assert len(named) == len(set(named)), f"the job of {job.key} writes a slice twice"
-            self._jobs.add(job.key)
-            self._next_write(job, ())
+            self._begin(job)
 
-    def _next_write(self, job: Job, results: tuple[bytes, ...]) -> None:
-        if len(results) == len(job.writes):
-            self._end(Done(job, results))
+    def _begin(self, job: Job) -> None:
+        named = [write.name for write in job.writes if write.parts and write.name]
+        assert len(named) == len(set(named)), f"the job of {job.key} writes a slice twice"
+        self._continue(JobRun(job))
+
+    def _continue(self, run: JobRun) -> None:
+        """Sends the next write of a job, or tells the core how the job ended."""
+        write = run.next_write
+        if write is None:
+            with self._faults_are_its_own():
+                self._loop.on_done(run.done, self._agenda.now)
+            self._ask_turn()
             return
-        write = job.writes[len(results)]
 
-        def answered(answer: bytes | StatusError) -> None:
-            if not isinstance(answer, StatusError):
-                self._next_write(job, (*results, answer))
-            elif answer.reason in write.tolerate:
-                self._next_write(job, (*results, b""))
-            else:
-                self._end(Done(job, results, answer))
+        def on_answer(answer: bytes | StatusError) -> None:
+            run.on_answer(answer)
+            self._continue(run)
 
         self._network.send(
-            self.actor, write, lambda answer: self._receive(lambda: answered(answer))
+            self.actor, write, lambda answer: self._receive(lambda: on_answer(answer))
         )
-
-    def _end(self, done: Done) -> None:
-        self._jobs.discard(done.job.key)
-        self._record.done(done, self._agenda.now)
-        self._guarded(lambda: self.controller.on_done(done, self._agenda.now))
-        self._ask_turn()

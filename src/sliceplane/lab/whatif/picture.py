@@ -31,7 +31,6 @@ from sliceplane.consume.balancing.shares import (
 )
 from sliceplane.consume.usable import Locality
 from sliceplane.diagnose.explain.checks.zones import is_working, takes_pods
-from sliceplane.emulation.pods import is_active
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.lab.whatif.state import CannotTell, ClusterState
 from sliceplane.lab.whatif.world import WhatIfWorld
@@ -233,7 +232,7 @@ def _places(state: ClusterState, clients: Clients, lost: Collection[str]) -> tup
             for pod in state.pods()
             if selector.matches(pod.metadata.labels or {})
             and pod.spec.node_name in by_name
-            and is_active(pod)
+            and pod.is_active
         ]
     )
 

@@ -18,7 +18,7 @@ from sliceplane.api.core import Pod, Service
 from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.scheme import Services
 from sliceplane.consume.balancing.shares import chance
-from sliceplane.emulation.pods import deletion_rank, is_active, pod_condition
+from sliceplane.emulation.replicaset import deletion_rank
 from sliceplane.kit.times import time_or_zero
 from sliceplane.lab.sim.cluster import BurstPace
 from sliceplane.lab.whatif.assumptions import assumptions
@@ -240,7 +240,7 @@ def _delays(state: ClusterState, question: WhatIfQuestion) -> list[float]:
     pods = [
         pod
         for pod in state.pods(question.service.metadata.namespace)
-        if is_active(pod) and selector.items() <= (pod.metadata.labels or {}).items()
+        if pod.is_active and selector.items() <= (pod.metadata.labels or {}).items()
     ]
     crowd = Counter(pod.spec.node_name for pod in pods)
     zones = {
@@ -259,7 +259,7 @@ def _age_steps(pods: Sequence[Pod], now: float) -> list[float]:
     """Seconds from *now* until an age of a Pod is a power of two of a nanosecond."""
     steps: set[float] = set()
     for pod in pods:
-        ready = pod_condition(pod, "Ready")
+        ready = pod.condition("Ready")
         for text in (
             pod.metadata.creation_timestamp,
             ready.last_transition_time if ready else None,

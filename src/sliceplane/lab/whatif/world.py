@@ -35,7 +35,6 @@ from sliceplane.emulation.eligibility import tolerates
 from sliceplane.emulation.kubelet import KubeletController
 from sliceplane.emulation.nodes import LABEL_EMULATED, TERMINATION_S, EmulatedNode, EmulationConfig
 from sliceplane.emulation.placement import Placement
-from sliceplane.emulation.pods import has_ended, is_active, is_ready, pod_condition
 from sliceplane.emulation.replicaset import ReplicaSetController
 from sliceplane.emulation.statefulset import StatefulSetController
 from sliceplane.kit.times import format_time, parse_time
@@ -198,9 +197,9 @@ class WhatIfWorld:
         pods = [
             pod
             for pod in self.state.pods(namespace)
-            if _is_selected(pod, self._service) and not has_ended(pod)
+            if _is_selected(pod, self._service) and not pod.has_ended
         ]
-        if all(is_ready(pod) and is_active(pod) for pod in pods):
+        if all(pod.is_ready and pod.is_active for pod in pods):
             self.settle(self.cluster.now + max(_SOON_S, self.running.batch_period_s))
         else:
             self.settle()
@@ -365,7 +364,7 @@ class WhatIfWorld:
             )
         tainted = {name: now + number * _TAINT_EVERY_S for number, name in enumerate(lost)}
         for pod in self.state.pods():
-            if pod.spec.node_name not in tainted or not is_active(pod):
+            if pod.spec.node_name not in tainted or not pod.is_active:
                 continue
             namespace = pod.metadata.namespace
             document = self.cluster.get(Pods, pod.metadata.name, namespace)
@@ -374,7 +373,7 @@ class WhatIfWorld:
                 self._evictions.append(
                     (tainted[pod.spec.node_name] + tolerated_s, namespace, pod.metadata.name)
                 )
-            if is_ready(pod):
+            if pod.is_ready:
                 conditions = document["status"]["conditions"]
                 for condition in conditions:
                     if condition["type"] == "Ready":
@@ -467,9 +466,9 @@ def _usual_delay(pods: list[Pod]) -> float:
     """The median of the time from a Pod's start until it was ready; 0 where no Pod tells."""
     found: list[float] = []
     for pod in pods:
-        ready = pod_condition(pod, "Ready")
+        ready = pod.condition("Ready")
         if (
-            is_ready(pod)
+            pod.is_ready
             and ready is not None
             and ready.last_transition_time
             and pod.status.start_time

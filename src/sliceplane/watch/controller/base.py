@@ -25,7 +25,7 @@ from sliceplane.api.codec import decode, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document, Object, ObjectMeta
 from sliceplane.api.own_writes import delete_options
-from sliceplane.api.requests import Selection, Write
+from sliceplane.api.requests import PatchType, Selection, Write
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.names import GENERATED_ALPHABET, GENERATED_BASE_MAX, GENERATED_SUFFIX_LENGTH
@@ -42,28 +42,68 @@ __all__ = [
     "Selection",
     "Work",
     "Write",
-    "as_told",
+    "stable_error",
     "deletion",
 ]
 
 _GENERATED_SUFFIX: Final = f"[{GENERATED_ALPHABET}]{{{GENERATED_SUFFIX_LENGTH}}}"
 
 
-def deletion(resource: Resource, meta: ObjectMeta) -> Write:
-    """Of this very object: one of its name that came since stays; one that is gone, or going, is no
-    error.
+#: the object is gone, or another one has its name
+_NOT_THERE: Final = ("NotFound", "Conflict")
+
+
+def deletion(
+    resource: Resource,
+    meta: ObjectMeta,
+    version: str = "",
+    tolerate: tuple[str, ...] = _NOT_THERE,
+    **options: object,
+) -> Write:
+    """Deletes the object with this uid, and with a *version* only that version of it: an object of
+    its name that was created since is kept.
     """
     return Write(
         verb="delete",
         resource=resource,
         namespace=meta.namespace,
         name=meta.name,
-        body=delete_options(meta.uid),
-        tolerate=("NotFound", "Conflict"),
+        body=delete_options(meta.uid, version, **options),
+        tolerate=tolerate,
     )
 
 
-def as_told(write: Write, error: StatusError) -> StatusError:
+def object_patch(
+    resource: Resource,
+    meta: ObjectMeta,
+    change: Document,
+    subresource: str = "",
+    patch_type: PatchType = "merge",
+    *,
+    tolerate: tuple[str, ...] = _NOT_THERE,
+) -> Write:
+    """Patches the object with this uid; it holds for one version only if *change* names that."""
+    body = {**change, "metadata": {"uid": meta.uid, **change.get("metadata", {})}}
+    return Write(
+        verb="patch",
+        resource=resource,
+        namespace=meta.namespace,
+        name=meta.name,
+        subresource=subresource,
+        body=encode(body),
+        patch_type=patch_type,
+        tolerate=tolerate,
+    )
+
+
+def condition_write(resource: Resource, meta: ObjectMeta, condition: Document) -> Write:
+    """Writes *condition* to the status of an object; conditions of other types are kept."""
+    return object_patch(
+        resource, meta, {"status": {"conditions": [condition]}}, "status", "strategic"
+    )
+
+
+def stable_error(write: Write, error: StatusError) -> StatusError:
     """What a controller is told of *error* of *write*: the same each time, if it is the same
     failure.
 
@@ -103,24 +143,6 @@ class Done(msgspec.Struct, frozen=True):
     job: Job
     results: tuple[bytes, ...]
     error: StatusError | None = None
-
-
-def condition_write(
-    resource: Resource, namespace: str, name: str, uid: str, condition: Document
-) -> Write:
-    """Tells *condition* in the status of the object with this *uid*; conditions of other types
-    stay.
-    """
-    return Write(
-        verb="patch",
-        resource=resource,
-        namespace=namespace,
-        name=name,
-        subresource="status",
-        body=encode({"metadata": {"uid": uid}, "status": {"conditions": [condition]}}),
-        patch_type="strategic",
-        tolerate=("NotFound", "Conflict"),
-    )
 
 
 #: reason of the Event of a Node whose cache differs from the API server's: it lost an event

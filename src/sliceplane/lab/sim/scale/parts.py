@@ -14,8 +14,8 @@ from sliceplane.api.scheme import EndpointSlices, Services
 from sliceplane.consume.selections import common_selector
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.actor import Actor
 from sliceplane.lab.sim.agenda import Alarm, Deed
+from sliceplane.lab.sim.network import Actor
 from sliceplane.lab.sim.process import Process
 from sliceplane.lab.sim.scale.front import ScaleNetwork
 from sliceplane.lab.sim.scale.measures import ScaleMeasures
@@ -25,6 +25,7 @@ from sliceplane.node.nft.table import nft_plane
 from sliceplane.node.plane import NodePlaneConfig
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Job
+from sliceplane.watch.controller.loop import JobRun
 
 SLICES: Final = Selection(EndpointSlices, label_selector=common_selector(Gates()))
 SERVICES: Final = Selection(
@@ -54,7 +55,7 @@ class BusyProcess(Process):
 
     @property
     def idle(self) -> bool:
-        return not (self._inbox or self._looking or self._jobs or self.slices.waiting)
+        return not (self._inbox or self._looking or self._loop.in_flight or self.slices.waiting)
 
     def _receive(self, deed: Deed) -> None:
         self._inbox.append(deed)
@@ -83,12 +84,14 @@ class BusyProcess(Process):
         self._spent_s += len(changes) * self._costs.controller_event_s
         super()._on_changes(changes)
 
-    def _next_write(self, job: Job, results: tuple[bytes, ...]) -> None:
-        if len(results) < len(job.writes):
+    def _begin(self, job: Job) -> None:
+        self._measures.on_plan(job.key, self._agenda.now)
+        super()._begin(job)
+
+    def _continue(self, run: JobRun) -> None:
+        if run.next_write is not None:
             self._spent_s += self._costs.controller_write_s
-        if not results:
-            self._measures.on_plan(job.key, self._agenda.now)
-        super()._next_write(job, results)
+        super()._continue(run)
 
 
 class SampledNode(Actor):

@@ -287,7 +287,7 @@ class ResourceHandlers:
         """
         if resource_version:
             await self.wait_for(request, target, resource_version)
-        await request.place.sit()
+        await request.charges.take_seat()
         if not resource_version:
             await self.wait_for(request, target, None)
 
@@ -310,9 +310,12 @@ class ResourceHandlers:
             return
         if wanted <= self._store.revision:
             return
-        with request.place.awaiting_future():
+        request.charges.raise_to("future-reads", 1)
+        try:
             if not await self._horizon.reached(wanted, self._future_version_s):
                 raise too_large_resource_version(wanted, self._store.revision)
+        finally:
+            request.charges.release("future-reads")
 
 
 _revision_of = attrgetter("revision")

@@ -6,7 +6,7 @@ admission, deletion, quota, the columns of ``kubectl get``. What readers need wi
 path, the verbs, the projection) is the kind's row in ``api.scheme``; the record names that row. To
 add a kind: its row in the scheme, its module here, and a line in the table below.
 
-Rules that several kinds share are in ``pod_spec`` and ``workload`` beside them, and in
+Rules that several kinds share are in ``pods.pod_spec`` and ``workloads.workload``, and in
 ``server.registry.validation`` (metadata, addresses, ports). A kind whose module would be over about
 300 lines keeps a part of it in a file of its own, which the top of the module names.
 

@@ -116,10 +116,10 @@ class ControllerHost:
         for task in self._tasks:
             task.add_done_callback(_complain)
 
-    def prod(self) -> None:
+    def wake(self) -> None:
         """Cores were told something that no informer tells: they are asked for work at once."""
         for runner in self._runners:
-            runner.prod()
+            runner.wake()
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -17,9 +17,11 @@ from sliceplane.kit.delays import Backoff
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.metrics import Family
 from sliceplane.watch.controller.base import Controller, ControllerInfo, EventNote
+from sliceplane.watch.controller.loop import ControllerLoop
 from sliceplane.watch.io.base import Client
 from sliceplane.watch.io.hosting.informers import SharedInformers
 from sliceplane.watch.io.hosting.life import ControllerTally, Life
+from sliceplane.watch.recorder.entries import quantized
 from sliceplane.watch.recorder.recorder import Recorder
 
 Factory = Callable[[], Controller]
@@ -98,9 +100,9 @@ class ControllerRunner:
             due_s=None if due is None else max(0.0, due - self._clock()),
         )
 
-    def prod(self) -> None:
+    def wake(self) -> None:
         if self._life is not None:
-            self._life.prod()
+            self._life.wake()
 
     def samples(self) -> tuple[Family, ...]:
         """The figures of the life that is going on; none between two."""
@@ -132,15 +134,19 @@ class ControllerRunner:
     async def _live(self) -> None:
         controller = self._first or self._factory()
         self._first = None
-        life = self._life = Life(
+        loop = ControllerLoop(
             controller,
+            quantized(self._clock()),
+            max_in_flight=self._max_in_flight,
+            recorder=self._recorder,
+        )
+        life = self._life = Life(
+            loop,
             self._client,
             self._note,
             clock=self._clock,
-            max_in_flight=self._max_in_flight,
             tally=self._tally,
             check=self._check,
-            recorder=self._recorder,
         )
         fault = ""
         try:

@@ -36,6 +36,7 @@ from sliceplane.kit.names import (
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.server.registry.types import Target
+from sliceplane.server.registry.validation.rules import IMMUTABLE, each, each_of_form, of_form
 
 _SERVER_OWNED_ON_CREATE = (
     "uid",
@@ -58,7 +59,6 @@ _IMMUTABLE = (
     "deletionGracePeriodSeconds",
 )
 _OWNER_ORDER = ("apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion")
-IMMUTABLE = "field is immutable"
 # The same few keys and values come with every write.
 _key_problems = remembered(4096)(check_qualified_name)
 _value_problems = remembered(4096)(check_label_value)
@@ -180,16 +180,11 @@ def validate(resource: Resource, head: Document) -> FieldErrors:
     if prefix:
         # A trailing dash is the usual separator before the generated suffix.
         masked = prefix[:-1] + "a" if prefix.endswith("-") and len(prefix) > 1 else prefix
-        errors += [
-            invalid_value("metadata.generateName", prefix, problem)
-            for problem in resource.check_name(masked)
-        ]
+        errors += of_form("metadata.generateName", prefix, lambda _: resource.check_name(masked))
     if not name:
         errors.append(required("metadata.name", "name or generateName is required"))
     else:
-        errors += [
-            invalid_value("metadata.name", name, problem) for problem in resource.check_name(name)
-        ]
+        errors += of_form("metadata.name", name, resource.check_name)
     if resource.namespaced and not head.get("namespace"):
         errors.append(required("metadata.namespace"))
     errors += validate_maps(head)
@@ -232,13 +227,13 @@ def validate_update(new: Document, old: Document) -> FieldErrors:
 
 def validate_maps(head: Document, path: str = "metadata") -> FieldErrors:
     """Labels and annotations."""
-    errors = validate_labels(head.get("labels", {}), f"{path}.labels")
+    errors = validate_labels(f"{path}.labels", head.get("labels", {}))
     annotations: dict[str, str] = head.get("annotations", {})
     where = f"{path}.annotations"
     size = 0
     for key, value in while_few(errors, annotations.items()):
         # The case of annotation keys is free, unlike that of label prefixes.
-        errors += [invalid_value(where, key, problem) for problem in _key_problems(key.lower())]
+        errors += of_form(where, key, lambda key: _key_problems(key.lower()))
         size += len(key.encode()) + len(value.encode())
     if size > ANNOTATIONS_MAX_BYTES:
         errors.append(too_long(where, ANNOTATIONS_MAX_BYTES))
@@ -252,32 +247,27 @@ def in_go(document: Document, *members: str, **zero: Any) -> Document:
     return {name[0].upper() + name[1:]: document.get(name, zero.get(name)) for name in members}
 
 
-def validate_labels(labels: dict[str, str], path: str) -> FieldErrors:
+def validate_labels(path: str, labels: dict[str, str]) -> FieldErrors:
     errors: FieldErrors = []
     for key, value in while_few(errors, labels.items()):
-        errors += [invalid_value(path, key, problem) for problem in _key_problems(key)]
-        errors += [invalid_value(path, value, problem) for problem in _value_problems(value)]
+        errors += of_form(path, key, _key_problems) + of_form(path, value, _value_problems)
     return errors
 
 
 def check_label_selector(path: str, selector: Document | None) -> FieldErrors:
     """No selector is no mistake."""
-    errors = validate_labels((selector or {}).get("matchLabels", {}), f"{path}.matchLabels")
-    for index, requirement in while_few(
-        errors, enumerate((selector or {}).get("matchExpressions", ()))
-    ):
-        errors += _requirement(f"{path}.matchExpressions[{index}]", requirement)
-    return errors
+    errors = validate_labels(f"{path}.matchLabels", (selector or {}).get("matchLabels", {}))
+    expressions = (selector or {}).get("matchExpressions", ())
+    return errors + each(f"{path}.matchExpressions", expressions, check_requirement_and_values)
 
 
-def _requirement(path: str, requirement: Document) -> FieldErrors:
-    errors = check_requirement(path, requirement)
-    for index, value in while_few(errors, enumerate(requirement.get("values", ()))):
-        errors += [
-            invalid_value(f"{path}.values[{index}]", value, problem)
-            for problem in check_label_value(value)
-        ]
-    return errors
+def check_requirement_and_values(
+    path: str, requirement: Document, *, of_node: bool = False
+) -> FieldErrors:
+    """Checks a requirement of labels; *of_node*: as ``check_requirement``."""
+    values: list[str] = requirement.get("values", [])
+    errors = check_requirement(path, requirement, of_node=of_node)
+    return errors + each_of_form(f"{path}.values", values, check_label_value)
 
 
 def check_requirement(path: str, requirement: Document, *, of_node: bool = False) -> FieldErrors:
@@ -302,22 +292,22 @@ def check_requirement(path: str, requirement: Document, *, of_node: bool = False
     elif values:
         detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
         errors.append(forbidden_field(f"{path}.values", detail))
-    return errors + [
-        invalid_value(f"{path}.key", key, problem) for problem in check_qualified_name(key)
-    ]
+    return errors + of_form(f"{path}.key", key, check_qualified_name)
 
 
 def _validate_managers(head: Document) -> FieldErrors:
     """Checks entries that decoding accepts and upstream refuses."""
+    return each("metadata.managedFields", head.get("managedFields", ()), _manager)
+
+
+def _manager(path: str, entry: Document) -> FieldErrors:
     errors: FieldErrors = []
-    for index, entry in while_few(errors, enumerate(head.get("managedFields", ()))):
-        path = f"metadata.managedFields[{index}]"
-        if len(entry["manager"].encode()) > MANAGER_MAX_BYTES:
-            errors.append(too_long(f"{path}.manager", MANAGER_MAX_BYTES))
-        elif not entry["manager"].isprintable():
-            errors.append(_unprintable(f"{path}.manager", entry["manager"]))
-        if len(entry.get("subresource", "")) > SUBRESOURCE_MAX_BYTES:
-            errors.append(too_long(f"{path}.subresource", SUBRESOURCE_MAX_BYTES))
+    if len(entry["manager"].encode()) > MANAGER_MAX_BYTES:
+        errors.append(too_long(f"{path}.manager", MANAGER_MAX_BYTES))
+    elif not entry["manager"].isprintable():
+        errors.append(_unprintable(f"{path}.manager", entry["manager"]))
+    if len(entry.get("subresource", "")) > SUBRESOURCE_MAX_BYTES:
+        errors.append(too_long(f"{path}.subresource", SUBRESOURCE_MAX_BYTES))
     return errors
 
 
@@ -387,10 +377,8 @@ def _shown_owner(owner: Document) -> Document:
 
 def _validate_finalizers(head: Document) -> FieldErrors:
     path = "metadata.finalizers"
-    errors: FieldErrors = []
     finalizers: list[str] = head.get("finalizers", [])
-    for index, name in while_few(errors, enumerate(finalizers)):
-        errors += validate_finalizer(f"{path}[{index}]", name)
+    errors = each(path, finalizers, validate_finalizer)
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:
         errors.append(
             invalid_value(

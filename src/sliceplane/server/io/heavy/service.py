@@ -51,11 +51,11 @@ class Heavy:
         self.metrics = Metrics()
         self.metrics.include(self.turns.metrics.families)
         self.requests = self.metrics.counter(
-            "sliceplane_heavy_requests_total", "Worked on outside of the event loop."
+            "sliceplane_heavy_requests_total", "Requests worked on outside of the event loop."
         )
         self.stale = self.metrics.counter(
             "sliceplane_heavy_stale_attempts_total",
-            "Worked out for nothing, since somebody else was first.",
+            "Writes worked out again because another write changed their input.",
         )
         self._deaths = self.metrics.counter(
             "sliceplane_heavy_worker_deaths_total",
@@ -153,11 +153,14 @@ class HeavyTurns:
         self.metrics.computed(
             "gauge",
             "sliceplane_heavy_running_requests",
-            "Worked on outside of the event loop.",
+            "Requests that run outside of the event loop.",
             lambda: len(self._busy),
         )
         self.metrics.computed(
-            "gauge", "sliceplane_heavy_waiting_requests", "Waiting for that.", lambda: self.waiting
+            "gauge",
+            "sliceplane_heavy_waiting_requests",
+            "Requests that wait for that.",
+            lambda: self.waiting,
         )
         self.refused = self.metrics.counter(
             "sliceplane_heavy_refused_requests_total", "Answered with 429: too many wait."

@@ -24,8 +24,7 @@ from sliceplane.server.documents.table.columns import (
     text,
 )
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.metadata import IMMUTABLE
-from sliceplane.server.registry.validation.rules import Defaults, Rules, of_form
+from sliceplane.server.registry.validation.rules import IMMUTABLE, Defaults, Rules, of_form
 
 TEXT_MAX: Final = 128
 NOTE_MAX: Final = 1024

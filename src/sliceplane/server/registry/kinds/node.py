@@ -27,7 +27,7 @@ from sliceplane.server.documents.table.columns import (
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.load_balancers import NOT_A_CIDR
-from sliceplane.server.registry.validation.rules import Field, Rules, each, fill, of_form, only_once
+from sliceplane.server.registry.validation.rules import Field, Rules, each, fill, only_once
 
 if TYPE_CHECKING:
     from sliceplane.server.registry.core import Core
@@ -138,7 +138,7 @@ NODE: Final = kind.Kind(
     defaults=_default,
     prepare_create=_prepare_create,
     rules=Rules(
-        Field("spec.podCIDRs", rows=lambda path, cidr: of_form(path, cidr, _cidr_problems)),
+        Field("spec.podCIDRs", form=_cidr_problems),
         Field("spec.taints", whole=_taints),
     ),
     change_rules=_kept,

@@ -16,8 +16,7 @@ from sliceplane.kit.names import check_qualified_name
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, mapping
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.pods import pod_quota
-from sliceplane.server.registry.metadata import IMMUTABLE
-from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, Rules, of_form
+from sliceplane.server.registry.validation.rules import IMMUTABLE, NOT_NEGATIVE, Rules, of_form
 
 COUNT_PREFIX: Final = "count/"
 _CONFLICTING: Final = (

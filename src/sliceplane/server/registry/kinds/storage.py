@@ -46,8 +46,9 @@ from sliceplane.server.documents.table.columns import (
 )
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.kinds.volumes import DEFAULT_CLASS_MARKS
-from sliceplane.server.registry.metadata import IMMUTABLE, check_label_selector
+from sliceplane.server.registry.metadata import check_label_selector
 from sliceplane.server.registry.validation.rules import (
+    IMMUTABLE,
     NOT_NEGATIVE,
     Defaults,
     Field,

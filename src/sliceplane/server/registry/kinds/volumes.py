@@ -40,14 +40,21 @@ from sliceplane.server.documents.table.columns import (
     texts,
 )
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.metadata import IMMUTABLE
 from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.claims import (
     ACCESS_MODES,
     check_claim_spec,
     check_pod_mode,
 )
-from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, at, fill, no_way_up
+from sliceplane.server.registry.validation.rules import (
+    IMMUTABLE,
+    Defaults,
+    Field,
+    Rules,
+    at,
+    fill,
+    no_way_up,
+)
 from sliceplane.server.registry.validation.scheduling import check_node_selector
 
 if TYPE_CHECKING:

@@ -69,6 +69,12 @@ def ip_problem(text: str, *, canonical: bool = False) -> str:
     return ""
 
 
+def ip_problems(text: str) -> tuple[str, ...]:
+    """The same as a form."""
+    problem = ip_problem(text)
+    return (problem,) if problem else ()
+
+
 def special_problem(text: str) -> str:
     """Returns why no endpoint may have this (well-formed) address; "" if one may."""
     address = parse_lenient(text)

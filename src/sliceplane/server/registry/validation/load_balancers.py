@@ -10,7 +10,7 @@ from typing import Final
 from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, required
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_dns_subdomain, check_qualified_name
-from sliceplane.server.registry.validation.addresses import ip_problem, version_of
+from sliceplane.server.registry.validation.addresses import ip_problem, ip_problems, version_of
 from sliceplane.server.registry.validation.rules import among, each, of_form
 
 IP_MODES: Final = ("Proxy", "VIP")
@@ -19,6 +19,7 @@ _KUBELET_PORT: Final = 10250
 #: Python reads no number of more than some thousand
 _PREFIX_DIGITS_MAX: Final = 100
 _ONLY_LOAD_BALANCER: Final = "may only be used when `type` is 'LoadBalancer'"
+NOT_A_NAME: Final = "must be a DNS name, not an IP address"
 NOT_A_CIDR: Final = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 _NOT_A_LIST: Final = "must be a list of IP ranges. For example, 10.240.0.0/24,10.250.0.0/24"
 
@@ -108,8 +109,7 @@ def _ingress(path: str, ingress: Document) -> FieldErrors:
     mode = ingress.get("ipMode")
     host = ingress.get("hostname", "")
     errors: FieldErrors = []
-    if address and (problem := ip_problem(address)):
-        errors.append(invalid_value(f"{path}.ip", address, problem))
+    errors += of_form(f"{path}.ip", address, ip_problems) if address else []
     if address and mode is None:
         errors.append(required(f"{path}.ipMode", "must be specified when `ip` is set"))
     elif not address and mode is not None:
@@ -118,10 +118,10 @@ def _ingress(path: str, ingress: Document) -> FieldErrors:
         )
     elif mode is not None:
         errors += among(f"{path}.ipMode", mode, IP_MODES)
-    if host:
-        errors += of_form(f"{path}.hostname", host, check_dns_subdomain)
-        if version_of(host):
-            errors.append(
-                invalid_value(f"{path}.hostname", host, "must be a DNS name, not an IP address")
-            )
-    return errors
+    return errors + check_host_name(f"{path}.hostname", host)
+
+
+def check_host_name(path: str, host: str) -> FieldErrors:
+    """Checks the name of a load balancer, if it has one."""
+    errors = of_form(path, host, check_dns_subdomain) if host else []
+    return [*errors, invalid_value(path, host, NOT_A_NAME)] if version_of(host) else errors

@@ -31,7 +31,6 @@ from sliceplane.api.errors import (
     while_few,
 )
 from sliceplane.api.meta import Document
-from sliceplane.server.registry.metadata import IMMUTABLE
 
 T = TypeVar("T")
 Rule = Callable[[str, Document], FieldErrors]
@@ -39,6 +38,7 @@ Rule = Callable[[str, Document], FieldErrors]
 Check = Callable[[str, Any], FieldErrors]
 #: the problems of a text
 Form = Callable[[str], Iterable[str]]
+IMMUTABLE: Final = "field is immutable"
 NOT_NEGATIVE: Final = "must be greater than or equal to 0"
 POSITIVE: Final = "must be greater than 0"
 _MODE_MAX: Final = 0o777
@@ -64,6 +64,7 @@ class Field(msgspec.Struct, frozen=True):
     bytes_max: int | None = None
     #: elements of the list
     most: int | None = None
+    #: of a text, or of each text of a list
     form: Form | None = None
     #: the form of an empty text is checked, too
     empty: bool = False
@@ -148,8 +149,10 @@ class Field(msgspec.Struct, frozen=True):
         assert self.bytes_max is not None
         return [too_long(path, self.bytes_max)] if len(value.encode()) > self.bytes_max else []
 
-    def _form(self, path: str, value: str) -> FieldErrors:
+    def _form(self, path: str, value: Any) -> FieldErrors:
         assert self.form is not None
+        if isinstance(value, list):
+            return each_of_form(path, value, self.form)
         return of_form(path, value, self.form) if value or self.empty or self.always else []
 
     def _rows(self, path: str, value: Any) -> FieldErrors:
@@ -220,6 +223,10 @@ def each(path: str, items: Iterable[T], test: Callable[[str, T], FieldErrors]) -
 def of_form(path: str, text: str, *forms: Form) -> FieldErrors:
     """The problems of *text*, form by form."""
     return [invalid_value(path, text, problem) for form in forms for problem in form(text)]
+
+
+def each_of_form(path: str, texts: Iterable[str], form: Form) -> FieldErrors:
+    return each(path, texts, lambda where, text: of_form(where, text, form))
 
 
 def among(path: str, value: Any, choices: tuple[str, ...]) -> FieldErrors:

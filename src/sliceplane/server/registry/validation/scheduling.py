@@ -27,12 +27,18 @@ from sliceplane.kit.names import (
     check_label_value,
     check_qualified_name,
 )
-from sliceplane.server.registry.metadata import check_label_selector, check_requirement, in_go
+from sliceplane.server.registry.metadata import (
+    check_label_selector,
+    check_requirement,
+    check_requirement_and_values,
+    in_go,
+)
 from sliceplane.server.registry.validation.rules import (
     Field,
     Rules,
     among,
     each,
+    each_of_form,
     of_form,
     only_once,
 )
@@ -99,11 +105,7 @@ def _node_requirement(path: str, requirement: Document) -> FieldErrors:
 
 
 def _values_too(path: str, requirement: Document) -> FieldErrors:
-    values: list[str] = requirement.get("values", [])
-    errors = _node_requirement(path, requirement)
-    return errors + each(
-        f"{path}.values", values, lambda where, value: of_form(where, value, check_label_value)
-    )
+    return check_requirement_and_values(path, requirement, of_node=True)
 
 
 def _node_field(path: str, requirement: Document) -> FieldErrors:
@@ -118,9 +120,7 @@ def _node_field(path: str, requirement: Document) -> FieldErrors:
         errors.append(required(f"{path}.values", detail))
     if key != "metadata.name":
         return [*errors, invalid_value(f"{path}.key", key, "not a valid field selector key")]
-    return errors + each(
-        f"{path}.values", given, lambda where, value: of_form(where, value, check_dns_subdomain)
-    )
+    return errors + each_of_form(f"{path}.values", given, check_dns_subdomain)
 
 
 def _namespaces(path: str, term: Document) -> FieldErrors:
@@ -146,7 +146,7 @@ def _label_keys(path: str, term: Document) -> FieldErrors:
                 )
             )
             continue
-        errors += each(f"{path}.{member}", keys, _label_name)
+        errors += each_of_form(f"{path}.{member}", keys, check_qualified_name)
     positions = {key: index for index, key in enumerate(term.get("matchLabelKeys", ()))}
     seen = set((selector or {}).get("matchLabels", ()))
     for expression in while_few(errors, (selector or {}).get("matchExpressions", ())):
@@ -261,15 +261,10 @@ def check_gates(path: str, gates: list[Document]) -> FieldErrors:
     seen: set[str] = set()
 
     def gate_errors(where: str, gate: Document) -> FieldErrors:
-        return _label_name(where, gate.get("name", "")) + only_once(
-            where, gate.get("name", ""), seen
-        )
+        name = gate.get("name", "")
+        return of_form(where, name, check_qualified_name) + only_once(where, name, seen)
 
     return each(path, gates, gate_errors)
-
-
-def _label_name(path: str, name: str) -> FieldErrors:
-    return of_form(path, name, check_qualified_name)
 
 
 def check_narrowed(path: str, new: Document, old: Document) -> FieldErrors:

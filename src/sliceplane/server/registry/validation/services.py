@@ -39,7 +39,7 @@ from sliceplane.server.registry.validation.addresses import (
     check_endpoint_ip,
     check_number,
     check_port,
-    ip_problem,
+    ip_problems,
     version_of,
 )
 from sliceplane.server.registry.validation.load_balancers import check_balancer, check_ports
@@ -69,7 +69,7 @@ def validate_service(document: Document) -> FieldErrors:
     errors = _for_type(spec)
     errors += check_ports(spec)
     errors += _each_port(spec)
-    errors += validate_labels(spec.get("selector", {}), "spec.selector")
+    errors += validate_labels("spec.selector", spec.get("selector", {}))
     errors += _affinity(spec)
     errors += cluster_ips(spec)
     errors += each("spec.externalIPs", spec.get("externalIPs", ()), check_endpoint_ip)
@@ -202,9 +202,7 @@ def _bad_addresses(path: str, addresses: list[str]) -> FieldErrors:
                     invalid_value(path, addresses, "'None' must be the first and only value")
                 )
             continue
-        problem = ip_problem(address)
-        if problem:
-            errors.append(invalid_value(f"{path}[{index}]", address, problem))
+        errors += of_form(f"{path}[{index}]", address, ip_problems)
     return errors
 
 

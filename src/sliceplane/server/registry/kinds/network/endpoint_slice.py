@@ -318,7 +318,7 @@ def _topology(path: str, topology: dict[str, str]) -> FieldErrors:
     errors: FieldErrors = []
     if len(topology) > TOPOLOGY_KEYS_MAX:
         errors.append(too_many(path, len(topology), TOPOLOGY_KEYS_MAX))
-    errors += validate_labels(topology, path)
+    errors += validate_labels(path, topology)
     if _ZONE_KEY in topology:
         message = "Internal error: reserved key was not removed in conversion"
         errors.append(FieldError("InternalError", f"{path}[{_ZONE_KEY}]", message))

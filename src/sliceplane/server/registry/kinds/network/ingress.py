@@ -38,9 +38,10 @@ from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.addresses import (
     check_number,
     iana_name_problems,
-    ip_problem,
+    ip_problems,
     version_of,
 )
+from sliceplane.server.registry.validation.load_balancers import NOT_A_NAME, check_host_name
 from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, among, each, of_form
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 #: an IngressClass with this is that of Ingresses which name none
 DEFAULT_CLASS_MARK: Final = "ingressclass.kubernetes.io/is-default-class"
-NOT_A_NAME: Final = "must be a DNS name, not an IP address"
 _PATH_TYPES: Final = ("Exact", "ImplementationSpecific", "Prefix")
 _BAD_PARTS: Final = ("//", "/./", "/../", "%2f", "%2F")
 _BAD_ENDS: Final = ("/..", "/.")
@@ -105,9 +105,7 @@ def _host_problems(host: str) -> Iterable[str]:
 
 _CLASS_NAME: Final = Rules(Field("ingressClassName", form=check_dns_subdomain, empty=True))
 _SERVICE_NAME: Final = Rules(Field("name", required=True, form=check_dns_label))
-_TLS_HOSTS: Final = Rules(
-    Field("hosts", rows=lambda path, host: of_form(path, host, _host_problems))
-)
+_TLS_HOSTS: Final = Rules(Field("hosts", form=_host_problems))
 _TLS: Final = Rules(_TLS_HOSTS, Field("secretName", form=check_dns_subdomain))
 
 
@@ -200,17 +198,14 @@ def _warnings(new: Document, old: Document | None) -> tuple[str, ...]:
 def _validate_status(new: Document, old: Document) -> FieldErrors:
     ingress, before = (_addresses(document) for document in (new, old))
     known = {entry.get("ip") for entry in before}
-    errors: FieldErrors = []
-    for index, entry in while_few(errors, enumerate(ingress)):
-        path = f"status.loadBalancer.ingress[{index}]"
+
+    def entry_errors(path: str, entry: Document) -> FieldErrors:
         address = entry.get("ip", "")
-        host = entry.get("hostname", "")
-        if address and address not in known and (problem := ip_problem(address)):
-            errors.append(invalid_value(f"{path}.ip", address, problem))
-        errors += of_form(f"{path}.hostname", host, check_dns_subdomain) if host else []
-        if version_of(host):
-            errors.append(invalid_value(f"{path}.hostname", host, NOT_A_NAME))
-    return errors
+        is_checked = address and address not in known
+        errors = of_form(f"{path}.ip", address, ip_problems) if is_checked else []
+        return errors + check_host_name(f"{path}.hostname", entry.get("hostname", ""))
+
+    return each("status.loadBalancer.ingress", ingress, entry_errors)
 
 
 def _addresses(document: Document) -> list[Document]:

@@ -21,9 +21,15 @@ from sliceplane.server.documents.table.columns import (
     texts,
 )
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.metadata import IMMUTABLE
 from sliceplane.server.registry.validation.load_balancers import NOT_A_CIDR
-from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, needs, unchanged
+from sliceplane.server.registry.validation.rules import (
+    IMMUTABLE,
+    Defaults,
+    Field,
+    Rules,
+    needs,
+    unchanged,
+)
 
 CIDRS_MAX: Final = 2
 _ONE_OF_EACH: Final = (

@@ -15,7 +15,7 @@ import msgspec
 
 from sliceplane.api import codec
 from sliceplane.api.core import Node, PodSpec
-from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, while_few
+from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Nodes, Pods, PriorityClasses
 from sliceplane.server.documents import fields
@@ -30,13 +30,13 @@ from sliceplane.server.registry.kinds.pods.pod_spec import (
 )
 from sliceplane.server.registry.kinds.pods.priority_class import PRIORITY_CLASSES, default_class
 from sliceplane.server.registry.types import Target
-from sliceplane.server.registry.validation.addresses import ip_problem
+from sliceplane.server.registry.validation.addresses import ip_problems
 from sliceplane.server.registry.validation.annotations import (
     check_annotation_update,
     check_pod_annotations,
 )
 from sliceplane.server.registry.validation.containers import check_image
-from sliceplane.server.registry.validation.rules import Rules, needs
+from sliceplane.server.registry.validation.rules import Field, Rules, each, each_of_form
 from sliceplane.server.registry.validation.scheduling import check_narrowed, check_tolerations
 from sliceplane.server.registry.validation.security import id_field
 from sliceplane.server.store.mvcc import Store
@@ -181,6 +181,7 @@ _MAY_CHANGE = (
     "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 )
 POD_GRACE_DEFAULT_S = 30
+_IMAGE: Final = Rules(Field("image", required=True), check_image)
 
 
 def _default(document: Document) -> None:
@@ -210,12 +211,8 @@ def _first_status(pod: Document) -> Document:
 
 def _validate_status(new: Document, _old: Document) -> FieldErrors:
     status: Document = new.get("status", {})
-    errors: FieldErrors = []
-    for index, entry in while_few(errors, enumerate(status.get("podIPs", ()))):
-        problem = ip_problem(entry.get("ip", ""))
-        if problem:
-            errors.append(invalid_value(f"status.podIPs[{index}]", entry.get("ip", ""), problem))
-    return errors
+    addresses = [entry.get("ip", "") for entry in status.get("podIPs", ())]
+    return each_of_form("status.podIPs", addresses, ip_problems)
 
 
 def _validate_update(new: Document, old: Document) -> FieldErrors:
@@ -240,9 +237,7 @@ def _validate_update(new: Document, old: Document) -> FieldErrors:
                 *errors,
                 forbidden_field(f"spec.{member}", "pod updates may not add or remove containers"),
             ]
-        for index, container in while_few(errors, enumerate(spec.get(member, ()))):
-            errors += needs("image")(f"spec.{member}[{index}]", container)
-            errors += check_image(f"spec.{member}[{index}]", container)
+        errors += each(f"spec.{member}", spec.get(member, ()), _IMAGE)
     deadline = _deadline(spec, before)
     if deadline and "activeDeadlineSeconds" in spec:
         return errors + deadline

@@ -23,7 +23,7 @@ from sliceplane.kit.names import (
     check_qualified_name,
 )
 from sliceplane.server.registry.metadata import validate_labels, validate_maps
-from sliceplane.server.registry.validation.addresses import ip_problem
+from sliceplane.server.registry.validation.addresses import ip_problems
 from sliceplane.server.registry.validation.annotations import (
     MIRROR,
     check_agreement,
@@ -48,7 +48,15 @@ from sliceplane.server.registry.validation.resources import (
     is_of_pods,
     sum_of_containers,
 )
-from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, each, fill, of_form
+from sliceplane.server.registry.validation.rules import (
+    Defaults,
+    Field,
+    Rules,
+    each,
+    each_of_form,
+    fill,
+    of_form,
+)
 from sliceplane.server.registry.validation.scheduling import (
     check_affinity,
     check_gates,
@@ -275,8 +283,7 @@ def _of_pods(path: str, spec: Document) -> FieldErrors:
                     detail = "must not be specified when serviceAccountName is not set"
                     errors.append(forbidden_field(where, detail))
     for member in ("containers", "initContainers"):
-        for index, container in while_few(errors, enumerate(spec.get(member, ()))):
-            errors += check_image(f"{path}.{member}[{index}]", container)
+        errors += each(f"{path}.{member}", spec.get(member, ()), check_image)
     return errors
 
 
@@ -300,7 +307,7 @@ def _nameservers(path: str, servers: list[str]) -> FieldErrors:
         errors.append(
             invalid_value(path, servers, f"must not have more than {_NAMESERVERS_MAX} nameservers")
         )
-    return errors + each(path, servers, _ip)
+    return errors + each_of_form(path, servers, ip_problems)
 
 
 def _searches(path: str, searches: list[str]) -> FieldErrors:
@@ -331,15 +338,6 @@ _DNS_CONFIG: Final = Rules(
     Field("searches", whole=_searches),
     Field("options", rows=_option),
 )
-
-
-def _ip_of(path: str, alias: Document) -> FieldErrors:
-    return _ip(f"{path}.ip", alias.get("ip", ""))
-
-
-def _ip(path: str, address: str) -> FieldErrors:
-    problem = ip_problem(address)
-    return [invalid_value(path, address, problem)] if problem else []
 
 
 def _host_name(path: str, spec: Document) -> FieldErrors:
@@ -383,7 +381,7 @@ def _files_of_variables(path: str, spec: Document) -> FieldErrors:
 _ROWS: Final = Rules(
     Field("restartPolicy", choices=RESTART_POLICIES),
     Field("dnsPolicy", choices=("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")),
-    Field("nodeSelector", rows=lambda path, labels: validate_labels(labels, path)),
+    Field("nodeSelector", rows=validate_labels),
     check_pod_security,
     Field("affinity", rows=check_affinity),
     _dns,
@@ -404,8 +402,8 @@ _ROWS: Final = Rules(
     Field(
         "hostAliases",
         rows=Rules(
-            _ip_of,
-            Field("hostnames", rows=lambda path, name: of_form(path, name, check_dns_subdomain)),
+            Field("ip", form=ip_problems, always=True),
+            Field("hostnames", form=check_dns_subdomain),
         ),
     ),
     Field("priorityClassName", form=check_dns_subdomain),

@@ -145,7 +145,7 @@ RUNTIME_CLASS: Final = kind.Kind(
     resource=RuntimeClasses,
     rules=Rules(
         Field("handler", required=True, form=check_dns_label, immutable=True),
-        Field("scheduling?.nodeSelector", rows=lambda path, labels: validate_labels(labels, path)),
+        Field("scheduling?.nodeSelector", rows=validate_labels),
         Field("scheduling?.tolerations", whole=_tolerations),
     ),
     columns=Printer(

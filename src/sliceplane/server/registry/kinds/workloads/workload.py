@@ -26,8 +26,8 @@ from sliceplane.server.documents.table.columns import (
 )
 from sliceplane.server.registry.kinds.kind import Granted
 from sliceplane.server.registry.kinds.pods.pod_spec import default_pod_spec, validate_template
-from sliceplane.server.registry.metadata import IMMUTABLE, check_label_selector, in_go
-from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, among, not_negative
+from sliceplane.server.registry.metadata import check_label_selector, in_go
+from sliceplane.server.registry.validation.rules import IMMUTABLE, NOT_NEGATIVE, among, not_negative
 
 _PERCENT = re.compile("[0-9]+%")
 _PERCENT_SHAPE = (

@@ -126,7 +126,7 @@ class SliceEngine:
         """
         if pod.spec.host_network or PodFacts(pod).excluded:
             return ()
-        addresses = [entry.ip for entry in pod.status.pod_ips or ()]
+        addresses = pod.status.ips
         keys: list[str] = []
         for key, service in self._holding.items():
             members = _members(service)

@@ -345,7 +345,7 @@ class SliceMembers:
         for name, facts in (*self.doubted.items(), *self.missed.items()):
             if name not in self._held:
                 self._held.add(name)
-                self._held_at.update((entry.ip, name) for entry in facts.pod.status.pod_ips or ())
+                self._held_at.update(dict.fromkeys(facts.pod.status.ips, name))
                 self._place(facts)
 
     @property
@@ -401,9 +401,9 @@ class SliceMembers:
         self._by_event.discard(pod)
         if facts is not None and pod in self._held:
             self._held.discard(pod)
-            for entry in facts.pod.status.pod_ips or ():
-                if self._held_at.get(entry.ip) == pod:
-                    del self._held_at[entry.ip]
+            for ip in facts.pod.status.ips:
+                if self._held_at.get(ip) == pod:
+                    del self._held_at[ip]
 
     def _is_back(self, pod: str) -> bool:
         facts = self._pods.get(pod)

@@ -417,28 +417,22 @@ def _addresses(world: World) -> None:
     owners: dict[str, str] = {}
     for pods in world.view.pods.values():
         for pod in pods:
-            if pod.status.phase in ("Succeeded", "Failed") or pod.spec.node_name.startswith(
-                "bare-"
-            ):
+            if pod.has_ended or pod.spec.node_name.startswith("bare-"):
                 continue
-            for pod_ip in pod.status.pod_ips or ():
-                holder = owners.setdefault(pod_ip.ip, pod.metadata.key)
+            for ip in pod.status.ips:
+                holder = owners.setdefault(ip, pod.metadata.key)
                 if holder != pod.metadata.key:
                     raise Broken(
                         "one-address-one-pod",
                         pod.metadata.name,
-                        f"{holder} and {pod.metadata.key}: {pod_ip.ip}",
+                        f"{holder} and {pod.metadata.key}: {ip}",
                     )
 
 
 def _runs_for(pod: Pod, owner: Object) -> bool:
-    return (
-        pod.metadata.deletion_timestamp is None
-        and pod.status.phase not in ("Succeeded", "Failed")
-        and any(
-            owner_reference.uid == owner.metadata.uid and owner_reference.controller
-            for owner_reference in pod.metadata.owner_references or ()
-        )
+    return pod.is_active and any(
+        owner_reference.uid == owner.metadata.uid and owner_reference.controller
+        for owner_reference in pod.metadata.owner_references or ()
     )
 
 

@@ -219,11 +219,11 @@ def original_destination(sock: socket.socket) -> str:
 
 def _addresses(pod: Pod | None) -> tuple[str, ...]:
     """Those by which a hook may mean it.  An address of the host is that of others, too."""
-    if pod is None or pod.spec.host_network or pod.status.phase in ("Succeeded", "Failed"):
+    if pod is None or pod.spec.host_network or pod.has_ended:
         return ()
     if ANNOTATION_DRAIN_BARRIER not in (pod.metadata.annotations or {}):
         return ()
-    parsed = (parse_strict(entry.ip) for entry in pod.status.pod_ips or ())
+    parsed = map(parse_strict, pod.status.ips)
     return tuple(str(address) for address in parsed if address is not None)
 
 

@@ -151,10 +151,6 @@ class FullPod(Pod, frozen=True, kw_only=True):
         return self.metadata.labels or {}
 
     @property
-    def is_going(self) -> bool:
-        return self.metadata.deletion_timestamp is not None
-
-    @property
     def is_drained(self) -> bool:
         """``sliceplane drain`` marked it: its endpoints are on purpose neither ready nor
         serving.

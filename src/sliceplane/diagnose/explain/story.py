@@ -25,10 +25,9 @@ def story(case: Case) -> str:
 
 
 def _of_service(case: ServiceCase) -> str:
-    service = case.service
-    if service is None:
+    if not case.exists:
         return ""
-    spec = service.spec
+    spec = case.service.spec
     if spec.type == "ExternalName":
         return (
             f"{case.name} is a name for {spec.external_name}: DNS answers with it, no proxy and "
@@ -41,7 +40,9 @@ def _of_service(case: ServiceCase) -> str:
     )
     if case.selector:
         pods = _of(
-            sum(pod.is_ready and not pod.is_going for pod in case.live), len(case.live), "Pod"
+            sum(pod.is_ready and not pod.metadata.is_deleting for pod in case.live),
+            len(case.live),
+            "Pod",
         )
     else:
         managers = Counter(
@@ -82,9 +83,9 @@ def _of_node(case: NodeCase) -> str:
 
 
 def _of_pod(case: PodCase) -> str:
-    pod = case.pod
-    if pod is None:
+    if not case.exists:
         return ""
+    pod = case.pod
     where = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
     ready = pod.condition("Ready")
     age = (
@@ -97,7 +98,7 @@ def _of_pod(case: PodCase) -> str:
     )
     if pod.has_ended:
         state = pod.status.phase
-    elif pod.is_going:
+    elif pod.metadata.is_deleting:
         state = f"terminating, {state}"
     told = [
         f"{service.metadata.name} ({_as_endpoint(case, service.metadata.name)})"

@@ -21,11 +21,11 @@ from sliceplane.api.discovery import (
     EndpointSlice,
     SliceEndpoint,
 )
-from sliceplane.api.findings.finding import Evidence, Finding
+from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.wording import count, lasting, pairs_text, part, since, some, verb
 from sliceplane.api.requests import Selection
 from sliceplane.consume.agents.registration import MANAGED_BY as AGENTS
-from sliceplane.diagnose.explain.case import ServiceCase, name_of, seen
+from sliceplane.diagnose.explain.case import ServiceCase, seen
 from sliceplane.diagnose.explain.objects import ENDPOINTS, PODS, SERVICES, SLICES, FullPod
 
 #: addresses of which it is looked up whose they are
@@ -36,8 +36,6 @@ ENDPOINTS_MAX: Final = 1000
 
 
 def wants(case: ServiceCase) -> Iterator[Selection]:
-    if case.service is None:
-        return
     if not case.selector or len(case.endpoints) > ENDPOINTS_MAX:
         yield ENDPOINTS.named(case.namespace, case.name)
     if not case.slices:
@@ -68,13 +66,11 @@ def foreign_addresses(case: ServiceCase) -> Iterable[Finding]:
         told = f"managed by {manager or 'no manager'}" + (
             f", {lasting(age)} old" if age is not None else ""
         )
-        yield Finding(
-            code="E3",
-            subject=case.subject,
-            # An address outside of the cluster is no Pod's either.
+        yield case.finding(
+            "E3",
+            f"slice {name} ({told}) lists {some(addresses)}, which no Pod has",
+            seen(SLICES, endpoint_slice, "endpoints", some(addresses)),
             certainty="likely",
-            sentence=f"slice {name} ({told}) lists {some(addresses)}, which no Pod has",
-            evidence=(seen(SLICES, endpoint_slice, "endpoints", some(addresses)),),
             effect=f"{part(len(addresses), len(case.ready), 'ready endpoint', 'leads')} nowhere, "
             "unless something "
             "outside of the cluster answers there",
@@ -115,14 +111,10 @@ def _pods_at(address: str) -> Selection:
 def _of_another_namespace(
     case: ServiceCase, endpoint_slice: EndpointSlice, address: str, pod: FullPod
 ) -> Finding:
-    return Finding(
-        code="E13",
-        subject=case.subject,
-        sentence=(
-            f"slice {endpoint_slice.metadata.name} lists {address}, which is Pod "
-            f"{pod.metadata.key}'s"
-        ),
-        evidence=(seen(SLICES, endpoint_slice, "endpoints", address),),
+    return case.finding(
+        "E13",
+        f"slice {endpoint_slice.metadata.name} lists {address}, which is Pod {pod.metadata.key}'s",
+        seen(SLICES, endpoint_slice, "endpoints", address),
         effect=f"clients of {case.name} reach a Pod of namespace {pod.metadata.namespace}",
         remedy=_delete(case, endpoint_slice),
     )
@@ -138,21 +130,16 @@ def mirror_beside_selector(case: ServiceCase) -> Iterable[Finding]:
                 for endpoint in endpoint_slice.endpoints or ()
                 for address in endpoint.addresses[:1]
             ]
-            yield Finding(
-                code="E4",
-                subject=case.subject,
-                sentence=f"slice {endpoint_slice.metadata.name} mirrors Endpoints {case.name}, "
+            yield case.finding(
+                "E4",
+                f"slice {endpoint_slice.metadata.name} mirrors Endpoints {case.name}, "
                 "which no writer keeps "
                 f"since {case.name} has a selector",
-                evidence=(
-                    seen(SLICES, endpoint_slice, "endpoints", some(addresses) or "(none)"),
-                    case.field("spec.selector", pairs_text(case.selector)),
-                ),
+                seen(SLICES, endpoint_slice, "endpoints", some(addresses) or "(none)"),
+                case.field("spec.selector", pairs_text(case.selector)),
                 effect=f"{count(len(addresses), 'address', 'stays')} whatever becomes of the Pods",
-                remedy=(
-                    f"kubectl -n {case.namespace} delete endpointslice "
-                    f"{endpoint_slice.metadata.name}"
-                ),
+                remedy=f"kubectl -n {case.namespace} delete endpointslice "
+                f"{endpoint_slice.metadata.name}",
             )
 
 
@@ -168,13 +155,12 @@ def mirror_without_endpoints(case: ServiceCase) -> Iterable[Finding]:
     if mirrored and not case.selector and lost:
         names = [endpoint_slice.metadata.name for endpoint_slice in mirrored]
         addresses = sum(len(endpoint_slice.endpoints or ()) for endpoint_slice in mirrored)
-        yield Finding(
-            code="E15",
-            subject=case.subject,
-            sentence=f"{count(len(names), 'slice')} ({some(names)}) {verb(len(names), 'mirrors')} "
+        yield case.finding(
+            "E15",
+            f"{count(len(names), 'slice')} ({some(names)}) {verb(len(names), 'mirrors')} "
             "Endpoints "
             f"{case.name}, which are gone",
-            evidence=(seen(SLICES, mirrored[0], "endpoints", count(addresses, "address")),),
+            seen(SLICES, mirrored[0], "endpoints", count(addresses, "address")),
             effect=f"{count(addresses, 'address', 'stays')} that no writer keeps",
             remedy=f"kubectl -n {case.namespace} delete endpointslice {' '.join(names)}",
         )
@@ -183,8 +169,6 @@ def mirror_without_endpoints(case: ServiceCase) -> Iterable[Finding]:
 def owner_of_before(case: ServiceCase) -> Iterable[Finding]:
     """E9"""
     service = case.service
-    if service is None:
-        return
     old = [
         endpoint_slice
         for endpoint_slice in case.slices
@@ -195,16 +179,13 @@ def owner_of_before(case: ServiceCase) -> Iterable[Finding]:
     ]
     if old:
         names = [endpoint_slice.metadata.name for endpoint_slice in old]
-        yield Finding(
-            code="E9",
-            subject=case.subject,
-            sentence=f"{count(len(old), 'slice')} ({some(names)}) {verb(len(old), 'belongs')} to "
+        yield case.finding(
+            "E9",
+            f"{count(len(old), 'slice')} ({some(names)}) {verb(len(old), 'belongs')} to "
             "a Service "
             f"{case.name} that was deleted",
-            evidence=(
-                seen(SLICES, old[0], "metadata.ownerReferences", f"uid {_owner_uid(old[0])}"),
-                case.field("metadata.uid", service.metadata.uid),
-            ),
+            seen(SLICES, old[0], "metadata.ownerReferences", f"uid {_owner_uid(old[0])}"),
+            case.field("metadata.uid", service.metadata.uid),
             effect="their endpoints are of the Service of before, until they are collected as garbage",
             remedy=f"kubectl -n {case.namespace} delete endpointslice {' '.join(names)}",
         )
@@ -241,14 +222,11 @@ def one_pod_twice(case: ServiceCase) -> Iterable[Finding]:
                 if (item.metadata.labels or {}).get(LABEL_MANAGED_BY, "") != MANAGED_BY_CONTROLLER
             ]
             later = max(others, key=lambda item: item.metadata.creation_timestamp or "")
-            yield Finding(
-                code="E12",
-                subject=case.subject,
-                sentence=(
-                    f"{who} is in {len(slices)} slices: "
-                    f"{some([item.metadata.name for item in slices])}"
-                ),
-                evidence=tuple(
+            yield case.finding(
+                "E12",
+                f"{who} is in {len(slices)} slices: "
+                f"{some([item.metadata.name for item in slices])}",
+                *tuple(
                     seen(
                         SLICES,
                         item,
@@ -271,13 +249,7 @@ def _who(endpoint: SliceEndpoint) -> str:
 def unmirrored(case: ServiceCase) -> Iterable[Finding]:
     """E5"""
     endpoints = case.facts.get(ENDPOINTS, case.namespace, case.name)
-    if (
-        case.service is None
-        or case.selector
-        or endpoints is None
-        or case.slices
-        or not endpoints.subsets
-    ):
+    if case.selector or endpoints is None or case.slices or not endpoints.subsets:
         return
     labels, annotations = endpoints.metadata.labels or {}, endpoints.metadata.annotations or {}
     if labels.get(LABEL_SKIP_MIRROR) == "true":
@@ -290,11 +262,10 @@ def unmirrored(case: ServiceCase) -> Iterable[Finding]:
         remedy = f"annotate endpoints {case.name} {ANNOTATION_LEADER}-"
     else:
         return
-    yield Finding(
-        code="E5",
-        subject=case.subject,
-        sentence=f"Endpoints {case.name} is not mirrored to slices: {why}",
-        evidence=(Evidence(subject=name_of(ENDPOINTS, endpoints), field=field, value="true"),),
+    yield case.finding(
+        "E5",
+        f"Endpoints {case.name} is not mirrored to slices: {why}",
+        seen(ENDPOINTS, endpoints, field, "true"),
         effect="no slice has its addresses, and nodes read slices",
         remedy=f"kubectl -n {case.namespace} {remedy}",
     )
@@ -302,11 +273,7 @@ def unmirrored(case: ServiceCase) -> Iterable[Finding]:
 
 def unlabelled(case: ServiceCase) -> Iterable[Finding]:
     """E6"""
-    if (
-        case.service is None
-        or case.slices
-        or not case.was_read(SLICES.in_namespace(case.namespace))
-    ):
+    if case.slices or not case.was_read(SLICES.in_namespace(case.namespace)):
         return
     services = {service.metadata.name for service in case.facts.of(SERVICES, case.namespace)}
     for endpoint_slice in case.facts.of(SLICES, case.namespace):
@@ -322,23 +289,18 @@ def unlabelled(case: ServiceCase) -> Iterable[Finding]:
                 if label
                 else f"has no label {LABEL_SERVICE_NAME}"
             )
-            yield Finding(
-                code="E6",
-                subject=case.subject,
+            yield case.finding(
+                "E6",
+                f"slice {name} {said}; {case.name} has no slice",
+                seen(
+                    SLICES,
+                    endpoint_slice,
+                    f"metadata.labels[{LABEL_SERVICE_NAME}]",
+                    label or "(none)",
+                ),
                 certainty="certain" if owned else "likely",
-                sentence=f"slice {name} {said}; {case.name} has no slice",
-                evidence=(
-                    seen(
-                        SLICES,
-                        endpoint_slice,
-                        f"metadata.labels[{LABEL_SERVICE_NAME}]",
-                        label or "(none)",
-                    ),
-                ),
-                effect=(
-                    f"no node takes its {count(len(endpoint_slice.endpoints or ()), 'endpoint')} "
-                    f"for {case.name}"
-                ),
+                effect=f"no node takes its {count(len(endpoint_slice.endpoints or ()), 'endpoint')} "
+                f"for {case.name}",
                 remedy=f"kubectl -n {case.namespace} label --overwrite endpointslice {name} "
                 f"{LABEL_SERVICE_NAME}={case.name}",
             )
@@ -356,16 +318,11 @@ def truncated(case: ServiceCase) -> Iterable[Finding]:
             len(subset.addresses or ()) + len(subset.not_ready_addresses or ())
             for subset in endpoints.subsets or ()
         )
-        yield Finding(
-            code="E8",
-            subject=case.subject,
+        yield case.finding(
+            "E8",
+            f"Endpoints {case.name} holds {held:,} of {len(case.endpoints):,} addresses",
+            seen(ENDPOINTS, endpoints, f"metadata.annotations[{ANNOTATION_OVER_CAPACITY}]", told),
             certainty="possible",
-            sentence=f"Endpoints {case.name} holds {held:,} of {len(case.endpoints):,} addresses",
-            evidence=(
-                seen(
-                    ENDPOINTS, endpoints, f"metadata.annotations[{ANNOTATION_OVER_CAPACITY}]", told
-                ),
-            ),
             effect="programs that still read Endpoints never use the rest",
             remedy="sliceplane endpoints audit",
         )
@@ -375,14 +332,11 @@ def fqdn(case: ServiceCase) -> Iterable[Finding]:
     """E10"""
     names = [item for item in case.slices if item.address_type == "FQDN" and item.endpoints]
     if names:
-        yield Finding(
-            code="E10",
-            subject=case.subject,
-            sentence=(
-                f"slice {names[0].metadata.name} has names for addresses (addressType FQDN): "
-                "proxies pass it over"
-            ),
-            evidence=(seen(SLICES, names[0], "addressType", "FQDN"),),
+        yield case.finding(
+            "E10",
+            f"slice {names[0].metadata.name} has names for addresses (addressType FQDN): "
+            "proxies pass it over",
+            seen(SLICES, names[0], "addressType", "FQDN"),
             effect=f"its {count(len(names[0].endpoints or ()), 'endpoint', 'gets')} no connection",
             remedy="write the addresses that the names stand for, or make the Service an ExternalName",
         )

@@ -29,8 +29,8 @@ THIS_NODE: Final = ObjectName("kernel", "Kernel", "", "of this machine")
 AnyCase = ServiceCase | PodCase | NodeCase
 
 
-def _seen(field: str, value: str) -> tuple[Evidence, ...]:
-    return (Evidence(subject=THIS_NODE, field=field, value=value),)
+def _seen(field: str, value: str) -> Evidence:
+    return Evidence(subject=THIS_NODE, field=field, value=value)
 
 
 def several_rule_sets(case: AnyCase) -> Iterable[Finding]:
@@ -39,15 +39,13 @@ def several_rule_sets(case: AnyCase) -> Iterable[Finding]:
     if len(sets) < 2:
         return
     others = [entry for entry in sets if not entry.ours] or list(sets)
-    yield Finding(
-        code="N6",
+    yield case.finding(
+        "N6",
+        f"rules for Services of {len(sets)} proxies: {some([entry.told for entry in sets])}",
+        _seen("rules", ", ".join(entry.told for entry in sets)),
         subject=THIS_NODE,
-        sentence=f"rules for Services of {len(sets)} proxies: {some([entry.told for entry in sets])}",
-        evidence=_seen("rules", ", ".join(entry.told for entry in sets)),
-        effect=(
-            "which of them a connection meets first is chance, and those that nobody keeps lead "
-            "to Pods of then"
-        ),
+        effect="which of them a connection meets first is chance, and those that nobody keeps lead "
+        "to Pods of then",
         remedy=others[0].removal,
     )
 
@@ -57,13 +55,7 @@ def rules_differ(case: ServiceCase) -> Iterable[Finding]:
     runs.
     """
     kernel, service = case.facts.kernel, case.service
-    if (
-        kernel is None
-        or kernel.rules is None
-        or service is None
-        or case.is_headless
-        or own_proxy_name(service)
-    ):
+    if kernel is None or kernel.rules is None or case.is_headless or own_proxy_name(service):
         return
     if not case.sees_slices:
         return
@@ -77,12 +69,11 @@ def rules_differ(case: ServiceCase) -> Iterable[Finding]:
         changes.append(since(service.metadata.creation_timestamp, case.now) or BEHIND_S)
         age = max(0.0, min(changes))
         more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-        yield Finding(
-            code="N5",
-            subject=case.subject,
+        yield case.finding(
+            "N5",
+            f"the kernel of this machine {found[0]}{more}",
+            _seen("rules of Services", found[0]),
             too_young=TooYoung(age, BEHIND_S) if age < BEHIND_S else None,
-            sentence=f"the kernel of this machine {found[0]}{more}",
-            evidence=_seen("rules of Services", found[0]),
             effect=f"connections to {case.name} from here fail, or reach what is no endpoint",
             remedy=WRITE_ANEW,
         )
@@ -95,12 +86,12 @@ def flows_are_full(case: AnyCase) -> Iterable[Finding]:
         return
     if kernel.flows_count >= FLOWS_FULL * kernel.flows_max:
         is_full = kernel.flows_count >= kernel.flows_max
-        yield Finding(
-            code="N8",
+        yield case.finding(
+            "N8",
+            f"{kernel.flows_count:,} of {kernel.flows_max:,} flows",
+            _seen("net.netfilter.nf_conntrack_count", str(kernel.flows_count)),
             subject=THIS_NODE,
             weight="error" if is_full else "warning",
-            sentence=f"{kernel.flows_count:,} of {kernel.flows_max:,} flows",
-            evidence=_seen("net.netfilter.nf_conntrack_count", str(kernel.flows_count)),
             effect="new connections are dropped"
             if is_full
             else "when it is full, new connections are dropped",
@@ -113,15 +104,12 @@ def flows_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
     gone = _gone(case, (case.facts.kernel.flows if case.facts.kernel else None) or (), "UDP")
     for address, number in sorted(gone.items())[:1]:
         to_others = f", {sum(gone.values()) - number:,} more to others" if len(gone) > 1 else ""
-        ip = case.service.spec.cluster_ip if case.service is not None else ""
-        yield Finding(
-            code="N9",
-            subject=case.subject,
-            sentence=(
-                f"{count(number, 'UDP flow')} of {case.name} to {address}, which is no "
-                f"endpoint{to_others}"
-            ),
-            evidence=_seen("conntrack", f"udp to {ip}, answered by {address}"),
+        ip = case.service.spec.cluster_ip
+        yield case.finding(
+            "N9",
+            f"{count(number, 'UDP flow')} of {case.name} to {address}, which is no "
+            f"endpoint{to_others}",
+            _seen("conntrack", f"udp to {ip}, answered by {address}"),
             effect="clients that keep their socket talk into the void",
             remedy=f"conntrack -D -p udp --orig-dst {ip} --reply-src {address}",
         )
@@ -132,13 +120,12 @@ def connections_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
     gone = _gone(case, (case.facts.kernel.connections if case.facts.kernel else None) or (), "TCP")
     for address, number in sorted(gone.items())[:1]:
         to_others = f", {sum(gone.values()) - number:,} more to others" if len(gone) > 1 else ""
-        yield Finding(
-            code="D7",
-            subject=case.subject,
-            sentence=f"{count(number, 'connection')} of {case.name} {verb(number, 'is')} open to "
+        yield case.finding(
+            "D7",
+            f"{count(number, 'connection')} of {case.name} {verb(number, 'is')} open to "
             f"{address}, "
             f"which is no endpoint{to_others}",
-            evidence=_seen("conntrack", f"{count(number, 'connection')}, answered by {address}"),
+            _seen("conntrack", f"{count(number, 'connection')}, answered by {address}"),
             effect="these clients stay with it until one side closes",
             remedy="let the program close its connections at SIGTERM, or give clients a longest time",
         )
@@ -147,7 +134,7 @@ def connections_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
 def ipvs_keeps(case: ServiceCase) -> Iterable[Finding]:
     """N10"""
     kernel, service = case.facts.kernel, case.service
-    if kernel is None or service is None or case.is_headless or not case.sees_slices:
+    if kernel is None or case.is_headless or not case.sees_slices:
         return
     serving = _serving(case)
     for server in kernel.ipvs:
@@ -156,14 +143,10 @@ def ipvs_keeps(case: ServiceCase) -> Iterable[Finding]:
             and not server.weight
             and server.address not in serving
         ):
-            yield Finding(
-                code="N10",
-                subject=case.subject,
-                sentence=(
-                    f"ipvs keeps {server.address} for {case.name} at weight 0, and it is no "
-                    "endpoint"
-                ),
-                evidence=_seen(
+            yield case.finding(
+                "N10",
+                f"ipvs keeps {server.address} for {case.name} at weight 0, and it is no endpoint",
+                _seen(
                     "/proc/net/ip_vs",
                     f"{server.service[0]}:{server.service[1]} -> {server.address}, 0",
                 ),
@@ -191,7 +174,7 @@ def _serving(case: ServiceCase) -> set[str]:
 def _gone(case: ServiceCase, flows: Iterable[tuple[UdpFlow, int]], protocol: str) -> dict[str, int]:
     """How many of *flows* to the Service are answered by what is no endpoint of it, by address."""
     service = case.service
-    if not flows or service is None or case.is_headless or not case.sees_slices:
+    if not flows or case.is_headless or not case.sees_slices:
         return {}
     ports = {port.port for port in service.spec.ports or () if (port.protocol or "TCP") == protocol}
     serving, gone = _serving(case), dict[str, int]()
@@ -208,15 +191,13 @@ def bridge_goes_around(case: AnyCase) -> Iterable[Finding]:
     if kernel is None or kernel.bridge_calls is not False:
         return
     for bridge, ports in kernel.bridges.items():
-        yield Finding(
-            code="N11",
+        yield case.finding(
+            "N11",
+            f"{_BRIDGE_CALLS} is off: answers between the {len(ports)} ports of bridge "
+            f"{bridge} bypass NAT",
+            _seen(_BRIDGE_CALLS, "0, or br_netfilter is not loaded"),
             subject=THIS_NODE,
             certainty="likely",
-            sentence=(
-                f"{_BRIDGE_CALLS} is off: answers between the {len(ports)} ports of bridge "
-                f"{bridge} bypass NAT"
-            ),
-            evidence=_seen(_BRIDGE_CALLS, "0, or br_netfilter is not loaded"),
             effect="a Pod does not reach a Service whose endpoint is on the same node",
             remedy=f"sysctl -w {_BRIDGE_CALLS}=1 (modprobe br_netfilter first)",
         )
@@ -231,12 +212,12 @@ def no_hairpin(case: AnyCase) -> Iterable[Finding]:
     for bridge, ports in kernel.bridges.items():
         without = [port for port in ports if not port.hairpin]
         if bridge not in kernel.promiscuous and without:
-            yield Finding(
-                code="N12",
+            yield case.finding(
+                "N12",
+                f"{some([port.name for port in without])} of bridge {bridge}: hairpin is off",
+                _seen(f"/sys/class/net/{without[0].name}/brport/hairpin_mode", "0"),
                 subject=THIS_NODE,
                 certainty="likely",
-                sentence=f"{some([port.name for port in without])} of bridge {bridge}: hairpin is off",
-                evidence=_seen(f"/sys/class/net/{without[0].name}/brport/hairpin_mode", "0"),
                 effect="a Pod that is its own Service's endpoint does not reach itself by it",
                 remedy=f"ip link set dev {without[0].name} type bridge_slave hairpin on",
             )
@@ -251,18 +232,16 @@ def checksums_of_tunnels(case: AnyCase) -> Iterable[Finding]:
     if kernel is None or not kernel.offloading or _mends_checksums(kernel.release):
         return
     name = kernel.offloading[0]
-    yield Finding(
-        code="N13",
-        subject=THIS_NODE,
-        certainty="possible",
-        sentence=f"{some(kernel.offloading, verb_of_one='offloads')} checksums, and Linux "
+    yield case.finding(
+        "N13",
+        f"{some(kernel.offloading, verb_of_one='offloads')} checksums, and Linux "
         f"{kernel.release} counts "
         "those of VXLAN packets wrongly",
-        evidence=_seen(f"ethtool -k {name}", "tx-checksum-ip-generic: on"),
-        effect=(
-            "connections from this node to cluster IPs take 1 s or 63 s where the endpoint is on "
-            "another node"
-        ),
+        _seen(f"ethtool -k {name}", "tx-checksum-ip-generic: on"),
+        subject=THIS_NODE,
+        certainty="possible",
+        effect="connections from this node to cluster IPs take 1 s or 63 s where the endpoint is on "
+        "another node",
         remedy=f"ethtool -K {name} tx-checksum-ip-generic off",
     )
 
@@ -277,11 +256,7 @@ def _mends_checksums(release: str) -> bool:
 def node_ports_here(case: ServiceCase) -> Iterable[Finding]:
     """N14"""
     kernel, service = case.facts.kernel, case.service
-    ports = [
-        port.node_port
-        for port in (service.spec.ports or () if service is not None else ())
-        if port.node_port
-    ]
+    ports = [port.node_port for port in (service.spec.ports or ()) if port.node_port]
     if (
         kernel is None
         or not kernel.node_port_addresses
@@ -289,19 +264,14 @@ def node_ports_here(case: ServiceCase) -> Iterable[Finding]:
         or "127.0.0.1" in kernel.node_port_addresses
     ):
         return
-    yield Finding(
-        code="N14",
-        subject=case.subject,
-        sentence=(
-            f"node port {ports[0]} is served at {some(kernel.node_port_addresses)} here, not at "
-            "127.0.0.1"
-        ),
-        evidence=_seen("nftables", f"node ports at {some(kernel.node_port_addresses)}"),
+    yield case.finding(
+        "N14",
+        f"node port {ports[0]} is served at {some(kernel.node_port_addresses)} here, not at "
+        "127.0.0.1",
+        _seen("nftables", f"node ports at {some(kernel.node_port_addresses)}"),
         effect="programs of this node that dial localhost are refused",
-        remedy=(
-            f"dial {kernel.node_port_addresses[0]}:{ports[0]}, or start the proxy with other "
-            "--nodeport-addresses"
-        ),
+        remedy=f"dial {kernel.node_port_addresses[0]}:{ports[0]}, or start the proxy with other "
+        "--nodeport-addresses",
     )
 
 

@@ -48,7 +48,7 @@ def not_admitted(case: ServiceCase) -> Iterable[Finding]:
         for policy in case.facts.of(NETWORK_POLICIES, case.namespace)
         if _is_for_ingress(policy)
     ]
-    if not policies or case.service is None:
+    if not policies:
         return
     selectors = [from_label_selector(policy.spec.pod_selector) for policy in policies]
     for pod in case.live:
@@ -72,17 +72,14 @@ def not_admitted(case: ServiceCase) -> Iterable[Finding]:
                 else "any client"
             )
             names = [policy.metadata.name for policy in selecting]
-            yield Finding(
-                code="X4",
-                subject=case.subject,
-                certainty="likely",
-                sentence=f"{some(names, verb_of_one='selects')} {pod.metadata.name}; nothing "
+            yield case.finding(
+                "X4",
+                f"{some(names, verb_of_one='selects')} {pod.metadata.name}; nothing "
                 f"admits {who} to {number}/{port.protocol}",
-                evidence=_evidence(selecting, "spec.ingress"),
-                effect=(
-                    "packets are dropped without an answer, where the network plug-in enforces "
-                    "policies"
-                ),
+                *_evidence(selecting, "spec.ingress"),
+                certainty="likely",
+                effect="packets are dropped without an answer, where the network plug-in enforces "
+                "policies",
                 remedy=f"kubectl -n {case.namespace} edit networkpolicy {names[0]}",
             )
             return
@@ -91,7 +88,7 @@ def not_admitted(case: ServiceCase) -> Iterable[Finding]:
 def not_let_out(case: ServiceCase) -> Iterable[Finding]:
     """X9: of the client's own policies."""
     client = case.client.pod if case.client is not None else None
-    if client is None or case.service is None or client.spec.host_network:
+    if client is None or client.spec.host_network:
         return
     selecting = [
         policy
@@ -108,13 +105,13 @@ def not_let_out(case: ServiceCase) -> Iterable[Finding]:
             ):
                 continue
             names = [policy.metadata.name for policy in selecting]
-            yield Finding(
-                code="X9",
+            yield case.finding(
+                "X9",
+                f"{some(names, verb_of_one='selects')} the client {client.metadata.name}; "
+                f"nothing lets it out to {pod.metadata.name} at {number}/{port.protocol}",
+                *_evidence(selecting, "spec.egress"),
                 subject=name_of(PODS, client),
                 certainty="likely",
-                sentence=f"{some(names, verb_of_one='selects')} the client {client.metadata.name}; "
-                f"nothing lets it out to {pod.metadata.name} at {number}/{port.protocol}",
-                evidence=_evidence(selecting, "spec.egress"),
                 effect="its packets are dropped, where the network plug-in enforces policies",
                 remedy=f"kubectl -n {client.metadata.namespace} edit networkpolicy {names[0]}",
             )
@@ -143,7 +140,6 @@ def _is_for_ingress(policy: FullNetworkPolicy) -> bool:
 
 
 def _asked(case: ServiceCase) -> Iterator[ServicePort]:
-    assert case.service is not None, "not_admitted() looked"
     for port in case.service.spec.ports or ():
         if case.question.port in ("", str(port.port), port.name):
             yield port
@@ -186,7 +182,7 @@ def _is_port(entry: PolicyPort, pod: FullPod, protocol: str, number: int) -> boo
 def _is_peer(case: ServiceCase, peer: PolicyPeer, client: FullPod, home: str) -> bool:
     """*home*: the namespace of the policy."""
     if peer.ip_block is not None:
-        return any(_is_in(peer.ip_block, address) for address in client.addresses)
+        return any(_is_in(peer.ip_block, address) for address in client.status.ips)
     own = client.metadata.namespace == home
     if peer.namespace_selector is not None:
         namespace = case.facts.get(NAMESPACES, "", client.metadata.namespace)

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.api.findings.finding import Evidence, Finding
+from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.wording import count, lasting, misnamed_proxy, some
 from sliceplane.api.requests import Selection
 from sliceplane.consume.progress import (
@@ -38,7 +38,7 @@ OTHERS_MIN: Final = 2
 
 
 def wants(case: ServiceCase) -> Iterator[Selection]:
-    if case.service is None or case.is_headless:
+    if case.is_headless:
         return  # no proxy serves it
     yield PROXIES
     yield from _nodes_of_doubt(case.facts, ())
@@ -71,7 +71,7 @@ def _nodes_of_doubt(facts: Facts, mine: Iterable[ToldNode]) -> Iterator[Selectio
 
 def of_service(case: ServiceCase) -> Iterable[Finding]:
     """N1 to N5, N7, N15: one of each, of the node where it is worst."""
-    if case.service is None or case.is_headless:
+    if case.is_headless:
         return
     grouped: dict[str, list[Finding]] = {}
     for finding in case.facts.derived(_findings):
@@ -87,21 +87,18 @@ def of_service(case: ServiceCase) -> Iterable[Finding]:
 def balancer_that_never_asks(case: ServiceCase) -> Iterable[Finding]:
     """X6.  Some balancers lead to Pods and ask no node: possible, and a note."""
     service = case.service
-    port = service.spec.health_check_node_port if service is not None else 0
-    if service is None or not port or service.spec.type != "LoadBalancer":
+    port = service.spec.health_check_node_port
+    if not port or service.spec.type != "LoadBalancer":
         return
     alive = [proxy for proxy in case.facts.derived(_proxies) if not proxy.is_late(case.facts.now)]
     told = [proxy.report for proxy in alive if proxy.report is not None]
     if told and all(port in report.unasked for report in told):
-        yield Finding(
-            code="X6",
-            subject=case.subject,
+        yield case.finding(
+            "X6",
+            f"nobody asked health check port {port} of {count(len(told), 'node')} for "
+            f"{lasting(UNASKED_S)}",
+            case.field("spec.healthCheckNodePort", str(port)),
             certainty="possible",
-            sentence=(
-                f"nobody asked health check port {port} of {count(len(told), 'node')} for "
-                f"{lasting(UNASKED_S)}"
-            ),
-            evidence=(case.field("spec.healthCheckNodePort", str(port)),),
             effect="a balancer that leads to nodes has none that is healthy",
             remedy=f"let the balancer's health checks through to TCP port {port} of the nodes",
         )
@@ -121,19 +118,12 @@ def of_node(case: NodeCase) -> Iterable[Finding]:
     )
     if case.node is not None and proxies and not mine:
         others = f"{count(len(proxies), 'other node', 'has')} one"
-        yield Finding(
-            code="N1",
-            subject=case.subject,
+        yield case.finding(
+            "N1",
+            f"no proxy of ours ever told anything on {case.name}; {others}",
+            case.field("Lease", f"no {COMPONENT} tells of {case.name}"),
             certainty="possible",
             weight="warning",
-            sentence=f"no proxy of ours ever told anything on {case.name}; {others}",
-            evidence=(
-                Evidence(
-                    subject=case.subject,
-                    field="Lease",
-                    value=f"no {COMPONENT} tells of {case.name}",
-                ),
-            ),
             effect="if nothing else serves Services there, its clients reach none",
             remedy="start sliceplane proxy there, or see why it does not start: its log",
         )
@@ -268,4 +258,3 @@ def _misnamed(facts: Facts, proxy: ToldNode) -> Iterator[Finding]:
 
 
 CHECKS = (of_service, balancer_that_never_asks)
-NODE_CHECKS = (of_node,)

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from sliceplane.api.findings.codes import Severity
 from sliceplane.api.findings.finding import Certainty, Evidence, TooYoung
 from sliceplane.api.findings.wording import count, part, since, some
-from sliceplane.diagnose.explain.case import PodsCase, pod_name
-from sliceplane.diagnose.explain.objects import FullContainerStatus, FullEvent, FullPod
+from sliceplane.diagnose.explain.case import PodsCase, seen
+from sliceplane.diagnose.explain.objects import PODS, FullContainerStatus, FullEvent, FullPod
 
 #: a Pod that is younger may just be starting
 STARTING_S: Final = 60.0
@@ -85,7 +85,7 @@ def effect_on(case: PodsCase, pods: list[FullPod]) -> str:
 
 
 def seen_condition(pod: FullPod, kind: str, value: str) -> Evidence:
-    return Evidence(subject=pod_name(pod), field=f"status.conditions[{kind}]", value=value)
+    return seen(PODS, pod, f"status.conditions[{kind}]", value)
 
 
 def age_of(case: PodsCase, pod: FullPod) -> float:

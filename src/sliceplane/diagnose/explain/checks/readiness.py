@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.findings.finding import Evidence
 from sliceplane.api.findings.wording import clipped, count, lasting, since
-from sliceplane.diagnose.explain.case import PodsCase, pod_name
+from sliceplane.diagnose.explain.case import PodsCase, seen
 from sliceplane.diagnose.explain.checks.pod_troubles import (
     STARTING_S,
     Trouble,
@@ -15,7 +14,7 @@ from sliceplane.diagnose.explain.checks.pod_troubles import (
     seen_condition,
 )
 from sliceplane.diagnose.explain.checks.workloads import root_of
-from sliceplane.diagnose.explain.objects import FullContainer, FullPod, Probe
+from sliceplane.diagnose.explain.objects import PODS, FullContainer, FullPod, Probe
 
 #: a container that turned unready so long after its start was ready meanwhile
 WAS_READY_S: Final = 2.0
@@ -56,7 +55,7 @@ def not_ready(case: PodsCase, pod: FullPod) -> Trouble | None:
         if was_ready
         else f"running for {lasting(age)}, not ready: {why}",
         age,
-        (Evidence(subject=pod_name(pod), field=field, value=value),),
+        (seen(PODS, pod, field, value),),
         _mend_probe(pod, namespace, target)
         if "declared" in why
         else f"kubectl -n {namespace} logs {pod.metadata.name} -c {container.name}",
@@ -119,9 +118,7 @@ def gate_is_closed(case: PodsCase, pod: FullPod) -> Trouble | None:
             f"containers ready for {lasting(age)}, but gate {gate.condition_type} {state}{why}",
             age,
             (
-                Evidence(
-                    subject=pod_name(pod), field="spec.readinessGates", value=gate.condition_type
-                ),
+                seen(PODS, pod, "spec.readinessGates", gate.condition_type),
                 seen_condition(
                     pod,
                     gate.condition_type,

@@ -16,7 +16,7 @@ import msgspec
 
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME
-from sliceplane.api.findings.finding import Evidence, Finding, TooYoung
+from sliceplane.api.findings.finding import Finding, TooYoung
 from sliceplane.api.findings.wording import (
     count,
     nearest,
@@ -28,7 +28,7 @@ from sliceplane.api.findings.wording import (
     verb,
 )
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import PodCase, ServiceCase, pod_name, seen, selector_of
+from sliceplane.diagnose.explain.case import PodCase, ServiceCase, seen, selector_of
 from sliceplane.diagnose.explain.checks.foreign_slices import unlabelled
 from sliceplane.diagnose.explain.checks.slices import API_SERVER
 from sliceplane.diagnose.explain.checks.workloads import (
@@ -58,8 +58,6 @@ from sliceplane.diagnose.explain.objects import (
 
 
 def wants(case: ServiceCase) -> Iterator[Selection]:
-    if case.service is None:
-        return
     if not case.selector:
         yield SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={case.name}")
         yield ENDPOINTS.named(case.namespace, case.name)
@@ -153,12 +151,11 @@ def _selects_one_rollout(case: ServiceCase) -> Finding:
     matched = [pod for pod in case.facts.pods_with(case.namespace, rest) if not pod.has_ended]
     wanted = pairs_text({key: case.selector[key] for key in generated})
     change = {"spec": {"selector": dict.fromkeys(generated)}}
-    return Finding(
-        code="B1",
-        subject=case.subject,
-        sentence=f"{_pods_here(case)} match {wanted}, which a controller writes anew at each rollout"
+    return case.finding(
+        "B1",
+        f"{_pods_here(case)} match {wanted}, which a controller writes anew at each rollout"
         + (f"; {count(len(matched), 'Pod', 'matches')} {pairs_text(rest)}" if rest else ""),
-        evidence=(case.field("spec.selector", pairs_text(case.selector)),),
+        case.field("spec.selector", pairs_text(case.selector)),
         effect=NO_ENDPOINTS,
         remedy=patch(case.namespace, "service", case.name, change)
         if rest
@@ -174,20 +171,13 @@ def _made_before(case: ServiceCase, workload: Workload) -> Finding:
     pods = pods_of(case, workload)
     labels = pods[0].labels
     lacking = {key: value for key, value in case.selector.items() if labels.get(key) != value}
-    return Finding(
-        code="B6",
-        subject=case.subject,
-        sentence=f"{_pods_here(case)} match; the template of {name.kind} {name.name} has "
+    return case.finding(
+        "B6",
+        f"{_pods_here(case)} match; the template of {name.kind} {name.name} has "
         f"{pairs_text(lacking)}, "
         f"and its {count(len(pods), 'Pod', 'was')} made before",
-        evidence=(
-            Evidence(
-                subject=pod_name(pods[0]),
-                field="metadata.labels",
-                value=pairs_text(labels) or "(none)",
-            ),
-            case.field("spec.selector", pairs_text(case.selector)),
-        ),
+        seen(PODS, pods[0], "metadata.labels", pairs_text(labels) or "(none)"),
+        case.field("spec.selector", pairs_text(case.selector)),
         effect=NO_ENDPOINTS,
         remedy=f"kubectl -n {case.namespace} rollout restart {name.kind.lower()} {name.name}",
     )
@@ -201,19 +191,12 @@ def _other_value(case: ServiceCase, near: _Near) -> Finding:
         if near.value is None
         else f"{who} {near.value or '(empty)'}, not {wanted}"
     )
-    return Finding(
-        code="B1",
-        subject=case.subject,
-        sentence=f"{_pods_here(case)} match; {len(near.pods)} {verb(len(near.pods), 'matches')} "
+    return case.finding(
+        "B1",
+        f"{_pods_here(case)} match; {len(near.pods)} {verb(len(near.pods), 'matches')} "
         f"all but {near.key}: {have}",
-        evidence=(
-            case.field("spec.selector", pairs_text(case.selector)),
-            Evidence(
-                subject=pod_name(near.pods[0]),
-                field=f"metadata.labels[{near.key}]",
-                value=near.value or "(none)",
-            ),
-        ),
+        case.field("spec.selector", pairs_text(case.selector)),
+        seen(PODS, near.pods[0], f"metadata.labels[{near.key}]", near.value or "(none)"),
         effect=NO_ENDPOINTS,
         remedy=patch(
             case.namespace, "service", case.name, {"spec": {"selector": {near.key: near.value}}}
@@ -242,22 +225,17 @@ def _template_lacks(case: ServiceCase, workload: Workload, key: str) -> Finding:
     name = name_of_workload(workload)
     labels = workload.spec.template.metadata.labels or {}
     change = {"spec": {"template": {"metadata": {"labels": {key: case.selector[key]}}}}}
-    return Finding(
-        code="B6",
-        subject=case.subject,
-        sentence=(
-            f"{_pods_here(case)} match; {name.kind} {name.name} makes Pods without "
-            f"{key}={case.selector[key]}"
+    return case.finding(
+        "B6",
+        f"{_pods_here(case)} match; {name.kind} {name.name} makes Pods without "
+        f"{key}={case.selector[key]}",
+        seen(
+            readable_of(workload),
+            workload,
+            "spec.template.metadata.labels",
+            pairs_text(labels) or "(none)",
         ),
-        evidence=(
-            seen(
-                readable_of(workload),
-                workload,
-                "spec.template.metadata.labels",
-                pairs_text(labels) or "(none)",
-            ),
-            case.field("spec.selector", pairs_text(case.selector)),
-        ),
+        case.field("spec.selector", pairs_text(case.selector)),
         effect=NO_ENDPOINTS,
         remedy=patch(case.namespace, name.kind.lower(), name.name, change),
     )
@@ -277,13 +255,12 @@ def _elsewhere(case: ServiceCase) -> dict[str, int]:
 
 def _in_another_namespace(case: ServiceCase, elsewhere: dict[str, int]) -> Finding:
     namespace, number = max(elsewhere.items(), key=lambda item: item[1])
-    return Finding(
-        code="B5",
-        subject=case.subject,
-        sentence=f"{_pods_here(case)} match; {count(number, 'Pod', 'matches')} in namespace "
+    return case.finding(
+        "B5",
+        f"{_pods_here(case)} match; {count(number, 'Pod', 'matches')} in namespace "
         f"{namespace}: "
         "selectors do not cross namespaces",
-        evidence=(case.field("spec.selector", pairs_text(case.selector)),),
+        case.field("spec.selector", pairs_text(case.selector)),
         effect=NO_ENDPOINTS,
         remedy=f"make the Service in {namespace}, and have clients here dial {case.name}.{namespace}",
     )
@@ -298,21 +275,18 @@ def _plainly_none(case: ServiceCase) -> Finding:
         if case.selector[key] not in values:
             sentence += f"; {key} is {some(values)} here" if values else f"; none has a label {key}"
             break
-    return Finding(
-        code="B1",
-        subject=case.subject,
+    return case.finding(
+        "B1",
+        sentence,
+        case.field("spec.selector", pairs_text(case.selector)),
         too_young=_young(case),
-        sentence=sentence,
-        evidence=(case.field("spec.selector", pairs_text(case.selector)),),
         effect=NO_ENDPOINTS,
         remedy=f"kubectl -n {case.namespace} get pods --show-labels",
     )
 
 
 def _young(case: ServiceCase) -> TooYoung | None:
-    age = since(
-        case.service.metadata.creation_timestamp if case.service is not None else None, case.now
-    )
+    age = since(case.service.metadata.creation_timestamp, case.now)
     return TooYoung(age, STARTING_S) if age is not None and age < STARTING_S else None
 
 
@@ -321,7 +295,7 @@ def neither_selector_nor_slice(case: ServiceCase) -> Iterable[Finding]:
     service = case.service
     slices = SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={case.name}")
     endpoints = ENDPOINTS.named(case.namespace, case.name)
-    if service is None or case.selector or case.slices:
+    if case.selector or case.slices:
         return
     if (case.namespace, case.name) == API_SERVER:
         return  # the API server keeps it, and writes no slice while it listens on loopback alone
@@ -342,17 +316,14 @@ def neither_selector_nor_slice(case: ServiceCase) -> Iterable[Finding]:
         "endpoints": [{"addresses": ["ADDRESS"]}],
         "ports": ports,
     }
-    yield Finding(
-        code="B2",
-        subject=case.subject,
+    yield case.finding(
+        "B2",
+        f"{case.name} has no selector, and no slice is labelled for it",
+        case.field("spec.selector", "(none)"),
         too_young=_young(case),
-        sentence=f"{case.name} has no selector, and no slice is labelled for it",
-        evidence=(case.field("spec.selector", "(none)"),),
         effect=NO_ENDPOINTS,
-        remedy=(
-            f"kubectl -n {case.namespace} apply -f - <<< "
-            f"'{json.dumps(template, separators=(',', ':'))}'"
-        ),
+        remedy=f"kubectl -n {case.namespace} apply -f - <<< "
+        f"'{json.dumps(template, separators=(',', ':'))}'",
     )
 
 
@@ -399,41 +370,26 @@ def unselected(case: PodCase) -> Iterable[Finding]:
         ]
         has = f"{key}={value}" if value is not None else "no such label"
         name = service.metadata.name
-        yield Finding(
-            code="B9",
-            subject=case.subject,
-            weight="note" if pod.is_going else None,
-            sentence=f"no Service of {case.namespace} selects it; "
+        yield case.finding(
+            "B9",
+            f"no Service of {case.namespace} selects it; "
             f"{some(alike, verb_of_one='wants')} {wanted}, it has {has}",
-            evidence=(
-                Evidence(
-                    subject=case.subject, field="metadata.labels", value=pairs_text(pod.labels)
-                ),
-                seen(SERVICES, service, "spec.selector", pairs_text(selector)),
-            ),
+            case.field("metadata.labels", pairs_text(pod.labels)),
+            seen(SERVICES, service, "spec.selector", pairs_text(selector)),
+            weight="note" if pod.metadata.is_deleting else None,
             effect="it is no endpoint of any Service",
             remedy=f"sliceplane explain service -n {case.namespace} {name}",
         )
         return
-    yield Finding(
-        code="B9",
-        subject=case.subject,
+    yield case.finding(
+        "B9",
+        f"no Service of {case.namespace} selects it; the namespace has "
+        f"{count(len(services), 'Service')}",
+        case.field("metadata.labels", pairs_text(pod.labels) or "(none)"),
         weight="note",
-        sentence=(
-            f"no Service of {case.namespace} selects it; the namespace has "
-            f"{count(len(services), 'Service')}"
-        ),
-        evidence=(
-            Evidence(
-                subject=case.subject,
-                field="metadata.labels",
-                value=pairs_text(pod.labels) or "(none)",
-            ),
-        ),
         effect="it is no endpoint of any Service",
         remedy=f"kubectl -n {case.namespace} get services -o wide",
     )
 
 
 CHECKS: Final = (nothing_selected, neither_selector_nor_slice)
-POD_CHECKS: Final = (unselected,)

@@ -94,7 +94,11 @@ def _of_node(here: _NodeHere) -> Iterator[Finding]:
     # A node is looked at for each Service with a Pod there: its Pods are gone through only where
     # something is wrong.
     is_ending = _is_shutting_down(here)
-    unaware = [pod for pod in here.pods if pod.is_ready and not pod.is_going] if is_ending else []
+    unaware = (
+        [pod for pod in here.pods if pod.is_ready and not pod.metadata.is_deleting]
+        if is_ending
+        else []
+    )
     if unaware:
         yield _shutting_down(here, unaware)
     elif here.ready.status != "True":
@@ -212,7 +216,3 @@ def _shutting_down(here: _NodeHere, unaware: list[FullPod]) -> Finding:
         effect="they stay ready endpoints, and refuse connections as soon as they are ended",
         remedy=f"kubectl drain {here.name} --ignore-daemonsets --delete-emptydir-data",
     )
-
-
-CHECKS: Final = (silent_nodes,)
-NODE_CHECKS: Final = (silent_node,)

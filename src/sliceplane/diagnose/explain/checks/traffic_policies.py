@@ -39,7 +39,7 @@ SIDECARS: Final = {"istio-proxy": "istioctl analyze", "linkerd-proxy": "linkerd 
 def wants(case: ServiceCase) -> Iterator[Selection]:
     yield INGRESSES.in_namespace(case.namespace)
     service = case.service
-    if service is not None and "Local" in (
+    if "Local" in (
         service.spec.internal_traffic_policy,
         service.spec.external_traffic_policy,
     ):
@@ -49,19 +49,18 @@ def wants(case: ServiceCase) -> Iterator[Selection]:
 def internal_local(case: ServiceCase) -> Iterable[Finding]:
     """X1"""
     service = case.service
-    if service is None or service.spec.internal_traffic_policy != "Local" or not case.ready:
+    if service.spec.internal_traffic_policy != "Local" or not case.ready:
         return
     bare = _nodes_without(case)
     if case.client is not None:
         bare = [name for name in bare if name == case.client.place.node]
     if bare:
-        yield Finding(
-            code="X1",
-            subject=case.subject,
-            sentence=f"{some(bare, verb_of_one='has')} none of "
+        yield case.finding(
+            "X1",
+            f"{some(bare, verb_of_one='has')} none of "
             f"{count(len(case.ready), 'ready endpoint')}, and "
             f"internalTrafficPolicy is Local",
-            evidence=(case.field("spec.internalTrafficPolicy", "Local"),),
+            case.field("spec.internalTrafficPolicy", "Local"),
             effect=f"connections from {'this node' if len(bare) == 1 else 'these nodes'} are dropped",
             remedy=patch(
                 case.namespace, "service", case.name, {"spec": {"internalTrafficPolicy": "Cluster"}}
@@ -72,7 +71,7 @@ def internal_local(case: ServiceCase) -> Iterable[Finding]:
 def external_local(case: ServiceCase) -> Iterable[Finding]:
     """X2, for clients that no health check leads past the nodes without endpoints."""
     service = case.service
-    if service is None or service.spec.external_traffic_policy != "Local" or not case.ready:
+    if service.spec.external_traffic_policy != "Local" or not case.ready:
         return
     bare = _nodes_without(case)
     checked = service.spec.type == "LoadBalancer" and service.spec.health_check_node_port
@@ -80,12 +79,11 @@ def external_local(case: ServiceCase) -> Iterable[Finding]:
         return
     total = len(case.facts.derived(_taking_pods))
     ports = ", ".join(str(port.node_port) for port in service.spec.ports or () if port.node_port)
-    yield Finding(
-        code="X2",
-        subject=case.subject,
-        sentence=f"{part(total - len(bare), total, 'node', 'has')} an endpoint; "
+    yield case.finding(
+        "X2",
+        f"{part(total - len(bare), total, 'node', 'has')} an endpoint; "
         f"{some(bare, verb_of_one='drops')} what comes from outside",
-        evidence=(case.field("spec.externalTrafficPolicy", "Local"),),
+        case.field("spec.externalTrafficPolicy", "Local"),
         effect=f"clients of node port {ports or '(none)'} there get no answer",
         remedy=patch(
             case.namespace, "service", case.name, {"spec": {"externalTrafficPolicy": "Cluster"}}
@@ -96,7 +94,7 @@ def external_local(case: ServiceCase) -> Iterable[Finding]:
 def uneven(case: ServiceCase) -> Iterable[Finding]:
     """X3"""
     service = case.service
-    if service is None or service.spec.external_traffic_policy != "Local":
+    if service.spec.external_traffic_policy != "Local":
         return
     nodes = Counter(endpoint.node_name for _, endpoint in case.ready if endpoint.node_name)
     if len(nodes) < 2:
@@ -106,23 +104,20 @@ def uneven(case: ServiceCase) -> Iterable[Finding]:
         min(nodes, key=lambda name: (nodes[name], name)),
     )
     if nodes[most] >= UNEVEN * nodes[least]:
-        yield Finding(
-            code="X3",
-            subject=case.subject,
-            sentence=f"{least}'s {count(nodes[least], 'endpoint', 'gets')} as much from outside as "
+        yield case.finding(
+            "X3",
+            f"{least}'s {count(nodes[least], 'endpoint', 'gets')} as much from outside as "
             f"{most}'s {nodes[most]}",
-            evidence=(case.field("spec.externalTrafficPolicy", "Local"),),
+            case.field("spec.externalTrafficPolicy", "Local"),
             effect=f"an endpoint of {least} has {nodes[most] // nodes[least]} times the load",
-            remedy=(
-                "spread the Pods evenly: topologySpreadConstraints with topologyKey "
-                "kubernetes.io/hostname"
-            ),
+            remedy="spread the Pods evenly: topologySpreadConstraints with topologyKey "
+            "kubernetes.io/hostname",
         )
 
 
 def ingress_names(case: ServiceCase) -> Iterable[Finding]:
     """X5: an Ingress leads to a port that the Service lacks, or to a Service that is none."""
-    ports = (case.service.spec.ports or ()) if case.service is not None else ()
+    ports = (case.service.spec.ports or ()) if case.exists else ()
     for ingress in case.facts.of(INGRESSES, case.namespace):
         for path, backend in _backends(ingress):
             service = backend.service
@@ -134,15 +129,15 @@ def ingress_names(case: ServiceCase) -> Iterable[Finding]:
             there = ", ".join(port.name or str(port.port) for port in ports)
             what = (
                 f"port {wanted}; it has {there or 'none'}"
-                if case.service is not None
+                if case.exists
                 else "Service of that name"
             )
-            yield Finding(
-                code="X5",
-                subject=name_of(INGRESSES, ingress),
-                sentence=f"Ingress {ingress.metadata.name} leads {path} to {case.name}:{wanted}, "
+            yield case.finding(
+                "X5",
+                f"Ingress {ingress.metadata.name} leads {path} to {case.name}:{wanted}, "
                 f"and there is no {what}",
-                evidence=(seen(INGRESSES, ingress, "spec.rules", f"{case.name}:{wanted}"),),
+                seen(INGRESSES, ingress, "spec.rules", f"{case.name}:{wanted}"),
+                subject=name_of(INGRESSES, ingress),
                 effect="its controller answers 503, or 404",
                 remedy=f"kubectl -n {case.namespace} edit ingress {ingress.metadata.name}",
             )
@@ -150,7 +145,7 @@ def ingress_names(case: ServiceCase) -> Iterable[Finding]:
 
 def ingress_to_nothing(case: ServiceCase) -> Iterable[Finding]:
     """X5, of a Service that does not exist."""
-    if case.service is None and case.was_read(SERVICES.named(case.namespace, case.name)):
+    if not case.exists and case.was_read(SERVICES.named(case.namespace, case.name)):
         yield from ingress_names(case)
 
 
@@ -172,7 +167,7 @@ def _backends(ingress: FullIngress) -> Iterator[tuple[str, IngressBackend]]:
 
 def gates_of_instance_targets(case: ServiceCase) -> Iterable[Finding]:
     """X7"""
-    annotations = (case.service.metadata.annotations or {}) if case.service is not None else {}
+    annotations = case.service.metadata.annotations or {}
     for annotation in INSTANCE_TARGETS:
         if annotations.get(annotation) != "instance":
             continue
@@ -184,18 +179,15 @@ def gates_of_instance_targets(case: ServiceCase) -> Iterable[Finding]:
             )
         ]
         if gated:
-            yield Finding(
-                code="X7",
-                subject=case.subject,
-                sentence="the balancer's targets are nodes, so the readiness gates of "
+            yield case.finding(
+                "X7",
+                "the balancer's targets are nodes, so the readiness gates of "
                 f"{count(len(gated), 'Pod')} "
                 f"say nothing",
-                evidence=(case.field(f"metadata.annotations[{annotation}]", "instance"),),
+                case.field(f"metadata.annotations[{annotation}]", "instance"),
                 effect="a hop more for each connection, and 502 at rollouts",
-                remedy=(
-                    f"kubectl -n {case.namespace} annotate --overwrite service {case.name} "
-                    f"{annotation}=ip"
-                ),
+                remedy=f"kubectl -n {case.namespace} annotate --overwrite service {case.name} "
+                f"{annotation}=ip",
             )
 
 
@@ -213,10 +205,9 @@ def mesh(case: ServiceCase) -> Iterable[Finding]:
             )
         ]
         if meshed:
-            yield Finding(
-                code="X8",
-                subject=case.subject,
-                sentence=f"{part(len(meshed), len(case.live), 'Pod', 'has')} a sidecar {sidecar}: "
+            yield case.finding(
+                "X8",
+                f"{part(len(meshed), len(case.live), 'Pod', 'has')} a sidecar {sidecar}: "
                 "its rules are "
                 f"not looked at",
                 effect="the mesh decides where connections go",

@@ -30,9 +30,8 @@ _VIEWS: Final = f"{LABEL_COMPONENT}=view"
 
 
 def wants(case: ServiceCase) -> Iterator[Selection]:
-    if case.service is not None:
-        everything = case.question.kind == "everything"
-        yield LEASES.in_namespace("" if everything else case.namespace, _VIEWS)
+    everything = case.question.kind == "everything"
+    yield LEASES.in_namespace("" if everything else case.namespace, _VIEWS)
 
 
 def behind(case: ServiceCase) -> Iterable[Finding]:
@@ -44,18 +43,13 @@ def behind(case: ServiceCase) -> Iterable[Finding]:
     name = lease.spec.holder_identity or lease.metadata.name
     others = [other.spec.holder_identity or other.metadata.name for _, other, _, _ in late[1:]]
     also = f"; so with {some(others)}" if others else ""
-    yield Finding(
-        code="C6",
-        subject=case.subject,
-        # A controller that comes late writes now for a change of long ago: the report is on its way
-        # then.
-        certainty="likely",
-        sentence=f"view {name} is {lasting(age_s)} behind: it holds version {held.revision}, and "
+    yield case.finding(
+        "C6",
+        f"view {name} is {lasting(age_s)} behind: it holds version {held.revision}, and "
         "a slice is of "
         f"{newest}{also}",
-        evidence=(
-            seen(LEASES, lease, f"metadata.annotations[{ANNOTATION_PROGRESS}]", str(held.revision)),
-        ),
+        seen(LEASES, lease, f"metadata.annotations[{ANNOTATION_PROGRESS}]", str(held.revision)),
+        certainty="likely",
         effect="it goes on with the endpoints of then, while the nodes have others",
         remedy=f"look at the log of {name}: its watch; restart it",
     )
@@ -82,6 +76,3 @@ def _late(case: ServiceCase) -> Iterator[tuple[float, Lease, Held, int]]:
         ]
         if ages and max(ages) > BEHIND_S:
             yield max(ages), lease, held, max(item.metadata.revision for item in missed)
-
-
-CHECKS: Final = (behind,)

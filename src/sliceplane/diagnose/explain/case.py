@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import ClassVar, Final, TypeVar
 
 from sliceplane.api.core import Node, Service
-from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice, SliceEndpoint
+from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_ZONE, SliceEndpoint
 from sliceplane.api.findings.codes import Severity
 from sliceplane.api.findings.finding import Certainty, Evidence, Finding, ObjectName, TooYoung
 from sliceplane.api.findings.wording import pairs_text
@@ -18,7 +18,15 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import PortProbe, ProbeOutcome, Selection
 from sliceplane.consume.usable import Locality
 from sliceplane.diagnose.explain.facts import Facts
-from sliceplane.diagnose.explain.objects import NODES, PODS, SERVICES, SLICES, FullPod, Readable
+from sliceplane.diagnose.explain.objects import (
+    NODES,
+    PODS,
+    SERVICES,
+    SLICES,
+    FullPod,
+    FullSlice,
+    Readable,
+)
 from sliceplane.diagnose.explain.question import ExplainQuestion
 
 #: endpoints of one Service to which connections are tried
@@ -52,7 +60,7 @@ class ClientCase:
         self.address = client.name if client.kind == "address" else pod_address
 
 
-class Case:
+class ExplainCase:
     """One object that was asked about, or that the question leads to."""
 
     resource: ClassVar[Readable[Object]]
@@ -110,7 +118,7 @@ class Case:
         )
 
 
-class PodsCase(Case):
+class PodsCase(ExplainCase):
     """The common part of a Service and a Pod: Pods that should be endpoints."""
 
     @property
@@ -230,7 +238,7 @@ class ServiceCase(PodsCase):
         return tuple(pod for pod in self.selected if not pod.has_ended)
 
     @cached_property
-    def slices(self) -> tuple[EndpointSlice, ...]:
+    def slices(self) -> tuple[FullSlice, ...]:
         return self.facts.slices_of(self.namespace, self.name)
 
     @property
@@ -241,7 +249,7 @@ class ServiceCase(PodsCase):
         )
 
     @cached_property
-    def endpoints(self) -> tuple[tuple[EndpointSlice, SliceEndpoint], ...]:
+    def endpoints(self) -> tuple[tuple[FullSlice, SliceEndpoint], ...]:
         """In the order of the slices' names."""
         return tuple(
             (endpoint_slice, endpoint)
@@ -250,7 +258,7 @@ class ServiceCase(PodsCase):
         )
 
     @cached_property
-    def ready(self) -> tuple[tuple[EndpointSlice, SliceEndpoint], ...]:
+    def ready(self) -> tuple[tuple[FullSlice, SliceEndpoint], ...]:
         """Absent conditions count as KEP-0752 says: ready."""
         return tuple(pair for pair in self.endpoints if pair[1].conditions.ready is not False)
 
@@ -275,7 +283,7 @@ class ServiceCase(PodsCase):
         return ClientCase(self.facts, self.question) if self.question.client is not None else None
 
 
-class NodeCase(Case):
+class NodeCase(ExplainCase):
     """A Node and what runs there.  ``node`` is ``None`` where there is no such Node."""
 
     resource = NODES
@@ -289,7 +297,7 @@ class NodeCase(Case):
         return zone_of(self.node)
 
 
-class ZoneCase(Case):
+class ZoneCase(ExplainCase):
     @property
     def subject(self) -> ObjectName:
         """A zone is no object; it is named as one."""

@@ -14,7 +14,7 @@ import msgspec
 from sliceplane.api.findings.finding import Finding
 from sliceplane.api.requests import Selection
 from sliceplane.diagnose.explain.case import (
-    Case,
+    ExplainCase,
     NodeCase,
     PodCase,
     PodsCase,
@@ -52,11 +52,11 @@ KERNEL: Final = "kernel"
 Check = Callable[[Any], Iterable[Finding]]
 
 
-def _nothing(_: Case) -> Iterable[Selection]:
+def _nothing(_: ExplainCase) -> Iterable[Selection]:
     return ()
 
 
-class Part(NamedTuple):
+class LinkPart(NamedTuple):
     """A link for one kind of case.  ``wants``: what to read before the checks run; asked again
     after each read, so that one read may follow from another.
     """
@@ -71,22 +71,22 @@ class Link(msgspec.Struct, frozen=True):
     """
 
     name: str
-    parts: Mapping[type[Case], Part] = {}
+    parts: Mapping[type[ExplainCase], LinkPart] = {}
     is_for_endpoints: bool = True
 
-    def part(self, case: Case) -> Part:
+    def part(self, case: ExplainCase) -> LinkPart:
         """Returns the part for *case*; an empty one if the link does not concern it. Only the first
         link is about a Service or a Pod that does not exist.
         """
         if self.name != NAME and isinstance(case, PodsCase) and not case.exists:
-            return Part()
+            return LinkPart()
         if self.is_for_endpoints and isinstance(case, ServiceCase) and not case.has_endpoints:
-            return Part()
+            return LinkPart()
         if self.name == PROBE and case.facts.tried is None:
-            return Part()
+            return LinkPart()
         if self.name == KERNEL and case.facts.kernel is None:
-            return Part()
-        return self.parts.get(type(case), Part())
+            return LinkPart()
+        return self.parts.get(type(case), LinkPart())
 
 
 #: the link of what no check of the chain explains
@@ -95,69 +95,71 @@ CHAIN: Final[tuple[Link, ...]] = (
     Link(
         NAME,
         {
-            ServiceCase: Part(
+            ServiceCase: LinkPart(
                 (*services.NAME_CHECKS, traffic_policies.ingress_to_nothing), services.wants
             ),
-            PodCase: Part((services.no_such_pod,), services.pod_wants),
-            NodeCase: Part((services.no_such_node,), services.node_wants),
+            PodCase: LinkPart((services.no_such_pod,), services.pod_wants),
+            NodeCase: LinkPart((services.no_such_node,), services.node_wants),
         },
         is_for_endpoints=False,
     ),
-    Link("Service", {ServiceCase: Part(serving.CHECKS, serving.wants)}, is_for_endpoints=False),
+    Link("Service", {ServiceCase: LinkPart(serving.CHECKS, serving.wants)}, is_for_endpoints=False),
     Link(
         "selection",
         {
-            ServiceCase: Part((*selection.CHECKS, *workloads.CHECKS), selection.wants),
-            PodCase: Part((selection.unselected,), selection.pod_wants),
+            ServiceCase: LinkPart((*selection.CHECKS, *workloads.CHECKS), selection.wants),
+            PodCase: LinkPart((selection.unselected,), selection.pod_wants),
         },
     ),
     Link(
         "Pods",
         {
-            ServiceCase: Part(
+            ServiceCase: LinkPart(
                 (pods.troubles, silent_nodes.silent_nodes, *pods_leaving.CHECKS), pods_leaving.wants
             ),
-            PodCase: Part(
+            PodCase: LinkPart(
                 (pods.troubles, silent_nodes.silent_nodes, *pods_leaving.POD_CHECKS),
                 pods_leaving.wants,
             ),
-            NodeCase: Part((silent_nodes.silent_node,), silent_nodes.node_wants),
+            NodeCase: LinkPart((silent_nodes.silent_node,), silent_nodes.node_wants),
         },
     ),
-    Link("ports", {ServiceCase: Part(ports.CHECKS, slices.wants)}),
-    Link("slices", {ServiceCase: Part(slices.CHECKS, slices.wants)}),
-    Link(PROBE, {ServiceCase: Part((ports.refused,), slices.wants)}),
-    Link("other slices", {ServiceCase: Part(foreign_slices.CHECKS, foreign_slices.wants)}),
+    Link("ports", {ServiceCase: LinkPart(ports.CHECKS, slices.wants)}),
+    Link("slices", {ServiceCase: LinkPart(slices.CHECKS, slices.wants)}),
+    Link(PROBE, {ServiceCase: LinkPart((ports.refused,), slices.wants)}),
+    Link("other slices", {ServiceCase: LinkPart(foreign_slices.CHECKS, foreign_slices.wants)}),
     Link(
         "hints",
         {
-            ServiceCase: Part((*zones.CHECKS, *zone_shares.CHECKS), zones.wants),
-            NodeCase: Part((zones.node_without_zone,), zones.node_wants),
-            ZoneCase: Part((zone_shares.of_zone,), zone_shares.zone_wants),
+            ServiceCase: LinkPart((*zones.CHECKS, *zone_shares.CHECKS), zones.wants),
+            NodeCase: LinkPart((zones.node_without_zone,), zones.node_wants),
+            ZoneCase: LinkPart((zone_shares.of_zone,), zone_shares.zone_wants),
         },
     ),
     Link(
         "node proxies",
         {
-            ServiceCase: Part(node_proxies.CHECKS, node_proxies.wants),
-            NodeCase: Part((node_proxies.of_node,), node_proxies.node_wants),
+            ServiceCase: LinkPart(node_proxies.CHECKS, node_proxies.wants),
+            NodeCase: LinkPart((node_proxies.of_node,), node_proxies.node_wants),
         },
     ),
-    Link("views", {ServiceCase: Part((views.behind,), views.wants)}),
+    Link("views", {ServiceCase: LinkPart((views.behind,), views.wants)}),
     Link(
         KERNEL,
         {
-            ServiceCase: Part(kernels.CHECKS, slices.wants),
-            PodCase: Part(kernels.NODE_CHECKS),
-            NodeCase: Part(kernels.NODE_CHECKS),
+            ServiceCase: LinkPart(kernels.CHECKS, slices.wants),
+            PodCase: LinkPart(kernels.NODE_CHECKS),
+            NodeCase: LinkPart(kernels.NODE_CHECKS),
         },
     ),
     Link(
         "policies",
-        {ServiceCase: Part(traffic_policies.CHECKS, traffic_policies.wants)},
+        {ServiceCase: LinkPart(traffic_policies.CHECKS, traffic_policies.wants)},
         is_for_endpoints=False,
     ),
-    Link("NetworkPolicies", {ServiceCase: Part(network_policies.CHECKS, network_policies.wants)}),
-    Link("rollouts", {ServiceCase: Part(rollouts.CHECKS, rollouts.wants)}),
-    Link("DNS", {ServiceCase: Part(names.CHECKS, names.wants)}, is_for_endpoints=False),
+    Link(
+        "NetworkPolicies", {ServiceCase: LinkPart(network_policies.CHECKS, network_policies.wants)}
+    ),
+    Link("rollouts", {ServiceCase: LinkPart(rollouts.CHECKS, rollouts.wants)}),
+    Link("DNS", {ServiceCase: LinkPart(names.CHECKS, names.wants)}, is_for_endpoints=False),
 )

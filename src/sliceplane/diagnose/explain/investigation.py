@@ -21,7 +21,7 @@ import msgspec
 from sliceplane.api.findings.finding import Evidence, Finding, ObjectName, rank
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import PortProbe, ProbeOutcome, Selection
-from sliceplane.diagnose.explain.case import Case, NodeCase, PodCase, ServiceCase, ZoneCase
+from sliceplane.diagnose.explain.case import ExplainCase, NodeCase, PodCase, ServiceCase, ZoneCase
 from sliceplane.diagnose.explain.chain import CHAIN, KERNEL, LAST_RESORT, Link
 from sliceplane.diagnose.explain.checks.slices import nothing_ready
 from sliceplane.diagnose.explain.checks.traffic_policies import backends_of
@@ -74,7 +74,7 @@ class Investigation:
         self._noted: dict[ObjectName, tuple[RememberedWrite, ...]] = {}
         self._findings: list[tuple[Link, Finding]] | None = None
         #: kept once nothing more is to be read, with all that the cases worked out
-        self._kept: tuple[Case, ...] | None = None
+        self._kept: tuple[ExplainCase, ...] | None = None
 
     def wanted(self) -> tuple[Selection, ...]:
         """What to read next, in no order; empty: ask for the ``answer``."""
@@ -204,10 +204,10 @@ class Investigation:
 
     # Cases and what they want
 
-    def _cases(self) -> Iterable[Case]:
+    def _cases(self) -> Iterable[ExplainCase]:
         return self._kept if self._kept is not None else self._new_cases()
 
-    def _new_cases(self) -> Iterator[Case]:
+    def _new_cases(self) -> Iterator[ExplainCase]:
         question, facts = self.question, self.facts
         match question.kind:
             case "service":

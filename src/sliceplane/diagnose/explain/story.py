@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sliceplane.api.discovery import LABEL_MANAGED_BY
 from sliceplane.api.findings.wording import count, lasting, part, since, some
-from sliceplane.diagnose.explain.case import Case, NodeCase, PodCase, ServiceCase
+from sliceplane.diagnose.explain.case import ExplainCase, NodeCase, PodCase, ServiceCase
 from sliceplane.diagnose.explain.objects import PODS
 
 
-def story(case: Case) -> str:
+def story(case: ExplainCase) -> str:
     """ "": there is nothing to tell."""
     if isinstance(case, PodCase):
         return _of_pod(case)
@@ -45,9 +44,7 @@ def _of_service(case: ServiceCase) -> str:
             "Pod",
         )
     else:
-        managers = Counter(
-            (item.metadata.labels or {}).get(LABEL_MANAGED_BY, "hand") for item in case.slices
-        )
+        managers = Counter((item.manager or "hand") for item in case.slices)
         pods = f"no selector, {count(len(case.slices), 'slice')}"
         pods += f" kept by {some(sorted(managers))}" if managers else ""
     if not case.slices:

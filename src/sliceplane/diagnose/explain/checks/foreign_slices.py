@@ -61,7 +61,7 @@ def foreign_addresses(case: ServiceCase) -> Iterable[Finding]:
             strays.setdefault(endpoint_slice.metadata.name, []).append(address)
     for name, addresses in strays.items():
         endpoint_slice = next(item for item in case.slices if item.metadata.name == name)
-        manager = (endpoint_slice.metadata.labels or {}).get(LABEL_MANAGED_BY, "")
+        manager = endpoint_slice.manager
         age = since(endpoint_slice.metadata.creation_timestamp, case.now)
         told = f"managed by {manager or 'no manager'}" + (
             f", {lasting(age)} old" if age is not None else ""
@@ -80,7 +80,7 @@ def foreign_addresses(case: ServiceCase) -> Iterable[Finding]:
 
 def _delete(case: ServiceCase, endpoint_slice: EndpointSlice) -> str:
     """A program that keeps a slice writes it again."""
-    manager = (endpoint_slice.metadata.labels or {}).get(LABEL_MANAGED_BY, "")
+    manager = endpoint_slice.manager
     delete = f"kubectl -n {case.namespace} delete endpointslice {endpoint_slice.metadata.name}"
     return f"see that {manager} does not write it any more, then {delete}" if manager else delete
 
@@ -93,7 +93,7 @@ def _foreign(case: ServiceCase) -> Iterator[tuple[str, EndpointSlice]]:
         return
     own = {address for pod in case.live for address in pod.status.ips}
     for endpoint_slice, endpoint in case.ready:
-        manager = (endpoint_slice.metadata.labels or {}).get(LABEL_MANAGED_BY)
+        manager = endpoint_slice.manager
         if (
             manager in (MANAGED_BY_CONTROLLER, MANAGED_BY_MIRRORING, AGENTS)
             or endpoint_slice.address_type == "FQDN"
@@ -123,7 +123,7 @@ def _of_another_namespace(
 def mirror_beside_selector(case: ServiceCase) -> Iterable[Finding]:
     """E4"""
     for endpoint_slice in case.slices:
-        manager = (endpoint_slice.metadata.labels or {}).get(LABEL_MANAGED_BY)
+        manager = endpoint_slice.manager
         if case.selector and manager == MANAGED_BY_MIRRORING:
             addresses = [
                 address
@@ -148,7 +148,7 @@ def mirror_without_endpoints(case: ServiceCase) -> Iterable[Finding]:
     mirrored = [
         endpoint_slice
         for endpoint_slice in case.slices
-        if (endpoint_slice.metadata.labels or {}).get(LABEL_MANAGED_BY) == MANAGED_BY_MIRRORING
+        if endpoint_slice.manager == MANAGED_BY_MIRRORING
     ]
     asked = ENDPOINTS.named(case.namespace, case.name)
     lost = case.was_read(asked) and case.facts.get(ENDPOINTS, case.namespace, case.name) is None
@@ -213,14 +213,10 @@ def one_pod_twice(case: ServiceCase) -> Iterable[Finding]:
         ):
             places[who, endpoint_slice.address_type].append(endpoint_slice)
     for (who, _), slices in places.items():
-        managers = {(item.metadata.labels or {}).get(LABEL_MANAGED_BY, "") for item in slices}
+        managers = {item.manager for item in slices}
         if len(managers) > 1 and MANAGED_BY_MIRRORING not in managers:
             # The controller would write its own again.
-            others = [
-                item
-                for item in slices
-                if (item.metadata.labels or {}).get(LABEL_MANAGED_BY, "") != MANAGED_BY_CONTROLLER
-            ]
+            others = [item for item in slices if item.manager != MANAGED_BY_CONTROLLER]
             later = max(others, key=lambda item: item.metadata.creation_timestamp or "")
             yield case.finding(
                 "E12",
@@ -231,7 +227,7 @@ def one_pod_twice(case: ServiceCase) -> Iterable[Finding]:
                         SLICES,
                         item,
                         f"metadata.labels[{LABEL_MANAGED_BY}]",
-                        (item.metadata.labels or {}).get(LABEL_MANAGED_BY, "(none)"),
+                        (item.manager or "(none)"),
                     )
                     for item in slices
                 ),
@@ -277,7 +273,7 @@ def unlabelled(case: ServiceCase) -> Iterable[Finding]:
         return
     services = {service.metadata.name for service in case.facts.of(SERVICES, case.namespace)}
     for endpoint_slice in case.facts.of(SLICES, case.namespace):
-        label = (endpoint_slice.metadata.labels or {}).get(LABEL_SERVICE_NAME, "")
+        label = endpoint_slice.service
         owned = _owner_uid(endpoint_slice) == case.service.metadata.uid
         looks_ours = (
             endpoint_slice.metadata.name.startswith(f"{case.name}-") and label not in services

@@ -15,10 +15,9 @@ from typing import Final
 import msgspec
 
 from sliceplane.api.findings.finding import Finding
-from sliceplane.api.findings.wording import count, lasting, misnamed_proxy, some
+from sliceplane.api.findings.wording import count, lasting, some
 from sliceplane.api.requests import Selection
 from sliceplane.consume.progress import (
-    ANNOTATION_PROGRESS,
     COMPONENT,
     LABEL_COMPONENT,
     LEASE_NAMESPACE,
@@ -155,31 +154,24 @@ def _slices(facts: Facts) -> tuple[Listed, ...]:
 
 
 def _findings(facts: Facts) -> tuple[Finding, ...]:
-    """Of all proxies, the worst of each code first."""
-    proxies = facts.derived(_proxies)
-    silent = [
-        proxy for proxy in proxies if proxy.is_late(facts.now) and _is_well_otherwise(facts, proxy)
-    ]
-    alive = [proxy for proxy in proxies if not proxy.is_late(facts.now)]
-    deaf = [proxy for proxy in alive if reports.inputs_since(proxy)]
+    """Findings about all proxies, the worst of each code first."""
     slices = facts.derived(_slices)
-    missing = [
-        (proxy, lacks)
-        for proxy in alive
-        if proxy not in deaf
-        and (lacks := tuple(reports.missing_of(proxy, slices)))
-        and reports.is_behind(lacks, facts.now)
+    judged = [
+        reports.judge_report(proxy, slices, facts.now)
+        for proxy in facts.derived(_proxies)
+        if not proxy.is_late(facts.now) or _is_well_otherwise(facts, proxy)
     ]
-    missing.sort(key=lambda pair: (-reports.behind_s(pair[1], facts.now), pair[0].node))
+    judged.sort(key=lambda each: (-each.age_s, each.told.node))
+    alive = [each.told for each in judged if not each.is_late]
     return (
-        *(
-            reports.stopped(proxy, facts.now)
-            for proxy in sorted(silent, key=lambda proxy: (proxy.renewed, proxy.node))
-        ),
-        *(reports.behind(proxy, lacks, facts.now) for proxy, lacks in missing),
+        *(finding for each in judged for finding in each.findings),
         *(finding for proxy in alive if (finding := reports.of_kernel(proxy)) is not None),
-        *(_lost_event(*found) for found in _unlike_others(alive)),
-        *(reports.hears_nothing(proxy, facts.now) for proxy in deaf),
+        *(
+            reports.lost_event(
+                *found, " than other nodes", remedy=f"sliceplane drift --node {found[0].node}"
+            )
+            for found in _unlike_others(alive)
+        ),
         *(finding for proxy in alive for finding in _misnamed(facts, proxy)),
     )
 
@@ -189,8 +181,7 @@ def _is_well_otherwise(facts: Facts, proxy: ToldNode) -> bool:
     node = facts.get(NODES, "", proxy.node)
     if node is None:
         return not facts.was_read(NODES.named("", proxy.node))
-    ready = node.ready_condition
-    return ready is None or ready.status == "True"
+    return node.ready_condition is None or node.is_ready
 
 
 def _unlike_others(proxies: Iterable[ToldNode]) -> Iterator[tuple[ToldNode, Place, Held]]:
@@ -212,27 +203,6 @@ def _unlike_others(proxies: Iterable[ToldNode]) -> Iterator[tuple[ToldNode, Plac
                 yield proxy, place, held
 
 
-def _lost_event(proxy: ToldNode, place: Place, held: Held) -> Finding:
-    """N4.  Which object it is only the two contents can tell, which ``sliceplane drift``
-    compares.
-    """
-    resource, reading = place
-    return reports.finding(
-        "N4",
-        proxy,
-        f"it holds {resource} ({reading}) of version {held.revision} with another content than "
-        "other nodes",
-        evidence=reports.in_lease(
-            proxy, f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"{held.revision} {held.digest}"
-        ),
-        effect=(
-            "it goes on with endpoints that are no more, or without new ones, until that object "
-            "changes again"
-        ),
-        remedy=f"sliceplane drift --node {proxy.node}",
-    )
-
-
 def _misnamed(facts: Facts, proxy: ToldNode) -> Iterator[Finding]:
     """N7.  Where there is no Node at all no name is wrong: machines outside Kubernetes may run a
     proxy, too.
@@ -243,18 +213,9 @@ def _misnamed(facts: Facts, proxy: ToldNode) -> Iterator[Finding]:
         or not facts.was_read(NODES.named("", proxy.node))
     ):
         return
-    names = sorted(node.metadata.name for node in facts.of(NODES))
-    if not names:
-        return
-    said, flag = misnamed_proxy(proxy.node, names)
-    yield reports.finding(
-        "N7",
-        proxy,
-        f"its proxy says that it is {proxy.node}; {said}",
-        evidence=reports.in_lease(proxy, "spec.holderIdentity", proxy.node),
-        effect="hints and local endpoints do not count there: with a policy of Local all is dropped",
-        remedy=f"start that proxy with {flag}",
-    )
+    names = [node.metadata.name for node in facts.of(NODES)]
+    if names:
+        yield reports.misnamed(proxy, names)
 
 
 CHECKS = (of_service, balancer_that_never_asks)

@@ -192,7 +192,7 @@ def port_of_own_slice(case: ServiceCase) -> Iterable[Finding]:
     """T5"""
     wanted = {(port.name, port.protocol) for port in _ports(case)}
     for endpoint_slice in case.slices:
-        manager = (endpoint_slice.metadata.labels or {}).get(LABEL_MANAGED_BY, "")
+        manager = endpoint_slice.manager
         if case.selector and manager in (MANAGED_BY_CONTROLLER, MANAGED_BY_MIRRORING):
             # those are made of Pods, and what mirrors Endpoints beside a selector is told by E4
             continue

@@ -1,5 +1,5 @@
-"""Programs that follow a Service's slices themselves and tell how far they are: Python views
-(docs/drain.md, "Other consumers"). One that tells nothing is not known here.
+"""Programs that follow the slices of a Service themselves and report their progress: Python views
+(docs/drain.md, "Other consumers").
 """
 
 from __future__ import annotations
@@ -7,25 +7,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from sliceplane.api.core import Lease
-from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME
-from sliceplane.api.findings.finding import Finding
-from sliceplane.api.findings.wording import lasting, since, some
+from sliceplane.api.findings.finding import Evidence, Finding, ObjectName
+from sliceplane.api.findings.wording import lasting, some
 from sliceplane.api.requests import Selection
-from sliceplane.consume.progress import (
-    ANNOTATION_PROGRESS,
-    LABEL_COMPONENT,
-    LEASE_DURATION_S,
-    Held,
-    read_report,
-)
+from sliceplane.consume.progress import ANNOTATION_PROGRESS, LABEL_COMPONENT
 from sliceplane.consume.selections import SERVICE_READING
-from sliceplane.diagnose.explain.case import ServiceCase, seen
+from sliceplane.diagnose.drift.facts import listed, told_of
+from sliceplane.diagnose.drift.reports import judge_report
+from sliceplane.diagnose.explain.case import ServiceCase
 from sliceplane.diagnose.explain.objects import LEASES
 
-#: from the change of a Pod to a report of a view that holds it: the controller batches, the view
-#: reports every 10 s
-BEHIND_S: Final = 30.0
 _VIEWS: Final = f"{LABEL_COMPONENT}=view"
 
 
@@ -35,44 +26,33 @@ def wants(case: ServiceCase) -> Iterator[Selection]:
 
 
 def behind(case: ServiceCase) -> Iterable[Finding]:
-    """C6: of several the one that is behind for the longest."""
-    late = sorted(_late(case), key=lambda pair: (-pair[0], pair[1].metadata.name))
-    if not late:
-        return
-    age_s, lease, held, newest = late[0]
-    name = lease.spec.holder_identity or lease.metadata.name
-    others = [other.spec.holder_identity or other.metadata.name for _, other, _, _ in late[1:]]
-    also = f"; so with {some(others)}" if others else ""
-    yield case.finding(
-        "C6",
-        f"view {name} is {lasting(age_s)} behind: it holds version {held.revision}, and "
-        "a slice is of "
-        f"{newest}{also}",
-        seen(LEASES, lease, f"metadata.annotations[{ANNOTATION_PROGRESS}]", str(held.revision)),
-        certainty="likely",
-        effect="it goes on with the endpoints of then, while the nodes have others",
-        remedy=f"look at the log of {name}: its watch; restart it",
-    )
-
-
-def _late(case: ServiceCase) -> Iterator[tuple[float, Lease, Held, int]]:
+    """C6, about the view that has been behind for the longest."""
     reading = f"{SERVICE_READING}{case.namespace}/{case.name}"
-    for lease in case.facts.of(LEASES, case.namespace):
-        report = read_report((lease.metadata.annotations or {}).get(ANNOTATION_PROGRESS, ""))
-        held = report.endpointslices.get(reading) if report is not None else None
-        silent_s = since(lease.spec.renew_time, case.facts.now) or 0.0
-        if held is None or silent_s > (lease.spec.lease_duration_seconds or LEASE_DURATION_S):
-            continue  # of another Service, or it has ended
-        missed = [item for item in case.slices if item.metadata.revision > held.revision]
-        ages = [
-            age
-            for item in missed
-            if (
-                age := since(
-                    (item.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME), case.facts.now
-                )
-            )
-            is not None
-        ]
-        if ages and max(ages) > BEHIND_S:
-            yield max(ages), lease, held, max(item.metadata.revision for item in missed)
+    slices = [listed(item, item.written_at)._replace(readings=(reading,)) for item in case.slices]
+    judged = [
+        judge_report(view, slices, case.now)
+        for view in map(told_of, case.facts.of(LEASES, case.namespace))
+        if view.report is not None and not view.is_late(case.now)
+    ]
+    late = sorted(
+        (each for each in judged if each.is_behind),
+        key=lambda each: (-each.behind_s, each.told.node),
+    )
+    for view, missing, _ in late[:1]:
+        held = view.report.endpointslices[reading].revision if view.report is not None else 0
+        others = [each.told.node for each in late[1:]]
+        also = f"; so with {some(others)}" if others else ""
+        yield case.finding(
+            "C6",
+            f"view {view.node} is {lasting(late[0].behind_s)} behind: it holds version {held}, and "
+            f"a slice is of {max(item.revision for item in missing)}{also}",
+            Evidence(
+                subject=ObjectName(LEASES.resource.key, "Lease", case.namespace, view.lease),
+                field=f"metadata.annotations[{ANNOTATION_PROGRESS}]",
+                value=str(held),
+            ),
+            # Without managedFields a slice has the time of the change that it was written for.
+            certainty="likely",
+            effect="it goes on with the endpoints of then, while the nodes have others",
+            remedy=f"look at the log of {view.node}: its watch; restart it",
+        )

@@ -40,12 +40,11 @@ from sliceplane.diagnose.drift.envoy import (
 )
 from sliceplane.diagnose.drift.facts import TELLERS, DriftFacts, Listed, Look, listed, told_of
 from sliceplane.diagnose.drift.judge import judge, wanted_past
-from sliceplane.diagnose.explain.objects import FullSlice
+from sliceplane.diagnose.explain.objects import FullSlice, WrittenMeta
 from sliceplane.diagnose.io.kernel import read_kernel
 from sliceplane.diagnose.io.lists import list_pages, list_whole
 from sliceplane.kit.io.interfaces import addresses_of
 from sliceplane.kit.ip import parse_strict
-from sliceplane.kit.times import time_or_zero
 from sliceplane.watch.io.base import Reader, Unreachable
 from sliceplane.watch.io.credentials import Fixed
 from sliceplane.watch.io.http import HttpClient
@@ -68,17 +67,8 @@ _KINDS: Final[dict[str, tuple[Resource, type[Object]]]] = {
 T = TypeVar("T", bound=Object)
 
 
-class _Entry(Projection, frozen=True, kw_only=True):
-    time: str | None = None
-
-
-class _Metadata(Projection, frozen=True, kw_only=True):
-    creation_timestamp: str | None = None
-    managed_fields: tuple[_Entry, ...] | None = None
-
-
 class _Written(Projection, frozen=True, kw_only=True):
-    metadata: _Metadata = _Metadata()
+    metadata: WrittenMeta = WrittenMeta()
 
 
 _written = msgspec.json.Decoder(_Written)
@@ -185,15 +175,12 @@ async def _objects(
     async for page in list_pages(
         client, Selection(resource), None if version is None else str(version)
     ):
-        items += [listed(codec.decode(body, kind), _written_at(body)) for body in page.items]
+        items += [
+            listed(codec.decode(body, kind), _written.decode(body).metadata.written_at)
+            for body in page.items
+        ]
         shown = shown or revision_of(page.resource_version)
     return shown, tuple(items)
-
-
-def _written_at(body: bytes) -> float:
-    metadata = _written.decode(body).metadata
-    times = [entry.time for entry in metadata.managed_fields or () if entry.time]
-    return time_or_zero(max(times, default=""))
 
 
 async def _past(

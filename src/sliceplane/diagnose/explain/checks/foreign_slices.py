@@ -11,20 +11,19 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from sliceplane.api.discovery import (
-    ANNOTATION_LEADER,
-    ANNOTATION_OVER_CAPACITY,
     LABEL_MANAGED_BY,
     LABEL_SERVICE_NAME,
-    LABEL_SKIP_MIRROR,
     MANAGED_BY_CONTROLLER,
     MANAGED_BY_MIRRORING,
     EndpointSlice,
     SliceEndpoint,
 )
 from sliceplane.api.findings.finding import Finding
-from sliceplane.api.findings.wording import count, lasting, pairs_text, part, since, some, verb
+from sliceplane.api.findings.wording import count, lasting, part, since, some, verb
 from sliceplane.api.requests import Selection
 from sliceplane.consume.agents.registration import MANAGED_BY as AGENTS
+from sliceplane.diagnose.audit.facts import endpoints_facts, service_facts, slice_facts
+from sliceplane.diagnose.audit.judge import judge
 from sliceplane.diagnose.explain.case import ServiceCase, seen
 from sliceplane.diagnose.explain.objects import ENDPOINTS, PODS, SERVICES, SLICES, FullPod
 
@@ -120,50 +119,18 @@ def _of_another_namespace(
     )
 
 
-def mirror_beside_selector(case: ServiceCase) -> Iterable[Finding]:
-    """E4"""
-    for endpoint_slice in case.slices:
-        manager = endpoint_slice.manager
-        if case.selector and manager == MANAGED_BY_MIRRORING:
-            addresses = [
-                address
-                for endpoint in endpoint_slice.endpoints or ()
-                for address in endpoint.addresses[:1]
-            ]
-            yield case.finding(
-                "E4",
-                f"slice {endpoint_slice.metadata.name} mirrors Endpoints {case.name}, "
-                "which no writer keeps "
-                f"since {case.name} has a selector",
-                seen(SLICES, endpoint_slice, "endpoints", some(addresses) or "(none)"),
-                case.field("spec.selector", pairs_text(case.selector)),
-                effect=f"{count(len(addresses), 'address', 'stays')} whatever becomes of the Pods",
-                remedy=f"kubectl -n {case.namespace} delete endpointslice "
-                f"{endpoint_slice.metadata.name}",
-            )
-
-
-def mirror_without_endpoints(case: ServiceCase) -> Iterable[Finding]:
-    """E15"""
-    mirrored = [
-        endpoint_slice
-        for endpoint_slice in case.slices
-        if endpoint_slice.manager == MANAGED_BY_MIRRORING
-    ]
-    asked = ENDPOINTS.named(case.namespace, case.name)
-    lost = case.was_read(asked) and case.facts.get(ENDPOINTS, case.namespace, case.name) is None
-    if mirrored and not case.selector and lost:
-        names = [endpoint_slice.metadata.name for endpoint_slice in mirrored]
-        addresses = sum(len(endpoint_slice.endpoints or ()) for endpoint_slice in mirrored)
-        yield case.finding(
-            "E15",
-            f"{count(len(names), 'slice')} ({some(names)}) {verb(len(names), 'mirrors')} "
-            "Endpoints "
-            f"{case.name}, which are gone",
-            seen(SLICES, mirrored[0], "endpoints", count(addresses, "address")),
-            effect=f"{count(addresses, 'address', 'stays')} that no writer keeps",
-            remedy=f"kubectl -n {case.namespace} delete endpointslice {' '.join(names)}",
-        )
+def of_endpoints(case: ServiceCase) -> Iterable[Finding]:
+    """E4, E5, E8, E15, as ``sliceplane endpoints audit`` judges them."""
+    endpoints = case.facts.get(ENDPOINTS, case.namespace, case.name)
+    is_known = case.was_read(ENDPOINTS.named(case.namespace, case.name))
+    found = judge(
+        f"{case.namespace}/{case.name}",
+        service_facts(case.service),
+        endpoints_facts(endpoints) if endpoints is not None else None,
+        tuple(map(slice_facts, case.slices)),
+    )
+    codes = {"E4", "E5", "E8", *(["E15"] if is_known else [])}
+    return (finding for finding in found if finding.code in codes)
 
 
 def owner_of_before(case: ServiceCase) -> Iterable[Finding]:
@@ -242,31 +209,6 @@ def _who(endpoint: SliceEndpoint) -> str:
     return target.name if target is not None and target.kind == "Pod" else ""
 
 
-def unmirrored(case: ServiceCase) -> Iterable[Finding]:
-    """E5"""
-    endpoints = case.facts.get(ENDPOINTS, case.namespace, case.name)
-    if case.selector or endpoints is None or case.slices or not endpoints.subsets:
-        return
-    labels, annotations = endpoints.metadata.labels or {}, endpoints.metadata.annotations or {}
-    if labels.get(LABEL_SKIP_MIRROR) == "true":
-        why = f"label {LABEL_SKIP_MIRROR}"
-        field = f"metadata.labels[{LABEL_SKIP_MIRROR}]"
-        remedy = f"label endpoints {case.name} {LABEL_SKIP_MIRROR}-"
-    elif ANNOTATION_LEADER in annotations:
-        why = "the annotation of a leader election"
-        field = f"metadata.annotations[{ANNOTATION_LEADER}]"
-        remedy = f"annotate endpoints {case.name} {ANNOTATION_LEADER}-"
-    else:
-        return
-    yield case.finding(
-        "E5",
-        f"Endpoints {case.name} is not mirrored to slices: {why}",
-        seen(ENDPOINTS, endpoints, field, "true"),
-        effect="no slice has its addresses, and nodes read slices",
-        remedy=f"kubectl -n {case.namespace} {remedy}",
-    )
-
-
 def unlabelled(case: ServiceCase) -> Iterable[Finding]:
     """E6"""
     if case.slices or not case.was_read(SLICES.in_namespace(case.namespace)):
@@ -303,27 +245,6 @@ def unlabelled(case: ServiceCase) -> Iterable[Finding]:
             return
 
 
-def truncated(case: ServiceCase) -> Iterable[Finding]:
-    """E8"""
-    endpoints = case.facts.get(ENDPOINTS, case.namespace, case.name)
-    if endpoints is None or not case.selector:
-        return
-    told = (endpoints.metadata.annotations or {}).get(ANNOTATION_OVER_CAPACITY)
-    if told == "truncated":
-        held = sum(
-            len(subset.addresses or ()) + len(subset.not_ready_addresses or ())
-            for subset in endpoints.subsets or ()
-        )
-        yield case.finding(
-            "E8",
-            f"Endpoints {case.name} holds {held:,} of {len(case.endpoints):,} addresses",
-            seen(ENDPOINTS, endpoints, f"metadata.annotations[{ANNOTATION_OVER_CAPACITY}]", told),
-            certainty="possible",
-            effect="programs that still read Endpoints never use the rest",
-            remedy="sliceplane endpoints audit",
-        )
-
-
 def fqdn(case: ServiceCase) -> Iterable[Finding]:
     """E10"""
     names = [item for item in case.slices if item.address_type == "FQDN" and item.endpoints]
@@ -340,11 +261,8 @@ def fqdn(case: ServiceCase) -> Iterable[Finding]:
 
 CHECKS = (
     foreign_addresses,
-    mirror_beside_selector,
-    mirror_without_endpoints,
-    unmirrored,
+    of_endpoints,
     unlabelled,
-    truncated,
     owner_of_before,
     fqdn,
     one_pod_twice,

@@ -185,16 +185,14 @@ def hears_nothing(told: ToldNode, now: float) -> Finding:
         "N15",
         told,
         f"its inputs are {lasting(now - since)} old: its {told.words.teller} lives, and receives "
-        "no events of the API "
-        "server",
+        "no events of the API server",
         in_report(told, f"inputs_since: {since}"),
         effect=(
             f"its {told.words.rules} stay as they were then; what changed since does not reach "
             "clients there"
         ),
         remedy="see why its watches fail: the API server that it asks, and the log of the "
-        f"{told.words.teller} of "
-        f"{told.node}",
+        f"{told.words.teller} of {told.node}",
     )
 
 

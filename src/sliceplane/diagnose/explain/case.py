@@ -6,18 +6,20 @@ as they like. Checks are pure functions of a case.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
-from typing import ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_ZONE, SliceEndpoint
 from sliceplane.api.findings.codes import Severity
 from sliceplane.api.findings.finding import Certainty, Evidence, Finding, ObjectName, TooYoung
-from sliceplane.api.findings.wording import pairs_text
+from sliceplane.api.findings.wording import pairs_text, patch
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import PortProbe, ProbeOutcome, Selection
 from sliceplane.consume.usable import Locality
 from sliceplane.diagnose.explain.facts import Facts
+from sliceplane.diagnose.explain.kernel import KernelFacts
 from sliceplane.diagnose.explain.objects import (
     NODES,
     PODS,
@@ -32,6 +34,7 @@ from sliceplane.diagnose.explain.question import ExplainQuestion
 #: endpoints of one Service to which connections are tried
 TARGETS_MAX: Final = 20
 T = TypeVar("T")
+Kind = TypeVar("Kind", bound=Object)
 
 
 class ClientCase:
@@ -87,6 +90,20 @@ class ExplainCase:
 
     def was_read(self, selection: Selection) -> bool:
         return self.facts.was_read(selection)
+
+    def get(self, readable: Readable[Kind], name: str) -> Kind | None:
+        """Returns the object *name* of the namespace of the case."""
+        return self.facts.get(readable, self.namespace, name)
+
+    def of(self, readable: Readable[Kind]) -> tuple[Kind, ...]:
+        """Returns the objects of the namespace of the case, sorted by name."""
+        return self.facts.of(readable, self.namespace)
+
+    @property
+    def kernel(self) -> KernelFacts:
+        """The kernel of this machine; checks of the kernel alone may ask for it."""
+        assert self.facts.kernel is not None, "the kernel was not read"
+        return self.facts.kernel
 
     def field(self, path: str, value: str) -> Evidence:
         """A field of the subject as evidence."""
@@ -223,9 +240,17 @@ class ServiceCase(PodsCase):
         """Empty: the Service has none, or is an ExternalName, whose selector selects nothing."""
         return selector_of(self.service)
 
-    def pods_selection(self, namespace: str) -> Selection:
-        """Pods with the labels of the selector; *namespace* "": of all."""
-        return PODS.in_namespace(namespace, pairs_text(self.selector))
+    def pods_selection(self, *, everywhere: bool = False) -> Selection:
+        """Pods with the labels of the selector, of the namespace or of all."""
+        return PODS.in_namespace("" if everywhere else self.namespace, pairs_text(self.selector))
+
+    @property
+    def slices_selection(self) -> Selection:
+        return SLICES.in_namespace(self.namespace, f"{LABEL_SERVICE_NAME}={self.name}")
+
+    def patch(self, change: dict[str, Any]) -> str:
+        """Returns the command that merges *change* into the Service."""
+        return patch(self.namespace, "service", self.name, change)
 
     @cached_property
     def selected(self) -> tuple[FullPod, ...]:
@@ -244,9 +269,7 @@ class ServiceCase(PodsCase):
     @property
     def sees_slices(self) -> bool:
         """Slices were read: what is in none of them is in none."""
-        return self.was_read(
-            SLICES.in_namespace(self.namespace, f"{LABEL_SERVICE_NAME}={self.name}")
-        )
+        return self.was_read(self.slices_selection)
 
     @cached_property
     def endpoints(self) -> tuple[tuple[FullSlice, SliceEndpoint], ...]:
@@ -320,6 +343,10 @@ def selector_of(service: Service) -> dict[str, str]:
 
 def zone_of(node: Node | None) -> str:
     return "" if node is None else (node.metadata.labels or {}).get(LABEL_ZONE, "")
+
+
+def list_names(objects: Iterable[Object]) -> list[str]:
+    return [item.metadata.name for item in objects]
 
 
 def name_of(readable: Readable[Object], item: Object) -> ObjectName:

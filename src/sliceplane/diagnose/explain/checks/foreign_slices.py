@@ -24,7 +24,7 @@ from sliceplane.api.requests import Selection
 from sliceplane.consume.agents.registration import MANAGED_BY as AGENTS
 from sliceplane.diagnose.audit.facts import endpoints_facts, service_facts, slice_facts
 from sliceplane.diagnose.audit.judge import judge
-from sliceplane.diagnose.explain.case import ServiceCase, seen
+from sliceplane.diagnose.explain.case import ServiceCase, list_names, seen
 from sliceplane.diagnose.explain.objects import ENDPOINTS, PODS, SERVICES, SLICES, FullPod
 
 #: addresses of which it is looked up whose they are
@@ -71,8 +71,7 @@ def foreign_addresses(case: ServiceCase) -> Iterable[Finding]:
             seen(SLICES, endpoint_slice, "endpoints", some(addresses)),
             certainty="likely",
             effect=f"{part(len(addresses), len(case.ready), 'ready endpoint', 'leads')} nowhere, "
-            "unless something "
-            "outside of the cluster answers there",
+            "unless something outside of the cluster answers there",
             remedy=_delete(case, endpoint_slice),
         )
 
@@ -121,7 +120,7 @@ def _of_another_namespace(
 
 def of_endpoints(case: ServiceCase) -> Iterable[Finding]:
     """E4, E5, E8, E15, as ``sliceplane endpoints audit`` judges them."""
-    endpoints = case.facts.get(ENDPOINTS, case.namespace, case.name)
+    endpoints = case.get(ENDPOINTS, case.name)
     is_known = case.was_read(ENDPOINTS.named(case.namespace, case.name))
     found = judge(
         f"{case.namespace}/{case.name}",
@@ -145,11 +144,10 @@ def owner_of_before(case: ServiceCase) -> Iterable[Finding]:
         and owner.uid != service.metadata.uid
     ]
     if old:
-        names = [endpoint_slice.metadata.name for endpoint_slice in old]
+        names = list_names(old)
         yield case.finding(
             "E9",
-            f"{count(len(old), 'slice')} ({some(names)}) {verb(len(old), 'belongs')} to "
-            "a Service "
+            f"{count(len(old), 'slice')} ({some(names)}) {verb(len(old), 'belongs')} to a Service "
             f"{case.name} that was deleted",
             seen(SLICES, old[0], "metadata.ownerReferences", f"uid {_owner_uid(old[0])}"),
             case.field("metadata.uid", service.metadata.uid),
@@ -187,8 +185,7 @@ def one_pod_twice(case: ServiceCase) -> Iterable[Finding]:
             later = max(others, key=lambda item: item.metadata.creation_timestamp or "")
             yield case.finding(
                 "E12",
-                f"{who} is in {len(slices)} slices: "
-                f"{some([item.metadata.name for item in slices])}",
+                f"{who} is in {len(slices)} slices: {some(list_names(slices))}",
                 *tuple(
                     seen(
                         SLICES,
@@ -213,8 +210,8 @@ def unlabelled(case: ServiceCase) -> Iterable[Finding]:
     """E6"""
     if case.slices or not case.was_read(SLICES.in_namespace(case.namespace)):
         return
-    services = {service.metadata.name for service in case.facts.of(SERVICES, case.namespace)}
-    for endpoint_slice in case.facts.of(SLICES, case.namespace):
+    services = {service.metadata.name for service in case.of(SERVICES)}
+    for endpoint_slice in case.of(SLICES):
         label = endpoint_slice.service
         owned = _owner_uid(endpoint_slice) == case.service.metadata.uid
         looks_ours = (

@@ -14,7 +14,7 @@ from sliceplane.api.findings.wording import count, since, some, verb
 from sliceplane.consume.progress import BEHIND_S
 from sliceplane.consume.served import rule_differences
 from sliceplane.diagnose.drift.reports import WRITE_ANEW
-from sliceplane.diagnose.explain.case import NodeCase, PodCase, ServiceCase
+from sliceplane.diagnose.explain.case import ExplainCase, ServiceCase
 from sliceplane.diagnose.explain.checks.serving import own_proxy_name
 from sliceplane.diagnose.explain.objects import SLICES
 from sliceplane.node.conntrack import UdpFlow
@@ -26,16 +26,15 @@ _BRIDGE_CALLS: Final = "net.bridge.bridge-nf-call-iptables"
 #: checksum when it's 0"
 _MENDED: Final = ((4, 14, 181), (4, 19, 123), (5, 4, 41), (5, 6, 13))
 THIS_NODE: Final = ObjectName("kernel", "Kernel", "", "of this machine")
-AnyCase = ServiceCase | PodCase | NodeCase
 
 
 def _seen(field: str, value: str) -> Evidence:
     return Evidence(subject=THIS_NODE, field=field, value=value)
 
 
-def several_rule_sets(case: AnyCase) -> Iterable[Finding]:
+def several_rule_sets(case: ExplainCase) -> Iterable[Finding]:
     """N6.  The last proxy that ran here is the one that is to stay: ours, if it is among them."""
-    sets = (case.facts.kernel.rule_sets if case.facts.kernel else None) or ()
+    sets = case.kernel.rule_sets or ()
     if len(sets) < 2:
         return
     others = [entry for entry in sets if not entry.ours] or list(sets)
@@ -54,18 +53,14 @@ def rules_differ(case: ServiceCase) -> Iterable[Finding]:
     """N5, as the kernel itself shows it; a proxy reports it by itself within half a minute, if it
     runs.
     """
-    kernel, service = case.facts.kernel, case.service
-    if kernel is None or kernel.rules is None or case.is_headless or own_proxy_name(service):
+    kernel, service = case.kernel, case.service
+    if kernel.rules is None or case.is_headless or own_proxy_name(service):
         return
     if not case.sees_slices:
         return
     found = list(rule_differences(service, case.slices, dict(kernel.rules)))
     if found:
-        changes = [
-            case.now - item.written_at
-            for item in case.facts.of(SLICES, case.namespace)
-            if item in case.slices
-        ]
+        changes = [case.now - item.written_at for item in case.of(SLICES) if item in case.slices]
         changes.append(since(service.metadata.creation_timestamp, case.now) or BEHIND_S)
         age = max(0.0, min(changes))
         more = f", and {len(found) - 1} more" if len(found) > 1 else ""
@@ -79,10 +74,10 @@ def rules_differ(case: ServiceCase) -> Iterable[Finding]:
         )
 
 
-def flows_are_full(case: AnyCase) -> Iterable[Finding]:
+def flows_are_full(case: ExplainCase) -> Iterable[Finding]:
     """N8"""
-    kernel = case.facts.kernel
-    if kernel is None or kernel.flows_count is None or not kernel.flows_max:
+    kernel = case.kernel
+    if kernel.flows_count is None or not kernel.flows_max:
         return
     if kernel.flows_count >= FLOWS_FULL * kernel.flows_max:
         is_full = kernel.flows_count >= kernel.flows_max
@@ -101,7 +96,7 @@ def flows_are_full(case: AnyCase) -> Iterable[Finding]:
 
 def flows_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
     """N9, of the Service's cluster IPs."""
-    gone = _gone(case, (case.facts.kernel.flows if case.facts.kernel else None) or (), "UDP")
+    gone = _gone(case, case.kernel.flows or (), "UDP")
     for address, number in sorted(gone.items())[:1]:
         to_others = f", {sum(gone.values()) - number:,} more to others" if len(gone) > 1 else ""
         ip = case.service.spec.cluster_ip
@@ -117,14 +112,13 @@ def flows_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
 
 def connections_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
     """D7, of the Service's cluster IPs."""
-    gone = _gone(case, (case.facts.kernel.connections if case.facts.kernel else None) or (), "TCP")
+    gone = _gone(case, case.kernel.connections or (), "TCP")
     for address, number in sorted(gone.items())[:1]:
         to_others = f", {sum(gone.values()) - number:,} more to others" if len(gone) > 1 else ""
         yield case.finding(
             "D7",
             f"{count(number, 'connection')} of {case.name} {verb(number, 'is')} open to "
-            f"{address}, "
-            f"which is no endpoint{to_others}",
+            f"{address}, which is no endpoint{to_others}",
             _seen("conntrack", f"{count(number, 'connection')}, answered by {address}"),
             effect="these clients stay with it until one side closes",
             remedy="let the program close its connections at SIGTERM, or give clients a longest time",
@@ -133,8 +127,8 @@ def connections_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
 
 def ipvs_keeps(case: ServiceCase) -> Iterable[Finding]:
     """N10"""
-    kernel, service = case.facts.kernel, case.service
-    if kernel is None or case.is_headless or not case.sees_slices:
+    kernel, service = case.kernel, case.service
+    if case.is_headless or not case.sees_slices:
         return
     serving = _serving(case)
     for server in kernel.ipvs:
@@ -152,8 +146,7 @@ def ipvs_keeps(case: ServiceCase) -> Iterable[Finding]:
                 ),
                 effect="a connection from a port that was used before goes there, and is reset",
                 remedy="see that no connection is left, then ipvsadm -d on the node, or restart "
-                "kube-proxy there: "
-                f"ipvsadm -Ln -t {server.service[0]}:{server.service[1]}",
+                f"kube-proxy there: ipvsadm -Ln -t {server.service[0]}:{server.service[1]}",
             )
             return
 
@@ -185,10 +178,10 @@ def _gone(case: ServiceCase, flows: Iterable[tuple[UdpFlow, int]], protocol: str
     return gone
 
 
-def bridge_goes_around(case: AnyCase) -> Iterable[Finding]:
+def bridge_goes_around(case: ExplainCase) -> Iterable[Finding]:
     """N11"""
-    kernel = case.facts.kernel
-    if kernel is None or kernel.bridge_calls is not False:
+    kernel = case.kernel
+    if kernel.bridge_calls is not False:
         return
     for bridge, ports in kernel.bridges.items():
         yield case.finding(
@@ -204,11 +197,9 @@ def bridge_goes_around(case: AnyCase) -> Iterable[Finding]:
         return
 
 
-def no_hairpin(case: AnyCase) -> Iterable[Finding]:
+def no_hairpin(case: ExplainCase) -> Iterable[Finding]:
     """N12"""
-    kernel = case.facts.kernel
-    if kernel is None:
-        return
+    kernel = case.kernel
     for bridge, ports in kernel.bridges.items():
         without = [port for port in ports if not port.hairpin]
         if bridge not in kernel.promiscuous and without:
@@ -224,19 +215,18 @@ def no_hairpin(case: AnyCase) -> Iterable[Finding]:
             return
 
 
-def checksums_of_tunnels(case: AnyCase) -> Iterable[Finding]:
+def checksums_of_tunnels(case: ExplainCase) -> Iterable[Finding]:
     """N13: of a kernel that counts checksums of VXLAN packets wrongly after a masquerade with
     --random-fully.
     """
-    kernel = case.facts.kernel
-    if kernel is None or not kernel.offloading or _mends_checksums(kernel.release):
+    kernel = case.kernel
+    if not kernel.offloading or _mends_checksums(kernel.release):
         return
     name = kernel.offloading[0]
     yield case.finding(
         "N13",
-        f"{some(kernel.offloading, verb_of_one='offloads')} checksums, and Linux "
-        f"{kernel.release} counts "
-        "those of VXLAN packets wrongly",
+        f"{some(kernel.offloading, verb_of_one='offloads')} checksums, and Linux {kernel.release} "
+        "counts those of VXLAN packets wrongly",
         _seen(f"ethtool -k {name}", "tx-checksum-ip-generic: on"),
         subject=THIS_NODE,
         certainty="possible",
@@ -255,14 +245,9 @@ def _mends_checksums(release: str) -> bool:
 
 def node_ports_here(case: ServiceCase) -> Iterable[Finding]:
     """N14"""
-    kernel, service = case.facts.kernel, case.service
+    kernel, service = case.kernel, case.service
     ports = [port.node_port for port in (service.spec.ports or ()) if port.node_port]
-    if (
-        kernel is None
-        or not kernel.node_port_addresses
-        or not ports
-        or "127.0.0.1" in kernel.node_port_addresses
-    ):
+    if not kernel.node_port_addresses or not ports or "127.0.0.1" in kernel.node_port_addresses:
         return
     yield case.finding(
         "N14",

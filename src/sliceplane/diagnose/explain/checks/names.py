@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from sliceplane.api.discovery import LABEL_SERVICE_NAME
 from sliceplane.api.findings.finding import Finding
-from sliceplane.api.findings.wording import pairs_text, part, patch
+from sliceplane.api.findings.wording import pairs_text, part
 from sliceplane.api.requests import Selection
 from sliceplane.diagnose.explain.case import ServiceCase, name_of, seen
 from sliceplane.diagnose.explain.checks.ports import resolved
@@ -170,9 +170,7 @@ def headless_tells_ready_ones(case: ServiceCase) -> Iterable[Finding]:
             f"{part(0, len(case.endpoints), 'endpoint', 'is')} ready",
             case.field("spec.publishNotReadyAddresses", "false"),
             effect="Pods that look for each other before they are ready never find each other",
-            remedy=patch(
-                case.namespace, "service", case.name, {"spec": {"publishNotReadyAddresses": True}}
-            ),
+            remedy=case.patch({"spec": {"publishNotReadyAddresses": True}}),
         )
 
 
@@ -201,7 +199,7 @@ def names_of_pods(case: ServiceCase) -> Iterable[Finding]:
     if not case.is_headless:
         return
     for owner in _stateful_sets(case):
-        stateful_set = case.facts.get(STATEFUL_SETS, case.namespace, owner)
+        stateful_set = case.get(STATEFUL_SETS, owner)
         if stateful_set is None or stateful_set.spec.service_name == case.name:
             continue
         named = stateful_set.spec.service_name

@@ -15,7 +15,7 @@ from sliceplane.api.findings.finding import Evidence, Finding
 from sliceplane.api.findings.wording import count, some
 from sliceplane.api.requests import Selection
 from sliceplane.api.selectors.labels import from_label_selector
-from sliceplane.diagnose.explain.case import ServiceCase, name_of, seen
+from sliceplane.diagnose.explain.case import ServiceCase, list_names, name_of, seen
 from sliceplane.diagnose.explain.checks.ports import declared, resolved
 from sliceplane.diagnose.explain.objects import (
     NAMESPACES,
@@ -43,11 +43,7 @@ def wants(case: ServiceCase) -> Iterator[Selection]:
 
 def not_admitted(case: ServiceCase) -> Iterable[Finding]:
     """X4"""
-    policies = [
-        policy
-        for policy in case.facts.of(NETWORK_POLICIES, case.namespace)
-        if _is_for_ingress(policy)
-    ]
+    policies = [policy for policy in case.of(NETWORK_POLICIES) if _is_for_ingress(policy)]
     if not policies:
         return
     selectors = [from_label_selector(policy.spec.pod_selector) for policy in policies]
@@ -71,7 +67,7 @@ def not_admitted(case: ServiceCase) -> Iterable[Finding]:
                 if client is not None and client.namespace
                 else "any client"
             )
-            names = [policy.metadata.name for policy in selecting]
+            names = list_names(selecting)
             yield case.finding(
                 "X4",
                 f"{some(names, verb_of_one='selects')} {pod.metadata.name}; nothing "
@@ -104,7 +100,7 @@ def not_let_out(case: ServiceCase) -> Iterable[Finding]:
                 _leads_to(case, rule, pod, port, client.metadata.namespace) for rule in rules
             ):
                 continue
-            names = [policy.metadata.name for policy in selecting]
+            names = list_names(selecting)
             yield case.finding(
                 "X9",
                 f"{some(names, verb_of_one='selects')} the client {client.metadata.name}; "

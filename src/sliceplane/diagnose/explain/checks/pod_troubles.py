@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from sliceplane.api.findings.codes import Severity
 from sliceplane.api.findings.finding import Certainty, Evidence, TooYoung
 from sliceplane.api.findings.wording import count, part, since, some
-from sliceplane.diagnose.explain.case import PodsCase, seen
+from sliceplane.diagnose.explain.case import PodsCase, list_names, seen
 from sliceplane.diagnose.explain.objects import PODS, FullContainerStatus, FullEvent, FullPod
 
 #: a Pod that is younger may just be starting
@@ -59,7 +59,7 @@ def names_of(case: PodsCase, pods: list[FullPod]) -> str:
     """``cart-0``, ``cart-0 (1 of 3 Pods)``, ``2 of 3 Pods (cart-0, cart-1)``, ``both Pods
     (...)``
     """
-    names = [pod.metadata.name for pod in pods]
+    names = list_names(pods)
     live = sum(not pod.has_ended for pod in case.judged)
     if live <= 1:
         return names[0]

@@ -11,9 +11,9 @@ from typing import Final
 from sliceplane.api.discovery import ANNOTATION_DRAIN, EndpointSlice
 from sliceplane.api.findings.codes import Severity
 from sliceplane.api.findings.finding import Evidence, Finding
-from sliceplane.api.findings.wording import clipped, count, lasting, part, patch, since, some
+from sliceplane.api.findings.wording import clipped, count, lasting, part, since, some
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import PodCase, PodsCase, ServiceCase, seen
+from sliceplane.diagnose.explain.case import PodCase, PodsCase, ServiceCase, list_names, seen
 from sliceplane.diagnose.explain.checks.pod_troubles import (
     STARTING_S,
     Trouble,
@@ -209,11 +209,7 @@ def _holders(facts: Facts) -> dict[str, list[FullPod]]:
 def _endpoints_of_ended(case: ServiceCase) -> Iterator[tuple[str, EndpointSlice, FullPod]]:
     for endpoint_slice, endpoint in case.endpoints:
         target = endpoint.target_ref
-        pod = (
-            case.facts.get(PODS, case.namespace, target.name)
-            if target is not None and target.kind == "Pod"
-            else None
-        )
+        pod = case.get(PODS, target.name) if target is not None and target.kind == "Pod" else None
         if pod is not None and pod.has_ended and endpoint.addresses:
             yield endpoint.addresses[0], endpoint_slice, pod
 
@@ -252,16 +248,13 @@ def published_unready(case: ServiceCase) -> Iterable[Finding]:
         return
     yield case.finding(
         "R14",
-        f"{part(len(old), len(case.live), 'Pod', 'is')} published on purpose without "
-        "being ready "
-        f"({some([pod.metadata.name for pod in old])})",
+        f"{part(len(old), len(case.live), 'Pod', 'is')} published on purpose without being ready "
+        f"({some(list_names(old))})",
         case.field("spec.publishNotReadyAddresses", "true"),
         seen_condition(old[0], "Ready", "False"),
         weight=None if case.is_headless else "warning",
         effect="they get connections before they can answer them",
-        remedy=patch(
-            case.namespace, "service", case.name, {"spec": {"publishNotReadyAddresses": False}}
-        ),
+        remedy=case.patch({"spec": {"publishNotReadyAddresses": False}}),
     )
 
 

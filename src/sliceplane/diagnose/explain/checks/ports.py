@@ -19,9 +19,9 @@ from sliceplane.api.discovery import (
     EndpointSlice,
 )
 from sliceplane.api.findings.finding import Finding
-from sliceplane.api.findings.wording import count, nearest, part, patch, some
+from sliceplane.api.findings.wording import count, nearest, part, some
 from sliceplane.consume.agents.registration import MANAGED_BY as MANAGED_BY_AGENTS
-from sliceplane.diagnose.explain.case import ServiceCase, seen
+from sliceplane.diagnose.explain.case import ServiceCase, list_names, seen
 from sliceplane.diagnose.explain.checks.services import ports_text
 from sliceplane.diagnose.explain.checks.workloads import root_of
 from sliceplane.diagnose.explain.objects import PODS, SLICES, FullContainer, FullPod
@@ -144,8 +144,7 @@ def _lacking(case: ServiceCase, port: ServicePort, name: str, lacking: list[Full
         f"{part(len(lacking), len(case.live), 'Pod', 'has')} no port named {name}; {has}",
         case.field("spec.ports", f"{port.port}/{port.protocol} to the name {name}"),
         seen(PODS, pod, "spec.containers", f"ports {names or '(none)'}"),
-        effect=f"{port.port}/{port.protocol} never reaches "
-        f"{some([pod.metadata.name for pod in lacking])}",
+        effect=f"{port.port}/{port.protocol} never reaches {some(list_names(lacking))}",
         remedy=_mend_name(
             case,
             port,
@@ -179,8 +178,7 @@ def _unread_sidecar(case: ServiceCase, port: ServicePort, name: str) -> Iterator
             yield case.finding(
                 "T4",
                 f"{name} is a port of a sidecar (init container), and slice "
-                f"{endpoint_slice.metadata.name} "
-                "was made by a controller that does not look there",
+                f"{endpoint_slice.metadata.name} was made by a controller that does not look there",
                 seen(SLICES, endpoint_slice, "ports", _slice_ports(endpoint_slice.ports or ())),
                 effect=f"{port.port}/{port.protocol} has no endpoints",
                 remedy=_target(case, port, _number_of(name, case.live[0])),
@@ -264,10 +262,7 @@ def _without_family(case: ServiceCase, wanted: str, theirs: list[str]) -> str:
     if families[0] == wanted:
         return f"make {case.name} anew with ipFamilies [{theirs[0]}], or give the Pods {wanted}"
     kept = [name for name in families if name != wanted]
-    return patch(
-        case.namespace,
-        "service",
-        case.name,
+    return case.patch(
         {"spec": {"ipFamilies": kept, "ipFamilyPolicy": "SingleStack"}},
     )
 

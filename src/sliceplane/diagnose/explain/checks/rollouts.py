@@ -39,7 +39,7 @@ INJECT: Final = "elbv2.k8s.aws/pod-readiness-gate-inject"
 def wants(case: ServiceCase) -> Iterator[Selection]:
     for owner in sorted({owner for pod in case.live if (owner := _owner(pod, "ReplicaSet"))}):
         yield REPLICA_SETS.named(case.namespace, owner)
-        replica_set = case.facts.get(REPLICA_SETS, case.namespace, owner)
+        replica_set = case.get(REPLICA_SETS, owner)
         if replica_set is not None and (deployment := _owner(replica_set, "Deployment")):
             yield DEPLOYMENTS.named(case.namespace, deployment)
     if _leads_to_pods(case):
@@ -85,14 +85,12 @@ def no_time_to_leave(case: ServiceCase) -> Iterable[Finding]:
         pod = bare[0]
         yield case.finding(
             "D2",
-            f"{part(len(bare), len(case.live), 'Pod', 'has')} no preStop hook: they end "
-            "while nodes "
-            f"still lead to them",
+            f"{part(len(bare), len(case.live), 'Pod', 'has')} no preStop hook: they end while "
+            "nodes still lead to them",
             seen(PODS, pod, "spec.containers", "lifecycle.preStop (not set)"),
             certainty="possible",
             effect="connections are refused for some seconds whenever a Pod goes, unless the "
-            "program goes on at "
-            "SIGTERM",
+            "program goes on at SIGTERM",
             remedy="add lifecycle.preStop.sleep of some seconds, below the grace period",
         )
 
@@ -183,9 +181,8 @@ def targets_come_late(case: ServiceCase) -> Iterable[Finding]:
         labelled = (namespace.metadata.labels or {}).get(INJECT) == "enabled"
         yield case.finding(
             "D5",
-            f"{part(len(bare), len(case.live), 'Pod', 'has')} no readiness gate of the "
-            "load balancer, "
-            f"which leads to Pods",
+            f"{part(len(bare), len(case.live), 'Pod', 'has')} no readiness gate of the load "
+            "balancer, which leads to Pods",
             case.field(f"metadata.annotations[{IP_TARGETS}]", "ip"),
             effect="a rollout goes on before the balancer knows the new Pods: 502",
             remedy=f"kubectl -n {case.namespace} rollout restart deployment"
@@ -223,11 +220,11 @@ def fallback(case: ServiceCase) -> Iterable[Finding]:
 def _deployments(case: ServiceCase) -> Iterator[Workload]:
     names: dict[str, None] = {}
     for pod in case.live:
-        replica_set = case.facts.get(REPLICA_SETS, case.namespace, _owner(pod, "ReplicaSet"))
+        replica_set = case.get(REPLICA_SETS, _owner(pod, "ReplicaSet"))
         if replica_set is not None and (name := _owner(replica_set, "Deployment")):
             names[name] = None
     for name in names:
-        deployment = case.facts.get(DEPLOYMENTS, case.namespace, name)
+        deployment = case.get(DEPLOYMENTS, name)
         if deployment is not None:
             yield deployment
 

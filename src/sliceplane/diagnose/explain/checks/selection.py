@@ -59,11 +59,11 @@ from sliceplane.diagnose.explain.objects import (
 
 def wants(case: ServiceCase) -> Iterator[Selection]:
     if not case.selector:
-        yield SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={case.name}")
+        yield case.slices_selection
         yield ENDPOINTS.named(case.namespace, case.name)
         return
-    yield case.pods_selection(case.namespace)
-    if not case.was_read(case.pods_selection(case.namespace)):
+    yield case.pods_selection()
+    if not case.was_read(case.pods_selection()):
         return
     if case.live:
         roots = sorted({root_of(pod) for pod in case.live})
@@ -79,7 +79,7 @@ def wants(case: ServiceCase) -> Iterator[Selection]:
     if not case.selected:
         yield PODS.in_namespace(case.namespace)
         if case.question.kind != "everything" and not _near(case) and not matching(case):
-            yield case.pods_selection("")
+            yield case.pods_selection(everywhere=True)
 
 
 def nothing_selected(case: ServiceCase) -> Iterable[Finding]:
@@ -132,7 +132,7 @@ class _Near:
 def _near(case: ServiceCase) -> _Near | None:
     """The likest; of a selector with one pair only those with a value that is like it."""
     groups: dict[tuple[str, str | None], list[FullPod]] = {}
-    for pod in case.facts.of(PODS, case.namespace):
+    for pod in case.of(PODS):
         missed = [key for key, value in case.selector.items() if pod.labels.get(key) != value]
         if len(missed) == 1 and not pod.has_ended:
             groups.setdefault((missed[0], pod.labels.get(missed[0])), []).append(pod)
@@ -157,7 +157,7 @@ def _selects_one_rollout(case: ServiceCase) -> Finding:
         + (f"; {count(len(matched), 'Pod', 'matches')} {pairs_text(rest)}" if rest else ""),
         case.field("spec.selector", pairs_text(case.selector)),
         effect=NO_ENDPOINTS,
-        remedy=patch(case.namespace, "service", case.name, change)
+        remedy=case.patch(change)
         if rest
         else (
             f"select by a label of the template: kubectl -n {case.namespace} get pods --show-labels"
@@ -174,8 +174,7 @@ def _made_before(case: ServiceCase, workload: Workload) -> Finding:
     return case.finding(
         "B6",
         f"{_pods_here(case)} match; the template of {name.kind} {name.name} has "
-        f"{pairs_text(lacking)}, "
-        f"and its {count(len(pods), 'Pod', 'was')} made before",
+        f"{pairs_text(lacking)}, and its {count(len(pods), 'Pod', 'was')} made before",
         seen(PODS, pods[0], "metadata.labels", pairs_text(labels) or "(none)"),
         case.field("spec.selector", pairs_text(case.selector)),
         effect=NO_ENDPOINTS,
@@ -198,14 +197,12 @@ def _other_value(case: ServiceCase, near: _Near) -> Finding:
         case.field("spec.selector", pairs_text(case.selector)),
         seen(PODS, near.pods[0], f"metadata.labels[{near.key}]", near.value or "(none)"),
         effect=NO_ENDPOINTS,
-        remedy=patch(
-            case.namespace, "service", case.name, {"spec": {"selector": {near.key: near.value}}}
-        ),
+        remedy=case.patch({"spec": {"selector": {near.key: near.value}}}),
     )
 
 
 def _pods_here(case: ServiceCase) -> str:
-    return part(0, sum(not pod.has_ended for pod in case.facts.of(PODS, case.namespace)), "Pod")
+    return part(0, sum(not pod.has_ended for pod in case.of(PODS)), "Pod")
 
 
 def _lacking_template(case: ServiceCase) -> tuple[Workload, str] | None:
@@ -243,7 +240,7 @@ def _template_lacks(case: ServiceCase, workload: Workload, key: str) -> Finding:
 
 def _elsewhere(case: ServiceCase) -> dict[str, int]:
     """Live Pods that match, by the namespace that they are in."""
-    if not case.was_read(case.pods_selection("")):
+    if not case.was_read(case.pods_selection(everywhere=True)):
         return {}
     pods = case.facts.of(PODS)
     return Counter(
@@ -257,8 +254,7 @@ def _in_another_namespace(case: ServiceCase, elsewhere: dict[str, int]) -> Findi
     namespace, number = max(elsewhere.items(), key=lambda item: item[1])
     return case.finding(
         "B5",
-        f"{_pods_here(case)} match; {count(number, 'Pod', 'matches')} in namespace "
-        f"{namespace}: "
+        f"{_pods_here(case)} match; {count(number, 'Pod', 'matches')} in namespace {namespace}: "
         "selectors do not cross namespaces",
         case.field("spec.selector", pairs_text(case.selector)),
         effect=NO_ENDPOINTS,
@@ -269,9 +265,7 @@ def _in_another_namespace(case: ServiceCase, elsewhere: dict[str, int]) -> Findi
 def _plainly_none(case: ServiceCase) -> Finding:
     sentence = f"{_pods_here(case)} match {pairs_text(case.selector)}"
     for key in case.selector:
-        values = sorted(
-            {pod.labels[key] for pod in case.facts.of(PODS, case.namespace) if key in pod.labels}
-        )
+        values = sorted({pod.labels[key] for pod in case.of(PODS) if key in pod.labels})
         if case.selector[key] not in values:
             sentence += f"; {key} is {some(values)} here" if values else f"; none has a label {key}"
             break
@@ -293,7 +287,7 @@ def _young(case: ServiceCase) -> TooYoung | None:
 def neither_selector_nor_slice(case: ServiceCase) -> Iterable[Finding]:
     """B2"""
     service = case.service
-    slices = SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={case.name}")
+    slices = case.slices_selection
     endpoints = ENDPOINTS.named(case.namespace, case.name)
     if case.selector or case.slices:
         return
@@ -302,7 +296,7 @@ def neither_selector_nor_slice(case: ServiceCase) -> Iterable[Finding]:
     if not case.was_read(slices) or not case.was_read(endpoints) or list(unlabelled(case)):
         return
     # Endpoints without addresses are kept by leader elections, which ask for no connection.
-    if case.facts.get(ENDPOINTS, case.namespace, case.name) is not None:
+    if case.get(ENDPOINTS, case.name) is not None:
         return
     ports = [
         {"name": port.name, "port": port.port, "protocol": port.protocol}
@@ -357,7 +351,7 @@ def unselected(case: PodCase) -> Iterable[Finding]:
         or not case.was_read(SERVICES.in_namespace(case.namespace))
     ):
         return
-    services = case.facts.of(SERVICES, case.namespace)
+    services = case.of(SERVICES)
     near = [(service, key) for service in services if (key := _missed_alone(service, pod))]
     if near:
         service, key = near[0]

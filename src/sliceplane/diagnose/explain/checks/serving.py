@@ -15,9 +15,9 @@ from sliceplane.api.core import Namespace, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_SERVICE_PROXY_NAME
 from sliceplane.api.findings.codes import Severity
 from sliceplane.api.findings.finding import Evidence, Finding, TooYoung
-from sliceplane.api.findings.wording import clipped, count, lasting, part, patch, since, some
+from sliceplane.api.findings.wording import clipped, count, lasting, part, since, some
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import ServiceCase, seen
+from sliceplane.diagnose.explain.case import ServiceCase, list_names, seen
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import (
     DAEMON_SETS,
@@ -48,7 +48,7 @@ def wants(case: ServiceCase) -> Iterator[Selection]:
     service = case.service
     yield NAMESPACES.named("", case.namespace)
     if service.spec.type == "ExternalName":
-        yield SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={case.name}")
+        yield case.slices_selection
         return
     if service.spec.cluster_ip not in ("", "None"):
         yield SERVICE_CIDRS.everywhere()
@@ -68,7 +68,7 @@ def external_name(case: ServiceCase) -> Iterable[Finding]:
     service = case.service
     if service.spec.type != "ExternalName" or not case.slices:
         return
-    names = [endpoint_slice.metadata.name for endpoint_slice in case.slices]
+    names = list_names(case.slices)
     yield case.finding(
         "S4",
         f"ExternalName for {service.spec.external_name}: no proxy serves it, and "
@@ -298,9 +298,7 @@ def source_ranges(case: ServiceCase) -> Iterable[Finding]:
         weight="note" if inside else None,
         effect="the balancer or the node drops what it sends"
         + (" to the balancer's address" if inside else ""),
-        remedy=patch(
-            case.namespace, "service", case.name, {"spec": {"loadBalancerSourceRanges": wider}}
-        ),
+        remedy=case.patch({"spec": {"loadBalancerSourceRanges": wider}}),
     )
 
 
@@ -321,7 +319,7 @@ def affinity(case: ServiceCase) -> Iterable[Finding]:
     )
     ingresses = [
         ingress.metadata.name
-        for ingress in case.facts.of(INGRESSES, case.namespace)
+        for ingress in case.of(INGRESSES)
         if any(backend.name == case.name for backend in ingress.backends)
     ]
     if ingresses:
@@ -344,7 +342,7 @@ def affinity(case: ServiceCase) -> Iterable[Finding]:
         case.field("spec.sessionAffinity", "ClientIP"),
         certainty="possible",
         effect=f"one of {count(len(case.live), 'Pod')} may get nearly all connections",
-        remedy=patch(case.namespace, "service", case.name, _AFFINITY_OFF),
+        remedy=case.patch(_AFFINITY_OFF),
     )
 
 

@@ -17,7 +17,7 @@ from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.wording import clipped, count, lasting, since, some, verb
 from sliceplane.api.meta import Condition
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import NodeCase, PodsCase, name_of, seen
+from sliceplane.diagnose.explain.case import NodeCase, PodsCase, list_names, name_of, seen
 from sliceplane.diagnose.explain.checks.pod_troubles import STARTING_S, seen_condition
 from sliceplane.diagnose.explain.checks.pods import LEASES_OF_NODES, leases_of_leaders
 from sliceplane.diagnose.explain.facts import Facts
@@ -155,8 +155,7 @@ def _silent(here: _NodeHere) -> Iterator[Finding]:
         ),
         effect=effect,
         remedy=f"look at its kubelet and its link; to give it up: kubectl drain {here.name} "
-        "--ignore-daemonsets "
-        "--force",
+        "--ignore-daemonsets --force",
     )
 
 
@@ -198,7 +197,7 @@ def _is_shutting_down(here: _NodeHere) -> bool:
 
 
 def _shutting_down(here: _NodeHere, unaware: list[FullPod]) -> Finding:
-    names = some([pod.metadata.name for pod in unaware])
+    names = some(list_names(unaware))
     return Finding(
         code="R12",
         subject=name_of(NODES, here.node),

@@ -68,9 +68,9 @@ _REFUSED: Final = (
 
 
 def wants(case: ServiceCase) -> Iterator[Selection]:
-    yield SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={case.name}")
+    yield case.slices_selection
     if case.selector:
-        yield case.pods_selection(case.namespace)
+        yield case.pods_selection()
         yield from node_wants(case)
     if list(_stale(case)):
         yield QUOTAS.in_namespace(case.namespace)
@@ -223,7 +223,7 @@ def _readiness(pod: FullPod) -> str:
 
 
 def _used_up(case: ServiceCase) -> tuple[str, Evidence] | None:
-    for quota in case.facts.of(QUOTAS, case.namespace):
+    for quota in case.of(QUOTAS):
         hard = (quota.status.hard or quota.spec.hard or {}).get(QUOTA_NAME)
         used = (quota.status.used or {}).get(QUOTA_NAME)
         if hard is not None and used is not None and amount(str(used)) >= amount(str(hard)):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from sliceplane.api.findings.finding import Finding
-from sliceplane.api.findings.wording import count, part, patch, some
+from sliceplane.api.findings.wording import count, part, some
 from sliceplane.api.requests import Selection
 from sliceplane.diagnose.explain.case import ServiceCase, name_of, seen
 from sliceplane.diagnose.explain.checks.zones import takes_pods
@@ -57,14 +57,11 @@ def internal_local(case: ServiceCase) -> Iterable[Finding]:
     if bare:
         yield case.finding(
             "X1",
-            f"{some(bare, verb_of_one='has')} none of "
-            f"{count(len(case.ready), 'ready endpoint')}, and "
-            f"internalTrafficPolicy is Local",
+            f"{some(bare, verb_of_one='has')} none of {count(len(case.ready), 'ready endpoint')}, "
+            "and internalTrafficPolicy is Local",
             case.field("spec.internalTrafficPolicy", "Local"),
             effect=f"connections from {'this node' if len(bare) == 1 else 'these nodes'} are dropped",
-            remedy=patch(
-                case.namespace, "service", case.name, {"spec": {"internalTrafficPolicy": "Cluster"}}
-            ),
+            remedy=case.patch({"spec": {"internalTrafficPolicy": "Cluster"}}),
         )
 
 
@@ -85,9 +82,7 @@ def external_local(case: ServiceCase) -> Iterable[Finding]:
         f"{some(bare, verb_of_one='drops')} what comes from outside",
         case.field("spec.externalTrafficPolicy", "Local"),
         effect=f"clients of node port {ports or '(none)'} there get no answer",
-        remedy=patch(
-            case.namespace, "service", case.name, {"spec": {"externalTrafficPolicy": "Cluster"}}
-        ),
+        remedy=case.patch({"spec": {"externalTrafficPolicy": "Cluster"}}),
     )
 
 
@@ -118,7 +113,7 @@ def uneven(case: ServiceCase) -> Iterable[Finding]:
 def ingress_names(case: ServiceCase) -> Iterable[Finding]:
     """X5: an Ingress leads to a port that the Service lacks, or to a Service that is none."""
     ports = (case.service.spec.ports or ()) if case.exists else ()
-    for ingress in case.facts.of(INGRESSES, case.namespace):
+    for ingress in case.of(INGRESSES):
         for path, backend in _backends(ingress):
             service = backend.service
             if service is None or service.name != case.name:
@@ -182,8 +177,7 @@ def gates_of_instance_targets(case: ServiceCase) -> Iterable[Finding]:
             yield case.finding(
                 "X7",
                 "the balancer's targets are nodes, so the readiness gates of "
-                f"{count(len(gated), 'Pod')} "
-                f"say nothing",
+                f"{count(len(gated), 'Pod')} say nothing",
                 case.field(f"metadata.annotations[{annotation}]", "instance"),
                 effect="a hop more for each connection, and 502 at rollouts",
                 remedy=f"kubectl -n {case.namespace} annotate --overwrite service {case.name} "
@@ -207,9 +201,8 @@ def mesh(case: ServiceCase) -> Iterable[Finding]:
         if meshed:
             yield case.finding(
                 "X8",
-                f"{part(len(meshed), len(case.live), 'Pod', 'has')} a sidecar {sidecar}: "
-                "its rules are "
-                f"not looked at",
+                f"{part(len(meshed), len(case.live), 'Pod', 'has')} a sidecar {sidecar}: its "
+                "rules are not looked at",
                 effect="the mesh decides where connections go",
                 remedy=command,
             )

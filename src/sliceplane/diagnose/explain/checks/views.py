@@ -31,7 +31,7 @@ def behind(case: ServiceCase) -> Iterable[Finding]:
     slices = [listed(item, item.written_at)._replace(readings=(reading,)) for item in case.slices]
     judged = [
         judge_report(view, slices, case.now)
-        for view in map(told_of, case.facts.of(LEASES, case.namespace))
+        for view in map(told_of, case.of(LEASES))
         if view.report is not None and not view.is_late(case.now)
     ]
     late = sorted(

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from sliceplane.api.findings.codes import Severity
 from sliceplane.api.findings.finding import Evidence, Finding, ObjectName, TooYoung
-from sliceplane.api.findings.wording import clipped, lasting, pairs_text, part, patch, since, some
+from sliceplane.api.findings.wording import clipped, lasting, pairs_text, part, since, some
 from sliceplane.diagnose.explain.case import ServiceCase, name_of, seen
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import (
@@ -129,14 +129,14 @@ def failure_of(facts: Facts, workload: Workload) -> Failure | None:
 
 def workloads(case: ServiceCase) -> Iterator[Workload]:
     for readable in MAKERS:
-        yield from case.facts.of(readable, case.namespace)
+        yield from case.of(readable)
 
 
 def matching(case: ServiceCase) -> tuple[Workload, ...]:
     """Workloads whose Pods the Service selects, or would if they had any; none where Pods could not
     be seen.
     """
-    if not case.selector or not case.was_read(case.pods_selection(case.namespace)):
+    if not case.selector or not case.was_read(case.pods_selection()):
         return ()
     if case.live:
         roots = sorted({root_of(pod) for pod in case.live})
@@ -160,7 +160,7 @@ def by_template(case: ServiceCase) -> Iterator[Workload]:
 def pods_of(case: ServiceCase, workload: Workload) -> list[FullPod]:
     """Its live Pods, whether the Service selects them or not, as far as they were read."""
     name = name_of_workload(workload)
-    pods = case.facts.of(PODS, case.namespace)
+    pods = case.of(PODS)
     return [pod for pod in pods if not pod.has_ended and root_of(pod) == Root(name.kind, name.name)]
 
 
@@ -272,7 +272,7 @@ def _likeness(one: FullPod, other: FullPod) -> float:
 def _narrower(case: ServiceCase, wanted: FullPod, unwanted: FullPod) -> str:
     for key, value in sorted(wanted.labels.items()):
         if unwanted.labels.get(key) != value and key not in GENERATED_LABELS:
-            return patch(case.namespace, "service", case.name, {"spec": {"selector": {key: value}}})
+            return case.patch({"spec": {"selector": {key: value}}})
     return "give the Pods of the two different labels, and narrow spec.selector"
 
 

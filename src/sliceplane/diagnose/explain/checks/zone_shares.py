@@ -15,11 +15,18 @@ from fractions import Fraction
 from sliceplane.api.core import Node
 from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.findings.finding import Evidence, Finding
-from sliceplane.api.findings.wording import count, part, patch, some, verb
+from sliceplane.api.findings.wording import count, part, some, verb
 from sliceplane.api.requests import Selection
 from sliceplane.consume.balancing.shares import OVERLOAD, EndpointKind, Place, shares
 from sliceplane.consume.usable import Locality
-from sliceplane.diagnose.explain.case import ServiceCase, ZoneCase, name_of, seen, zone_of
+from sliceplane.diagnose.explain.case import (
+    ServiceCase,
+    ZoneCase,
+    list_names,
+    name_of,
+    seen,
+    zone_of,
+)
 from sliceplane.diagnose.explain.checks.zones import (
     all_by_zone,
     asks,
@@ -69,9 +76,8 @@ def auto_gives_none(case: ServiceCase) -> Iterable[Finding]:
         )
         yield case.finding(
             "Z7",
-            f"{zones} zones by their CPU need more than the {total} endpoints that are "
-            f"there: {needs} would "
-            f"do",
+            f"{zones} zones by their CPU need more than the {total} endpoints that are there: "
+            f"{needs} would do",
             asked,
             effect="connections go to every zone",
             remedy=f"scale to {needs} replicas, or use trafficDistribution PreferSameZone",
@@ -119,8 +125,7 @@ def _unclear(case: ServiceCase, asked: Evidence) -> Finding:
     name = node.metadata.name
     return case.finding(
         "Z8",
-        f"{some([item.metadata.name for item in lacking], verb_of_one='has')} no {what}: "
-        f"Auto gives no hints to any Service",
+        f"{some(list_names(lacking), verb_of_one='has')} no {what}: Auto gives no hints to any Service",
         seen(NODES, node, field, "(not set)"),
         asked,
         subject=name_of(NODES, node),
@@ -148,10 +153,7 @@ def auto_counts_nodes_without_pods(case: ServiceCase) -> Iterable[Finding]:
             f"{verb(len(closed), 'takes')} no Pods: {some(closed)}",
             asked,
             effect=f"{zone} is given more endpoints than its clients need",
-            remedy=patch(
-                case.namespace,
-                "service",
-                case.name,
+            remedy=case.patch(
                 {
                     "metadata": {"annotations": {ANNOTATION_TOPOLOGY_MODE: None}},
                     "spec": {"trafficDistribution": "PreferSameZone"},
@@ -181,9 +183,8 @@ def overloaded_zone(case: ServiceCase) -> Iterable[Finding]:
     more = _missing(clients, endpoints, zone)
     yield case.finding(
         "Z11",
-        f"{zone}: {float(clients.get(zone, 0)):.0%} of the clients (by Nodes), "
-        f"{endpoints[zone]} of "
-        f"{endpoints.total()} endpoints: {float(worst):.1f} times an even share each",
+        f"{zone}: {float(clients.get(zone, 0)):.0%} of the clients (by Nodes), {endpoints[zone]} "
+        f"of {endpoints.total()} endpoints: {float(worst):.1f} times an even share each",
         asked,
         certainty="likely",
         effect=f"the Pods of {zone} are the first to be overloaded",

@@ -102,10 +102,7 @@ def no_hints_asked_for(case: ServiceCase) -> Iterable[Finding]:
             f"outside of {client.place.zone}, and {verb(elsewhere, 'gets')} as much from it as "
             f"the {mine} within",
             case.field("spec.trafficDistribution", "(not set)"),
-            remedy=patch(
-                case.namespace,
-                "service",
-                case.name,
+            remedy=case.patch(
                 {"spec": {"trafficDistribution": "PreferSameZone"}},
             ),
         )
@@ -209,9 +206,8 @@ def zone_without_endpoint(case: ServiceCase) -> Iterable[Finding]:
         zone = bare[0]
         yield case.finding(
             "Z5",
-            f"{some(bare)}: {count(len(nodes[zone]), 'node')}, no endpoint of "
-            f"{case.name}: its clients use "
-            f"all zones",
+            f"{some(bare)}: {count(len(nodes[zone]), 'node')}, no endpoint of {case.name}: its "
+            "clients use all zones",
             asked,
             effect=f"all connections from {zone} leave it",
             remedy=f"spread the Pods: topologySpreadConstraints with topologyKey {LABEL_ZONE}, or "
@@ -321,10 +317,7 @@ def nothing_gives_hints(case: ServiceCase) -> Iterable[Finding]:
                 "spec.trafficDistribution", service.spec.traffic_distribution or "(not set)"
             ),
             effect="connections go to every zone",
-            remedy=patch(
-                case.namespace,
-                "service",
-                case.name,
+            remedy=case.patch(
                 {"spec": {"trafficDistribution": "PreferSameZone"}},
             ),
         )
@@ -346,9 +339,8 @@ def data_plane_passes_over(case: ServiceCase) -> Iterable[Finding]:
     if data.get(_TOPOLOGY, "false") != "true":
         yield case.finding(
             "Z10",
-            f"nodes run Cilium in the place of kube-proxy without {_TOPOLOGY}: it passes "
-            "over the hints of "
-            f"{case.name}",
+            f"nodes run Cilium in the place of kube-proxy without {_TOPOLOGY}: it passes over the "
+            f"hints of {case.name}",
             seen(CONFIG_MAPS, config, f"data[{_TOPOLOGY}]", data.get(_TOPOLOGY, "(not set)")),
             asked,
             subject=name_of(CONFIG_MAPS, config),

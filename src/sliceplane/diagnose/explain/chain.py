@@ -22,13 +22,13 @@ from sliceplane.diagnose.explain.case import (
     ZoneCase,
 )
 from sliceplane.diagnose.explain.checks import (
+    consumers,
     foreign_slices,
     kernels,
     names,
-    network_policies,
-    node_proxies,
     pods,
     pods_leaving,
+    policies,
     ports,
     rollouts,
     selection,
@@ -36,8 +36,6 @@ from sliceplane.diagnose.explain.checks import (
     serving,
     silent_nodes,
     slices,
-    traffic_policies,
-    views,
     workloads,
     zone_shares,
     zones,
@@ -96,7 +94,7 @@ CHAIN: Final[tuple[Link, ...]] = (
         NAME,
         {
             ServiceCase: LinkPart(
-                (*services.NAME_CHECKS, traffic_policies.ingress_to_nothing), services.wants
+                (*services.NAME_CHECKS, policies.ingress_to_nothing), services.wants
             ),
             PodCase: LinkPart((services.no_such_pod,), services.pod_wants),
             NodeCase: LinkPart((services.no_such_node,), services.node_wants),
@@ -139,11 +137,11 @@ CHAIN: Final[tuple[Link, ...]] = (
     Link(
         "node proxies",
         {
-            ServiceCase: LinkPart(node_proxies.CHECKS, node_proxies.wants),
-            NodeCase: LinkPart((node_proxies.of_node,), node_proxies.node_wants),
+            ServiceCase: LinkPart(consumers.CHECKS, consumers.wants),
+            NodeCase: LinkPart((consumers.of_node,), consumers.node_wants),
         },
     ),
-    Link("views", {ServiceCase: LinkPart((views.behind,), views.wants)}),
+    Link("views", {ServiceCase: LinkPart((consumers.view_behind,), consumers.view_wants)}),
     Link(
         KERNEL,
         {
@@ -154,11 +152,11 @@ CHAIN: Final[tuple[Link, ...]] = (
     ),
     Link(
         "policies",
-        {ServiceCase: LinkPart(traffic_policies.CHECKS, traffic_policies.wants)},
+        {ServiceCase: LinkPart(policies.CHECKS, policies.wants)},
         is_for_endpoints=False,
     ),
     Link(
-        "NetworkPolicies", {ServiceCase: LinkPart(network_policies.CHECKS, network_policies.wants)}
+        "NetworkPolicies", {ServiceCase: LinkPart(policies.NETWORK_CHECKS, policies.network_wants)}
     ),
     Link("rollouts", {ServiceCase: LinkPart(rollouts.CHECKS, rollouts.wants)}),
     Link("DNS", {ServiceCase: LinkPart(names.CHECKS, names.wants)}, is_for_endpoints=False),

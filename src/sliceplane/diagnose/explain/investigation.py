@@ -23,8 +23,8 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import PortProbe, ProbeOutcome, Selection
 from sliceplane.diagnose.explain.case import ExplainCase, NodeCase, PodCase, ServiceCase, ZoneCase
 from sliceplane.diagnose.explain.chain import CHAIN, KERNEL, LAST_RESORT, Link
+from sliceplane.diagnose.explain.checks.policies import backends_of
 from sliceplane.diagnose.explain.checks.slices import nothing_ready
-from sliceplane.diagnose.explain.checks.traffic_policies import backends_of
 from sliceplane.diagnose.explain.facts import Facts, Unread
 from sliceplane.diagnose.explain.kernel import KernelFacts
 from sliceplane.diagnose.explain.objects import (

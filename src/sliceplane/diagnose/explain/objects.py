@@ -272,6 +272,9 @@ class PolicyEgressRule(Projection, frozen=True, kw_only=True):
     ports: tuple[PolicyPort, ...] | None = None
 
 
+PolicyRule = PolicyIngressRule | PolicyEgressRule
+
+
 class PolicySpec(Projection, frozen=True, kw_only=True):
     pod_selector: LabelSelector = LabelSelector()
     ingress: tuple[PolicyIngressRule, ...] | None = None

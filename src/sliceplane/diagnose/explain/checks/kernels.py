@@ -5,7 +5,8 @@ be read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from sliceplane.api.core import Service
@@ -95,15 +96,12 @@ def flows_are_full(case: ExplainCase) -> Iterable[Finding]:
 
 
 def flows_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
-    """N9, of the Service's cluster IPs."""
-    gone = _gone(case, case.kernel.flows or (), "UDP")
-    for address, number in sorted(gone.items())[:1]:
-        to_others = f", {sum(gone.values()) - number:,} more to others" if len(gone) > 1 else ""
+    """N9, of the cluster IPs of the Service."""
+    for address, number, others in _gone(case, case.kernel.flows or (), "UDP"):
         ip = case.service.spec.cluster_ip
         yield case.finding(
             "N9",
-            f"{count(number, 'UDP flow')} of {case.name} to {address}, which is no "
-            f"endpoint{to_others}",
+            f"{count(number, 'UDP flow')} of {case.name} to {address}, which is no endpoint{others}",
             _seen("conntrack", f"udp to {ip}, answered by {address}"),
             effect="clients that keep their socket talk into the void",
             remedy=f"conntrack -D -p udp --orig-dst {ip} --reply-src {address}",
@@ -111,17 +109,16 @@ def flows_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
 
 
 def connections_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
-    """D7, of the Service's cluster IPs."""
-    gone = _gone(case, case.kernel.connections or (), "TCP")
-    for address, number in sorted(gone.items())[:1]:
-        to_others = f", {sum(gone.values()) - number:,} more to others" if len(gone) > 1 else ""
+    """D7, of the cluster IPs of the Service."""
+    for address, number, others in _gone(case, case.kernel.connections or (), "TCP"):
+        connections = count(number, "connection")
         yield case.finding(
             "D7",
-            f"{count(number, 'connection')} of {case.name} {verb(number, 'is')} open to "
-            f"{address}, which is no endpoint{to_others}",
-            _seen("conntrack", f"{count(number, 'connection')}, answered by {address}"),
+            f"{connections} of {case.name} {verb(number, 'is')} open to {address}, which is no "
+            f"endpoint{others}",
+            _seen("conntrack", f"{connections}, answered by {address}"),
             effect="these clients stay with it until one side closes",
-            remedy="let the program close its connections at SIGTERM, or give clients a longest time",
+            remedy="let the program close its connections at SIGTERM, or give clients a time limit",
         )
 
 
@@ -164,18 +161,23 @@ def _serving(case: ServiceCase) -> set[str]:
     }
 
 
-def _gone(case: ServiceCase, flows: Iterable[tuple[UdpFlow, int]], protocol: str) -> dict[str, int]:
-    """How many of *flows* to the Service are answered by what is no endpoint of it, by address."""
+def _gone(
+    case: ServiceCase, flows: Iterable[tuple[UdpFlow, int]], protocol: str
+) -> Iterator[tuple[str, int, str]]:
+    """An address that answers *flows* to the Service and is no endpoint of it, how many flows, and
+    a clause about those to other such addresses; nothing if there is none.
+    """
     service = case.service
-    if not flows or case.is_headless or not case.sees_slices:
-        return {}
+    if case.is_headless or not case.sees_slices:
+        return
     ports = {port.port for port in service.spec.ports or () if (port.protocol or "TCP") == protocol}
-    serving, gone = _serving(case), dict[str, int]()
-    for flow, number in flows:
-        (to, port), (answered_by, _) = flow
+    serving, gone = _serving(case), Counter[str]()
+    for ((to, port), (answered_by, _)), number in flows:
         if to in _ips(service) and port in ports and answered_by not in serving:
-            gone[answered_by] = gone.get(answered_by, 0) + number
-    return gone
+            gone[answered_by] += number
+    for address, number in sorted(gone.items())[:1]:
+        others = gone.total() - number
+        yield address, number, f", {others:,} more to others" if others else ""
 
 
 def bridge_goes_around(case: ExplainCase) -> Iterable[Finding]:

@@ -1,5 +1,5 @@
-"""What is wrong with one Pod, and how bad that is: it depends on whether another Pod serves
-meanwhile, and how long it has been so. Pods of a rollout start, and that is no fault.
+"""Faults of one Pod, and how severe they are: it depends on whether another Pod serves meanwhile, and
+for how long the fault has lasted. Pods of a rollout start, and that is no fault.
 """
 
 from __future__ import annotations
@@ -9,9 +9,17 @@ from typing import Final, NamedTuple
 
 from sliceplane.api.findings.codes import Severity
 from sliceplane.api.findings.finding import Certainty, Evidence, TooYoung
-from sliceplane.api.findings.wording import count, part, since, some
+from sliceplane.api.findings.wording import clipped, count, lasting, part, since, some
 from sliceplane.diagnose.explain.case import PodsCase, list_names, seen
-from sliceplane.diagnose.explain.objects import PODS, FullContainerStatus, FullEvent, FullPod
+from sliceplane.diagnose.explain.checks.workloads import root_of
+from sliceplane.diagnose.explain.objects import (
+    PODS,
+    FullContainer,
+    FullContainerStatus,
+    FullEvent,
+    FullPod,
+    Probe,
+)
 
 #: a Pod that is younger may just be starting
 STARTING_S: Final = 60.0
@@ -109,4 +117,132 @@ def last_event(case: PodsCase, pod: FullPod, *reasons: str) -> FullEvent | None:
             if each.reason in reasons and each.involved_object.uid in ("", uid)
         ),
         None,
+    )
+
+
+#: a container that turned unready so long after its start was ready meanwhile
+WAS_READY_S: Final = 2.0
+#: so long it may be unready then where no other Pod serves: one probe that fails is no outage
+LOST_S: Final = 10.0
+
+
+def not_ready(case: PodsCase, pod: FullPod) -> Trouble | None:
+    """R6"""
+    condition = pod.condition("ContainersReady")
+    if pod.is_ready or (condition is not None and condition.status == "True"):
+        return None
+    status = next((each for each in pod.status.container_statuses or () if not each.ready), None)
+    container = next(
+        (each for each in pod.spec.containers or () if status and each.name == status.name), None
+    )
+    if status is None or container is None:
+        return None
+    started = status.state.running.started_at if status.state.running is not None else None
+    lost = since(condition.last_transition_time if condition is not None else None, case.now)
+    runs = since(started, case.now)
+    age = min((each for each in (runs, lost) if each is not None), default=age_of(case, pod))
+    was_ready = lost is not None and runs is not None and runs - lost >= WAS_READY_S
+    is_started = status.started is not False or container.startup_probe is None
+    probe = container.readiness_probe if is_started else container.startup_probe
+    why, field, value = _probe_words(container, probe, "readiness" if is_started else "startup")
+    event = last_event(case, pod, "Unhealthy")
+    if event is not None:
+        why += f"; {count(event.times, 'time')}: {clipped(event.message)}"
+    target = f"{root_of(pod).kind.lower()} {root_of(pod).name}"
+    namespace = pod.metadata.namespace
+    starts_in = max(
+        STARTING_S, _patience(container.readiness_probe) + _patience(container.startup_probe)
+    )
+    return Trouble(
+        "R6",
+        f"not ready for {lasting(age)}, and was before: {why}"
+        if was_ready
+        else f"running for {lasting(age)}, not ready: {why}",
+        age,
+        (seen(PODS, pod, field, value),),
+        _mend_probe(pod, namespace, target)
+        if "declared" in why
+        else f"kubectl -n {namespace} logs {pod.metadata.name} -c {container.name}",
+        allowed_s=LOST_S if was_ready else starts_in,
+    )
+
+
+def _mend_probe(pod: FullPod, namespace: str, target: str) -> str:
+    if root_of(pod).kind in ("Pod", "Job"):
+        return f"make {target} anew with another port for the probe: it never changes"
+    return f"kubectl -n {namespace} edit {target}"
+
+
+def _probe_words(container: FullContainer, probe: Probe | None, kind: str) -> tuple[str, str, str]:
+    """What the probe asks, the field that says so, and its value."""
+    field = f"spec.containers[{container.name}].{kind}Probe"
+    if probe is None:
+        return f"container {container.name} has no {kind} probe, and is not ready", field, "(none)"
+    if probe.port is None:
+        return f"the command of its {kind} probe fails", field, "exec"
+    declared = [str(port.container_port) for port in container.ports or ()]
+    names = [port.name for port in container.ports or () if port.name]
+    known = names if isinstance(probe.port, str) else declared
+    if declared and str(probe.port) not in known:
+        return (
+            f"{kind} asks {probe.port}, declared is {', '.join(known) or 'no name'}",
+            field,
+            f"port {probe.port}",
+        )
+    path = probe.http_get.path if probe.http_get is not None else ""
+    return f"its {kind} probe ({path or 'port'} on {probe.port}) fails", field, f"port {probe.port}"
+
+
+def _patience(probe: Probe | None) -> float:
+    return (
+        0.0
+        if probe is None
+        else probe.initial_delay_seconds + probe.period_seconds * probe.failure_threshold
+    )
+
+
+def gate_is_closed(case: PodsCase, pod: FullPod) -> Trouble | None:
+    """R7"""
+    containers = pod.condition("ContainersReady")
+    if pod.is_ready or containers is None or containers.status != "True":
+        return None
+    age = since(containers.last_transition_time, case.now) or 0.0
+    for gate in pod.spec.readiness_gates or ():
+        condition = pod.condition(gate.condition_type)
+        if condition is not None and condition.status == "True":
+            continue
+        state = f"is {condition.status}" if condition is not None else "never written"
+        why = (
+            f" ({clipped(condition.message)})"
+            if condition is not None and condition.message
+            else ""
+        )
+        return Trouble(
+            "R7",
+            f"containers ready for {lasting(age)}, but gate {gate.condition_type} {state}{why}",
+            age,
+            (
+                seen(PODS, pod, "spec.readinessGates", gate.condition_type),
+                seen_condition(
+                    pod,
+                    gate.condition_type,
+                    condition.status if condition is not None else "(none)",
+                ),
+            ),
+            _gate_keeper(gate.condition_type, pod),
+            key=gate.condition_type,
+        )
+    return None
+
+
+def _gate_keeper(gate: str, pod: FullPod) -> str:
+    keeper = (
+        "the load balancer's controller"
+        if "elbv2" in gate or "neg" in gate or "load-balancer" in gate
+        else ""
+    )
+    delete = f"kubectl -n {pod.metadata.namespace} delete pod {pod.metadata.name}"
+    return (
+        f"look at the log of {keeper or 'what writes ' + gate}; a Pod made anew is registered "
+        f"anew: {delete}"
     )

@@ -17,13 +17,14 @@ from sliceplane.diagnose.explain.checks.pod_troubles import (
     Trouble,
     age_of,
     effect_on,
+    gate_is_closed,
     last_event,
     names_of,
+    not_ready,
     seen_condition,
     statuses_of,
     weigh,
 )
-from sliceplane.diagnose.explain.checks.readiness import gate_is_closed, not_ready
 from sliceplane.diagnose.explain.checks.slices import LEADERS
 from sliceplane.diagnose.explain.checks.workloads import root_of
 from sliceplane.diagnose.explain.objects import (

@@ -1,29 +1,45 @@
-"""Policies between clients and endpoints: traffic policies of the Service, and what leads to it
-from outside.
+"""Policies between clients and endpoints: traffic policies of the Service, what leads to it from
+outside, and NetworkPolicies.
 
 ``internalTrafficPolicy: Local`` drops what comes from a node without an endpoint (kubernetes.io,
 "Service Internal Traffic Policy"); ``externalTrafficPolicy: Local`` drops at such nodes too, which
 a load balancer learns from the health check port and a client of a node port does not.
+
+A Pod that no NetworkPolicy selects for ingress admits every client; a Pod that some select admits
+what any of them admits (kubernetes.io, "Network Policies"). A network plug-in may do more, or less.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from sliceplane.api.findings.finding import Finding
+from sliceplane.api.core import ServicePort
+from sliceplane.api.findings.finding import Evidence, Finding
 from sliceplane.api.findings.wording import count, part, some
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import ServiceCase, name_of, seen
+from sliceplane.api.selectors.labels import from_label_selector
+from sliceplane.diagnose.explain.case import ServiceCase, list_names, name_of, seen
+from sliceplane.diagnose.explain.checks.ports import declared, resolved
 from sliceplane.diagnose.explain.checks.zones import takes_pods
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import (
     INGRESSES,
+    NAMESPACES,
+    NETWORK_POLICIES,
     NODES,
+    PODS,
     SERVICES,
     FullIngress,
+    FullNetworkPolicy,
+    FullPod,
     IngressBackend,
+    IPBlock,
+    PolicyPeer,
+    PolicyPort,
+    PolicyRule,
 )
 
 #: annotations by which a cloud's load balancer is told to lead to nodes, not to Pods
@@ -219,3 +235,165 @@ def _taking_pods(facts: Facts) -> list[str]:
 
 
 CHECKS = (internal_local, external_local, uneven, ingress_names, gates_of_instance_targets, mesh)
+
+
+def network_wants(case: ServiceCase) -> Iterator[Selection]:
+    yield NETWORK_POLICIES.in_namespace(case.namespace)
+    client = case.client.pod if case.client is not None else None
+    if client is not None:
+        yield NETWORK_POLICIES.in_namespace(client.metadata.namespace)
+        if case.facts.of(NETWORK_POLICIES):
+            yield NAMESPACES.named("", client.metadata.namespace)
+            yield NAMESPACES.named("", case.namespace)
+
+
+def not_admitted(case: ServiceCase) -> Iterable[Finding]:
+    """X4"""
+    policies = [
+        (policy, from_label_selector(policy.spec.pod_selector))
+        for policy in case.of(NETWORK_POLICIES)
+        if policy.spec.policy_types is None or "Ingress" in policy.spec.policy_types
+    ]
+    client = case.question.client
+    peer = case.client.pod if case.client is not None else None
+    for pod in case.live:
+        selecting = [policy for policy, selector in policies if selector.matches(pod.labels)]
+        rules = [rule for policy in selecting for rule in policy.spec.ingress or ()]
+        for port, number in _requested(case, pod) if selecting else ():
+            if any(
+                _allows(case, rule, pod, port, number, peer=peer, home=case.namespace)
+                for rule in rules
+            ):
+                continue
+            who = "any client"
+            if client is not None and client.namespace:
+                who = f"{client.namespace}/{client.name}"
+            yield case.finding(
+                "X4",
+                f"{some(list_names(selecting), verb_of_one='selects')} {pod.metadata.name}; "
+                f"nothing admits {who} to {number}/{port.protocol}",
+                *_rules_seen(selecting, "spec.ingress"),
+                certainty="likely",
+                effect="packets are dropped without an answer, where the network plug-in enforces "
+                "policies",
+                remedy=f"kubectl -n {case.namespace} edit networkpolicy {selecting[0].metadata.name}",
+            )
+            return
+
+
+def not_let_out(case: ServiceCase) -> Iterable[Finding]:
+    """X9, about the policies of the client."""
+    client = case.client.pod if case.client is not None else None
+    if client is None or client.spec.host_network:
+        return
+    home = client.metadata.namespace
+    selecting = [
+        policy
+        for policy in case.facts.of(NETWORK_POLICIES, home)
+        if _is_for_egress(policy)
+        and from_label_selector(policy.spec.pod_selector).matches(client.labels)
+    ]
+    rules = [rule for policy in selecting for rule in policy.spec.egress or ()]
+    for pod in case.live if selecting else ():
+        for port, number in _requested(case, pod):
+            if any(_allows(case, rule, pod, port, number, peer=pod, home=home) for rule in rules):
+                continue
+            yield case.finding(
+                "X9",
+                f"{some(list_names(selecting), verb_of_one='selects')} the client "
+                f"{client.metadata.name}; nothing lets it out to {pod.metadata.name} at "
+                f"{number}/{port.protocol}",
+                *_rules_seen(selecting, "spec.egress"),
+                subject=name_of(PODS, client),
+                certainty="likely",
+                effect="its packets are dropped, where the network plug-in enforces policies",
+                remedy=f"kubectl -n {home} edit networkpolicy {selecting[0].metadata.name}",
+            )
+            return
+
+
+def _is_for_egress(policy: FullNetworkPolicy) -> bool:
+    """policyTypes that are not set mean Ingress, and Egress where there are such rules."""
+    types = policy.spec.policy_types
+    return bool(policy.spec.egress) if types is None else "Egress" in types
+
+
+def _requested(case: ServiceCase, pod: FullPod) -> Iterator[tuple[ServicePort, int]]:
+    """The ports that the question is about, with their numbers on *pod*."""
+    for port in case.service.spec.ports or ():
+        number = resolved(port, pod)
+        if case.question.port in ("", str(port.port), port.name) and number is not None:
+            yield port, number
+
+
+def _rules_seen(policies: list[FullNetworkPolicy], field: str) -> Iterator[Evidence]:
+    """Evidence of the first two policies."""
+    for policy in policies[:2]:
+        rules = policy.spec.ingress if field == "spec.ingress" else policy.spec.egress
+        yield seen(NETWORK_POLICIES, policy, field, count(len(rules or ()), "rule"))
+
+
+def _allows(
+    case: ServiceCase,
+    rule: PolicyRule,
+    pod: FullPod,
+    port: ServicePort,
+    number: int,
+    *,
+    peer: FullPod | None,
+    home: str,
+) -> bool:
+    """Returns True if *rule* of a policy of the namespace *home* allows connections to *port* of
+    *pod*. *peer*: the Pod at the other end of the rule; ``None``: some client.
+    """
+    if rule.ports and not any(_is_port(entry, pod, port.protocol, number) for entry in rule.ports):
+        return False
+    if not rule.peers or peer is None:
+        return True
+    return any(_is_peer(case, entry, peer, home) for entry in rule.peers)
+
+
+def _is_port(entry: PolicyPort, pod: FullPod, protocol: str, number: int) -> bool:
+    if entry.protocol != protocol:
+        return False
+    if entry.port is None:
+        return True
+    if isinstance(entry.port, str):
+        return any(
+            (item.name, item.container_port) == (entry.port, number) for item, _ in declared(pod)
+        )
+    return entry.port <= number <= (entry.end_port or entry.port)
+
+
+def _is_peer(case: ServiceCase, peer: PolicyPeer, client: FullPod, home: str) -> bool:
+    """*home*: the namespace of the policy."""
+    if peer.ip_block is not None:
+        return any(_is_in(peer.ip_block, address) for address in client.status.ips)
+    own = client.metadata.namespace == home
+    if peer.namespace_selector is not None:
+        namespace = case.facts.get(NAMESPACES, "", client.metadata.namespace)
+        if namespace is None:
+            return True  # not seen: nothing is said against it
+        own = from_label_selector(peer.namespace_selector).matches(namespace.metadata.labels or {})
+    if not own or client.spec.host_network:
+        return False  # packets of a Pod with the node's network come from the node
+    return peer.pod_selector is None or from_label_selector(peer.pod_selector).matches(
+        client.labels
+    )
+
+
+def _is_in(block: IPBlock, address: str) -> bool:
+    ip = ipaddress.ip_address(address)
+    return _contains(block.cidr, ip) and not any(
+        _contains(cidr, ip) for cidr in block.excluded or ()
+    )
+
+
+def _contains(cidr: str, ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    try:
+        return ip in ipaddress.ip_network(cidr, strict=False)
+    except ValueError:
+        return False
+
+
+NETWORK_CHECKS = (not_admitted, not_let_out)

@@ -1,9 +1,8 @@
-"""Node proxies of ours, by what their Leases tell (``consume.progress``): do they live, does the
-kernel take their rules, do they hold the Service's slices and hear of changes, are they called what
-their Nodes are called.
+"""Consumers of slices of ours, by what their Leases report (``consume.progress``): node proxies, and
+Python views, which follow the slices of a Service themselves (docs/drain.md, "Other consumers").
 
-What is wrong with a proxy is told once, in the same words for each Service; ``sliceplane drift``
-says more of it: at which object a cache differs.
+A fault of a proxy is reported once, in the same words for each Service; ``sliceplane drift`` says at
+which object a cache differs.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.api.findings.finding import Finding
+from sliceplane.api.findings.finding import Evidence, Finding, ObjectName
 from sliceplane.api.findings.wording import count, lasting, some
 from sliceplane.api.requests import Selection
 from sliceplane.consume.progress import (
+    ANNOTATION_PROGRESS,
     COMPONENT,
     LABEL_COMPONENT,
     LEASE_NAMESPACE,
@@ -25,8 +25,10 @@ from sliceplane.consume.progress import (
     Held,
     Place,
 )
+from sliceplane.consume.selections import SERVICE_READING
 from sliceplane.diagnose.drift import reports
 from sliceplane.diagnose.drift.facts import Listed, ToldNode, listed, told_of
+from sliceplane.diagnose.drift.reports import judge_report
 from sliceplane.diagnose.explain.case import NodeCase, ServiceCase
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import LEASES, NODES, SLICES
@@ -219,3 +221,44 @@ def _misnamed(facts: Facts, proxy: ToldNode) -> Iterator[Finding]:
 
 
 CHECKS = (of_service, balancer_that_never_asks)
+
+
+_VIEWS: Final = f"{LABEL_COMPONENT}=view"
+
+
+def view_wants(case: ServiceCase) -> Iterator[Selection]:
+    everything = case.question.kind == "everything"
+    yield LEASES.in_namespace("" if everything else case.namespace, _VIEWS)
+
+
+def view_behind(case: ServiceCase) -> Iterable[Finding]:
+    """C6, about the view that has been behind for longest."""
+    reading = f"{SERVICE_READING}{case.namespace}/{case.name}"
+    slices = [listed(item, item.written_at)._replace(readings=(reading,)) for item in case.slices]
+    judged = [
+        judge_report(view, slices, case.now)
+        for view in map(told_of, case.of(LEASES))
+        if view.report is not None and not view.is_late(case.now)
+    ]
+    late = sorted(
+        (each for each in judged if each.is_behind),
+        key=lambda each: (-each.behind_s, each.told.node),
+    )
+    for view, missing, _ in late[:1]:
+        held = view.report.endpointslices[reading].revision if view.report is not None else 0
+        others = [each.told.node for each in late[1:]]
+        also = f"; so with {some(others)}" if others else ""
+        yield case.finding(
+            "C6",
+            f"view {view.node} is {lasting(late[0].behind_s)} behind: it holds version {held}, and "
+            f"a slice is of {max(item.revision for item in missing)}{also}",
+            Evidence(
+                subject=ObjectName(LEASES.resource.key, "Lease", case.namespace, view.lease),
+                field=f"metadata.annotations[{ANNOTATION_PROGRESS}]",
+                value=str(held),
+            ),
+            # Without managedFields a slice has the time of the change that it was written for.
+            certainty="likely",
+            effect="it goes on with the endpoints of then, while the nodes have others",
+            remedy=f"look at the log of {view.node}: its watch; restart it",
+        )

@@ -26,19 +26,21 @@ from sliceplane.diagnose.explain.checks import (
     foreign_slices,
     kernels,
     names,
-    pods,
-    pods_leaving,
     policies,
     ports,
-    rollouts,
-    selection,
     services,
     serving,
-    silent_nodes,
     slices,
-    workloads,
     zone_shares,
     zones,
+)
+from sliceplane.diagnose.explain.checks.pods import (
+    leaving,
+    rollouts,
+    selection,
+    silent_nodes,
+    states,
+    workloads,
 )
 
 #: the first link
@@ -113,11 +115,11 @@ CHAIN: Final[tuple[Link, ...]] = (
         "Pods",
         {
             ServiceCase: LinkPart(
-                (pods.troubles, silent_nodes.silent_nodes, *pods_leaving.CHECKS), pods_leaving.wants
+                (states.troubles, silent_nodes.silent_nodes, *leaving.CHECKS), leaving.wants
             ),
             PodCase: LinkPart(
-                (pods.troubles, silent_nodes.silent_nodes, *pods_leaving.POD_CHECKS),
-                pods_leaving.wants,
+                (states.troubles, silent_nodes.silent_nodes, *leaving.POD_CHECKS),
+                leaving.wants,
             ),
             NodeCase: LinkPart((silent_nodes.silent_node,), silent_nodes.node_wants),
         },

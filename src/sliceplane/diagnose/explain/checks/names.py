@@ -15,8 +15,8 @@ from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.wording import pairs_text, part
 from sliceplane.api.requests import Selection
 from sliceplane.diagnose.explain.case import ServiceCase, name_of, seen
+from sliceplane.diagnose.explain.checks.pods.workloads import root_of
 from sliceplane.diagnose.explain.checks.ports import resolved
-from sliceplane.diagnose.explain.checks.workloads import root_of
 from sliceplane.diagnose.explain.objects import CONFIG_MAPS, PODS, SERVICES, SLICES, STATEFUL_SETS
 from sliceplane.kit.ip import parse_lenient
 

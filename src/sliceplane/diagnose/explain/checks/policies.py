@@ -83,14 +83,18 @@ def internal_local(case: ServiceCase) -> Iterable[Finding]:
 
 def external_local(case: ServiceCase) -> Iterable[Finding]:
     """X2, for clients that no health check leads past the nodes without endpoints."""
+    spec = case.service.spec
+    if spec.type != "LoadBalancer" or not spec.health_check_node_port:
+        yield from dropped_from_outside(case)
+
+
+def dropped_from_outside(case: ServiceCase) -> Iterable[Finding]:
+    """X2"""
     service = case.service
-    if service.spec.external_traffic_policy != "Local" or not case.ready:
-        return
     bare = _nodes_without(case)
-    checked = service.spec.type == "LoadBalancer" and service.spec.health_check_node_port
-    if not bare or checked:
+    if service.spec.external_traffic_policy != "Local" or not case.ready or not bare:
         return
-    total = len(case.facts.derived(_taking_pods))
+    total = len(_node_names(case))
     ports = ", ".join(str(port.node_port) for port in service.spec.ports or () if port.node_port)
     yield case.finding(
         "X2",
@@ -227,7 +231,14 @@ def mesh(case: ServiceCase) -> Iterable[Finding]:
 def _nodes_without(case: ServiceCase) -> list[str]:
     """Nodes that take Pods and have no ready endpoint."""
     holders = {endpoint.node_name for _, endpoint in case.ready}
-    return [name for name in case.facts.derived(_taking_pods) if name not in holders]
+    return [name for name in _node_names(case) if name not in holders]
+
+
+def _node_names(case: ServiceCase) -> list[str]:
+    """The Nodes that take Pods, and the one where the client is."""
+    taking = case.facts.derived(_taking_pods)
+    node = case.client.place.node if case.client is not None else ""
+    return taking if not node or node in taking else [*taking, node]
 
 
 def _taking_pods(facts: Facts) -> list[str]:

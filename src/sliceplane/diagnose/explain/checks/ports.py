@@ -22,8 +22,8 @@ from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.wording import count, nearest, part, some
 from sliceplane.consume.agents.registration import MANAGED_BY as MANAGED_BY_AGENTS
 from sliceplane.diagnose.explain.case import ServiceCase, list_names, seen
+from sliceplane.diagnose.explain.checks.pods.workloads import root_of
 from sliceplane.diagnose.explain.checks.services import ports_text
-from sliceplane.diagnose.explain.checks.workloads import root_of
 from sliceplane.diagnose.explain.objects import PODS, SLICES, FullContainer, FullPod
 from sliceplane.kit.ip import family, parse_lenient
 

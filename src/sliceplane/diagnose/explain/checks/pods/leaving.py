@@ -14,7 +14,9 @@ from sliceplane.api.findings.finding import Evidence, Finding
 from sliceplane.api.findings.wording import clipped, count, lasting, part, since, some
 from sliceplane.api.requests import Selection
 from sliceplane.diagnose.explain.case import PodCase, PodsCase, ServiceCase, list_names, seen
-from sliceplane.diagnose.explain.checks.pod_troubles import (
+from sliceplane.diagnose.explain.checks.pods.rollouts import fallback
+from sliceplane.diagnose.explain.checks.pods.states import wants_of_state
+from sliceplane.diagnose.explain.checks.pods.troubles import (
     STARTING_S,
     Trouble,
     effect_on,
@@ -22,9 +24,7 @@ from sliceplane.diagnose.explain.checks.pod_troubles import (
     seen_condition,
     weigh,
 )
-from sliceplane.diagnose.explain.checks.pods import wants_of_state
-from sliceplane.diagnose.explain.checks.rollouts import fallback
-from sliceplane.diagnose.explain.checks.workloads import cannot_make_pods, root_of, scaled_down
+from sliceplane.diagnose.explain.checks.pods.workloads import cannot_make_pods, root_of, scaled_down
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import PODS, SLICES, FullPod
 

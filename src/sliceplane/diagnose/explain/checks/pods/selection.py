@@ -30,8 +30,7 @@ from sliceplane.api.findings.wording import (
 from sliceplane.api.requests import Selection
 from sliceplane.diagnose.explain.case import PodCase, ServiceCase, seen, selector_of
 from sliceplane.diagnose.explain.checks.foreign_slices import unlabelled
-from sliceplane.diagnose.explain.checks.slices import API_SERVER
-from sliceplane.diagnose.explain.checks.workloads import (
+from sliceplane.diagnose.explain.checks.pods.workloads import (
     BY_KIND,
     GENERATED_LABELS,
     MAKERS,
@@ -46,6 +45,7 @@ from sliceplane.diagnose.explain.checks.workloads import (
     short,
     workloads,
 )
+from sliceplane.diagnose.explain.checks.slices import API_SERVER
 from sliceplane.diagnose.explain.objects import (
     ENDPOINTS,
     PODS,

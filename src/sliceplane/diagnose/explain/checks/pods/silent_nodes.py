@@ -18,8 +18,8 @@ from sliceplane.api.findings.wording import clipped, count, lasting, since, some
 from sliceplane.api.meta import Condition
 from sliceplane.api.requests import Selection
 from sliceplane.diagnose.explain.case import NodeCase, PodsCase, list_names, name_of, seen
-from sliceplane.diagnose.explain.checks.pod_troubles import STARTING_S, seen_condition
-from sliceplane.diagnose.explain.checks.pods import LEASES_OF_NODES, leases_of_leaders
+from sliceplane.diagnose.explain.checks.pods.states import LEASES_OF_NODES, leases_of_leaders
+from sliceplane.diagnose.explain.checks.pods.troubles import STARTING_S, seen_condition
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import LEASES, NODES, PODS, FullPod
 

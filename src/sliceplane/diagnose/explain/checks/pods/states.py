@@ -13,7 +13,7 @@ from sliceplane.api.findings.finding import Evidence, Finding
 from sliceplane.api.findings.wording import clipped, count, lasting, since
 from sliceplane.api.requests import Selection
 from sliceplane.diagnose.explain.case import PodsCase, seen
-from sliceplane.diagnose.explain.checks.pod_troubles import (
+from sliceplane.diagnose.explain.checks.pods.troubles import (
     Trouble,
     age_of,
     effect_on,
@@ -25,8 +25,8 @@ from sliceplane.diagnose.explain.checks.pod_troubles import (
     statuses_of,
     weigh,
 )
+from sliceplane.diagnose.explain.checks.pods.workloads import root_of
 from sliceplane.diagnose.explain.checks.slices import LEADERS
-from sliceplane.diagnose.explain.checks.workloads import root_of
 from sliceplane.diagnose.explain.objects import (
     EVENTS,
     LEASES,

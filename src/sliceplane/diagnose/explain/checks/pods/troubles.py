@@ -11,7 +11,7 @@ from sliceplane.api.findings.codes import Severity
 from sliceplane.api.findings.finding import Certainty, Evidence, TooYoung
 from sliceplane.api.findings.wording import clipped, count, lasting, part, since, some
 from sliceplane.diagnose.explain.case import PodsCase, list_names, seen
-from sliceplane.diagnose.explain.checks.workloads import root_of
+from sliceplane.diagnose.explain.checks.pods.workloads import root_of
 from sliceplane.diagnose.explain.objects import (
     PODS,
     FullContainer,

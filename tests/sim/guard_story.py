@@ -19,14 +19,14 @@ from sliceplane.api.requests import Selection, Verb, Write
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Nodes, Pods, Resource, Services
 from sliceplane.consume.removal_hold import HOLD_S
 from sliceplane.kit.rng import Rng
+from sliceplane.lab.sim.checks.removals import HELD_MAX_S, Removals
 from sliceplane.lab.sim.faults import parse_faults
 from sliceplane.lab.sim.process import Process
-from sliceplane.lab.sim.removals import HELD_MAX_S, Removals
 from sliceplane.lab.sim.simulation import Options, Simulation
 from sliceplane.lab.sim.streams import SimulatedInformer
 from sliceplane.server.registry.types import ListOutcome
 from sliceplane.slices.guard import ANNOTATION_MASS_REMOVAL, GATHER_S, HOLD
-from sliceplane.slices.removal_doubt import CONFIRM_BOUND_S
+from sliceplane.slices.removals import CONFIRM_BOUND_S
 
 STORIES = (
     "restored from an empty copy",
@@ -45,7 +45,7 @@ OTHERS = 60
 
 
 class GuardStory:
-    """Raises ``lab.sim.steady.Broken`` where an invariant does not hold. *hold*: the Service or
+    """Raises ``lab.sim.checks.steady.Broken`` where an invariant does not hold. *hold*: the Service or
     Namespace asks for it.
     """
 

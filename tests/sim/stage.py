@@ -8,10 +8,10 @@ from typing import Any
 
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
-from sliceplane.lab.sim import documents
 from sliceplane.lab.sim.faults import parse_faults
 from sliceplane.lab.sim.process import Process
 from sliceplane.lab.sim.simulation import Options, Simulation
+from sliceplane.lab.sim.users import documents
 
 ALONE = ("endpointslice", "garbage-collector")
 

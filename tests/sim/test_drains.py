@@ -12,10 +12,10 @@ from tests.figures import over_seeds, tell
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.consume.drain import barrier, cluster
-from sliceplane.lab.sim.drains import is_ahead
+from sliceplane.lab.sim.checks.drains import is_ahead
+from sliceplane.lab.sim.checks.steady import Broken
 from sliceplane.lab.sim.faults import parse_faults
 from sliceplane.lab.sim.simulation import Options, Simulation
-from sliceplane.lab.sim.steady import Broken
 
 ROUNDS, STEPS = 4, 8
 #: after the steps of a round; nodes tell every ten seconds

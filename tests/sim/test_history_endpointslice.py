@@ -11,7 +11,7 @@ from tests.sim.stage import Stage
 
 from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.scheme import Deployments, EndpointSlices, Nodes, Pods, ReplicaSets, Services
-from sliceplane.lab.sim import documents
+from sliceplane.lab.sim.users import documents
 from sliceplane.server.store.types import StoreEvent
 
 

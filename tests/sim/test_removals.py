@@ -12,10 +12,10 @@ from sliceplane.api.codec import encode
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_CONTROLLER
 from sliceplane.api.requests import Verb, Write
 from sliceplane.api.scheme import EndpointSlices, Pods, Resource, Services
+from sliceplane.lab.sim.checks.removals import Removals
+from sliceplane.lab.sim.checks.steady import Broken
 from sliceplane.lab.sim.faults import parse_faults
-from sliceplane.lab.sim.removals import Removals
 from sliceplane.lab.sim.simulation import Options, Simulation
-from sliceplane.lab.sim.steady import Broken
 
 TOLD_S = 600.0
 

@@ -15,8 +15,8 @@ from tests.figures import over_seeds, tell
 
 from sliceplane.cli.main import main
 from sliceplane.lab.sim.agenda import Agenda
+from sliceplane.lab.sim.checks.invariants import INVARIANTS
 from sliceplane.lab.sim.faults import KINDS, LEVELS, FaultPlan, parse_faults
-from sliceplane.lab.sim.invariants import INVARIANTS
 from sliceplane.lab.sim.report import replay, report, shrink
 from sliceplane.lab.sim.roster import ROSTER, Setup, all_controllers, draw_setup, parse_controllers
 from sliceplane.lab.sim.simulation import Options, RunVerdict, Simulation

@@ -253,6 +253,7 @@ class Pod(Object, frozen=True, kw_only=True):
     status: PodStatus = PodStatus()
 
     def condition(self, kind: str) -> Condition | None:
+        """Returns the condition of the type *kind*."""
         return find_condition(self.status.conditions, kind)
 
     @property

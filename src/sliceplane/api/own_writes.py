@@ -42,9 +42,13 @@ W = TypeVar("W", bound="PlannedWrite")
 Verb = Literal["create", "update", "delete"]
 
 
-def delete_options(uid: str) -> bytes:
-    """The body of a delete that hits the object with this *uid* and no other."""
-    return encode({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}})
+def delete_options(uid: str, version: str = "", **options: object) -> bytes:
+    """Returns the body of a delete that hits the object with this *uid* and no other; with a
+    *version*, only that version of it.
+    """
+    preconditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
+    kind = {"kind": "DeleteOptions", "apiVersion": "v1"}
+    return encode({**kind, "preconditions": preconditions, **options})
 
 
 class PlannedWrite(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,10 +35,9 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from sliceplane.api.codec import decode, encode
+from sliceplane.api.codec import decode
 from sliceplane.api.errors import StatusError
-from sliceplane.api.meta import Object, ObjectMeta, OwnerReference
-from sliceplane.api.requests import PatchType
+from sliceplane.api.meta import Document, Object, OwnerReference
 from sliceplane.api.scheme import RESOURCES, Events, Resource
 from sliceplane.controllers.ownership import (
     FOREGROUND,
@@ -49,7 +48,16 @@ from sliceplane.controllers.ownership import (
 )
 from sliceplane.kit.delays import Backoff
 from sliceplane.watch.cache import Change
-from sliceplane.watch.controller.base import ControllerInfo, Done, EventNote, Job, Selection, Write
+from sliceplane.watch.controller.base import (
+    ControllerInfo,
+    Done,
+    EventNote,
+    Job,
+    Selection,
+    Write,
+    deletion,
+    object_patch,
+)
 from sliceplane.watch.controller.keyed import QueueController, is_steady
 
 NAME: Final = "garbage-collector-controller"
@@ -57,6 +65,7 @@ NAME: Final = "garbage-collector-controller"
 VERIFY_DELAY_S: Final = 1.0
 #: dependents let go in one job; the rest follows in the next
 ORPHANS_MAX: Final = 500
+_GONE: Final = ("NotFound",)
 _RETRY: Final = Backoff(base_s=0.5, cap_s=60.0)
 
 Policy = Literal["Background", "Foreground", "Orphan"]
@@ -260,19 +269,13 @@ class GarbageCollector(QueueController):
             if owner.uid in known:
                 continue
             self._told.setdefault(item.uid, set()).add(owner.uid)
-            meta = ObjectMeta(
-                name=item.name,
-                namespace=item.namespace,
-                uid=item.uid,
-                resource_version=item.version,
-            )
             shown = (
                 f"[{owner.api_version}/{owner.kind}, namespace: {item.namespace}, name: "
                 f"{owner.name}, uid: {owner.uid}]"
             )
             self.note(
                 EventNote(
-                    regarding=Object(metadata=meta),
+                    regarding=Object(metadata=item.meta),
                     regarding_resource=item.resource,
                     type="Warning",
                     reason="OwnerRefInvalidNamespace",
@@ -329,20 +332,7 @@ def _policy(item: OwnedItem) -> Policy:
 
 
 def _delete(item: OwnedItem, policy: Policy) -> Write:
-    options = {
-        "kind": "DeleteOptions",
-        "apiVersion": "v1",
-        "preconditions": {"uid": item.uid, "resourceVersion": item.version},
-        "propagationPolicy": policy,
-    }
-    return Write(
-        verb="delete",
-        resource=item.resource,
-        namespace=item.namespace,
-        name=item.name,
-        body=encode(options),
-        tolerate=("NotFound",),
-    )
+    return deletion(item.resource, item.meta, item.version, _GONE, propagationPolicy=policy)
 
 
 def _drop_owners(item: OwnedItem, owners: list[OwnerReference]) -> Write:
@@ -350,15 +340,16 @@ def _drop_owners(item: OwnedItem, owners: list[OwnerReference]) -> Write:
 
 
 def _drop_owner_uids(item: OwnedItem, uids: list[str]) -> Write:
-    """Takes references out one by one, whatever else changes meanwhile: it needs no version, only
+    """Removes references one by one, whatever else changes meanwhile: it needs no version, only
     the right object.
     """
     out = [{"$patch": "delete", "uid": uid} for uid in dict.fromkeys(uids)]
-    return _patch(item, {"uid": item.uid, "ownerReferences": out}, "strategic")
+    change = {"metadata": {"ownerReferences": out}}
+    return object_patch(item.resource, item.meta, change, "", "strategic", tolerate=_GONE)
 
 
 def _unblock(item: OwnedItem) -> Write:
-    """No owner is to wait for *item* any more."""
+    """Makes no owner wait for *item* any more."""
     free = [msgspec.structs.replace(owner, block_owner_deletion=None) for owner in item.owners]
     return _patch_version(item, {"ownerReferences": free})
 
@@ -369,18 +360,7 @@ def _drop_finalizer(item: OwnedItem, finalizer: str) -> Write:
     )
 
 
-def _patch_version(item: OwnedItem, metadata: dict[str, object]) -> Write:
+def _patch_version(item: OwnedItem, metadata: Document) -> Write:
     """A merge patch that holds only for the version that we know."""
-    return _patch(item, {"uid": item.uid, "resourceVersion": item.version, **metadata}, "merge")
-
-
-def _patch(item: OwnedItem, metadata: dict[str, object], patch_type: PatchType) -> Write:
-    return Write(
-        verb="patch",
-        resource=item.resource,
-        namespace=item.namespace,
-        name=item.name,
-        body=encode({"metadata": metadata}),
-        patch_type=patch_type,
-        tolerate=("NotFound",),
-    )
+    change = {"metadata": {"resourceVersion": item.version, **metadata}}
+    return object_patch(item.resource, item.meta, change, tolerate=_GONE)

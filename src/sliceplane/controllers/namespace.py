@@ -28,7 +28,14 @@ from sliceplane.controllers.namespace_content import CONDITIONS, NamespaceConten
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.watch.cache import Change
-from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write, deletion
+from sliceplane.watch.controller.base import (
+    ControllerInfo,
+    Done,
+    Selection,
+    Write,
+    deletion,
+    object_patch,
+)
 from sliceplane.watch.controller.keyed import KeyedController, is_steady
 
 FINALIZER: Final = "kubernetes"
@@ -236,17 +243,8 @@ class NamespaceController(KeyedController):
             for condition in namespace.status.conditions or ()
             if condition.type not in CONDITIONS
         ]
-        body = encode({"status": {"conditions": [*others, *wanted.values()]}})
-        return [
-            Write(
-                verb="patch",
-                resource=Namespaces,
-                name=name,
-                subresource="status",
-                body=body,
-                tolerate=_GONE,
-            )
-        ]
+        status = {"status": {"conditions": [*others, *wanted.values()]}}
+        return [object_patch(Namespaces, namespace.metadata, status, "status", tolerate=_GONE)]
 
     def _stuck(self, namespace: Namespace, content: NamespaceContent, now: float) -> str:
         """The namespace's name if its Pods outlast their time and no finalizer says why; else it is

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sliceplane.api.meta import Object, OwnerReference
+from sliceplane.api.meta import Object, ObjectMeta, OwnerReference
 from sliceplane.api.scheme import OPTIONAL_RESOURCES, Resource
 from sliceplane.watch.cache import Change
 
@@ -67,9 +67,18 @@ class OwnedItem:
         self.version = meta.resource_version
         self.owners = meta.owner_references or ()
         self.finalizers = meta.finalizers or ()
-        self.deleting = meta.deletion_timestamp is not None
+        self.deleting = meta.is_deleting
         #: the server itself said that this object waits for its dependents
         self.confirmed = False
+
+    @property
+    def meta(self) -> ObjectMeta:
+        return ObjectMeta(
+            name=self.name,
+            namespace=self.namespace,
+            uid=self.uid,
+            resource_version=self.version,
+        )
 
     @property
     def foreground(self) -> bool:

@@ -18,15 +18,20 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sliceplane.api.codec import encode
 from sliceplane.api.core import Node, Pod
 from sliceplane.api.meta import Document, Object
-from sliceplane.api.requests import Verb
 from sliceplane.api.scheme import Nodes, Pods
 from sliceplane.kit.metrics import Family, Metrics
 from sliceplane.kit.times import format_time
 from sliceplane.watch.cache import Change
-from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write
+from sliceplane.watch.controller.base import (
+    ControllerInfo,
+    Done,
+    Selection,
+    Write,
+    deletion,
+    object_patch,
+)
 from sliceplane.watch.controller.keyed import KeyedController
 
 #: upstream's quarantineTime and gcCheckPeriod, and the default of --terminated-pod-gc-threshold
@@ -198,27 +203,26 @@ class PodGarbageCollector(KeyedController):
                 self._delete_soon(pod, "terminated", now)
 
     def _delete(self, key: str, now: float) -> tuple[Write, ...]:
-        deletion = self._to_delete.get(key)
-        if deletion is None:
+        verdict = self._to_delete.get(key)
+        if verdict is None:
             return ()
         pod = self._pods.get(key)
         if (
             pod is None
-            or pod.metadata.uid != deletion.uid
+            or pod.metadata.uid != verdict.uid
             or _is_left_to_finalizers(pod)
             or self._returned(pod)
         ):
             del self._to_delete[key]
             return ()
-        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": deletion.uid}}
-        delete = _write("delete", pod, options)
+        delete = deletion(Pods, pod.metadata, gracePeriodSeconds=0)
         if pod.has_ended:
             return (delete,)
         status: Document = {"phase": "Failed"}
-        if deletion.reason == _ORPHANED:
+        if verdict.reason == _ORPHANED:
             status["conditions"] = [{**_CONDITION, "lastTransitionTime": format_time(now)}]
         return (
-            _write("patch", pod, {"metadata": {"uid": deletion.uid}, "status": status}, "status"),
+            object_patch(Pods, pod.metadata, {"status": status}, "status", "strategic"),
             delete,
         )
 
@@ -295,17 +299,3 @@ def _is_left_to_finalizers(pod: Pod) -> bool:
 def _order_of_deletion(pod: Pod) -> tuple[bool, str, str]:
     was_evicted = pod.status.phase == "Failed" and pod.status.reason == "Evicted"
     return not was_evicted, pod.metadata.creation_timestamp or "", pod.metadata.key
-
-
-def _write(verb: Verb, pod: Pod, body: Document, subresource: str = "") -> Write:
-    meta = pod.metadata
-    return Write(
-        verb=verb,
-        resource=Pods,
-        namespace=meta.namespace,
-        name=meta.name,
-        subresource=subresource,
-        body=encode(body),
-        patch_type="strategic",
-        tolerate=("NotFound", "Conflict"),
-    )

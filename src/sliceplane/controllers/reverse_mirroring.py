@@ -19,7 +19,6 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.api.codec import encode
 from sliceplane.api.core import Endpoints, Service
 from sliceplane.api.discovery import (
     ANNOTATION_TRIGGER_TIME,
@@ -46,7 +45,7 @@ from sliceplane.slices.endpoints.reverse import ReverseSource, view_of
 from sliceplane.slices.endpoints.shape import EndpointsShape, Role, endpoints_shape
 from sliceplane.slices.endpoints.subsets import Capacity, RenderedSubsets
 from sliceplane.watch.cache import Change
-from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write
+from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write, deletion
 from sliceplane.watch.controller.keyed import KeyedController
 
 NAME: Final = "reverse-mirror-controller"
@@ -168,7 +167,11 @@ class ReverseMirrorController(KeyedController):
         shape = self._services.get(key)
         if shape is None or not self._is_wanted(key, shape):
             self._triggers.pop(key, None)
-            return () if stored is None else (_delete(stored.meta),)
+            if stored is None:
+                return ()
+            # Only this version: with the next one it may be another writer's.
+            meta = stored.meta
+            return (deletion(EndpointsObjects, meta, meta.resource_version, ("NotFound",)),)
         content = content_of(self._rendered(key, shape), Capacity.TRUNCATE)
         if stored is not None and content.is_in(stored.meta, stored.digest, shape.labels):
             self._triggers.pop(key, None)
@@ -223,17 +226,3 @@ def _write(
         return replace(to_write(EndpointsObjects, planned), tolerate=("AlreadyExists", "NotFound"))
     # It carries uid and version: an object that changed hands meanwhile, or is gone, refuses it.
     return to_write(EndpointsObjects, update_endpoints(shape, stored.meta, content, trigger))
-
-
-def _delete(meta: ObjectMeta) -> Write:
-    """Only this version: with the next one it may be another writer's."""
-    preconditions = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-    options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
-    return Write(
-        verb="delete",
-        resource=EndpointsObjects,
-        namespace=meta.namespace,
-        name=meta.name,
-        body=encode(options),
-        tolerate=("NotFound",),
-    )

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sliceplane.api.codec import decode, encode
+from sliceplane.api.codec import decode
 from sliceplane.api.core import Lease, Node, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.findings.codes import cause_of
@@ -48,6 +48,7 @@ from sliceplane.watch.controller.base import (
     EventNote,
     Selection,
     Write,
+    object_patch,
 )
 from sliceplane.watch.controller.keyed import KeyedController
 
@@ -223,22 +224,15 @@ class TrafficDistributionController(KeyedController):
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         service = self._services.get(key)
-        if service is None or service.metadata.deletion_timestamp is not None:
+        if service is None or service.metadata.is_deleting:
             return ()
         changes = _changes(service, self._verdicts(key, service, now), now)
         if not changes:
             return ()
-        body = {"metadata": {"uid": service.metadata.uid}, "status": {"conditions": changes}}
+        status = {"status": {"conditions": changes}}
         return (
-            Write(
-                verb="patch",
-                resource=Services,
-                namespace=service.metadata.namespace,
-                name=service.metadata.name,
-                subresource="status",
-                body=encode(body),
-                patch_type="strategic",
-                tolerate=("NotFound",),
+            object_patch(
+                Services, service.metadata, status, "status", "strategic", tolerate=("NotFound",)
             ),
         )
 

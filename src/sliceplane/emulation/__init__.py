@@ -1,20 +1,22 @@
-"""Emulated Nodes and controllers of workloads, so that Deployments and manifests with Pods work on a
-laptop without any kubelet (opt-in).
+"""Emulated workloads: Deployments, StatefulSets and so on become Pods on emulated Nodes, where there
+is no kubelet.
 
-Deployments become ReplicaSets (``deployment``, with ``strategy`` for the next step, ``rollout`` for
-its arithmetic, ``revisions`` for the documents and ``deployment_status``), ReplicaSets and
-ReplicationControllers become Pods (``replicaset``), and so do StatefulSets (``statefulset``) and
-DaemonSets (``daemonset``). All share ``owner``: its caches, and ``claims``, which decides which
-children belong to an owner; two of them keep the ``history`` of their templates.
-``eligibility`` says which Nodes a Pod may be on. The Pods are bound to emulated Nodes (``nodes``,
-``placement``), started, made ready and, after a deletion, ended by ``kubelet``. ``disruption``
-counts for PodDisruptionBudgets how many Pods may be evicted.
+Plainly labelled (every Node that it creates carries ``emulation.sliceplane.dev/node``), off by
+default, and a client of the public API like any other controller: nothing here knows the server.
 
-Cores like those of ``controllers``: they run in the plane's one process and in tests alike. Only
-Nodes that this package registers are touched; Pods bound to others are left alone. That a
-controller of ours and a real kube-controller-manager do not run side by side is for the caller to
-see to.
+docs/emulation.md lists what it promises of upstream's behaviour, line by line with tests.
 
-A plan trusts its caches: a key waits until they show what its own writes did
-(``watch.controller.expectations``), or Pods would be created twice.
+* ``owner``       the base of all that follow: caches, claims, Events, back-off
+* ``deployment``  Deployments -> ReplicaSets; ``strategy`` decides the next step, ``rollout`` does the
+  arithmetic, ``revisions`` writes the sets and their annotations, ``deployment_status`` the conditions
+* ``replicaset``  ReplicaSets and ReplicationControllers; which Pods are deleted first
+* ``statefulset`` StatefulSets: Pods with numbers, in order
+* ``daemonset``   DaemonSets: a Pod on each Node that fits (``eligibility``)
+* ``claims``      adoption and release of children
+* ``history``     revisions of the templates of StatefulSets and DaemonSets
+* ``templates``   the hash of a pod template and the documents of children created from it
+* ``nodes``       the emulated Nodes: names, zones, pod address ranges, delays
+* ``kubelet``     binds Pods to a Node (``placement``) and gives them addresses and a status
+  (``pod_status``: readiness and its gates); they terminate after a grace period
+* ``disruption``  PodDisruptionBudgets: how many Pods may be evicted
 """

@@ -20,7 +20,6 @@ from sliceplane.api.codec import encode
 from sliceplane.api.core import Node, Pod, Taint
 from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.meta import Document, Object
-from sliceplane.api.requests import Verb
 from sliceplane.api.scheme import Nodes, Pods
 from sliceplane.emulation.eligibility import (
     UNSCHEDULABLE,
@@ -55,6 +54,7 @@ from sliceplane.watch.controller.base import (
     EventNote,
     Selection,
     Write,
+    deletion,
     object_patch,
 )
 from sliceplane.watch.controller.keyed import KeyedController
@@ -200,11 +200,7 @@ class KubeletController(KeyedController):
                     f"Marking for deletion Pod {pod.metadata.key}",
                     "Evicting",
                 )
-                return (
-                    _write(
-                        "delete", pod, body=encode({"preconditions": {"uid": pod.metadata.uid}})
-                    ),
-                )
+                return (deletion(Pods, pod.metadata),)
             self.enqueue_after(key, due - now, now)
         return self._run(key, pod, now)
 
@@ -274,7 +270,16 @@ class KubeletController(KeyedController):
             "metadata": {"name": pod.metadata.name, "uid": uid},
             "target": {"kind": "Node", "name": chosen.name},
         }
-        return (_write("create", pod, subresource="binding", body=encode(binding)),)
+        write = Write(
+            verb="create",
+            resource=Pods,
+            namespace=pod.metadata.namespace,
+            name=pod.metadata.name,
+            subresource="binding",
+            body=encode(binding),
+            tolerate=("NotFound", "Conflict"),
+        )
+        return (write,)
 
     def _terminate(self, key: str, pod: Pod, now: float) -> tuple[Write, ...]:
         assert pod.metadata.deletion_timestamp is not None, key
@@ -284,8 +289,7 @@ class KubeletController(KeyedController):
         if now < due:
             self.enqueue_after(key, due - now, now)
             return ()
-        body = encode({"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}})
-        return (_write("delete", pod, body=body),)
+        return (deletion(Pods, pod.metadata, gracePeriodSeconds=0),)
 
     def _moment(self, pod: Pod, server_time: float) -> float:
         """A moment that the server told by its own clock. No later than when we saw it: the
@@ -400,18 +404,6 @@ def _without_taint(node: Node) -> tuple[Write, ...]:
     if kept == taints:
         return ()
     return (object_patch(Nodes, node.metadata, {"spec": {"taints": kept or None}}),)
-
-
-def _write(verb: Verb, pod: Pod, *, body: bytes, subresource: str = "") -> Write:
-    return Write(
-        verb=verb,
-        resource=Pods,
-        namespace=pod.metadata.namespace,
-        name=pod.metadata.name,
-        subresource=subresource,
-        body=body,
-        tolerate=("NotFound", "Conflict"),
-    )
 
 
 def _status(pod: Pod, status: Document) -> Write:

@@ -9,11 +9,17 @@ from typing import Any, Final
 
 from sliceplane.lab.conformance.story import SERVICE, SERVICE_PORT, Document, Put
 
-HTTP: Final[tuple[Document, ...]] = ({"name": "http", "port": 8080, "protocol": "TCP"},)
 _SERVICE_NAME: Final = "kubernetes.io/service-name"
 _MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
 READY: Final[Mapping[str, bool]] = {"ready": True}
 CONTROLLER: Final = "endpointslice-controller.k8s.io"
+
+
+def port(name: str, number: int, protocol: str = "TCP") -> Document:
+    return {"name": name, "port": number, "protocol": protocol}
+
+
+HTTP: Final = (port("http", 8080),)
 
 
 def ip(number: int, family: str = "IPv4") -> str:

@@ -17,12 +17,11 @@ from typing import Final
 from sliceplane.api.errors import StatusError, unreachable
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.actor import Actor
 from sliceplane.lab.sim.agenda import Alarm
-from sliceplane.lab.sim.network import Network
+from sliceplane.lab.sim.checks.steady import Broken
+from sliceplane.lab.sim.network import Actor, Network
 from sliceplane.lab.sim.process import Process
 from sliceplane.lab.sim.server import Server
-from sliceplane.lab.sim.steady import Broken
 from sliceplane.watch.controller.election import Election, ElectionConfig
 from sliceplane.watch.controller.loop import PAST_DEADLINE_S
 

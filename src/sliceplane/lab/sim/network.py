@@ -6,6 +6,7 @@ A request takes a few milliseconds each way. A sender without an answer gives up
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -14,8 +15,8 @@ from sliceplane.api.errors import StatusError, internal, unreachable
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Leases
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.agenda import Agenda, Trace
-from sliceplane.lab.sim.collection import check_deletion
+from sliceplane.lab.sim.agenda import Agenda, Deed, Trace
+from sliceplane.lab.sim.checks.collection import check_deletion
 from sliceplane.lab.sim.faults import FaultPlan
 from sliceplane.lab.sim.server import Server, described
 from sliceplane.watch.controller.base import Write
@@ -124,3 +125,43 @@ def named(write: Write, name: str = "") -> str:
 
 def void(_: object) -> None:
     """For deeds, which answer nothing."""
+
+
+class Actor:
+    """Base of the processes of a simulation: a name, a life, and times in which they stand still.
+
+    A process that stands still (a paused machine, SIGSTOP) handles nothing; afterwards it handles
+    everything in the order in which it arrived.
+    """
+
+    def __init__(self, actor: str, network: Network) -> None:
+        self.actor = actor
+        self.alive = True
+        self._network = network
+        self._agenda = network.agenda
+        self._trace = network.trace
+        self._stands_until = 0.0
+        self._put_off: deque[Deed] = deque()
+
+    def pause(self, seconds: float) -> None:
+        """Stand still: nothing that comes is looked at before the end."""
+        until = self._stands_until = max(self._stands_until, self._agenda.now + seconds)
+        self._agenda.at(until, self._go_on)
+
+    def wake(self) -> None:
+        """Stand still no longer than now."""
+        self._stands_until = self._agenda.now
+        self._go_on()
+
+    def _receive(self, deed: Deed) -> None:
+        if not self.alive:
+            return
+        if self._put_off or self._agenda.now < self._stands_until:
+            self._put_off.append(deed)
+        else:
+            deed()
+
+    def _go_on(self) -> None:
+        """Look at what came while the process stood still, in its order."""
+        while self.alive and self._put_off and self._agenda.now >= self._stands_until:
+            self._put_off.popleft()()

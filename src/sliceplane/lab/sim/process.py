@@ -15,11 +15,10 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Leases, Resource
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.actor import Actor
 from sliceplane.lab.sim.agenda import Alarm
-from sliceplane.lab.sim.network import Network
+from sliceplane.lab.sim.checks.steady import Broken
+from sliceplane.lab.sim.network import Actor, Network
 from sliceplane.lab.sim.server import Server
-from sliceplane.lab.sim.steady import Broken
 from sliceplane.lab.sim.streams import informers_of
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.controller.base import CACHE_DIFFERS, Controller, Job

@@ -39,10 +39,9 @@ from sliceplane.consume.selections import (
 )
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.actor import Actor
-from sliceplane.lab.sim.network import Network
+from sliceplane.lab.sim.checks.steady import Broken
+from sliceplane.lab.sim.network import Actor, Network
 from sliceplane.lab.sim.server import Server
-from sliceplane.lab.sim.steady import Broken
 from sliceplane.lab.sim.streams import SimulatedInformer
 from sliceplane.server.store.types import EventType, StoreEvent
 from sliceplane.watch.cache import Change, Mark

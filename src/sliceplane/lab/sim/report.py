@@ -12,8 +12,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from sliceplane.lab.sim.checks.invariants import ALWAYS, INVARIANTS
 from sliceplane.lab.sim.faults import KINDS, LEVELS
-from sliceplane.lab.sim.invariants import ALWAYS, INVARIANTS
 from sliceplane.lab.sim.roster import WORKLOADS, all_controllers
 from sliceplane.lab.sim.simulation import STEPS_DEFAULT, Options, RunVerdict, Simulation
 
@@ -90,9 +90,9 @@ def report(verdict: RunVerdict) -> str:
         "invariants:",
     ]
     broken = violation.invariant if violation is not None else ""
-    for name, (meaning, _) in INVARIANTS.items():
+    for name, invariant in INVARIANTS.items():
         held = f"held at {verdict.checked[name]} quiet points"
-        lines.append(f"  {name:31} {'BROKEN' if name == broken else held:24} {meaning}")
+        lines.append(f"  {name:31} {'BROKEN' if name == broken else held:24} {invariant.meaning}")
     for name, meaning in ALWAYS.items():
         lines.append(f"  {name:31} {'BROKEN' if name == broken else 'held':24} {meaning}")
     if violation is not None:

@@ -22,21 +22,22 @@ import msgspec
 
 from sliceplane.api.scheme import Leases
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim import deeds
 from sliceplane.lab.sim.agenda import Agenda, Trace
 from sliceplane.lab.sim.candidates import Candidates
-from sliceplane.lab.sim.drains import DrainWatch
+from sliceplane.lab.sim.checks.drains import DrainWatch
+from sliceplane.lab.sim.checks.invariants import INVARIANTS
+from sliceplane.lab.sim.checks.removals import HELD_MAX_S, Removals
+from sliceplane.lab.sim.checks.steady import Broken, Steady
+from sliceplane.lab.sim.checks.view import View, service_of
+from sliceplane.lab.sim.checks.world import World
 from sliceplane.lab.sim.faults import KINDS, LEVELS, FaultPlan
-from sliceplane.lab.sim.invariants import INVARIANTS, World
 from sliceplane.lab.sim.network import Network
 from sliceplane.lab.sim.process import ControllerFault, Process
 from sliceplane.lab.sim.proxies import Proxies
-from sliceplane.lab.sim.removals import HELD_MAX_S, Removals
 from sliceplane.lab.sim.roster import ROSTER, WORKLOADS, Setup, draw_setup
 from sliceplane.lab.sim.server import Server
-from sliceplane.lab.sim.steady import Broken, Steady
-from sliceplane.lab.sim.view import View, service_of
-from sliceplane.lab.sim.workload import SimulatedWorkload
+from sliceplane.lab.sim.users import actions
+from sliceplane.lab.sim.users.workload import SimulatedWorkload
 from sliceplane.server.store.types import Record, StoreEvent
 from sliceplane.watch.recorder.recorder import Recorder
 
@@ -155,7 +156,7 @@ class Simulation:
             self.trace,
             rng.fork(),
             deployments="kubelet" in options.controllers,
-            more=deeds.FULL_ACTIONS if options.workload == "full" else (),
+            more=actions.FULL_ACTIONS if options.workload == "full" else (),
             adopted=frozenset() if adoption is None else adoption.pods,
         )
         self.steady = Steady(self.server)
@@ -248,7 +249,7 @@ class Simulation:
             self.start(name)
         self.workload.begin()
         if self.proxies is not None:
-            deeds.begin(self.workload)
+            actions.begin(self.workload)
             self.proxies.start()
         if self.drains is not None:
             self.drains.start()
@@ -342,8 +343,8 @@ class Simulation:
             writes - self._writes_of_last_round,
             self.proxies,
         )
-        for name, (_, holds) in INVARIANTS.items():
-            holds(world)
+        for name, invariant in INVARIANTS.items():
+            invariant.check(name, world)
             self._checked[name] += 1
         self._steps_of_last_round = self.workload.steps
         self._writes_of_last_round = writes

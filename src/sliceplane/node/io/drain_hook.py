@@ -62,29 +62,33 @@ _SOL_IPV6: Final = 41
 _log = get_logger("node-proxy")
 
 
+def local_pods(
+    node: str, client: Client, clock: Callable[[], float], rng: Rng
+) -> RunningInformer[Pod]:
+    """Returns an informer of the Pods of *node*."""
+    selection = Selection(Pods, field_selector=f"spec.nodeName={node}")
+    return RunningInformer[Pod](client, selection, clock=clock, rng=rng)
+
+
 class DrainHook:
-    """Of one node.  *port* is the hook's, and ours on loopback."""
+    """The door of one node.  *port* is the one that hooks call, and ours on loopback."""
 
     def __init__(
         self,
-        node: str,
-        client: Client,
+        pods: RunningInformer[Pod],
         backend: AnyBackend,
+        flows: Conntrack,
         *,
         port: int,
         listen: Listen,
         families: tuple[Family, ...],
-        clock: Callable[[], float],
-        rng: Rng,
-        flows: Conntrack,
     ) -> None:
+        self._informer = pods
         self._backend = backend
         self._flows = flows
         self._port = port
         self._listen = listen
         self._families = families
-        selection = Selection(Pods, field_selector=f"spec.nodeName={node}")
-        self._informer = RunningInformer[Pod](client, selection, clock=clock, rng=rng)
         #: Pods that opted in, by their addresses
         self._pods: dict[str, Pod] = {}
         self._moved = asyncio.Event()

@@ -49,17 +49,27 @@ __all__ = [
 _GENERATED_SUFFIX: Final = f"[{GENERATED_ALPHABET}]{{{GENERATED_SUFFIX_LENGTH}}}"
 
 
-def deletion(resource: Resource, meta: ObjectMeta) -> Write:
-    """Deletes the object with this uid: one of its name that was created since is kept; an object
-    that is gone, or going, is no error.
+#: the object is gone, or another one has its name
+_NOT_THERE: Final = ("NotFound", "Conflict")
+
+
+def deletion(
+    resource: Resource,
+    meta: ObjectMeta,
+    version: str = "",
+    tolerate: tuple[str, ...] = _NOT_THERE,
+    **options: object,
+) -> Write:
+    """Deletes the object with this uid, and with a *version* only that version of it: an object of
+    its name that was created since is kept.
     """
     return Write(
         verb="delete",
         resource=resource,
         namespace=meta.namespace,
         name=meta.name,
-        body=delete_options(meta.uid),
-        tolerate=("NotFound", "Conflict"),
+        body=delete_options(meta.uid, version, **options),
+        tolerate=tolerate,
     )
 
 
@@ -69,10 +79,10 @@ def object_patch(
     change: Document,
     subresource: str = "",
     patch_type: PatchType = "merge",
+    *,
+    tolerate: tuple[str, ...] = _NOT_THERE,
 ) -> Write:
-    """Patches the object with this uid; an object that is gone is no error, nor is a version in
-    *change* that is outdated.
-    """
+    """Patches the object with this uid; it holds for one version only if *change* names that."""
     body = {**change, "metadata": {"uid": meta.uid, **change.get("metadata", {})}}
     return Write(
         verb="patch",
@@ -82,7 +92,7 @@ def object_patch(
         subresource=subresource,
         body=encode(body),
         patch_type=patch_type,
-        tolerate=("NotFound", "Conflict"),
+        tolerate=tolerate,
     )
 
 

@@ -13,9 +13,9 @@ from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Namespaces, Nodes, Pods, Resource, Services
 from sliceplane.kit.rng import Rng
 from sliceplane.lab.sim.agenda import Agenda
-from sliceplane.lab.sim.documents import pod_status
 from sliceplane.lab.sim.scale.plan import ScalePlan, node_name, zone_name
 from sliceplane.lab.sim.server import Server
+from sliceplane.lab.sim.users.documents import pod_status
 from sliceplane.server.registry.documents import make_record
 from sliceplane.server.store.types import Record
 

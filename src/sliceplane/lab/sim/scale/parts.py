@@ -14,8 +14,8 @@ from sliceplane.api.scheme import EndpointSlices, Services
 from sliceplane.consume.selections import common_selector
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.actor import Actor
 from sliceplane.lab.sim.agenda import Alarm, Deed
+from sliceplane.lab.sim.network import Actor
 from sliceplane.lab.sim.process import Process
 from sliceplane.lab.sim.scale.front import ScaleNetwork
 from sliceplane.lab.sim.scale.measures import ScaleMeasures

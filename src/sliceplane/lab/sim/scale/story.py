@@ -17,7 +17,6 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Nodes, Pods
 from sliceplane.lab.sim.agenda import Agenda
-from sliceplane.lab.sim.documents import pod_status
 from sliceplane.lab.sim.network import named
 from sliceplane.lab.sim.scale.cluster import (
     namespace_of,
@@ -29,6 +28,7 @@ from sliceplane.lab.sim.scale.cluster import (
 )
 from sliceplane.lab.sim.scale.front import ScaleNetwork
 from sliceplane.lab.sim.scale.plan import ScalePlan, node_name
+from sliceplane.lab.sim.users.documents import pod_status
 from sliceplane.server.store.watcher import nothing
 
 

@@ -1,0 +1,174 @@
+"""``drained-is-drained``: a barrier that looks on, and the kernels of all nodes to hold it to.
+
+The production core (``consume.drain.cluster``) over the simulator's informers, which lose, delay
+and relist as those of controllers do. Every Pod is a Pod to be drained. When the barrier first says
+so of one that was used, each node's kernel is looked at as it is, whatever the node tells: what it
+holds of the Pod's Services must not have it used, unless the kernel is already ahead of all that
+the barrier was told (``is_ahead``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from sliceplane.api.core import Pod, Service
+from sliceplane.api.discovery import EndpointSlice, SliceEndpoint
+from sliceplane.api.meta import Object
+from sliceplane.api.requests import Selection
+from sliceplane.api.scheme import EndpointSlices, Pods
+from sliceplane.consume.drain.barrier import FORGET_S, UnknownPolicy
+from sliceplane.consume.drain.cluster import SELECTIONS, DrainCluster
+from sliceplane.consume.drain.departure import DrainSubject, subject_of
+from sliceplane.consume.usable import Locality, choose, choose_local
+from sliceplane.kit.rng import Rng
+from sliceplane.lab.sim.checks.steady import Broken
+from sliceplane.lab.sim.network import Actor, Network
+from sliceplane.lab.sim.proxies import Proxies
+from sliceplane.lab.sim.streams import informers_of
+from sliceplane.server.store.types import Key
+from sliceplane.watch.cache import Change, Mark
+
+_PAUSE_ONE_IN: Final = 48
+#: most Nodes of a simulation have no proxy
+_LET_GO: Final = UnknownPolicy("after", 0.0)
+
+
+class DrainWatch(Actor):
+    """One barrier for all Pods.  ``proven``: how often it said that one is drained."""
+
+    def __init__(self, network: Network, proxies: Proxies, rng: Rng) -> None:
+        super().__init__("drain-watch", network)
+        self._proxies = proxies
+        self._rng = rng
+        self._cluster = DrainCluster()
+        self._departures = self._cluster.departures
+        self._services: dict[str, Service] = {}
+        #: those that were used since it was last said that they are drained
+        self._used: set[tuple[str, str]] = set()
+        self._synced = False
+        self.proven = 0
+        self._informers = informers_of(
+            (Selection(Pods), *SELECTIONS),
+            network,
+            rng,
+            receive=self._receive,
+            deliver=self._on_changes,
+            on_synced=self._on_synced,
+            on_mark=self._on_mark,
+        )
+
+    def start(self) -> None:
+        for informer in self._informers:
+            informer.start()
+
+    def step(self) -> None:
+        if self._rng.below(_PAUSE_ONE_IN) == 0:
+            self.pause(self._rng.uniform(1.0, 60.0))
+
+    def _on_synced(self) -> None:
+        self._synced = True
+
+    def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
+        for change in changes:
+            match change.object:
+                case Pod() as pod:
+                    self._departures.add(subject_of(pod))  # one that is gone may still be in slices
+                    continue
+                case Service() as service:
+                    self._services[service.metadata.key] = service
+            self._cluster.on_change(change, self._agenda.now)
+        self._look()
+
+    def _on_mark(self, mark: Mark) -> None:
+        self._cluster.on_mark(mark, self._agenda.now)
+        self._look()
+
+    def _look(self) -> None:
+        facts = self._cluster.facts() if self._synced else []
+        now = self._agenda.now
+        for subject in self._departures.subjects() if self._synced else ():
+            key, one = subject.key, (subject.key, subject.uid)
+            if self._departures.uses(key):
+                self._used.add(one)
+                continue
+            if one not in self._used:
+                continue
+            verdict = self._cluster.verdict(key, facts, now, policy=_LET_GO)
+            if verdict.state == "proven":
+                self._used.discard(one)
+                self.proven += 1
+                self._trace.note(now, self.actor, "drained", key)
+                for node in (
+                    node for node in facts if node.held is not None and now - node.until <= FORGET_S
+                ):
+                    self._check(subject, node.name)
+
+    def _check(self, subject: DrainSubject, node: str) -> None:
+        """Raises ``Broken`` where the kernel of *node* sends to the Pod."""
+        key = subject.key
+        for service in self._departures.services(key):
+            slices = self._proxies.kernel_slices(node, service)
+            known = self._departures.slices(service)
+            if is_ahead(slices, known, self._departures.revision, self._exists):
+                continue
+            for family in ("IPv4", "IPv6"):
+                found = [
+                    _Endpoint(endpoint, node)
+                    for seen in slices
+                    if seen.address_type == family
+                    for endpoint in seen.endpoints or ()
+                ]
+                used = [
+                    *choose(found, Locality(node)).endpoints
+                ]  # without hints, which leave out only more
+                own = self._services.get(service)
+                if own and "Local" in (
+                    own.spec.internal_traffic_policy,
+                    own.spec.external_traffic_policy,
+                ):
+                    used += choose_local(found, Locality(node)).endpoints
+                if any(endpoint.pod == subject.uid for endpoint in used):
+                    what = (
+                        f"{self.actor} says that {key} is drained, and {node} sends to it for "
+                        f"{service} ({family})"
+                    )
+                    raise Broken("drained-is-drained", key, what)
+
+    def _exists(self, slice_key: str) -> bool:
+        namespace, _, name = slice_key.partition("/")
+        return (
+            self._network.server.store.get(Key(EndpointSlices.storage_key, namespace, name))
+            is not None
+        )
+
+
+def is_ahead(
+    kernel: Iterable[EndpointSlice],
+    known: Iterable[str],
+    revision: int,
+    exists: Callable[[str], bool],
+) -> bool:
+    """Whether a kernel with these slices has what came after *revision*, up to which the barrier
+    knows all: a newer slice; or it lacks one of those that are *known*, which are keys, and the
+    server has it no longer either.
+    """
+    held = {seen.metadata.key: seen.metadata.revision for seen in kernel}
+    return any(newest > revision for newest in held.values()) or any(
+        key not in held and not exists(key) for key in known
+    )
+
+
+class _Endpoint:
+    """What ``consume.usable`` asks."""
+
+    zone_hints: tuple[str, ...] = ()
+    node_hints: tuple[str, ...] = ()
+
+    def __init__(self, endpoint: SliceEndpoint, node: str) -> None:
+        conditions: Any = endpoint.conditions
+        self.ready = conditions.ready is not False
+        self.serving = conditions.serving is not False
+        self.terminating = conditions.terminating is True
+        self.is_local = endpoint.node_name == node
+        self.pod = endpoint.target_ref.uid if endpoint.target_ref is not None else ""

@@ -1,0 +1,167 @@
+"""No dip: a Pod that stays ready stays published, whatever happens around it.
+
+At a quiet point everything is in order, so the endpoints that are ready then are *steady*. One
+stops being steady when something of its own changes (the Pod, its Node, its Service, or another
+writer edits the Service's slices) and is never again before the next quiet point: a controller that
+sees old state may act on it in good faith. As long as it is steady every commit of a slice must
+leave it published, with its ports, in its address type.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sliceplane.api.codec import decode
+from sliceplane.api.core import Service
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Pods, Services
+from sliceplane.lab.sim.checks.view import View, service_of
+from sliceplane.lab.sim.server import Server
+from sliceplane.server.store.types import EventType, Record, StoreEvent
+from sliceplane.slices import oracle
+
+
+class Broken(Exception):
+    """An invariant does not hold.  ``subject`` is what the trace should be searched for."""
+
+    def __init__(self, invariant: str, subject: str, message: str) -> None:
+        super().__init__(f"{invariant}: {message}")
+        self.invariant = invariant
+        self.subject = subject
+        self.message = message
+
+
+class Published(NamedTuple):
+    pod: str
+    uid: str
+    address_type: str
+    ports: oracle.PortSet
+
+
+def _spec(record: Record | None) -> object:
+    return None if record is None else decode(record.body, Service).spec
+
+
+class Steady:
+    """Owned by one simulation; a listener of its server."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._steady: dict[str, set[Published]] = {}
+
+    def begin(self, view: View) -> None:
+        """A quiet point."""
+        self._steady = {}
+        for service in view.lasting_services():
+            wanted = self._wanted(service, view) & self._shown(service.metadata.key)
+            if wanted:
+                self._steady[service.metadata.key] = wanted
+
+    def disturb(self, service: str) -> None:
+        """Another writer changed a slice of *service*."""
+        self._steady.pop(service, None)
+
+    @staticmethod
+    def _wanted(service: Service, view: View) -> set[Published]:
+        if not oracle.is_active(service):
+            return set()
+        wanted: set[Published] = set()
+        pods = view.pods.get(service.metadata.namespace, ())
+        for address_type in oracle.address_types(service):
+            for ports, endpoints in oracle.desired(service, address_type, pods, view.nodes).items():
+                wanted.update(
+                    Published(
+                        endpoint.target_ref.name, endpoint.target_ref.uid, address_type, ports
+                    )
+                    for endpoint in endpoints
+                    if endpoint.conditions.ready and endpoint.target_ref is not None
+                )
+        return wanted
+
+    def _shown(self, service: str) -> set[Published]:
+        shown: set[Published] = set()
+        for record in self._server.records(EndpointSlices, service.partition("/")[0]):
+            observed = decode(record.body, EndpointSlice)
+            if service_of(observed) == service:
+                ports = oracle.port_set(observed.ports or ())
+                shown.update(
+                    Published(
+                        endpoint.target_ref.name,
+                        endpoint.target_ref.uid,
+                        observed.address_type,
+                        ports,
+                    )
+                    for endpoint in observed.endpoints or ()
+                    if endpoint.conditions.ready and endpoint.target_ref is not None
+                )
+        return shown
+
+    def on_commit(self, event: StoreEvent) -> None:
+        """Raises ``Broken``."""
+        key = event.record.key
+        if key.resource == EndpointSlices.storage_key:
+            self._on_slice(event)
+        elif key.resource in (
+            Pods.storage_key,
+            Services.storage_key,
+            Nodes.storage_key,
+            Namespaces.storage_key,
+        ):
+            self._restrict(event)
+
+    def _restrict(self, event: StoreEvent) -> None:
+        """Something that endpoints are made of changed."""
+        if not self._steady:
+            return
+        changed = event.record.key
+        view = View(self._server)
+        if changed.resource == Services.storage_key and _spec(event.previous) != _spec(
+            event.record
+        ):
+            self._steady.pop(changed.path, None)
+        if changed.resource == Nodes.storage_key and event.type is not EventType.MODIFIED:
+            # Gone and back, or the other way round: with publishNotReadyAddresses no endpoint shows
+            # it (seed 40136).
+            elsewhere = {
+                pod.metadata.uid
+                for pods in view.pods.values()
+                for pod in pods
+                if pod.spec.node_name != changed.name
+            }
+            for name, steady in self._steady.items():
+                self._steady[name] = {
+                    published for published in steady if published.uid in elsewhere
+                }
+        by_key = {service.metadata.key: service for service in view.lasting_services()}
+        for name in sorted(self._steady):
+            if changed.namespace and changed.namespace != name.partition("/")[0]:
+                continue
+            service = by_key.get(name)
+            kept = (
+                self._wanted(service, view) & self._steady[name] if service is not None else set()
+            )
+            if kept:
+                self._steady[name] = kept
+            else:
+                del self._steady[name]
+
+    def _on_slice(self, event: StoreEvent) -> None:
+        records = [event.record] if event.previous is None else [event.previous, event.record]
+        for name in sorted({service_of(decode(record.body, EndpointSlice)) for record in records}):
+            steady = self._steady.get(name)
+            if steady is None:
+                continue
+            lost = sorted(
+                (published.pod, published.address_type) for published in steady - self._shown(name)
+            )
+            if lost:
+                pod, address_type = lost[0]
+                what = (
+                    f"{event.type.value} of slice {event.record.key.path} at revision "
+                    f"{event.revision}"
+                )
+                raise Broken(
+                    "no-lost-endpoint",
+                    pod,
+                    f"{name} lost the ready {address_type} endpoint of Pod {pod} by {what}",
+                )

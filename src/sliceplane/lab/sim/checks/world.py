@@ -1,0 +1,51 @@
+"""A simulated cluster at a quiet point, as invariants read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from sliceplane.api.quantity import exact
+from sliceplane.lab.sim.checks.view import View
+from sliceplane.lab.sim.proxies import Proxies
+from sliceplane.lab.sim.roster import Setup
+from sliceplane.lab.sim.server import Server
+
+#: the object that broke, for the trace, and a sentence
+Fault = tuple[str, str]
+SLICES_COUNTED: Final = "count/endpointslices.discovery.k8s.io"
+
+
+class Checked(Protocol):
+    """A process, as far as invariants look at it."""
+
+    actor: str
+
+    def check(self) -> None: ...
+
+    def stale(self, server: Server) -> str:
+        """What its caches show otherwise than the server; "" if nothing."""
+
+
+class World(msgspec.Struct, frozen=True):
+    """At a quiet point.  ``inputs`` and ``writes``: since the one before."""
+
+    view: View
+    setup: Setup
+    controllers: Sequence[str]
+    processes: Sequence[Checked]
+    inputs: int
+    writes: int
+    #: in the ``full`` workload
+    proxies: Proxies | None
+
+
+def is_full(view: View, namespace: str, what: str) -> bool:
+    """A quota lets no further one of *what* in."""
+    return any(
+        exact((quota.status.used or {}).get(what, 0)) >= exact((quota.spec.hard or {})[what])
+        for quota in view.quotas
+        if quota.metadata.namespace == namespace and what in (quota.spec.hard or {})
+    )

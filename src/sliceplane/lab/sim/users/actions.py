@@ -1,0 +1,260 @@
+"""What people and machines do besides in the ``full`` workload: zones, hints, subsets, owners,
+quotas.
+
+Nodes here have CPUs and conditions, Services ask for hints in every way there is, objects get
+owners at random, and a quota lets no further slice in for a while.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sliceplane.api.discovery import LABEL_ZONE
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Nodes, Pods, ResourceQuotas, Services
+from sliceplane.lab.sim.roster import ZONES
+from sliceplane.lab.sim.users.workload import BARE_NODES, POLICIES, Action, SimulatedWorkload
+from sliceplane.slices.subsets import ANNOTATION_SUBSETTING
+
+MODE: Final = "service.kubernetes.io/topology-mode"
+OLDER_MODE: Final = "service.kubernetes.io/topology-aware-hints"
+DISTRIBUTIONS: Final = (
+    None,
+    "PreferClose",
+    "PreferSameNode",
+    "sliceplane.dev/Balanced",
+    "sliceplane.dev/SpreadConstraints",
+    "example.com/Unknown",
+)
+APPROACHES: Final = (None, "Original", "PreferZone", "RequireZone", "Whatever")
+CPUS: Final = ("1", "2", "500m", "4", "0")
+QUOTA_SLICES: Final = "count/endpointslices.discovery.k8s.io"
+SLICES_MANY: Final = 200
+SLICES_FEW_MAX: Final = 6
+THINGS_MAX: Final = 8
+_OPENED_MAX_S: Final = 60.0
+#: until the quota's controller has written what people wished, usually
+_FOLLOWED_S: Final = 1.0
+_LABEL_ROLE = "node-role.kubernetes.io/control-plane"
+_UID_OF_NO_OBJECT = "00000000-0000-4000-8000-00000000000{}"
+
+
+def begin(workload: SimulatedWorkload) -> None:
+    """Once, after the workload's own beginning."""
+    for which in range(BARE_NODES):
+        workload.write(
+            "patch", Nodes, "", _node_status("2", ready=True), f"bare-{which}", subresource="status"
+        )
+
+
+# Nodes and hints
+
+
+def _node_status(cpu: str, *, ready: bool) -> Document:
+    condition = {"type": "Ready", "status": "True" if ready else "False"}
+    return {
+        "status": {"allocatable": {"cpu": cpu}, "capacity": {"cpu": cpu}, "conditions": [condition]}
+    }
+
+
+def node_turns(workload: SimulatedWorkload) -> None:
+    """Another size, or ready or not."""
+    rng = workload.rng
+    change = _node_status(CPUS[rng.below(len(CPUS))], ready=rng.below(4) > 0)
+    workload.patch(Nodes, workload.pick(Nodes), change, "status")
+
+
+def node_recovers(workload: SimulatedWorkload) -> None:
+    """All of them, with zones: what hints need."""
+    for which, node in enumerate(workload.server.documents(Nodes)):
+        workload.patch(Nodes, node, _node_status("2", ready=True), "status")
+        workload.patch(
+            Nodes, node, {"metadata": {"labels": {LABEL_ZONE: ZONES[which % len(ZONES)]}}}
+        )
+
+
+def node_takes_a_role(workload: SimulatedWorkload) -> None:
+    role = "" if workload.rng.below(3) == 0 else None
+    workload.patch(Nodes, workload.pick(Nodes), {"metadata": {"labels": {_LABEL_ROLE: role}}})
+
+
+def service_asks_for_hints(workload: SimulatedWorkload) -> None:
+    rng = workload.rng
+    which = rng.below(4)
+    if which == 0:
+        change: Document = {
+            "metadata": {"annotations": {MODE: ("Auto", "auto", "Disabled", None)[rng.below(4)]}}
+        }
+    elif which == 1:
+        change = {
+            "metadata": {
+                "annotations": {OLDER_MODE: ("Auto", "Disabled", None, None)[rng.below(4)]}
+            }
+        }
+    else:
+        change = {"spec": {"trafficDistribution": DISTRIBUTIONS[rng.below(len(DISTRIBUTIONS))]}}
+    workload.patch(Services, workload.users_service(), change)
+
+
+def service_asks_for_subsets(workload: SimulatedWorkload) -> None:
+    approach = APPROACHES[workload.rng.below(len(APPROACHES))]
+    workload.patch(
+        Services,
+        workload.users_service(),
+        {"metadata": {"annotations": {ANNOTATION_SUBSETTING: approach}}},
+    )
+
+
+def pods_come(workload: SimulatedWorkload) -> None:
+    """Enough for a large service."""
+    for _ in range(4):
+        workload.pod_comes()
+
+
+# Owners
+
+
+def _things(workload: SimulatedWorkload, namespace: str) -> list[Document]:
+    objects = workload.server.documents(ConfigMaps, namespace)
+    return [thing for thing in objects if thing["metadata"]["name"].startswith("thing-")]
+
+
+def _owners(workload: SimulatedWorkload, namespace: str) -> list[Document]:
+    """One or two, mostly there; the rest is gone, was never there, or is in another namespace."""
+    rng = workload.rng
+    here = "" if rng.below(8) == 0 else namespace
+    there = _things(workload, here) + workload.server.documents(Services, here)
+    there += workload.server.documents(Pods, here)
+    owners: dict[str, Document] = {}
+    for _ in range(1 + rng.below(2)):
+        if there and rng.below(5):
+            chosen = there[rng.below(len(there))]
+            kind = chosen["kind"]
+            name = chosen["metadata"]["name"]
+            uid = chosen["metadata"]["uid"]
+        else:
+            kind = "ConfigMap"
+            name = f"thing-{rng.below(4)}"
+            uid = _UID_OF_NO_OBJECT.format(rng.below(4))
+        owner = {"apiVersion": "v1", "kind": kind, "name": name, "uid": uid}
+        if rng.below(3) == 0:
+            owner["blockOwnerDeletion"] = True
+        owners[uid] = owner
+    return list(owners.values())
+
+
+def thing_comes(workload: SimulatedWorkload) -> None:
+    rng = workload.rng
+    namespace = workload.somewhere()
+    head: Document = {"name": f"thing-{rng.below(THINGS_MAX)}"}
+    if rng.below(2):
+        head["ownerReferences"] = _owners(workload, namespace)
+    workload.write(
+        "create", ConfigMaps, namespace, {"metadata": head, "data": {"n": str(rng.below(9))}}
+    )
+
+
+def thing_goes(workload: SimulatedWorkload) -> None:
+    thing = workload.choose(_things(workload, ""))
+    if thing is not None:
+        workload.delete(ConfigMaps, thing, propagationPolicy=POLICIES[workload.rng.below(3)])
+
+
+def owners_change(workload: SimulatedWorkload) -> None:
+    """Of a thing, a bare Pod, a Service or another's slice; they may own each other."""
+    rng = workload.rng
+    server = workload.server
+    candidates = [(ConfigMaps, thing) for thing in _things(workload, "")]
+    candidates += [(Pods, pod) for pod in workload.bare_pods()][:6]
+    slices = server.documents(EndpointSlices)
+    candidates += [
+        (EndpointSlices, item) for item in slices if item["metadata"]["name"].startswith("theirs-")
+    ]
+    service = workload.users_service()
+    if service is not None:
+        candidates.append((Services, service))
+    if not candidates:
+        return
+    resource, chosen = candidates[rng.below(len(candidates))]
+    mine = chosen["metadata"]["uid"]
+    owners = [
+        owner
+        for owner in _owners(workload, chosen["metadata"]["namespace"])
+        if owner["uid"] != mine
+    ]
+    workload.patch(
+        resource, chosen, {"metadata": {"ownerReferences": owners if rng.below(4) else None}}
+    )
+
+
+def authority_is_spoiled(workload: SimulatedWorkload) -> None:
+    objects = workload.server.documents(ConfigMaps)
+    chosen = workload.choose(
+        [item for item in objects if item["metadata"]["name"] == "kube-root-ca.crt"]
+    )
+    if chosen is None:
+        return
+    which = workload.rng.below(3)
+    if which == 0:
+        workload.delete(ConfigMaps, chosen)
+    else:
+        workload.patch(ConfigMaps, chosen, {"data": {"ca.crt": "another"} if which == 1 else None})
+
+
+# Quotas
+
+
+def quota_binds(workload: SimulatedWorkload) -> None:
+    """No further slices in namespace shop: for a while, or until it is opened by another deed."""
+    few = workload.rng.below(SLICES_FEW_MAX)
+    if _limit_slices(workload, few) and workload.rng.below(3):
+        workload.agenda.after(
+            workload.rng.uniform(0.0, _OPENED_MAX_S), lambda: quota_opens(workload)
+        )
+
+
+def quota_opens(workload: SimulatedWorkload) -> None:
+    """After a long time without success a controller waits for a change, so people make one."""
+    if _limit_slices(workload, SLICES_MANY):
+        _note_opened(workload)
+        workload.agenda.after(_FOLLOWED_S, lambda: _look_opened(workload, late=False))
+
+
+def _look_opened(workload: SimulatedWorkload, *, late: bool) -> None:
+    """What counts is the quota's status: where nobody wrote that for long, people make another
+    change then.
+    """
+    quota = workload.server.find(ResourceQuotas, "shop", "limits")
+    if quota is None or quota["spec"]["hard"].get(QUOTA_SLICES) != str(SLICES_MANY):
+        return
+    if quota.get("status", {}).get("hard", {}).get(QUOTA_SLICES) != str(SLICES_MANY):
+        workload.agenda.after(_FOLLOWED_S, lambda: _look_opened(workload, late=True))
+    elif late:
+        _note_opened(workload)
+
+
+def _note_opened(workload: SimulatedWorkload) -> None:
+    for service in workload.server.documents(Services, "shop"):
+        note = {"metadata": {"annotations": {"opened": f"{workload.agenda.now:.3f}"}}}
+        workload.patch(Services, service, note)
+
+
+def _limit_slices(workload: SimulatedWorkload, most: int) -> bool:
+    quota = workload.server.find(ResourceQuotas, "shop", "limits")
+    return workload.patch(ResourceQuotas, quota, {"spec": {"hard": {QUOTA_SLICES: str(most)}}})
+
+
+FULL_ACTIONS: Final[tuple[Action, ...]] = (
+    (8, node_turns, False),
+    (4, node_recovers, False),
+    (2, node_takes_a_role, False),
+    (14, service_asks_for_hints, False),
+    (8, service_asks_for_subsets, False),
+    (4, pods_come, False),
+    (6, thing_comes, False),
+    (5, thing_goes, False),
+    (8, owners_change, False),
+    (2, authority_is_spoiled, False),
+    (3, quota_binds, False),
+    (2, quota_opens, False),
+)

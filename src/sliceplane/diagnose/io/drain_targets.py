@@ -15,7 +15,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Deployments, Nodes, Pods, Resource
 from sliceplane.api.selectors.labels import from_label_selector
-from sliceplane.diagnose.io.lists import list_whole
+from sliceplane.diagnose.io.lists import list_of
 from sliceplane.watch.io.base import Reader
 
 TargetKind = Literal["pod", "deployment", "node"]
@@ -50,7 +50,7 @@ async def find_pods(client: Reader, kind: TargetKind, namespace: str, name: str)
         selection = Selection(Pods, namespace, str(from_label_selector(target.spec.selector)))
     else:
         selection = Selection(Pods, field_selector=f"spec.nodeName={name}")
-    pods = [decode(item, Pod) for item in await list_whole(client, selection)]
+    pods = await list_of(client, selection, Pod)
     return sorted((pod for pod in pods if _may_leave(pod)), key=lambda pod: pod.metadata.key)
 
 
@@ -64,7 +64,7 @@ async def _near(client: Reader, kind: TargetKind, namespace: str, name: str) -> 
     space = "" if kind == "node" else namespace
     key = f"{space}/{name}" if space else name
     try:
-        bodies = await list_whole(client, Selection(resource, space))
+        known = await list_of(client, Selection(resource, space), Object)
     except StatusError:
         return f"there is no {resource.kind} {key}"
-    return no_such(resource.kind, key, [decode(body, Object).metadata.key for body in bodies])
+    return no_such(resource.kind, key, [item.metadata.key for item in known])

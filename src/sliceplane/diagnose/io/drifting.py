@@ -42,7 +42,7 @@ from sliceplane.diagnose.drift.facts import TELLERS, DriftFacts, Listed, Look, l
 from sliceplane.diagnose.drift.judge import judge, wanted_past
 from sliceplane.diagnose.explain.objects import FullSlice, WrittenMeta
 from sliceplane.diagnose.io.kernel import read_kernel
-from sliceplane.diagnose.io.lists import list_pages, list_whole
+from sliceplane.diagnose.io.lists import list_of, list_pages
 from sliceplane.kit.io.interfaces import addresses_of
 from sliceplane.kit.ip import parse_strict
 from sliceplane.watch.io.base import Reader, Unreachable
@@ -88,10 +88,8 @@ async def read_drift(
     ``watch.io.base.Unreachable``.
     """
     unread: list[str] = []
-    leases = await list_whole(
-        client, Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT} in ({','.join(TELLERS)})")
-    )
-    told = [told_of(codec.decode(body, Lease)) for body in leases]
+    consumers = Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT} in ({','.join(TELLERS)})")
+    told = [told_of(lease) for lease in await list_of(client, consumers, Lease)]
     nodes = await _nodes(client, unread)
     now_of = {plural: await _objects(client, plural, None) for plural in _KINDS}
     facts = DriftFacts(
@@ -130,13 +128,8 @@ async def _look_at_envoy(client: Reader, admin: str) -> EnvoyDrift:
     info, clusters = [
         await _admin_page(admin, path) for path in ("/server_info", "/clusters?format=json")
     ]
-    services = [
-        codec.decode(body, Service) for body in await list_whole(client, Selection(Services))
-    ]
-    slices = [
-        codec.decode(body, EndpointSlice)
-        for body in await list_whole(client, Selection(EndpointSlices))
-    ]
+    services = await list_of(client, Selection(Services), Service)
+    slices = await list_of(client, Selection(EndpointSlices), EndpointSlice)
     nodes = await _nodes(client, [])
     return compare_envoy(
         read_envoy(info, clusters), catalog_of(services, slices, nodes or (), "drift")
@@ -155,9 +148,7 @@ async def _admin_page(admin: str, path: str) -> dict[str, Any]:
 
 async def _nodes(client: Reader, unread: list[str]) -> tuple[Node, ...] | None:
     try:
-        return tuple(
-            [codec.decode(body, Node) for body in await list_whole(client, Selection(Nodes))]
-        )
+        return await list_of(client, Selection(Nodes), Node)
     except StatusError as error:
         if error.code != 403:
             raise
@@ -260,13 +251,10 @@ async def _rules_here(client: Reader) -> dict[str, float]:
                 "the kernel's rules cannot be read",
             )
         )
-    services = [
-        codec.decode(body, Service) for body in await list_whole(client, Selection(Services))
-    ]
+    services = await list_of(client, Selection(Services), Service)
     rules = dict(kernel.rules)
     by_service: dict[str, list[FullSlice]] = defaultdict(list)
-    for body in await list_whole(client, Selection(EndpointSlices)):
-        item = codec.decode(body, FullSlice)
+    for item in await list_of(client, Selection(EndpointSlices), FullSlice):
         by_service[listed(item).service].append(item)
     now = time.time()
     found: dict[str, float] = {}

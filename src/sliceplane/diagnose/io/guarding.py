@@ -13,13 +13,13 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.api.codec import decode, encode
+from sliceplane.api.codec import encode
 from sliceplane.api.core import Service
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import Services
 from sliceplane.consume.agents import registration as agents
-from sliceplane.diagnose.io.lists import list_whole
+from sliceplane.diagnose.io.lists import list_of
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.slices.guard import ANNOTATION_RELEASE, REASON_HELD
 from sliceplane.watch.io.base import Client, Reader
@@ -52,9 +52,7 @@ class HeldService(msgspec.Struct, frozen=True):
 
 async def read_held(client: Reader, namespace: str) -> tuple[HeldService, ...]:
     """By name.  *namespace* "": all.  Raises ``StatusError`` and ``Unreachable``."""
-    return held_of(
-        decode(body, Service) for body in await list_whole(client, Selection(Services, namespace))
-    )
+    return held_of(await list_of(client, Selection(Services, namespace), Service))
 
 
 def held_of(services: Iterable[Service]) -> tuple[HeldService, ...]:

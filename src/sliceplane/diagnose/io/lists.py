@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
+from sliceplane.api.codec import decode
 from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Object
 from sliceplane.api.requests import ListPage, Selection
 from sliceplane.watch.io.base import Reader, Unreachable
 from sliceplane.watch.paging import BadList, ListBounds
@@ -18,6 +20,7 @@ from sliceplane.watch.paging import BadList, ListBounds
 PAGE_OBJECTS: Final = 500
 LISTS_MAX: Final = 3
 T = TypeVar("T")
+K = TypeVar("K", bound=Object)
 
 
 async def list_whole(client: Reader, selection: Selection) -> list[bytes]:
@@ -27,17 +30,24 @@ async def list_whole(client: Reader, selection: Selection) -> list[bytes]:
     return await list_decoded(client, selection, list)
 
 
+async def list_of(client: Reader, selection: Selection, kind: type[K]) -> tuple[K, ...]:
+    """Returns the objects of *selection*.  Raises as ``list_whole``, and ``msgspec.DecodeError``."""
+    return tuple(
+        await list_decoded(client, selection, lambda page: [decode(body, kind) for body in page])
+    )
+
+
 async def list_decoded(
-    client: Reader, selection: Selection, decode: Callable[[Sequence[bytes]], Iterable[T]]
+    client: Reader, selection: Selection, decode_page: Callable[[Sequence[bytes]], Iterable[T]]
 ) -> list[T]:
-    """Returns what *decode* makes of the bodies of each page, so that one page of them is kept at a
-    time. Raises as ``list_whole``, and what *decode* raises.
+    """Returns what *decode_page* makes of the bodies of each page, so that one page of them is kept at a
+    time. Raises as ``list_whole``, and what *decode_page* raises.
     """
     for attempt in range(1, LISTS_MAX + 1):
         items: list[T] = []
         try:
             async for page in list_pages(client, selection):
-                items += decode(page.items)
+                items += decode_page(page.items)
         except StatusError as error:
             if error.code != 410 or attempt == LISTS_MAX:
                 raise

@@ -11,8 +11,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-import msgspec
-
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
@@ -22,7 +20,7 @@ from sliceplane.diagnose.explain.question import ExplainQuestion
 from sliceplane.diagnose.explain.status import PlaneStatus, ReadPage, StatusFacts
 from sliceplane.diagnose.explain.status_parts import LEADER_NAMESPACE, NODE_NAMESPACE, status
 from sliceplane.diagnose.io.explaining import investigated
-from sliceplane.diagnose.io.lists import list_whole
+from sliceplane.diagnose.io.lists import list_of
 from sliceplane.watch.io.bounds import AnswerTooLarge
 from sliceplane.watch.io.http import HttpClient
 
@@ -80,9 +78,8 @@ async def _objects(
     """From what was read already, else from the server; a sentence where neither has them."""
     if investigation.facts.was_read(selection):
         return investigation.facts.of(readable, selection.namespace)
-    decoder = msgspec.json.Decoder(readable.projection)
     try:
-        return tuple(decoder.decode(body) for body in await list_whole(client, selection))
+        return await list_of(client, selection, readable.projection)
     except StatusError as error:
         where = f" in namespace {selection.namespace}" if selection.namespace else ""
         return _reason(error, f"list {selection.resource.plural}{where}")

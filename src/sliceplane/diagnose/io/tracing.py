@@ -33,7 +33,7 @@ from sliceplane.api.scheme import (
 from sliceplane.consume.model import ServiceKey
 from sliceplane.consume.selections import reads_slices
 from sliceplane.consume.slicecache import slices_of
-from sliceplane.diagnose.io.lists import list_whole
+from sliceplane.diagnose.io.lists import list_of
 from sliceplane.diagnose.trace import xds
 from sliceplane.diagnose.trace.answer import TraceAnswer, XdsTraceAnswer
 from sliceplane.diagnose.trace.cluster import TracedCluster
@@ -126,14 +126,14 @@ async def trace(client: Reader, question: Question, settings: TracedProxy) -> Tr
     """
     unread: list[str] = []
     services, nodes, pods, ranges = await asyncio.gather(
-        _list(client, Selection(Services), Service),
-        _list(client, Selection(Nodes), Node),
+        list_of(client, Selection(Services), Service),
+        list_of(client, Selection(Nodes), Node),
         _pods(client, question, unread),
         _allowed(client, ServiceCIDRs, ServiceCIDR, unread),
     )
     cluster = TracedCluster(services, nodes, pods, ranges, tuple(unread))
     if _may_be_a_pod(question, cluster):
-        cluster = replace(cluster, pods=await _list(client, Selection(Pods), Pod))
+        cluster = replace(cluster, pods=await list_of(client, Selection(Pods), Pod))
     inquiry = Inquiry(question, cluster, settings)
     turn = asyncio.Semaphore(SERVICES_AT_ONCE)
 
@@ -176,8 +176,8 @@ async def trace_xds(client: Reader, question: XdsQuestion) -> XdsTraceAnswer:
     namespace, name = question.service
     selector = f"{LABEL_SERVICE_NAME}={name}"
     services, slices, nodes = await asyncio.gather(
-        _list(client, Selection(Services, namespace), Service),
-        _list(client, Selection(EndpointSlices, namespace, selector), EndpointSlice),
+        list_of(client, Selection(Services, namespace), Service),
+        list_of(client, Selection(EndpointSlices, namespace, selector), EndpointSlice),
         _nodes(client),
     )
     service = next((held for held in services if held.metadata.name == name), None)
@@ -190,7 +190,7 @@ async def trace_xds(client: Reader, question: XdsQuestion) -> XdsTraceAnswer:
 async def _nodes(client: Reader) -> tuple[Node, ...] | None:
     """``None``: they may not be listed."""
     try:
-        return await _list(client, Selection(Nodes), Node)
+        return await list_of(client, Selection(Nodes), Node)
     except StatusError as error:
         if error.code != 403:
             raise
@@ -234,7 +234,7 @@ async def _slices(
 ) -> tuple[EndpointSlice, ...]:
     if reads_slices(settings.gates):
         selector = f"{LABEL_SERVICE_NAME}={key.name}"
-        return await _list(
+        return await list_of(
             client, Selection(EndpointSlices, key.namespace, selector), EndpointSlice
         )
     try:
@@ -280,7 +280,7 @@ async def _allowed(
     field_selector: str = "",
 ) -> tuple[T, ...]:
     try:
-        return await _list(client, Selection(resource, field_selector=field_selector), kind)
+        return await list_of(client, Selection(resource, field_selector=field_selector), kind)
     except StatusError as error:
         who_is_hidden = resource is Pods and error.code == 403
         if not who_is_hidden and not is_done_without(resource, error):
@@ -289,7 +289,3 @@ async def _allowed(
         if sentence not in unread:
             unread.append(sentence)
         return ()
-
-
-async def _list(client: Reader, selection: Selection, kind: type[T]) -> tuple[T, ...]:
-    return tuple([codec.decode(body, kind) for body in await list_whole(client, selection)])

@@ -120,12 +120,9 @@ WORLDS = st.fixed_dictionaries(
 
 def audited(world: World) -> Auditor:
     auditor = Auditor()
-    for each in world["services"]:
-        auditor.on_service(json.dumps(each).encode())
-    for each in world["endpoints"]:
-        auditor.on_endpoints(json.dumps(each).encode())
-    for each in world["endpointslices"]:
-        auditor.on_slice(json.dumps(each).encode())
+    for plural, documents in world.items():
+        for each in documents:
+            auditor.on_object(plural, json.dumps(each).encode())
     assert not auditor.unreadable
     return auditor
 
@@ -227,7 +224,8 @@ def dumb_kinds(world: World, name: str) -> set[str]:  # a list of plain checks
     if found is None:
         return kinds
     if lock:
-        return kinds | {"L6"}
+        has_use = service is not None and not external and not selecting
+        return kinds | {"L6"} | ({"E5"} if has_use and of_endpoints(found) else set())
     if service is None or external:
         return kinds | {"L3"}
     reverse = "endpoints.kubernetes.io/managed-by" in labels

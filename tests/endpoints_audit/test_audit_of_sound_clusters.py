@@ -10,11 +10,11 @@ import pytest
 
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
-from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Services
+from sliceplane.api.scheme import EndpointsObjects, Nodes, Pods, Services
 from sliceplane.controllers.endpoints import EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController
-from sliceplane.diagnose.audit.audit import Auditor
+from sliceplane.diagnose.audit.audit import AUDITED, Auditor
 from sliceplane.lab.sim.cluster import Cluster
 
 #: true of every history here: users' Endpoints without Service, Pods without the port that a
@@ -37,13 +37,9 @@ def test_nothing_is_wrong_with_what_controllers_keep(seed: int) -> None:
                 raise
     cluster.settle()
     auditor = Auditor()
-    for resource, take in (
-        (Services, auditor.on_service),
-        (EndpointsObjects, auditor.on_endpoints),
-        (EndpointSlices, auditor.on_slice),
-    ):
+    for resource in AUDITED:
         for document in cluster.list(resource):
-            take(encode(document))
+            auditor.on_object(resource.plural, encode(document))
     assert [each for each in auditor.findings() if each.code not in TRUE] == []
 
 

@@ -40,13 +40,10 @@ def subsets(*ips: str) -> list[Document]:
 
 def audited(*, services: Any = (), endpoints: Any = (), slices: Any = ()) -> Auditor:
     auditor = Auditor()
-    for take, documents in (
-        (auditor.on_service, services),
-        (auditor.on_endpoints, endpoints),
-        (auditor.on_slice, slices),
-    ):
+    listed = {"services": services, "endpoints": endpoints, "endpointslices": slices}
+    for plural, documents in listed.items():
         for each in documents:
-            take(json.dumps(each).encode())
+            auditor.on_object(plural, json.dumps(each).encode())
     return auditor
 
 
@@ -364,8 +361,8 @@ class TestShown:
 
     def test_what_cannot_be_read_is_no_yes(self) -> None:
         auditor = audited()
-        auditor.on_endpoints(b'{"metadata": 5}')
-        auditor.on_service(b"\xff")
+        auditor.on_object("endpoints", b'{"metadata": 5}')
+        auditor.on_object("services", b"\xff")
         found = reported(auditor)
         assert found.verdict.endswith("no, because 2 objects could not be read")
         assert "  1 endpoints could not be read" in as_text(found).splitlines()

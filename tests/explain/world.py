@@ -17,7 +17,7 @@ import msgspec
 from sliceplane.api.findings.finding import Finding
 from sliceplane.api.requests import ProbeOutcome, Selection
 from sliceplane.api.scheme import Resource
-from sliceplane.diagnose.audit.audit import Auditor
+from sliceplane.diagnose.audit.audit import AUDITED, Auditor
 from sliceplane.diagnose.audit.verdict import Report, report
 from sliceplane.diagnose.explain import objects
 from sliceplane.diagnose.explain.investigation import FORBIDDEN, Investigation
@@ -66,14 +66,9 @@ class AuditFault(Fault):
         world = healthy()
         self.plant(world)
         auditor = Auditor()
-        takers = {
-            "Service": auditor.on_service,
-            "Endpoints": auditor.on_endpoints,
-            "EndpointSlice": auditor.on_slice,
-        }
-        for kind, take in takers.items():
-            for document in world.all(kind):
-                take(msgspec.json.encode(document))
+        for resource in AUDITED:
+            for document in world.all(resource.kind):
+                auditor.on_object(resource.plural, msgspec.json.encode(document))
         return report(auditor, auditor.findings(), None)
 
     def findings(self) -> tuple[Finding, ...]:

@@ -269,7 +269,8 @@ def test_source_ranges() -> None:
         == "203.0.113.77 is in no loadBalancerSourceRanges of Service prod/api: 198.51.100.0/25"
     )
     (finding,) = answer.as_document()["findings"]
-    assert (finding["code"], finding["sentence"]) == ("S9", answer.reason)
+    sentence = "203.0.113.77 is in none of the source ranges: 198.51.100.0/25"
+    assert (finding["code"], finding["sentence"]) == ("S9", sentence)
     assert as_text(answer).splitlines()[1].startswith("finding     S9 error: ")
     assert [each.why for each in answer.others] == [
         "would be used, but the packet is refused before"

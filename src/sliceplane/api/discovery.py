@@ -84,3 +84,13 @@ class EndpointSlice(Object, frozen=True, kw_only=True):
     address_type: str = ""
     endpoints: tuple[SliceEndpoint, ...] | None = None
     ports: tuple[EndpointPort, ...] | None = None
+
+    @property
+    def manager(self) -> str:
+        """The controller that keeps the slice, by its label; "" without one."""
+        return (self.metadata.labels or {}).get(LABEL_MANAGED_BY, "")
+
+    @property
+    def service(self) -> str:
+        """The name of the Service that the slice is labelled for; "" without one."""
+        return (self.metadata.labels or {}).get(LABEL_SERVICE_NAME, "")

@@ -6,10 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 import msgspec
 
+from sliceplane.api.core import Service
 from sliceplane.api.findings.finding import Finding, rank
+from sliceplane.api.meta import Object
+from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
 from sliceplane.diagnose.audit.facts import (
     EndpointsFacts,
     FieldWriter,
@@ -20,11 +24,16 @@ from sliceplane.diagnose.audit.facts import (
     slice_facts,
 )
 from sliceplane.diagnose.audit.judge import FLEETING, judge, key_of
-from sliceplane.diagnose.audit.wire import WireEndpoints, WireService, WireSlice
+from sliceplane.diagnose.explain.objects import FullEndpoints, FullSlice
 
-_services = msgspec.json.Decoder(WireService)
-_endpoints = msgspec.json.Decoder(WireEndpoints)
-_slices = msgspec.json.Decoder(WireSlice)
+#: Services are listed last: what was made for a new one, and was listed, does not look like an
+#: orphan
+AUDITED: Final = (EndpointsObjects, EndpointSlices, Services)
+_decoders: Final[dict[str, msgspec.json.Decoder[Object]]] = {
+    "services": msgspec.json.Decoder(Service),
+    "endpoints": msgspec.json.Decoder(FullEndpoints),
+    "endpointslices": msgspec.json.Decoder(FullSlice),
+}
 
 
 @dataclass(slots=True)
@@ -60,50 +69,35 @@ class Auditor:
 
     # -- objects in
 
-    def on_service(self, body: bytes) -> None:
+    def on_object(self, plural: str, body: bytes) -> None:
+        """Takes an object of the resource *plural*, one of ``AUDITED``."""
         try:
-            service = _services.decode(body)
+            found = _decoders[plural].decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return self._unreadable("services")
-        self._services[service.metadata.key] = service_facts(service)
-        return None
-
-    def on_endpoints(self, body: bytes) -> None:
-        try:
-            endpoints = _endpoints.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return self._unreadable("endpoints")
-        self._endpoints[endpoints.metadata.key] = endpoints_facts(endpoints)
-        return None
-
-    def on_slice(self, body: bytes) -> None:
-        try:
-            endpoint_slice = _slices.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return self._unreadable("endpointslices")
-        key, facts = slice_facts(endpoint_slice)
-        if key.endswith("/"):
-            self.nameless_slices += 1
-        else:
-            self._slices.setdefault(key, []).append(facts)
-        return None
-
-    def _unreadable(self, plural: str) -> None:
-        self.unreadable[plural] = self.unreadable.get(plural, 0) + 1
+            self.unreadable[plural] = self.unreadable.get(plural, 0) + 1
+            return
+        match found:
+            case Service():
+                self._services[found.metadata.key] = service_facts(found)
+            case FullEndpoints():
+                self._endpoints[found.metadata.key] = endpoints_facts(found)
+            case FullSlice() if found.service:
+                key = f"{found.metadata.namespace}/{found.service}"
+                self._slices.setdefault(key, []).append(slice_facts(found))
+            case _:
+                self.nameless_slices += 1
 
     def forget(self, plural: str) -> None:
         """A list of this resource begins anew."""
         self.unreadable.pop(plural, None)
-        match plural:
-            case "services":
-                self._services.clear()
-            case "endpoints":
-                self._endpoints.clear()
-            case "endpointslices":
-                self._slices.clear()
-                self.nameless_slices = 0
-            case _:
-                raise AssertionError(f"{plural} are not audited")
+        facts: dict[str, dict[str, Any]] = {
+            "services": self._services,
+            "endpoints": self._endpoints,
+            "endpointslices": self._slices,
+        }
+        facts[plural].clear()
+        if plural == "endpointslices":
+            self.nameless_slices = 0
 
     # -- what is known
 

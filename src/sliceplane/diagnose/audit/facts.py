@@ -10,28 +10,31 @@ from typing import Final, Literal
 
 import msgspec
 
+from sliceplane.api.core import Service
 from sliceplane.api.discovery import (
     ANNOTATION_LEADER,
     ANNOTATION_OVER_CAPACITY,
     LABEL_ENDPOINTS_MANAGED_BY,
-    LABEL_MANAGED_BY,
-    LABEL_SERVICE_NAME,
     LABEL_SKIP_MIRROR,
     MANAGED_BY_MIRRORING,
     MANAGED_BY_REVERSE_MIRROR,
 )
+from sliceplane.api.meta import Projection
 from sliceplane.diagnose.audit.addresses import LEAVING, READY, WAITING, Packed, pack, packed
-from sliceplane.diagnose.audit.wire import (
-    LockRecord,
-    Metadata,
-    WireEndpoints,
-    WireService,
-    WireSlice,
-)
+from sliceplane.diagnose.explain.objects import FullEndpoints, FullSlice, WrittenMeta
 from sliceplane.kit.ip import family, parse_lenient
 
 ServiceRole = Literal["selecting", "without selector", "external name"]
 _ADDRESS_BYTES: Final = {"IPv4": 4, "IPv6": 16}
+
+
+class LockRecord(Projection, frozen=True, kw_only=True):
+    """What client-go's leader election writes into an annotation."""
+
+    holder_identity: str = ""
+    renew_time: str | None = None
+
+
 _records: Final = msgspec.json.Decoder(LockRecord)
 
 
@@ -86,7 +89,7 @@ class SliceFacts(Fact, frozen=True, gc=False, kw_only=True):
         return self.manager == MANAGED_BY_MIRRORING
 
 
-def service_facts(service: WireService) -> ServiceFacts:
+def service_facts(service: Service) -> ServiceFacts:
     spec = service.spec
     if spec.type == "ExternalName":
         role: ServiceRole = "external name"
@@ -104,16 +107,12 @@ def service_facts(service: WireService) -> ServiceFacts:
     return ServiceFacts(role=role, address_bytes=length, named_ports=named)
 
 
-def endpoints_facts(endpoints: WireEndpoints) -> EndpointsFacts:
+def endpoints_facts(endpoints: FullEndpoints) -> EndpointsFacts:
     labels = endpoints.metadata.labels or {}
     annotations = endpoints.metadata.annotations or {}
-    subsets = endpoints.subsets or ()
     return EndpointsFacts(
         addresses=pack(_endpoints_entries(endpoints)),
-        count=sum(
-            len(subset.addresses or ()) + len(subset.not_ready_addresses or ())
-            for subset in subsets
-        ),
+        count=endpoints.count,
         skip_mirror=labels.get(LABEL_SKIP_MIRROR) == "true",
         reverse=labels.get(LABEL_ENDPOINTS_MANAGED_BY) == MANAGED_BY_REVERSE_MIRROR,
         lock=_lock(annotations.get(ANNOTATION_LEADER)),
@@ -134,7 +133,7 @@ def _lock(annotation: str | None) -> str | None:
     )
 
 
-def _endpoints_entries(endpoints: WireEndpoints) -> Iterator[tuple[Packed, int]]:
+def _endpoints_entries(endpoints: FullEndpoints) -> Iterator[tuple[Packed, int]]:
     for subset in endpoints.subsets or ():
         for listed, state in ((subset.addresses, READY), (subset.not_ready_addresses, WAITING)):
             for entry in listed or ():
@@ -143,22 +142,19 @@ def _endpoints_entries(endpoints: WireEndpoints) -> Iterator[tuple[Packed, int]]
                     yield address, state
 
 
-def slice_facts(endpoint_slice: WireSlice) -> tuple[str, SliceFacts]:
-    """The key of its Service (its name is "" where no label tells), and the facts."""
-    labels = endpoint_slice.metadata.labels or {}
-    facts = SliceFacts(
+def slice_facts(endpoint_slice: FullSlice) -> SliceFacts:
+    return SliceFacts(
         name=endpoint_slice.metadata.name,
-        manager=intern(labels.get(LABEL_MANAGED_BY, "")),
+        manager=intern(endpoint_slice.manager),
         addresses=b""
         if endpoint_slice.address_type == "FQDN"
         else pack(_slice_entries(endpoint_slice)),
         writers=_writers(endpoint_slice.metadata),
         portless=not endpoint_slice.ports,
     )
-    return f"{endpoint_slice.metadata.namespace}/{labels.get(LABEL_SERVICE_NAME, '')}", facts
 
 
-def _slice_entries(endpoint_slice: WireSlice) -> Iterator[tuple[Packed, int]]:
+def _slice_entries(endpoint_slice: FullSlice) -> Iterator[tuple[Packed, int]]:
     """The first address alone: that is all that consumers use of an endpoint."""
     for endpoint in endpoint_slice.endpoints or ():
         address = packed(endpoint.addresses[0]) if endpoint.addresses else None
@@ -171,7 +167,7 @@ def _slice_entries(endpoint_slice: WireSlice) -> Iterator[tuple[Packed, int]]:
             yield address, LEAVING if said.terminating else WAITING
 
 
-def _writers(metadata: Metadata) -> tuple[FieldWriter, ...]:
+def _writers(metadata: WrittenMeta) -> tuple[FieldWriter, ...]:
     entries = metadata.managed_fields or ()
     return tuple(
         FieldWriter(

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.api.discovery import LABEL_SKIP_MIRROR, MANAGED_BY_CONTROLLER
+from sliceplane.api.discovery import ANNOTATION_LEADER, LABEL_SKIP_MIRROR, MANAGED_BY_CONTROLLER
 from sliceplane.api.findings.codes import cause_of
 from sliceplane.api.findings.finding import Evidence, Finding, ObjectName, rank
 from sliceplane.api.findings.wording import count, some
@@ -79,13 +79,16 @@ class _Name(msgspec.Struct, frozen=True):
                 f"name {names}"
             )
             field = Evidence(subject=self._service, field="spec.ports.targetPort", value=names)
-            yield self._of_service(
+            yield self._finding(
                 "T2", said, f"{self._kubectl} edit service {self._service.name}", field
             )
         if endpoints is None:
             return
         if endpoints.lock is not None:
             yield self._of_endpoints("L6", endpoints.lock)
+            if service is not None and service.role == "without selector" and endpoints.count:
+                addresses = frozenset(_states([endpoints.addresses], 0))
+                yield self._unmirrored(_Difference(addresses, frozenset(), frozenset()))
         elif service is None or service.role == "external name":
             why = "no Service of this name" if service is None else "its Service is an ExternalName"
             yield self._of_endpoints(
@@ -111,7 +114,9 @@ class _Name(msgspec.Struct, frozen=True):
             missing = len(difference.only_slices)
             remedy = "move its readers to EndpointSlices: they miss addresses today"
             said = f"{count(endpoints.count, 'address')}; {missing:,} more in EndpointSlices"
-            yield self._of_endpoints("E8", said, remedy)
+            yield self._of_endpoints(
+                "E8", said, remedy, effect="programs that read Endpoints never use the rest"
+            )
         wrong = bool(difference.only_endpoints) if truncated else not difference.empty
         writers = {writer.manager for writer in endpoints.writers if writer.addresses}
         if made_for_it:
@@ -122,25 +127,43 @@ class _Name(msgspec.Struct, frozen=True):
             return
         hidden = endpoints.skip_mirror and bool(difference.only_endpoints)
         if hidden:
-            remedy = f"{self._kubectl} label endpoints {self._service.name} {LABEL_SKIP_MIRROR}-"
-            yield self._of_endpoints("E5", difference.tell(), remedy)
+            yield self._unmirrored(difference)
         elif wrong:
             yield self._of_endpoints("L2", difference.tell())
         own = sorted(writers - {"kube-apiserver"})
         if own and not hidden:
             yield self._of_endpoints("L5", f"written by {', '.join(own)}")
 
+    def _unmirrored(self, difference: _Difference) -> Finding:
+        assert self.endpoints is not None, "they are what is not mirrored"
+        mark = f"labels[{LABEL_SKIP_MIRROR}]"
+        remedy = f"label endpoints {self._service.name} {LABEL_SKIP_MIRROR}-"
+        if self.endpoints.lock is not None:
+            mark = f"annotations[{ANNOTATION_LEADER}]"
+            remedy = f"annotate endpoints {self._service.name} {ANNOTATION_LEADER}-"
+        return self._finding(
+            "E5",
+            f"not mirrored to slices: {difference.tell()}",
+            f"{self._kubectl} {remedy}",
+            Evidence(subject=self._own_endpoints, field=f"metadata.{mark}", value="(set)"),
+            subject=self._own_endpoints,
+            effect="no slice has these addresses, and nodes read slices",
+        )
+
     def _of_mirrored(self) -> Iterator[Finding]:
         mirrored = [facts for facts in self.slices if facts.mirrored]
         names = [facts.name for facts in mirrored]
+        copies = {address for facts in mirrored for address in _listed(facts)}
         why = _why_dead(self.service, self.endpoints) if mirrored else ""
         if why:
-            code = "E4" if self.service is not None and self.service.role == "selecting" else "E15"
-            remedy = f"{self._kubectl} delete endpointslice {' '.join(names)}"
-            yield self._of_service(
-                code, f"{why}: {some(names)}", remedy, *map(self._of_slice, mirrored)
+            is_selecting = self.service is not None and self.service.role == "selecting"
+            yield self._finding(
+                "E4" if is_selecting else "E15",
+                f"{why}; mirrored slices remain: {some(names)}",
+                f"{self._kubectl} delete endpointslice {' '.join(names)}",
+                *map(self._of_slice, mirrored),
+                effect=f"{count(len(copies), 'address', 'stays')} that no writer keeps",
             )
-        copies = {address for facts in mirrored for address, _ in unpack(facts.addresses)}
         twice = {
             address for facts in self.slices if not facts.mirrored for address in _listed(facts)
         } & copies
@@ -150,36 +173,42 @@ class _Name(msgspec.Struct, frozen=True):
                 f"{count(len(twice), 'address')} ({_spell(twice)}) in "
                 f"{some([facts.name for facts in both])}"
             )
-            yield self._of_service("E12", said, "", *map(self._of_slice, both))
+            yield self._finding("E12", said, "", *map(self._of_slice, both))
 
     # -- a finding
 
-    def _of_service(self, code: str, sentence: str, remedy: str, *evidence: Evidence) -> Finding:
+    def _finding(
+        self,
+        code: str,
+        sentence: str,
+        remedy: str,
+        *evidence: Evidence,
+        subject: ObjectName | None = None,
+        effect: str = "",
+    ) -> Finding:
         return Finding(
             code=code,
-            subject=self._service,
+            subject=subject or self._service,
             sentence=f"{self.key}: {sentence}",
             evidence=evidence[:EXAMPLES_MAX],
+            effect=effect,
             remedy=remedy or cause_of(code).remedy,
         )
 
-    def _of_endpoints(self, code: str, sentence: str, remedy: str = "") -> Finding:
+    def _of_endpoints(
+        self, code: str, sentence: str, remedy: str = "", *, effect: str = ""
+    ) -> Finding:
         assert self.endpoints is not None, "they are what is wrong"
-        subject = self._named("endpoints", "Endpoints")
         time, writer = _last_write(self.endpoints.writers)
         seen = Evidence(
-            subject=subject,
+            subject=self._own_endpoints,
             field="subsets",
             value=count(self.endpoints.count, "address"),
             writer=writer,
             written=time,
         )
-        return Finding(
-            code=code,
-            subject=subject,
-            sentence=f"{self.key}: {sentence}",
-            evidence=(seen,),
-            remedy=remedy or cause_of(code).remedy,
+        return self._finding(
+            code, sentence, remedy, seen, subject=self._own_endpoints, effect=effect
         )
 
     def _of_slice(self, facts: SliceFacts) -> Evidence:
@@ -197,6 +226,10 @@ class _Name(msgspec.Struct, frozen=True):
     @property
     def _service(self) -> ObjectName:
         return self._named("services", "Service")
+
+    @property
+    def _own_endpoints(self) -> ObjectName:
+        return self._named("endpoints", "Endpoints")
 
     @property
     def _kubectl(self) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.diagnose.audit.wire import WireAuditEvent
+from sliceplane.api.meta import Projection
 
 #: clients, and objects of one client, that are told apart
 CLIENTS_MAX: Final = 10_000
@@ -33,6 +33,36 @@ CONTROL_PLANE: Final = frozenset(
     )
 )
 OWN_AGENT: Final = "sliceplane"
+
+# Members of audit.k8s.io Events that every version has
+
+
+class WireUser(Projection, frozen=True, kw_only=True):
+    username: str = ""
+
+
+class WireObject(Projection, frozen=True, kw_only=True):
+    resource: str = ""
+    namespace: str = ""
+    name: str = ""
+    api_group: str = ""
+
+
+class WireAnswer(Projection, frozen=True, kw_only=True):
+    code: int = 0
+
+
+class WireAuditEvent(Projection, frozen=True, kw_only=True):
+    stage: str = ""
+    verb: str = ""
+    user: WireUser | None = None
+    impersonated_user: WireUser | None = None
+    user_agent: str = ""
+    object_ref: WireObject | None = None
+    response_status: WireAnswer | None = None
+    stage_timestamp: str = ""
+    request_received_timestamp: str = ""
+
 
 _events = msgspec.json.Decoder(WireAuditEvent)
 

@@ -15,18 +15,26 @@ from collections.abc import Mapping
 from typing import Final
 
 from sliceplane.api.findings.finding import Finding, rank
-from sliceplane.api.findings.wording import count, lasting, misnamed_proxy
+from sliceplane.api.findings.wording import count, lasting
 from sliceplane.api.meta import revision_of
-from sliceplane.consume.progress import ANNOTATION_PROGRESS, BEHIND_S, Held, Place
+from sliceplane.consume.progress import BEHIND_S, Held, Place
 from sliceplane.diagnose.drift import reports
 from sliceplane.diagnose.drift.answer import ORDER, Drift, DriftRow, State
 from sliceplane.diagnose.drift.facts import DriftFacts, Listed, Look, ToldNode
-from sliceplane.diagnose.drift.reports import finding, in_lease
 from sliceplane.emulation.nodes import LABEL_EMULATED
 from sliceplane.watch.digest import digest_of_versions
 
 #: objects that a sentence names
 NAMED_MAX: Final = 3
+#: state of the row of a consumer, by code
+_STATES: Final[dict[str, State]] = {
+    "N1": "stopped",
+    "N2": "behind",
+    "N3": "kernel differs",
+    "N4": "lost an event",
+    "N5": "kernel differs",
+    "N15": "behind",
+}
 
 
 def wanted_past(facts: DriftFacts) -> tuple[tuple[str, int], ...]:
@@ -53,7 +61,7 @@ def judge(facts: DriftFacts) -> Drift:
         findings += found
         unseen += missing
         if names and told.node not in names and not told.owner and told.is_proxy:
-            findings.append(_misnamed(told, names))
+            findings.append(reports.misnamed(told, names))
     told_of = {name for told in facts.told if told.is_proxy for name in (told.node, told.owner)}
     silent = sorted(name for name in (names or set()) - told_of if facts.node in ("", name))
     emulated = {
@@ -77,54 +85,36 @@ def judge(facts: DriftFacts) -> Drift:
 
 def _judge_node(facts: DriftFacts, told: ToldNode) -> tuple[DriftRow, list[Finding], list[str]]:
     look = facts.looks.get(told.node, Look()) if told.is_proxy else Look()
-    states: list[State] = []
-    findings: list[Finding] = []
-    unseen: list[str] = []
-    is_late = told.is_late(facts.now)
-    if is_late:
-        states.append("stopped")
-        findings.append(reports.stopped(told, facts.now))
     _, slices = facts.now_of.get("endpointslices", (0, ()))
     concerned = [item for item in slices if not facts.service or item.service == facts.service]
-    missing = tuple(reports.missing_of(told, concerned))
-    if missing:
-        late = reports.is_behind(missing, facts.now)
-        states.append("behind" if late else "catching up")
-        if not late:
-            age = lasting(reports.behind_s(missing, facts.now))
-            unseen.append(
-                f"{told.title}: too young to judge ({age} behind; judged after {lasting(BEHIND_S)})"
-            )
-        elif not is_late and not reports.inputs_since(told):
-            findings.append(reports.behind(told, missing, facts.now))
-    if reports.inputs_since(told) and not is_late:
-        states.append("behind")
-        findings.append(reports.hears_nothing(told, facts.now))
-    cache, lost, why = _cache(facts, told, look)
-    unseen += why
-    if lost is not None:
-        states.append("lost an event")
-        findings.append(lost)
-    elif cache == "not looked at":
-        states.append("unknown")
+    judged = reports.judge_report(told, concerned, facts.now)
+    cache, lost, unseen = _cache(facts, told, look)
     kernel, broken = _kernel(told, look)
-    if broken is not None:
-        states.append("kernel differs")
-        findings.append(broken)
-    elif kernel == "not looked at":
-        states.append("unknown")
+    findings = [*judged.findings, *(found for found in (lost, broken) if found is not None)]
+    states: set[State] = {_STATES[found.code] for found in findings}
+    if judged.missing and not judged.is_behind and not judged.findings:
+        states.add("catching up")
+        age = lasting(judged.behind_s)
+        unseen.insert(
+            0, f"{told.title}: too young to judge ({age} behind; judged after {lasting(BEHIND_S)})"
+        )
+    if (cache == "not looked at" and lost is None) or kernel == "not looked at":
+        states.add("unknown")
     if look.why:
         unseen.append(f"{told.node}: its proxy's pages ({look.why})")
     if look.rules_why:
         unseen.append(f"{told.node}: rules ({look.rules_why})")
-    state = next((known for known in ORDER if known in states), ORDER[-1])
-    kernel = kernel if told.is_proxy else "-"
-    behind_s, age_s = reports.behind_s(missing, facts.now), told.age_s(facts.now)
-    return (
-        DriftRow(told.title, state, told.revision, len(missing), behind_s, age_s, cache, kernel),
-        findings,
-        unseen,
+    row = DriftRow(
+        node=told.title,
+        state=next((state for state in ORDER if state in states), ORDER[-1]),
+        revision=told.revision,
+        behind=len(judged.missing),
+        behind_s=judged.behind_s,
+        told_s=told.age_s(facts.now),
+        cache=cache,
+        kernel=kernel if told.is_proxy else "-",
     )
+    return row, findings, unseen
 
 
 def _places(told: ToldNode) -> dict[Place, Held]:
@@ -156,7 +146,9 @@ def _digest(objects: tuple[Listed, ...]) -> str:
 def _kernel(told: ToldNode, look: Look) -> tuple[str, Finding | None]:
     if look.rules:
         more = f", and {len(look.rules) - 1} more" if len(look.rules) > 1 else ""
-        return "differs", finding("N5", told, f"{look.rules[0]}{more}", remedy=reports.WRITE_ANEW)
+        return "differs", reports.finding(
+            "N5", told, f"{look.rules[0]}{more}", remedy=reports.WRITE_ANEW
+        )
     problem = reports.of_kernel(told)
     if problem is not None:
         return "differs", problem
@@ -168,18 +160,13 @@ def _kernel(told: ToldNode, look: Look) -> tuple[str, Finding | None]:
 def _lost(
     told: ToldNode, place: Place, held: Held, objects: tuple[Listed, ...], look: Look
 ) -> Finding:
-    plural, reading = place
-    sentence = f"lost an event: it holds {plural} ({reading}) {held.revision} with another content"
-    theirs = look.objects.get(f"{plural}/{reading}")
-    if theirs is not None:
-        sentence += f": {_differences(objects, theirs, held.revision)}"
-    digests = f"{held.revision} {held.digest}, and the server's is {_digest(objects)}"
-    return finding(
-        "N4",
+    theirs = look.objects.get("/".join(place))
+    return reports.lost_event(
         told,
-        sentence,
-        evidence=in_lease(told, f"metadata.annotations[{ANNOTATION_PROGRESS}]", digests),
-        effect="no later event brings it back",
+        place,
+        held,
+        "" if theirs is None else f": {_differences(objects, theirs, held.revision)}",
+        digest=_digest(objects),
         remedy=f"restart the {told.words.teller} of this node: it lists anew",
     )
 
@@ -202,14 +189,3 @@ def _differences(ours: tuple[Listed, ...], theirs: Mapping[str, str], revision: 
             )
     more = f" and {len(words) - NAMED_MAX} more" if len(words) > NAMED_MAX else ""
     return (", ".join(words[:NAMED_MAX]) + more) if words else "by now it is equal"
-
-
-def _misnamed(told: ToldNode, names: set[str]) -> Finding:
-    said, flag = misnamed_proxy(told.node, sorted(names))
-    return finding(
-        "N7",
-        told,
-        f"its proxy says that it is {told.node}; {said}",
-        effect="no hints, no local endpoints, and no Lease that goes with the Node",
-        remedy=f"start the proxy with {flag}",
-    )

@@ -1,5 +1,5 @@
-"""Findings of what one consumer reports in its Lease: it stopped, it is behind, its kernel refuses,
-it is deaf.
+"""Findings about one consumer of slices by the report in its Lease: it stopped, it is behind, its
+kernel refuses rules, it receives no events, its cache lost an event, it has a wrong name.
 
 ``sliceplane drift``, ``explain`` and ``status`` judge by these functions, so that they agree.
 """
@@ -7,15 +7,17 @@ it is deaf.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from sliceplane.api.findings.finding import Evidence, Finding, ObjectName
-from sliceplane.api.findings.wording import clipped, lasting, some
+from sliceplane.api.findings.wording import clipped, lasting, misnamed_proxy, some
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
     BEHIND_S,
     LEASE_NAMESPACE,
+    Held,
+    Place,
 )
 from sliceplane.diagnose.drift.facts import Listed, ToldNode
 from sliceplane.kit.times import format_time
@@ -28,12 +30,55 @@ WRITE_ANEW: Final = (
 _GONE: Final = "rules were gone"
 
 
+class Judgement(NamedTuple):
+    """A report beside the slices as they are ``now``.  ``missing``: slices that the consumer reads
+    and does not hold.
+    """
+
+    told: ToldNode
+    missing: tuple[Listed, ...]
+    now: float
+
+    @property
+    def is_late(self) -> bool:
+        return self.told.is_late(self.now)
+
+    @property
+    def behind_s(self) -> float:
+        """Seconds since the oldest write of ``missing``; 0: no slice says when it was written."""
+        return max((self.now - item.written for item in self.missing if item.written), default=0.0)
+
+    @property
+    def is_behind(self) -> bool:
+        """Returns True if a report of all of ``missing`` should have come; also where its age is
+        not known.
+        """
+        return bool(self.missing) and not 0 < self.behind_s <= BEHIND_S
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the last report if it is late, else since the consumer has been behind."""
+        return self.told.age_s(self.now) if self.is_late else self.behind_s
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """N1, N15 or N2: each explains those after it."""
+        if self.is_late:
+            return (stopped(self.told, self.now),)
+        if inputs_since(self.told):
+            return (hears_nothing(self.told, self.now),)
+        return (behind(self),) if self.is_behind else ()
+
+
+def judge_report(told: ToldNode, slices: Iterable[Listed], now: float) -> Judgement:
+    return Judgement(told, tuple(missing_of(told, slices)), now)
+
+
 def finding(
     code: str,
     told: ToldNode,
     sentence: str,
-    *,
-    evidence: tuple[Evidence, ...] = (),
+    *evidence: Evidence,
     effect: str = "",
     remedy: str = "",
 ) -> Finding:
@@ -51,8 +96,12 @@ def lease_name(told: ToldNode) -> ObjectName:
     return ObjectName("leases.coordination.k8s.io", "Lease", LEASE_NAMESPACE, told.lease)
 
 
-def in_lease(told: ToldNode, field: str, value: str) -> tuple[Evidence, ...]:
-    return (Evidence(subject=lease_name(told), field=field, value=value),)
+def in_lease(told: ToldNode, field: str, value: str) -> Evidence:
+    return Evidence(subject=lease_name(told), field=field, value=value)
+
+
+def in_report(told: ToldNode, value: str) -> Evidence:
+    return in_lease(told, f"metadata.annotations[{ANNOTATION_PROGRESS}]", value)
 
 
 def inputs_since(told: ToldNode) -> int:
@@ -65,7 +114,7 @@ def stopped(told: ToldNode, now: float) -> Finding:
         "N1",
         told,
         f"its {told.words.teller} tells nothing for {lasting(told.age_s(now))}",
-        evidence=in_lease(told, "spec.renewTime", format_time(told.renewed)),
+        in_lease(told, "spec.renewTime", format_time(told.renewed)),
         effect=told.words.stopped,
         remedy=f"start the {told.words.teller} of {told.node}, or see why it stands still: its "
         "log; if it was taken "
@@ -93,28 +142,15 @@ def missing_of(told: ToldNode, slices: Iterable[Listed]) -> Iterator[Listed]:
             yield item
 
 
-def behind_s(missing: Iterable[Listed], now: float) -> float:
-    """Seconds since the oldest write of *missing*; 0: no slice says when it was written."""
-    return max((now - item.written for item in missing if item.written), default=0.0)
-
-
-def is_behind(missing: tuple[Listed, ...], now: float) -> bool:
-    """Returns True if a report of all of *missing* should have come; also where its age is not
-    known.
-    """
-    age_s = behind_s(missing, now)
-    return bool(missing) and (age_s > BEHIND_S or not age_s)
-
-
-def behind(told: ToldNode, missing: tuple[Listed, ...], now: float) -> Finding:
+def behind(judged: Judgement) -> Finding:
     """N2"""
-    services = list(dict.fromkeys(item.service or item.key for item in missing))
-    age_s = behind_s(missing, now)
+    told, age_s = judged.told, judged.behind_s
+    services = list(dict.fromkeys(item.service or item.key for item in judged.missing))
     return finding(
         "N2",
         told,
         f"{lasting(age_s) + ' behind' if age_s else 'behind'}: it does not hold {some(services)}",
-        evidence=in_lease(told, f"metadata.annotations[{ANNOTATION_REVISION}]", str(told.revision)),
+        in_lease(told, f"metadata.annotations[{ANNOTATION_REVISION}]", str(told.revision)),
         effect=told.words.behind,
         remedy=(
             f"look at the log of the {told.words.teller} of {told.node}, and its /healthz: its "
@@ -128,19 +164,15 @@ def of_kernel(told: ToldNode) -> Finding | None:
     problem = next(iter(told.report.problems if told.report is not None else ()), "")
     if not problem:
         return None
-    evidence = in_lease(
-        told, f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"problems: {clipped(problem)}"
-    )
+    evidence = in_report(told, f"problems: {clipped(problem)}")
     if _GONE in problem:
         effect = "while they were gone, Services were not reached from there"
-        return finding(
-            "N5", told, clipped(problem), evidence=evidence, effect=effect, remedy="nft monitor"
-        )
+        return finding("N5", told, clipped(problem), evidence, effect=effect, remedy="nft monitor")
     return finding(
         "N3",
         told,
         clipped(problem),
-        evidence=evidence,
+        evidence,
         effect="its kernel goes on with the rules of before",
         remedy=f"give the kernel of {told.node} what it lacks; its proxy tries again by itself",
     )
@@ -153,16 +185,44 @@ def hears_nothing(told: ToldNode, now: float) -> Finding:
         "N15",
         told,
         f"its inputs are {lasting(now - since)} old: its {told.words.teller} lives, and receives "
-        "no events of the API "
-        "server",
-        evidence=in_lease(
-            told, f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"inputs_since: {since}"
-        ),
+        "no events of the API server",
+        in_report(told, f"inputs_since: {since}"),
         effect=(
             f"its {told.words.rules} stay as they were then; what changed since does not reach "
             "clients there"
         ),
         remedy="see why its watches fail: the API server that it asks, and the log of the "
-        f"{told.words.teller} of "
-        f"{told.node}",
+        f"{told.words.teller} of {told.node}",
+    )
+
+
+def lost_event(
+    told: ToldNode, place: Place, held: Held, than: str, *, digest: str = "", remedy: str
+) -> Finding:
+    """N4.  *than*: a clause that says what the content differs from; *digest*: the other one."""
+    plural, reading = place
+    other = f", and the server's is {digest}" if digest else ""
+    return finding(
+        "N4",
+        told,
+        f"lost an event: it holds {plural} ({reading}) {held.revision} with another content{than}",
+        in_report(told, f"{held.revision} {held.digest}{other}"),
+        effect=(
+            "it goes on with endpoints that are no more, or without new ones, until that object "
+            "changes again"
+        ),
+        remedy=remedy,
+    )
+
+
+def misnamed(told: ToldNode, nodes: Iterable[str]) -> Finding:
+    """N7: no Node has the name of the proxy, which owns no Lease of one."""
+    clause, flag = misnamed_proxy(told.node, sorted(nodes))
+    return finding(
+        "N7",
+        told,
+        f"its proxy says that it is {told.node}; {clause}",
+        in_lease(told, "spec.holderIdentity", told.node),
+        effect="hints and local endpoints do not count there: with a policy of Local all is dropped",
+        remedy=f"start the proxy with {flag}",
     )

@@ -1,27 +1,40 @@
-"""One Service, Pod, Node or zone with what concerns it: what checks are given.
+"""One Service, Pod, Node or zone with all that concerns it: the argument of checks.
 
-A case is made anew whenever more was read; whatever it works out it keeps, so that checks may ask
-as often as they like. Checks are pure functions of a case.
+A case is created anew after each read and caches what it derives, so that checks may ask as often
+as they like. Checks are pure functions of a case.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from sliceplane.api.core import Node, Service
-from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice, SliceEndpoint
-from sliceplane.api.findings.finding import Evidence, ObjectName
-from sliceplane.api.findings.wording import pairs_text
+from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_ZONE, SliceEndpoint
+from sliceplane.api.findings.codes import Severity
+from sliceplane.api.findings.finding import Certainty, Evidence, Finding, ObjectName, TooYoung
+from sliceplane.api.findings.wording import pairs_text, patch
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import PortProbe, ProbeOutcome, Selection
 from sliceplane.consume.usable import Locality
 from sliceplane.diagnose.explain.facts import Facts
-from sliceplane.diagnose.explain.objects import NODES, PODS, SERVICES, SLICES, FullPod, Readable
+from sliceplane.diagnose.explain.kernel import KernelFacts
+from sliceplane.diagnose.explain.objects import (
+    NODES,
+    PODS,
+    SERVICES,
+    SLICES,
+    FullPod,
+    FullSlice,
+    Readable,
+)
 from sliceplane.diagnose.explain.question import ExplainQuestion
 
 #: endpoints of one Service to which connections are tried
 TARGETS_MAX: Final = 20
+T = TypeVar("T")
+Kind = TypeVar("Kind", bound=Object)
 
 
 class ClientCase:
@@ -50,10 +63,8 @@ class ClientCase:
         self.address = client.name if client.kind == "address" else pod_address
 
 
-class PodsCase:
-    """What a Service and a Pod have in common: Pods that are to be endpoints.  ``name``: of the
-    Service or the Pod.
-    """
+class ExplainCase:
+    """One object that was asked about, or that the question leads to."""
 
     resource: ClassVar[Readable[Object]]
 
@@ -65,9 +76,8 @@ class PodsCase:
 
     @property
     def subject(self) -> ObjectName:
-        return ObjectName(
-            self.resource.resource.key, self.resource.resource.kind, self.namespace, self.name
-        )
+        resource = self.resource.resource
+        return ObjectName(resource.key, resource.kind, self.namespace, self.name)
 
     @property
     def now(self) -> float:
@@ -76,53 +86,96 @@ class PodsCase:
 
     @property
     def exists(self) -> bool:
-        raise NotImplementedError
-
-    @property
-    def judged(self) -> tuple[FullPod, ...]:
-        """The Pods that checks of Pods look at, those that have ended among them."""
-        raise NotImplementedError
-
-    @property
-    def is_served(self) -> bool:
-        """Whether some Pod takes connections in the place of one that does not."""
-        raise NotImplementedError
-
-    @property
-    def publishes_unready(self) -> bool:
-        """Pods are endpoints before they are ready, as asked for."""
-        return False
+        return self.facts.get(self.resource, self.namespace, self.name) is not None
 
     def was_read(self, selection: Selection) -> bool:
         return self.facts.was_read(selection)
 
+    def get(self, readable: Readable[Kind], name: str) -> Kind | None:
+        """Returns the object *name* of the namespace of the case."""
+        return self.facts.get(readable, self.namespace, name)
+
+    def of(self, readable: Readable[Kind]) -> tuple[Kind, ...]:
+        """Returns the objects of the namespace of the case, sorted by name."""
+        return self.facts.of(readable, self.namespace)
+
+    @property
+    def kernel(self) -> KernelFacts:
+        """The kernel of this machine; checks of the kernel alone may ask for it."""
+        assert self.facts.kernel is not None, "the kernel was not read"
+        return self.facts.kernel
+
+    def field(self, path: str, value: str) -> Evidence:
+        """A field of the subject as evidence."""
+        return Evidence(subject=self.subject, field=path, value=value)
+
+    def finding(
+        self,
+        code: str,
+        sentence: str,
+        *evidence: Evidence,
+        subject: ObjectName | None = None,
+        effect: str = "",
+        remedy: str = "",
+        certainty: Certainty = "certain",
+        weight: Severity | None = None,
+        too_young: TooYoung | None = None,
+    ) -> Finding:
+        """A finding about the subject of the case, unless *subject* names another object."""
+        return Finding(
+            code=code,
+            subject=subject or self.subject,
+            sentence=sentence,
+            evidence=evidence,
+            effect=effect,
+            remedy=remedy,
+            certainty=certainty,
+            weight=weight,
+            too_young=too_young,
+        )
+
+
+class PodsCase(ExplainCase):
+    """The common part of a Service and a Pod: Pods that should be endpoints."""
+
+    @property
+    def judged(self) -> tuple[FullPod, ...]:
+        """The Pods that checks of Pods inspect, ended ones included."""
+        raise NotImplementedError
+
+    @property
+    def is_served(self) -> bool:
+        """Returns True if another Pod takes the connections of one that does not."""
+        raise NotImplementedError
+
+    @property
+    def publishes_unready(self) -> bool:
+        """Returns True if Pods are endpoints before they are ready, as requested."""
+        return False
+
 
 class PodCase(PodsCase):
-    """``pod`` is ``None`` where there is no such Pod."""
+    """A Pod and the Services that select it."""
 
     resource = PODS
 
     @cached_property
-    def pod(self) -> FullPod | None:
-        return self.facts.get(PODS, self.namespace, self.name)
-
-    @property
-    def exists(self) -> bool:
-        return self.pod is not None
+    def pod(self) -> FullPod:
+        return _existing(self.facts.get(PODS, self.namespace, self.name))
 
     @property
     def judged(self) -> tuple[FullPod, ...]:
-        return (self.pod,) if self.pod is not None else ()
+        return (self.pod,) if self.exists else ()
 
     @property
     def is_served(self) -> bool:
-        """A Pod that was asked about is not served by others."""
+        """Other Pods do not stand in for the one that was asked about."""
         return False
 
     @cached_property
     def services(self) -> tuple[Service, ...]:
-        """Those that select it, sorted by name."""
-        if self.pod is None:
+        """The Services that select the Pod, sorted by name."""
+        if not self.exists:
             return ()
         labels = self.pod.labels.items()
         services = self.facts.of(SERVICES, self.namespace)
@@ -134,8 +187,8 @@ class PodCase(PodsCase):
 
 
 class ServiceCase(PodsCase):
-    """``service`` is ``None`` where there is no such Service. ``pod``: the Pod that was asked
-    about, if one was; its state is told by the ``PodCase`` then.
+    """A Service with its Pods and slices.  ``pod``: the Pod that was asked about, if one was; its
+    ``PodCase`` judges it then.
     """
 
     resource = SERVICES
@@ -150,20 +203,19 @@ class ServiceCase(PodsCase):
     ) -> None:
         super().__init__(facts, question, namespace, name)
         self.pod = pod
-        self.service: Service | None = facts.get(SERVICES, namespace, name)
 
-    @property
-    def exists(self) -> bool:
-        return self.service is not None
+    @cached_property
+    def service(self) -> Service:
+        return _existing(self.facts.get(SERVICES, self.namespace, self.name))
 
     @property
     def has_endpoints(self) -> bool:
-        """An ExternalName is answered by DNS alone."""
-        return self.service is not None and self.service.spec.type != "ExternalName"
+        """DNS alone answers for an ExternalName."""
+        return self.service.spec.type != "ExternalName"
 
     @property
     def is_headless(self) -> bool:
-        return self.service is not None and self.service.spec.cluster_ip == "None"
+        return self.service.spec.cluster_ip == "None"
 
     @property
     def judged(self) -> tuple[FullPod, ...]:
@@ -172,22 +224,33 @@ class ServiceCase(PodsCase):
     @cached_property
     def is_served(self) -> bool:
         return any(
-            pod.is_ready and not pod.is_drained and not pod.has_ended and not pod.is_going
+            pod.is_ready
+            and not pod.is_drained
+            and not pod.has_ended
+            and not pod.metadata.is_deleting
             for pod in self.selected
         )
 
     @property
     def publishes_unready(self) -> bool:
-        return self.service is not None and self.service.spec.publish_not_ready_addresses
+        return self.service.spec.publish_not_ready_addresses
 
     @cached_property
     def selector(self) -> dict[str, str]:
         """Empty: the Service has none, or is an ExternalName, whose selector selects nothing."""
-        return {} if self.service is None else selector_of(self.service)
+        return selector_of(self.service)
 
-    def pods_selection(self, namespace: str) -> Selection:
-        """Pods with the labels of the selector; *namespace* "": of all."""
-        return PODS.in_namespace(namespace, pairs_text(self.selector))
+    def pods_selection(self, *, everywhere: bool = False) -> Selection:
+        """Pods with the labels of the selector, of the namespace or of all."""
+        return PODS.in_namespace("" if everywhere else self.namespace, pairs_text(self.selector))
+
+    @property
+    def slices_selection(self) -> Selection:
+        return SLICES.in_namespace(self.namespace, f"{LABEL_SERVICE_NAME}={self.name}")
+
+    def patch(self, change: dict[str, Any]) -> str:
+        """Returns the command that merges *change* into the Service."""
+        return patch(self.namespace, "service", self.name, change)
 
     @cached_property
     def selected(self) -> tuple[FullPod, ...]:
@@ -200,18 +263,16 @@ class ServiceCase(PodsCase):
         return tuple(pod for pod in self.selected if not pod.has_ended)
 
     @cached_property
-    def slices(self) -> tuple[EndpointSlice, ...]:
+    def slices(self) -> tuple[FullSlice, ...]:
         return self.facts.slices_of(self.namespace, self.name)
 
     @property
     def sees_slices(self) -> bool:
         """Slices were read: what is in none of them is in none."""
-        return self.was_read(
-            SLICES.in_namespace(self.namespace, f"{LABEL_SERVICE_NAME}={self.name}")
-        )
+        return self.was_read(self.slices_selection)
 
     @cached_property
-    def endpoints(self) -> tuple[tuple[EndpointSlice, SliceEndpoint], ...]:
+    def endpoints(self) -> tuple[tuple[FullSlice, SliceEndpoint], ...]:
         """In the order of the slices' names."""
         return tuple(
             (endpoint_slice, endpoint)
@@ -220,7 +281,7 @@ class ServiceCase(PodsCase):
         )
 
     @cached_property
-    def ready(self) -> tuple[tuple[EndpointSlice, SliceEndpoint], ...]:
+    def ready(self) -> tuple[tuple[FullSlice, SliceEndpoint], ...]:
         """Absent conditions count as KEP-0752 says: ready."""
         return tuple(pair for pair in self.endpoints if pair[1].conditions.ready is not False)
 
@@ -244,54 +305,35 @@ class ServiceCase(PodsCase):
     def client(self) -> ClientCase | None:
         return ClientCase(self.facts, self.question) if self.question.client is not None else None
 
-    def field(self, path: str, value: str, was: str = "") -> Evidence:
-        """Of the Service."""
-        return Evidence(subject=self.subject, field=path, value=value, was=was)
 
+class NodeCase(ExplainCase):
+    """A Node and what runs there.  ``node`` is ``None`` where there is no such Node."""
 
-class NodeCase:
-    """``node`` is ``None`` where there is no such Node."""
+    resource = NODES
 
-    def __init__(self, facts: Facts, question: ExplainQuestion, name: str) -> None:
-        self.facts = facts
-        self.question = question
-        self.name = name
-        self.node: Node | None = facts.get(NODES, "", name)
-
-    @property
-    def subject(self) -> ObjectName:
-        return ObjectName("nodes", "Node", "", self.name)
-
-    @property
-    def now(self) -> float:
-        return self.facts.now
+    @cached_property
+    def node(self) -> Node | None:
+        return self.facts.get(NODES, "", self.name)
 
     @property
     def zone(self) -> str:
         return zone_of(self.node)
 
 
-class ZoneCase:
-    def __init__(self, facts: Facts, question: ExplainQuestion, name: str) -> None:
-        self.facts = facts
-        self.question = question
-        self.name = name
-
+class ZoneCase(ExplainCase):
     @property
     def subject(self) -> ObjectName:
         """A zone is no object; it is named as one."""
         return ObjectName("zones", "Zone", "", self.name)
-
-    @property
-    def now(self) -> float:
-        return self.facts.now
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         return tuple(node for node in self.facts.of(NODES) if zone_of(node) == self.name)
 
 
-Case = ServiceCase | PodCase | NodeCase | ZoneCase
+def _existing(found: T | None) -> T:
+    assert found is not None, "only the first link is about objects that do not exist"
+    return found
 
 
 def selector_of(service: Service) -> dict[str, str]:
@@ -303,13 +345,13 @@ def zone_of(node: Node | None) -> str:
     return "" if node is None else (node.metadata.labels or {}).get(LABEL_ZONE, "")
 
 
+def list_names(objects: Iterable[Object]) -> list[str]:
+    return [item.metadata.name for item in objects]
+
+
 def name_of(readable: Readable[Object], item: Object) -> ObjectName:
     resource = readable.resource
     return ObjectName(resource.key, resource.kind, item.metadata.namespace, item.metadata.name)
-
-
-def pod_name(pod: FullPod) -> ObjectName:
-    return name_of(PODS, pod)
 
 
 def seen(readable: Readable[Object], item: Object, path: str, value: str) -> Evidence:

@@ -1,21 +1,20 @@
 """The chain from a name to an endpoint: links in the order in which a connection needs them.
 
-The first link that is broken is the cause; what is found behind it mostly follows from it. A link
-says what it must have read (``wants``): a link whose reading was refused is "not looked at", never
-"fine".
+The first broken link is the cause; most findings behind it follow from it. A link names what it
+must have read (``wants``): if a read was refused, the link is "not looked at", never "fine".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from sliceplane.api.findings.finding import Finding
 from sliceplane.api.requests import Selection
 from sliceplane.diagnose.explain.case import (
-    Case,
+    ExplainCase,
     NodeCase,
     PodCase,
     PodsCase,
@@ -23,25 +22,25 @@ from sliceplane.diagnose.explain.case import (
     ZoneCase,
 )
 from sliceplane.diagnose.explain.checks import (
+    consumers,
     foreign_slices,
     kernels,
     names,
-    network_policies,
-    node_proxies,
-    pods,
-    pods_leaving,
+    policies,
     ports,
-    rollouts,
-    selection,
     services,
     serving,
-    silent_nodes,
     slices,
-    traffic_policies,
-    views,
-    workloads,
     zone_shares,
     zones,
+)
+from sliceplane.diagnose.explain.checks.pods import (
+    leaving,
+    rollouts,
+    selection,
+    silent_nodes,
+    states,
+    workloads,
 )
 
 #: the first link
@@ -50,65 +49,44 @@ NAME: Final = "name"
 PROBE: Final = "connections from here"
 #: of the machine that asks, where it was asked for
 KERNEL: Final = "kernel"
-ServiceCheck = Callable[[ServiceCase], Iterable[Finding]]
-PodCheck = Callable[[PodCase], Iterable[Finding]]
-NodeCheck = Callable[[NodeCase], Iterable[Finding]]
-ZoneCheck = Callable[[ZoneCase], Iterable[Finding]]
+Check = Callable[[Any], Iterable[Finding]]
 
 
-def _nothing(_: Case) -> Iterable[Selection]:
+def _nothing(_: ExplainCase) -> Iterable[Selection]:
     return ()
 
 
+class LinkPart(NamedTuple):
+    """A link for one kind of case.  ``wants``: what to read before the checks run; asked again
+    after each read, so that one read may follow from another.
+    """
+
+    checks: tuple[Check, ...] = ()
+    wants: Callable[[Any], Iterable[Selection]] = _nothing
+
+
 class Link(msgspec.Struct, frozen=True):
-    """``name``: as answers call it. ``wants``, and those of Pods, nodes and zones: what to read
-    before the checks run; asked again after each reading, so that one reading may follow from
-    another. ``of_endpoints``: it says nothing of a Service that never has any (ExternalName).
+    """``name``: as answers call it. ``is_for_endpoints``: it does not concern a Service that never
+    has endpoints (ExternalName).
     """
 
     name: str
-    checks: tuple[ServiceCheck, ...] = ()
-    wants: Callable[[ServiceCase], Iterable[Selection]] = _nothing
-    pod_checks: tuple[PodCheck, ...] = ()
-    pod_wants: Callable[[PodCase], Iterable[Selection]] = _nothing
-    node_checks: tuple[NodeCheck, ...] = ()
-    node_wants: Callable[[NodeCase], Iterable[Selection]] = _nothing
-    zone_checks: tuple[ZoneCheck, ...] = ()
-    zone_wants: Callable[[ZoneCase], Iterable[Selection]] = _nothing
-    of_endpoints: bool = True
+    parts: Mapping[type[ExplainCase], LinkPart] = {}
+    is_for_endpoints: bool = True
 
-    def checks_of(self, case: Case) -> tuple[Callable[[Any], Iterable[Finding]], ...]:
-        """Empty: the link says nothing of such a case; of what does not exist only the first
-        does.
+    def part(self, case: ExplainCase) -> LinkPart:
+        """Returns the part for *case*; an empty one if the link does not concern it. Only the first
+        link is about a Service or a Pod that does not exist.
         """
-        if isinstance(case, PodsCase) and not case.exists and self.name != NAME:
-            return ()
+        if self.name != NAME and isinstance(case, PodsCase) and not case.exists:
+            return LinkPart()
+        if self.is_for_endpoints and isinstance(case, ServiceCase) and not case.has_endpoints:
+            return LinkPart()
         if self.name == PROBE and case.facts.tried is None:
-            return ()
+            return LinkPart()
         if self.name == KERNEL and case.facts.kernel is None:
-            return ()
-        match case:
-            case ServiceCase():
-                return self.checks if case.has_endpoints or not self.of_endpoints else ()
-            case PodCase():
-                return self.pod_checks
-            case NodeCase():
-                return self.node_checks
-            case ZoneCase():
-                return self.zone_checks
-
-    def wants_of(self, case: Case) -> Iterable[Selection]:
-        if not self.checks_of(case):
-            return ()
-        match case:
-            case ServiceCase():
-                return self.wants(case)
-            case PodCase():
-                return self.pod_wants(case)
-            case NodeCase():
-                return self.node_wants(case)
-            case ZoneCase():
-                return self.zone_wants(case)
+            return LinkPart()
+        return self.parts.get(type(case), LinkPart())
 
 
 #: the link of what no check of the chain explains
@@ -116,61 +94,72 @@ LAST_RESORT: Final = Link("slices")
 CHAIN: Final[tuple[Link, ...]] = (
     Link(
         NAME,
-        (*services.NAME_CHECKS, traffic_policies.ingress_to_nothing),
-        services.wants,
-        pod_checks=(services.no_such_pod,),
-        pod_wants=services.pod_wants,
-        node_checks=(services.no_such_node,),
-        node_wants=services.node_wants,
-        of_endpoints=False,
+        {
+            ServiceCase: LinkPart(
+                (*services.NAME_CHECKS, policies.ingress_to_nothing), services.wants
+            ),
+            PodCase: LinkPart((services.no_such_pod,), services.pod_wants),
+            NodeCase: LinkPart((services.no_such_node,), services.node_wants),
+        },
+        is_for_endpoints=False,
     ),
-    Link("Service", serving.CHECKS, serving.wants, of_endpoints=False),
+    Link("Service", {ServiceCase: LinkPart(serving.CHECKS, serving.wants)}, is_for_endpoints=False),
     Link(
         "selection",
-        (*selection.CHECKS, *workloads.CHECKS),
-        selection.wants,
-        pod_checks=selection.POD_CHECKS,
-        pod_wants=selection.pod_wants,
+        {
+            ServiceCase: LinkPart((*selection.CHECKS, *workloads.CHECKS), selection.wants),
+            PodCase: LinkPart((selection.unselected,), selection.pod_wants),
+        },
     ),
     Link(
         "Pods",
-        (*pods.CHECKS, *silent_nodes.CHECKS, *pods_leaving.CHECKS),
-        pods_leaving.wants,
-        pod_checks=(*pods.CHECKS, *silent_nodes.CHECKS, *pods_leaving.POD_CHECKS),
-        pod_wants=pods_leaving.wants,
-        node_checks=silent_nodes.NODE_CHECKS,
-        node_wants=silent_nodes.node_wants,
+        {
+            ServiceCase: LinkPart(
+                (states.troubles, silent_nodes.silent_nodes, *leaving.CHECKS), leaving.wants
+            ),
+            PodCase: LinkPart(
+                (states.troubles, silent_nodes.silent_nodes, *leaving.POD_CHECKS),
+                leaving.wants,
+            ),
+            NodeCase: LinkPart((silent_nodes.silent_node,), silent_nodes.node_wants),
+        },
     ),
-    Link("ports", ports.CHECKS, slices.wants),
-    Link("slices", slices.CHECKS, slices.wants),
-    Link(PROBE, ports.PROBE_CHECKS, slices.wants),
-    Link("other slices", foreign_slices.CHECKS, foreign_slices.wants),
+    Link("ports", {ServiceCase: LinkPart(ports.CHECKS, slices.wants)}),
+    Link("slices", {ServiceCase: LinkPart(slices.CHECKS, slices.wants)}),
+    Link(PROBE, {ServiceCase: LinkPart((ports.refused,), slices.wants)}),
+    Link("other slices", {ServiceCase: LinkPart(foreign_slices.CHECKS, foreign_slices.wants)}),
     Link(
         "hints",
-        (*zones.CHECKS, *zone_shares.CHECKS),
-        zones.wants,
-        node_checks=zones.NODE_CHECKS,
-        node_wants=zones.node_wants,
-        zone_checks=zone_shares.ZONE_CHECKS,
-        zone_wants=zone_shares.zone_wants,
+        {
+            ServiceCase: LinkPart((*zones.CHECKS, *zone_shares.CHECKS), zones.wants),
+            NodeCase: LinkPart((zones.node_without_zone,), zones.node_wants),
+            ZoneCase: LinkPart((zone_shares.of_zone,), zone_shares.zone_wants),
+        },
     ),
     Link(
         "node proxies",
-        node_proxies.CHECKS,
-        node_proxies.wants,
-        node_checks=node_proxies.NODE_CHECKS,
-        node_wants=node_proxies.node_wants,
+        {
+            ServiceCase: LinkPart(consumers.CHECKS, consumers.wants),
+            NodeCase: LinkPart((consumers.of_node,), consumers.node_wants),
+        },
     ),
-    Link("views", views.CHECKS, views.wants),
+    Link("views", {ServiceCase: LinkPart((consumers.view_behind,), consumers.view_wants)}),
     Link(
         KERNEL,
-        kernels.CHECKS,
-        slices.wants,
-        pod_checks=kernels.NODE_CHECKS,
-        node_checks=kernels.NODE_CHECKS,
+        {
+            ServiceCase: LinkPart(kernels.CHECKS, slices.wants),
+            PodCase: LinkPart(kernels.NODE_CHECKS),
+            NodeCase: LinkPart(kernels.NODE_CHECKS),
+        },
     ),
-    Link("policies", traffic_policies.CHECKS, traffic_policies.wants, of_endpoints=False),
-    Link("NetworkPolicies", network_policies.CHECKS, network_policies.wants),
-    Link("rollouts", rollouts.CHECKS, rollouts.wants),
-    Link("DNS", names.CHECKS, names.wants, of_endpoints=False),
+    Link(
+        "policies",
+        {ServiceCase: LinkPart(policies.CHECKS, policies.wants)},
+        is_for_endpoints=False,
+    ),
+    Link(
+        "NetworkPolicies", {ServiceCase: LinkPart(policies.NETWORK_CHECKS, policies.network_wants)}
+    ),
+    Link("rollouts", {ServiceCase: LinkPart(rollouts.CHECKS, rollouts.wants)}),
+    Link("DNS", {ServiceCase: LinkPart(names.CHECKS, names.wants)}, is_for_endpoints=False),
 )

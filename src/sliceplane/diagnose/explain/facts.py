@@ -14,12 +14,19 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.findings.finding import Finding
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import PortProbe, ProbeOutcome, Selection
 from sliceplane.diagnose.explain.kernel import KernelFacts
-from sliceplane.diagnose.explain.objects import EVENTS, PODS, SLICES, FullEvent, FullPod, Readable
+from sliceplane.diagnose.explain.objects import (
+    EVENTS,
+    PODS,
+    SLICES,
+    FullEvent,
+    FullPod,
+    FullSlice,
+    Readable,
+)
 
 T = TypeVar("T", bound=Object)
 Derived = TypeVar("Derived")
@@ -133,7 +140,7 @@ class Facts:
         rarest = min(lists, key=len)
         return tuple(pod for pod in rarest if labels.items() <= pod.labels.items())
 
-    def slices_of(self, namespace: str, service: str) -> tuple[EndpointSlice, ...]:
+    def slices_of(self, namespace: str, service: str) -> tuple[FullSlice, ...]:
         """Those labelled for the Service, whatever made them, sorted by name."""
         return tuple(self.derived(_slices_by_service).get(f"{namespace}/{service}", ()))
 
@@ -161,10 +168,10 @@ def _pods_by_label(facts: Facts) -> dict[tuple[str, str, str], list[FullPod]]:
     return dict(index)
 
 
-def _slices_by_service(facts: Facts) -> dict[str, list[EndpointSlice]]:
-    grouped: dict[str, list[EndpointSlice]] = defaultdict(list)
+def _slices_by_service(facts: Facts) -> dict[str, list[FullSlice]]:
+    grouped: dict[str, list[FullSlice]] = defaultdict(list)
     for endpoint_slice in facts.of(SLICES):
-        name = (endpoint_slice.metadata.labels or {}).get(LABEL_SERVICE_NAME, "")
+        name = endpoint_slice.service
         grouped[f"{endpoint_slice.metadata.namespace}/{name}"].append(endpoint_slice)
     return dict(grouped)
 

@@ -21,10 +21,10 @@ import msgspec
 from sliceplane.api.findings.finding import Evidence, Finding, ObjectName, rank
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import PortProbe, ProbeOutcome, Selection
-from sliceplane.diagnose.explain.case import Case, NodeCase, PodCase, ServiceCase, ZoneCase
+from sliceplane.diagnose.explain.case import ExplainCase, NodeCase, PodCase, ServiceCase, ZoneCase
 from sliceplane.diagnose.explain.chain import CHAIN, KERNEL, LAST_RESORT, Link
+from sliceplane.diagnose.explain.checks.policies import backends_of
 from sliceplane.diagnose.explain.checks.slices import nothing_ready
-from sliceplane.diagnose.explain.checks.traffic_policies import backends_of
 from sliceplane.diagnose.explain.facts import Facts, Unread
 from sliceplane.diagnose.explain.kernel import KernelFacts
 from sliceplane.diagnose.explain.objects import (
@@ -74,7 +74,7 @@ class Investigation:
         self._noted: dict[ObjectName, tuple[RememberedWrite, ...]] = {}
         self._findings: list[tuple[Link, Finding]] | None = None
         #: kept once nothing more is to be read, with all that the cases worked out
-        self._kept: tuple[Case, ...] | None = None
+        self._kept: tuple[ExplainCase, ...] | None = None
 
     def wanted(self) -> tuple[Selection, ...]:
         """What to read next, in no order; empty: ask for the ``answer``."""
@@ -143,7 +143,7 @@ class Investigation:
 
     def to_try(self) -> tuple[PortProbe, ...]:
         """Where ``--probe`` connects to, once nothing is wanted."""
-        cases = [case for case in self._cases() if isinstance(case, ServiceCase)]
+        cases = [case for case in self._cases() if isinstance(case, ServiceCase) and case.exists]
         return tuple(dict.fromkeys(target for case in cases for target in case.targets))
 
     def on_tried(self, outcomes: dict[PortProbe, ProbeOutcome]) -> None:
@@ -181,9 +181,7 @@ class Investigation:
                     unread.right for unread in self.facts.unread if unread.reason == FORBIDDEN
                 )
             ),
-            services=sum(
-                isinstance(case, ServiceCase) and case.service is not None for case in self._cases()
-            ),
+            services=sum(isinstance(case, ServiceCase) and case.exists for case in self._cases()),
             is_blind=CHAIN[0].name in blind
             or any(self._was_refused(selection) for selection in self._first_wants())
             or any(self._is_needed(unread.selection) for unread in self.facts.unread)
@@ -206,10 +204,10 @@ class Investigation:
 
     # Cases and what they want
 
-    def _cases(self) -> Iterable[Case]:
+    def _cases(self) -> Iterable[ExplainCase]:
         return self._kept if self._kept is not None else self._new_cases()
 
-    def _new_cases(self) -> Iterator[Case]:
+    def _new_cases(self) -> Iterator[ExplainCase]:
         question, facts = self.question, self.facts
         match question.kind:
             case "service":
@@ -232,9 +230,9 @@ class Investigation:
                         facts, question, question.namespace, service.metadata.name, pod_case.pod
                     )
             case "node":
-                yield NodeCase(facts, question, question.name)
+                yield NodeCase(facts, question, "", question.name)
             case "zone":
-                yield ZoneCase(facts, question, question.name)
+                yield ZoneCase(facts, question, "", question.name)
 
     @property
     def _is_of_one(self) -> bool:
@@ -261,7 +259,7 @@ class Investigation:
             yield PODS.named(question.client.namespace, question.client.name)
         for case in self._cases():
             for link in CHAIN:
-                for selection in link.wants_of(case):
+                for selection in link.part(case).wants(case):
                     if self._refusal(selection) is None:
                         yield selection
 
@@ -281,18 +279,18 @@ class Investigation:
             found = [
                 (link, finding)
                 for link in CHAIN
-                for check in link.checks_of(case)
+                for check in link.part(case).checks
                 for finding in check(case)
             ]
             yield from found
-            if isinstance(case, ServiceCase) and not any(
-                _explains(finding) for _, finding in found
-            ):
+            if isinstance(case, ServiceCase) and not any(_explains(each) for _, each in found):
                 yield from ((LAST_RESORT, finding) for finding in nothing_ready(case))
 
     def _looked_at(self) -> Iterator[str]:
         """Names of the links that have a check for the question."""
-        return (link.name for link in CHAIN if any(link.checks_of(case) for case in self._cases()))
+        return (
+            link.name for link in CHAIN if any(link.part(case).checks for case in self._cases())
+        )
 
     def _rank(self, finding: Finding) -> tuple[Any, ...]:
         """Who asked about a Pod reads of it first, then of its Services."""
@@ -304,7 +302,7 @@ class Investigation:
         blind: dict[str, str] = {}
         for case in self._cases() if self.facts.refusals else ():
             for link in CHAIN:
-                for selection in link.wants_of(case):
+                for selection in link.part(case).wants(case):
                     unread = self._refusal(selection)
                     if unread is not None:
                         blind.setdefault(link.name, str(unread))

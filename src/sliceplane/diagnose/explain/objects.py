@@ -43,6 +43,7 @@ from sliceplane.kit.times import time_or_zero
 
 #: lists of one object each, which cost a server less than one of a whole namespace
 NAMED_MAX: Final = 8
+_ABSENT: Final = msgspec.Raw()
 T_co = TypeVar("T_co", bound=Object, covariant=True)
 
 
@@ -149,10 +150,6 @@ class FullPod(Pod, frozen=True, kw_only=True):
     @property
     def labels(self) -> dict[str, str]:
         return self.metadata.labels or {}
-
-    @property
-    def is_going(self) -> bool:
-        return self.metadata.deletion_timestamp is not None
 
     @property
     def is_drained(self) -> bool:
@@ -275,6 +272,9 @@ class PolicyEgressRule(Projection, frozen=True, kw_only=True):
     ports: tuple[PolicyPort, ...] | None = None
 
 
+PolicyRule = PolicyIngressRule | PolicyEgressRule
+
+
 class PolicySpec(Projection, frozen=True, kw_only=True):
     pod_selector: LabelSelector = LabelSelector()
     ingress: tuple[PolicyIngressRule, ...] | None = None
@@ -340,12 +340,46 @@ class FullConfigMap(Object, frozen=True, kw_only=True):
     data: dict[str, str] | None = None
 
 
-class WriteTime(Projection, frozen=True, kw_only=True):
+class OwnedFields(Projection, frozen=True, kw_only=True):
+    """The members of ``fieldsV1`` that say whether a manager owns addresses."""
+
+    subsets: msgspec.Raw = msgspec.field(name="f:subsets", default=_ABSENT)
+    endpoints: msgspec.Raw = msgspec.field(name="f:endpoints", default=_ABSENT)
+
+
+class ManagedFields(Projection, frozen=True, kw_only=True):
+    manager: str = ""
     time: str | None = None
+    fields: OwnedFields | None = msgspec.field(name="fieldsV1", default=None)
+
+    @property
+    def writes_addresses(self) -> bool:
+        """True also where nothing tells which fields these are."""
+        return self.fields is None or bool(self.fields.subsets) or bool(self.fields.endpoints)
 
 
 class WrittenMeta(ObjectMeta, frozen=True, kw_only=True):
-    managed_fields: tuple[WriteTime, ...] | None = None
+    """Metadata with the managers of fields, which ``ObjectMeta`` leaves out."""
+
+    managed_fields: tuple[ManagedFields, ...] | None = None
+
+    @property
+    def written_at(self) -> float:
+        """Seconds since the epoch of the last write that a manager tells of; 0: none does."""
+        times = [entry.time for entry in self.managed_fields or () if entry.time]
+        return time_or_zero(max(times, default=""))
+
+
+class FullEndpoints(Endpoints, frozen=True, kw_only=True):
+    metadata: WrittenMeta = WrittenMeta()
+
+    @property
+    def count(self) -> int:
+        """Addresses as the limit of 1,000 counts them: once in every subset."""
+        return sum(
+            len(subset.addresses or ()) + len(subset.not_ready_addresses or ())
+            for subset in self.subsets or ()
+        )
 
 
 class FullSlice(EndpointSlice, frozen=True, kw_only=True):
@@ -356,9 +390,8 @@ class FullSlice(EndpointSlice, frozen=True, kw_only=True):
         """Seconds since the epoch of the last write, else of the change that it was written for; 0:
         not known.
         """
-        times = [entry.time for entry in self.metadata.managed_fields or () if entry.time]
         trigger = (self.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME, "")
-        return time_or_zero(max(times, default=trigger))
+        return self.metadata.written_at or time_or_zero(trigger)
 
 
 class Readable(Generic[T_co]):
@@ -403,7 +436,7 @@ _Jobs = Resource(group="batch", kind="Job")
 SERVICES = Readable(scheme.Services, Service)
 PODS = Readable(scheme.Pods, FullPod)
 SLICES = Readable(scheme.EndpointSlices, FullSlice)
-ENDPOINTS = Readable(scheme.EndpointsObjects, Endpoints)
+ENDPOINTS = Readable(scheme.EndpointsObjects, FullEndpoints)
 NODES = Readable(scheme.Nodes, Node)
 NAMESPACES = Readable(scheme.Namespaces, Namespace)
 SERVICE_CIDRS = Readable(scheme.ServiceCIDRs, ServiceCIDR)

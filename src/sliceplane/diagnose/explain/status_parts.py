@@ -12,6 +12,7 @@ from sliceplane.api.findings.text import word_of
 from sliceplane.api.findings.wording import clipped, count, lasting, part, since, some
 from sliceplane.consume.progress import ANNOTATION_REVISION, LEASE_PREFIX
 from sliceplane.diagnose.drift.facts import told_of
+from sliceplane.diagnose.explain.case import list_names
 from sliceplane.diagnose.explain.checks.slices import LEADERS
 from sliceplane.diagnose.explain.scrape import ScrapedSample, samples, total
 from sliceplane.diagnose.explain.status import Part, PlaneStatus, State, StatusFacts
@@ -240,7 +241,7 @@ def _queues(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> P
 def _nodes(facts: StatusFacts) -> Part:
     if isinstance(facts.nodes, str):
         return _unseen("nodes", facts.nodes)
-    names = [node.metadata.name for node in facts.nodes]
+    names = list_names(facts.nodes)
     unready = [node.metadata.name for node in facts.nodes if _is_ready(node) is False]
     lines = [f"{part(len(names) - len(unready), len(names), 'Node')} ready"]
     if unready:

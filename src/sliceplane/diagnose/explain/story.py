@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sliceplane.api.discovery import LABEL_MANAGED_BY
 from sliceplane.api.findings.wording import count, lasting, part, since, some
-from sliceplane.diagnose.explain.case import Case, NodeCase, PodCase, ServiceCase
+from sliceplane.diagnose.explain.case import ExplainCase, NodeCase, PodCase, ServiceCase
 from sliceplane.diagnose.explain.objects import PODS
 
 
-def story(case: Case) -> str:
+def story(case: ExplainCase) -> str:
     """ "": there is nothing to tell."""
     if isinstance(case, PodCase):
         return _of_pod(case)
@@ -25,10 +24,9 @@ def story(case: Case) -> str:
 
 
 def _of_service(case: ServiceCase) -> str:
-    service = case.service
-    if service is None:
+    if not case.exists:
         return ""
-    spec = service.spec
+    spec = case.service.spec
     if spec.type == "ExternalName":
         return (
             f"{case.name} is a name for {spec.external_name}: DNS answers with it, no proxy and "
@@ -41,12 +39,12 @@ def _of_service(case: ServiceCase) -> str:
     )
     if case.selector:
         pods = _of(
-            sum(pod.is_ready and not pod.is_going for pod in case.live), len(case.live), "Pod"
+            sum(pod.is_ready and not pod.metadata.is_deleting for pod in case.live),
+            len(case.live),
+            "Pod",
         )
     else:
-        managers = Counter(
-            (item.metadata.labels or {}).get(LABEL_MANAGED_BY, "hand") for item in case.slices
-        )
+        managers = Counter((item.manager or "hand") for item in case.slices)
         pods = f"no selector, {count(len(case.slices), 'slice')}"
         pods += f" kept by {some(sorted(managers))}" if managers else ""
     if not case.slices:
@@ -82,9 +80,9 @@ def _of_node(case: NodeCase) -> str:
 
 
 def _of_pod(case: PodCase) -> str:
-    pod = case.pod
-    if pod is None:
+    if not case.exists:
         return ""
+    pod = case.pod
     where = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
     ready = pod.condition("Ready")
     age = (
@@ -97,7 +95,7 @@ def _of_pod(case: PodCase) -> str:
     )
     if pod.has_ended:
         state = pod.status.phase
-    elif pod.is_going:
+    elif pod.metadata.is_deleting:
         state = f"terminating, {state}"
     told = [
         f"{service.metadata.name} ({_as_endpoint(case, service.metadata.name)})"

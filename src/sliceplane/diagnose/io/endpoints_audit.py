@@ -13,7 +13,7 @@ are few, else by all lists again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,7 @@ from sliceplane.api.discovery import LABEL_SERVICE_NAME
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Resource, Services
-from sliceplane.diagnose.audit.audit import Auditor, confirmed
+from sliceplane.diagnose.audit.audit import AUDITED, Auditor, confirmed
 from sliceplane.diagnose.audit.judge import FLEETING, key_of
 from sliceplane.diagnose.audit.usage import AuditLogUsage
 from sliceplane.diagnose.audit.verdict import Report, report
@@ -73,26 +73,13 @@ async def read_log(paths: Sequence[Path]) -> AuditLogUsage:
 
 
 async def _look(client: Client, namespace: str) -> Auditor:
-    """Services are listed last: what was made for a new one, and was listed, does not look like an
-    orphan.
-    """
     auditor = Auditor()
-    for resource, take in _takers(auditor):
-        await _list(client, Selection(resource, namespace), auditor, take)
+    for resource in AUDITED:
+        await _list(client, Selection(resource, namespace), auditor)
     return auditor
 
 
-def _takers(auditor: Auditor) -> tuple[tuple[Resource, Callable[[bytes], None]], ...]:
-    return (
-        (EndpointsObjects, auditor.on_endpoints),
-        (EndpointSlices, auditor.on_slice),
-        (Services, auditor.on_service),
-    )
-
-
-async def _list(
-    client: Client, selection: Selection, auditor: Auditor, take: Callable[[bytes], None]
-) -> None:
+async def _list(client: Client, selection: Selection, auditor: Auditor) -> None:
     for attempt in range(1, LISTS_MAX + 1):
         auditor.forget(selection.resource.plural)
         bounds = ListBounds()
@@ -102,7 +89,7 @@ async def _list(
                 page = await _page(client, selection, token)
                 checked_page(bounds, selection, page)
                 for body in page.items:
-                    take(body)
+                    auditor.on_object(selection.resource.plural, body)
                 token = page.continue_token
                 if not token:
                     return
@@ -139,12 +126,12 @@ async def _look_at(client: Client, names: list[str]) -> Auditor:
     async def look(key: str) -> None:
         namespace, _, name = key.partition("/")
         async with turn:
-            await _get(client, EndpointsObjects, namespace, name, auditor.on_endpoints)
+            await _get(client, EndpointsObjects, namespace, name, auditor)
             selector = f"{LABEL_SERVICE_NAME}={name}"
             listed = await client.list(Selection(EndpointSlices, namespace, selector))
             for body in listed.items:
-                auditor.on_slice(body)
-            await _get(client, Services, namespace, name, auditor.on_service)
+                auditor.on_object(EndpointSlices.plural, body)
+            await _get(client, Services, namespace, name, auditor)
 
     async with asyncio.TaskGroup() as group:
         for key in names:
@@ -153,10 +140,10 @@ async def _look_at(client: Client, names: list[str]) -> Auditor:
 
 
 async def _get(
-    client: Client, resource: Resource, namespace: str, name: str, take: Callable[[bytes], None]
+    client: Client, resource: Resource, namespace: str, name: str, auditor: Auditor
 ) -> None:
     try:
-        take(await client.get(resource, namespace, name))
+        auditor.on_object(resource.plural, await client.get(resource, namespace, name))
     except StatusError as error:
         if error.code != 404:
             raise

@@ -8,12 +8,18 @@ is ``sliceplane explain``'s to say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
+from typing import Final
 
-from sliceplane.api.findings.codes import cause_of
-from sliceplane.api.findings.finding import Evidence, Finding, ObjectName
+from sliceplane.api.findings.finding import Finding
 from sliceplane.consume.model import ServiceKey
+from sliceplane.diagnose.explain.case import ServiceCase
+from sliceplane.diagnose.explain.checks.policies import dropped_from_outside, internal_local
+from sliceplane.diagnose.explain.checks.services import no_such_port
+from sliceplane.diagnose.explain.checks.serving import claimed_twice, source_ranges
+from sliceplane.diagnose.explain.facts import Facts
+from sliceplane.diagnose.explain.objects import NODES, SERVICES, SLICES
+from sliceplane.diagnose.explain.question import ClientPlace, ExplainQuestion
 from sliceplane.diagnose.trace import endpoints, reasons
 from sliceplane.diagnose.trace.answer import (
     DestinationView,
@@ -28,46 +34,75 @@ from sliceplane.diagnose.trace.decision import PacketDecision
 from sliceplane.diagnose.trace.inquiry import Inquiry
 from sliceplane.node.nft.layout import CLUSTER_IPS_CHECK
 
+#: the check that words the finding of each code
+_CHECKS: Final = {
+    "S2": no_such_port,
+    "S3": no_such_port,
+    "S7": claimed_twice,
+    "S9": source_ranges,
+    "X1": internal_local,
+    "X2": dropped_from_outside,
+}
 
-def causes(decision: PacketDecision, reason: str) -> Iterator[Finding]:
-    """At most one; *reason* is the answer's sentence."""
-    state = decision.state
+
+def causes(decision: PacketDecision) -> tuple[Finding, ...]:
+    """Returns the finding that explains a refused packet, as ``sliceplane explain`` words it; at
+    most one.
+    """
+    found = _cause(decision)
+    if found is None:
+        return ()
+    code, key = found
+    case = _case(decision, key, of_address=code == "S9")
+    return tuple(finding for finding in _CHECKS[code](case) if finding.code == code)[:1]
+
+
+def _cause(decision: PacketDecision) -> tuple[str, ServiceKey] | None:
+    """The code of what refused the packet, and the Service that it concerns."""
     packet = decision.inquiry.flight.packet
-    if state is None:
+    if decision.state is None:
         if decision.check == CLUSTER_IPS_CHECK:
             there = [
                 other.port for other in decision.states if other.port.cluster_ip == packet.daddr
             ]
             code = "S3" if any(port.port == packet.dport for port in there) else "S2"
-            if there:
-                ports = ", ".join(f"{port.port}/{port.name.protocol}" for port in there)
-                yield _finding(code, there[0].name.service, reason, "spec.ports", ports)
-            return
-        for key in [
-            key for key, refusal in decision.refusals.items() if refusal.why == "other Service"
-        ][:1]:
-            yield _finding(
-                "S7", key, reason, "spec.ports", f"{packet.dport}/{packet.proto.upper()}"
-            )
-        return
-    service = state.port.name.service
+            return (code, there[0].name.service) if there else None
+        lost = [key for key, why in decision.refusals.items() if why.why == "other Service"]
+        return ("S7", lost[0]) if lost else None
+    service = decision.state.port.name.service
     if decision.check in decision.owners:
-        ranges = ", ".join(map(str, state.port.source_ranges))
-        yield _finding("S9", service, reason, "spec.loadBalancerSourceRanges", ranges)
-    elif decision.check and state.categories.has_any:
-        code = "X1" if decision.policy_field == "internalTrafficPolicy" else "X2"
-        yield _finding(code, service, reason, f"spec.{decision.policy_field}", "Local")
+        return "S9", service
+    if decision.check and decision.state.categories.has_any:
+        return "X1" if decision.policy_field == "internalTrafficPolicy" else "X2", service
+    return None
 
 
-def _finding(code: str, service: ServiceKey, sentence: str, field: str, value: str) -> Finding:
-    subject = ObjectName("services", "Service", service.namespace, service.name)
-    return Finding(
-        code=code,
-        subject=subject,
-        sentence=sentence,
-        evidence=(Evidence(subject=subject, field=field, value=value),),
-        remedy=cause_of(code).remedy,
+def _case(decision: PacketDecision, key: ServiceKey, *, of_address: bool) -> ServiceCase:
+    """The Service as ``sliceplane explain`` sees it, asked about from the sender or the node.  Its
+    slices lack managedFields, which these checks do not use.
+    """
+    flight, cluster = decision.inquiry.flight, decision.inquiry.cluster
+    facts = Facts(0.0)
+    for readable, objects in (
+        (SERVICES, cluster.services),
+        (NODES, cluster.nodes),
+        (SLICES, decision.inquiry.slices(key)),
+    ):
+        facts.take(readable.everywhere(), objects)
+    client = (
+        ClientPlace("address", flight.packet.saddr)
+        if of_address
+        else ClientPlace("node", flight.node.metadata.name)
     )
+    question = ExplainQuestion(
+        "service",
+        key.name,
+        key.namespace,
+        str(flight.packet.dport),
+        flight.packet.proto.upper(),
+        client,
+    )
+    return ServiceCase(facts, question, key.namespace, key.name)
 
 
 def explain(inquiry: Inquiry) -> TraceAnswer:
@@ -85,11 +120,10 @@ def _answer(decision: PacketDecision) -> TraceAnswer:
             decision, decision.state, {(target.address, target.port) for target in targets}
         )
     decisive = (decision.check,) if decision.check and decision.check not in decision.chains else ()
-    reason = _reason(decision, len(targets))
     return TraceAnswer(
         verdict=decision.verdict,
-        reason=reason,
-        findings=tuple(causes(decision, reason)),
+        reason=_reason(decision, len(targets)),
+        findings=causes(decision),
         source=SourceView(address=packet.saddr, kind=flight.source_kind, name=flight.source_name),
         destination=DestinationView(
             address=packet.daddr,

@@ -141,8 +141,7 @@ def _check_known(ip: str, port: int, cluster: TracedCluster) -> None:
         unknown = "" if not cluster.unread else f" (not looked at: {some(cluster.unread)})"
         raise Unanswerable(
             f"{ip} is nothing here: no cluster IP, external IP or load balancer address of a "
-            "Service, no address of a "
-            f"Pod or Node, and in no range of cluster IPs{unknown}"
+            f"Service, no address of a Pod or Node, and in no range of cluster IPs{unknown}"
         )
 
 

@@ -17,7 +17,7 @@ from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.findings.wording import nearest, no_such
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
-from sliceplane.diagnose.explain.checks.silent_nodes import KUBELET_LOST_S
+from sliceplane.diagnose.explain.checks.pods.silent_nodes import KUBELET_LOST_S
 from sliceplane.kit.integers import NotAnInteger, parse_int64
 from sliceplane.kit.names import check_label_value
 from sliceplane.kit.times import parse_duration

@@ -5,7 +5,8 @@ be read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from sliceplane.api.core import Service
@@ -14,7 +15,7 @@ from sliceplane.api.findings.wording import count, since, some, verb
 from sliceplane.consume.progress import BEHIND_S
 from sliceplane.consume.served import rule_differences
 from sliceplane.diagnose.drift.reports import WRITE_ANEW
-from sliceplane.diagnose.explain.case import NodeCase, PodCase, ServiceCase
+from sliceplane.diagnose.explain.case import ExplainCase, ServiceCase
 from sliceplane.diagnose.explain.checks.serving import own_proxy_name
 from sliceplane.diagnose.explain.objects import SLICES
 from sliceplane.node.conntrack import UdpFlow
@@ -26,28 +27,25 @@ _BRIDGE_CALLS: Final = "net.bridge.bridge-nf-call-iptables"
 #: checksum when it's 0"
 _MENDED: Final = ((4, 14, 181), (4, 19, 123), (5, 4, 41), (5, 6, 13))
 THIS_NODE: Final = ObjectName("kernel", "Kernel", "", "of this machine")
-AnyCase = ServiceCase | PodCase | NodeCase
 
 
-def _seen(field: str, value: str) -> tuple[Evidence, ...]:
-    return (Evidence(subject=THIS_NODE, field=field, value=value),)
+def _seen(field: str, value: str) -> Evidence:
+    return Evidence(subject=THIS_NODE, field=field, value=value)
 
 
-def several_rule_sets(case: AnyCase) -> Iterable[Finding]:
+def several_rule_sets(case: ExplainCase) -> Iterable[Finding]:
     """N6.  The last proxy that ran here is the one that is to stay: ours, if it is among them."""
-    sets = (case.facts.kernel.rule_sets if case.facts.kernel else None) or ()
+    sets = case.kernel.rule_sets or ()
     if len(sets) < 2:
         return
     others = [entry for entry in sets if not entry.ours] or list(sets)
-    yield Finding(
-        code="N6",
+    yield case.finding(
+        "N6",
+        f"rules for Services of {len(sets)} proxies: {some([entry.told for entry in sets])}",
+        _seen("rules", ", ".join(entry.told for entry in sets)),
         subject=THIS_NODE,
-        sentence=f"rules for Services of {len(sets)} proxies: {some([entry.told for entry in sets])}",
-        evidence=_seen("rules", ", ".join(entry.told for entry in sets)),
-        effect=(
-            "which of them a connection meets first is chance, and those that nobody keeps lead "
-            "to Pods of then"
-        ),
+        effect="which of them a connection meets first is chance, and those that nobody keeps lead "
+        "to Pods of then",
         remedy=others[0].removal,
     )
 
@@ -56,51 +54,40 @@ def rules_differ(case: ServiceCase) -> Iterable[Finding]:
     """N5, as the kernel itself shows it; a proxy reports it by itself within half a minute, if it
     runs.
     """
-    kernel, service = case.facts.kernel, case.service
-    if (
-        kernel is None
-        or kernel.rules is None
-        or service is None
-        or case.is_headless
-        or own_proxy_name(service)
-    ):
+    kernel, service = case.kernel, case.service
+    if kernel.rules is None or case.is_headless or own_proxy_name(service):
         return
     if not case.sees_slices:
         return
     found = list(rule_differences(service, case.slices, dict(kernel.rules)))
     if found:
-        changes = [
-            case.now - item.written_at
-            for item in case.facts.of(SLICES, case.namespace)
-            if item in case.slices
-        ]
+        changes = [case.now - item.written_at for item in case.of(SLICES) if item in case.slices]
         changes.append(since(service.metadata.creation_timestamp, case.now) or BEHIND_S)
         age = max(0.0, min(changes))
         more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-        yield Finding(
-            code="N5",
-            subject=case.subject,
+        yield case.finding(
+            "N5",
+            f"the kernel of this machine {found[0]}{more}",
+            _seen("rules of Services", found[0]),
             too_young=TooYoung(age, BEHIND_S) if age < BEHIND_S else None,
-            sentence=f"the kernel of this machine {found[0]}{more}",
-            evidence=_seen("rules of Services", found[0]),
             effect=f"connections to {case.name} from here fail, or reach what is no endpoint",
             remedy=WRITE_ANEW,
         )
 
 
-def flows_are_full(case: AnyCase) -> Iterable[Finding]:
+def flows_are_full(case: ExplainCase) -> Iterable[Finding]:
     """N8"""
-    kernel = case.facts.kernel
-    if kernel is None or kernel.flows_count is None or not kernel.flows_max:
+    kernel = case.kernel
+    if kernel.flows_count is None or not kernel.flows_max:
         return
     if kernel.flows_count >= FLOWS_FULL * kernel.flows_max:
         is_full = kernel.flows_count >= kernel.flows_max
-        yield Finding(
-            code="N8",
+        yield case.finding(
+            "N8",
+            f"{kernel.flows_count:,} of {kernel.flows_max:,} flows",
+            _seen("net.netfilter.nf_conntrack_count", str(kernel.flows_count)),
             subject=THIS_NODE,
             weight="error" if is_full else "warning",
-            sentence=f"{kernel.flows_count:,} of {kernel.flows_max:,} flows",
-            evidence=_seen("net.netfilter.nf_conntrack_count", str(kernel.flows_count)),
             effect="new connections are dropped"
             if is_full
             else "when it is full, new connections are dropped",
@@ -109,45 +96,36 @@ def flows_are_full(case: AnyCase) -> Iterable[Finding]:
 
 
 def flows_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
-    """N9, of the Service's cluster IPs."""
-    gone = _gone(case, (case.facts.kernel.flows if case.facts.kernel else None) or (), "UDP")
-    for address, number in sorted(gone.items())[:1]:
-        to_others = f", {sum(gone.values()) - number:,} more to others" if len(gone) > 1 else ""
-        ip = case.service.spec.cluster_ip if case.service is not None else ""
-        yield Finding(
-            code="N9",
-            subject=case.subject,
-            sentence=(
-                f"{count(number, 'UDP flow')} of {case.name} to {address}, which is no "
-                f"endpoint{to_others}"
-            ),
-            evidence=_seen("conntrack", f"udp to {ip}, answered by {address}"),
+    """N9, of the cluster IPs of the Service."""
+    for address, number, others in _gone(case, case.kernel.flows or (), "UDP"):
+        ip = case.service.spec.cluster_ip
+        yield case.finding(
+            "N9",
+            f"{count(number, 'UDP flow')} of {case.name} to {address}, which is no endpoint{others}",
+            _seen("conntrack", f"udp to {ip}, answered by {address}"),
             effect="clients that keep their socket talk into the void",
             remedy=f"conntrack -D -p udp --orig-dst {ip} --reply-src {address}",
         )
 
 
 def connections_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
-    """D7, of the Service's cluster IPs."""
-    gone = _gone(case, (case.facts.kernel.connections if case.facts.kernel else None) or (), "TCP")
-    for address, number in sorted(gone.items())[:1]:
-        to_others = f", {sum(gone.values()) - number:,} more to others" if len(gone) > 1 else ""
-        yield Finding(
-            code="D7",
-            subject=case.subject,
-            sentence=f"{count(number, 'connection')} of {case.name} {verb(number, 'is')} open to "
-            f"{address}, "
-            f"which is no endpoint{to_others}",
-            evidence=_seen("conntrack", f"{count(number, 'connection')}, answered by {address}"),
+    """D7, of the cluster IPs of the Service."""
+    for address, number, others in _gone(case, case.kernel.connections or (), "TCP"):
+        connections = count(number, "connection")
+        yield case.finding(
+            "D7",
+            f"{connections} of {case.name} {verb(number, 'is')} open to {address}, which is no "
+            f"endpoint{others}",
+            _seen("conntrack", f"{connections}, answered by {address}"),
             effect="these clients stay with it until one side closes",
-            remedy="let the program close its connections at SIGTERM, or give clients a longest time",
+            remedy="let the program close its connections at SIGTERM, or give clients a time limit",
         )
 
 
 def ipvs_keeps(case: ServiceCase) -> Iterable[Finding]:
     """N10"""
-    kernel, service = case.facts.kernel, case.service
-    if kernel is None or service is None or case.is_headless or not case.sees_slices:
+    kernel, service = case.kernel, case.service
+    if case.is_headless or not case.sees_slices:
         return
     serving = _serving(case)
     for server in kernel.ipvs:
@@ -156,21 +134,16 @@ def ipvs_keeps(case: ServiceCase) -> Iterable[Finding]:
             and not server.weight
             and server.address not in serving
         ):
-            yield Finding(
-                code="N10",
-                subject=case.subject,
-                sentence=(
-                    f"ipvs keeps {server.address} for {case.name} at weight 0, and it is no "
-                    "endpoint"
-                ),
-                evidence=_seen(
+            yield case.finding(
+                "N10",
+                f"ipvs keeps {server.address} for {case.name} at weight 0, and it is no endpoint",
+                _seen(
                     "/proc/net/ip_vs",
                     f"{server.service[0]}:{server.service[1]} -> {server.address}, 0",
                 ),
                 effect="a connection from a port that was used before goes there, and is reset",
                 remedy="see that no connection is left, then ipvsadm -d on the node, or restart "
-                "kube-proxy there: "
-                f"ipvsadm -Ln -t {server.service[0]}:{server.service[1]}",
+                f"kube-proxy there: ipvsadm -Ln -t {server.service[0]}:{server.service[1]}",
             )
             return
 
@@ -188,81 +161,79 @@ def _serving(case: ServiceCase) -> set[str]:
     }
 
 
-def _gone(case: ServiceCase, flows: Iterable[tuple[UdpFlow, int]], protocol: str) -> dict[str, int]:
-    """How many of *flows* to the Service are answered by what is no endpoint of it, by address."""
+def _gone(
+    case: ServiceCase, flows: Iterable[tuple[UdpFlow, int]], protocol: str
+) -> Iterator[tuple[str, int, str]]:
+    """An address that answers *flows* to the Service and is no endpoint of it, how many flows, and
+    a clause about those to other such addresses; nothing if there is none.
+    """
     service = case.service
-    if not flows or service is None or case.is_headless or not case.sees_slices:
-        return {}
+    if case.is_headless or not case.sees_slices:
+        return
     ports = {port.port for port in service.spec.ports or () if (port.protocol or "TCP") == protocol}
-    serving, gone = _serving(case), dict[str, int]()
-    for flow, number in flows:
-        (to, port), (answered_by, _) = flow
+    serving, gone = _serving(case), Counter[str]()
+    for ((to, port), (answered_by, _)), number in flows:
         if to in _ips(service) and port in ports and answered_by not in serving:
-            gone[answered_by] = gone.get(answered_by, 0) + number
-    return gone
+            gone[answered_by] += number
+    for address, number in sorted(gone.items())[:1]:
+        others = gone.total() - number
+        yield address, number, f", {others:,} more to others" if others else ""
 
 
-def bridge_goes_around(case: AnyCase) -> Iterable[Finding]:
+def bridge_goes_around(case: ExplainCase) -> Iterable[Finding]:
     """N11"""
-    kernel = case.facts.kernel
-    if kernel is None or kernel.bridge_calls is not False:
+    kernel = case.kernel
+    if kernel.bridge_calls is not False:
         return
     for bridge, ports in kernel.bridges.items():
-        yield Finding(
-            code="N11",
+        yield case.finding(
+            "N11",
+            f"{_BRIDGE_CALLS} is off: answers between the {len(ports)} ports of bridge "
+            f"{bridge} bypass NAT",
+            _seen(_BRIDGE_CALLS, "0, or br_netfilter is not loaded"),
             subject=THIS_NODE,
             certainty="likely",
-            sentence=(
-                f"{_BRIDGE_CALLS} is off: answers between the {len(ports)} ports of bridge "
-                f"{bridge} bypass NAT"
-            ),
-            evidence=_seen(_BRIDGE_CALLS, "0, or br_netfilter is not loaded"),
             effect="a Pod does not reach a Service whose endpoint is on the same node",
             remedy=f"sysctl -w {_BRIDGE_CALLS}=1 (modprobe br_netfilter first)",
         )
         return
 
 
-def no_hairpin(case: AnyCase) -> Iterable[Finding]:
+def no_hairpin(case: ExplainCase) -> Iterable[Finding]:
     """N12"""
-    kernel = case.facts.kernel
-    if kernel is None:
-        return
+    kernel = case.kernel
     for bridge, ports in kernel.bridges.items():
         without = [port for port in ports if not port.hairpin]
         if bridge not in kernel.promiscuous and without:
-            yield Finding(
-                code="N12",
+            yield case.finding(
+                "N12",
+                f"{some([port.name for port in without])} of bridge {bridge}: hairpin is off",
+                _seen(f"/sys/class/net/{without[0].name}/brport/hairpin_mode", "0"),
                 subject=THIS_NODE,
                 certainty="likely",
-                sentence=f"{some([port.name for port in without])} of bridge {bridge}: hairpin is off",
-                evidence=_seen(f"/sys/class/net/{without[0].name}/brport/hairpin_mode", "0"),
                 effect="a Pod that is its own Service's endpoint does not reach itself by it",
                 remedy=f"ip link set dev {without[0].name} type bridge_slave hairpin on",
             )
             return
 
 
-def checksums_of_tunnels(case: AnyCase) -> Iterable[Finding]:
+def checksums_of_tunnels(case: ExplainCase) -> Iterable[Finding]:
     """N13: of a kernel that counts checksums of VXLAN packets wrongly after a masquerade with
     --random-fully.
     """
-    kernel = case.facts.kernel
-    if kernel is None or not kernel.offloading or _mends_checksums(kernel.release):
+    kernel = case.kernel
+    if not kernel.offloading or _mends_checksums(kernel.release):
         return
     name = kernel.offloading[0]
-    yield Finding(
-        code="N13",
+    yield case.finding(
+        "N13",
+        f"{some(kernel.offloading, verb_of_one='offloads')} checksums, and Linux {kernel.release} "
+        "counts those of VXLAN packets wrongly",
+        _seen(f"ethtool -k {name}", "tx-checksum-ip-generic: on"),
         subject=THIS_NODE,
         certainty="possible",
-        sentence=f"{some(kernel.offloading, verb_of_one='offloads')} checksums, and Linux "
-        f"{kernel.release} counts "
-        "those of VXLAN packets wrongly",
-        evidence=_seen(f"ethtool -k {name}", "tx-checksum-ip-generic: on"),
-        effect=(
-            "connections from this node to cluster IPs take 1 s or 63 s where the endpoint is on "
-            "another node"
-        ),
+        effect="connections from this node to cluster IPs take 1 s or 63 s where the endpoint is on "
+        "another node",
         remedy=f"ethtool -K {name} tx-checksum-ip-generic off",
     )
 
@@ -276,32 +247,18 @@ def _mends_checksums(release: str) -> bool:
 
 def node_ports_here(case: ServiceCase) -> Iterable[Finding]:
     """N14"""
-    kernel, service = case.facts.kernel, case.service
-    ports = [
-        port.node_port
-        for port in (service.spec.ports or () if service is not None else ())
-        if port.node_port
-    ]
-    if (
-        kernel is None
-        or not kernel.node_port_addresses
-        or not ports
-        or "127.0.0.1" in kernel.node_port_addresses
-    ):
+    kernel, service = case.kernel, case.service
+    ports = [port.node_port for port in (service.spec.ports or ()) if port.node_port]
+    if not kernel.node_port_addresses or not ports or "127.0.0.1" in kernel.node_port_addresses:
         return
-    yield Finding(
-        code="N14",
-        subject=case.subject,
-        sentence=(
-            f"node port {ports[0]} is served at {some(kernel.node_port_addresses)} here, not at "
-            "127.0.0.1"
-        ),
-        evidence=_seen("nftables", f"node ports at {some(kernel.node_port_addresses)}"),
+    yield case.finding(
+        "N14",
+        f"node port {ports[0]} is served at {some(kernel.node_port_addresses)} here, not at "
+        "127.0.0.1",
+        _seen("nftables", f"node ports at {some(kernel.node_port_addresses)}"),
         effect="programs of this node that dial localhost are refused",
-        remedy=(
-            f"dial {kernel.node_port_addresses[0]}:{ports[0]}, or start the proxy with other "
-            "--nodeport-addresses"
-        ),
+        remedy=f"dial {kernel.node_port_addresses[0]}:{ports[0]}, or start the proxy with other "
+        "--nodeport-addresses",
     )
 
 

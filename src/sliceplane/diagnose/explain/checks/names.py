@@ -11,13 +11,13 @@ import re
 from collections.abc import Iterable, Iterator
 
 from sliceplane.api.discovery import LABEL_SERVICE_NAME
-from sliceplane.api.findings.finding import Evidence, Finding
-from sliceplane.api.findings.wording import pairs_text, part, patch
+from sliceplane.api.findings.finding import Finding
+from sliceplane.api.findings.wording import pairs_text, part
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import ServiceCase, name_of, pod_name, seen
+from sliceplane.diagnose.explain.case import ServiceCase, name_of, seen
+from sliceplane.diagnose.explain.checks.pods.workloads import root_of
 from sliceplane.diagnose.explain.checks.ports import resolved
-from sliceplane.diagnose.explain.checks.workloads import root_of
-from sliceplane.diagnose.explain.objects import CONFIG_MAPS, SERVICES, SLICES, STATEFUL_SETS
+from sliceplane.diagnose.explain.objects import CONFIG_MAPS, PODS, SERVICES, SLICES, STATEFUL_SETS
 from sliceplane.kit.ip import parse_lenient
 
 SYSTEM = "kube-system"
@@ -42,24 +42,22 @@ def dns_is_down(case: ServiceCase) -> Iterable[Finding]:
     """C1, of the server."""
     server = case.facts.get(SERVICES, SYSTEM, DNS)
     selection = SLICES.in_namespace(SYSTEM, f"{LABEL_SERVICE_NAME}={DNS}")
-    if server is None or case.service is None or not case.was_read(selection):
+    if server is None or not case.was_read(selection):
         return
     endpoints = [
         endpoint for item in case.facts.slices_of(SYSTEM, DNS) for endpoint in item.endpoints or ()
     ]
     if not any(endpoint.conditions.ready is not False for endpoint in endpoints):
-        yield Finding(
-            code="C1",
-            subject=name_of(SERVICES, server),
-            sentence=f"Service {SYSTEM}/{DNS} has {part(0, len(endpoints), 'endpoint')} ready",
-            evidence=(
-                seen(
-                    SERVICES,
-                    server,
-                    "spec.selector",
-                    pairs_text(server.spec.selector or {}) or "(none)",
-                ),
+        yield case.finding(
+            "C1",
+            f"Service {SYSTEM}/{DNS} has {part(0, len(endpoints), 'endpoint')} ready",
+            seen(
+                SERVICES,
+                server,
+                "spec.selector",
+                pairs_text(server.spec.selector or {}) or "(none)",
             ),
+            subject=name_of(SERVICES, server),
             effect="no name of the cluster resolves; addresses work",
             remedy=f"sliceplane explain service -n {SYSTEM} {DNS}",
         )
@@ -68,15 +66,15 @@ def dns_is_down(case: ServiceCase) -> Iterable[Finding]:
 def corefile(case: ServiceCase) -> Iterable[Finding]:
     """C1, of its configuration."""
     config = case.facts.get(CONFIG_MAPS, SYSTEM, COREFILE)
-    if config is None or case.service is None:
+    if config is None:
         return
     name = f"{case.name}.{case.namespace}.svc.cluster.local"
     for line, answer in _overrides((config.data or {}).get("Corefile", ""), name):
-        yield Finding(
-            code="C1",
+        yield case.finding(
+            "C1",
+            f"the Corefile {answer} for {name}: {line}",
+            seen(CONFIG_MAPS, config, "data.Corefile", line),
             subject=name_of(CONFIG_MAPS, config),
-            sentence=f"the Corefile {answer} for {name}: {line}",
-            evidence=(seen(CONFIG_MAPS, config, "data.Corefile", line),),
             effect=f"the name of {case.name} leads elsewhere, or nowhere; its address works",
             remedy=f"kubectl -n {SYSTEM} edit configmap {COREFILE}",
         )
@@ -140,7 +138,7 @@ def _is_rewritten(words: list[str], name: str) -> bool:
 def client_asks_elsewhere(case: ServiceCase) -> Iterable[Finding]:
     """C2"""
     pod = case.client.pod if case.client is not None else None
-    if pod is None or case.service is None:
+    if pod is None:
         return
     policy = pod.spec.dns_policy or "ClusterFirst"
     if policy in ("Default", "None"):
@@ -149,47 +147,36 @@ def client_asks_elsewhere(case: ServiceCase) -> Iterable[Finding]:
         why = f"{pod.metadata.name} has the node's network, where ClusterFirst means Default"
     else:
         return
-    yield Finding(
-        code="C2",
-        subject=pod_name(pod),
+    yield case.finding(
+        "C2",
+        f"{why}: it does not ask the cluster's DNS",
+        seen(PODS, pod, "spec.dnsPolicy", policy),
+        subject=name_of(PODS, pod),
         certainty="likely" if policy == "None" else "certain",
-        sentence=f"{why}: it does not ask the cluster's DNS",
-        evidence=(Evidence(subject=pod_name(pod), field="spec.dnsPolicy", value=policy),),
         effect=f"the name of {case.name} does not resolve there; its address works",
-        remedy=(
-            f"dnsPolicy {'ClusterFirstWithHostNet' if pod.spec.host_network else 'ClusterFirst'} "
-            "in its template"
-        ),
+        remedy=f"dnsPolicy {'ClusterFirstWithHostNet' if pod.spec.host_network else 'ClusterFirst'} "
+        "in its template",
     )
 
 
 def headless_tells_ready_ones(case: ServiceCase) -> Iterable[Finding]:
     """C3"""
-    if (
-        case.service is None
-        or not case.is_headless
-        or case.service.spec.publish_not_ready_addresses
-    ):
+    if not case.is_headless or case.service.spec.publish_not_ready_addresses:
         return
     if case.endpoints and not case.ready and not any(pod.is_ready for pod in case.live):
-        yield Finding(
-            code="C3",
-            subject=case.subject,
-            sentence=(
-                f"DNS has no record of {case.name}: "
-                f"{part(0, len(case.endpoints), 'endpoint', 'is')} ready"
-            ),
-            evidence=(case.field("spec.publishNotReadyAddresses", "false"),),
+        yield case.finding(
+            "C3",
+            f"DNS has no record of {case.name}: "
+            f"{part(0, len(case.endpoints), 'endpoint', 'is')} ready",
+            case.field("spec.publishNotReadyAddresses", "false"),
             effect="Pods that look for each other before they are ready never find each other",
-            remedy=patch(
-                case.namespace, "service", case.name, {"spec": {"publishNotReadyAddresses": True}}
-            ),
+            remedy=case.patch({"spec": {"publishNotReadyAddresses": True}}),
         )
 
 
 def headless_port(case: ServiceCase) -> Iterable[Finding]:
     """C4"""
-    if case.service is None or not case.is_headless or not case.live:
+    if not case.is_headless or not case.live:
         return
     for port in case.service.spec.ports or ():
         if case.question.port not in ("", str(port.port), port.name):
@@ -197,14 +184,11 @@ def headless_port(case: ServiceCase) -> Iterable[Finding]:
         numbers = {number for pod in case.live if (number := resolved(port, pod)) is not None}
         if numbers and port.port not in numbers:
             there = ", ".join(map(str, sorted(numbers)))
-            yield Finding(
-                code="C4",
-                subject=case.subject,
-                sentence=(
-                    f"{case.name} is headless, so no node translates {port.port}: its Pods listen "
-                    f"on {there}"
-                ),
-                evidence=(case.field("spec.ports", f"{port.port}/{port.protocol} to {there}"),),
+            yield case.finding(
+                "C4",
+                f"{case.name} is headless, so no node translates {port.port}: its Pods listen "
+                f"on {there}",
+                case.field("spec.ports", f"{port.port}/{port.protocol} to {there}"),
                 effect=f"connections to {port.port} are refused by the Pods",
                 remedy=f"dial {there}, or give the Service a cluster IP",
             )
@@ -215,15 +199,14 @@ def names_of_pods(case: ServiceCase) -> Iterable[Finding]:
     if not case.is_headless:
         return
     for owner in _stateful_sets(case):
-        stateful_set = case.facts.get(STATEFUL_SETS, case.namespace, owner)
+        stateful_set = case.get(STATEFUL_SETS, owner)
         if stateful_set is None or stateful_set.spec.service_name == case.name:
             continue
         named = stateful_set.spec.service_name
-        yield Finding(
-            code="C5",
-            subject=case.subject,
-            sentence=f"StatefulSet {owner} names its Service {named or '(none)'}, not {case.name}",
-            evidence=(seen(STATEFUL_SETS, stateful_set, "spec.serviceName", named or "(not set)"),),
+        yield case.finding(
+            "C5",
+            f"StatefulSet {owner} names its Service {named or '(none)'}, not {case.name}",
+            seen(STATEFUL_SETS, stateful_set, "spec.serviceName", named or "(not set)"),
             effect=f"{owner}-0.{case.name} does not resolve"
             + (f"; {owner}-0.{named} does, if that Service is there" if named else ""),
             remedy=f"dial {owner}-0.{named}"
@@ -234,7 +217,7 @@ def names_of_pods(case: ServiceCase) -> Iterable[Finding]:
 
 def alias_leads_nowhere(case: ServiceCase) -> Iterable[Finding]:
     """C7"""
-    if case.service is None or case.service.spec.type != "ExternalName":
+    if case.service.spec.type != "ExternalName":
         return
     name = case.service.spec.external_name
     target = _target_of(case)
@@ -250,12 +233,11 @@ def alias_leads_nowhere(case: ServiceCase) -> Iterable[Finding]:
         remedy = f"kubectl -n {target[0]} get services"
     else:
         return
-    yield Finding(
-        code="C7",
-        subject=case.subject,
+    yield case.finding(
+        "C7",
+        f"{case.name} is an alias of {name}: {why}",
+        case.field("spec.externalName", name),
         certainty="certain" if target is None else "likely",
-        sentence=f"{case.name} is an alias of {name}: {why}",
-        evidence=(case.field("spec.externalName", name),),
         effect=f"the name of {case.name} leads nowhere",
         remedy=remedy,
     )
@@ -265,7 +247,7 @@ def _target_of(case: ServiceCase) -> tuple[str, str] | None:
     """The Service of the cluster whose name an ExternalName is, by its look:
     ``NAME.NAMESPACE.svc.``.
     """
-    if case.service is None or case.service.spec.type != "ExternalName":
+    if case.service.spec.type != "ExternalName":
         return None
     labels = case.service.spec.external_name.rstrip(".").split(".")
     return (labels[1], labels[0]) if len(labels) > 3 and labels[2] == "svc" else None

@@ -18,13 +18,13 @@ from sliceplane.api.discovery import (
     EndpointPort,
     EndpointSlice,
 )
-from sliceplane.api.findings.finding import Evidence, Finding
-from sliceplane.api.findings.wording import count, nearest, part, patch, some
+from sliceplane.api.findings.finding import Finding
+from sliceplane.api.findings.wording import count, nearest, part, some
 from sliceplane.consume.agents.registration import MANAGED_BY as MANAGED_BY_AGENTS
-from sliceplane.diagnose.explain.case import ServiceCase, pod_name, seen
+from sliceplane.diagnose.explain.case import ServiceCase, list_names, seen
+from sliceplane.diagnose.explain.checks.pods.workloads import root_of
 from sliceplane.diagnose.explain.checks.services import ports_text
-from sliceplane.diagnose.explain.checks.workloads import root_of
-from sliceplane.diagnose.explain.objects import SLICES, FullContainer, FullPod
+from sliceplane.diagnose.explain.objects import PODS, SLICES, FullContainer, FullPod
 from sliceplane.kit.ip import family, parse_lenient
 
 
@@ -74,12 +74,11 @@ def undeclared_number(case: ServiceCase) -> Iterable[Finding]:
         ended = {outcome for target, outcome in case.tried.items() if target.port == number}
         if "open" in ended:
             continue  # it listens there and declares nothing
-        yield Finding(
-            code="T1",
-            subject=case.subject,
+        yield case.finding(
+            "T1",
+            f"{part(0, len(case.live), 'Pod', 'declares')} port {number}; declared: {numbers}",
+            case.field("spec.ports", f"{port.port}/{port.protocol} to {number}"),
             certainty="certain" if "refused" in ended else "likely",
-            sentence=f"{part(0, len(case.live), 'Pod', 'declares')} port {number}; declared: {numbers}",
-            evidence=(case.field("spec.ports", f"{port.port}/{port.protocol} to {number}"),),
             effect="Pods refuse the connection, if nothing listens there",
             remedy=_target(case, port, theirs[0]),
         )
@@ -95,19 +94,15 @@ def refused(case: ServiceCase) -> Iterable[Finding]:
         return
     first = refusing[0]
     item = next(item for item, endpoint in case.ready if first.ip in endpoint.addresses)
-    yield Finding(
-        code="T6",
-        subject=case.subject,
-        # Where nothing at all was open, another network may have answered in the Pods' place.
-        certainty="certain" if "open" in tried.values() else "likely",
-        sentence=f"{part(len(refusing), len(tried), 'ready endpoint')} refused a connection from here: "
+    yield case.finding(
+        "T6",
+        f"{part(len(refusing), len(tried), 'ready endpoint')} refused a connection from here: "
         f"{some([str(target) for target in refusing])}",
-        evidence=(seen(SLICES, item, "endpoints", f"{first}, ready"),),
+        seen(SLICES, item, "endpoints", f"{first}, ready"),
+        certainty="certain" if "open" in tried.values() else "likely",
         effect="clients are refused as often as one of these is chosen",
-        remedy=(
-            f"let the program listen on all addresses (0.0.0.0 or ::) at port {first.port}, not "
-            "on 127.0.0.1"
-        ),
+        remedy=f"let the program listen on all addresses (0.0.0.0 or ::) at port {first.port}, not "
+        "on 127.0.0.1",
     )
 
 
@@ -119,16 +114,11 @@ def named_port_missing(case: ServiceCase) -> Iterable[Finding]:
             continue
         lacking = [pod for pod in case.live if resolved(port, pod) is None]
         if name.isdigit() and lacking:
-            yield Finding(
-                code="T3",
-                subject=case.subject,
-                sentence=(
-                    f"targetPort '{name}' of {case.name} is a name, and no container port is "
-                    f"called {name}"
-                ),
-                evidence=(
-                    case.field("spec.ports", f"{port.port}/{port.protocol} to the name '{name}'"),
-                ),
+            yield case.finding(
+                "T3",
+                f"targetPort '{name}' of {case.name} is a name, and no container port is "
+                f"called {name}",
+                case.field("spec.ports", f"{port.port}/{port.protocol} to the name '{name}'"),
                 effect=f"slices have no port for {port.port}/{port.protocol}: nodes refuse it",
                 remedy=_target(case, port, int(name)),
             )
@@ -149,20 +139,12 @@ def _lacking(case: ServiceCase, port: ServicePort, name: str, lacking: list[Full
     has = f"they have {some(there)}" if there else "they name none"
     pod = lacking[0]
     names = ", ".join(entry.name or str(entry.container_port) for entry, _ in declared(pod))
-    return Finding(
-        code="T2",
-        subject=case.subject,
-        sentence=f"{part(len(lacking), len(case.live), 'Pod', 'has')} no port named {name}; {has}",
-        evidence=(
-            case.field("spec.ports", f"{port.port}/{port.protocol} to the name {name}"),
-            Evidence(
-                subject=pod_name(pod), field="spec.containers", value=f"ports {names or '(none)'}"
-            ),
-        ),
-        effect=(
-            f"{port.port}/{port.protocol} never reaches "
-            f"{some([pod.metadata.name for pod in lacking])}"
-        ),
+    return case.finding(
+        "T2",
+        f"{part(len(lacking), len(case.live), 'Pod', 'has')} no port named {name}; {has}",
+        case.field("spec.ports", f"{port.port}/{port.protocol} to the name {name}"),
+        seen(PODS, pod, "spec.containers", f"ports {names or '(none)'}"),
+        effect=f"{port.port}/{port.protocol} never reaches {some(list_names(lacking))}",
         remedy=_mend_name(
             case,
             port,
@@ -193,15 +175,11 @@ def _unread_sidecar(case: ServiceCase, port: ServicePort, name: str) -> Iterator
         if labels.get(LABEL_MANAGED_BY) != MANAGED_BY_CONTROLLER or not endpoint_slice.endpoints:
             continue
         if port.name not in {entry.name or "" for entry in endpoint_slice.ports or ()}:
-            yield Finding(
-                code="T4",
-                subject=case.subject,
-                sentence=f"{name} is a port of a sidecar (init container), and slice "
-                f"{endpoint_slice.metadata.name} "
-                "was made by a controller that does not look there",
-                evidence=(
-                    seen(SLICES, endpoint_slice, "ports", _slice_ports(endpoint_slice.ports or ())),
-                ),
+            yield case.finding(
+                "T4",
+                f"{name} is a port of a sidecar (init container), and slice "
+                f"{endpoint_slice.metadata.name} was made by a controller that does not look there",
+                seen(SLICES, endpoint_slice, "ports", _slice_ports(endpoint_slice.ports or ())),
                 effect=f"{port.port}/{port.protocol} has no endpoints",
                 remedy=_target(case, port, _number_of(name, case.live[0])),
             )
@@ -210,11 +188,9 @@ def _unread_sidecar(case: ServiceCase, port: ServicePort, name: str) -> Iterator
 
 def port_of_own_slice(case: ServiceCase) -> Iterable[Finding]:
     """T5"""
-    if case.service is None:
-        return
     wanted = {(port.name, port.protocol) for port in _ports(case)}
     for endpoint_slice in case.slices:
-        manager = (endpoint_slice.metadata.labels or {}).get(LABEL_MANAGED_BY, "")
+        manager = endpoint_slice.manager
         if case.selector and manager in (MANAGED_BY_CONTROLLER, MANAGED_BY_MIRRORING):
             # those are made of Pods, and what mirrors Endpoints beside a selector is told by E4
             continue
@@ -223,15 +199,12 @@ def port_of_own_slice(case: ServiceCase) -> Iterable[Finding]:
         }
         if endpoint_slice.endpoints and wanted and not names & wanted:
             theirs = ", ".join(f"'{name}'" for name, _ in sorted(names)) or "none"
-            yield Finding(
-                code="T5",
-                subject=case.subject,
-                sentence=f"slice {endpoint_slice.metadata.name} names its port {theirs}, the Service "
+            yield case.finding(
+                "T5",
+                f"slice {endpoint_slice.metadata.name} names its port {theirs}, the Service "
                 + ", ".join(f"'{name}'" for name, _ in sorted(wanted)),
-                evidence=(
-                    seen(SLICES, endpoint_slice, "ports", _slice_ports(endpoint_slice.ports or ())),
-                    case.field("spec.ports", ports_text(tuple(_ports(case)))),
-                ),
+                seen(SLICES, endpoint_slice, "ports", _slice_ports(endpoint_slice.ports or ())),
+                case.field("spec.ports", ports_text(tuple(_ports(case)))),
                 effect=f"none of its {count(len(endpoint_slice.endpoints), 'endpoint')} is used",
                 remedy=_same_port_name(case, endpoint_slice, manager),
             )
@@ -267,21 +240,17 @@ def _same_port_name(case: ServiceCase, endpoint_slice: EndpointSlice, manager: s
 def families(case: ServiceCase) -> Iterable[Finding]:
     """T7"""
     service = case.service
-    if service is None or not case.selector or not case.live:
+    if not case.selector or not case.live:
         return
     addressed = [pod for pod in case.live if pod.status.ips]
     for wanted in service.spec.ip_families or ():
         if not addressed or any(wanted in _families(pod) for pod in addressed):
             continue
         theirs = sorted({other for pod in addressed for other in _families(pod)})
-        yield Finding(
-            code="T7",
-            subject=case.subject,
-            sentence=(
-                f"{wanted} Service; {count(len(addressed), 'Pod', 'has')} {' and '.join(theirs)} "
-                "alone"
-            ),
-            evidence=(case.field("spec.ipFamilies", ", ".join(service.spec.ip_families or ())),),
+        yield case.finding(
+            "T7",
+            f"{wanted} Service; {count(len(addressed), 'Pod', 'has')} {' and '.join(theirs)} alone",
+            case.field("spec.ipFamilies", ", ".join(service.spec.ip_families or ())),
             effect=f"no slice of {wanted} has an endpoint: nodes refuse {_cluster_ip(case, wanted)}",
             remedy=_without_family(case, wanted, theirs),
         )
@@ -289,21 +258,16 @@ def families(case: ServiceCase) -> Iterable[Finding]:
 
 def _without_family(case: ServiceCase, wanted: str, theirs: list[str]) -> str:
     """The first family of a Service never changes (kubernetes.io, "IPv4/IPv6 dual-stack")."""
-    assert case.service is not None, "families() looked"
     families = [*(case.service.spec.ip_families or ())]
     if families[0] == wanted:
         return f"make {case.name} anew with ipFamilies [{theirs[0]}], or give the Pods {wanted}"
     kept = [name for name in families if name != wanted]
-    return patch(
-        case.namespace,
-        "service",
-        case.name,
+    return case.patch(
         {"spec": {"ipFamilies": kept, "ipFamilyPolicy": "SingleStack"}},
     )
 
 
 def _cluster_ip(case: ServiceCase, wanted: str) -> str:
-    assert case.service is not None, "families() looked"
     for text in case.service.spec.cluster_ips or ():
         address = parse_lenient(text)
         if address is not None and family(address) == wanted:
@@ -317,11 +281,7 @@ def _families(pod: FullPod) -> set[str]:
 
 
 def _ports(case: ServiceCase) -> tuple[ServicePort, ...]:
-    return (
-        (case.service.spec.ports or ())
-        if case.service is not None and case.service.spec.type != "ExternalName"
-        else ()
-    )
+    return (case.service.spec.ports or ()) if case.service.spec.type != "ExternalName" else ()
 
 
 def _probed(pod: FullPod) -> set[int]:
@@ -357,5 +317,3 @@ def _target(case: ServiceCase, port: ServicePort, target: int | str) -> str:
 
 
 CHECKS = (undeclared_number, named_port_missing, port_of_own_slice, families)
-#: where connections were tried
-PROBE_CHECKS = (refused,)

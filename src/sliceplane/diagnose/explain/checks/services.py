@@ -27,7 +27,7 @@ from sliceplane.diagnose.explain.objects import INGRESSES, NAMESPACES, NODES, PO
 def wants(case: ServiceCase) -> Iterator[Selection]:
     yield SERVICES.named(case.namespace, case.name)
     yield from _client_wants(case)
-    if case.service is None and case.was_read(SERVICES.named(case.namespace, case.name)):
+    if not case.exists and case.was_read(SERVICES.named(case.namespace, case.name)):
         yield SERVICES.everywhere()
         yield NAMESPACES.everywhere()
         yield INGRESSES.in_namespace(case.namespace)
@@ -72,11 +72,11 @@ def no_such_client(case: ServiceCase) -> Iterable[Finding]:
         )
         shown = list(nearest(client.name, known)) or sorted(known - {""})
         kind = client.kind.capitalize()
-        yield Finding(
-            code="S12",
-            subject=ObjectName(f"{client.kind}s", kind, "", client.name),
-            sentence=f"no {kind if client.kind == 'node' else 'Node is in zone'} {client.name}; "
+        yield case.finding(
+            "S12",
+            f"no {kind if client.kind == 'node' else 'Node is in zone'} {client.name}; "
             f"there {verb(len(shown), 'is')} {some(shown) or 'none at all'}",
+            subject=ObjectName(f"{client.kind}s", kind, "", client.name),
             effect=effect,
             remedy=f"kubectl get nodes -L {LABEL_ZONE}",
         )
@@ -86,7 +86,7 @@ def no_such_service(case: ServiceCase) -> Iterable[Finding]:
     """S1; in a list of all Services it is an Ingress that names it, and X5 says so."""
     if case.question.kind == "everything":
         return
-    if case.service is not None or not case.was_read(SERVICES.named(case.namespace, case.name)):
+    if case.exists or not case.was_read(SERVICES.named(case.namespace, case.name)):
         return
     yield _unknown(
         case, "S1", case.facts.of(SERVICES), "the name does not resolve, no node serves it"
@@ -95,7 +95,7 @@ def no_such_service(case: ServiceCase) -> Iterable[Finding]:
 
 def pod_wants(case: PodCase) -> Iterator[Selection]:
     yield PODS.named(case.namespace, case.name)
-    if case.pod is None and case.was_read(PODS.named(case.namespace, case.name)):
+    if not case.exists and case.was_read(PODS.named(case.namespace, case.name)):
         yield PODS.in_namespace(case.namespace)
         yield NAMESPACES.everywhere()
         # Of the same name elsewhere; not every Pod of the cluster.
@@ -104,7 +104,7 @@ def pod_wants(case: PodCase) -> Iterator[Selection]:
 
 def no_such_pod(case: PodCase) -> Iterable[Finding]:
     """S12"""
-    if case.pod is None and case.was_read(PODS.named(case.namespace, case.name)):
+    if not case.exists and case.was_read(PODS.named(case.namespace, case.name)):
         yield _unknown(
             case,
             "S12",
@@ -153,7 +153,13 @@ def _unknown(
     elif names:
         sentence += f"; {space} has {some(sorted(names))}"
     subject = ObjectName(case.subject.plural if of is None else "pods", kind, space, own_name)
-    return Finding(code=code, subject=subject, sentence=sentence, effect=effect, remedy=remedy)
+    return case.finding(
+        code,
+        sentence,
+        subject=subject,
+        effect=effect,
+        remedy=remedy,
+    )
 
 
 def node_wants(case: NodeCase) -> Iterator[Selection]:
@@ -168,13 +174,9 @@ def no_such_node(case: NodeCase) -> Iterable[Finding]:
         nodes = [node.metadata.name for node in case.facts.of(NODES)]
         near = nearest(case.name, nodes)
         shown = near or nodes
-        yield Finding(
-            code="S12",
-            subject=case.subject,
-            sentence=(
-                f"no Node {case.name}; there {verb(len(shown), 'is')} "
-                f"{some(shown) or 'none at all'}"
-            ),
+        yield case.finding(
+            "S12",
+            f"no Node {case.name}; there {verb(len(shown), 'is')} {some(shown) or 'none at all'}",
             effect="nothing can be said of it",
             remedy=f"sliceplane explain node {near[0]}" if near else "kubectl get nodes",
         )
@@ -185,7 +187,7 @@ def no_such_port(case: ServiceCase) -> Iterable[Finding]:
     listen.
     """
     dialled, protocol = case.question.port, case.question.protocol
-    if case.service is None or not dialled or not case.has_endpoints or case.is_headless:
+    if not case.exists or not dialled or not case.has_endpoints or case.is_headless:
         return
     ports = case.service.spec.ports or ()
     same = [port for port in ports if dialled in (str(port.port), port.name)]
@@ -194,23 +196,19 @@ def no_such_port(case: ServiceCase) -> Iterable[Finding]:
     evidence = (case.field("spec.ports", ports_text(ports)),)
     if same:
         there = same[0]
-        yield Finding(
-            code="S3",
-            subject=case.subject,
-            evidence=evidence,
-            sentence=f"{case.name} has {there.port} for {there.protocol}, not for {protocol}",
+        yield case.finding(
+            "S3",
+            f"{case.name} has {there.port} for {there.protocol}, not for {protocol}",
+            *evidence,
             effect=f"nodes do not serve {dialled}/{protocol}: no answer comes",
             remedy=_add_port(case, there.port, protocol),
         )
         return
-    yield Finding(
-        code="S2",
-        subject=case.subject,
-        evidence=evidence,
-        sentence=(
-            f"{case.name} has {ports_text(ports) or 'no port'}, nothing on "
-            f"{dialled}/{protocol or 'TCP'}"
-        ),
+    yield case.finding(
+        "S2",
+        f"{case.name} has {ports_text(ports) or 'no port'}, nothing on "
+        f"{dialled}/{protocol or 'TCP'}",
+        *evidence,
         effect="every node refuses the connection",
         remedy=f"dial {ports_text(ports[:1])}" if ports else _add_port(case, 80, protocol or "TCP"),
     )

@@ -15,9 +15,9 @@ from sliceplane.api.core import Namespace, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_SERVICE_PROXY_NAME
 from sliceplane.api.findings.codes import Severity
 from sliceplane.api.findings.finding import Evidence, Finding, TooYoung
-from sliceplane.api.findings.wording import clipped, count, lasting, part, patch, since, some
+from sliceplane.api.findings.wording import clipped, count, lasting, part, since, some
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import ServiceCase, seen
+from sliceplane.diagnose.explain.case import ServiceCase, list_names, seen
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import (
     DAEMON_SETS,
@@ -46,11 +46,9 @@ _AFFINITY_OFF: Final = {"spec": {"sessionAffinity": "None"}}
 
 def wants(case: ServiceCase) -> Iterator[Selection]:
     service = case.service
-    if service is None:
-        return
     yield NAMESPACES.named("", case.namespace)
     if service.spec.type == "ExternalName":
-        yield SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={case.name}")
+        yield case.slices_selection
         return
     if service.spec.cluster_ip not in ("", "None"):
         yield SERVICE_CIDRS.everywhere()
@@ -68,22 +66,17 @@ def wants(case: ServiceCase) -> Iterator[Selection]:
 def external_name(case: ServiceCase) -> Iterable[Finding]:
     """S4"""
     service = case.service
-    if service is None or service.spec.type != "ExternalName" or not case.slices:
+    if service.spec.type != "ExternalName" or not case.slices:
         return
-    names = [endpoint_slice.metadata.name for endpoint_slice in case.slices]
-    yield Finding(
-        code="S4",
-        subject=case.subject,
-        sentence=f"ExternalName for {service.spec.external_name}: no proxy serves it, and "
+    names = list_names(case.slices)
+    yield case.finding(
+        "S4",
+        f"ExternalName for {service.spec.external_name}: no proxy serves it, and "
         f"{count(len(names), 'slice', 'is')} left over",
-        evidence=(
-            case.field("spec.type", "ExternalName"),
-            seen(SLICES, case.slices[0], f"metadata.labels[{LABEL_SERVICE_NAME}]", case.name),
-        ),
-        effect=(
-            "its name resolves to another name; readers of slices still take the addresses of "
-            "before"
-        ),
+        case.field("spec.type", "ExternalName"),
+        seen(SLICES, case.slices[0], f"metadata.labels[{LABEL_SERVICE_NAME}]", case.name),
+        effect="its name resolves to another name; readers of slices still take the addresses of "
+        "before",
         remedy=f"kubectl -n {case.namespace} delete endpointslice {' '.join(names)}",
     )
 
@@ -91,17 +84,16 @@ def external_name(case: ServiceCase) -> Iterable[Finding]:
 def own_proxy(case: ServiceCase) -> Iterable[Finding]:
     """S5"""
     service = case.service
-    name = own_proxy_name(service) if service is not None else ""
+    name = own_proxy_name(service)
     if not name or not case.was_read(DAEMON_SETS.everywhere()):
         return
     if any(_names(workload, name) for workload in case.facts.of(DAEMON_SETS)):
         return
-    yield Finding(
-        code="S5",
-        subject=case.subject,
+    yield case.finding(
+        "S5",
+        f"it is left to the proxy '{name}', and no DaemonSet of the cluster names that",
+        case.field(f"metadata.labels[{LABEL_SERVICE_PROXY_NAME}]", name),
         certainty="likely",
-        sentence=f"it is left to the proxy '{name}', and no DaemonSet of the cluster names that",
-        evidence=(case.field(f"metadata.labels[{LABEL_SERVICE_PROXY_NAME}]", name),),
         effect="no other proxy serves its cluster IP: connections are refused or lost on every node",
         remedy=f"kubectl -n {case.namespace} label service {case.name} {LABEL_SERVICE_PROXY_NAME}-",
     )
@@ -145,7 +137,7 @@ def _is_emulated(facts: Facts) -> bool:
 def no_outside_address(case: ServiceCase) -> Iterable[Finding]:
     """S6"""
     service = case.service
-    if service is None or not _is_waiting(case):
+    if not _is_waiting(case):
         return
     age = since(service.metadata.creation_timestamp, case.now) or 0.0
     young = TooYoung(age, BALANCER_WAIT_S) if age < BALANCER_WAIT_S else None
@@ -186,14 +178,13 @@ def no_outside_address(case: ServiceCase) -> Iterable[Finding]:
     else:
         why = "no load balancer controller has given it one"
         remedy = "install a load balancer controller (of the cloud, or MetalLB), or look at its log"
-    yield Finding(
-        code="S6",
-        subject=case.subject,
+    yield case.finding(
+        "S6",
+        f"no outside address for {lasting(age)}: {why}",
+        *evidence,
         certainty="certain" if failed else "likely",
         weight=weight,
         too_young=young if not failed else None,
-        sentence=f"no outside address for {lasting(age)}: {why}",
-        evidence=tuple(evidence),
         effect="clients outside have nothing to connect to; inside, the cluster IP works",
         remedy=remedy,
     )
@@ -201,11 +192,7 @@ def no_outside_address(case: ServiceCase) -> Iterable[Finding]:
 
 def _is_waiting(case: ServiceCase) -> bool:
     service = case.service
-    if (
-        service is None
-        or service.spec.type != "LoadBalancer"
-        or service.status.load_balancer.ingress
-    ):
+    if service.spec.type != "LoadBalancer" or service.status.load_balancer.ingress:
         return False
     return service.metadata.deletion_timestamp is None
 
@@ -242,8 +229,6 @@ def _claimants(facts: Facts) -> dict[Claim, list[str]]:
 
 def claimed_twice(case: ServiceCase) -> Iterable[Finding]:
     """S7"""
-    if case.service is None:
-        return
     taken = case.facts.derived(_claimants)
     for address, port, protocol in _claims(case.service):
         others = [key for key in taken[address, port, protocol] if key != case.service.metadata.key]
@@ -255,17 +240,12 @@ def claimed_twice(case: ServiceCase) -> Iterable[Finding]:
             else "status.loadBalancer"
         )
         what = f"{address}:{port}/{protocol}" if address else f"node port {port}/{protocol}"
-        yield Finding(
-            code="S7",
-            subject=case.subject,
-            sentence=f"{what} is claimed by {some(others)}, too; one of them alone is served",
-            evidence=(
-                case.field(field if address else "spec.ports", address or f"nodePort {port}"),
-            ),
-            effect=(
-                f"connections to {what} reach one of {count(len(others) + 1, 'Service')}, "
-                "whichever the node took"
-            ),
+        yield case.finding(
+            "S7",
+            f"{what} is claimed by {some(others)}, too; one of them alone is served",
+            case.field(field if address else "spec.ports", address or f"nodePort {port}"),
+            effect=f"connections to {what} reach one of {count(len(others) + 1, 'Service')}, "
+            "whichever the node took",
             remedy=f"give {case.name} or {others[0]} another {'address' if address else 'node port'}",
         )
 
@@ -273,26 +253,21 @@ def claimed_twice(case: ServiceCase) -> Iterable[Finding]:
 def outside_ranges(case: ServiceCase) -> Iterable[Finding]:
     """S8"""
     ranges, networks = case.facts.derived(_service_ranges)
-    if case.service is None or not networks or not case.was_read(SERVICE_CIDRS.everywhere()):
+    if not networks or not case.was_read(SERVICE_CIDRS.everywhere()):
         return
     addresses = case.service.spec.cluster_ips or (case.service.spec.cluster_ip,)
     for text in addresses:
         address = parse_lenient(text)
         if address is None or any(address in network for network in networks):
             continue
-        yield Finding(
-            code="S8",
-            subject=case.subject,
-            sentence=f"{text} is in no ServiceCIDR: they are {some(ranges)}",
-            evidence=(case.field("spec.clusterIPs", ",".join(addresses)),),
-            effect=(
-                "routes and firewalls for the ranges drop it, and nothing keeps others off the "
-                "address"
-            ),
-            remedy=(
-                f"add a ServiceCIDR that has {text}, or make {case.name} anew to get another "
-                "address"
-            ),
+        yield case.finding(
+            "S8",
+            f"{text} is in no ServiceCIDR: they are {some(ranges)}",
+            case.field("spec.clusterIPs", ",".join(addresses)),
+            effect="routes and firewalls for the ranges drop it, and nothing keeps others off the "
+            "address",
+            remedy=f"add a ServiceCIDR that has {text}, or make {case.name} anew to get another "
+            "address",
         )
         return
 
@@ -306,12 +281,7 @@ def source_ranges(case: ServiceCase) -> Iterable[Finding]:
     """S9"""
     service = case.service
     client = case.client
-    if (
-        service is None
-        or service.spec.type != "LoadBalancer"
-        or client is None
-        or not client.address
-    ):
+    if service.spec.type != "LoadBalancer" or client is None or not client.address:
         return
     ranges = [text.strip() for text in service.spec.load_balancer_source_ranges or ()]
     networks = _networks(ranges)
@@ -321,17 +291,14 @@ def source_ranges(case: ServiceCase) -> Iterable[Finding]:
     wider = [*ranges, f"{client.address}/{address.max_prefixlen}"]
     # A client inside has the cluster IP besides, to which the ranges do not apply.
     inside = client.pod is not None
-    yield Finding(
-        code="S9",
-        subject=case.subject,
+    yield case.finding(
+        "S9",
+        f"{client.address} is in none of the source ranges: {some(ranges)}",
+        case.field("spec.loadBalancerSourceRanges", ",".join(ranges)),
         weight="note" if inside else None,
-        sentence=f"{client.address} is in none of the source ranges: {some(ranges)}",
-        evidence=(case.field("spec.loadBalancerSourceRanges", ",".join(ranges)),),
         effect="the balancer or the node drops what it sends"
         + (" to the balancer's address" if inside else ""),
-        remedy=patch(
-            case.namespace, "service", case.name, {"spec": {"loadBalancerSourceRanges": wider}}
-        ),
+        remedy=case.patch({"spec": {"loadBalancerSourceRanges": wider}}),
     )
 
 
@@ -342,7 +309,7 @@ def _networks(texts: Iterable[str]) -> list[Network]:
 def affinity(case: ServiceCase) -> Iterable[Finding]:
     """S10"""
     service = case.service
-    if service is None or service.spec.session_affinity != "ClientIP" or len(case.live) < 2:
+    if service.spec.session_affinity != "ClientIP" or len(case.live) < 2:
         return
     config = service.spec.session_affinity_config
     timeout = (
@@ -352,7 +319,7 @@ def affinity(case: ServiceCase) -> Iterable[Finding]:
     )
     ingresses = [
         ingress.metadata.name
-        for ingress in case.facts.of(INGRESSES, case.namespace)
+        for ingress in case.of(INGRESSES)
         if any(backend.name == case.name for backend in ingress.backends)
     ]
     if ingresses:
@@ -369,22 +336,19 @@ def affinity(case: ServiceCase) -> Iterable[Finding]:
         who = "clients that share an address share a Pod"
     else:
         return
-    yield Finding(
-        code="S10",
-        subject=case.subject,
+    yield case.finding(
+        "S10",
+        f"a client address keeps its Pod for {timeout or AFFINITY_DEFAULT_S} s, and {who}",
+        case.field("spec.sessionAffinity", "ClientIP"),
         certainty="possible",
-        sentence=f"a client address keeps its Pod for {timeout or AFFINITY_DEFAULT_S} s, and {who}",
-        evidence=(case.field("spec.sessionAffinity", "ClientIP"),),
         effect=f"one of {count(len(case.live), 'Pod')} may get nearly all connections",
-        remedy=patch(case.namespace, "service", case.name, _AFFINITY_OFF),
+        remedy=case.patch(_AFFINITY_OFF),
     )
 
 
 def going(case: ServiceCase) -> Iterable[Finding]:
     """S11"""
     namespace = case.facts.get(NAMESPACES, "", case.namespace)
-    if case.service is None:
-        return
     if (
         namespace is not None
         and (age := since(namespace.metadata.deletion_timestamp, case.now)) is not None
@@ -394,13 +358,12 @@ def going(case: ServiceCase) -> Iterable[Finding]:
     age = since(case.service.metadata.deletion_timestamp, case.now)
     if age is not None:
         finalizers = case.service.metadata.finalizers or ()
-        yield Finding(
-            code="S11",
-            subject=case.subject,
-            too_young=_going_young(age),
-            sentence=f"Service {case.name} is being deleted for {lasting(age)}"
+        yield case.finding(
+            "S11",
+            f"Service {case.name} is being deleted for {lasting(age)}"
             + (f"; it waits for {some(finalizers)}" if finalizers else ""),
-            evidence=(case.field("metadata.finalizers", ",".join(finalizers) or "(none)"),),
+            case.field("metadata.finalizers", ",".join(finalizers) or "(none)"),
+            too_young=_going_young(age),
             effect="it goes as soon as its finalizers are done, and takes its slices with it",
             remedy="look at the log of the controller that owns the finalizer",
         )
@@ -432,17 +395,15 @@ def _going_namespace(case: ServiceCase, namespace: Namespace, age: float) -> Fin
         )
         for entry in held[:2]
     ]
-    return Finding(
-        code="S11",
+    return case.finding(
+        "S11",
+        f"namespace {case.namespace} is being deleted for {lasting(age)}",
+        *evidence,
         subject=evidence[0].subject,
         too_young=_going_young(age),
-        sentence=f"namespace {case.namespace} is being deleted for {lasting(age)}",
-        evidence=tuple(evidence),
         effect="nothing new can be made in it: no Pod, no slice",
-        remedy=(
-            f"kubectl get namespace {case.namespace} -o "
-            f"jsonpath='{{.status.conditions[*].message}}'"
-        ),
+        remedy=f"kubectl get namespace {case.namespace} -o "
+        f"jsonpath='{{.status.conditions[*].message}}'",
     )
 
 

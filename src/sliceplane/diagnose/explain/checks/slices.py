@@ -28,8 +28,8 @@ from sliceplane.consume.agents.registration import (
     LABEL_AGENT,
     MANAGED_BY,
 )
-from sliceplane.diagnose.explain.case import ServiceCase, pod_name, seen
-from sliceplane.diagnose.explain.objects import LEASES, NODES, QUOTAS, SLICES, FullPod
+from sliceplane.diagnose.explain.case import ServiceCase, name_of, seen
+from sliceplane.diagnose.explain.objects import LEASES, NODES, PODS, QUOTAS, SLICES, FullPod
 from sliceplane.slices.guard import REASON_HELD
 
 #: a controller that is well has written long before; upstream batches changes for at most a second
@@ -68,12 +68,9 @@ _REFUSED: Final = (
 
 
 def wants(case: ServiceCase) -> Iterator[Selection]:
-    service = case.service
-    if service is None:
-        return
-    yield SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={case.name}")
+    yield case.slices_selection
     if case.selector:
-        yield case.pods_selection(case.namespace)
+        yield case.pods_selection()
         yield from node_wants(case)
     if list(_stale(case)):
         yield QUOTAS.in_namespace(case.namespace)
@@ -106,14 +103,13 @@ def stale(case: ServiceCase) -> Iterable[Finding]:
         pod, why = behind[0]
         code, evidence = (
             "E1",
-            Evidence(subject=pod_name(pod), field="status.conditions", value=_readiness(pod)),
+            seen(PODS, pod, "status.conditions", _readiness(pod)),
         )
         remedy = "look at the log and the queue of what runs the EndpointSlice controller"
-    yield Finding(
-        code=code,
-        subject=case.subject,
-        sentence=why,
-        evidence=(evidence,),
+    yield case.finding(
+        code,
+        why,
+        evidence,
         remedy=remedy,
         effect="; ".join(sentence for _, sentence in behind[:2])
         if code != "E1"
@@ -126,7 +122,7 @@ def _stale(case: ServiceCase) -> Iterator[tuple[FullPod, str]]:
     each.
     """
     service = case.service
-    if service is None or not case.selector or not case.sees_slices:
+    if not case.selector or not case.sees_slices:
         return
     if service.spec.publish_not_ready_addresses or REASON_HELD in _holds(case):
         return
@@ -141,7 +137,7 @@ def _stale(case: ServiceCase) -> Iterator[tuple[FullPod, str]]:
         age = since(ready.last_transition_time if ready is not None else None, case.now)
         if (
             not pod.status.ips
-            or pod.is_going
+            or pod.metadata.is_deleting
             or age is None
             or age < STALE_AFTER_S
             or _on_unknown_node(case, pod)
@@ -158,13 +154,12 @@ def _stale(case: ServiceCase) -> Iterator[tuple[FullPod, str]]:
 
 def nothing_ready(case: ServiceCase) -> Iterable[Finding]:
     """E18: asked for a Service of which no other check says why it has no ready endpoint."""
-    service = case.service
-    if service is None or not case.has_endpoints or case.ready or not case.sees_slices:
+    if not case.exists or not case.has_endpoints or case.ready or not case.sees_slices:
         return
     if (case.namespace, case.name) == API_SERVER and not case.selector:
         yield from _api_server_on_loopback(case)
         return
-    changes = [service.metadata.creation_timestamp]
+    changes = [case.service.metadata.creation_timestamp]
     changes += [
         ready.last_transition_time
         for pod in case.live
@@ -184,12 +179,11 @@ def nothing_ready(case: ServiceCase) -> Iterable[Finding]:
     selected = f"; {part(number, len(case.live), 'Pod', 'is')} ready" if case.live else ""
     item = next(iter(case.slices), None)
     kept = f"set conditions.ready of its endpoints: kubectl -n {case.namespace} edit endpointslice"
-    yield Finding(
-        code="E18",
-        subject=case.subject,
+    yield case.finding(
+        "E18",
+        f"{there}{selected}",
+        *((seen(SLICES, item, "endpoints", "none ready"),) if item is not None else ()),
         too_young=TooYoung(age, STALE_AFTER_S) if age < STALE_AFTER_S else None,
-        sentence=f"{there}{selected}",
-        evidence=(seen(SLICES, item, "endpoints", "none ready"),) if item is not None else (),
         effect="its name has no address" if case.is_headless else "every node refuses connections",
         remedy=f"{kept} {item.metadata.name}"
         if item is not None and not case.selector
@@ -205,17 +199,14 @@ def _api_server_on_loopback(case: ServiceCase) -> Iterable[Finding]:
     until it is asked for.
     """
     if case.question.kind != "everything":
-        yield Finding(
-            code="E18",
-            subject=case.subject,
+        yield case.finding(
+            "E18",
+            "no slice has an endpoint: the API server listens on loopback alone",
             weight="warning",
             certainty="likely",
-            sentence="no slice has an endpoint: the API server listens on loopback alone",
             effect="Pods do not reach the API server by this name",
-            remedy=(
-                "start the API server with --bind-address or --advertise-address and an address "
-                "that Pods reach"
-            ),
+            remedy="start the API server with --bind-address or --advertise-address and an address "
+            "that Pods reach",
         )
 
 
@@ -232,7 +223,7 @@ def _readiness(pod: FullPod) -> str:
 
 
 def _used_up(case: ServiceCase) -> tuple[str, Evidence] | None:
-    for quota in case.facts.of(QUOTAS, case.namespace):
+    for quota in case.of(QUOTAS):
         hard = (quota.status.hard or quota.spec.hard or {}).get(QUOTA_NAME)
         used = (quota.status.used or {}).get(QUOTA_NAME)
         if hard is not None and used is not None and amount(str(used)) >= amount(str(hard)):
@@ -274,11 +265,10 @@ def held(case: ServiceCase) -> Iterable[Finding]:
     """E14"""
     for kind, condition in _holds(case).items():
         field = f"status.conditions[{kind}]"
-        yield Finding(
-            code="E14",
-            subject=case.subject,
-            sentence=condition.message,
-            evidence=(Evidence(subject=case.subject, field=field, value=condition.status),),
+        yield case.finding(
+            "E14",
+            condition.message,
+            case.field(field, condition.status),
             effect=_HELD[kind],
             remedy=f"sliceplane guard release {case.name} -n {case.namespace}",
         )
@@ -286,7 +276,7 @@ def held(case: ServiceCase) -> Iterable[Finding]:
 
 def _holds(case: ServiceCase) -> dict[str, ObservedCondition]:
     """By type."""
-    conditions = (case.service.status.conditions or ()) if case.service is not None else ()
+    conditions = case.service.status.conditions or ()
     return {
         found.type: found for found in conditions if found.type in _HELD and found.status == "True"
     }
@@ -310,15 +300,10 @@ def of_agents(case: ServiceCase) -> Iterable[Finding]:
         told.add(agent)
         annotation = ANNOTATION_REFUSED if refused else ANNOTATION_STATE
         why, remedy = (refused, _REFUSED) if refused else _STATES[state]
-        yield Finding(
-            code="E17",
-            subject=case.subject,
-            sentence=f"agent {agent}: {why}",
-            evidence=(
-                seen(
-                    SLICES, endpoint_slice, f"metadata.annotations[{annotation}]", refused or state
-                ),
-            ),
+        yield case.finding(
+            "E17",
+            f"agent {agent}: {why}",
+            seen(SLICES, endpoint_slice, f"metadata.annotations[{annotation}]", refused or state),
             effect=f"no node sends to {some(_authorities(endpoint_slice)) or 'it'} for {case.name}",
             remedy=remedy.format(agent=agent, service=case.name),
         )
@@ -344,11 +329,11 @@ def unknown_node(case: ServiceCase) -> Iterable[Finding]:
     for pod in case.live:
         if _on_unknown_node(case, pod):
             node = pod.spec.node_name
-            yield Finding(
-                code="E11",
-                subject=pod_name(pod),
-                sentence=f"{pod.metadata.name} is on {node}, and there is no such Node",
-                evidence=(Evidence(subject=pod_name(pod), field="spec.nodeName", value=node),),
+            yield case.finding(
+                "E11",
+                f"{pod.metadata.name} is on {node}, and there is no such Node",
+                seen(PODS, pod, "spec.nodeName", node),
+                subject=name_of(PODS, pod),
                 effect="its endpoint is left out, or has no zone; no kubelet runs it any more",
                 remedy=f"kubectl -n {case.namespace} delete pod {pod.metadata.name}",
             )

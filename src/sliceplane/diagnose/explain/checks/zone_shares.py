@@ -15,11 +15,18 @@ from fractions import Fraction
 from sliceplane.api.core import Node
 from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.findings.finding import Evidence, Finding
-from sliceplane.api.findings.wording import count, part, patch, some, verb
+from sliceplane.api.findings.wording import count, part, some, verb
 from sliceplane.api.requests import Selection
 from sliceplane.consume.balancing.shares import OVERLOAD, EndpointKind, Place, shares
 from sliceplane.consume.usable import Locality
-from sliceplane.diagnose.explain.case import ServiceCase, ZoneCase, name_of, seen, zone_of
+from sliceplane.diagnose.explain.case import (
+    ServiceCase,
+    ZoneCase,
+    list_names,
+    name_of,
+    seen,
+    zone_of,
+)
 from sliceplane.diagnose.explain.checks.zones import (
     all_by_zone,
     asks,
@@ -55,14 +62,11 @@ def auto_gives_none(case: ServiceCase) -> Iterable[Finding]:
     if not shares.shares:
         yield _unclear(case, asked)
     elif total < zones:
-        yield Finding(
-            code="Z6",
-            subject=case.subject,
-            sentence=(
-                f"{count(total, 'endpoint')}, {zones} zones: Auto gives hints from one endpoint a "
-                "zone on"
-            ),
-            evidence=(asked,),
+        yield case.finding(
+            "Z6",
+            f"{count(total, 'endpoint')}, {zones} zones: Auto gives hints from one endpoint a "
+            "zone on",
+            asked,
             effect="connections go to every zone",
             remedy=f"scale to {zones} replicas at least, or use trafficDistribution PreferSameZone",
         )
@@ -70,13 +74,11 @@ def auto_gives_none(case: ServiceCase) -> Iterable[Finding]:
         needs = next(
             number for number in range(total, 100 * total) if not shares.allocation(number).problem
         )
-        yield Finding(
-            code="Z7",
-            subject=case.subject,
-            sentence=f"{zones} zones by their CPU need more than the {total} endpoints that are "
-            f"there: {needs} would "
-            f"do",
-            evidence=(asked,),
+        yield case.finding(
+            "Z7",
+            f"{zones} zones by their CPU need more than the {total} endpoints that are there: "
+            f"{needs} would do",
+            asked,
             effect="connections go to every zone",
             remedy=f"scale to {needs} replicas, or use trafficDistribution PreferSameZone",
         )
@@ -110,11 +112,10 @@ def _closed_by_zone(facts: Facts) -> dict[str, list[str]]:
 def _unclear(case: ServiceCase, asked: Evidence) -> Finding:
     lacking = case.facts.derived(_lacking)
     if not lacking:
-        return Finding(
-            code="Z8",
-            subject=case.subject,
-            sentence="only one zone has Nodes that are ready: there is nothing to prefer",
-            evidence=(asked,),
+        return case.finding(
+            "Z8",
+            "only one zone has Nodes that are ready: there is nothing to prefer",
+            asked,
             effect="Auto gives no hints",
             remedy="nothing, while there is one zone",
         )
@@ -122,12 +123,12 @@ def _unclear(case: ServiceCase, asked: Evidence) -> Finding:
     what = "allocatable CPU" if zone_of(node) else "zone label"
     field = "status.allocatable" if zone_of(node) else f"metadata.labels[{LABEL_ZONE}]"
     name = node.metadata.name
-    return Finding(
-        code="Z8",
+    return case.finding(
+        "Z8",
+        f"{some(list_names(lacking), verb_of_one='has')} no {what}: Auto gives no hints to any Service",
+        seen(NODES, node, field, "(not set)"),
+        asked,
         subject=name_of(NODES, node),
-        sentence=f"{some([item.metadata.name for item in lacking], verb_of_one='has')} no {what}: "
-        f"Auto gives no hints to any Service",
-        evidence=(seen(NODES, node, field, "(not set)"), asked),
         effect="connections go to every zone",
         remedy=f"kubectl label node {name} {LABEL_ZONE}=ZONE"
         if not zone_of(node)
@@ -146,17 +147,13 @@ def auto_counts_nodes_without_pods(case: ServiceCase) -> Iterable[Finding]:
         return
     for zone, closed in case.facts.derived(_closed_by_zone).items():
         total = len(case.facts.derived(all_by_zone)[zone])
-        yield Finding(
-            code="Z9",
-            subject=case.subject,
-            sentence=f"{zone}'s share counts {part(len(closed), total, 'node')} that "
+        yield case.finding(
+            "Z9",
+            f"{zone}'s share counts {part(len(closed), total, 'node')} that "
             f"{verb(len(closed), 'takes')} no Pods: {some(closed)}",
-            evidence=(asked,),
+            asked,
             effect=f"{zone} is given more endpoints than its clients need",
-            remedy=patch(
-                case.namespace,
-                "service",
-                case.name,
+            remedy=case.patch(
                 {
                     "metadata": {"annotations": {ANNOTATION_TOPOLOGY_MODE: None}},
                     "spec": {"trafficDistribution": "PreferSameZone"},
@@ -184,19 +181,15 @@ def overloaded_zone(case: ServiceCase) -> Iterable[Finding]:
     if worst <= OVERLOAD or worst <= OVERLOAD * _best(clients, endpoints.total()):
         return
     more = _missing(clients, endpoints, zone)
-    yield Finding(
-        code="Z11",
-        subject=case.subject,
+    yield case.finding(
+        "Z11",
+        f"{zone}: {float(clients.get(zone, 0)):.0%} of the clients (by Nodes), {endpoints[zone]} "
+        f"of {endpoints.total()} endpoints: {float(worst):.1f} times an even share each",
+        asked,
         certainty="likely",
-        sentence=f"{zone}: {float(clients.get(zone, 0)):.0%} of the clients (by Nodes), "
-        f"{endpoints[zone]} of "
-        f"{endpoints.total()} endpoints: {float(worst):.1f} times an even share each",
-        evidence=(asked,),
         effect=f"the Pods of {zone} are the first to be overloaded",
-        remedy=(
-            f"{count(more, 'Pod')} more in {zone}: topologySpreadConstraints with topologyKey "
-            f"{LABEL_ZONE}"
-        ),
+        remedy=f"{count(more, 'Pod')} more in {zone}: topologySpreadConstraints with topologyKey "
+        f"{LABEL_ZONE}",
     )
 
 
@@ -248,10 +241,9 @@ def of_zone(case: ZoneCase) -> Iterable[Finding]:
         return
     if not case.nodes:
         known = sorted({zone_of(node) for node in case.facts.of(NODES)} - {""})
-        yield Finding(
-            code="Z12",
-            subject=case.subject,
-            sentence=f"no Node is in zone {case.name}; there are {some(known) or 'none'}",
+        yield case.finding(
+            "Z12",
+            f"no Node is in zone {case.name}; there are {some(known) or 'none'}",
             effect="nothing runs there, and no hint for it counts",
             remedy=f"kubectl get nodes -L {LABEL_ZONE}",
         )
@@ -269,4 +261,3 @@ def of_zone(case: ZoneCase) -> Iterable[Finding]:
 
 
 CHECKS = (auto_gives_none, auto_counts_nodes_without_pods, overloaded_zone)
-ZONE_CHECKS = (of_zone,)

@@ -68,7 +68,7 @@ def asks(case: ServiceCase) -> Evidence | None:
     their own.
     """
     service = case.service
-    if service is None or service.spec.type == "ExternalName":
+    if service.spec.type == "ExternalName":
         return None
     if is_auto(case):
         annotations = service.metadata.annotations or {}
@@ -84,31 +84,25 @@ def asks(case: ServiceCase) -> Evidence | None:
 
 
 def is_auto(case: ServiceCase) -> bool:
-    return case.service is not None and wants_annotation_hints(
-        case.service.metadata.annotations or {}
-    )
+    return wants_annotation_hints(case.service.metadata.annotations or {})
 
 
 def no_hints_asked_for(case: ServiceCase) -> Iterable[Finding]:
     """Z1: told to a client who asks from a zone, where its connections leave it."""
     client = case.client
-    if client is None or not client.place.zone or case.service is None or asks(case):
+    if client is None or not client.place.zone or asks(case):
         return
     zones = Counter(endpoint.zone or "" for _, endpoint in case.ready)
     mine, elsewhere = zones[client.place.zone], zones.total() - zones[client.place.zone]
     if mine and elsewhere:
-        yield Finding(
-            code="Z1",
-            subject=case.subject,
-            sentence=f"{case.name} asks for no hints: "
+        yield case.finding(
+            "Z1",
+            f"{case.name} asks for no hints: "
             f"{part(elsewhere, zones.total(), 'ready endpoint', 'is')} "
             f"outside of {client.place.zone}, and {verb(elsewhere, 'gets')} as much from it as "
             f"the {mine} within",
-            evidence=(case.field("spec.trafficDistribution", "(not set)"),),
-            remedy=patch(
-                case.namespace,
-                "service",
-                case.name,
+            case.field("spec.trafficDistribution", "(not set)"),
+            remedy=case.patch(
                 {"spec": {"trafficDistribution": "PreferSameZone"}},
             ),
         )
@@ -174,24 +168,25 @@ def voided(case: ServiceCase) -> Iterable[Finding]:
     if zoneless:
         node = nodes[zoneless[0]]
         assert node is not None, "zoneless are those that are there"
-        yield Finding(
-            code="Z2",
-            subject=name_of(NODES, node),
-            sentence=f"{some(zoneless, verb_of_one='has')} no zone label, so no node follows the other "
+        yield case.finding(
+            "Z2",
+            f"{some(zoneless, verb_of_one='has')} no zone label, so no node follows the other "
             f"{count(hinted, 'hint')} of {case.name}",
-            evidence=(seen(NODES, node, f"metadata.labels[{LABEL_ZONE}]", "(not set)"), asked),
+            seen(NODES, node, f"metadata.labels[{LABEL_ZONE}]", "(not set)"),
+            asked,
+            subject=name_of(NODES, node),
             effect=f"connections go to all {len(case.ready)} endpoints, whatever their zone",
             remedy=f"kubectl label node {zoneless[0]} {LABEL_ZONE}=ZONE",
         )
     elif all(nodes.values()):
         item, _ = bare[0]
-        yield Finding(
-            code="Z4",
-            subject=case.subject,
-            certainty="certain" if hinted else "likely",
-            sentence=f"{part(len(bare), len(case.ready), 'ready endpoint', 'has')} no hints (slice "
+        yield case.finding(
+            "Z4",
+            f"{part(len(bare), len(case.ready), 'ready endpoint', 'has')} no hints (slice "
             f"{item.metadata.name})",
-            evidence=(seen(SLICES, item, "endpoints", "no hints"), asked),
+            seen(SLICES, item, "endpoints", "no hints"),
+            asked,
+            certainty="certain" if hinted else "likely",
             effect=f"no node follows the hints of the others: connections go to all {len(case.ready)}",
             remedy="let one manager write the slices"
             if hinted
@@ -209,18 +204,14 @@ def zone_without_endpoint(case: ServiceCase) -> Iterable[Finding]:
     bare = [zone for zone in nodes if zone not in served]
     if bare and (case.client is None or case.client.place.zone in bare):
         zone = bare[0]
-        yield Finding(
-            code="Z5",
-            subject=case.subject,
-            sentence=f"{some(bare)}: {count(len(nodes[zone]), 'node')}, no endpoint of "
-            f"{case.name}: its clients use "
-            f"all zones",
-            evidence=(asked,),
+        yield case.finding(
+            "Z5",
+            f"{some(bare)}: {count(len(nodes[zone]), 'node')}, no endpoint of {case.name}: its "
+            "clients use all zones",
+            asked,
             effect=f"all connections from {zone} leave it",
-            remedy=(
-                f"spread the Pods: topologySpreadConstraints with topologyKey {LABEL_ZONE}, or "
-                "add replicas"
-            ),
+            remedy=f"spread the Pods: topologySpreadConstraints with topologyKey {LABEL_ZONE}, or "
+            "add replicas",
         )
 
 
@@ -236,12 +227,11 @@ def slice_for_no_node(case: ServiceCase) -> Iterable[Finding]:
             continue
         label, of_nodes, name = subset
         if name not in known[of_nodes]:
-            yield Finding(
-                code="Z12",
-                subject=case.subject,
-                sentence=f"slice {item.metadata.name} is for {name}, and no Node has that "
+            yield case.finding(
+                "Z12",
+                f"slice {item.metadata.name} is for {name}, and no Node has that "
                 f"{of_nodes.rpartition('/')[2]}",
-                evidence=(seen(SLICES, item, f"metadata.labels[{label}]", name),),
+                seen(SLICES, item, f"metadata.labels[{label}]", name),
                 effect=f"no node reads its {count(len(item.endpoints), 'endpoint')}",
                 remedy=f"correct the name: Nodes have {some(known[of_nodes]) or 'none'}",
             )
@@ -308,8 +298,6 @@ def _subset(item: EndpointSlice) -> tuple[str, str, str] | None:
 def nothing_gives_hints(case: ServiceCase) -> Iterable[Finding]:
     """Z13, as the controller of conditions says it of the Service as it is now."""
     service = case.service
-    if service is None:
-        return
     for condition in service.status.conditions or ():
         told, _, why = condition.message.partition(": ")
         if told != "Z13" or condition.status != "False":
@@ -318,24 +306,18 @@ def nothing_gives_hints(case: ServiceCase) -> Iterable[Finding]:
             condition.observed_generation or service.metadata.generation
         ) != service.metadata.generation:
             continue  # of a value that it had before
-        yield Finding(
-            code="Z13",
-            subject=case.subject,
-            sentence=f"{case.name} gets no hints: {clipped(why)}",
-            evidence=(
-                case.field(
-                    f"status.conditions[{condition.type}]",
-                    f"{condition.status}, {condition.reason}",
-                ),
-                case.field(
-                    "spec.trafficDistribution", service.spec.traffic_distribution or "(not set)"
-                ),
+        yield case.finding(
+            "Z13",
+            f"{case.name} gets no hints: {clipped(why)}",
+            case.field(
+                f"status.conditions[{condition.type}]",
+                f"{condition.status}, {condition.reason}",
+            ),
+            case.field(
+                "spec.trafficDistribution", service.spec.traffic_distribution or "(not set)"
             ),
             effect="connections go to every zone",
-            remedy=patch(
-                case.namespace,
-                "service",
-                case.name,
+            remedy=case.patch(
                 {"spec": {"trafficDistribution": "PreferSameZone"}},
             ),
         )
@@ -355,16 +337,13 @@ def data_plane_passes_over(case: ServiceCase) -> Iterable[Finding]:
     ):
         return
     if data.get(_TOPOLOGY, "false") != "true":
-        yield Finding(
-            code="Z10",
+        yield case.finding(
+            "Z10",
+            f"nodes run Cilium in the place of kube-proxy without {_TOPOLOGY}: it passes over the "
+            f"hints of {case.name}",
+            seen(CONFIG_MAPS, config, f"data[{_TOPOLOGY}]", data.get(_TOPOLOGY, "(not set)")),
+            asked,
             subject=name_of(CONFIG_MAPS, config),
-            sentence=f"nodes run Cilium in the place of kube-proxy without {_TOPOLOGY}: it passes "
-            "over the hints of "
-            f"{case.name}",
-            evidence=(
-                seen(CONFIG_MAPS, config, f"data[{_TOPOLOGY}]", data.get(_TOPOLOGY, "(not set)")),
-                asked,
-            ),
             effect="connections go to every zone",
             remedy="switch it on and restart Cilium: "
             + patch(SYSTEM, "configmap", CILIUM_CONFIG, {"data": {_TOPOLOGY: "true"}})
@@ -381,4 +360,3 @@ CHECKS = (
     zone_without_endpoint,
     slice_for_no_node,
 )
-NODE_CHECKS = (node_without_zone,)

@@ -11,10 +11,12 @@ from typing import Final
 from sliceplane.api.discovery import ANNOTATION_DRAIN, EndpointSlice
 from sliceplane.api.findings.codes import Severity
 from sliceplane.api.findings.finding import Evidence, Finding
-from sliceplane.api.findings.wording import clipped, count, lasting, part, patch, since, some
+from sliceplane.api.findings.wording import clipped, count, lasting, part, since, some
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import PodCase, PodsCase, ServiceCase, pod_name, seen
-from sliceplane.diagnose.explain.checks.pod_troubles import (
+from sliceplane.diagnose.explain.case import PodCase, PodsCase, ServiceCase, list_names, seen
+from sliceplane.diagnose.explain.checks.pods.rollouts import fallback
+from sliceplane.diagnose.explain.checks.pods.states import wants_of_state
+from sliceplane.diagnose.explain.checks.pods.troubles import (
     STARTING_S,
     Trouble,
     effect_on,
@@ -22,9 +24,7 @@ from sliceplane.diagnose.explain.checks.pod_troubles import (
     seen_condition,
     weigh,
 )
-from sliceplane.diagnose.explain.checks.pods import wants_of_state
-from sliceplane.diagnose.explain.checks.rollouts import fallback
-from sliceplane.diagnose.explain.checks.workloads import cannot_make_pods, root_of, scaled_down
+from sliceplane.diagnose.explain.checks.pods.workloads import cannot_make_pods, root_of, scaled_down
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import PODS, SLICES, FullPod
 
@@ -72,17 +72,12 @@ def ended(case: PodsCase) -> Iterable[Finding]:
     # A Service without an endpoint is never well, also where that is as intended.
     done_weight: Severity = "note" if case.subject.kind == "Pod" else "warning"
     again = f"kubectl -n {pod.metadata.namespace} get {root.kind.lower()} {root.name} -o wide"
-    yield Finding(
-        code="R10",
-        subject=case.subject,
-        weight=done_weight if is_done else None,
-        sentence=f"{several}: {pod.status.phase}{reason}"
+    yield case.finding(
+        "R10",
+        f"{several}: {pod.status.phase}{reason}"
         + (f", {clipped(pod.status.message)}" if pod.status.message else ""),
-        evidence=(
-            Evidence(
-                subject=pod_name(pod), field="status.phase", value=f"{pod.status.phase}{reason}"
-            ),
-        ),
+        seen(PODS, pod, "status.phase", f"{pod.status.phase}{reason}"),
+        weight=done_weight if is_done else None,
         effect="a Pod that ended is no endpoint, and never starts again",
         remedy="make the Pod anew: it has no owner that would" if root.kind == "Pod" else again,
     )
@@ -90,11 +85,11 @@ def ended(case: PodsCase) -> Iterable[Finding]:
 
 def leaving(case: PodsCase) -> Iterable[Finding]:
     """R11.  Where proxies fall back to Pods that leave in time, D6 says so."""
-    going = [pod for pod in case.judged if pod.is_going and not pod.has_ended]
+    going = [pod for pod in case.judged if pod.metadata.is_deleting and not pod.has_ended]
     if (
         not going
         or case.is_served
-        or any(not pod.is_going and not pod.has_ended for pod in case.judged)
+        or any(not pod.metadata.is_deleting and not pod.has_ended for pod in case.judged)
     ):
         return
     pod = going[0]
@@ -117,13 +112,7 @@ def leaving(case: PodsCase) -> Iterable[Finding]:
         "R11",
         f"terminating for {lasting(age)}, {grace} s allowed; {serving}{held}",
         age,
-        (
-            Evidence(
-                subject=pod_name(pod),
-                field="metadata.deletionTimestamp",
-                value=metadata.deletion_timestamp or "",
-            ),
-        ),
+        (seen(PODS, pod, "metadata.deletionTimestamp", metadata.deletion_timestamp or ""),),
         remedy,
         allowed_s=grace + ENDING_S,
     )
@@ -131,12 +120,11 @@ def leaving(case: PodsCase) -> Iterable[Finding]:
     severity = weight.severity if weight is not None else None
     if severity == "note" and isinstance(case, ServiceCase) and list(fallback(case)):
         return
-    yield Finding(
-        code="R11",
-        subject=case.subject,
+    yield case.finding(
+        "R11",
+        f"{names_of(case, going)}: {trouble.words}",
+        *trouble.evidence,
         weight="warning" if severity == "note" else severity,
-        sentence=f"{names_of(case, going)}: {trouble.words}",
-        evidence=trouble.evidence,
         effect="connections that it has go on until it ends"
         if pod.is_ready
         else effect_on(case, going),
@@ -149,7 +137,7 @@ def drained(case: PodsCase) -> Iterable[Finding]:
     marked = [
         pod
         for pod in case.judged
-        if pod.is_drained and pod.is_ready and not pod.is_going and not pod.has_ended
+        if pod.is_drained and pod.is_ready and not pod.metadata.is_deleting and not pod.has_ended
     ]
     if not marked or case.is_served or (isinstance(case, ServiceCase) and case.ready):
         return
@@ -160,19 +148,12 @@ def drained(case: PodsCase) -> Iterable[Finding]:
     marks = [(pod.metadata.annotations or {})[ANNOTATION_DRAIN] for pod in marked]
     age = since(marks[0], case.now)
     names = " ".join(pod.metadata.name for pod in marked)
-    yield Finding(
-        code="R11",
-        subject=case.subject,
-        weight="error" if isinstance(case, ServiceCase) else "note",
-        sentence=f"{names_of(case, marked)}: ready, and marked by sliceplane drain"
+    yield case.finding(
+        "R11",
+        f"{names_of(case, marked)}: ready, and marked by sliceplane drain"
         + (f" for {lasting(age)}" if age is not None else ""),
-        evidence=(
-            Evidence(
-                subject=pod_name(marked[0]),
-                field=f"metadata.annotations[{ANNOTATION_DRAIN}]",
-                value=marks[0],
-            ),
-        ),
+        seen(PODS, marked[0], f"metadata.annotations[{ANNOTATION_DRAIN}]", marks[0]),
+        weight="error" if isinstance(case, ServiceCase) else "note",
         effect=effect_on(case, marked),
         remedy=f"kubectl -n {marked[0].metadata.namespace} annotate pod {names} {ANNOTATION_DRAIN}-",
     )
@@ -228,11 +209,7 @@ def _holders(facts: Facts) -> dict[str, list[FullPod]]:
 def _endpoints_of_ended(case: ServiceCase) -> Iterator[tuple[str, EndpointSlice, FullPod]]:
     for endpoint_slice, endpoint in case.endpoints:
         target = endpoint.target_ref
-        pod = (
-            case.facts.get(PODS, case.namespace, target.name)
-            if target is not None and target.kind == "Pod"
-            else None
-        )
+        pod = case.get(PODS, target.name) if target is not None and target.kind == "Pod" else None
         if pod is not None and pod.has_ended and endpoint.addresses:
             yield endpoint.addresses[0], endpoint_slice, pod
 
@@ -243,17 +220,12 @@ def _twice(
     phase = f", {other.status.phase}," if other.has_ended else ""
     unlike = other.has_ended or not other.is_ready
     loser = other if unlike else pod
-    return Finding(
-        code="R13",
-        subject=case.subject,
-        sentence=f"{address} is {pod.metadata.key}'s and{phase} {other.metadata.key}'s",
-        evidence=(
-            Evidence(subject=pod_name(pod), field="status.podIPs", value=", ".join(pod.status.ips)),
-            Evidence(
-                subject=pod_name(other), field="status.podIPs", value=", ".join(other.status.ips)
-            ),
-            *evidence,
-        ),
+    return case.finding(
+        "R13",
+        f"{address} is {pod.metadata.key}'s and{phase} {other.metadata.key}'s",
+        seen(PODS, pod, "status.podIPs", ", ".join(pod.status.ips)),
+        seen(PODS, other, "status.podIPs", ", ".join(other.status.ips)),
+        *evidence,
         effect="which of the two answers is up to the network",
         remedy=f"kubectl -n {loser.metadata.namespace} delete pod {loser.metadata.name}",
     )
@@ -264,27 +236,25 @@ def published_unready(case: ServiceCase) -> Iterable[Finding]:
     what it is for.
     """
     service = case.service
-    if service is None or not service.spec.publish_not_ready_addresses or case.pod is not None:
+    if not service.spec.publish_not_ready_addresses or case.pod is not None:
         return
-    unready = [pod for pod in case.live if not pod.is_ready and not pod.is_going and pod.status.ips]
+    unready = [
+        pod
+        for pod in case.live
+        if not pod.is_ready and not pod.metadata.is_deleting and pod.status.ips
+    ]
     old = [pod for pod in unready if (since(pod.status.start_time, case.now) or 0.0) >= STARTING_S]
     if not old or (case.is_headless and case.question.kind == "everything"):
         return
-    yield Finding(
-        code="R14",
-        subject=case.subject,
+    yield case.finding(
+        "R14",
+        f"{part(len(old), len(case.live), 'Pod', 'is')} published on purpose without being ready "
+        f"({some(list_names(old))})",
+        case.field("spec.publishNotReadyAddresses", "true"),
+        seen_condition(old[0], "Ready", "False"),
         weight=None if case.is_headless else "warning",
-        sentence=f"{part(len(old), len(case.live), 'Pod', 'is')} published on purpose without "
-        "being ready "
-        f"({some([pod.metadata.name for pod in old])})",
-        evidence=(
-            case.field("spec.publishNotReadyAddresses", "true"),
-            seen_condition(old[0], "Ready", "False"),
-        ),
         effect="they get connections before they can answer them",
-        remedy=patch(
-            case.namespace, "service", case.name, {"spec": {"publishNotReadyAddresses": False}}
-        ),
+        remedy=case.patch({"spec": {"publishNotReadyAddresses": False}}),
     )
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME
-from sliceplane.api.findings.finding import Evidence, Finding, TooYoung
+from sliceplane.api.findings.finding import Finding, TooYoung
 from sliceplane.api.findings.wording import (
     count,
     nearest,
@@ -28,10 +28,9 @@ from sliceplane.api.findings.wording import (
     verb,
 )
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import PodCase, ServiceCase, pod_name, seen, selector_of
+from sliceplane.diagnose.explain.case import PodCase, ServiceCase, seen, selector_of
 from sliceplane.diagnose.explain.checks.foreign_slices import unlabelled
-from sliceplane.diagnose.explain.checks.slices import API_SERVER
-from sliceplane.diagnose.explain.checks.workloads import (
+from sliceplane.diagnose.explain.checks.pods.workloads import (
     BY_KIND,
     GENERATED_LABELS,
     MAKERS,
@@ -46,6 +45,7 @@ from sliceplane.diagnose.explain.checks.workloads import (
     short,
     workloads,
 )
+from sliceplane.diagnose.explain.checks.slices import API_SERVER
 from sliceplane.diagnose.explain.objects import (
     ENDPOINTS,
     PODS,
@@ -58,14 +58,12 @@ from sliceplane.diagnose.explain.objects import (
 
 
 def wants(case: ServiceCase) -> Iterator[Selection]:
-    if case.service is None:
-        return
     if not case.selector:
-        yield SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={case.name}")
+        yield case.slices_selection
         yield ENDPOINTS.named(case.namespace, case.name)
         return
-    yield case.pods_selection(case.namespace)
-    if not case.was_read(case.pods_selection(case.namespace)):
+    yield case.pods_selection()
+    if not case.was_read(case.pods_selection()):
         return
     if case.live:
         roots = sorted({root_of(pod) for pod in case.live})
@@ -81,7 +79,7 @@ def wants(case: ServiceCase) -> Iterator[Selection]:
     if not case.selected:
         yield PODS.in_namespace(case.namespace)
         if case.question.kind != "everything" and not _near(case) and not matching(case):
-            yield case.pods_selection("")
+            yield case.pods_selection(everywhere=True)
 
 
 def nothing_selected(case: ServiceCase) -> Iterable[Finding]:
@@ -134,7 +132,7 @@ class _Near:
 def _near(case: ServiceCase) -> _Near | None:
     """The likest; of a selector with one pair only those with a value that is like it."""
     groups: dict[tuple[str, str | None], list[FullPod]] = {}
-    for pod in case.facts.of(PODS, case.namespace):
+    for pod in case.of(PODS):
         missed = [key for key, value in case.selector.items() if pod.labels.get(key) != value]
         if len(missed) == 1 and not pod.has_ended:
             groups.setdefault((missed[0], pod.labels.get(missed[0])), []).append(pod)
@@ -153,14 +151,13 @@ def _selects_one_rollout(case: ServiceCase) -> Finding:
     matched = [pod for pod in case.facts.pods_with(case.namespace, rest) if not pod.has_ended]
     wanted = pairs_text({key: case.selector[key] for key in generated})
     change = {"spec": {"selector": dict.fromkeys(generated)}}
-    return Finding(
-        code="B1",
-        subject=case.subject,
-        sentence=f"{_pods_here(case)} match {wanted}, which a controller writes anew at each rollout"
+    return case.finding(
+        "B1",
+        f"{_pods_here(case)} match {wanted}, which a controller writes anew at each rollout"
         + (f"; {count(len(matched), 'Pod', 'matches')} {pairs_text(rest)}" if rest else ""),
-        evidence=(case.field("spec.selector", pairs_text(case.selector)),),
+        case.field("spec.selector", pairs_text(case.selector)),
         effect=NO_ENDPOINTS,
-        remedy=patch(case.namespace, "service", case.name, change)
+        remedy=case.patch(change)
         if rest
         else (
             f"select by a label of the template: kubectl -n {case.namespace} get pods --show-labels"
@@ -174,20 +171,12 @@ def _made_before(case: ServiceCase, workload: Workload) -> Finding:
     pods = pods_of(case, workload)
     labels = pods[0].labels
     lacking = {key: value for key, value in case.selector.items() if labels.get(key) != value}
-    return Finding(
-        code="B6",
-        subject=case.subject,
-        sentence=f"{_pods_here(case)} match; the template of {name.kind} {name.name} has "
-        f"{pairs_text(lacking)}, "
-        f"and its {count(len(pods), 'Pod', 'was')} made before",
-        evidence=(
-            Evidence(
-                subject=pod_name(pods[0]),
-                field="metadata.labels",
-                value=pairs_text(labels) or "(none)",
-            ),
-            case.field("spec.selector", pairs_text(case.selector)),
-        ),
+    return case.finding(
+        "B6",
+        f"{_pods_here(case)} match; the template of {name.kind} {name.name} has "
+        f"{pairs_text(lacking)}, and its {count(len(pods), 'Pod', 'was')} made before",
+        seen(PODS, pods[0], "metadata.labels", pairs_text(labels) or "(none)"),
+        case.field("spec.selector", pairs_text(case.selector)),
         effect=NO_ENDPOINTS,
         remedy=f"kubectl -n {case.namespace} rollout restart {name.kind.lower()} {name.name}",
     )
@@ -201,28 +190,19 @@ def _other_value(case: ServiceCase, near: _Near) -> Finding:
         if near.value is None
         else f"{who} {near.value or '(empty)'}, not {wanted}"
     )
-    return Finding(
-        code="B1",
-        subject=case.subject,
-        sentence=f"{_pods_here(case)} match; {len(near.pods)} {verb(len(near.pods), 'matches')} "
+    return case.finding(
+        "B1",
+        f"{_pods_here(case)} match; {len(near.pods)} {verb(len(near.pods), 'matches')} "
         f"all but {near.key}: {have}",
-        evidence=(
-            case.field("spec.selector", pairs_text(case.selector)),
-            Evidence(
-                subject=pod_name(near.pods[0]),
-                field=f"metadata.labels[{near.key}]",
-                value=near.value or "(none)",
-            ),
-        ),
+        case.field("spec.selector", pairs_text(case.selector)),
+        seen(PODS, near.pods[0], f"metadata.labels[{near.key}]", near.value or "(none)"),
         effect=NO_ENDPOINTS,
-        remedy=patch(
-            case.namespace, "service", case.name, {"spec": {"selector": {near.key: near.value}}}
-        ),
+        remedy=case.patch({"spec": {"selector": {near.key: near.value}}}),
     )
 
 
 def _pods_here(case: ServiceCase) -> str:
-    return part(0, sum(not pod.has_ended for pod in case.facts.of(PODS, case.namespace)), "Pod")
+    return part(0, sum(not pod.has_ended for pod in case.of(PODS)), "Pod")
 
 
 def _lacking_template(case: ServiceCase) -> tuple[Workload, str] | None:
@@ -242,22 +222,17 @@ def _template_lacks(case: ServiceCase, workload: Workload, key: str) -> Finding:
     name = name_of_workload(workload)
     labels = workload.spec.template.metadata.labels or {}
     change = {"spec": {"template": {"metadata": {"labels": {key: case.selector[key]}}}}}
-    return Finding(
-        code="B6",
-        subject=case.subject,
-        sentence=(
-            f"{_pods_here(case)} match; {name.kind} {name.name} makes Pods without "
-            f"{key}={case.selector[key]}"
+    return case.finding(
+        "B6",
+        f"{_pods_here(case)} match; {name.kind} {name.name} makes Pods without "
+        f"{key}={case.selector[key]}",
+        seen(
+            readable_of(workload),
+            workload,
+            "spec.template.metadata.labels",
+            pairs_text(labels) or "(none)",
         ),
-        evidence=(
-            seen(
-                readable_of(workload),
-                workload,
-                "spec.template.metadata.labels",
-                pairs_text(labels) or "(none)",
-            ),
-            case.field("spec.selector", pairs_text(case.selector)),
-        ),
+        case.field("spec.selector", pairs_text(case.selector)),
         effect=NO_ENDPOINTS,
         remedy=patch(case.namespace, name.kind.lower(), name.name, change),
     )
@@ -265,7 +240,7 @@ def _template_lacks(case: ServiceCase, workload: Workload, key: str) -> Finding:
 
 def _elsewhere(case: ServiceCase) -> dict[str, int]:
     """Live Pods that match, by the namespace that they are in."""
-    if not case.was_read(case.pods_selection("")):
+    if not case.was_read(case.pods_selection(everywhere=True)):
         return {}
     pods = case.facts.of(PODS)
     return Counter(
@@ -277,13 +252,11 @@ def _elsewhere(case: ServiceCase) -> dict[str, int]:
 
 def _in_another_namespace(case: ServiceCase, elsewhere: dict[str, int]) -> Finding:
     namespace, number = max(elsewhere.items(), key=lambda item: item[1])
-    return Finding(
-        code="B5",
-        subject=case.subject,
-        sentence=f"{_pods_here(case)} match; {count(number, 'Pod', 'matches')} in namespace "
-        f"{namespace}: "
+    return case.finding(
+        "B5",
+        f"{_pods_here(case)} match; {count(number, 'Pod', 'matches')} in namespace {namespace}: "
         "selectors do not cross namespaces",
-        evidence=(case.field("spec.selector", pairs_text(case.selector)),),
+        case.field("spec.selector", pairs_text(case.selector)),
         effect=NO_ENDPOINTS,
         remedy=f"make the Service in {namespace}, and have clients here dial {case.name}.{namespace}",
     )
@@ -292,43 +265,38 @@ def _in_another_namespace(case: ServiceCase, elsewhere: dict[str, int]) -> Findi
 def _plainly_none(case: ServiceCase) -> Finding:
     sentence = f"{_pods_here(case)} match {pairs_text(case.selector)}"
     for key in case.selector:
-        values = sorted(
-            {pod.labels[key] for pod in case.facts.of(PODS, case.namespace) if key in pod.labels}
-        )
+        values = sorted({pod.labels[key] for pod in case.of(PODS) if key in pod.labels})
         if case.selector[key] not in values:
             sentence += f"; {key} is {some(values)} here" if values else f"; none has a label {key}"
             break
-    return Finding(
-        code="B1",
-        subject=case.subject,
+    return case.finding(
+        "B1",
+        sentence,
+        case.field("spec.selector", pairs_text(case.selector)),
         too_young=_young(case),
-        sentence=sentence,
-        evidence=(case.field("spec.selector", pairs_text(case.selector)),),
         effect=NO_ENDPOINTS,
         remedy=f"kubectl -n {case.namespace} get pods --show-labels",
     )
 
 
 def _young(case: ServiceCase) -> TooYoung | None:
-    age = since(
-        case.service.metadata.creation_timestamp if case.service is not None else None, case.now
-    )
+    age = since(case.service.metadata.creation_timestamp, case.now)
     return TooYoung(age, STARTING_S) if age is not None and age < STARTING_S else None
 
 
 def neither_selector_nor_slice(case: ServiceCase) -> Iterable[Finding]:
     """B2"""
     service = case.service
-    slices = SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={case.name}")
+    slices = case.slices_selection
     endpoints = ENDPOINTS.named(case.namespace, case.name)
-    if service is None or case.selector or case.slices:
+    if case.selector or case.slices:
         return
     if (case.namespace, case.name) == API_SERVER:
         return  # the API server keeps it, and writes no slice while it listens on loopback alone
     if not case.was_read(slices) or not case.was_read(endpoints) or list(unlabelled(case)):
         return
     # Endpoints without addresses are kept by leader elections, which ask for no connection.
-    if case.facts.get(ENDPOINTS, case.namespace, case.name) is not None:
+    if case.get(ENDPOINTS, case.name) is not None:
         return
     ports = [
         {"name": port.name, "port": port.port, "protocol": port.protocol}
@@ -342,17 +310,14 @@ def neither_selector_nor_slice(case: ServiceCase) -> Iterable[Finding]:
         "endpoints": [{"addresses": ["ADDRESS"]}],
         "ports": ports,
     }
-    yield Finding(
-        code="B2",
-        subject=case.subject,
+    yield case.finding(
+        "B2",
+        f"{case.name} has no selector, and no slice is labelled for it",
+        case.field("spec.selector", "(none)"),
         too_young=_young(case),
-        sentence=f"{case.name} has no selector, and no slice is labelled for it",
-        evidence=(case.field("spec.selector", "(none)"),),
         effect=NO_ENDPOINTS,
-        remedy=(
-            f"kubectl -n {case.namespace} apply -f - <<< "
-            f"'{json.dumps(template, separators=(',', ':'))}'"
-        ),
+        remedy=f"kubectl -n {case.namespace} apply -f - <<< "
+        f"'{json.dumps(template, separators=(',', ':'))}'",
     )
 
 
@@ -386,7 +351,7 @@ def unselected(case: PodCase) -> Iterable[Finding]:
         or not case.was_read(SERVICES.in_namespace(case.namespace))
     ):
         return
-    services = case.facts.of(SERVICES, case.namespace)
+    services = case.of(SERVICES)
     near = [(service, key) for service in services if (key := _missed_alone(service, pod))]
     if near:
         service, key = near[0]
@@ -399,41 +364,26 @@ def unselected(case: PodCase) -> Iterable[Finding]:
         ]
         has = f"{key}={value}" if value is not None else "no such label"
         name = service.metadata.name
-        yield Finding(
-            code="B9",
-            subject=case.subject,
-            weight="note" if pod.is_going else None,
-            sentence=f"no Service of {case.namespace} selects it; "
+        yield case.finding(
+            "B9",
+            f"no Service of {case.namespace} selects it; "
             f"{some(alike, verb_of_one='wants')} {wanted}, it has {has}",
-            evidence=(
-                Evidence(
-                    subject=case.subject, field="metadata.labels", value=pairs_text(pod.labels)
-                ),
-                seen(SERVICES, service, "spec.selector", pairs_text(selector)),
-            ),
+            case.field("metadata.labels", pairs_text(pod.labels)),
+            seen(SERVICES, service, "spec.selector", pairs_text(selector)),
+            weight="note" if pod.metadata.is_deleting else None,
             effect="it is no endpoint of any Service",
             remedy=f"sliceplane explain service -n {case.namespace} {name}",
         )
         return
-    yield Finding(
-        code="B9",
-        subject=case.subject,
+    yield case.finding(
+        "B9",
+        f"no Service of {case.namespace} selects it; the namespace has "
+        f"{count(len(services), 'Service')}",
+        case.field("metadata.labels", pairs_text(pod.labels) or "(none)"),
         weight="note",
-        sentence=(
-            f"no Service of {case.namespace} selects it; the namespace has "
-            f"{count(len(services), 'Service')}"
-        ),
-        evidence=(
-            Evidence(
-                subject=case.subject,
-                field="metadata.labels",
-                value=pairs_text(pod.labels) or "(none)",
-            ),
-        ),
         effect="it is no endpoint of any Service",
         remedy=f"kubectl -n {case.namespace} get services -o wide",
     )
 
 
 CHECKS: Final = (nothing_selected, neither_selector_nor_slice)
-POD_CHECKS: Final = (unselected,)

@@ -17,9 +17,9 @@ from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.wording import clipped, count, lasting, since, some, verb
 from sliceplane.api.meta import Condition
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import NodeCase, PodsCase, name_of, seen
-from sliceplane.diagnose.explain.checks.pod_troubles import STARTING_S, seen_condition
-from sliceplane.diagnose.explain.checks.pods import LEASES_OF_NODES, leases_of_leaders
+from sliceplane.diagnose.explain.case import NodeCase, PodsCase, list_names, name_of, seen
+from sliceplane.diagnose.explain.checks.pods.states import LEASES_OF_NODES, leases_of_leaders
+from sliceplane.diagnose.explain.checks.pods.troubles import STARTING_S, seen_condition
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import LEASES, NODES, PODS, FullPod
 
@@ -94,7 +94,11 @@ def _of_node(here: _NodeHere) -> Iterator[Finding]:
     # A node is looked at for each Service with a Pod there: its Pods are gone through only where
     # something is wrong.
     is_ending = _is_shutting_down(here)
-    unaware = [pod for pod in here.pods if pod.is_ready and not pod.is_going] if is_ending else []
+    unaware = (
+        [pod for pod in here.pods if pod.is_ready and not pod.metadata.is_deleting]
+        if is_ending
+        else []
+    )
     if unaware:
         yield _shutting_down(here, unaware)
     elif here.ready.status != "True":
@@ -151,8 +155,7 @@ def _silent(here: _NodeHere) -> Iterator[Finding]:
         ),
         effect=effect,
         remedy=f"look at its kubelet and its link; to give it up: kubectl drain {here.name} "
-        "--ignore-daemonsets "
-        "--force",
+        "--ignore-daemonsets --force",
     )
 
 
@@ -194,7 +197,7 @@ def _is_shutting_down(here: _NodeHere) -> bool:
 
 
 def _shutting_down(here: _NodeHere, unaware: list[FullPod]) -> Finding:
-    names = some([pod.metadata.name for pod in unaware])
+    names = some(list_names(unaware))
     return Finding(
         code="R12",
         subject=name_of(NODES, here.node),
@@ -212,7 +215,3 @@ def _shutting_down(here: _NodeHere, unaware: list[FullPod]) -> Finding:
         effect="they stay ready endpoints, and refuse connections as soon as they are ended",
         remedy=f"kubectl drain {here.name} --ignore-daemonsets --delete-emptydir-data",
     )
-
-
-CHECKS: Final = (silent_nodes,)
-NODE_CHECKS: Final = (silent_node,)

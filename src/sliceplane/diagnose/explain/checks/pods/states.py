@@ -12,24 +12,26 @@ from typing import Final
 from sliceplane.api.findings.finding import Evidence, Finding
 from sliceplane.api.findings.wording import clipped, count, lasting, since
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import PodsCase, pod_name, seen
-from sliceplane.diagnose.explain.checks.pod_troubles import (
+from sliceplane.diagnose.explain.case import PodsCase, seen
+from sliceplane.diagnose.explain.checks.pods.troubles import (
     Trouble,
     age_of,
     effect_on,
+    gate_is_closed,
     last_event,
     names_of,
+    not_ready,
     seen_condition,
     statuses_of,
     weigh,
 )
-from sliceplane.diagnose.explain.checks.readiness import gate_is_closed, not_ready
+from sliceplane.diagnose.explain.checks.pods.workloads import root_of
 from sliceplane.diagnose.explain.checks.slices import LEADERS
-from sliceplane.diagnose.explain.checks.workloads import root_of
 from sliceplane.diagnose.explain.objects import (
     EVENTS,
     LEASES,
     NODES,
+    PODS,
     FullContainer,
     FullPod,
     events_about,
@@ -78,7 +80,7 @@ def troubles(case: PodsCase) -> Iterable[Finding]:
     """R1 to R7"""
     groups: dict[tuple[str, str], list[tuple[FullPod, Trouble]]] = {}
     for pod in case.judged:
-        trouble = None if pod.has_ended or pod.is_going else _diagnosis(case, pod)
+        trouble = None if pod.has_ended or pod.metadata.is_deleting else _diagnosis(case, pod)
         if trouble is not None:
             groups.setdefault((trouble.code, trouble.key), []).append((pod, trouble))
     for (code, _), members in groups.items():
@@ -86,14 +88,13 @@ def troubles(case: PodsCase) -> Iterable[Finding]:
         worst = max((trouble for _, trouble in members), key=lambda trouble: trouble.age_s)
         weight = weigh(case, worst)
         if weight is not None:
-            yield Finding(
-                code=code,
-                subject=case.subject,
+            yield case.finding(
+                code,
+                f"{names_of(case, pods)}: {worst.words}",
+                *worst.evidence,
                 weight=weight.severity,
                 too_young=weight.too_young,
                 certainty=worst.certainty,
-                sentence=f"{names_of(case, pods)}: {worst.words}",
-                evidence=worst.evidence,
                 effect=effect_on(case, pods),
                 remedy=worst.remedy,
             )
@@ -122,12 +123,12 @@ def unscheduled(case: PodsCase, pod: FullPod) -> Trouble:
     age = since(pod.metadata.creation_timestamp, case.now) or 0.0
     describe = f"kubectl -n {pod.metadata.namespace} describe pod {pod.metadata.name}"
     if condition is None or not condition.message:
-        evidence = (Evidence(subject=pod_name(pod), field="spec.nodeName", value="(none)"),)
+        evidence = (seen(PODS, pod, "spec.nodeName", "(none)"),)
         pairs = ",".join(
             f"{key}={value}" for key, value in sorted((pod.spec.node_selector or {}).items())
         )
         if pairs and not _nodes_with(case, pod):
-            evidence = (Evidence(subject=pod_name(pod), field="spec.nodeSelector", value=pairs),)
+            evidence = (seen(PODS, pod, "spec.nodeSelector", pairs),)
             label = f"kubectl label node NODE {pairs.replace(',', ' ')}"
             words = (
                 f"no node for {lasting(age)}: no Node of {len(case.facts.of(NODES))} has {pairs}"
@@ -177,13 +178,7 @@ def never_starts(case: PodsCase, pod: FullPod) -> Trouble | None:
             "R4",
             f"container {status.name} never starts, {waiting.reason}: {what}",
             age,
-            (
-                Evidence(
-                    subject=pod_name(pod),
-                    field=field,
-                    value=clipped(waiting.message or waiting.reason),
-                ),
-            ),
+            (seen(PODS, pod, field, clipped(waiting.message or waiting.reason)),),
             _mend_start(pod, status.name, waiting.reason, waiting.message),
             key=f"{status.name} {what}",
             is_sure=True,
@@ -245,7 +240,7 @@ def crashes(case: PodsCase, pod: FullPod) -> Trouble | None:
             "R5",
             f"container {status.name} restarted {count(status.restart_count, 'time')}{why}{ago}",
             age_of(case, pod),
-            (Evidence(subject=pod_name(pod), field=field, value=value),),
+            (seen(PODS, pod, field, value),),
             f"kubectl -n {namespace} logs {name} -c {status.name} --previous",
             key=status.name,
             is_sure=True,
@@ -260,9 +255,7 @@ def no_address(case: PodsCase, pod: FullPod) -> Trouble | None:
     age = age_of(case, pod)
     event = last_event(case, pod, "FailedCreatePodSandBox")
     words = f"no address for {lasting(age)}"
-    evidence: tuple[Evidence, ...] = (
-        Evidence(subject=pod_name(pod), field="status.podIPs", value="(none)"),
-    )
+    evidence: tuple[Evidence, ...] = (seen(PODS, pod, "status.podIPs", "(none)"),)
     describe = f"kubectl -n {pod.metadata.namespace} describe pod {pod.metadata.name}"
     if event is None:
         return Trouble(
@@ -286,10 +279,11 @@ def init_hangs(case: PodsCase, pod: FullPod) -> Trouble | None:
                 f"{lasting(age)}",
                 age,
                 (
-                    Evidence(
-                        subject=pod_name(pod),
-                        field=f"status.initContainerStatuses[{status.name}].state.running",
-                        value=f"since {running.started_at}" if running is not None else "",
+                    seen(
+                        PODS,
+                        pod,
+                        f"status.initContainerStatuses[{status.name}].state.running",
+                        f"since {running.started_at}" if running is not None else "",
                     ),
                 ),
                 f"kubectl -n {pod.metadata.namespace} logs {pod.metadata.name} -c {status.name}",
@@ -313,6 +307,3 @@ def _containers(pod: FullPod) -> tuple[FullContainer, ...]:
 
 def _has_run(pod: FullPod) -> bool:
     return any(status.state.running is not None for status, _ in statuses_of(pod))
-
-
-CHECKS: Final = (troubles,)

@@ -1,9 +1,8 @@
-"""Node proxies of ours, by what their Leases tell (``consume.progress``): do they live, does the
-kernel take their rules, do they hold the Service's slices and hear of changes, are they called what
-their Nodes are called.
+"""Consumers of slices of ours, by what their Leases report (``consume.progress``): node proxies, and
+Python views, which follow the slices of a Service themselves (docs/drain.md, "Other consumers").
 
-What is wrong with a proxy is told once, in the same words for each Service; ``sliceplane drift``
-says more of it: at which object a cache differs.
+A fault of a proxy is reported once, in the same words for each Service; ``sliceplane drift`` says at
+which object a cache differs.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.api.findings.finding import Evidence, Finding
-from sliceplane.api.findings.wording import count, lasting, misnamed_proxy, some
+from sliceplane.api.findings.finding import Evidence, Finding, ObjectName
+from sliceplane.api.findings.wording import count, lasting, some
 from sliceplane.api.requests import Selection
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
@@ -26,8 +25,10 @@ from sliceplane.consume.progress import (
     Held,
     Place,
 )
+from sliceplane.consume.selections import SERVICE_READING
 from sliceplane.diagnose.drift import reports
 from sliceplane.diagnose.drift.facts import Listed, ToldNode, listed, told_of
+from sliceplane.diagnose.drift.reports import judge_report
 from sliceplane.diagnose.explain.case import NodeCase, ServiceCase
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import LEASES, NODES, SLICES
@@ -38,7 +39,7 @@ OTHERS_MIN: Final = 2
 
 
 def wants(case: ServiceCase) -> Iterator[Selection]:
-    if case.service is None or case.is_headless:
+    if case.is_headless:
         return  # no proxy serves it
     yield PROXIES
     yield from _nodes_of_doubt(case.facts, ())
@@ -71,7 +72,7 @@ def _nodes_of_doubt(facts: Facts, mine: Iterable[ToldNode]) -> Iterator[Selectio
 
 def of_service(case: ServiceCase) -> Iterable[Finding]:
     """N1 to N5, N7, N15: one of each, of the node where it is worst."""
-    if case.service is None or case.is_headless:
+    if case.is_headless:
         return
     grouped: dict[str, list[Finding]] = {}
     for finding in case.facts.derived(_findings):
@@ -87,21 +88,18 @@ def of_service(case: ServiceCase) -> Iterable[Finding]:
 def balancer_that_never_asks(case: ServiceCase) -> Iterable[Finding]:
     """X6.  Some balancers lead to Pods and ask no node: possible, and a note."""
     service = case.service
-    port = service.spec.health_check_node_port if service is not None else 0
-    if service is None or not port or service.spec.type != "LoadBalancer":
+    port = service.spec.health_check_node_port
+    if not port or service.spec.type != "LoadBalancer":
         return
     alive = [proxy for proxy in case.facts.derived(_proxies) if not proxy.is_late(case.facts.now)]
     told = [proxy.report for proxy in alive if proxy.report is not None]
     if told and all(port in report.unasked for report in told):
-        yield Finding(
-            code="X6",
-            subject=case.subject,
+        yield case.finding(
+            "X6",
+            f"nobody asked health check port {port} of {count(len(told), 'node')} for "
+            f"{lasting(UNASKED_S)}",
+            case.field("spec.healthCheckNodePort", str(port)),
             certainty="possible",
-            sentence=(
-                f"nobody asked health check port {port} of {count(len(told), 'node')} for "
-                f"{lasting(UNASKED_S)}"
-            ),
-            evidence=(case.field("spec.healthCheckNodePort", str(port)),),
             effect="a balancer that leads to nodes has none that is healthy",
             remedy=f"let the balancer's health checks through to TCP port {port} of the nodes",
         )
@@ -121,19 +119,12 @@ def of_node(case: NodeCase) -> Iterable[Finding]:
     )
     if case.node is not None and proxies and not mine:
         others = f"{count(len(proxies), 'other node', 'has')} one"
-        yield Finding(
-            code="N1",
-            subject=case.subject,
+        yield case.finding(
+            "N1",
+            f"no proxy of ours ever told anything on {case.name}; {others}",
+            case.field("Lease", f"no {COMPONENT} tells of {case.name}"),
             certainty="possible",
             weight="warning",
-            sentence=f"no proxy of ours ever told anything on {case.name}; {others}",
-            evidence=(
-                Evidence(
-                    subject=case.subject,
-                    field="Lease",
-                    value=f"no {COMPONENT} tells of {case.name}",
-                ),
-            ),
             effect="if nothing else serves Services there, its clients reach none",
             remedy="start sliceplane proxy there, or see why it does not start: its log",
         )
@@ -165,31 +156,24 @@ def _slices(facts: Facts) -> tuple[Listed, ...]:
 
 
 def _findings(facts: Facts) -> tuple[Finding, ...]:
-    """Of all proxies, the worst of each code first."""
-    proxies = facts.derived(_proxies)
-    silent = [
-        proxy for proxy in proxies if proxy.is_late(facts.now) and _is_well_otherwise(facts, proxy)
-    ]
-    alive = [proxy for proxy in proxies if not proxy.is_late(facts.now)]
-    deaf = [proxy for proxy in alive if reports.inputs_since(proxy)]
+    """Findings about all proxies, the worst of each code first."""
     slices = facts.derived(_slices)
-    missing = [
-        (proxy, lacks)
-        for proxy in alive
-        if proxy not in deaf
-        and (lacks := tuple(reports.missing_of(proxy, slices)))
-        and reports.is_behind(lacks, facts.now)
+    judged = [
+        reports.judge_report(proxy, slices, facts.now)
+        for proxy in facts.derived(_proxies)
+        if not proxy.is_late(facts.now) or _is_well_otherwise(facts, proxy)
     ]
-    missing.sort(key=lambda pair: (-reports.behind_s(pair[1], facts.now), pair[0].node))
+    judged.sort(key=lambda each: (-each.age_s, each.told.node))
+    alive = [each.told for each in judged if not each.is_late]
     return (
-        *(
-            reports.stopped(proxy, facts.now)
-            for proxy in sorted(silent, key=lambda proxy: (proxy.renewed, proxy.node))
-        ),
-        *(reports.behind(proxy, lacks, facts.now) for proxy, lacks in missing),
+        *(finding for each in judged for finding in each.findings),
         *(finding for proxy in alive if (finding := reports.of_kernel(proxy)) is not None),
-        *(_lost_event(*found) for found in _unlike_others(alive)),
-        *(reports.hears_nothing(proxy, facts.now) for proxy in deaf),
+        *(
+            reports.lost_event(
+                *found, " than other nodes", remedy=f"sliceplane drift --node {found[0].node}"
+            )
+            for found in _unlike_others(alive)
+        ),
         *(finding for proxy in alive for finding in _misnamed(facts, proxy)),
     )
 
@@ -199,8 +183,7 @@ def _is_well_otherwise(facts: Facts, proxy: ToldNode) -> bool:
     node = facts.get(NODES, "", proxy.node)
     if node is None:
         return not facts.was_read(NODES.named("", proxy.node))
-    ready = node.ready_condition
-    return ready is None or ready.status == "True"
+    return node.ready_condition is None or node.is_ready
 
 
 def _unlike_others(proxies: Iterable[ToldNode]) -> Iterator[tuple[ToldNode, Place, Held]]:
@@ -222,27 +205,6 @@ def _unlike_others(proxies: Iterable[ToldNode]) -> Iterator[tuple[ToldNode, Plac
                 yield proxy, place, held
 
 
-def _lost_event(proxy: ToldNode, place: Place, held: Held) -> Finding:
-    """N4.  Which object it is only the two contents can tell, which ``sliceplane drift``
-    compares.
-    """
-    resource, reading = place
-    return reports.finding(
-        "N4",
-        proxy,
-        f"it holds {resource} ({reading}) of version {held.revision} with another content than "
-        "other nodes",
-        evidence=reports.in_lease(
-            proxy, f"metadata.annotations[{ANNOTATION_PROGRESS}]", f"{held.revision} {held.digest}"
-        ),
-        effect=(
-            "it goes on with endpoints that are no more, or without new ones, until that object "
-            "changes again"
-        ),
-        remedy=f"sliceplane drift --node {proxy.node}",
-    )
-
-
 def _misnamed(facts: Facts, proxy: ToldNode) -> Iterator[Finding]:
     """N7.  Where there is no Node at all no name is wrong: machines outside Kubernetes may run a
     proxy, too.
@@ -253,19 +215,50 @@ def _misnamed(facts: Facts, proxy: ToldNode) -> Iterator[Finding]:
         or not facts.was_read(NODES.named("", proxy.node))
     ):
         return
-    names = sorted(node.metadata.name for node in facts.of(NODES))
-    if not names:
-        return
-    said, flag = misnamed_proxy(proxy.node, names)
-    yield reports.finding(
-        "N7",
-        proxy,
-        f"its proxy says that it is {proxy.node}; {said}",
-        evidence=reports.in_lease(proxy, "spec.holderIdentity", proxy.node),
-        effect="hints and local endpoints do not count there: with a policy of Local all is dropped",
-        remedy=f"start that proxy with {flag}",
-    )
+    names = [node.metadata.name for node in facts.of(NODES)]
+    if names:
+        yield reports.misnamed(proxy, names)
 
 
 CHECKS = (of_service, balancer_that_never_asks)
-NODE_CHECKS = (of_node,)
+
+
+_VIEWS: Final = f"{LABEL_COMPONENT}=view"
+
+
+def view_wants(case: ServiceCase) -> Iterator[Selection]:
+    everything = case.question.kind == "everything"
+    yield LEASES.in_namespace("" if everything else case.namespace, _VIEWS)
+
+
+def view_behind(case: ServiceCase) -> Iterable[Finding]:
+    """C6, about the view that has been behind for longest."""
+    reading = f"{SERVICE_READING}{case.namespace}/{case.name}"
+    slices = [listed(item, item.written_at)._replace(readings=(reading,)) for item in case.slices]
+    judged = [
+        judge_report(view, slices, case.now)
+        for view in map(told_of, case.of(LEASES))
+        if view.report is not None and not view.is_late(case.now)
+    ]
+    late = sorted(
+        (each for each in judged if each.is_behind),
+        key=lambda each: (-each.behind_s, each.told.node),
+    )
+    for view, missing, _ in late[:1]:
+        held = view.report.endpointslices[reading].revision if view.report is not None else 0
+        others = [each.told.node for each in late[1:]]
+        also = f"; so with {some(others)}" if others else ""
+        yield case.finding(
+            "C6",
+            f"view {view.node} is {lasting(late[0].behind_s)} behind: it holds version {held}, and "
+            f"a slice is of {max(item.revision for item in missing)}{also}",
+            Evidence(
+                subject=ObjectName(LEASES.resource.key, "Lease", case.namespace, view.lease),
+                field=f"metadata.annotations[{ANNOTATION_PROGRESS}]",
+                value=str(held),
+            ),
+            # Without managedFields a slice has the time of the change that it was written for.
+            certainty="likely",
+            effect="it goes on with the endpoints of then, while the nodes have others",
+            remedy=f"look at the log of {view.node}: its watch; restart it",
+        )

@@ -10,14 +10,15 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from sliceplane.api.findings.finding import Evidence, Finding
+from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.wording import part, patch, some
 from sliceplane.api.meta import IntOrString, Object
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import ServiceCase, pod_name, seen
+from sliceplane.diagnose.explain.case import ServiceCase, seen
 from sliceplane.diagnose.explain.objects import (
     DEPLOYMENTS,
     NAMESPACES,
+    PODS,
     REPLICA_SETS,
     SLICES,
     FullContainer,
@@ -38,7 +39,7 @@ INJECT: Final = "elbv2.k8s.aws/pod-readiness-gate-inject"
 def wants(case: ServiceCase) -> Iterator[Selection]:
     for owner in sorted({owner for pod in case.live if (owner := _owner(pod, "ReplicaSet"))}):
         yield REPLICA_SETS.named(case.namespace, owner)
-        replica_set = case.facts.get(REPLICA_SETS, case.namespace, owner)
+        replica_set = case.get(REPLICA_SETS, owner)
         if replica_set is not None and (deployment := _owner(replica_set, "Deployment")):
             yield DEPLOYMENTS.named(case.namespace, deployment)
     if _leads_to_pods(case):
@@ -58,21 +59,12 @@ def no_readiness_probe(case: ServiceCase) -> Iterable[Finding]:
     if bare and not any(pod.spec.readiness_gates for pod in bare):
         pod = bare[0]
         names = [item.name for item in pod.spec.containers or ()]
-        yield Finding(
-            code="D1",
-            subject=case.subject,
+        yield case.finding(
+            "D1",
+            f"{part(len(bare), len(case.live), 'Pod', 'is')} ready when the process starts: "
+            "no readinessProbe",
+            seen(PODS, pod, "spec.containers", f"{some(names)} without readinessProbe"),
             certainty="possible",
-            sentence=(
-                f"{part(len(bare), len(case.live), 'Pod', 'is')} ready when the process starts: "
-                "no readinessProbe"
-            ),
-            evidence=(
-                Evidence(
-                    subject=pod_name(pod),
-                    field="spec.containers",
-                    value=f"{some(names)} without readinessProbe",
-                ),
-            ),
             effect="a Pod gets connections before it listens, at each start",
             remedy="add a readinessProbe to the container that listens",
         )
@@ -91,23 +83,14 @@ def no_time_to_leave(case: ServiceCase) -> Iterable[Finding]:
     ]
     if bare:
         pod = bare[0]
-        yield Finding(
-            code="D2",
-            subject=case.subject,
+        yield case.finding(
+            "D2",
+            f"{part(len(bare), len(case.live), 'Pod', 'has')} no preStop hook: they end while "
+            "nodes still lead to them",
+            seen(PODS, pod, "spec.containers", "lifecycle.preStop (not set)"),
             certainty="possible",
-            sentence=f"{part(len(bare), len(case.live), 'Pod', 'has')} no preStop hook: they end "
-            "while nodes "
-            f"still lead to them",
-            evidence=(
-                Evidence(
-                    subject=pod_name(pod),
-                    field="spec.containers",
-                    value="lifecycle.preStop (not set)",
-                ),
-            ),
             effect="connections are refused for some seconds whenever a Pod goes, unless the "
-            "program goes on at "
-            "SIGTERM",
+            "program goes on at SIGTERM",
             remedy="add lifecycle.preStop.sleep of some seconds, below the grace period",
         )
 
@@ -124,25 +107,14 @@ def killed_in_the_hook(case: ServiceCase) -> Iterable[Finding]:
         for container in pod.spec.containers or ():
             seconds = _hook_seconds(_pre_stop(container))
             if seconds and seconds >= grace:
-                yield Finding(
-                    code="D3",
-                    subject=case.subject,
-                    sentence=(
-                        f"the preStop hook of {container.name} takes {seconds} s of a grace of "
-                        f"{grace} s"
-                    ),
-                    evidence=(
-                        Evidence(
-                            subject=pod_name(pod),
-                            field="spec.terminationGracePeriodSeconds",
-                            value=str(grace),
-                        ),
-                    ),
+                yield case.finding(
+                    "D3",
+                    f"the preStop hook of {container.name} takes {seconds} s of a grace of "
+                    f"{grace} s",
+                    seen(PODS, pod, "spec.terminationGracePeriodSeconds", str(grace)),
                     effect="the program is killed in the hook, with the requests that it holds",
-                    remedy=(
-                        f"terminationGracePeriodSeconds of {seconds + GRACE_DEFAULT_S} in the "
-                        "template"
-                    ),
+                    remedy=f"terminationGracePeriodSeconds of {seconds + GRACE_DEFAULT_S} in the "
+                    "template",
                 )
                 return
 
@@ -183,11 +155,10 @@ def gap_between(case: ServiceCase) -> Iterable[Finding]:
         else:
             continue
         rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
-        yield Finding(
-            code="D4",
-            subject=case.subject,
-            sentence=f"Deployment {name} {what}: no Pod is ready in between",
-            evidence=(evidence,),
+        yield case.finding(
+            "D4",
+            f"Deployment {name} {what}: no Pod is ready in between",
+            evidence,
             effect="every connection is refused for the time of a start, at each rollout",
             remedy=patch(case.namespace, "deployment", name, {"spec": {"strategy": rolling}}),
         )
@@ -208,13 +179,11 @@ def targets_come_late(case: ServiceCase) -> Iterable[Finding]:
     bare = [pod for pod in _rolled(case) if not pod.spec.readiness_gates]
     if bare:
         labelled = (namespace.metadata.labels or {}).get(INJECT) == "enabled"
-        yield Finding(
-            code="D5",
-            subject=case.subject,
-            sentence=f"{part(len(bare), len(case.live), 'Pod', 'has')} no readiness gate of the "
-            "load balancer, "
-            f"which leads to Pods",
-            evidence=(case.field(f"metadata.annotations[{IP_TARGETS}]", "ip"),),
+        yield case.finding(
+            "D5",
+            f"{part(len(bare), len(case.live), 'Pod', 'has')} no readiness gate of the load "
+            "balancer, which leads to Pods",
+            case.field(f"metadata.annotations[{IP_TARGETS}]", "ip"),
             effect="a rollout goes on before the balancer knows the new Pods: 502",
             remedy=f"kubectl -n {case.namespace} rollout restart deployment"
             if labelled
@@ -223,7 +192,7 @@ def targets_come_late(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _leads_to_pods(case: ServiceCase) -> bool:
-    annotations = (case.service.metadata.annotations or {}) if case.service is not None else {}
+    annotations = case.service.metadata.annotations or {}
     return annotations.get(IP_TARGETS) == "ip"
 
 
@@ -238,29 +207,24 @@ def fallback(case: ServiceCase) -> Iterable[Finding]:
         names = [
             endpoint.target_ref.name for endpoint in serving if endpoint.target_ref is not None
         ]
-        yield Finding(
-            code="D6",
-            subject=case.subject,
-            sentence=f"no endpoint is ready; used instead, in termination: {some(names)}",
-            evidence=tuple(
-                seen(SLICES, item, "endpoints", "none ready") for item in case.slices[:2]
-            ),
+        yield case.finding(
+            "D6",
+            f"no endpoint is ready; used instead, in termination: {some(names)}",
+            *tuple(seen(SLICES, item, "endpoints", "none ready") for item in case.slices[:2]),
             effect="Pods get connections until they end, or say that they are not ready",
-            remedy=(
-                "let the Pods fail their readiness probe in the preStop hook, and start others "
-                "before"
-            ),
+            remedy="let the Pods fail their readiness probe in the preStop hook, and start others "
+            "before",
         )
 
 
 def _deployments(case: ServiceCase) -> Iterator[Workload]:
     names: dict[str, None] = {}
     for pod in case.live:
-        replica_set = case.facts.get(REPLICA_SETS, case.namespace, _owner(pod, "ReplicaSet"))
+        replica_set = case.get(REPLICA_SETS, _owner(pod, "ReplicaSet"))
         if replica_set is not None and (name := _owner(replica_set, "Deployment")):
             names[name] = None
     for name in names:
-        deployment = case.facts.get(DEPLOYMENTS, case.namespace, name)
+        deployment = case.get(DEPLOYMENTS, name)
         if deployment is not None:
             yield deployment
 

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 from sliceplane.api.findings.codes import Severity
 from sliceplane.api.findings.finding import Evidence, Finding, ObjectName, TooYoung
-from sliceplane.api.findings.wording import clipped, lasting, pairs_text, part, patch, since, some
-from sliceplane.diagnose.explain.case import ServiceCase, name_of, pod_name, seen
+from sliceplane.api.findings.wording import clipped, lasting, pairs_text, part, since, some
+from sliceplane.diagnose.explain.case import ServiceCase, name_of, seen
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import (
     DAEMON_SETS,
@@ -129,14 +129,14 @@ def failure_of(facts: Facts, workload: Workload) -> Failure | None:
 
 def workloads(case: ServiceCase) -> Iterator[Workload]:
     for readable in MAKERS:
-        yield from case.facts.of(readable, case.namespace)
+        yield from case.of(readable)
 
 
 def matching(case: ServiceCase) -> tuple[Workload, ...]:
     """Workloads whose Pods the Service selects, or would if they had any; none where Pods could not
     be seen.
     """
-    if not case.selector or not case.was_read(case.pods_selection(case.namespace)):
+    if not case.selector or not case.was_read(case.pods_selection()):
         return ()
     if case.live:
         roots = sorted({root_of(pod) for pod in case.live})
@@ -160,7 +160,7 @@ def by_template(case: ServiceCase) -> Iterator[Workload]:
 def pods_of(case: ServiceCase, workload: Workload) -> list[FullPod]:
     """Its live Pods, whether the Service selects them or not, as far as they were read."""
     name = name_of_workload(workload)
-    pods = case.facts.of(PODS, case.namespace)
+    pods = case.of(PODS)
     return [pod for pod in pods if not pod.has_ended and root_of(pod) == Root(name.kind, name.name)]
 
 
@@ -172,11 +172,10 @@ def scaled_down(case: ServiceCase) -> Iterable[Finding]:
     name = name_of_workload(heads[0])
     if name.kind == "DaemonSet":
         return
-    yield Finding(
-        code="B7",
-        subject=case.subject,
-        sentence=f"{name.kind} {name.name} is scaled to 0, and no other Pod matches",
-        evidence=(seen(readable_of(heads[0]), heads[0], "spec.replicas", "0"),),
+    yield case.finding(
+        "B7",
+        f"{name.kind} {name.name} is scaled to 0, and no other Pod matches",
+        seen(readable_of(heads[0]), heads[0], "spec.replicas", "0"),
         effect=NO_ENDPOINTS,
         remedy=f"kubectl -n {case.namespace} scale {name.kind.lower()} {name.name} --replicas=1",
     )
@@ -205,15 +204,14 @@ def cannot_make_pods(case: ServiceCase) -> Iterable[Finding]:
         weight: Severity | None = "warning" if case.is_served else None
         number = made[Root(name.kind, name.name)]
         status = seen(readable_of(workload), workload, "status.replicas", str(number))
-        yield Finding(
-            code="B8",
-            subject=case.subject,
+        yield case.finding(
+            "B8",
+            f"{name.kind} {name.name} has {part(number, wanted_pods(workload), 'Pod')}: "
+            + (failure.message if failure is not None else f"none was made for {lasting(age)}"),
+            failure.evidence if failure is not None else status,
             weight=weight,
             too_young=TooYoung(age, STARTING_S) if failure is None and age < STARTING_S else None,
             certainty="certain" if failure is not None else "possible",
-            sentence=f"{name.kind} {name.name} has {part(number, wanted_pods(workload), 'Pod')}: "
-            + (failure.message if failure is not None else f"none was made for {lasting(age)}"),
-            evidence=(failure.evidence if failure is not None else status,),
             effect="fewer endpoints than asked for" if case.is_served else NO_ENDPOINTS,
             remedy=_of_refusal(case, failure.message, name.kind, name.name)
             if failure is not None
@@ -246,20 +244,13 @@ def several_programs(case: ServiceCase) -> Iterable[Finding]:
         if _likeness(groups[main][0], pods[0]) >= _SAME_PROGRAM_MIN:
             continue
         total = sum(map(len, groups.values()))
-        yield Finding(
-            code="B3",
-            subject=case.subject,
-            certainty="likely",
-            sentence=f"{part(len(pods), total, 'endpoint', 'is')} of {root}, "
+        yield case.finding(
+            "B3",
+            f"{part(len(pods), total, 'endpoint', 'is')} of {root}, "
             f"{len(groups[main])} of {main}: other images",
-            evidence=(
-                case.field("spec.selector", pairs_text(case.selector)),
-                Evidence(
-                    subject=pod_name(pods[0]),
-                    field="spec.containers",
-                    value=some(sorted(_images(pods[0]))),
-                ),
-            ),
+            case.field("spec.selector", pairs_text(case.selector)),
+            seen(PODS, pods[0], "spec.containers", some(sorted(_images(pods[0])))),
+            certainty="likely",
             effect=f"{100 * len(pods) // total} of 100 connections reach {root.name}",
             remedy=_narrower(case, groups[main][0], pods[0]),
         )
@@ -281,7 +272,7 @@ def _likeness(one: FullPod, other: FullPod) -> float:
 def _narrower(case: ServiceCase, wanted: FullPod, unwanted: FullPod) -> str:
     for key, value in sorted(wanted.labels.items()):
         if unwanted.labels.get(key) != value and key not in GENERATED_LABELS:
-            return patch(case.namespace, "service", case.name, {"spec": {"selector": {key: value}}})
+            return case.patch({"spec": {"selector": {key: value}}})
     return "give the Pods of the two different labels, and narrow spec.selector"
 
 
@@ -291,18 +282,13 @@ def pods_of_jobs(case: ServiceCase) -> Iterable[Finding]:
         return
     for pod in case.live:
         root = root_of(pod)
-        if root.kind == "Job" and pod.is_ready and not pod.is_going:
-            yield Finding(
-                code="B4",
-                subject=case.subject,
-                sentence=f"Pod {pod.metadata.name} of {root} is an endpoint while it runs, "
+        if root.kind == "Job" and pod.is_ready and not pod.metadata.is_deleting:
+            yield case.finding(
+                "B4",
+                f"Pod {pod.metadata.name} of {root} is an endpoint while it runs, "
                 f"1 of {sum(each.is_ready for each in case.live)}",
-                evidence=(
-                    case.field("spec.selector", pairs_text(case.selector)),
-                    Evidence(
-                        subject=pod_name(pod), field="metadata.labels", value=pairs_text(pod.labels)
-                    ),
-                ),
+                case.field("spec.selector", pairs_text(case.selector)),
+                seen(PODS, pod, "metadata.labels", pairs_text(pod.labels)),
                 effect="its share of the connections reaches a Pod that serves nothing",
                 remedy=f"give the template of {root} labels that {case.name} does not select",
             )

@@ -46,7 +46,7 @@ test: ## everything that must pass (what CI runs)
 tested: dev # lint computes while the first tests wait
 	$(PYTEST) -p tests.workers --workers $(TEST_WORKERS) -q
 
-soak: dev ## every long run of docs/reliability.md (hours), RUNS="kills drains" for some; the page gets their figures
+soak: dev ## every long run of docs/figures.md (hours), RUNS="kills drains" for some; the page gets their figures
 	PYTHONPATH=src:. $(PY) tools/soak.py $(RUNS)
 
 FUZZ_SECONDS ?= 1800
@@ -66,7 +66,7 @@ peers: dev ## real Kubernetes programs, built with Go, against our server
 bench: dev ## every budget of the design: ours, the peer's, the ratio
 	@$(PY) -m benchmarks
 
-consumers: dev ## judge other software that follows EndpointSlices, and write docs/consumers
+consumers: dev ## judge other software that follows EndpointSlices; the numbers go to docs/conformance-kit.md
 	PYTHONPATH=src:. $(PY) -m benchmarks.tools.consumers
 
 reference: dev ## the made parts of docs/cli.md and docs/api.md (help texts, tables; no transcripts), the picture of imports

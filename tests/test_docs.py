@@ -23,7 +23,7 @@ import pytest_asyncio
 from tests.code_names import sliceplane
 from tests.waiting import eventually
 from tools.draw_imports import PICTURE, drawn
-from tools.make_findings import FINDINGS, pages
+from tools.make_findings import FINDINGS, INDEX, indexed, pages
 from tools.make_reference import DOCUMENTS, refreshed
 
 from sliceplane.cli.main import COMMANDS, main
@@ -35,15 +35,13 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "sliceplane"
 DOCS = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "findings").glob("*.md"))]
 PAGES = [*DOCS, *(path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md") if path.exists())]
-#: kubectl.md and findings are real transcripts, whose IPv6 addresses look like names of tests
-HISTORIC = ROOT / "docs" / "historic-bugs.md"
-TEST_NAMING = [
-    path for path in PAGES if path.name != "kubectl.md" and path.parent.name != "findings"
-]
+#: findings are real transcripts, whose IPv6 addresses look like names of tests
+GUARANTEES = ROOT / "docs" / "guarantees.md"
+TEST_NAMING = [path for path in PAGES if path.parent.name != "findings"]
 #: documents whose dotted names in backticks are names of the package
 NAMING = [
     ROOT / "docs" / name
-    for name in ("architecture.md", "invariants.md", "operations.md", "cli.md", "api.md")
+    for name in ("architecture.md", "guarantees.md", "operations.md", "cli.md", "api.md")
 ]
 
 _TEST = re.compile(r"(?P<path>tests/[\w/]+\.py)?(?P<names>(?:::\w+)+)|(?P<file>tests/[\w/]+\.py)")
@@ -65,15 +63,14 @@ _CODE_NAME = re.compile(r"``(?:sliceplane\.)?(?P<name>[a-z]\w*(?:\.\w+)+)``")
 _UPSTREAM = ("pkg/", "staging/", "keps/", "sig-scalability/")
 #: pages that only the site has
 _SITE = {"index.md", "contributing.md", "changelog.md"}
-#: decisions are kept in the words and with the paths of their day
+#: everything that may cite a file or a name
 CITING = [
     *(path for path in PAGES if path.parent == ROOT),
     *(
         path
         for folder in ("src", "tests", "docs", "benchmarks", "tools", "demo", "examples")
         for path in sorted((ROOT / folder).rglob("*"))
-        if path.suffix in {".py", ".md", ".sh"}
-        and path.name not in {"decisions.md", Path(__file__).name}
+        if path.suffix in {".py", ".md", ".sh"} and path.name != Path(__file__).name
     ),
 ]
 _UNITS = {"": 1, "s": 1, "levels": 1, "KiB": 1024, "MiB": 1024**2, "characters": 1}
@@ -81,6 +78,11 @@ _UNITS = {"": 1, "s": 1, "levels": 1, "KiB": 1024, "MiB": 1024**2, "characters":
 
 def page(path: Path) -> str:
     return str(path.relative_to(ROOT))
+
+
+def section(path: Path, title: str) -> str:
+    text = path.read_text(encoding="utf-8")
+    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 @cache
@@ -217,7 +219,7 @@ def test_citations_lead_to_what_a_reader_can_open() -> None:
 
 
 def test_every_guarantee_names_a_test() -> None:
-    text = (ROOT / "docs" / "invariants.md").read_text(encoding="utf-8").partition("\n## ")[2]
+    text = section(GUARANTEES, "Invariants").partition("\n### ")[2]
     guarantees = re.findall(r"^\* (.*?)(?=^\* |^#|\Z)", text, re.DOTALL | re.MULTILINE)
     assert len(guarantees) > 200
     for guarantee in guarantees:
@@ -233,12 +235,11 @@ def test_every_historic_bug_has_a_test_of_its_name() -> None:
     line.
     """
     stories = re.findall(
-        r"^## (\d+)\. .*?^\* \*\*told in\*\* (.*?)^\* \*\*must hold:.*?"
-        r"^\* \*\*tested by\*\*(.*?)^\* \*\*put back:\*\* (?:yes|no)$",
-        HISTORIC.read_text(encoding="utf-8"),
-        re.DOTALL | re.MULTILINE,
+        r"^\| (\d+) \| [^|]+ \| ([^|]+) \| [^|]+ \| ([^|]+) \| (?:yes|no) \|$",
+        section(GUARANTEES, "Historic bugs"),
+        re.MULTILINE,
     )
-    assert [int(line) for line, _, _ in stories] == [
+    assert [int(line) for line, *_ in stories] == [
         *range(1, 10),
         12,
         13,
@@ -300,6 +301,8 @@ def test_made_parts_are_as_made_now(path: Path) -> None:
 def test_pages_of_findings_are_as_made_now() -> None:
     written = {path.name: path.read_text(encoding="utf-8") for path in FINDINGS.glob("*.md")}
     assert written == pages(), "run tools/make_findings.py"
+    index = INDEX.read_text(encoding="utf-8")
+    assert index == indexed(index), "run tools/make_findings.py"
 
 
 def test_the_picture_of_imports_is_as_drawn_now() -> None:

@@ -70,13 +70,12 @@ SOUGHT = {
     "VirtualHost": "xds.md",
     "Istio": "xds.md",
     "listener": "xds.md",
-    "troubleshooting": "symptoms.md",
+    "troubleshooting": "troubleshooting.md",
     "web": "ui.md",
     "DNS": "dns.md",
     "deploying": "deploy.md",
     "Helm": "deploy.md",
-    "features": "features.md",
-    "performance": "measured.md",
+    "performance": "figures.md",
     "availability": "etcd.md",
     "failover": "etcd.md",
     "upgrade": "operations.md",
@@ -101,7 +100,6 @@ def test_navigation_has_the_words_of_the_field() -> None:
     nav = configuration().partition("\nnav:\n")[2]
     titles = set(re.findall(r"(?:- |\[|, )([A-Z][\w ]+): ", nav))
     assert {
-        "Features",
         "Web UI",
         "DNS",
         "Troubleshooting",

@@ -8,14 +8,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 from sliceplane.api.errors import NOT_SERVED
 from sliceplane.api.scheme import BY_PATH, LISTED, SERVED, Pods
 from sliceplane.cli.main import COMMANDS
 from sliceplane.node.configuration.fields import BACK_ENDS
 
 ROOT: Final = Path(__file__).parent.parent
+README: Final = (ROOT / "README.md").read_text(encoding="utf-8")
 KINDS: Final = frozenset(row.kind for row in BY_PATH.values() if row not in LISTED)
 
 
@@ -51,7 +50,7 @@ ABSENCES: Final[dict[str, Callable[[], bool]]] = {
     "published images": _is_unpublished,
     "packages": _is_unpublished,
 }
-#: bold titles of docs/features.md: modules of the package and commands that are the feature
+#: bold titles of README's features: modules of the package and commands that are the feature
 FEATURES: Final[dict[str, tuple[str, ...]]] = {
     "API server": ("server.io.requests.app", "apiserver", "up"),
     "Access": (
@@ -80,7 +79,7 @@ FEATURES: Final[dict[str, tuple[str, ...]]] = {
     "A recorder": ("diagnose.timeline.replay", "recorder", "timeline"),
     "A conformance kit": ("lab.conformance.story", "conformance"),
     "A Python client": ("consume.io.client.view",),
-    "For clusters that exist": ("controllers.io.standalone", "controllers"),
+    "For existing clusters": ("controllers.io.standalone", "controllers"),
     "The way out of Endpoints": ("diagnose.audit.judge", "endpoints"),
     "Proof": ("lab.sim.simulation", "simulate"),
 }
@@ -102,6 +101,10 @@ def absent(text: str) -> list[str]:
     return [entry.strip() for entry in re.split(r", and |[,;]| and ", plain) if entry.strip()]
 
 
+def features() -> str:
+    return README.partition("\n## Features\n")[2].partition("\n## ")[0]
+
+
 def untrue(entries: list[str]) -> list[str]:
     """Returns a sentence for each entry that is there, or unknown, and each absence that is not
     named.
@@ -118,9 +121,8 @@ def untrue(entries: list[str]) -> list[str]:
     return [*unknown, *present, *unnamed]
 
 
-@pytest.mark.parametrize("path", ["README.md", "docs/features.md"])
-def test_what_is_not_there_is_not_there(path: str) -> None:
-    assert untrue(absent((ROOT / path).read_text(encoding="utf-8"))) == []
+def test_what_is_not_there_is_not_there() -> None:
+    assert untrue(absent(README)) == []
 
 
 def test_a_list_that_is_no_longer_true_is_found() -> None:
@@ -153,8 +155,7 @@ def test_the_page_that_a_404_names_lists_what_is_absent() -> None:
 
 
 def test_each_feature_is_a_module_or_a_command() -> None:
-    text = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
-    titles = re.findall(r"^\* \*\*\[?(.*?)\]?(?:\([\w.-]+\))?[.:]?\*\*", text, re.MULTILINE)
+    titles = re.findall(r"^\* \*\*\[?(.*?)\]?(?:\([\w/.#-]+\))?[.:]?\*\*", features(), re.MULTILINE)
     assert titles == list(FEATURES)
     for title, names in FEATURES.items():
         missing = [
@@ -167,22 +168,16 @@ def test_each_feature_is_a_module_or_a_command() -> None:
 
 def test_each_command_is_a_feature() -> None:
     named = {name for names in FEATURES.values() for name in names}
-    text = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
+    text = features()
     for command in set(COMMANDS) - set(_PLAIN):
         assert command in named, f"no feature is {command}"
         assert re.search(rf"`(?:sliceplane )?{command}\b", text), (
-            f"docs/features.md does not name {command}"
+            f"README's features do not name {command}"
         )
 
 
-@pytest.mark.parametrize("path", ["README.md", "docs/features.md"])
-def test_kinds_that_are_named_are_served_or_said_to_be_absent(path: str) -> None:
-    text = re.sub(
-        r"^```.*?^```$",
-        "",
-        (ROOT / path).read_text(encoding="utf-8"),
-        flags=re.DOTALL | re.MULTILINE,
-    )
+def test_kinds_that_are_named_are_served_or_said_to_be_absent() -> None:
+    text = re.sub(r"^```.*?^```$", "", README, flags=re.DOTALL | re.MULTILINE)
     words = _KIND_LIKE.findall(text)
     singular = {word if word in KINDS else re.sub(r"(?<=Class)es$|s$", "", word) for word in words}
     served = {row.kind for row in SERVED}

@@ -43,9 +43,10 @@ FAST = [
         "tests/endpoints",
         "tests/balancing",
         "tests/registry",
-        "tests/shell",
+        "tests/server",
     ),
     *("tests/client", "tests/whatif", "tests/cli"),
+    *("tests/agent", "tests/dns", "tests/node", "tests/watch", "tests/xds"),
     # grpcio, with a real etcd if there is one
     *("tests/replicated/test_etcd_tls.py", "tests/replicated/test_two_servers.py"),
 ]

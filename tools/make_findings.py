@@ -1,5 +1,5 @@
-"""Write docs/findings/: a page for each cause of the catalogue, with the answer of ``sliceplane
-explain`` to a planted fault, and an index.
+"""Writes docs/findings/, a page for each cause of the catalogue with the answer of ``sliceplane
+explain`` to a planted fault, and the tables of findings in docs/troubleshooting.md.
 
 Run from the root of the repository: ``PYTHONPATH=src:. .venv/bin/python tools/make_findings.py``.
 ``tests/test_docs.py`` fails if a page is not as this makes it.
@@ -19,8 +19,13 @@ from sliceplane.api.findings.codes import Cause, catalogue
 
 assert tests.explain.faults, "importing it fills the list"
 FINDINGS = Path(__file__).parents[1] / "docs" / "findings"
+INDEX = FINDINGS.parent / "troubleshooting.md"
+INDEX_BEGIN = "<!-- findings: made by tools/make_findings.py -->\n"
+INDEX_END = "<!-- end -->\n"
 WIDTH = 100
-#: letter of its codes -> a part of the way, and what one sees where it is broken
+#: what follows the findings of an answer
+_STATE = "\n\nstate "
+#: first letter of codes -> part of the path from a name to an endpoint, and symptoms of a fault there
 PARTS = {
     "S": (
         "Name and Service",
@@ -40,55 +45,44 @@ PARTS = {
     "N": ("Nodes and kernels", "some nodes use other endpoints than others"),
     "L": ("Endpoints", "programs that read Endpoints have other addresses"),
 }
-#: causes that are known, and that these commands cannot see
+#: where a cause is found
 _SEEN_IN = {
-    "objects": "API objects, so on any cluster",
-    "reports": "reports of node proxies, so where ours run",
+    "objects": "API objects of any cluster",
+    "reports": "reports of our node proxies",
     "kernel": "the kernel of a node: `sliceplane explain --kernel` there",
     "probe": "an active probe: `--probe`",
-    "shadow": "what `sliceplane controllers --shadow --shadow-output FILE` told",
+    "shadow": "the output of `sliceplane controllers --shadow --shadow-output FILE`",
 }
 
 
 def pages() -> dict[str, str]:
-    """Texts by file name."""
-    made = {f"{code}.md": _page(code, cause) for code, cause in catalogue().items()}
-    return {"index.md": _index(), **made}
+    """Returns texts by file name."""
+    return {f"{code}.md": _page(code, cause) for code, cause in catalogue().items()}
 
 
-def _index() -> str:
-    lines = [
-        "# Findings",
-        "",
-        (
-            "What `sliceplane explain`, `lint`, `drift`, `trace` and `endpoints audit` can name, "
-            "in "
-            "the order of the way"
-        ),
-        (
-            "from a name to an endpoint. Look for what you see; or ask: `sliceplane explain "
-            "service "
-            "NAME`. A code never"
-        ),
-        "changes its meaning.",
-        "",
-    ]
+def indexed(text: str) -> str:
+    """Returns *text*, that of ``INDEX``, with its tables built anew."""
+    before, _, rest = text.partition(INDEX_BEGIN)
+    return f"{before}{INDEX_BEGIN}{_tables()}{INDEX_END}{rest.partition(INDEX_END)[2]}"
+
+
+def _tables() -> str:
     causes = catalogue()
     assert {code[0] for code in causes} == PARTS.keys(), "each letter is a part"
-    lines += [
+    lines = [
         f"* [{title}](#{title.lower().replace(',', '').replace(' ', '-')}): {sees}"
         for title, sees in PARTS.values()
     ]
     for letter, (title, _) in PARTS.items():
         lines += [
             "",
-            f"## {title}",
+            f"### {title}",
             "",
-            "| what one sees | code | cause | severity |",
+            "| symptom | code | cause | severity |",
             "|---|---|---|---|",
         ]
         lines += [
-            f"| {cause.symptom} | [{code}]({code}.md) | {cause.title} | {cause.severity} |"
+            f"| {cause.symptom} | [{code}](findings/{code}.md) | {cause.title} | {cause.severity} |"
             for code, cause in causes.items()
             if code[0] == letter
         ]
@@ -99,37 +93,32 @@ def _page(code: str, cause: Cause) -> str:
     lines = [
         f"# {code}: {cause.title}",
         "",
-        f"*{cause.severity}; seen in {_SEEN_IN[cause.seen_in]}.*",
+        f"*{cause.severity}; found in {_SEEN_IN[cause.seen_in]}.*",
         "",
     ]
     lines += [
-        f"**What one sees**: {cause.symptom}.",
+        f"**Symptom**: {cause.symptom}.",
         "",
         cause.means.strip(),
         "",
-        f"**What to do**: {cause.remedy}",
+        f"**Remedy**: {cause.remedy}",
         "",
     ]
     example = next((fault for fault in PLANTED if fault.code == code), None)
     if example is not None:
         lines += ["```console", _command(example), *_transcript(example).splitlines(), "```", ""]
     if cause.sources:
-        lines += [
-            "Where it happened, or is specified:",
-            "",
-            *(f"- {_link(source)}" for source in cause.sources),
-            "",
-        ]
+        lines += ["Sources:", *(f"- {_link(source)}" for source in cause.sources), ""]
     return "\n".join(lines)
 
 
 def _transcript(fault: Fault) -> str:
-    """Without the links that are well: those are the others, and more with every link that joins
-    the chain.
+    """Returns the answer without the state of the Service and the links that are well: they are the
+    same on most pages.
     """
     if isinstance(fault, AuditFault):
         return audit_text.as_text(fault.report(), WIDTH)
-    return explain_text.as_text(replace(fault.answer(), well=()), WIDTH)
+    return explain_text.as_text(replace(fault.answer(), well=()), WIDTH).partition(_STATE)[0]
 
 
 def _command(fault: Fault) -> str:
@@ -153,7 +142,7 @@ def _command(fault: Fault) -> str:
 def _link(source: str) -> str:
     repository, mark, number = source.partition("#")
     if mark and "/" in repository and not source.startswith("https://"):
-        return f"[{source}](https://github.com/{repository}/issues/{number})"
+        return f"<https://github.com/{repository}/issues/{number}>"
     return f"<{source}>" if source.startswith("https://") else source
 
 
@@ -165,6 +154,7 @@ def main() -> None:
             path.unlink()
     for name, text in made.items():
         (FINDINGS / name).write_text(text, encoding="utf-8")
+    INDEX.write_text(indexed(INDEX.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""Write docs/symptoms.md: what one sees when something is wrong, each with its real output.
+"""Writes the problems with their real output into docs/troubleshooting.md.
 
 Run from the root of the repository: ``PYTHONPATH=src:. .venv/bin/python tools/make_symptoms.py``.
-The story is ``tests/e2e/symptoms.py``; ``test_symptoms.py`` plays the same one.
+The scenario is ``tests/e2e/symptoms.py``; ``test_symptoms.py`` plays the same one.
 """
 
 from __future__ import annotations
 
-import re
 import tempfile
 from pathlib import Path
 
@@ -15,29 +14,12 @@ from tests.ports import free_port
 
 from sliceplane.api.findings.codes import cause_of
 
-DOCUMENT = ROOT / "docs" / "symptoms.md"
-OPERATIONS = ROOT / "docs" / "operations.md"
-BEGIN = "<!-- symptoms -->\n"
+DOCUMENT = ROOT / "docs" / "troubleshooting.md"
+BEGIN = "<!-- symptoms: made by tools/make_symptoms.py -->\n"
 END = "<!-- end of symptoms -->\n"
 LINES_MAX = 30
-
-#: beside the document
-INDEX = Path("findings") / "index.md"
-HEAD = f"""\
-# Troubleshooting
-
-Fifteen troubles, each with its real output; what can be wrong with a Service is in [findings]({INDEX}), by
-what one sees, and `sliceplane explain` finds which it is. Made by `tools/make_symptoms.py`, which makes each trouble;
-`tests/e2e/test_symptoms.py` makes them again. What an alert says is in [alerts](alerts.md); which part keeps what, and
-what becomes of it, in [operations](operations.md).
-"""
-#: of a symptom whose cause is not within a cluster
-NO_FINDING = "None: it is told before any Service is looked at"
-
-
-def anchor(title: str) -> str:
-    """As GitHub makes it."""
-    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+#: for a symptom whose cause is not in a cluster
+NO_FINDING = "None: the command fails before it reads a Service"
 
 
 def pages(codes: tuple[str, ...]) -> str:
@@ -46,7 +28,7 @@ def pages(codes: tuple[str, ...]) -> str:
 
 
 def main() -> None:
-    parts = [HEAD]
+    parts = []
     with tempfile.TemporaryDirectory(prefix="sliceplane-symptoms-") as folder:
         player = Player(Path(folder), free_port())
         player.begin()
@@ -59,20 +41,15 @@ def main() -> None:
                     blocks.append("\n".join([f"$ {player.shown(step)}", *cut]))
                 console = "\n".join(blocks)
                 parts.append(
-                    f"## {symptom.title}\n\n```console\n{console}\n```\n\n"
+                    f"### {symptom.title}\n\n```console\n{console}\n```\n\n"
                     f"**Why.** {symptom.why}\n\n**Do.** {symptom.do}\n{pages(symptom.codes)}"
                 )
         finally:
             player.end()
-    DOCUMENT.write_text("\n".join(parts), encoding="utf-8")
-    text = OPERATIONS.read_text(encoding="utf-8")
+    text = DOCUMENT.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
-    listed = "".join(
-        f"* [{symptom.title}](symptoms.md#{anchor(symptom.title)})\n" for symptom in STORY
-    )
-    OPERATIONS.write_text(
-        f"{before}{BEGIN}\n{listed}\n{END}{rest.partition(END)[2]}", encoding="utf-8"
-    )
+    made = "\n".join(parts)
+    DOCUMENT.write_text(f"{before}{BEGIN}{made}{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
 if __name__ == "__main__":

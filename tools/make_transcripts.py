@@ -1,10 +1,8 @@
-"""Write docs/kubectl.md, every step of the kubectl tour with its real output, and the transcripts
-of docs/hints.md and docs/recorder.md.
+"""Writes the transcripts of docs/hints.md and docs/recorder.md.
 
 Run from the root of the repository: ``PYTHONPATH=src:. .venv/bin/python
-tools/make_transcripts.py``. With the argument ``hints`` or ``timeline``, only those of the one or
-the other. The steps of the first two are those that ``tests/e2e/test_kubectl_tour.py`` and
-``test_hint_story.py`` drive, so what the documents show is what is tested.
+tools/make_transcripts.py``, with the argument ``hints`` or ``timeline`` for one of them.
+``tests/e2e/test_hint_story.py`` drives the same steps, so the document shows what is tested.
 """
 
 from __future__ import annotations
@@ -16,16 +14,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.e2e.hint_story import FLAGS, STORY, run
+from tests.e2e.hint_story import DOCUMENTED, FLAGS, STORY, run
 from tests.e2e.running import running_plane
-from tests.e2e.tour import TOUR, Step, run_step
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "kubectl.md"
-HINTS = DOCUMENT.with_name("hints.md")
-RECORDER = DOCUMENT.with_name("recorder.md")
+ROOT = Path(__file__).parents[1]
+HINTS = ROOT / "docs" / "hints.md"
+RECORDER = ROOT / "docs" / "recorder.md"
 #: everything after it in ``HINTS`` is made here
 MARK = "<!-- transcripts -->\n"
-LINES_MAX = 60
 #: in ``RECORDER`` the transcript is between the two
 TIMELINE_MARKS = ("<!-- made by tools/make_transcripts.py -->\n", "<!-- end -->\n")
 TIMELINE_WATCHERS = 3
@@ -37,30 +33,6 @@ TIMELINE_BEFORE = (
     "rollout status deployment/web",
 )
 TIMELINE_AFTER = ("set image deployment/web nginx=nginx:2", "rollout status deployment/web")
-
-HEAD = """\
-# kubectl against Sliceplane
-
-What an unmodified kubectl 1.37 prints against `sliceplane up --emulate --emulate-nodes 2 --zones zone-a,zone-b`.
-Made by `tools/make_transcripts.py`; `tests/e2e/test_kubectl_tour.py` drives the same steps.
-Long outputs are cut, with a mark.
-"""
-
-
-def transcript(step: Step, stdout: str, stderr: str) -> str:
-    lines = []
-    if step.stdin:
-        lines += [f"$ kubectl {step.args} <<EOF", *step.stdin.rstrip().splitlines(), "EOF"]
-    else:
-        lines.append(
-            f"$ {''.join(f'{k}={v!r} ' for k, v in step.environment.items())}kubectl {step.args}"
-        )
-    if step.meanwhile:
-        lines.append(f"# meanwhile: kubectl {step.meanwhile}")
-    said = [*stdout.rstrip().splitlines(), *stderr.rstrip().splitlines()]
-    if len(said) > LINES_MAX:
-        said = [*said[:LINES_MAX], f"... ({len(said) - LINES_MAX} more lines)"]
-    return "\n".join([*lines, *said])
 
 
 def write_hints() -> None:
@@ -76,6 +48,8 @@ def write_hints() -> None:
                 else run(plane, step) and ""
                 for step in chapter.steps
             ]
+            if chapter.title not in DOCUMENTED:
+                continue
             text = f"{chapter.text}\n\n" if chapter.text else ""
             blocks = "\n\n".join(f"```console\n{block.rstrip()}\n```" for block in shown if block)
             parts.append(f"### {chapter.title}\n\n{text}{blocks}\n")
@@ -114,7 +88,7 @@ def write_timeline() -> None:
         environment = {
             **plane.environment,
             "COLUMNS": "80",
-            "PYTHONPATH": str(DOCUMENT.parents[1] / "src"),
+            "PYTHONPATH": str(ROOT / "src"),
         }
         shown = subprocess.run(
             sliceplane, env=environment, check=True, capture_output=True, text=True
@@ -128,26 +102,10 @@ def write_timeline() -> None:
 
 
 def main() -> None:
-    what = sys.argv[1:] or ["hints", "timeline", "tour"]
-    for name, write in (("hints", write_hints), ("timeline", write_timeline), ("tour", write_tour)):
-        if name in what:
+    names = sys.argv[1:] or ["hints", "timeline"]
+    for name, write in (("hints", write_hints), ("timeline", write_timeline)):
+        if name in names:
             write()
-
-
-def write_tour() -> None:
-    parts = [HEAD]
-    with (
-        tempfile.TemporaryDirectory(prefix="sliceplane-transcripts-") as folder,
-        running_plane(
-            Path(folder), "--emulate", "--emulate-nodes", "2", "--zones", "zone-a,zone-b"
-        ) as plane,
-    ):
-        for chapter in TOUR:
-            parts.append(f"\n## {chapter.title}\n")
-            for step in chapter.steps:
-                done = run_step(plane, step)
-                parts.append(f"```console\n{transcript(step, done.stdout, done.stderr)}\n```\n")
-    DOCUMENT.write_text("\n".join(parts))
 
 
 if __name__ == "__main__":

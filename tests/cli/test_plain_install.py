@@ -65,7 +65,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
             "proxy",
             "render",
             "-f",
-            str(ROOT / "tests/shell/node/objects.yaml"),
+            str(ROOT / "tests/node/objects.yaml"),
             "--hostname-override",
             "node-1",
         ),

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from sliceplane.cli.answers import Form, rendered
+from sliceplane.cli.answers import Form, Output
 from sliceplane.cli.main import main
 from sliceplane.kit.terminal_text import printable_lines
 
@@ -91,6 +91,6 @@ def test_documents_keep_what_a_terminal_must_not_see() -> None:
     document = {"name": STEERING, "plain": "é – ✓"}
     forms: tuple[Form, ...] = ("json", "yaml")
     for form in forms:
-        text = rendered(form, lambda: document, str)
+        text = Output(form).rendered(lambda: document, str)
         assert printable_lines(text) == text
         assert yaml.safe_load(text) == document

@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any
 
 import pytest_asyncio
-from tests.shell.server.live import client, live
+from tests.server.live import client, live
 
 from sliceplane.api import codec
 from sliceplane.client import EndpointSlices, HttpClient, Namespaces, StatusError

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 from tests.client.conftest import Writer, endpoint
-from tests.shell.server.serving import Server
+from tests.server.serving import Server
 from tests.waiting import eventually, until
 
 from sliceplane.client import (

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.client.conftest import Writer, endpoint
-from tests.shell.server.serving import Server
+from tests.server.serving import Server
 
 from sliceplane.client import EndpointView, HttpClient, NoEndpoint, NotReady, SyncEndpointView
 

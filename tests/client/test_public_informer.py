@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.conftest import Writer, endpoint
-from tests.shell.server.serving import complaints
+from tests.server.serving import complaints
 from tests.waiting import eventually
 
 from sliceplane.api import codec

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.running import ROOT, running_plane
-from tests.shell.server.serving import Server
+from tests.server.serving import Server
 
 import sliceplane
 import sliceplane.client

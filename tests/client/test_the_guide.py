@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tests.client.conftest import Writer, endpoint
-from tests.shell.server.serving import Server
+from tests.server.serving import Server
 
 from sliceplane.api import codec
 from sliceplane.client import HttpClient, Namespaces

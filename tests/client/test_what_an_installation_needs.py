@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.client.conftest import Writer, endpoint
-from tests.shell.server.serving import Server
+from tests.server.serving import Server
 
 from sliceplane.kit.io.extras import EXTRA_OF
 

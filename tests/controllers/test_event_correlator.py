@@ -15,7 +15,7 @@ from sliceplane.api.core import Node, Service
 from sliceplane.api.meta import Document, Object, ObjectMeta
 from sliceplane.api.scheme import EventsV1, Nodes, Services
 from sliceplane.server.documents.conversion import to_stored
-from sliceplane.server.registry.answers import validate_create
+from sliceplane.server.registry.verbs.answers import validate_create
 from sliceplane.watch.controller.base import EventNote
 from sliceplane.watch.controller.events import (
     FINISHED_AFTER_S,

@@ -15,7 +15,7 @@ from sliceplane.api.scheme import Namespaces, Nodes, Pods
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.mass_removal import CONFIRM_KEY
 from sliceplane.slices.guard import ANNOTATION_MASS_REMOVAL, GATHER_S
-from sliceplane.slices.removal_doubt import CONFIRM_BOUND_S
+from sliceplane.slices.removals import CONFIRM_BOUND_S
 from sliceplane.watch.controller.base import Job
 
 COUNT = 10

@@ -1,5 +1,5 @@
 """KEP-0752's test plan of the mirroring controller, bullet by bullet
-(docs/mirroring-test-plan.md).
+(docs/guarantees.md).
 """
 
 from __future__ import annotations

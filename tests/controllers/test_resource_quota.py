@@ -30,7 +30,7 @@ from sliceplane.controllers.objects.namespace import NamespaceController
 from sliceplane.controllers.objects.resource_quota import CHARGE_PATIENCE_S, ResourceQuotaController
 from sliceplane.lab.sim.cluster import Cluster
 from sliceplane.server.registry.kinds import COUNTED, kind_of, quota_text, usage
-from sliceplane.server.registry.kinds.pod_quota import is_in_scopes
+from sliceplane.server.registry.kinds.pods.pod_quota import is_in_scopes
 from sliceplane.watch.cache import Change
 
 HARD = {

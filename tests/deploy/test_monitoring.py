@@ -375,7 +375,7 @@ def test_each_alert_has_planted_samples() -> None:
 
 
 def test_every_alert_has_its_row_and_every_row_its_alert() -> None:
-    text = (ROOT / "docs" / "alerts.md").read_text()
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
     rows = re.findall(
         r'^\| <a id="(\w+)"></a>`(\w+)` \| (\w+) \| (.+?) \| (.+?) \|$', text, re.MULTILINE
     )
@@ -384,6 +384,6 @@ def test_every_alert_has_its_row_and_every_row_its_alert() -> None:
     ]
     for (anchor, name, _, meaning, action), rule in zip(rows, rules(), strict=True):
         assert anchor == name.lower()
-        assert rule["annotations"]["runbook_url"].endswith(f"docs/alerts.md#{anchor}")
+        assert rule["annotations"]["runbook_url"].endswith(f"docs/troubleshooting.md#{anchor}")
         assert len(meaning) > 20
         assert len(action) > 20

@@ -21,8 +21,8 @@ import yaml
 from tests.deploy.helm import documents, rendered
 from tests.e2e.running import ROOT, Plane, kubectl, running_plane
 from tests.kernel.netns import Net
-from tests.shell.xds.conftest import DELTA
 from tests.waiting import until
+from tests.xds.conftest import DELTA
 from tests.xds.streams.clients import delta_request, node, read_response
 
 from sliceplane.xds.names import CLUSTER

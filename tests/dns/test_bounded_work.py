@@ -139,7 +139,7 @@ def test_names_that_clients_make_up_are_not_kept() -> None:
         ):
             server.answer(query(f"{label}.plain.default.svc.{ZONE}", "SRV"), "10.9.0.1", "udp", NOW)
         server.answer(query(f"10-0-{number % 256}-1.default.pod.{ZONE}"), "10.9.0.1", "udp", NOW)
-    assert not [name for name in server._made if b"_zone" in name]
+    assert not [name for name in server._results if b"_zone" in name]
     assert sum(len(named.kept) for named in server.view._services.values()) == 0
     server._kept.check()
 
@@ -157,7 +157,7 @@ def test_a_client_at_any_place_leaves_nothing_behind() -> None:
     assert named._hints is not None
     subsets = [*named._hints.by_node.values(), *named._hints.by_zone.values()]
     assert sum(subset.count for subset in subsets) <= 500
-    assert name_of(PEERS) not in server._made
+    assert name_of(PEERS) not in server._results
 
 
 def test_results_by_name_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_results_by_name_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -
         server._kept.check()
     assert 0 < server._kept.result_bytes <= 100_000
     assert 0 < server._kept.denial_bytes <= 50_000
-    assert len(server._made) < 200
+    assert len(server._results) < 200
     cluster.remove(*list(cluster.objects.values()))
     server._kept.check()
     assert (server._kept.result_bytes, server._kept.denial_bytes) == (0, 0)
@@ -184,7 +184,7 @@ def test_types_that_clients_make_up_are_counted_together() -> None:
     server = large(1).server
     for kind in range(300, 800):
         server.answer(query(PEERS, f"TYPE{kind}"), "10.9.0.1", "udp", NOW)
-    assert len(server.requests) == 1
+    assert len(server.metrics.requests) == 1
     (sample,) = (
         sample
         for family in server.metrics.families()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.dns.world import NOW, ZONE, Cluster, endpoint, headless, service, slice_of
 
 from sliceplane.dns.clients import AnswerConfig
+from sliceplane.dns.cluster_names import ZoneConfig
 from sliceplane.dns.server import Forward, NameServer
-from sliceplane.dns.view import ZoneConfig
 from sliceplane.dns.wire import name_of
 
 OWN = f"demo.default.svc.{ZONE}"

@@ -15,8 +15,8 @@ from sliceplane.api.core import Namespace, Node, Pod, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.dns.clients import AnswerConfig
+from sliceplane.dns.cluster_names import ZoneConfig
 from sliceplane.dns.server import NameServer
-from sliceplane.dns.view import ZoneConfig
 from sliceplane.watch.cache import Change
 
 NOW = 1_700_000_000.0

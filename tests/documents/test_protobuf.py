@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.documents.frames import FrameReader
 
 from sliceplane.api import scheme
 from sliceplane.api.errors import StatusError
 from sliceplane.server.documents.protobuf import (
     MAGIC,
-    FrameReader,
     assemble_list,
     decode,
     encode,
@@ -361,12 +361,3 @@ def test_frame_layout() -> None:
     assert frame[4:11] == b"\x0a\x05ERROR"
     assert frame.endswith(envelope)
     assert envelope.startswith(b"k8s\x00")
-
-
-@pytest.mark.parametrize(
-    "frame", [b"\x7f\xff\xff\xff", b"\x00\x00\x00\x02\x0a\x05", b"\x00\x00\x00\x00"]
-)
-def test_frames_that_are_none_are_refused(frame: bytes) -> None:
-    with pytest.raises(StatusError) as caught:
-        FrameReader().feed(frame)
-    assert caught.value.code == 400

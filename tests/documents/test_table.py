@@ -19,8 +19,6 @@ from sliceplane.server.documents.table import (
     build_watch_row,
     columns_of,
     parse_include_object,
-    partial_list,
-    partial_object,
 )
 from sliceplane.server.documents.table.columns import PLAIN, Printer, duration
 from sliceplane.server.registry.kinds import KINDS, kind_of
@@ -168,19 +166,6 @@ def test_kinds_without_a_printer() -> None:
     document = {"metadata": {"name": "x", "creationTimestamp": CREATED}}
     assert [column["name"] for column in columns_of(PLAIN)] == ["Name", "Created At"]
     assert build(resource, PLAIN, [document], NOW)["rows"][0]["cells"] == ["x", CREATED]
-
-
-def test_partial_metadata() -> None:
-    documents = [service("a", "1"), {}]
-    assert partial_list(documents, {"resourceVersion": "5"}) == {
-        "kind": "PartialObjectMetadataList",
-        "apiVersion": "meta.k8s.io/v1",
-        "metadata": {"resourceVersion": "5"},
-        "items": [
-            partial_object(documents[0]),
-            {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {}},
-        ],
-    }
 
 
 JSON = st.recursive(

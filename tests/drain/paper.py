@@ -9,11 +9,12 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from tests.fakes.node_proxies import make_proxy
+
 from sliceplane.consume.io.telling import tell_progress
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.node.io.kernel.nft_backend import Nftables, NftRunner
-from sliceplane.node.io.node_proxy import NodeProxy
 from sliceplane.node.io.timing import ProxyTiming
 from sliceplane.node.nft.table import NftPlane
 from sliceplane.watch.io.base import Client
@@ -51,7 +52,7 @@ async def paper_node(
     """It follows the server of *client* and reports, from its first Lease on."""
     backend = Paper()
     clock: Callable[[], float] = loop_clock(time.time())
-    proxy = NodeProxy(
+    proxy = make_proxy(
         name,
         backend,
         families=families,

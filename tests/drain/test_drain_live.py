@@ -17,8 +17,8 @@ import pytest_asyncio
 from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
 from msgspec.structs import replace
 from tests.drain.paper import Paper, paper_node
-from tests.shell.xds.conftest import delta_client, xds_server
 from tests.waiting import eventually
+from tests.xds.conftest import delta_client, xds_server
 from tests.xds.streams.clients import Response
 from tests.xds.streams.clients import node as of_node
 

@@ -40,7 +40,7 @@ from typing import Any
 from tests import figures
 from tests.e2e.running import Plane, spawn, stop
 from tests.ports import free_port
-from tests.shell.server.test_full_disk_start import fill
+from tests.server.test_full_disk_start import fill
 from tests.waiting import eventually
 
 from sliceplane.api.codec import decode, encode

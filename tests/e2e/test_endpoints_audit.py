@@ -159,8 +159,8 @@ def prepared(tmp_path: Path) -> Iterator[Plane]:
 
 
 def documented() -> list[str]:
-    """The output that docs/endpoints-exit.md shows."""
-    text = (ROOT / "docs" / "endpoints-exit.md").read_text(encoding="utf-8")
+    """The output that docs/hand-over.md shows."""
+    text = (ROOT / "docs" / "hand-over.md").read_text(encoding="utf-8")
     shown = re.search(
         r"^\$ sliceplane endpoints audit --kubeconfig[^\n]*\n(.*?)^```$",
         text,

@@ -1,4 +1,4 @@
-"""The steps of docs/endpoints-exit.md after the audit: hand over to the reverse mirror, verify,
+"""The steps of docs/hand-over.md after the audit: hand over to the reverse mirror, verify,
 clean up.
 """
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.hint_story import FLAGS, STORY, Chapter, missing_in, run
+from tests.e2e.hint_story import DOCUMENTED, FLAGS, STORY, Chapter, missing_in, run
 from tests.e2e.running import Plane, running_plane
 
 PAGE = Path(__file__).parents[2] / "docs" / "hints.md"
@@ -28,8 +28,9 @@ def test_chapter(plane: Plane, chapter: Chapter) -> None:
         run(plane, step)
 
 
-@pytest.mark.parametrize("chapter", STORY, ids=lambda chapter: chapter.title)
-def test_the_page_shows_it(chapter: Chapter) -> None:
+@pytest.mark.parametrize("title", DOCUMENTED)
+def test_the_page_shows_it(title: str) -> None:
+    (chapter,) = (chapter for chapter in STORY if chapter.title == title)
     _, _, rest = PAGE.read_text(encoding="utf-8").partition(f"\n### {chapter.title}\n")
     shown = rest.partition("\n### ")[0]
     for step in chapter.steps:

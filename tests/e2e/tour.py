@@ -1,7 +1,6 @@
-"""The kubectl tour: each step a real command, what it is given, what its output must show.
+"""The kubectl tour: each step is a real command, its input, and patterns of its output.
 
-One list, two readers: ``test_kubectl_tour.py`` drives every step with the real binary, and
-``tools/make_transcripts.py`` writes the same steps with their output into ``docs/kubectl.md``.
+``test_kubectl_tour.py`` drives every step with the real binary.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Services
 from sliceplane.dns.clients import AnswerConfig
+from sliceplane.dns.cluster_names import ZoneConfig
 from sliceplane.dns.server import NameServer
-from sliceplane.dns.view import ZoneConfig
 from sliceplane.dns.wire import A, labels_of, name_of
 from sliceplane.kit.rng import Rng
 from sliceplane.lab.sim.network import LATENCY_MAX_S

@@ -25,7 +25,7 @@ from sliceplane.server.io.nonresource.discovery import Discovery
 from sliceplane.server.io.nonresource.pages import HealthChecks
 from sliceplane.server.io.requests import app as app_module
 from sliceplane.server.io.requests.app import ApiServer, Services
-from sliceplane.server.io.requests.auth import Certificate, Tokens
+from sliceplane.server.io.requests.auth import Tokens
 from sliceplane.server.io.requests.limits import Limits
 from sliceplane.server.io.requests.reports import HeldReports
 from sliceplane.server.io.requests.resources import ResourceHandlers
@@ -37,6 +37,7 @@ from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.registry.types import NoTokens, User
 from sliceplane.server.store.hub import Hub
+from sliceplane.watch.io.certificates import Certificate
 
 NOW = 1_800_000_000.0
 ADMIN = User(name="fuzzer", groups=("system:masters", "system:authenticated"))

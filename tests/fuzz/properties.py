@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 import yaml
+from tests.documents.frames import FrameReader
 from tests.fuzz.application import Answer, Application, Ask, OpenWatch
 from tests.fuzz.requests import JSON, PROTOBUF, YAML
 
@@ -257,7 +258,7 @@ def check_watch(watch: OpenWatch) -> None:
     events: list[tuple[str, Any]] = []
     try:
         if watch.answer.content_type.startswith(PROTOBUF):
-            reader = protobuf.FrameReader()
+            reader = FrameReader()
             events.extend(reader.feed(raw))
             if reader.pending_bytes:
                 raise Violation("a frame is cut", watch.ask)

@@ -28,8 +28,8 @@ from sliceplane.kit.yaml_documents import YamlError, parse_yaml
 from sliceplane.server.documents import protobuf, strict
 from sliceplane.server.documents.fields import sets
 from sliceplane.server.documents.table import build
-from sliceplane.server.registry.kinds.endpoints import ENDPOINTS
-from sliceplane.server.registry.kinds.pod import POD
+from sliceplane.server.registry.kinds.network.endpoints import ENDPOINTS
+from sliceplane.server.registry.kinds.pods.pod import POD
 
 _CONTAINER: Final = {"name": "c", "image": "i"}
 

@@ -1,4 +1,4 @@
-"""The plug-in of docs/heuristics.md is one: it passes its own test and gives hints in a cluster."""
+"""The plug-in of docs/hints.md is one: it passes its own test and gives hints in a cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sliceplane.slices.heuristics.asking import problem_of_heuristic
 from sliceplane.slices.heuristics.shipped import SHIPPED
 from sliceplane.slices.heuristics.types import HINTS_MAX
 
-PAGE = (Path(__file__).parents[2] / "docs" / "heuristics.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "hints.md").read_text(encoding="utf-8")
 _EXAMPLE = re.compile(r"<!-- example (\w+) -->\n```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

@@ -18,7 +18,7 @@ from sliceplane.api.requests import ListPage, Selection
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices
 from sliceplane.consume.io.client.informer import Informer
 from sliceplane.kit.rng import Rng
-from sliceplane.node.io.inputs import Inputs
+from sliceplane.node.io.inputs import InputHandlers, Inputs
 from sliceplane.watch.actions import StartList
 from sliceplane.watch.doubt import CONFIRM_BOUND_S, CONFIRM_PAUSE_S
 from sliceplane.watch.io.reflect import RunningInformer
@@ -204,15 +204,9 @@ def of_a_node_proxy() -> RunningInformer[Any]:
     inputs = Inputs(
         NOBODY,
         (Selection(EndpointSlices),),
+        InputHandlers(ignored, ignored, ignored, ignored),
         clock=lambda: 0.0,
         rng=Rng(1),
-        on_changes=ignored,
-        on_mark=ignored,
-        on_synced=ignored,
-        on_dropped=ignored,
-        api_timeout_s=1.0,
-        probe_valid_s=1.0,
-        absent_period_s=1.0,
     )
     return inputs._informers[0]
 

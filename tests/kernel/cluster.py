@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
+from tests.fakes.node_proxies import make_proxy
 from tests.kernel.netns import Host, Net
 from tests.nft import machine
 from tests.nft.machine import NODE, ep
@@ -25,7 +26,6 @@ from sliceplane.node.io.kernel.backend import AnyBackend
 from sliceplane.node.io.kernel.conntrack import Conntrack
 from sliceplane.node.io.kernel.iptables_backend import Iptables
 from sliceplane.node.io.kernel.nft_backend import Nftables, NftRunner
-from sliceplane.node.io.node_proxy import NodeProxy
 from sliceplane.watch.cache import Change
 
 SERVER = """
@@ -203,7 +203,7 @@ class Cluster:
         self.backend = backend or backend_of(mode, host)
         #: take the rules away at the end
         self.clean = True
-        self.proxy = NodeProxy(
+        self.proxy = make_proxy(
             node_name, self.backend, flows=Conntrack(netns=host.netns), **options
         )
         self._known: dict[tuple[str, str], Object] = {}

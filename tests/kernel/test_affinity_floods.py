@@ -13,7 +13,7 @@ from tests.kernel.cluster import SERVER, VIP, Cluster, Mode, ask, make_slice, ru
 from tests.kernel.netns import Host, Net
 from tests.nft import machine
 
-from sliceplane.node.nft import table as nft_table
+from sliceplane.node.nft import chains
 from sliceplane.node.nft.netlink import clients as nft_clients
 from sliceplane.node.surroundings import RulesConfig
 
@@ -91,7 +91,7 @@ async def test_a_full_set_of_clients_serves_others_and_keeps_who_is_in_it(
     affinity. iptables: 100 clients an endpoint (``ip_list_tot`` of xt_recent), who comes later
     displaces the oldest.
     """
-    monkeypatch.setattr(nft_table, "CLIENTS_OF_SET_MAX", 500)
+    monkeypatch.setattr(chains, "CLIENTS_OF_SET_MAX", 500)
     async with running(
         ground.node, mode, rules=RulesConfig(cluster_cidrs=("10.244.0.0/16",))
     ) as cluster:
@@ -118,7 +118,7 @@ async def test_a_namespace_shares_its_clients_among_its_sets(ground: Ground) -> 
         listed = ground.node.exec(["nft", "list", "sets", "table", "ip", "sliceplane"]).stdout
         sizes = [int(size) for size in re.findall(r"affinity-.*\n.*\n\s+size (\d+)", listed)]
         assert len(sizes) == 200
-        assert sum(sizes) <= nft_table.CLIENTS_MAX
+        assert sum(sizes) <= chains.CLIENTS_MAX
 
 
 async def test_what_is_remembered_over_a_new_table_is_bounded_and_shared(

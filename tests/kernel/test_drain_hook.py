@@ -17,7 +17,7 @@ from tests.waiting import eventually
 from sliceplane.client import HttpClient, Pods, connect
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
-from sliceplane.node.io.drain_hook import DrainHook
+from sliceplane.node.io.drain_hook import DrainHook, local_pods
 from sliceplane.node.io.kernel.conntrack import Conntrack
 from sliceplane.node.io.kernel.iptables_backend import Iptables
 from sliceplane.node.io.kernel.netns import listening_in
@@ -109,15 +109,12 @@ async def answering(node: Host, mode: str, client: HttpClient) -> AsyncIterator[
         Iptables(netns=node.netns) if mode == "iptables" else Nftables(NftRunner(netns=node.netns))
     )
     hook = DrainHook(
-        "n1",
-        client,
+        local_pods("n1", client, loop_clock(time.time()), Rng(1)),
         backend,
+        Conntrack(netns=node.netns),
         port=PORT,
         listen=listening_in(node.netns),
         families=FAMILIES,
-        clock=loop_clock(time.time()),
-        rng=Rng(1),
-        flows=Conntrack(netns=node.netns),
     )
     async with hook.answering():
         yield

@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any, Final
 
 import pytest
+from tests.fakes.node_proxies import make_proxy
 from tests.figures import tell
 from tests.kernel.netns import Host, Net
 from tests.ports import free_port
@@ -327,7 +328,7 @@ async def town(
         tasks = stack.enter_async_context  # they end before the network does
         for number, host in list(enumerate(hosts))[first:]:
             backend = Nftables(NftRunner(netns=host.netns))
-            proxy = NodeProxy(
+            proxy = make_proxy(
                 NODES[number],
                 backend,
                 clock=clock,

@@ -256,5 +256,5 @@ async def test_a_look_names_whatever_others_did(
             assert all(phrase.startswith(f"{family}: ") for phrase in phrases), phrases
             for plane in cluster.proxy._planes:
                 assert plane.on_doubt(cluster.proxy._clock())
-                cluster.proxy._wake[plane.family].set()
+                cluster.proxy._writer.wake()
             await eventually(cluster.proxy.differences, lambda found: found == ())

@@ -8,7 +8,7 @@ import re
 
 import pytest
 from tests.kernel.netns import Net
-from tests.shell.node.test_proxy_render import rendered
+from tests.node.test_proxy_render import rendered
 
 pytestmark = pytest.mark.kernel
 

@@ -15,6 +15,7 @@ from tests.nft.fake import FakeError, FakeKernel
 from sliceplane.consume.model import ServiceKey
 from sliceplane.node.nft import layout
 from sliceplane.node.nft.build import BalancedChain, ServiceObjects
+from sliceplane.node.nft.chains import place
 from sliceplane.node.nft.contents import TableContents
 from sliceplane.node.nft.draws import DIRECT, ROOMS, endpoints_of, members_of
 from sliceplane.node.nft.elements import RETIRE_AFTER_S
@@ -32,7 +33,7 @@ from sliceplane.node.nft.objects import (
 )
 from sliceplane.node.nft.slots import CHAINS_PER_MAP
 from sliceplane.node.nft.statements import Balance
-from sliceplane.node.nft.table import NftRules, place
+from sliceplane.node.nft.table import NftRules
 
 REF = TableRef("ip", "sliceplane")
 DIRECT_NUMBER = 200

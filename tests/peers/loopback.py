@@ -14,7 +14,7 @@ import pytest_asyncio
 from benchmarks.tools.callers import HttpCaller, answered
 from benchmarks.tools.loopback import private_loopback
 from tests.peers import programs
-from tests.shell.server.serving import Server, run_plane
+from tests.server.serving import Server, run_plane
 from tests.template_process import FRESH
 
 from sliceplane.server.io.plane import PlaneConfig

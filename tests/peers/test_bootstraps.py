@@ -11,8 +11,9 @@ import yaml
 from click.testing import CliRunner
 from tests.peers.test_envoy import holds, hosts, places, running
 from tests.ports import free_port
-from tests.shell.server.serving import Server
-from tests.shell.xds.conftest import (
+from tests.server.serving import Server
+from tests.waiting import eventually
+from tests.xds.conftest import (
     Served,
     Shop,
     client,
@@ -23,8 +24,7 @@ from tests.shell.xds.conftest import (
     served,
     shop,
 )
-from tests.shell.xds.test_identity import account, certificate, permit, secured
-from tests.waiting import eventually
+from tests.xds.test_identity import account, certificate, permit, secured
 
 from sliceplane.cli.main import main
 from sliceplane.xds.bootstrap import BootstrapWish

@@ -18,8 +18,8 @@ import pytest
 import yaml
 from tests.peers.programs import envoy
 from tests.ports import free_port
-from tests.shell.xds.conftest import Served, Shop, client, endpoint, live, served, shop, xds_server
 from tests.waiting import eventually
+from tests.xds.conftest import Served, Shop, client, endpoint, live, served, shop, xds_server
 
 from sliceplane.api.meta import Document
 from sliceplane.client import EndpointSlices, HttpClient, Services

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 from tests.peers.test_envoy import Envoy, running
 from tests.ports import free_port
-from tests.shell.xds.conftest import Shop, client, live, shop, xds_server
 from tests.waiting import eventually
+from tests.xds.conftest import Shop, client, live, shop, xds_server
 
 from sliceplane.api import codec
 from sliceplane.api.meta import Document

@@ -16,8 +16,8 @@ import pytest
 from benchmarks.tools.pods import METHOD
 from tests.peers.loopback import RunningPods, called, fetched, live, network, pods
 from tests.peers.test_envoy import holds, running
-from tests.shell.xds.conftest import Served, Shop, client, endpoint, served, shop
 from tests.waiting import eventually
+from tests.xds.conftest import Served, Shop, client, endpoint, served, shop
 
 from sliceplane.client import EndpointSlices, Services
 

@@ -20,10 +20,10 @@ from tests.peers.programs import build
 from sliceplane.api import scheme
 from sliceplane.server.documents import fields
 from sliceplane.server.documents.schema import lookup
-from sliceplane.server.registry import managed_fields
-from sliceplane.server.registry.apply import check_configuration, conflict_error
 from sliceplane.server.registry.documents import canonical, normalised
 from sliceplane.server.registry.types import Context, Target, User, WriteOptions
+from sliceplane.server.registry.verbs import managed_fields
+from sliceplane.server.registry.verbs.apply import check_configuration, conflict_error
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
 

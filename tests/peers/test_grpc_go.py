@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.peers import programs
-from tests.shell.xds.echo import Answering, Echo, plain, secure
+from tests.xds.echo import Answering, Echo, plain, secure
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(1500)]
 

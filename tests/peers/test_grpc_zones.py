@@ -14,7 +14,8 @@ import pytest_asyncio
 from tests.peers import programs
 from tests.peers.loopback import RunningPods, live, network, pods
 from tests.peers.test_envoy import Envoy, running
-from tests.shell.xds.conftest import (
+from tests.waiting import eventually
+from tests.xds.conftest import (
     GrpcProgram,
     Served,
     Shop,
@@ -24,7 +25,6 @@ from tests.shell.xds.conftest import (
     served,
     shop,
 )
-from tests.waiting import eventually
 
 from sliceplane.api import codec
 from sliceplane.client import Nodes, Services

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.documents.frames import FrameReader
 from tests.peers.kubernetes import Asked, load
-from tests.shell.server.serving import Server, run_plane
+from tests.server.serving import Server, run_plane
 
 from sliceplane.server.documents import protobuf
 from sliceplane.server.io.plane import PlaneConfig
@@ -90,7 +91,7 @@ class Stream:
         self._connection = server.connect()
         self.response = send(self._connection, asked)
         self._binary = self.response.headers["Content-Type"].startswith(PROTOBUF)
-        self._frames = protobuf.FrameReader()
+        self._frames = FrameReader()
         self._line = b""
         self._ready: list[tuple[str, Any]] = []
 

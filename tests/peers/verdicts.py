@@ -14,8 +14,10 @@ from tests.peers.specs import Maker
 from sliceplane.api import scheme
 from sliceplane.server.registry import metadata
 from sliceplane.server.registry.decoding import UndecodableBody, decoded
-from sliceplane.server.registry.kinds import kind_of, pod, stateful_set
+from sliceplane.server.registry.kinds import kind_of
 from sliceplane.server.registry.kinds.kind import Kind
+from sliceplane.server.registry.kinds.pods import pod
+from sliceplane.server.registry.kinds.workloads import stateful_set
 from sliceplane.server.registry.validation.resources import text_of
 
 RECORDED = Path(__file__).with_name("data") / "validation.json"

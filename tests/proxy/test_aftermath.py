@@ -9,6 +9,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
+from tests.fakes.node_proxies import make_proxy
 from tests.nft.machine import DYING, GONE, NODE, Machine, ep, make_slice, service
 from tests.proxy.test_consumption import Kernel
 from tests.waiting import eventually
@@ -25,7 +26,6 @@ from sliceplane.node.conntrack import Expected, TrackedFlow, UdpFlow, parse_flow
 from sliceplane.node.io.kernel.conntrack import Conntrack, ConntrackError
 from sliceplane.node.io.kernel.nft_backend import Nftables
 from sliceplane.node.io.metrics import PROGRAMMING_BUCKETS, ProxyMetrics
-from sliceplane.node.io.node_proxy import NodeProxy
 from sliceplane.node.nft.table import nft_plane
 from sliceplane.node.plane import NodePlaneConfig
 from sliceplane.watch.cache import Change
@@ -374,7 +374,7 @@ class Forgetter:
 @pytest.mark.looptime
 async def test_flows_are_looked_at_after_changes_of_udp_and_again_after_a_failure() -> None:
     forgetter = Forgetter()
-    proxy = NodeProxy(NODE, Nftables(Kernel()), families=("IPv4",), flows=forgetter)
+    proxy = make_proxy(NODE, Nftables(Kernel()), families=("IPv4",), flows=forgetter)
     task = asyncio.create_task(proxy.run())
     try:
         for resource in (Services, EndpointSlices, Nodes, ServiceCIDRs):
@@ -411,7 +411,7 @@ async def test_a_service_that_changes_all_the_time_does_not_keep_flows_busy() ->
 
     forgetter = Slow()
     loop = asyncio.get_running_loop()
-    proxy = NodeProxy(
+    proxy = make_proxy(
         NODE, Nftables(Kernel()), families=("IPv4",), flows=forgetter, clock=loop.time
     )
     task = asyncio.create_task(proxy.run())

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fakes.node_proxies import make_proxy
 from tests.waiting import eventually
 
 from sliceplane.api import codec
@@ -143,13 +144,13 @@ async def relabel(
 @asynccontextmanager
 async def proxy_of(
     client: Any,
-    gates: Gates | None = None,
+    gates: Gates = Gates(),  # noqa: B008  # it is frozen
     *,
     timing: ProxyTiming = ProxyTiming(),  # noqa: B008  # it is frozen
 ) -> AsyncIterator[tuple[NodeProxy, Kernel]]:
     kernel = Kernel()
     clock = asyncio.get_running_loop().time
-    proxy = NodeProxy(
+    proxy = make_proxy(
         "node-1", Nftables(kernel), families=("IPv4",), gates=gates, clock=clock, timing=timing
     )
     task = asyncio.create_task(proxy.follow(client, Rng(1)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.fakes.node_proxies import make_proxy
 from tests.proxy.test_node_proxy_shell import Runner, added, proxy_of, running, settled, synced
 from tests.waiting import eventually
 
@@ -35,7 +36,7 @@ async def test_a_table_that_somebody_deleted_is_counted_and_health_tells_of_it_f
 ):
     now = 1_800_000_000.0
     runner = Runner()
-    proxy = NodeProxy("node-1", Nftables(runner), clock=lambda: now)
+    proxy = make_proxy("node-1", Nftables(runner), clock=lambda: now)
     async with running(proxy):
         proxy.on_change(added())
         synced(proxy)

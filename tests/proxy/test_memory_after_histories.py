@@ -17,6 +17,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.node import aftermath
 from sliceplane.node.io.consequences import Consequences
 from sliceplane.node.io.metrics import ProxyMetrics
+from sliceplane.node.io.options import HostAccess
 from sliceplane.node.iptables.table import IptablesPlane, iptables_plane
 from sliceplane.node.nft.elements import RETIRE_AFTER_S
 from sliceplane.node.nft.table import NftPlane, nft_plane
@@ -149,10 +150,9 @@ async def test_a_proxy_that_leaves_flows_alone_keeps_none_to_look_at() -> None:
     consequences = Consequences(
         machine.plane,
         ProxyMetrics(),
-        None,
+        HostAccess(listen=listen),
         healthy=lambda: True,
         on_port_failed=lambda *_: None,
-        listen=listen,
         clock=lambda: 0.0,
     )
     for number in (1, 2):

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.fakes.node_proxies import make_proxy
 from tests.waiting import eventually, turns
 
 from sliceplane.api import codec
@@ -94,7 +95,7 @@ def added(number: int = 1) -> Change[Service]:
 def proxy_of(runner: Runner, **options: Any) -> NodeProxy:
     """Of a family, and with the loop's time, unless the test says otherwise."""
     options = {"families": ("IPv4",), "clock": asyncio.get_running_loop().time, **options}
-    return NodeProxy("node-1", Nftables(runner), **options)
+    return make_proxy("node-1", Nftables(runner), **options)
 
 
 @asynccontextmanager
@@ -143,8 +144,7 @@ async def test_nothing_is_written_before_both_lists() -> None:
 
 async def test_a_recorder_is_told_what_the_proxy_is_told_and_what_it_writes() -> None:
     recorder = Recorder(1 << 20, b"saltsalt", 0.0)
-    proxy = proxy_of(Runner())
-    proxy.record = ProxyRecord(recorder)
+    proxy = proxy_of(Runner(), record=ProxyRecord(recorder))
     async with running(proxy):
         proxy.on_change(added())
         synced(proxy)
@@ -179,7 +179,7 @@ async def test_a_name_that_no_node_has_is_told(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(node_proxy, "_log", Log())
     known, unknown = (
-        NodeProxy(name, Nftables(Runner()), families=("IPv4",)) for name in ("node-1", "nodd-1")
+        make_proxy(name, Nftables(Runner()), families=("IPv4",)) for name in ("node-1", "nodd-1")
     )
     known.on_change(Change(Nodes.key, None, codec.decode(b'{"metadata":{"name":"node-1"}}', Node)))
     synced(known)
@@ -294,7 +294,7 @@ async def test_families_do_not_wait_for_each_other() -> None:
 
 
 async def test_every_watched_kind_is_understood_and_no_other() -> None:
-    proxy = NodeProxy("node-1", Nftables(Runner()))
+    proxy = make_proxy("node-1", Nftables(Runner()))
     for resource, kind in ((Services, Service), (EndpointSlices, EndpointSlice), (Nodes, Node)):
         subject = codec.decode(b'{"metadata":{"namespace":"ns","name":"x"}}', kind)
         proxy.on_change(Change(resource.key, None, subject))
@@ -305,7 +305,7 @@ async def test_every_watched_kind_is_understood_and_no_other() -> None:
 
 
 def test_watches_are_narrow() -> None:
-    services, slices, nodes, ranges = NodeProxy("node-1", Nftables(Runner.__new__(Runner))).watches
+    services, slices, nodes, ranges = make_proxy("node-1", Nftables(Runner.__new__(Runner))).watches
     assert (services.label_selector, services.field_selector) == (
         "!service.kubernetes.io/service-proxy-name",
         "spec.clusterIP!=None",

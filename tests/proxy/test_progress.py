@@ -10,6 +10,7 @@ from math import inf
 from typing import Any
 
 import pytest
+from tests.fakes.node_proxies import make_proxy
 from tests.proxy.test_node_proxy_shell import Runner, added, synced
 from tests.waiting import eventually
 
@@ -280,7 +281,7 @@ class Server:
 @asynccontextmanager
 async def reporting(server: Server, runner: Runner) -> AsyncIterator[NodeProxy]:
     loop = asyncio.get_running_loop()
-    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",), clock=loop.time)
+    proxy = make_proxy("node-1", Nftables(runner), families=("IPv4",), clock=loop.time)
     report = tell_progress(server, proxy, Rng(1), loop.time)  # type: ignore[arg-type]  # as much of a client as it needs
     tasks = [asyncio.create_task(proxy.run()), asyncio.create_task(report)]
     try:
@@ -338,7 +339,7 @@ async def test_a_process_that_was_stopped_tells_what_is_true_when_it_goes_on() -
     def clock() -> float:
         return loop.time() + stood_still_s
 
-    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",), clock=clock)
+    proxy = make_proxy("node-1", Nftables(runner), families=("IPv4",), clock=clock)
     report = tell_progress(server, proxy, Rng(1), clock, spread_s=0.0)  # type: ignore[arg-type]  # as much as it needs
     began = loop.time()
     tasks = [asyncio.create_task(proxy.run()), asyncio.create_task(report)]

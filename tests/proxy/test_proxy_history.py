@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from tests.fakes.node_proxies import make_proxy
 from tests.figures import tell
 from tests.nft.machine import NODE, Machine, make_slice, service
 from tests.proxy.test_slicecache import make
@@ -17,7 +18,6 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Nodes, ServiceCIDRs, Services
 from sliceplane.consume.slicecache import SliceCache
 from sliceplane.node.io.kernel.nft_backend import Nftables
-from sliceplane.node.io.node_proxy import NodeProxy
 from sliceplane.node.nft.objects import Memory, TableRef, Transaction
 from sliceplane.watch.cache import Change
 
@@ -52,7 +52,7 @@ async def test_kubernetes_139513_a_change_lists_nothing_of_the_kernel() -> None:
     does not look.
     """
     kernel = ListingKernel()
-    proxy = NodeProxy(NODE, Nftables(kernel), families=("IPv4",))
+    proxy = make_proxy(NODE, Nftables(kernel), families=("IPv4",))
     task = asyncio.create_task(proxy.run())
     try:
         sticky = service(sessionAffinity="ClientIP")

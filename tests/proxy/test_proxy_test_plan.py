@@ -1,5 +1,5 @@
-"""``docs/proxy-test-plan.md`` is complete: every row names a test, every case is one of the
-table's.
+"""The node proxy's test plan in ``docs/guarantees.md`` is complete: every row names a test, and
+every case is one of the table's.
 
 (That the tests exist is checked for every document, see ``tests/test_docs.py``.)
 """
@@ -12,10 +12,15 @@ from pathlib import Path
 import pytest
 from tests.proxy.test_usable import CASES
 
-PLAN = Path(__file__).parents[2] / "docs" / "proxy-test-plan.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "guarantees.md"
+PLAN = (
+    DOCUMENT.read_text(encoding="utf-8")
+    .partition("\n### The node proxy's test plan\n")[2]
+    .partition("\n### ")[0]
+)
 ROWS = [
     line
-    for line in PLAN.read_text(encoding="utf-8").splitlines()
+    for line in PLAN.splitlines()
     if line.startswith("|")
     and not line.startswith("|---")
     and not line.endswith(("| test |", "| test | |"))
@@ -24,7 +29,7 @@ ROWS = [
 
 def test_what_counts_its_items_has_as_many_rows() -> None:
     """Of the other parts, one line of the source may be several rows."""
-    sections = re.split(r"^## ", PLAN.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    sections = re.split(r"^#### ", PLAN, flags=re.MULTILINE)
     rows = {text.partition("\n")[0]: sum(row in text for row in ROWS) for text in sections}
     assert rows["What is not copied"] == 4
     assert rows["KEP-2030, unit tests"] == 5

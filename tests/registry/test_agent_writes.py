@@ -31,7 +31,7 @@ from sliceplane.consume.agents.registration import (
     Registration,
     slice_name,
 )
-from sliceplane.server.registry import rehearsal
+from sliceplane.server.registry import offload
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.registry.types import AUTHENTICATED, Body, Context, User, WriteOptions
 
@@ -390,7 +390,7 @@ def test_a_grant_without_networks_leaves_out_the_hosts_and_services_of_the_clust
 
 
 def test_a_write_that_is_worked_out_elsewhere_is_checked_as_well(agent: Agent) -> None:
-    """The extract for a large body has no accounts at first."""
+    """The input for a large body has no accounts at first."""
     registry, api = agent.api.registry, agent.api
     context, target = Context(now=api.now, user=agent.user), api.target(EndpointSlices)
     wrong = document()
@@ -401,12 +401,12 @@ def test_a_write_that_is_worked_out_elsewhere_is_checked_as_well(agent: Agent) -
             context, target, Body(document=json.loads(json.dumps(wrong))), WriteOptions()
         )
 
-    basis = registry.extract(context, target)
-    done = rehearsal.rehearse(basis, run)
-    with pytest.raises(rehearsal.Stale) as stale:
-        registry.perform(context, basis, done, target, dry_run=False)
-    basis = registry.extract(context, target, stale.value.keys, stale.value.collections)
-    done = rehearsal.rehearse(basis, run)
+    basis = registry.gather_input(context, target)
+    done = offload.work_out(basis, run)
+    with pytest.raises(offload.StaleInput) as stale:
+        registry.apply_result(context, basis, done, target, dry_run=False)
+    basis = registry.gather_input(context, target, stale.value.keys, stale.value.collections)
+    done = offload.work_out(basis, run)
     with pytest.raises(StatusError) as refused:
-        registry.perform(context, basis, done, target, dry_run=False)
+        registry.apply_result(context, basis, done, target, dry_run=False)
     assert refused.value.code == 403

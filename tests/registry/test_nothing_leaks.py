@@ -88,7 +88,7 @@ def test_at_every_batch(make_api: Any, steps: list[Any]) -> None:
         if verb != "fail":
             act(api, verb, name, spec)
         api.registry.check()
-        # A crash here: the back end has this batch or has not (tests/shell/server/storage); it
+        # A crash here: the back end has this batch or has not (tests/server/storage); it
         # never has a part of it.
         restarted = restart(api)
         services, addresses = held(restarted)

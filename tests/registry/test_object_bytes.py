@@ -9,7 +9,7 @@ from tests.registry.conftest import Api
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Pods
-from sliceplane.server.registry import rehearsal
+from sliceplane.server.registry import offload
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.registry.types import (
     AUTHENTICATED,
@@ -127,10 +127,10 @@ def test_a_write_that_is_worked_out_elsewhere_has_the_same_bound(tenants: Tenant
             context, target, Body(document=document("late")), WriteOptions()
         )
 
-    basis = api.registry.extract(context, target)
-    done = rehearsal.rehearse(basis, run)
+    basis = api.registry.gather_input(context, target)
+    done = offload.work_out(basis, run)
     with pytest.raises(StatusError, match="share of the") as refused:
-        api.registry.perform(context, basis, done, target, dry_run=False)
+        api.registry.apply_result(context, basis, done, target, dry_run=False)
     assert refused.value.code == 403
     assert not api.store.take_staged(), "nothing of it is staged"
 
@@ -158,12 +158,12 @@ def test_an_object_that_its_defaults_make_too_large_gets_the_status_of_kube_apis
     def run(core: Any) -> Any:
         return Registry.around(core).create(context, target, Body(document=pod), WriteOptions())
 
-    foreseen = rehearsal.rehearse(api.registry.extract(context, target), run)
+    foreseen = offload.work_out(api.registry.gather_input(context, target), run)
     # as the server does: once more on all that the first one looked at (PriorityClasses)
-    basis = api.registry.extract(context, target, foreseen.keys, foreseen.collections)
-    done = rehearsal.rehearse(basis, run)
-    assert not done.deeds, "it is not carried to the server"
+    basis = api.registry.gather_input(context, target, foreseen.keys, foreseen.collections)
+    done = offload.work_out(basis, run)
+    assert not done.changes, "it is not carried to the server"
     with pytest.raises(StatusError) as refused:
-        api.registry.perform(context, basis, done, target, dry_run=False)
+        api.registry.apply_result(context, basis, done, target, dry_run=False)
     assert refused.value.status() == TOO_LARGE
     assert not api.store.take_staged()

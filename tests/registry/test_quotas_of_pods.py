@@ -13,7 +13,7 @@ from tests.registry.conftest import Api
 from sliceplane.api.core import Pod, PodSpec
 from sliceplane.api.scheme import Pods, PriorityClasses, ResourceQuotas
 from sliceplane.server.registry.kinds import quota_text, usage
-from sliceplane.server.registry.kinds.pod_quota import qos_class
+from sliceplane.server.registry.kinds.pods.pod_quota import qos_class
 
 
 def container(name: str = "c", **resources: dict[str, str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Namespaces, Nodes, Pods
-from sliceplane.server.registry.options import (
+from sliceplane.server.registry.verbs.options import (
     NEWEST,
     Continue,
     decode_continue,

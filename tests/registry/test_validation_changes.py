@@ -38,7 +38,7 @@ from sliceplane.api.scheme import (
     Services,
     StatefulSets,
 )
-from sliceplane.server.registry.answers import validate_update
+from sliceplane.server.registry.verbs.answers import validate_update
 
 #: resource, subresource, new members, old members, how the complaints begin
 CHANGED: dict[str, tuple[Resource, str, Any, Any, list[str]]] = {

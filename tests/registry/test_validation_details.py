@@ -34,8 +34,8 @@ from sliceplane.api.scheme import (
     StatefulSets,
     StorageClasses,
 )
-from sliceplane.server.registry.answers import validate_create
 from sliceplane.server.registry.kinds import kind_of
+from sliceplane.server.registry.verbs.answers import validate_create
 
 TEMPLATE = {
     "metadata": {"labels": {"a": "b"}},

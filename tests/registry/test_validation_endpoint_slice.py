@@ -10,7 +10,7 @@ import pytest
 
 from sliceplane.api.errors import FieldError
 from sliceplane.api.scheme import EndpointSlices
-from sliceplane.server.registry.answers import validate_create, validate_update
+from sliceplane.server.registry.verbs.answers import validate_create, validate_update
 
 LABEL = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and "

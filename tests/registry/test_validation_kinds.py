@@ -22,8 +22,8 @@ from sliceplane.api.scheme import (
     Services,
 )
 from sliceplane.kit.names import check_dns_subdomain
-from sliceplane.server.registry.answers import refuse, validate_create, validate_update
 from sliceplane.server.registry.kinds import kind_of
+from sliceplane.server.registry.verbs.answers import refuse, validate_create, validate_update
 
 QUALIFIED = (
     "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end "

@@ -12,8 +12,8 @@ from tests.registry.test_validation_details import TEMPLATE, WORKLOAD, made
 from tests.registry.test_validation_pods import complaints, container
 
 from sliceplane.api.scheme import Pods, Resource, StatefulSets
-from sliceplane.server.registry.answers import validate_update
 from sliceplane.server.registry.validation.volumes import check_volumes
+from sliceplane.server.registry.verbs.answers import validate_update
 
 V0 = "spec.volumes[0]"
 CONTEXT = "spec.securityContext"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sliceplane.api.scheme import Services
-from sliceplane.server.registry.answers import validate_create, validate_update
 from sliceplane.server.registry.kinds import kind_of
+from sliceplane.server.registry.verbs.answers import validate_create, validate_update
 
 
 def service(**spec: Any) -> Any:

@@ -277,7 +277,7 @@ async def test_a_compaction_point_never_goes_back(etcd: Member) -> None:
         assert (await asyncio.to_thread(backend.client.ask, "txn", raised)).succeeded
         await eventually(lambda: one.store.revision, lambda revision: revision >= beyond)
         for _ in range(3):
-            assert not await asyncio.to_thread(backend.compact_shared, middle)
+            assert not await asyncio.to_thread(backend.compact, middle)
         third = Server(one.backend_config)
         assert third.store.compacted == beyond
         third.backend.close()

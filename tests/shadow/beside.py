@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.shell.server.serving import Server
+from tests.server.serving import Server
 
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.controller.base import Controller

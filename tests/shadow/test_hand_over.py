@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.server.serving import Server, run_plane
 from tests.shadow.beside import (
     NAMESPACE,
     SLICES,
@@ -25,7 +26,6 @@ from tests.shadow.beside import (
     set_ready,
     versions,
 )
-from tests.shell.server.serving import Server, run_plane
 from tests.waiting import until
 
 from sliceplane.api.discovery import LABEL_SKIP_MIRROR

@@ -163,12 +163,12 @@ def test_the_same_as_a_dumb_comparison(
     engine.on_service(service)
     for each in slices:
         engine.on_slice(None, each)
-    sight = engine.look("shop/web", 0.0)
-    assert sight is not None
-    assert {(d.kind.value, d.address_type, d.subject) for d in compare(sight)} == dumb(
+    snapshot = engine.snapshot("shop/web", 0.0)
+    assert snapshot is not None
+    assert {(d.kind.value, d.address_type, d.subject) for d in compare(snapshot)} == dumb(
         service, made, nodes, slices
     )
-    assert all(d.desired != d.actual for d in compare(sight))
+    assert all(d.desired != d.actual for d in compare(snapshot))
 
 
 def dumb(
@@ -259,24 +259,24 @@ def test_hints_by_zone_are_compared_by_presence() -> None:
     for pod in made:
         engine.on_pod(None, pod)
     engine.on_service(service)
-    sight = engine.look("shop/web", 0.0)
-    assert sight is not None
+    snapshot = engine.snapshot("shop/web", 0.0)
+    assert snapshot is not None
     ours = [
         msgspec.json.decode(each.body, type=SliceEndpoint)
-        for each in sight.desired["IPv4"].values()
+        for each in snapshot.desired["IPv4"].values()
     ]
     swapped = [
         replace(each, hints=EndpointHints(for_zones=(ForZone(name="ab"[n < 2]),)))
         for n, each in enumerate(ours)
     ]
     engine.on_slice(None, make_slice("web-1", "IPv4", swapped, PORTS))
-    sight = engine.look("shop/web", 0.0)
-    assert sight is not None
-    assert compare(sight) == ()
+    snapshot = engine.snapshot("shop/web", 0.0)
+    assert snapshot is not None
+    assert compare(snapshot) == ()
     bare = make_slice("web-1", "IPv4", [replace(swapped[0], hints=None), *swapped[1:]], PORTS)
     engine.on_slice(None, replace(bare, metadata=replace(bare.metadata, resource_version="2")))
-    sight = engine.look("shop/web", 0.0)
-    assert sight is not None
-    assert [(each.kind, each.pod) for each in compare(sight)] == [
+    snapshot = engine.snapshot("shop/web", 0.0)
+    assert snapshot is not None
+    assert [(each.kind, each.pod) for each in compare(snapshot)] == [
         (DifferenceKind.HINT_MISSING, "p-0")
     ]

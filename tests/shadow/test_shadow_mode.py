@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 from tests.ports import free_port
+from tests.server.serving import Server, run_plane
 from tests.shadow import planted
 from tests.shadow.beside import NAMESPACE, controlled, delete_pod, endpoints, populate, set_ready
 from tests.shadow.planted import Planted
-from tests.shell.server.serving import Server, run_plane
 from tests.waiting import until
 
 from sliceplane.api.core import Pod

@@ -26,7 +26,7 @@ from sliceplane.lab.sim.simulation import Options, Simulation
 from sliceplane.lab.sim.streams import SimulatedInformer
 from sliceplane.server.registry.types import ListOutcome
 from sliceplane.slices.guard import ANNOTATION_MASS_REMOVAL, GATHER_S, HOLD
-from sliceplane.slices.removal_doubt import CONFIRM_BOUND_S
+from sliceplane.slices.removals import CONFIRM_BOUND_S
 
 STORIES = (
     "restored from an empty copy",

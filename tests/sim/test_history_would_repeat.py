@@ -23,16 +23,16 @@ from tests.sim import test_history_endpoints as classic
 from tests.sim import test_history_endpointslice as slices
 from tests.sim import test_selector_life as selectors
 
+from sliceplane.api.core import Pod
 from sliceplane.api.discovery import ANNOTATION_OVER_CAPACITY
 from sliceplane.api.own_writes import OwnWrites
 from sliceplane.kit.containers import Passed
 from sliceplane.kit.workqueue import WorkQueue
 from sliceplane.lab.sim.checks.steady import Broken
 from sliceplane.lab.sim.server import Server
-from sliceplane.server.registry.kinds import endpoint_slice as slice_rules
-from sliceplane.server.registry.kinds import endpoints
+from sliceplane.server.registry.kinds.network import endpoint_slice as slice_rules
+from sliceplane.server.registry.kinds.network import endpoints
 from sliceplane.server.registry.validation import addresses
-from sliceplane.slices import facts
 from sliceplane.slices.endpoints.engine import EndpointsEngine, EndpointsState
 from sliceplane.slices.endpoints.mirroring.engine import MirrorEngine
 from sliceplane.slices.endpoints.mirroring.service import MirrorState
@@ -148,7 +148,7 @@ def nobody_hands_over(patch: Patch) -> None:
 
 
 def finished_pods_stay(patch: Patch) -> None:
-    patch.setattr(facts, "_TERMINAL_PHASES", ())
+    patch.setattr(Pod, "has_ended", property(lambda _pod: False))
 
 
 def a_restart_begins_with_nothing(patch: Patch) -> None:

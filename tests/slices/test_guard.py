@@ -10,25 +10,25 @@ from hypothesis import strategies as st
 
 from sliceplane.consume.removal_hold import HOLD_S, STEP_S
 from sliceplane.slices.guard import (
+    BURST_S,
     GATHER_S,
     REASON_EXPIRED,
     REASON_HELD,
     REASON_OVER,
     REASON_RELEASED,
-    STORM_S,
     Losses,
     Peak,
+    RemovalBurst,
     ServiceGuard,
-    Storm,
 )
 
 START = 6000.0
 
 
 def losses(
-    ready: int, missed: int, *, asks: bool = True, released_at: float = 0.0, storm: bool = False
+    ready: int, missed: int, *, asks: bool = True, released_at: float = 0.0, burst: bool = False
 ) -> Losses:
-    return Losses(ready=ready, missed=missed, asks=asks, released_at=released_at, storm=storm)
+    return Losses(ready=ready, missed=missed, asks=asks, released_at=released_at, burst=burst)
 
 
 def stood(count: int) -> ServiceGuard:
@@ -96,21 +96,21 @@ def test_losses_that_come_one_by_one_are_counted_together() -> None:
 
 def test_a_storm_holds_what_is_few_for_one_service() -> None:
     guard = stood(10)
-    assert guard.weigh(losses(8, 2, storm=True), START) == 2
+    assert guard.weigh(losses(8, 2, burst=True), START) == 2
     assert reasons(guard) == [REASON_HELD]
 
 
 def test_a_storm_is_three_tenths_of_all_within_its_time() -> None:
-    storm = Storm()
-    storm.ready = 100
+    burst = RemovalBurst()
+    burst.ready = 100
     for _ in range(30):
-        storm.ready -= 1
-        storm.lost()
-    assert not storm.blows(START)
-    storm.ready -= 1
-    storm.lost()
-    assert storm.blows(START + STORM_S)
-    assert not storm.blows(START + STORM_S + 1.0)
+        burst.ready -= 1
+        burst.lost()
+    assert not burst.is_active(START)
+    burst.ready -= 1
+    burst.lost()
+    assert burst.is_active(START + BURST_S)
+    assert not burst.is_active(START + BURST_S + 1.0)
 
 
 def test_a_release_ends_holds_that_began_before() -> None:
@@ -168,7 +168,7 @@ def test_a_guard_that_rested_holds_what_one_that_was_asked_holds(
     now = START
     for ready, pause_s in quiet:
         now += pause_s
-        assert not asked.doubts(0, ready, now, storm=False, unknown=False)
+        assert not asked.needs_confirmation(0, ready, now, burst=False, unknown=False)
         assert asked.weigh(losses(ready, 0), now) == 0
         assert asked.deadline(now) is None
         assert not asked.news

@@ -8,8 +8,9 @@ from sliceplane.api.core import ServicePort
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.slices.content import PortResolver, Stored
 from sliceplane.slices.facts import PodFacts
-from sliceplane.slices.packer import Desired, SlicePacker
+from sliceplane.slices.packer import SlicePacker
 from sliceplane.slices.packplan import PackPlan
+from sliceplane.slices.placement import Desired
 
 LABELS = {"l": "1"}
 RESOLVER = PortResolver(

@@ -11,7 +11,7 @@ from sliceplane.api.codec import decode, encode
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.slices.engine import SliceEngine
-from sliceplane.slices.service import AT_ONCE
+from sliceplane.slices.service import IMMEDIATELY
 from sliceplane.slices.writes import SlicePlan
 
 KEY = "shop/web"
@@ -104,6 +104,6 @@ def test_when_there_is_room_again_the_old_slice_goes_at_once() -> None:
         for known, name in ((decode(update.body, EndpointSlice), "old"), (made, "new"))
     ]
     engine.finish(KEY, plan, answers, None, 2.0)
-    assert engine.deadline(KEY) == AT_ONCE
+    assert engine.deadline(KEY) == IMMEDIATELY
     (gone,) = engine.plan(KEY, 2.0).writes
     assert (gone.verb, gone.name) == ("delete", "old")

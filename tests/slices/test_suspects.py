@@ -12,7 +12,7 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import conflict
 from sliceplane.api.own_writes import STALE_PLANS
 from sliceplane.slices.engine import SliceEngine
-from sliceplane.slices.service import AT_ONCE
+from sliceplane.slices.service import IMMEDIATELY
 from sliceplane.slices.writes import SliceWrite
 
 KEY = "shop/web"
@@ -116,7 +116,7 @@ def test_a_suspect_that_proves_itself_is_none_any_more() -> None:
     assert decode(proof.body, EndpointSlice).endpoints == scene.a.endpoints, "it changes nothing"
     assert plan.families == (), "nor does a metric count it"
     scene.engine.finish(KEY, plan, (answer(proof, proof.resource_version),), None, 9.0)
-    assert scene.engine.deadline(KEY) == AT_ONCE
+    assert scene.engine.deadline(KEY) == IMMEDIATELY
     plan = scene.engine.plan(KEY, 9.0)
     (rest,) = plan.writes
     assert rest.name == "z", "the same endpoint is in both"

@@ -22,6 +22,7 @@ from urllib.parse import urlencode
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
+from tests.documents.frames import FrameReader
 from tests.waiting import eventually
 from tests.whatif.asked import ask, deployment, service
 
@@ -48,7 +49,6 @@ from sliceplane.lab.whatif import changes as whatif_changes
 from sliceplane.lab.whatif.changes import NOW_KEYS
 from sliceplane.lab.whatif.prediction import Prediction
 from sliceplane.lab.whatif.state import of_snapshot
-from sliceplane.server.documents.protobuf import FrameReader
 from sliceplane.server.io.config import PlaneConfig
 from sliceplane.server.io.plane import ServerPlane
 from sliceplane.watch.io.http import HttpClient

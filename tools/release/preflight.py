@@ -73,10 +73,7 @@ def changelog(text: str, *, dated: bool) -> list[str]:
         problems.append(str(error))
     unreleased = re.search(r"^## Unreleased\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     if dated and unreleased is not None and unreleased[1].strip():
-        remedy = (
-            f'rename that heading to "{VERSION} in detail", and begin the file with an empty "## '
-            'Unreleased"'
-        )
+        remedy = f"move what a user notices into the entry of {VERSION}, and delete the rest"
         problems.append(
             f"CHANGELOG.md has lines under Unreleased that {VERSION} contains: {remedy}"
         )

@@ -437,8 +437,6 @@ def _version_of(key: str, answer: bytes) -> str:
 
 def _own_addresses(pod: Pod | None) -> tuple[str, ...]:
     """Of a Pod that runs in a network of its own."""
-    if pod is None or pod.spec.host_network or pod.status.phase in ("Succeeded", "Failed"):
+    if pod is None or pod.spec.host_network or pod.has_ended:
         return ()
-    return tuple(address.ip for address in pod.status.pod_ips or ()) or (
-        (pod.status.pod_ip,) if pod.status.pod_ip else ()
-    )
+    return pod.status.ips

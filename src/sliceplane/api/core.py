@@ -240,6 +240,11 @@ class PodStatus(Projection, frozen=True, kw_only=True):
     ephemeral_container_statuses: tuple[ContainerStatus, ...] | None = None
     start_time: str | None = None
 
+    @property
+    def ips(self) -> tuple[str, ...]:
+        """The addresses of the Pod; the API server keeps ``podIP`` equal to the first."""
+        return tuple(entry.ip for entry in self.pod_ips or ())
+
 
 class Pod(Object, frozen=True, kw_only=True):
     """A Pod: where it runs, its addresses and ports, and whether it is ready."""
@@ -248,6 +253,7 @@ class Pod(Object, frozen=True, kw_only=True):
     status: PodStatus = PodStatus()
 
     def condition(self, kind: str) -> Condition | None:
+        """Returns the condition of the type *kind*."""
         return find_condition(self.status.conditions, kind)
 
     @property
@@ -299,12 +305,15 @@ class Node(Object, frozen=True, kw_only=True):
     status: NodeStatus = NodeStatus()
 
     @property
+    def ready_condition(self) -> Condition | None:
+        """The condition Ready; ``None`` on a Node that no kubelet keeps."""
+        return find_condition(self.status.conditions, "Ready")
+
+    @property
     def is_ready(self) -> bool:
         """Returns True if the condition Ready of the Node is True."""
-        return any(
-            condition.type == "Ready" and condition.status == "True"
-            for condition in self.status.conditions or ()
-        )
+        ready = self.ready_condition
+        return ready is not None and ready.status == "True"
 
 
 class NamespaceSpec(Projection, frozen=True, kw_only=True):

@@ -44,6 +44,9 @@ class FieldError(msgspec.Struct, frozen=True):
         return f"{self.field}: {self.message}"
 
 
+FieldErrors = list[FieldError]
+
+
 def while_few(errors: Sized, items: Iterable[T]) -> Iterator[T]:
     """*items* for as long as there are fewer than ``ERRORS_MAX`` *errors*, which the caller adds
     to.
@@ -269,7 +272,7 @@ STALE_WRITE = (
 )
 
 
-def invalid(kind: str, group: str, name: str, errors: list[FieldError]) -> StatusError:
+def invalid(kind: str, group: str, name: str, errors: FieldErrors) -> StatusError:
     """422 from field errors, in their order.  *kind* is the KIND, not the plural."""
     assert errors, "invalid() needs at least one error"
     qualified = f"{kind}.{group}" if group else kind
@@ -286,7 +289,7 @@ def invalid(kind: str, group: str, name: str, errors: list[FieldError]) -> Statu
     return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {listed}', details)
 
 
-def _few_enough(errors: list[FieldError]) -> list[FieldError]:
+def _few_enough(errors: FieldErrors) -> FieldErrors:
     """The first of *errors*, one at least, that are short enough together to be told."""
     left = ERRORS_CHARACTERS_MAX
     for index, error in enumerate(errors[:ERRORS_MAX]):

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal, NamedTuple, NoReturn
 
 import click
 
@@ -24,31 +24,41 @@ NO_ANSWER: Final = 2
 
 Form = Literal["text", "json", "yaml"]
 
+
+class Output(NamedTuple):
+    """The value of ``output_option``: how a command shows its answer."""
+
+    form: Form
+
+    def rendered(self, document: Callable[[], Any], text: Callable[[int | None], str]) -> str:
+        """Returns the answer. Documents have the same members in the same order each time. *text*
+        gets the columns that lines may have.
+        """
+        match self.form:
+            case "text":
+                return text(screen_width())
+            case "json":
+                return json.dumps(document(), indent=2)
+            case "yaml":
+                import yaml
+
+                made = document()
+                dumped: str = yaml.safe_dump(made, sort_keys=False, allow_unicode=True)
+                if dumped != printable_lines(dumped):  # in quotes, a program reads the escapes back
+                    dumped = yaml.safe_dump(made, sort_keys=False)
+                return dumped.rstrip("\n")
+
+    def show(self, document: Callable[[], Any], text: Callable[[int | None], str]) -> None:
+        show(self.rendered(document, text), exit_code=NO_ANSWER)
+
+
 output_option = choice(
     "-o --output",
     "A text for people, or one document for programs.",
     ("text", "json", "yaml"),
     "text",
+    callback=lambda _ctx, _parameter, form: Output(form),
 )
-
-
-def rendered(form: Form, document: Callable[[], Any], text: Callable[[], str]) -> str:
-    """The answer as *form* asks for.  Documents have the same members in the same order each
-    time.
-    """
-    match form:
-        case "text":
-            return text()
-        case "json":
-            return json.dumps(document(), indent=2)
-        case "yaml":
-            import yaml
-
-            made = document()
-            dumped: str = yaml.safe_dump(made, sort_keys=False, allow_unicode=True)
-            if dumped != printable_lines(dumped):  # in quotes, a program reads the escapes back
-                dumped = yaml.safe_dump(made, sort_keys=False)
-            return dumped.rstrip("\n")
 
 
 def screen_width() -> int | None:

@@ -7,16 +7,18 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 import click
 
-from sliceplane.cli.answers import NO_ANSWER, fail, note, show
-from sliceplane.cli.flags import FILE, duration, number, option, switch, with_options
+from sliceplane.cli.answers import NO_ANSWER, fail, note, output_option, show
+from sliceplane.cli.flags import FILE, duration, number, option, string, switch, with_options
 from sliceplane.cli.object_names import names_of
+from sliceplane.cli.options import Command
 from sliceplane.kit.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -47,15 +49,69 @@ _CONFUSED: Final = (
 
 _T = TypeVar("_T")
 
-cluster_options = with_options(
+_CONNECTION: Final = (
     option(
         "--kubeconfig",
-        "How to reach the API server.  [default: $KUBECONFIG, else a Pod's service account, "
-        "else ~/.kube/config, else the plane that 'sliceplane up' runs for this user]",
+        "How to reach the API server.  [default: $KUBECONFIG, else a Pod's service account, else "
+        "~/.kube/config, else the plane that 'sliceplane up' runs for this user]",
         type=FILE,
     ),
-    option("--context", "A context of the kubeconfig, not the current one.", metavar="NAME"),
+    string("--context", "NAME", "A context of the kubeconfig, not the current one.", None),
 )
+
+
+class TargetCluster(NamedTuple):
+    """The API server that a command works with, by its options."""
+
+    kubeconfig: Path | None
+    context: str | None
+    #: the option ``-n``; "": the kubeconfig's, or all of them
+    namespace: str = ""
+    #: the command asks one question, with a bound in time and bytes (``watch.io.bounds``)
+    once: bool = True
+
+    def connect(self) -> Connection:
+        return connect(self.kubeconfig, self.context)
+
+    def ask(
+        self,
+        work: Callable[[HttpClient, str], Awaitable[_T]],
+        *sentences: type[Exception],
+        exit_code: int = NO_ANSWER,
+    ) -> _T:
+        """Returns what *work* makes of a client and a namespace: the option's, else the
+        kubeconfig's.
+
+        The client is closed afterwards. Faults end the command as in ``attempt``.
+        """
+        ctx = click.get_current_context(silent=True)
+        meta = {} if ctx is None else ctx.meta
+        meta[_FOREIGN] = True
+
+        async def with_client(connection: Connection) -> _T:
+            from sliceplane.watch.io.bounds import QUESTION_TIMEOUT_S, question
+            from sliceplane.watch.io.http import HttpClient
+
+            timeout_s = meta.get(_TIMEOUT, QUESTION_TIMEOUT_S)
+            bounds = question(timeout_s) if self.once else nullcontext()
+            async with HttpClient(connection) as client, bounds:
+                return await work(client, self.namespace or connection.namespace)
+
+        return attempt(
+            lambda: asyncio.run(with_client(self.connect())), *sentences, exit_code=exit_code
+        )
+
+
+def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--kubeconfig`` and ``--context`` of a command that runs on; it gets a ``cluster``."""
+
+    @wraps(command)
+    def with_cluster(
+        *arguments: Any, kubeconfig: Path | None, context: str | None, **flags: Any
+    ) -> Any:
+        return command(*arguments, cluster=TargetCluster(kubeconfig, context), **flags)
+
+    return with_options(*_CONNECTION)(with_cluster)
 
 
 def _check_scope(ctx: click.Context, _: click.Parameter, everywhere: bool) -> bool:
@@ -77,18 +133,21 @@ def namespace_option(help_text: str = "[default: the kubeconfig's]") -> Callable
     )
 
 
-#: of a command about all namespaces, or one
-scope_options = with_options(
-    namespace_option("Only its Services."),
-    switch(
-        "-A --all-namespaces",
-        "All namespaces, which is the default.",
-        expose_value=False,
-        callback=_check_scope,
+_SCOPES: Final = {
+    "": (),
+    "namespace": (namespace_option(),),
+    "all": (
+        namespace_option("Only its Services."),
+        switch(
+            "-A --all-namespaces",
+            "All namespaces, which is the default.",
+            expose_value=False,
+            callback=_check_scope,
+        ),
     ),
-)
+}
 
-watch_option = switch("--watch", "Go on, and show again what has changed; Ctrl-C ends it.")
+_watch_option = switch("--watch", "Go on, and show again what has changed; Ctrl-C ends it.")
 
 
 def _note_timeout(ctx: click.Context, _: click.Parameter, seconds: float) -> float:
@@ -96,17 +155,58 @@ def _note_timeout(ctx: click.Context, _: click.Parameter, seconds: float) -> flo
     return seconds
 
 
-#: for commands that ask once and answer
-question_options = with_options(
-    cluster_options,
-    duration(
-        "--request-timeout",
-        "Give up if all requests together are not answered after this time; 0: never.",
-        "5m",
-        expose_value=False,
-        callback=_note_timeout,
-    ),
+_timeout_option = duration(
+    "--request-timeout",
+    "Give up if all requests together are not answered after this time; 0: never.",
+    "5m",
+    expose_value=False,
+    callback=_note_timeout,
 )
+
+
+def cluster_command(
+    name: str,
+    *,
+    examples: Sequence[tuple[str, str]],
+    parent: click.Group | None = None,
+    short_help: str | None = None,
+    scope: Literal["", "namespace", "all"] = "",
+    watch: bool = False,
+    output: bool = True,
+    once: bool = True,
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Makes a function a command that asks an API server. It gets a ``cluster``, unless *output* is
+    false an ``output``, and with *watch* a ``watch``.
+
+    *scope*: the option ``-n`` names one namespace, or chooses one of all. *once*: it asks one
+    question, which ``--request-timeout`` bounds.
+    """
+    asked = (_watch_option,) * watch + (output_option,) * output
+    reached = (*_CONNECTION, _timeout_option)[: 3 if once else 2]
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        @wraps(function)
+        def with_cluster(
+            *arguments: Any,
+            kubeconfig: Path | None,
+            context: str | None,
+            namespace: str = "",
+            **flags: Any,
+        ) -> None:
+            is_question = once and not flags.get("watch")
+            cluster = TargetCluster(kubeconfig, context, namespace, is_question)
+            function(*arguments, cluster=cluster, **flags)
+
+        make = click.command if parent is None else parent.command
+        command = make(name, cls=Command, examples=examples, short_help=short_help)(
+            with_options(*_SCOPES[scope])(with_cluster)
+        )
+        for add_option in (*asked, *reached):  # the help shows them after the command's own
+            add_option(command)
+        return command
+
+    return decorate
+
 
 rate_options = with_options(
     option(
@@ -121,8 +221,8 @@ rate_options = with_options(
 
 
 def connect(kubeconfig: Path | None, context: str | None, *, say: bool = True) -> Connection:
-    """The API server of ``cluster_options``. Where there is no kubeconfig at all, it is the plane
-    that runs from this user's data folder, and stderr says so (*say*). Raises ``KubeconfigError``.
+    """Returns the API server of the two options. Without any kubeconfig it is the plane that runs
+    from this user's data folder, and stderr says so (*say*). Raises ``KubeconfigError``.
     """
     from sliceplane.watch.io.kubeconfig import load_or_running
 
@@ -132,40 +232,30 @@ def connect(kubeconfig: Path | None, context: str | None, *, say: bool = True) -
     return load_or_running(kubeconfig, context=context, on_plane=tell if say else None)
 
 
-def ask(
-    kubeconfig: Path | None,
-    context: str | None,
-    work: Callable[[HttpClient, str], Awaitable[_T]],
-    *sentences: type[Exception],
-    exit_code: int = 1,
-    once: bool = True,
-) -> _T:
-    """What *work* makes of a client of the API server of ``cluster_options``, and of the
-    kubeconfig's namespace.
-
-    The client is closed afterwards. Faults end the command as in ``attempt``. *once*: it is one
-    question (``transport.bounds``), with a bound in time and bytes.
+def show_read(
+    cluster: TargetCluster,
+    read: Callable[[HttpClient], Awaitable[_T]],
+    text: Callable[[_T], str],
+    state: Callable[[_T], object],
+    *,
+    watch: bool,
+) -> _T | None:
+    """Shows the answer of *read*; with *watch*, again whenever its *state* changes. Returns the
+    last answer.
     """
-    ctx = click.get_current_context(silent=True)
-    meta = {} if ctx is None else ctx.meta
-    meta[_FOREIGN] = True
 
-    async def with_client(connection: Connection) -> _T:
-        from sliceplane.watch.io.bounds import QUESTION_TIMEOUT_S, question
-        from sliceplane.watch.io.http import HttpClient
+    async def work(client: HttpClient, _: str) -> _T | None:
+        if watch:
+            return await _watched(lambda: read(client), state, text)
+        return await read(client)
 
-        bounds = question(meta.get(_TIMEOUT, QUESTION_TIMEOUT_S)) if once else nullcontext()
-        async with HttpClient(connection) as client, bounds:
-            return await work(client, connection.namespace)
-
-    return attempt(
-        lambda: asyncio.run(with_client(connect(kubeconfig, context))),
-        *sentences,
-        exit_code=exit_code,
-    )
+    answer = cluster.ask(work)
+    if answer is not None and not watch:
+        show(text(answer), exit_code=NO_ANSWER)
+    return answer
 
 
-async def watched(
+async def _watched(
     read: Callable[[], Awaitable[_T]], state: Callable[[_T], object], text: Callable[[_T], str]
 ) -> _T | None:
     """Shows the answer of *read* again whenever its *state* changes, and on a terminal in the place

@@ -8,16 +8,19 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from sliceplane.cli.answers import give_up_stdout
 from sliceplane.kit.terminal_text import printable_lines
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -80,6 +83,46 @@ def on_stop_signal(callback: Callable[[], object]) -> None:
         numbers.append(signal.SIGHUP)
     for number in numbers:
         loop.add_signal_handler(number, stop)
+
+
+def begin_service() -> asyncio.Event:
+    """Prepares the process for long work; returns the event that a stop signal sets. Inside the
+    loop.
+    """
+    import asyncio
+
+    stop = asyncio.Event()
+    on_stop_signal(stop.set)
+    spare_descriptors()
+    return stop
+
+
+async def work_until(
+    stop: asyncio.Event,
+    *work: Coroutine[Any, Any, object] | asyncio.Future[Any],
+    beside: Sequence[Coroutine[Any, Any, object]] = (),
+    farewell: Callable[[], Awaitable[object]] | None = None,
+) -> None:
+    """Runs *work* and what goes on *beside* it until *stop* is set or one of *work* ends, then
+    cancels the rest.
+
+    An error of *work* is a fault of ours, and raised. *farewell*: what ends the service while the
+    others still run.
+    """
+    import asyncio
+
+    ending = [asyncio.ensure_future(task) for task in (*work, stop.wait())]
+    tasks = [*ending, *map(asyncio.ensure_future, beside)]
+    try:
+        ended, _ = await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            await task
+        if farewell is not None:
+            await farewell()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def spare_descriptors() -> None:
@@ -161,6 +204,16 @@ def say_ready(line: str) -> None:
     """
     notify(f"READY=1\nSTATUS={line}")
     say(f"ready {line}")
+
+
+def say_listening(listening: Iterable[tuple[str, int]]) -> None:
+    """Reports ready with the addresses that the service listens on."""
+    say_ready(
+        " ".join(
+            f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+            for address, port in listening
+        )
+    )
 
 
 def notify(state: str) -> None:

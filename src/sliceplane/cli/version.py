@@ -7,14 +7,14 @@ import platform
 import click
 
 from sliceplane import __version__
-from sliceplane.cli.answers import Form, output_option, rendered, show
+from sliceplane.cli.answers import Output, output_option
 from sliceplane.cli.options import Command
 from sliceplane.kit.columns import table
 
 
 @click.command("version", cls=Command, examples=[("for a program", "sliceplane version -o json")])
 @output_option
-def command(*, output: Form) -> None:
+def command(*, output: Output) -> None:
     """Tell the versions of this program, of the Kubernetes API that it serves, and of Python."""
     from sliceplane.api.gates import NEWEST
 
@@ -23,4 +23,4 @@ def command(*, output: Form) -> None:
         "kubernetes": ".".join(str(number) for number in NEWEST),
         "python": platform.python_version(),
     }
-    show(rendered(output, lambda: versions, lambda: "\n".join(table((), list(versions.items())))))
+    output.show(lambda: versions, lambda _: "\n".join(table((), list(versions.items()))))

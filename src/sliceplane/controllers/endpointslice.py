@@ -38,7 +38,7 @@ from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT,
 from sliceplane.slices.heuristics.asking import Find
 from sliceplane.slices.heuristics.shipped import find_shipped
 from sliceplane.slices.hint_policy import Notice
-from sliceplane.slices.service import AT_ONCE
+from sliceplane.slices.service import IMMEDIATELY
 from sliceplane.slices.shape import HintMode, ServiceShape
 from sliceplane.slices.subsets import Subsetting
 from sliceplane.slices.succession import SelectorChanges
@@ -344,7 +344,7 @@ class EndpointSliceController(SyncController):
         failed = failed and self._engine.shape(key) is not None
         deadline = self._engine.deadline(key)
         self.end(key, failed=failed, deadline=deadline, now=now)
-        if deadline == AT_ONCE:
+        if deadline == IMMEDIATELY:
             self.add((key,), 0.0, now)  # the plan that just ended well left something on purpose
         if self._merges is not None and self._merges.pending(key):
             # quiet, and yet nothing was merged: there were too few writes left for the next step

@@ -25,7 +25,7 @@ from sliceplane.kit.times import format_time
 from sliceplane.slices.engine import SliceEngine
 from sliceplane.slices.guard import REASON_EXPIRED, REASON_HELD, REASON_OVER, REASON_RELEASED
 from sliceplane.slices.hint_policy import Notice
-from sliceplane.slices.removal_doubt import RemovalQuestion
+from sliceplane.slices.removals import RemovalQuestion
 from sliceplane.watch.controller.base import Done, Job, Selection, Write, condition_write
 
 #: keys of the queue: the condition of a Service; the reads that confirm removals, of all Services

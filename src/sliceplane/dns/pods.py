@@ -15,7 +15,6 @@ from sliceplane.api.core import Pod
 from sliceplane.kit.ip import parse_lenient
 
 PodNames = Literal["disabled", "insecure", "verified"]
-_ENDED = ("Succeeded", "Failed")
 
 
 class PodsByAddress:
@@ -46,7 +45,8 @@ def dashed_address(label: bytes) -> IPv4Address | IPv6Address | None:
 
 
 def _addresses(pod: Pod | None) -> set[bytes]:
-    if pod is None or pod.metadata.deletion_timestamp or pod.status.phase in _ENDED:
+    if pod is None or not pod.is_active:
         return set()
-    texts = {pod.status.pod_ip, *(item.ip for item in pod.status.pod_ips or ())}
-    return {address.packed for text in texts if (address := parse_lenient(text)) is not None}
+    return {
+        address.packed for text in pod.status.ips if (address := parse_lenient(text)) is not None
+    }

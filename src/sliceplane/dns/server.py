@@ -1,17 +1,16 @@
-"""Queries in, answers out: what a name server says to whom, over the zone that ``dns.view`` holds.
+"""Answers queries from the zone that ``dns.view`` holds.
 
 A question of the usual shape (one question, RD or not, an OPT without options or none) for a name
-that was asked before is answered from the bytes made then (``dns.kept``); ``apply`` drops those of
-the Services that it touched in the same step, so that no answer is older than the view. Every other
-question takes the slow way, which gives the same bytes and is charged to its client
+that was asked before is answered from the bytes built then (``dns.kept``); ``apply`` drops those of
+the Services concerned in the same step, so no answer is older than the view. Every other question
+takes the slow way, which gives the same bytes and is charged to its client
 (``clients.WorkShares``): no client takes the time of all others.
 
 Before the first lists are complete every name of ours is SERVFAIL, never NXDOMAIN: clients would
-remember that. While the API server is away answers go on, and say that they may be old (RFC 8914,
-3).
+cache that. While the API server is away answers go on, and say that they may be old (RFC 8914, 3).
 
-Names that are not ours are forwarded for clients that may have that, and refused to all others: a
-resolver that is open to everyone is a weapon (RFC 5358). Owned by one shell.
+Names of other zones are forwarded for clients with that right, and refused to all others: an open
+resolver is a weapon (RFC 5358). Owned by one shell.
 """
 
 from __future__ import annotations
@@ -35,16 +34,17 @@ from sliceplane.dns.clients import (
     RateLimit,
     WorkShares,
 )
+from sliceplane.dns.cluster_names import ZoneConfig
+from sliceplane.dns.counts import DnsCounts
 from sliceplane.dns.kept import KeptResults
 from sliceplane.dns.places import NOWHERE
 from sliceplane.dns.records import pointer_to, soa
-from sliceplane.dns.view import DnsView, FoundName, ZoneConfig
+from sliceplane.dns.view import DnsView, FoundName
 from sliceplane.dns.wire import DnsQuestion, Malformed
-from sliceplane.kit.metrics import Count, Metrics
 from sliceplane.watch.cache import Change
 
 Transport = Literal["udp", "tcp"]
-#: names of ours that lead to each other, one after the other (CoreDNS: 10)
+#: length of a chain of our own names (CoreDNS: 10)
 ALIASES_MAX: Final = 8
 #: octets 2 to 12 of a query of the usual shape: its flags, and whether an OPT is the last of it
 _SHAPES: Final = {
@@ -60,9 +60,9 @@ _OVER_SHARE: Final = "this client has used its share of the server's time; ask a
 
 
 class Forward(NamedTuple):
-    """A question for the forwarder. ``account``: that it is charged to. ``target``: the name to ask
-    for, if it is not the question's; ``before``: owner, TTL and target of each CNAME that leads to
-    it and stands before its records.
+    """A question for the forwarder, charged to ``account``. ``target``: the name to look up, if it
+    is not the question's; ``before``: owner, TTL and target of each CNAME that leads to it and
+    stands before its records.
     """
 
     question: DnsQuestion
@@ -73,6 +73,15 @@ class Forward(NamedTuple):
     before: tuple[tuple[bytes, int, bytes], ...] = ()
 
 
+class _Inquiry(NamedTuple):
+    """A question that takes the slow way, and its client."""
+
+    question: DnsQuestion
+    client: str
+    transport: Transport
+    rights: ClientRights
+
+
 class NameServer:
     """See the module."""
 
@@ -80,7 +89,7 @@ class NameServer:
         self.view: Final = DnsView(zone)
         self._config = config
         self._kept = KeptResults()
-        self._made: Final = self._kept.by_name
+        self._results: Final = self._kept.by_name
         self._clients = DnsClients(config, self.view.places.is_in_cluster)
         self._limit = RateLimit(config.rate) if config.rate else None
         self._work = WorkShares()
@@ -88,56 +97,10 @@ class NameServer:
         self.synced = False
         self._stale = False
         self._opts = {do: wire.opt(do=do) for do in (False, True)}
-        self.metrics = Metrics()
+        self.metrics = DnsCounts(zone.domains[0] + ".", self._kept)
         self.metrics.include(self.view.metrics.families)
-        self.requests: dict[tuple[str, bool, bytes], int] = {}
-        self.responses: dict[tuple[bool, int], int] = {}
-        self._do_requests: Count = self.metrics.counter(
-            "coredns_dns_do_requests_total", "Queries with the bit DO."
-        )
-        self.metrics.computed(
-            "counter",
-            "coredns_dns_requests_total",
-            "Queries.",
-            self._requests,
-            "server",
-            "zone",
-            "view",
-            "proto",
-            "family",
-            "type",
-        )
-        self.metrics.computed(
-            "counter",
-            "coredns_dns_responses_total",
-            "Answers.",
-            self._responses,
-            "server",
-            "zone",
-            "view",
-            "rcode",
-            "plugin",
-        )
-        self.limited = self.metrics.counters(
-            "sliceplane_dns_limited_total",
-            "Answers that the rate limit kept back, or sent as truncated.",
-            "outcome",
-        )
-        self.over_share = self.metrics.counters(
-            "sliceplane_dns_over_share_total",
-            "Queries of clients that had used their share of work.",
-            "outcome",
-        )
-        for what, read in (
-            ("results", lambda: float(self._kept.result_bytes)),
-            ("denials", lambda: float(self._kept.denial_bytes)),
-        ):
-            self.metrics.computed(
-                "gauge",
-                f"sliceplane_dns_kept_{what}_bytes",
-                f"Memory of {what} kept by name.",
-                read,
-            )
+        self._count = self.metrics.on_request
+        self.count_response: Final = self.metrics.on_response
 
     # -- changes
 
@@ -161,7 +124,7 @@ class NameServer:
         self.synced = True
 
     def on_stale(self, *, stale: bool) -> None:
-        """The API server has not been heard of for long, or it is again."""
+        """The API server is disconnected for long, or is connected again."""
         if stale != self._stale:
             self._stale = stale
             ede = wire.EDE_STALE if stale else None
@@ -172,17 +135,17 @@ class NameServer:
     def answer(
         self, packet: bytes, client: str, transport: Transport, now: float
     ) -> bytes | Forward | None:
-        """``None``: none is sent.  *client*: its address."""
+        """Returns ``None`` if no answer is sent.  *client*: its address."""
         shape = _SHAPES.get(packet[2:12])
         if shape is None or not self.synced:
             return self.answer_slowly(packet, client, transport, now)
         flags, with_opt = shape
         end = len(packet) - 15 if with_opt else len(packet) - 4
-        made = self._made.get(packet[12:end].lower())
-        if made is None:
+        results = self._results.get(packet[12:end].lower())
+        if results is None:
             return self.answer_slowly(packet, client, transport, now)
         kind = packet[end : end + 2]
-        found = made.get(kind)
+        found = results.get(kind)
         if found is None or packet[end + 2 : end + 4] != _CLASS_IN:
             return self.answer_slowly(packet, client, transport, now)
         limit = wire.PLAIN_BYTES
@@ -207,11 +170,7 @@ class NameServer:
             and transport == "udp"
             and (verdict := self._limited(rights, name, found, now))
         ):
-            return (
-                self._short(packet[:2], flags, packet[12 : end + 4], opt)
-                if verdict == "truncated"
-                else None
-            )
+            return self._limited_answer(verdict, packet[:2], flags, packet[12 : end + 4], opt)
         return self._composed(
             packet[:2], flags, packet[12 : end + 4], found, limit=limit, opt=opt, rights=rights
         )
@@ -227,26 +186,17 @@ class NameServer:
             if question is not None:
                 self.count_response(question.rcode)
             return question.answer if isinstance(question, Malformed) else None
+        inquiry = _Inquiry(question, client, transport, rights)
         do = question.edns is not None and question.edns.do
         kind = question.type.to_bytes(2, "big")
-        # Clients make up types: the others are counted together.
+        # Clients make up types: types without a name are counted together.
         self._count(transport, rights, kind if question.type in wire.TYPE_NAMES else b"", do=do)
-        ra = self._config.forwards and rights.recursion
-        if not rights.allowed:
-            return self._error(question, wire.REFUSED, ede=wire.EDE_PROHIBITED)
-        if question.cls != wire.IN or question.type in (wire.AXFR, wire.IXFR):
-            return self._error(question, wire.REFUSED, ra=ra)
         key = question.name.lower()
         labels = wire.labels_of(key)
-        if not self.synced and (self.view.zone_of(labels) is not None or labels[-1:] == (b"arpa",)):
-            return self._error(
-                question,
-                wire.SERVFAIL,
-                ra=ra,
-                ede=wire.EDE_NOT_READY,
-                text="no list of Services yet",
-            )
-        kept = self._made.get(key, {}).get(kind)
+        refusal = self._refusal(inquiry, labels)
+        if refusal is not None:
+            return refusal
+        kept = self._results.get(key, {}).get(kind)
         found = kept
         if found is None:
             is_placed = not rights.shared and self.view.zone_of(labels) is not None
@@ -254,56 +204,83 @@ class NameServer:
                 labels, question.type, self._place(client) if is_placed else NOWHERE
             )
         if found is None:
-            return self._not_ours(question, client, transport, rights)
-        if self._limit is not None and transport == "udp":
-            verdict = self._limited(rights, question.name, found, now)
-            if verdict:
-                opt = b"" if question.edns is None else self._opts[do]
-                number = question.id.to_bytes(2, "big")
-                return (
-                    self._short(number, question.flags, question.wire, opt)
-                    if verdict == "truncated"
-                    else None
-                )
+            return self._not_ours(inquiry)
+        if (
+            self._limit is not None
+            and transport == "udp"
+            and (verdict := self._limited(rights, question.name, found, now))
+        ):
+            number = question.id.to_bytes(2, "big")
+            return self._limited_answer(
+                verdict, number, question.flags, question.wire, self._opt(question)
+            )
         if found.alias and question.type not in (wire.CNAME, wire.ANY):
-            return self._followed(question, found, client, transport, rights)
+            return self._followed(inquiry, found)
         if kept is None:
             is_narrowed = found.service is not None and self.view.is_narrowed(found.service)
             found = self._kept.keep(key, question.type, found, is_narrowed=is_narrowed)
-        opt = b"" if question.edns is None else self._opts[do]
-        number = question.id.to_bytes(2, "big")
-        limit = question.payload_of(transport)
-        return self._composed(
-            number, question.flags, question.wire, found, limit=limit, opt=opt, rights=rights
-        )
+        return self._composed_for(inquiry, found)
+
+    def _refusal(self, inquiry: _Inquiry, labels: tuple[bytes, ...]) -> bytes | None:
+        """Returns the error that the client gets whatever there is at the name."""
+        question, _, _, rights = inquiry
+        ra = self._config.forwards and rights.recursion
+        if not rights.allowed:
+            return self._error(question, wire.REFUSED, ede=wire.EDE_PROHIBITED)
+        if question.cls != wire.IN or question.type in (wire.AXFR, wire.IXFR):
+            return self._error(question, wire.REFUSED, ra=ra)
+        if not self.synced and (self.view.zone_of(labels) is not None or labels[-1:] == (b"arpa",)):
+            text = "no list of Services yet"
+            return self._error(question, wire.SERVFAIL, ra=ra, ede=wire.EDE_NOT_READY, text=text)
+        return None
+
+    def _opt(self, question: DnsQuestion) -> bytes:
+        return b"" if question.edns is None else self._opts[question.edns.do]
 
     def _over_share(self, packet: bytes, transport: Transport) -> bytes | None:
         verdict = self._work.verdict(transport)
-        self.over_share.of(verdict).value += 1
+        self.metrics.over_share.of(verdict).value += 1
         question = None if verdict == "dropped" else wire.read_query(packet)
         if not isinstance(question, DnsQuestion):
             return None
         if transport != "udp":
             return self._error(question, wire.REFUSED, text=_OVER_SHARE)
-        opt = b"" if question.edns is None else self._opts[question.edns.do]
-        return self._short(question.id.to_bytes(2, "big"), question.flags, question.wire, opt)
+        number = question.id.to_bytes(2, "big")
+        return self._truncated(number, question.flags, question.wire, self._opt(question))
 
     def _place(self, client: str) -> Locality:
         own = self.view.config.place
         return self.view.places.of_node(own) if own else self.view.places.of(client)
 
     def _limited(self, rights: ClientRights, name: bytes, found: FoundName, now: float) -> str:
-        """ "": it may be answered.  Of names that there are not a zone has one limit: they can be
-        made up.
+        """Returns the outcome, "" if the client may have an answer.  All names of a zone that do
+        not exist share one limit: clients can make them up.
         """
-        assert self._limit is not None, "a limit is asked"
+        assert self._limit is not None, "there is a limit"
         of = found.zone if found.rcode == wire.NXDOMAIN else name.lower()
         verdict = self._limit.verdict(rights.packed, of, now)
         if verdict:
-            self.limited.of(verdict).value += 1
+            self.metrics.limited.of(verdict).value += 1
         return verdict
 
+    def _limited_answer(
+        self, verdict: str, number: bytes, flags: int, question: bytes, opt: bytes
+    ) -> bytes | None:
+        return self._truncated(number, flags, question, opt) if verdict == "truncated" else None
+
     # -- answers
+
+    def _composed_for(self, inquiry: _Inquiry, found: FoundName) -> bytes:
+        question, _, transport, rights = inquiry
+        return self._composed(
+            question.id.to_bytes(2, "big"),
+            question.flags,
+            question.wire,
+            found,
+            limit=question.payload_of(transport),
+            opt=self._opt(question),
+            rights=rights,
+        )
 
     def _composed(
         self,
@@ -352,14 +329,14 @@ class NameServer:
         return b"".join((number, head, question, body, opt))
 
     def _is_paid(self, size: int, room: int, rights: ClientRights) -> bool:
-        """Charges for an answer over TCP, before it is made; False: the client's share is
-        used up.
+        """Charges for an answer over TCP, before it is built; False: the client's share is used
+        up.
         """
         if size <= SMALL_OCTETS:
             return True
         is_paid = self._work.take("tcp", rights, min(size, room) // ANSWER_OCTETS_PER_UNIT)
         if not is_paid:
-            self.over_share.of("refused").value += 1
+            self.metrics.over_share.of("refused").value += 1
             self.count_response(wire.REFUSED)
         return is_paid
 
@@ -369,8 +346,8 @@ class NameServer:
             return soa(zone, self.view.serial, ttl_s, ttl_s)
         return soa(zone, self.view.serial, found.keep_s, found.keep_s)
 
-    def _short(self, number: bytes, flags: int, question: bytes, opt: bytes) -> bytes:
-        """Nothing but TC: whoever really asked comes again over TCP."""
+    def _truncated(self, number: bytes, flags: int, question: bytes, opt: bytes) -> bytes:
+        """Returns an answer with TC and no records: a client that really asked retries over TCP."""
         head = wire.header(0, wire.reply_flags(flags) | wire.AA | wire.TC, 1, more=1 if opt else 0)
         return number + head[2:] + question + opt
 
@@ -386,62 +363,39 @@ class NameServer:
         self.count_response(rcode, ours=False)
         return wire.error(question, rcode, ra=ra, ede=ede, text=text)
 
-    def _not_ours(
-        self, question: DnsQuestion, client: str, transport: Transport, rights: ClientRights
-    ) -> bytes | Forward:
+    def _not_ours(self, inquiry: _Inquiry) -> bytes | Forward:
+        question, _, _, rights = inquiry
         if not self._config.forwards:
             unknown = self.view.unknown_address(wire.labels_of(question.name.lower()))
             if unknown is not None:
-                opt = b"" if question.edns is None else self._opts[question.edns.do]
-                limit = question.payload_of(transport)
-                number = question.id.to_bytes(2, "big")
-                return self._composed(
-                    number,
-                    question.flags,
-                    question.wire,
-                    unknown,
-                    limit=limit,
-                    opt=opt,
-                    rights=rights,
-                )
+                return self._composed_for(inquiry, unknown)
             why = "not a name of this cluster"
             return self._error(question, wire.REFUSED, ede=wire.EDE_NOT_AUTHORITATIVE, text=why)
         if not rights.recursion:
-            return self._error(
-                question,
-                wire.REFUSED,
-                ede=wire.EDE_PROHIBITED,
-                text="names of others are not for you",
-            )
+            why = "names of others are not for you"
+            return self._error(question, wire.REFUSED, ede=wire.EDE_PROHIBITED, text=why)
         if not question.flags & wire.RD:
             return self._error(question, wire.REFUSED, ra=True, ede=wire.EDE_NOT_AUTHORITATIVE)
-        return self._forward(question, client, transport, rights)
+        return self._forward(inquiry)
 
     def _forward(
         self,
-        question: DnsQuestion,
-        client: str,
-        transport: Transport,
-        rights: ClientRights,
-        *,
+        inquiry: _Inquiry,
         aliases: Iterable[tuple[bytes, bytes]] = (),
         target: bytes | None = None,
     ) -> Forward:
+        question, client, transport, rights = inquiry
         ttl_s = self.view.config.ttl_s
         before = tuple((owner, ttl_s, alias) for owner, alias in aliases)
         return Forward(question, client, transport, rights.account, target, before)
 
     # -- aliases
 
-    def _followed(
-        self,
-        question: DnsQuestion,
-        found: FoundName,
-        client: str,
-        transport: Transport,
-        rights: ClientRights,
-    ) -> bytes | Forward:
-        """The records of ExternalName Services, and then those of the name that they lead to."""
+    def _followed(self, inquiry: _Inquiry, found: FoundName) -> bytes | Forward:
+        """Returns the records of ExternalName Services, and then those of the name that they lead
+        to.
+        """
+        question, client, _, rights = inquiry
         aliases: list[tuple[bytes, bytes]] = []
         owner = question.name
         place = NOWHERE if rights.shared else self._place(client)
@@ -455,17 +409,16 @@ class NameServer:
             owner = last.alias
             last = self.view.find(wire.labels_of(owner.lower()), question.type, place)
         if last is None and self._config.forwards and rights.recursion and question.flags & wire.RD:
-            return self._forward(question, client, transport, rights, aliases=aliases, target=owner)
-        return self._chain(question, tuple(aliases), last, rights, question.payload_of(transport))
+            return self._forward(inquiry, aliases, owner)
+        return self._chain(inquiry, tuple(aliases), last)
 
     def _chain(
         self,
-        question: DnsQuestion,
+        inquiry: _Inquiry,
         aliases: tuple[tuple[bytes, bytes], ...],
         last: FoundName | None,
-        rights: ClientRights,
-        limit: int,
     ) -> bytes:
+        question, _, transport, rights = inquiry
         ttl_s = self.view.config.ttl_s
         records = [
             wire.encode_record(owner, wire.CNAME, ttl_s, target) for owner, target in aliases
@@ -483,75 +436,11 @@ class NameServer:
         if self._config.forwards and rights.recursion:
             flags |= wire.RA
         self.count_response(rcode)
-        return _assembled(
-            question, flags, chain(records, target), authority, limit=limit, opts=self._opts
+        return wire.assembled(
+            question,
+            flags,
+            chain(records, target),
+            authority,
+            limit=question.payload_of(transport),
+            opt=self._opt(question),
         )
-
-    # -- figures
-
-    def _count(self, transport: Transport, rights: ClientRights, kind: bytes, *, do: bool) -> None:
-        key = (transport, len(rights.packed) == 4, kind)
-        self.requests[key] = self.requests.get(key, 0) + 1
-        if do:
-            self._do_requests.value += 1
-
-    def count_response(self, rcode: int, *, ours: bool = True) -> None:
-        key = (ours, rcode)
-        self.responses[key] = self.responses.get(key, 0) + 1
-
-    def _requests(self) -> list[tuple[tuple[str, ...], float]]:
-        counts: dict[tuple[str, ...], float] = {}
-        for (transport, four, kind), count in sorted(self.requests.items()):
-            number = int.from_bytes(kind, "big")
-            labels = (
-                "dns://",
-                ".",
-                "",
-                transport,
-                "1" if four else "2",
-                wire.TYPE_NAMES.get(number, "other"),
-            )
-            counts[labels] = counts.get(labels, 0) + count
-        return list(counts.items())
-
-    def _responses(self) -> list[tuple[tuple[str, ...], float]]:
-        zone = self.view.config.domains[0] + "."
-        return [
-            (
-                (
-                    "dns://",
-                    zone if ours else ".",
-                    "",
-                    wire.RCODE_NAMES.get(rcode, str(rcode)),
-                    "kubernetes" if ours else "forward",
-                ),
-                count,
-            )
-            for (ours, rcode), count in sorted(self.responses.items())
-        ]
-
-
-def _assembled(
-    question: DnsQuestion,
-    flags: int,
-    records: Iterable[bytes],
-    authority: list[bytes],
-    *,
-    limit: int,
-    opts: dict[bool, bytes],
-) -> bytes:
-    """Records in order, as many as fit."""
-    opt = b"" if question.edns is None else opts[question.edns.do]
-    room = limit - wire.HEADER_BYTES - len(question.wire) - len(opt)
-    taken: list[bytes] = []
-    for record in records:
-        if len(record) > room:
-            flags |= wire.TC
-            break
-        room -= len(record)
-        taken.append(record)
-    last = (
-        [record for record in authority if len(record) <= room][:1] if not flags & wire.TC else []
-    )
-    head = wire.header(question.id, flags, 1, len(taken), authority=len(last), more=1 if opt else 0)
-    return b"".join((head, question.wire, *taken, *last, opt))

@@ -1,14 +1,13 @@
-"""A cluster's Services and EndpointSlices as a zone: changes in, records of a name out.
+"""A cluster's Services and EndpointSlices as a zone: the records of a name.
 
-``apply`` costs what changed. A name is looked up through its Service, so there is no table of names
-to keep: what is below a Service follows from its hosts and ports, and what is above from the
-Namespaces that there are.
+A name is resolved through its Service, so there is no table of names to keep: the names below a
+Service follow from its hosts and ports, and the names above from the Namespaces.
 
-Rules: the Kubernetes DNS specification 1.1.0, and beyond it what clients of CoreDNS lean on.
-Negative answers may be kept for 1 s where an object may come to be at the name, and for 30 s where
-no record can ever be (the search lists of resolvers make most of those).
+Rules: the Kubernetes DNS specification 1.1.0, and behaviour of CoreDNS that clients depend on.
+Clients may cache a negative answer for 1 s if an object may appear at the name, and for 30 s if no
+record can ever exist (the search lists of resolvers cause most of these questions).
 
-Owned by one ``dns.server``.  Never: forwards, or looks at how a question was sent.
+Owned by one ``dns.server``.  Never: forwards, or depends on how a question was sent.
 """
 
 from __future__ import annotations
@@ -16,23 +15,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-import msgspec
-
-from sliceplane.api.core import Namespace, Node, Pod, Service
-from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_SERVICE_NAME, EndpointSlice
-from sliceplane.api.meta import Object
 from sliceplane.consume.usable import Locality
-from sliceplane.dns.places import NOWHERE, Places
-from sliceplane.dns.pods import PodNames, PodsByAddress, dashed_address
+from sliceplane.dns.cluster_names import ClusterNames, ZoneConfig
+from sliceplane.dns.places import NOWHERE
+from sliceplane.dns.pods import dashed_address
 from sliceplane.dns.records import RecordSet, SrvSet, encoded
-from sliceplane.dns.reverse import Reverse, reversed_address
+from sliceplane.dns.reverse import reversed_address
 from sliceplane.dns.service import HostSubset, NamedService, alias_of, label_of
 from sliceplane.dns.wire import (
     AAAA,
     ANY,
     CNAME,
     HINFO,
-    LABEL_MAX,
     NOERROR,
     NS,
     NXDOMAIN,
@@ -45,47 +39,23 @@ from sliceplane.dns.wire import (
     labels_of,
     name_of,
 )
-from sliceplane.kit.ip import Family, Network, parse_lenient
-from sliceplane.kit.metrics import Metrics, exponential_buckets
-from sliceplane.kit.times import parse_time
-from sliceplane.watch.cache import Change
+from sliceplane.kit.ip import Family, parse_lenient
 
 SPECIFICATION: Final = b"1.1.0"
-TTL_S: Final = 5
-#: how long a client may keep that there is nothing: where there may soon be something, and where
-#: there never is
+#: seconds that a client may cache a negative answer, where a record may appear and where none can
 NEGATIVE_TTL_S: Final = 1
 NEVER_TTL_S: Final = 30
 _REVERSE_ZONES: Final = {b"in-addr": name_of("in-addr.arpa"), b"ip6": name_of("ip6.arpa")}
 _FAMILY_OF: Final[dict[int, Family]] = {A: "IPv4", AAAA: "IPv6"}
 _SIZE_OF: Final = {A: 4, AAAA: 16}
 _HINFO: Final = b"\x07RFC8482\0"
-#: as upstream has them for this indicator of sig-scalability
-_PROGRAMMING_BUCKETS: Final = exponential_buckets(0.001, 2, 20)
-
-
-class ZoneConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``domains``: names of zones, each with the whole cluster. ``addresses``: of the server, for
-    ``ns.dns``. ``namespaces``: all if empty. ``reverse_cidrs``: names of their addresses are ours,
-    also where there is none. ``place``: of all clients, where the server is a node's own.
-    """
-
-    domains: tuple[str, ...] = ("cluster.local",)
-    ttl_s: int = TTL_S
-    pods: PodNames = "disabled"
-    namespaces: tuple[str, ...] = ()
-    reverse_cidrs: tuple[Network, ...] = ()
-    addresses: tuple[str, ...] = ()
-    zone_answers: bool = True
-    client_zones: tuple[tuple[Network, str], ...] = ()
-    place: str = ""
 
 
 class FoundName(NamedTuple):
-    """What there is at a name. ``extras``: whole records for the additional section. ``keep_s``: if
-    negative. ``is_soa``: the zone's SOA record is the answer. ``alias``: the name that its one
-    record leads to. ``why``: for a person. ``narrowed``: what became of hints, where they were
-    asked.
+    """The result of a lookup. ``extras``: whole records for the additional section. ``keep_s``:
+    seconds that clients cache a negative one. ``is_soa``: the zone's SOA record is the answer.
+    ``alias``: the name that its one record leads to. ``why``: an explanation for a person.
+    ``narrowed``: the outcome of hints, if there are any.
     """
 
     zone: bytes
@@ -100,149 +70,27 @@ class FoundName(NamedTuple):
     narrowed: str = ""
 
 
-class DnsView:
+class DnsView(ClusterNames):
     """See the module."""
 
     def __init__(self, config: ZoneConfig) -> None:
-        self.config: Final = config
-        self.zones: Final = tuple(name_of(domain).lower() for domain in config.domains)
-        self._zone_labels: Final = tuple((zone, labels_of(zone)) for zone in self.zones)
-        self.reverse: Final = Reverse(config.reverse_cidrs)
-        self.places: Final = Places(config.client_zones, self.reverse.place_of)
-        self._services: dict[bytes, NamedService] = {}
-        self._pods: Final = PodsByAddress()
-        self._namespaces: dict[str, bool] = {}
-        self._services_in: dict[str, int] = {}
-        #: of the SOA: seconds since the epoch of the last change
-        self.serial = 0
-        self.metrics = Metrics()
-        self._programmed = self.metrics.histograms(
-            "coredns_kubernetes_dns_programming_duration_seconds",
-            "From the change of a Pod or Service until its name leads there.",
-            _PROGRAMMING_BUCKETS,
-            "service_kind",
-        )
+        super().__init__(config)
         self.narrowed = self.metrics.counters(
             "sliceplane_dns_zone_answers_total",
             "Answers of headless Services with hints, by what became of these.",
             "outcome",
         )
-        self.metrics.computed(
-            "gauge", "sliceplane_dns_records", "Names by kind.", self._counts, "kind"
-        )
-
-    # -- changes
-
-    def apply(self, changes: Iterable[Change[Object]], now: float) -> set[NamedService]:
-        """All of them at once; what they touched."""
-        touched: set[NamedService] = set()
-        for change in changes:
-            self.serial = int(now)
-            subject = change.object
-            match subject:
-                case Service():
-                    touched |= self._on_service(subject, present=change.new is not None)
-                case EndpointSlice():
-                    touched |= self._on_slice(change, now)
-                case Pod():
-                    self._pods.on_pod(*change.typed(Pod))
-                case Namespace():
-                    self._namespaces.pop(subject.metadata.name, None)
-                    if change.new is not None:
-                        self._namespaces[subject.metadata.name] = True
-                case Node():
-                    self.places.on_node(
-                        subject.metadata.name, None if change.new is None else subject
-                    )
-                case _:
-                    raise AssertionError(f"no names come of {change.resource}")
-        for named in touched:
-            if named.is_empty:
-                self._services.pop(named.relative, None)
-        return touched
-
-    def _on_service(self, service: Service, *, present: bool) -> set[NamedService]:
-        named = self._named(service.metadata.namespace, service.metadata.name)
-        if named is None:
-            return set()
-        self.reverse.on_cluster_addresses(named, present=False)
-        was = named.service is not None
-        named.on_service(service if present else None)
-        self.reverse.on_cluster_addresses(named, present=True)
-        count = self._services_in.get(named.namespace, 0) + present - was
-        if count:
-            self._services_in[named.namespace] = count
-        else:
-            self._services_in.pop(named.namespace, None)
-        return {named}
-
-    def _on_slice(self, change: Change[Object], now: float) -> set[NamedService]:
-        old, new = change.typed(EndpointSlice)
-        key = change.object.metadata.key
-        touched: set[NamedService] = set()
-        before = None if old is None else self._service_of(old)
-        after = None if new is None else self._service_of(new)
-        if before is not None and before is not after:
-            self.reverse.on_hosts(before, before.on_slice(key, None))
-            touched.add(before)
-        if after is not None and new is not None:
-            changes = after.on_slice(key, new)
-            self.reverse.on_hosts(after, changes)
-            touched.add(after)
-            if changes and old is not None:
-                self._observe(after, new, now)
-        return touched
-
-    def _observe(self, named: NamedService, new: EndpointSlice, now: float) -> None:
-        triggered = (new.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME, "")
-        if triggered and named.kind == "headless" and named.service is not None:
-            kind = (
-                "headless_with_selector"
-                if named.service.spec.selector
-                else "headless_without_selector"
-            )
-            try:
-                self._programmed.of(kind).observe(max(0.0, now - parse_time(triggered)))
-            except ValueError:
-                return
-
-    def _service_of(self, subject: EndpointSlice) -> NamedService | None:
-        name = (subject.metadata.labels or {}).get(LABEL_SERVICE_NAME, "")
-        return self._named(subject.metadata.namespace, name) if name else None
-
-    def _named(self, namespace: str, name: str) -> NamedService | None:
-        """``None``: it can have no name of ours."""
-        if self.config.namespaces and namespace not in self.config.namespaces:
-            return None
-        if not (0 < len(name.encode()) <= LABEL_MAX and 0 < len(namespace.encode()) <= LABEL_MAX):
-            return None
-        made = NamedService(namespace, name)
-        return self._services.setdefault(made.relative, made)
-
-    def _counts(self) -> list[tuple[tuple[str], float]]:
-        services = [named for named in self._services.values() if named.exists]
-        hosts = sum(len(named.hosts) for named in services)
-        return [(("host",), hosts), (("service",), len(services))]
-
-    # -- questions
-
-    def service(self, namespace: str, name: str) -> Service | None:
-        named = self._services.get(NamedService(namespace, name).relative)
-        return None if named is None else named.service
-
-    def has_namespace(self, name: str) -> bool:
-        return name in self._namespaces or name in self._services_in
 
     def zone_of(self, labels: tuple[bytes, ...]) -> bytes | None:
-        """The one of ours that a name is in, the longest; labels are lower-cased."""
+        """Returns our longest zone that has the name of these labels, lower-cased."""
         held = [zone for zone, of in self._zone_labels if labels[-len(of) :] == of]
         return max(held, key=len, default=None)
 
     def find(
         self, labels: tuple[bytes, ...], kind: int, place: Locality = NOWHERE
     ) -> FoundName | None:
-        """What there is of *kind* at the name of these labels, lower-cased; ``None``: the name is
-        not ours.
+        """Looks up *kind* at the name of these labels, lower-cased; ``None``: the name is not
+        ours.
         """
         zone = self.zone_of(labels)
         if zone is not None:
@@ -301,7 +149,7 @@ class DnsView:
         return {of: [item for item in packed if len(item) == size] for of, size in _SIZE_OF.items()}
 
     def _data(self, zone: bytes, kind: int, data: dict[int, list[bytes]], why: str) -> FoundName:
-        """At a name that exists."""
+        """Returns the records of *kind* at a name that exists."""
         if kind == ANY:
             return FoundName(
                 zone,
@@ -359,23 +207,8 @@ class DnsView:
         place: Locality,
         of: str,
     ) -> FoundName:
-        assert named.service is not None, "looked at before"
         if named.kind == "external":
-            alias = alias_of(named.service)
-            if above:
-                return FoundName(
-                    zone, NXDOMAIN, why=f"{of} is of the type ExternalName: nothing is below it"
-                )
-            if alias is None or kind == ANY:
-                return self._data(
-                    zone, kind, {}, f"{of}, whose externalName {named.service.spec.external_name!r}"
-                )
-            return FoundName(
-                zone,
-                records=encoded(CNAME, self.config.ttl_s, [alias]),
-                alias=alias,
-                why=f"{of}: its externalName",
-            )
+            return self._external(zone, named, above, kind, of)
         match above:
             case ():
                 return self._at_service(zone, named, kind, place, of)
@@ -403,6 +236,26 @@ class DnsView:
                 return self._of_zone(zone, named, tuple(words), kind, of)
         return FoundName(zone, NXDOMAIN, why=f"{of} exists, and has no such host or port")
 
+    def _external(
+        self, zone: bytes, named: NamedService, above: tuple[bytes, ...], kind: int, of: str
+    ) -> FoundName:
+        assert named.service is not None, "its kind is known"
+        alias = alias_of(named.service)
+        if above:
+            return FoundName(
+                zone, NXDOMAIN, why=f"{of} is of the type ExternalName: nothing is below it"
+            )
+        if alias is None or kind == ANY:
+            return self._data(
+                zone, kind, {}, f"{of}, whose externalName {named.service.spec.external_name!r}"
+            )
+        return FoundName(
+            zone,
+            records=encoded(CNAME, self.config.ttl_s, [alias]),
+            alias=alias,
+            why=f"{of}: its externalName",
+        )
+
     def _at_service(
         self, zone: bytes, named: NamedService, kind: int, place: Locality, of: str
     ) -> FoundName:
@@ -425,7 +278,7 @@ class DnsView:
         return self._data(zone, kind, {kind: near}, why)._replace(narrowed=outcome)
 
     def is_narrowed(self, named: NamedService) -> bool:
-        """Whether what is found there depends on the client's place."""
+        """Returns True if the answer depends on the client's location."""
         return self.config.zone_answers and named.is_narrowed
 
     def _host(
@@ -454,8 +307,8 @@ class DnsView:
         label: bytes = b"",
         subset: HostSubset | None = None,
     ) -> FoundName:
-        """*port*: its name and protocol. *place*: of a client, whose near endpoints have the better
-        priority. The target's name is not compressed (RFC 2782); its addresses come along.
+        """*port*: its name and protocol. *place*: the client's location; near endpoints have the
+        better priority. The target's name is not compressed (RFC 2782); its addresses are extras.
         """
         targets = named.srv(*port, label, subset) if kind == SRV else None
         if targets is None or not targets.pairs:
@@ -477,8 +330,8 @@ class DnsView:
     def _of_zone(
         self, zone: bytes, named: NamedService, words: tuple[bytes, ...], kind: int, of: str
     ) -> FoundName:
-        """``ZONE.pin._zone.SERVICE``: the endpoints of a zone, by where they are; ``prefer``: all,
-        if it has none (coredns/coredns#8388).
+        """``ZONE.pin._zone.SERVICE``: the endpoints that are in a zone; ``prefer``: all, if it has
+        none (coredns/coredns#8388).
         """
         if not words or words[-1] not in (b"pin", b"prefer"):
             return FoundName(zone, NXDOMAIN, why="below _zone there are pin and prefer")
@@ -536,7 +389,7 @@ class DnsView:
         return self.unknown_address(labels) if self.reverse.is_ours(packed) else None
 
     def is_own(self, name: bytes) -> bool:
-        """The cluster, and no other server, says what is at this lower-cased name."""
+        """Returns True if the cluster, and no other server, owns this lower-cased name."""
         labels = labels_of(name)
         if self.zone_of(labels) is not None:
             return True
@@ -546,7 +399,9 @@ class DnsView:
         )
 
     def unknown_address(self, labels: tuple[bytes, ...]) -> FoundName | None:
-        """What is said of a reversed name that leads nowhere; ``None``: these labels are none."""
+        """Returns the answer for a reversed name without an address; ``None``: these labels are
+        none.
+        """
         if len(labels) < 2 or labels[-1] != b"arpa" or labels[-2] not in _REVERSE_ZONES:
             return None
         zone = _REVERSE_ZONES[labels[-2]]
@@ -554,9 +409,7 @@ class DnsView:
 
 
 class _TargetAddresses:
-    """The addresses of the targets of SRV records, as whole records; each is built when it is
-    read.
-    """
+    """Addresses of the targets of SRV records, as whole records; each is built when it is read."""
 
     def __init__(self, named: NamedService, zone: bytes, records: SrvSet, ttl_s: int) -> None:
         self._named = named
@@ -581,7 +434,7 @@ class _TargetAddresses:
 
 
 def _can_be(above: tuple[bytes, ...]) -> bool:
-    """Whether a Service may come to have a name with these labels before its own."""
+    """Returns True if a Service may get a name with these labels before its own."""
     if len(above) <= 1:
         return True
     if above[-1] == b"_zone":

@@ -12,7 +12,7 @@ they were written; ``lower`` makes the key for comparing (RFC 4343). Any octet i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from struct import Struct
 from typing import Final, NamedTuple
@@ -373,3 +373,26 @@ def data_text(kind: int, data: bytes) -> str:
 def type_text(kind: int) -> str:
     """As RFC 3597 section 5 spells those without a name."""
     return TYPE_NAMES.get(kind) or f"TYPE{kind}"
+
+
+def assembled(
+    question: DnsQuestion,
+    flags: int,
+    records: Iterable[bytes],
+    authority: list[bytes],
+    *,
+    limit: int,
+    opt: bytes,
+) -> bytes:
+    """Returns an answer with as many of the records, in order, as fit."""
+    room = limit - HEADER_BYTES - len(question.wire) - len(opt)
+    taken: list[bytes] = []
+    for record in records:
+        if len(record) > room:
+            flags |= TC
+            break
+        room -= len(record)
+        taken.append(record)
+    last = [record for record in authority if len(record) <= room][:1] if not flags & TC else []
+    head = header(question.id, flags, 1, len(taken), authority=len(last), more=1 if opt else 0)
+    return b"".join((head, question.wire, *taken, *last, opt))

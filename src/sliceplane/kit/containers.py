@@ -1,18 +1,17 @@
-"""Containers that the standard library lacks: a sorted mapping, and a memory of answers that
-strangers cannot fill.
+"""Containers that the standard library lacks: a sorted mapping, parts of an iterable, and a memory
+of answers that strangers cannot fill.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, wraps
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, cast
 
 V = TypeVar("V")
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     K = TypeVar("K")
 
     class SortedDict(dict[K, V]):
@@ -34,13 +33,22 @@ if TYPE_CHECKING:
 else:
     from sortedcontainers import SortedDict
 
-__all__ = ["Passed", "SortedDict", "remembered"]
+__all__ = ["Passed", "SortedDict", "batched", "remembered"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 #: characters of one argument, a byte each; qualified names have 317 at most
 TEXT_MAX: Final = 512
+
+
+def batched(items: Iterable[V], size: int) -> Iterator[tuple[V, ...]]:
+    """Yields *items* in tuples of *size*, the last of them maybe shorter (``itertools.batched`` of
+    Python 3.12).
+    """
+    iterator = iter(items)
+    while batch := tuple(islice(iterator, size)):
+        yield batch
 
 
 def remembered(most: int, text_max: int = TEXT_MAX) -> Callable[[Callable[P, R]], Callable[P, R]]:

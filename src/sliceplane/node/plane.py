@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import ipaddress
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -107,21 +107,51 @@ class Ruleset(Protocol[T_co]):
         """Every invariant.  O(state)."""
 
 
+K = TypeVar("K")
 V = TypeVar("V")
-#: the Services that want one place in the kernel, and with which value, sorted by key; the first
-#: has it. Tuples, since nearly every place is wanted by one Service, and there are as many places
-#: as there are rules
-Shares = tuple[tuple[ServiceKey, V], ...]
 
 
-def with_share(shares: Shares[V], key: ServiceKey, value: tuple[V] | None) -> Shares[V]:
-    """*shares* with *key* wanting the one value, or nothing. However many there are, it costs
-    little more than a copy: thousands of Services may want the place of one endpoint.
+class PlaceClaims(Generic[K, V]):
+    """The values that Services claim for places in the kernel. If several Services claim one place,
+    the first by namespace and name has it, on every node.
     """
-    at = bisect_left(shares, key, key=itemgetter(0))
-    end = at + 1 if at < len(shares) and shares[at][0] == key else at
-    wanted = () if value is None else ((key, value[0]),)
-    return (*shares[:at], *wanted, *shares[end:])
+
+    def __init__(self) -> None:
+        #: by place: Services and their values, sorted by key. Tuples, since nearly every place has
+        #: one Service, and there are as many places as there are rules
+        self._shares: dict[K, tuple[tuple[ServiceKey, V], ...]] = {}
+        #: places whose claims have changed
+        self.marked: set[K] = set()
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._shares)
+
+    def set(self, place: K, key: ServiceKey, value: tuple[V] | None) -> None:
+        """*key* claims *place* with the one value, or no more. Costs little more than a copy of the
+        claims: thousands of Services may claim the place of one endpoint.
+        """
+        shares = self._shares.get(place, ())
+        at = bisect_left(shares, key, key=itemgetter(0))
+        end = at + 1 if at < len(shares) and shares[at][0] == key else at
+        claim = () if value is None else ((key, value[0]),)
+        shares = (*shares[:at], *claim, *shares[end:])
+        if shares:
+            self._shares[place] = shares
+        else:
+            del self._shares[place]
+        self.marked.add(place)
+
+    def winner(self, place: K) -> tuple[V] | None:
+        """Returns the one value that *place* shall have; ``None``: no Service claims it."""
+        shares = self._shares.get(place)
+        return None if shares is None else (shares[0][1],)
+
+    def check(self, expected: Iterable[tuple[ServiceKey, K, V]]) -> None:
+        """*expected*: the claims, sorted by Service.  O(state)."""
+        shares: dict[K, tuple[tuple[ServiceKey, V], ...]] = {}
+        for key, place, value in expected:
+            shares[place] = (*shares.get(place, ()), (key, value))
+        assert shares == self._shares, f"claims {self._shares} should be {shares}"
 
 
 def allowed_sources(port: ServedPort, node_ip: str) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
-"""All services at once: routes every change to just the services that it concerns.
+"""All services at once: routes every change to the services that it concerns.
 
-``on_*`` methods take what informers report and return the keys (``namespace/name``) of services
-whose slices may now have to change, for Pods and Nodes those apart that traffic for some endpoint
-must leave soon; the owner of the engine decides when to ask ``plan`` for each of them. After a plan
-with writes, ``finish`` must be told how they went before the next plan of the same service.
+``on_*`` methods take informer events and return the keys (``namespace/name``) of services whose
+slices may now have to change. For Pods and Nodes the keys of services that traffic must leave soon
+are apart. The owner of the engine decides when to ask ``plan`` for each of them. After a plan with
+writes, ``finish`` takes their result before the next plan of the same service.
 
 Cost of a pod's change: its labels, plus one endpoint for each service that selects it.
 """
@@ -22,21 +22,20 @@ from sliceplane.api.discovery import (
 )
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
-from sliceplane.api.own_writes import Unseen
 from sliceplane.api.requests import PortProbe
 from sliceplane.consume.removal_hold import Hold
+from sliceplane.slices.cluster import ClusterFacts, SliceSettings
 from sliceplane.slices.facts import NodeFacts, PodFacts
-from sliceplane.slices.guard import Storm, asks_to_hold
+from sliceplane.slices.guard import asks_to_hold
 from sliceplane.slices.heuristics.asking import Find
 from sliceplane.slices.heuristics.shipped import find_shipped
 from sliceplane.slices.members import Effect, SliceMembers
 from sliceplane.slices.pod_routes import UNTOUCHED, PodRoutes, Touched, touched
-from sliceplane.slices.removal_doubt import RemovalQuestion, RemovalVerdict
-from sliceplane.slices.service import ServiceState, Sight, SliceTotals
+from sliceplane.slices.removals import RemovalQuestion, RemovalVerdict
+from sliceplane.slices.service import ServiceSnapshot, ServiceState, SliceTotals
 from sliceplane.slices.shape import HintMode, ServiceShape, shape_of
-from sliceplane.slices.subsets import NodeZones, Subsetting
+from sliceplane.slices.subsets import Subsetting
 from sliceplane.slices.succession import SelectorChanges
-from sliceplane.slices.topology import ZoneShares
 from sliceplane.slices.writes import SlicePlan
 
 MAX_ENDPOINTS_DEFAULT: Final = 100
@@ -62,40 +61,34 @@ class SliceEngine:
         changes: SelectorChanges = SelectorChanges.HAND_OVER,
         holds: bool = False,
     ) -> None:
-        """*subsetting* is for services that ask for nothing; ``OFF``: for none. *holds*: mass
-        removals are held for services that do not say. *claim_unlabelled*: slices that no label
-        gives a manager are ours if a Service controls them (KEP-0752 as of 2019, upgrade from
-        1.16).
+        """*subsetting* is the approach of services without the annotation; ``OFF``: of all.
+        *holds*: mass removals are retained for services that do not say. *claim_unlabelled*: slices
+        without the label of a manager are ours if a Service controls them (KEP-0752 as of 2019,
+        upgrade from 1.16).
         """
         assert 1 <= max_endpoints_per_slice <= MAX_ENDPOINTS_LIMIT, (
             f"max endpoints {max_endpoints_per_slice}"
         )
-        self._max = max_endpoints_per_slice
+        self._settings = SliceSettings(
+            max_endpoints=max_endpoints_per_slice, find=find, changes=changes, holds=holds
+        )
         self._gates = gates or Gates()
-        self._changes = changes
         self._subsetting = subsetting
         self._claim_unlabelled = claim_unlabelled
-        self._find = find
-        self._holds = holds
-        self._storm = Storm()
-        self._spaces: dict[str, tuple[bool | None, float]] = {}
-        #: services with endpoints that are held
-        self._holding: dict[str, ServiceState] = {}
-        self._services: dict[str, ServiceState] = {}
-        self._unseen = Unseen()
-        self._routes: PodRoutes[ServiceState] = PodRoutes()
-        self._nodes: dict[str, NodeFacts] = {}
-        self._zones = ZoneShares()
+        self._cluster = ClusterFacts()
         self._zones_changed = False
-        self._node_zones = NodeZones()
         self._node_zones_changed = False
+        self._services: dict[str, ServiceState] = {}
+        self._routes: PodRoutes[ServiceState] = PodRoutes()
+        #: services with retained endpoints
+        self._retaining: dict[str, ServiceState] = {}
         #: services that prefer subsets; in the order in which they were seen
         self._preferring: dict[str, ServiceState] = {}
         #: services whose hints depend on zones: topology-mode Auto, heuristics; in the order in
         #: which they were seen
         self._zonal: dict[str, ServiceState] = {}
         self._totals = SliceTotals()
-        #: what each service has in ``_totals``, and the services whose part has to be counted anew
+        #: the part of each service in ``_totals``, and the services to count anew
         self._counted: dict[str, SliceTotals] = {}
         self._uncounted: dict[str, None] = {}
         self._distributions: dict[str, int] = {}
@@ -112,32 +105,30 @@ class SliceEngine:
             ):
                 labels = known.metadata.labels or {}
                 for service in self._routes.matching(known.metadata.namespace, labels).values():
-                    _members(service).lack(known.metadata.name, by_event=not missing)
+                    _members(service).expect_drop(known.metadata.name, by_event=not missing)
         result = self._routes.on_pod(old, new)
-        if new is None or not self._holding:
+        if new is None or not self._retaining:
             return result
         return Touched(
             result.later, tuple(dict.fromkeys((*result.urgent, *self._yield_addresses(new))))
         )
 
     def _yield_addresses(self, pod: Pod) -> Keys:
-        """Endpoints that are held have no address that another pod has.  Costs O(services that
-        hold).
-        """
+        """Removes retained endpoints whose address *pod* has.  Costs O(services that retain)."""
         if pod.spec.host_network or PodFacts(pod).excluded:
             return ()
-        addresses = [entry.ip for entry in pod.status.pod_ips or ()]
+        addresses = pod.status.ips
         keys: list[str] = []
-        for key, service in self._holding.items():
+        for key, service in self._retaining.items():
             members = _members(service)
             own = (
                 pod.metadata.name
                 if service.shape and service.shape.namespace == pod.metadata.namespace
                 else ""
             )
-            for name in members.held_at(addresses):
+            for name in members.losses.retained_at(addresses):
                 if name != own:
-                    members.let_go(name)
+                    members.remove_lost(name)
                     keys.append(key)
         return tuple(keys)
 
@@ -146,14 +137,11 @@ class SliceEngine:
         them.
         """
         name = (new or old or Node()).metadata.name
-        known = self._nodes.get(name)
+        known = self._cluster.nodes.get(name)
         facts = None if new is None else NodeFacts(new)
-        if facts is None:
-            self._nodes.pop(name, None)
-        else:
-            self._nodes[name] = facts
-        self._zones_changed |= self._zones.replace(known, facts)
-        self._node_zones_changed |= self._node_zones.replace(known, facts)
+        zones_changed, node_zones_changed = self._cluster.set_node(name, facts)
+        self._zones_changed |= zones_changed
+        self._node_zones_changed |= node_zones_changed
         if known is not None and facts is not None and known.view == facts.view:
             return UNTOUCHED
         effects: dict[str, Effect] = {}
@@ -163,8 +151,8 @@ class SliceEngine:
         return touched(effects)
 
     def take_unsettled(self) -> Keys:
-        """Services whose hints no longer fit the zones' shares of CPU, or whose subsets no longer
-        fit the zones. O(services with hints), after a change of these shares; O(services that
+        """Returns services whose hints no longer fit the zones' shares of CPU, or whose subsets no
+        longer fit the zones. O(services with hints), after a change of these shares; O(services that
         prefer subsets), after a change of which zones there are; else O(1).
         """
         keys: Keys = ()
@@ -228,13 +216,13 @@ class SliceEngine:
         if service is None or service.members is None:
             return
         self._zonal.pop(service.key, None)
-        self._holding.pop(service.key, None)
+        self._retaining.pop(service.key, None)
         self._preferring.pop(service.key, None)
         self._routes.unselect(namespace, name)
 
     def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> Keys:
-        """A slice can come to us and leave us by its labels; slices of others tell at most that
-        ours are not needed.
+        """A slice can come to us and leave us by its labels; slices of other controllers can only
+        replace ours.
         """
         before = self._service_of(old)
         after = self._service_of(new)
@@ -249,7 +237,7 @@ class SliceEngine:
             service = self._service(after)
             if service.on_slice(new):
                 touched[after] = None
-            self._drop_if_empty(service)  # a slice that is on its way out is none
+            self._drop_if_empty(service)  # a terminating slice does not count
         elif new is not None:
             successor = self._services.get(f"{new.metadata.namespace}/{_named_service(new)}")
             if successor is not None and successor.on_successor(new):
@@ -267,32 +255,30 @@ class SliceEngine:
         if service is None:
             return SlicePlan()
         plan = service.plan(now)
-        if service.members is not None and service.members.held:
-            self._holding[key] = service
+        if service.members is not None and service.members.losses.retained:
+            self._retaining[key] = service
         else:
-            self._holding.pop(key, None)
+            self._retaining.pop(key, None)
         self._uncounted[key] = None
         self._drop_if_empty(service)
         return plan
 
-    def look(self, key: str, now: float) -> Sight | None:
-        """What *key* should have and what it has, for a reader that compares and never asks for a
-        plan.
-        """
+    def snapshot(self, key: str, now: float) -> ServiceSnapshot | None:
+        """Returns desired and stored state of *key*, for a reader that compares and never plans."""
         service = self._services.get(key)
-        return None if service is None else service.look(now)
+        return None if service is None else service.snapshot(now)
 
     def pod(self, namespace: str, name: str) -> Pod | None:
         return self._routes.pod(namespace, name)
 
     def surplus(self, key: str) -> int:
-        """How many slices of *key* merging can save now.  Costs O(groups of ports)."""
+        """Number of slices of *key* that merging can save now.  Costs O(groups of ports)."""
         service = self._services.get(key)
         return 0 if service is None else service.surplus
 
     def merge(self, key: str, max_writes: int, *, at_least_one: bool) -> SlicePlan:
-        """Instead of a ``plan`` without writes: one that merges slices.  *at_least_one* step,
-        whatever it costs.
+        """Returns a plan that merges slices, for use after a ``plan`` without writes.
+        *at_least_one* step, whatever it costs.
         """
         service = self._services.get(key)
         if service is None:
@@ -308,70 +294,73 @@ class SliceEngine:
         error: StatusError | None,
         now: float,
     ) -> None:
-        """*answers* are those to the first writes of *plan*; *error* is the next one's, if one
-        failed.
+        """Takes the result of *plan*. *answers* are those to its first writes; *error* is the next
+        one's, if one failed.
         """
         service = self._services[key]
         service.finish(plan, answers, error, now)
         self._drop_if_empty(service)
 
     def deadline(self, key: str) -> float | None:
-        """When *key* has to be planned again although nothing happens."""
+        """When *key* needs a plan although no event arrived."""
         service = self._services.get(key)
         return None if service is None else service.deadline()
 
     def hold(self, key: str) -> Hold | None:
-        """What is held of *key* since when."""
+        """Returns the hold on endpoints of *key*."""
         service = self._services.get(key)
-        return None if service is None else service.guard.hold
+        return None if service is None else service.removals.guard.hold
 
     @property
     def held(self) -> int:
-        """Endpoints that are held, of all services.  Costs O(services that hold)."""
-        return sum(_members(service).held for service in self._holding.values())
+        """Number of retained endpoints of all services.  Costs O(services that retain)."""
+        return sum(len(_members(service).losses.retained) for service in self._retaining.values())
 
     # -- mass removals are confirmed
 
     def question(self, key: str) -> RemovalQuestion | None:
-        """What is to be read of *key*, before endpoints go that no Pod told."""
+        """Returns the reads that are needed before endpoints of *key* go that no Pod reported."""
         service = self._services.get(key)
         return None if service is None else service.question()
 
     def on_namespace(self, name: str, annotations: Mapping[str, str] | None, now: float) -> None:
         """A Namespace was read."""
-        self._spaces[name] = (asks_to_hold(annotations), now)
+        self._cluster.namespaces[name] = (asks_to_hold(annotations), now)
 
     def on_listed(
         self, key: str, pods: Mapping[str, Pod], nodes: Container[str], now: float
     ) -> RemovalVerdict:
-        """What a question asked for was read: the Pods of its Namespace that the Service selects,
-        or more of them.
+        """The reads of a question succeeded: *pods* are those of its Namespace that the Service
+        selects, or more of them.
         """
         service = self._services.get(key)
         return RemovalVerdict() if service is None else service.on_listed(pods, nodes, now)
 
     def on_unread(self, key: str, now: float) -> None:
-        """It could not be read."""
+        """The reads of a question failed."""
         service = self._services.get(key)
         if service is not None:
-            service.guard.doubt.on_failure(now)
+            service.removals.guard.confirmation.on_failure(now)
 
     def held_ports(self, key: str) -> tuple[tuple[str, PortProbe], ...]:
-        """Where Pods of *key* that are held can be asked whether they are there."""
+        """Returns ports at which retained Pods of *key* can be probed."""
         service = self._services.get(key)
-        return () if service is None or service.members is None else service.members.held_ports()
+        if service is None or service.members is None:
+            return ()
+        return service.members.retained_ports()
 
     def on_refused(self, key: str, pod: str) -> None:
-        """A Pod that is held took no connection: it goes."""
+        """A retained Pod refused a connection: its endpoint goes."""
         service = self._services.get(key)
-        if service is not None and service.members is not None and pod in service.members.missed:
-            service.members.let_go(pod)
+        members = None if service is None else service.members
+        if members is not None and pod in members.losses.confirmed:
+            members.remove_lost(pod)
 
     # -- for metrics
 
     @property
     def totals(self) -> SliceTotals:
-        """Of all services.  Costs O(services with a plan since the last call)."""
+        """Totals of all services.  Costs O(services with a plan since the last call)."""
         for key in self._uncounted:
             before = self._counted.pop(key, SliceTotals())
             service = self._services.get(key)
@@ -386,14 +375,14 @@ class SliceEngine:
 
     @property
     def distributions(self) -> Mapping[str, int]:
-        """How many services each value of ``spec.trafficDistribution`` is in effect for."""
+        """Number of services by the value of ``spec.trafficDistribution`` that is in effect."""
         return self._distributions
 
     # -- helpers
 
     def _service_of(self, observed: EndpointSlice | None) -> str:
-        """The key of the service that a slice of ours belongs to; "" for a slice that is not
-        ours.
+        """Returns the key of the service that a slice of ours belongs to; "" for a slice that is
+        not ours.
         """
         labels = {} if observed is None else observed.metadata.labels or {}
         name = labels.get(LABEL_SERVICE_NAME)
@@ -412,15 +401,7 @@ class SliceEngine:
     def _service(self, key: str) -> ServiceState:
         service = self._services.get(key)
         if service is None:
-            service = self._services[key] = ServiceState(
-                *(key, self._nodes, self._zones, self._node_zones, self._max),
-                unseen=self._unseen,
-                find=self._find,
-                changes=self._changes,
-                storm=self._storm,
-                holds=self._holds,
-                spaces=self._spaces,
-            )
+            service = self._services[key] = ServiceState(key, self._cluster, self._settings)
         return service
 
     def _drop_if_empty(self, service: ServiceState) -> None:
@@ -429,7 +410,7 @@ class SliceEngine:
 
     def check(self) -> None:
         self._routes.check()
-        self._unseen.check()
+        self._cluster.check()
         zonal = {
             k
             for k, s in self._services.items()
@@ -441,15 +422,6 @@ class SliceEngine:
         parts = list(self._counted.values())
         totals = SliceTotals(*(sum(part[i] for part in parts) for i in range(3)))
         assert self._totals == totals, f"totals {self._totals} should be {totals}"
-        fresh = ZoneShares()
-        for facts in self._nodes.values():
-            fresh.replace(None, facts)
-        assert self._zones.shares == fresh.shares, (
-            f"shares {self._zones.shares} should be {fresh.shares}"
-        )
-        assert self._zones.views == fresh.views, (
-            f"zones {self._zones.views} should be {fresh.views}"
-        )
         for key, service in self._services.items():
             assert service.key == key, f"{service.key} is filed under {key}"
             assert not service.empty, f"{key} is empty and was not dropped"

@@ -23,7 +23,6 @@ from sliceplane.kit.times import parse_nanoseconds
 from sliceplane.slices.heuristics.types import EndpointPlace
 
 _CONTROL_PLANE_LABELS = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
-_TERMINAL_PHASES = ("Succeeded", "Failed")
 #: ``PodFacts.answers`` of an endpoint for new traffic
 READY: Final = 2
 
@@ -88,9 +87,7 @@ class PodFacts:
         self.hostname: Final = spec.hostname
         self.subdomain: Final = spec.subdomain
         self.terminating: Final = meta.deletion_timestamp is not None
-        self.excluded: Final = status.phase in _TERMINAL_PHASES or not (
-            status.pod_ip or status.pod_ips
-        )
+        self.excluded: Final = pod.has_ended or not (status.pod_ip or status.pod_ips)
         same = known if known is not None and known.pod.metadata.uid == meta.uid else None
         stays = same is not None and same.pod.status.pod_ips == status.pod_ips
         self.addresses: Final[dict[Family, Addresses]] = (
@@ -98,11 +95,7 @@ class PodFacts:
         )
         self.target: Final[bytes] = _target(pod) if same is None else same.target
         self._named_ports: NamedPorts | None = None
-        ready = None
-        for condition in status.conditions or ():
-            if condition.type == "Ready":
-                ready = condition
-                break
+        ready = pod.condition("Ready")
         self.drained: Final = ANNOTATION_DRAIN in (meta.annotations or {})
         self.serving: Final = ready is not None and ready.status == "True" and not self.drained
         self.takes_traffic: Final = self.serving and not self.terminating and not self.excluded
@@ -186,8 +179,8 @@ def _target(pod: Pod) -> bytes:
 
 def _addresses(pod: Pod) -> dict[Family, Addresses]:
     by_family: dict[Family, tuple[str, ...]] = {}
-    for entry in pod.status.pod_ips or ():
-        address = canonical_with_family(entry.ip)
+    for ip in pod.status.ips:
+        address = canonical_with_family(ip)
         if address is not None:
             kind, text = address
             by_family[kind] = (*by_family.get(kind, ()), text)

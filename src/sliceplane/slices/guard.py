@@ -1,19 +1,18 @@
-"""Which endpoints stay although the controller's inputs say that they are gone: a mass removal is
-held, for a while.
+"""Retention of endpoints whose removal is inferred: a mass removal is retained, for a while.
 
-A removal is *told* when somebody says so of the Pod itself: it is being deleted, it is over, its
-containers or gates are not ready, or a user changed the selector. It is *inferred* when nobody
-does: the Pod is missing in a new list, its Node is, or its Node fell silent, whereupon the node
-life cycle controller takes ``Ready`` from the Pod and leaves ``ContainersReady`` as it was
-(kubernetes/kubernetes#77864). What is told is never held.
+A removal is *reported* if the Pod itself shows it: it is being deleted, it is over, its containers
+or gates are not ready, or a user changed the selector. It is *inferred* otherwise: the Pod is
+missing in a new list, its Node is, or its Node fell silent, whereupon the node life cycle
+controller takes ``Ready`` from the Pod and leaves ``ContainersReady`` as it was
+(kubernetes/kubernetes#77864). A reported removal is never retained.
 
-They are *many* if fewer than half would stay of the greatest number of endpoints that stood for a
-minute in the last ten, which must have been four or more; or if over 30% of all endpoints were lost
-within 30 s. Many are confirmed in any case (``slices.removal_doubt``), and held then where the
+Removals are *many* if fewer than half would stay of the greatest number of endpoints that stood for
+a minute in the last ten, which must have been four or more; or if over 30% of all endpoints were
+lost within 30 s. Many are confirmed in any case (``slices.removals``), and retained then if the
 Service asks for it, else its Namespace, else a flag. To know how many they are, each waits
-``GATHER_S`` where holding is asked for. They are held for ``HOLD_S``, and then let go at 10% of
-that number a minute. The number is counted of endpoints that are there, never of those that are
-held: a guard must not follow its own output. A controller that starts knows of no earlier number.
+``GATHER_S`` where retention is asked for. They are retained for ``HOLD_S``, and then removed at 10%
+of that number a minute. The number counts endpoints that are there, never retained ones: a guard
+must not follow its own output. A controller that starts knows of no earlier number.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ from typing import Final
 import msgspec
 
 from sliceplane.consume.removal_hold import Hold
-from sliceplane.slices.removal_doubt import RemovalDoubt
+from sliceplane.slices.removals import RemovalConfirmation
 
 ANNOTATION_MASS_REMOVAL: Final = "sliceplane.dev/mass-removal"
-#: RFC 3339: holds that began before it are over
+#: RFC 3339: holds that began before it end
 ANNOTATION_RELEASE: Final = "sliceplane.dev/mass-removal-release"
 HOLD: Final = "hold"
 
-#: a loss by inference waits so long for others: Nodes that fell silent together are found so within
-#: a renewal (10 s)
+#: seconds that an inferred loss waits for others: Nodes that fell silent together are found so
+#: within a renewal (10 s)
 GATHER_S: Final = 15.0
 PEAK_MIN: Final = 4
 STAY_SHARE: Final = 0.5
 PEAK_MINUTES: Final = 10
-STORM_S: Final = 30.0
-STORM_SHARE: Final = 0.3
+BURST_S: Final = 30.0
+BURST_SHARE: Final = 0.3
 _MINUTE_S: Final = 60.0
 
 REASON_HELD: Final = "MassRemovalHeld"
@@ -50,7 +49,7 @@ REASON_REFUTED: Final = "MassRemovalRefuted"
 
 
 def asks_to_hold(annotations: Mapping[str, str] | None) -> bool | None:
-    """Of a Service or a Namespace; ``None``: it does not say."""
+    """Reads the annotation of a Service or a Namespace; ``None``: it has none."""
     asked = (annotations or {}).get(ANNOTATION_MASS_REMOVAL)
     return None if asked is None else asked == HOLD
 
@@ -89,83 +88,83 @@ class Peak:
         self._floor = self._last
 
 
-class Storm:
-    """How many endpoints of all Services are ready, and how many were lost by inference within
-    ``STORM_S``.
-    """
+class RemovalBurst:
+    """Counts ready endpoints of all Services, and inferred losses within ``BURST_S``."""
 
     def __init__(self) -> None:
         self.ready = 0
         self._pending = 0
-        #: (when, how many), the oldest first
+        #: times and numbers, the oldest first
         self._lost: deque[tuple[float, int]] = deque()
         self._sum = 0
 
     def lost(self) -> None:
         self._pending += 1
 
-    def blows(self, now: float) -> bool:
+    def is_active(self, now: float) -> bool:
         if self._pending:
             self._lost.append((now, self._pending))
             self._sum += self._pending
             self._pending = 0
-        while self._lost and self._lost[0][0] < now - STORM_S:
+        while self._lost and self._lost[0][0] < now - BURST_S:
             self._sum -= self._lost.popleft()[1]
-        return self._sum >= PEAK_MIN and self._sum > STORM_SHARE * (self.ready + self._sum)
+        return self._sum >= PEAK_MIN and self._sum > BURST_SHARE * (self.ready + self._sum)
 
 
 class Losses(msgspec.Struct, frozen=True, kw_only=True):
-    """``missed``: endpoints beside the *ready* ones that were lost by inference and are confirmed.
-    ``asks``: to hold them; ``released_at``: holds that began before are over. ``storm``: see
-    ``Storm``.
+    """Losses of one Service. ``missed``: confirmed inferred losses beside the *ready* endpoints.
+    ``asks``: retention is asked for; ``released_at``: holds that began before it end. ``burst``: see
+    ``RemovalBurst``.
     """
 
     ready: int
     missed: int
     asks: bool
     released_at: float
-    storm: bool
+    burst: bool
 
 
 class ServiceGuard:
-    """Of one Service.  ``news``: reasons and texts of what began or ended, for its reader to
-    take.
+    """The guard of one Service. ``news``: reasons and texts of holds that began or ended, for the
+    reader to take.
     """
 
     def __init__(self) -> None:
         self.hold: Hold | None = None
         self.news: list[tuple[str, str]] = []
-        self.doubt: Final = RemovalDoubt()
+        self.confirmation: Final = RemovalConfirmation()
         self._peak = Peak()
-        #: a storm that was met counts until the removals in it are confirmed
-        self._storm_until = 0.0
-        #: when the first of the losses came that wait for others
+        #: a burst that was met counts until the removals in it are confirmed
+        self._burst_until = 0.0
+        #: when the first loss came that waits for others
         self._gathers: float | None = None
 
-    def doubts(self, lost: int, ready: int, now: float, *, storm: bool, unknown: bool) -> bool:
-        """Whether so many that were *lost* stay until that is confirmed, beside those that are
-        *ready*. *unknown*: so is what their Namespace asks for. O(1).
+    def needs_confirmation(
+        self, lost: int, ready: int, now: float, *, burst: bool, unknown: bool
+    ) -> bool:
+        """Returns True if *lost* endpoints, beside the *ready* ones, stay until their removal is
+        confirmed. *unknown*: the annotation of their Namespace was not read. O(1).
         """
         peak = self._peak.standing(now)
         if not lost or peak < PEAK_MIN:
-            self.doubt.close()
+            self.confirmation.close()
             return False
-        if storm:
-            self._storm_until = now + STORM_S
-        many = storm or ready < max(1.0, STAY_SHARE * peak)
-        return self.doubt.weigh(many=many, unknown=unknown, now=now)
+        if burst:
+            self._burst_until = now + BURST_S
+        many = burst or ready < max(1.0, STAY_SHARE * peak)
+        return self.confirmation.update(many=many, unknown=unknown, now=now)
 
     def rest(self, ready: int, now: float) -> None:
-        """Nothing is lost, in doubt or held, as nearly always: ``doubts`` and ``weigh`` have
-        nothing to say.
+        """Nothing is lost, unconfirmed or retained, as nearly always: ``needs_confirmation`` and
+        ``weigh`` are not needed.
         """
         assert self.hold is None, f"{self.hold} is not over"
-        self.doubt.close()
+        self.confirmation.close()
         self._gathers = None
         self._peak.note(ready, now)
 
     def weigh(self, losses: Losses, now: float) -> int:
-        """How many of the missed endpoints stay.  O(1)."""
+        """Returns how many of the missed endpoints stay.  O(1)."""
         if losses.missed:
             keep = (
                 self._begin(losses, now)
@@ -185,8 +184,8 @@ class ServiceGuard:
         if not losses.asks or peak < PEAK_MIN:
             self._gathers = None
             return 0
-        storm = losses.storm or now < self._storm_until
-        if not storm and losses.ready >= max(1.0, STAY_SHARE * peak):
+        burst = losses.burst or now < self._burst_until
+        if not burst and losses.ready >= max(1.0, STAY_SHARE * peak):
             return self._gather(losses.missed, now)
         self._gathers = None
         self.hold = Hold(now, peak, losses.missed)
@@ -222,7 +221,9 @@ class ServiceGuard:
         self.news.append((reason, text))
 
     def deadline(self, now: float) -> float | None:
-        """When the same question has another answer."""
+        """When the result for the same losses changes."""
         gathered = None if self._gathers is None else self._gathers + GATHER_S
         step = gathered if self.hold is None else self.hold.next_step(now)
-        return min((due for due in (step, self.doubt.deadline) if due is not None), default=None)
+        return min(
+            (due for due in (step, self.confirmation.deadline) if due is not None), default=None
+        )

@@ -13,18 +13,19 @@ from sliceplane.api.codec import encode
 from sliceplane.api.discovery import EndpointConditions
 from sliceplane.api.requests import PortProbe
 from sliceplane.kit.ip import Family
+from sliceplane.slices.cluster import ClusterFacts
 from sliceplane.slices.content import PortResolver
 from sliceplane.slices.facts import READY, Addresses, NodeFacts, PodFacts, node_place
-from sliceplane.slices.guard import Storm
 from sliceplane.slices.heuristics.asking import Find
 from sliceplane.slices.heuristics.types import EndpointPlace
 from sliceplane.slices.hint_policy import HintPolicy, Notice
 from sliceplane.slices.hints import ZoneHints
-from sliceplane.slices.packer import Desired, SlicePacker
+from sliceplane.slices.packer import SlicePacker
+from sliceplane.slices.placement import Desired
 from sliceplane.slices.plugin_hints import policy_of
+from sliceplane.slices.removals import EndpointLosses
 from sliceplane.slices.shape import HintMode, ServiceShape
-from sliceplane.slices.subsets import NodeZones, ZoneSubsets
-from sliceplane.slices.topology import ZoneShares
+from sliceplane.slices.subsets import ZoneSubsets
 from sliceplane.slices.writes import MemberChanges
 
 _BOOLEANS = (False, True)
@@ -39,16 +40,17 @@ _READY_ALONE: Final = {key: encode(EndpointConditions(ready=key[0])) for key in 
 
 
 class Effect(IntEnum):
-    """What a change did to the endpoints of a service.  False: nothing."""
+    """The effect of a change on the endpoints of a service.  False: none."""
 
     NONE = 0
     CHANGE = 1
-    #: somewhere traffic must not go any more
+    #: traffic must leave an endpoint
     REMOVAL = 2
 
 
 class SliceMembers:
-    """Members of one active service.  Owned by ``ServiceState``; tells the packers what is desired.
+    """Members of one active service.  Owned by ``ServiceState``; sets the packers' desired
+    endpoints.
 
     A pod on a node that the cache does not have is left out until the node comes (unless unready
     pods are published, too): its zone is not known, and a consumer would send it traffic from
@@ -60,76 +62,64 @@ class SliceMembers:
         shape: ServiceShape,
         ports: PortResolver,
         packers: Mapping[Family, SlicePacker],
-        nodes: Mapping[str, NodeFacts],
+        cluster: ClusterFacts,
         *,
-        zones: ZoneShares,
-        node_zones: NodeZones,
         find: Find,
-        storm: Storm,
         earlier: SliceMembers | None,
     ) -> None:
+        """*earlier*: the members before the Service changed."""
         self._shape = shape
         self._ports = ports
         self._packers = tuple(packers.items())
-        self._nodes = nodes
+        self._nodes = cluster.nodes
+        self._burst = cluster.burst
         self._publish_not_ready = shape.publish_not_ready
         self._hints = shape.hints
-        #: where hints are given by looking beyond one endpoint, by address type; empty in every
-        #: other mode
-        self._policies: dict[Family, HintPolicy] = {}
-        if shape.hints is HintMode.AUTO:
-            self._policies = {f: ZoneHints(f, zones) for f in packers}
-        elif shape.hints is HintMode.PLUGIN:
-            heuristic = find(shape.distribution)
-            view = shape.view
-            self._policies = {f: policy_of(heuristic, view, f, zones) for f in packers}
-        #: of approaches by zone; empty in every other
-        self._subsets: dict[Family, ZoneSubsets] = {}
-        if shape.subsetting.by_zone:
-            self._subsets = {
-                family: ZoneSubsets(shape.subsetting, node_zones) for family in packers
-            }
-        #: why there were no hints when they were settled last, where a policy would give some
-        self.hint_problems: tuple[str, ...] = ()
-        self._notices: list[Notice] = []
         self._node_names = shape.node_names
         self._conditions = _CONDITIONS if shape.all_conditions else _READY_ALONE
         #: pods that terminate are endpoints
         self._terminating = shape.all_conditions or shape.publish_not_ready
+        #: by address type, if hints depend on more than one endpoint; empty in every other mode
+        self._policies = _hint_policies(shape, packers, cluster, find)
+        #: by address type, if the approach is by zone; empty in every other
+        self._subsets: dict[Family, ZoneSubsets] = {}
+        if shape.subsetting.by_zone:
+            self._subsets = {
+                family: ZoneSubsets(shape.subsetting, cluster.node_zones) for family in packers
+            }
+        #: why there were no hints when they were settled last, where a policy would give some
+        self.hint_problems: tuple[str, ...] = ()
+        self._notices: list[Notice] = []
         self._pods: dict[str, PodFacts] = {}
-        #: how many of them take traffic by their own word
+        #: number of Pods that take traffic and that no retained endpoint stands for
         self.ready = 0
-        #: endpoints that were lost although no Pod said so, as they were; a guard says whether they
-        #: stay until that is confirmed, and then how many of them stay
-        self.doubted: dict[str, PodFacts] = {}
-        self.missed: dict[str, PodFacts] = {}
-        #: those of the doubted that an event told of; they are never missed
-        self._by_event: set[str] = set()
-        #: address -> Pod, of those that stay
-        self._held_at: dict[str, str] = {}
-        self._held: set[str] = set()
-        #: the Pod that is dropped next is dropped without having told that it goes; whether an
-        #: event says so, or a list
+        #: endpoints that were lost although no Pod reported it
+        self.losses: Final[EndpointLosses] = EndpointLosses(
+            earlier.losses
+            if earlier is not None and earlier._shape.selector == shape.selector
+            else None
+        )
+        #: the Pod that is dropped next without having reported its end, and whether an event or a
+        #: list shows that
         self._lacked = ""
         self._event_lacks = False
-        self._storm = storm
+        #: Pods without endpoint, and the Node that is missing
         self._skipped: dict[str, str] = {}
-        #: skipped pods that were already told of
-        self._told: dict[str, str] = {}
+        #: those of them that were reported
+        self._reported: dict[str, str] = {}
         #: since the last plan
         self._changes = MemberChanges(None)
         if earlier is not None:
-            self._changes = MemberChanges(earlier._changes, earlier._pods.items())
-            self._told = earlier._told
-            if earlier._shape.selector == shape.selector:
-                self.missed = dict(earlier.missed)
-                self.doubted = dict(earlier.doubted)
-                self._by_event = set(earlier._by_event)
-            for family, policy in earlier._policies.items():
-                if earlier._hints is not shape.hints:
-                    self._notices += policy.farewell()
-                elif family in self._policies:
-                    self._policies[family].inherit(policy)
+            self._continue(earlier)
+
+    def _continue(self, earlier: SliceMembers) -> None:
+        self._changes = MemberChanges(earlier._changes, earlier._pods.items())
+        self._reported = earlier._reported
+        for family, policy in earlier._policies.items():
+            if earlier._hints is not self._hints:
+                self._notices += policy.farewell()
+            elif family in self._policies:
+                self._policies[family].inherit(policy)
 
     def __contains__(self, pod: str) -> bool:
         return pod in self._pods
@@ -138,48 +128,47 @@ class SliceMembers:
         return len(self._pods)
 
     def begin(self, pods: Iterable[PodFacts]) -> None:
-        """Before all else: the members that there are.  As ``set`` for each, but for telling what
-        that changes.
-        """
+        """Sets the members at the start: as ``set`` for each, without its result."""
         assert not self._pods, f"{self._shape.key} has members already"
         for facts in pods:
             name = facts.name
             self._pods[name] = facts
             self._changes.note(name, None)
-            if (self.missed or self.doubted) and not facts.is_silenced:
-                self._forget(name)
+            if self.losses and not facts.is_silenced:
+                self.losses.forget(name)
             self._place(facts)
             if facts.takes_traffic and name not in self._skipped:
                 self.ready += 1
-        self._storm.ready += self.ready
+        self._burst.ready += self.ready
 
     def set(self, facts: PodFacts) -> Effect:
         """The pod is a member in this version."""
         name = facts.name
         old = self._pods.get(name)
         was_ready = old is not None and self._is_ready(name)
-        was_held = name in self._held
+        losses = self.losses
+        was_retained = name in losses.retained
         self._changes.note(name, old)
         self._pods[name] = facts
-        if was_ready or self.missed or self.doubted:  # else nothing is lost, nor was before
+        if was_ready or losses:  # else nothing is lost, nor was before
             if not facts.is_silenced:
-                self._forget(name)
+                losses.forget(name)
             elif old is not None and was_ready:
-                self._miss(name, old, by_event=False)
+                self._lose(name, old, by_event=False)
         was_left_out = name in self._skipped
-        changed = self._place(self._lost(name) if name in self._held else facts)
+        changed = self._place(losses[name] if name in losses.retained else facts)
         self._count(name, was_ready=was_ready)
         if not changed:
             return Effect.NONE
-        if was_held:
+        if was_retained:
             return Effect.REMOVAL
         if old is None or was_left_out:
             return Effect.CHANGE
         return Effect.REMOVAL if name in self._skipped or self._loses(old, facts) else Effect.CHANGE
 
     def _loses(self, old: PodFacts, new: PodFacts) -> bool:
-        """Traffic that went to *old* must not go to *new*: it is not there, not ready, or somewhere
-        else.
+        """Returns True if traffic to *old* must not go to *new*: it is not there, not ready, or
+        somewhere else.
         """
         if old.excluded:
             return False
@@ -203,20 +192,21 @@ class SliceMembers:
         if old is None:
             return Effect.NONE
         if pod == self._lacked and was_ready:
-            self._miss(pod, old, by_event=self._event_lacks)
+            self._lose(pod, old, by_event=self._event_lacks)
         elif pod != self._lacked or self._event_lacks:
-            self._forget(pod)
+            self.losses.forget(pod)
         self._lacked = ""
         self._changes.note(pod, old)
         self._skipped.pop(pod, None)
         self._count(pod, was_ready=was_ready)
-        if pod in self._held:
+        if pod in self.losses.retained:
             return Effect.NONE
         return Effect.REMOVAL if self._want(pod, None) else Effect.NONE
 
     def refresh(self, pod: str, *, gone: bool = False, by_event: bool = False) -> Effect:
         """The node of *pod* changed; *gone*: a list lacks it, or an event says so."""
-        facts = self._lost(pod) if pod in self._held else self._pods.get(pod)
+        losses = self.losses
+        facts = losses[pod] if pod in losses.retained else self._pods.get(pod)
         if facts is None:
             return Effect.NONE
         was_ready = self._is_ready(pod)
@@ -224,9 +214,9 @@ class SliceMembers:
         changed = self._place(facts)
         self._count(pod, was_ready=was_ready)
         if gone and was_ready and pod in self._skipped:
-            self._miss(pod, facts, by_event=by_event)
-        elif (pod in self.missed or pod in self.doubted) and self._is_back(pod):
-            self.let_go(pod)
+            self._lose(pod, facts, by_event=by_event)
+        elif pod in losses and self._is_back(pod):
+            self.remove_lost(pod)
         if not changed:
             return Effect.NONE
         return Effect.REMOVAL if pod in self._skipped and not skipped else Effect.CHANGE
@@ -241,7 +231,7 @@ class SliceMembers:
             return self._want(name, Desired(self._ports.group_of(facts), "", b""))
         group = self._ports.group_of(facts)
         node = self._nodes.get(facts.node_name)
-        if node is None and not self._publish_not_ready and name not in self._held:
+        if node is None and not self._publish_not_ready and name not in self.losses.retained:
             news = self._skipped.get(name) != facts.node_name
             self._skipped[name] = facts.node_name
             return self._want(name, Desired(group, "", b"")) or news
@@ -308,55 +298,43 @@ class SliceMembers:
         conditions = self._conditions[ready, serving, terminating]
         return b"".join((addresses.head, conditions, hostname, facts.target, place, hint, b"}"))
 
-    # -- removals that no Pod told
+    # -- removals that no Pod reported
 
-    def lack(self, pod: str, *, by_event: bool) -> None:
-        """What is told next of *pod* is that it is gone, and it did not say so: a list lacks it, or
-        an event tells.
+    def expect_drop(self, pod: str, *, by_event: bool) -> None:
+        """The next change is that *pod* is gone without having reported it: an event shows it, or
+        a list lacks the Pod.
         """
         self._lacked = pod if pod in self._pods else ""
         self._event_lacks = by_event
 
-    @property
-    def may_be_missed(self) -> bool:
-        """Some of the doubted may be held once they are confirmed."""
-        return len(self.doubted) > len(self._by_event)
-
-    @property
-    def lacks_nodes(self) -> bool:
-        """Some of the doubted were lost because their nodes were."""
-        return any(
-            name in self._pods and facts.node_name not in self._nodes
-            for name, facts in self.doubted.items()
+    def unconfirmed_without_node(self) -> frozenset[str]:
+        """Returns unconfirmed losses that are due to the loss of their Nodes."""
+        return frozenset(
+            name
+            for name, facts in self.losses.unconfirmed.items()
+            if name in self._pods and facts.node_name not in self._nodes
         )
 
-    def believe(self, names: Iterable[str]) -> None:
-        """These of the doubted are lost indeed."""
+    def confirm_losses(self, names: Iterable[str]) -> None:
+        """These of the unconfirmed are lost indeed."""
         for name in names:
-            if name in self._by_event:
-                self.let_go(name)
-            else:
-                self.missed[name] = self.doubted.pop(name)
+            if not self.losses.confirm(name):
+                self.remove_lost(name)
 
-    def hold(self, keep: int) -> None:
-        """The doubted and so many of the missed stay endpoints as they were.  Costs O(both)."""
-        for name in sorted(self.missed)[keep:]:
-            self.let_go(name)
-        for name, facts in (*self.doubted.items(), *self.missed.items()):
-            if name not in self._held:
-                self._held.add(name)
-                self._held_at.update((entry.ip, name) for entry in facts.pod.status.pod_ips or ())
-                self._place(facts)
+    def retain_losses(self, keep: int) -> None:
+        """The unconfirmed and *keep* of the confirmed stay endpoints.  Costs O(both)."""
+        for name in sorted(self.losses.confirmed)[keep:]:
+            self.remove_lost(name)
+        for facts in self.losses.retain():
+            self._place(facts)
 
-    @property
-    def held(self) -> int:
-        return len(self._held)
-
-    def held_ports(self) -> tuple[tuple[str, PortProbe], ...]:
-        """Pods that are held, each with an address and a TCP port, if it has one."""
-        found = []
-        for name in sorted(self._held & self.missed.keys()):
-            facts = self.missed[name]
+    def retained_ports(self) -> tuple[tuple[str, PortProbe], ...]:
+        """Retained Pods that are confirmed to be lost, each with an address and a TCP port, if it
+        has one.
+        """
+        probes = []
+        for name in sorted(self.losses.retained & self.losses.confirmed.keys()):
+            facts = self.losses.confirmed[name]
             ports = [
                 port.port
                 for port in self._ports.group_of(facts).ports
@@ -364,21 +342,13 @@ class SliceMembers:
             ]
             addresses = next(iter(facts.addresses.values()), None)
             if ports and addresses is not None:
-                found.append((name, PortProbe(addresses.first, ports[0])))
-        return tuple(found)
+                probes.append((name, PortProbe(addresses.first, ports[0])))
+        return tuple(probes)
 
-    def held_at(self, addresses: Iterable[str]) -> tuple[str, ...]:
-        """Pods that stay, and have one of *addresses*."""
-        return tuple(
-            dict.fromkeys(
-                self._held_at[address] for address in addresses if address in self._held_at
-            )
-        )
-
-    def let_go(self, pod: str) -> None:
-        """It is what its Pod, or the lack of it, says."""
+    def remove_lost(self, pod: str) -> None:
+        """The endpoint becomes what its Pod, or the lack of one, says."""
         was_ready = self._is_ready(pod)
-        self._forget(pod)
+        self.losses.forget(pod)
         facts = self._pods.get(pod)
         if facts is None:
             self._want(pod, None)
@@ -386,24 +356,10 @@ class SliceMembers:
             self._place(facts)
         self._count(pod, was_ready=was_ready)
 
-    def _miss(self, pod: str, facts: PodFacts, *, by_event: bool) -> None:
-        if pod not in self.missed and pod not in self.doubted:
-            self.doubted[pod] = facts
-            self._storm.lost()
-            if by_event:
-                self._by_event.add(pod)
-
-    def _lost(self, pod: str) -> PodFacts:
-        return self.missed[pod] if pod in self.missed else self.doubted[pod]
-
-    def _forget(self, pod: str) -> None:
-        facts = self.missed.pop(pod, None) or self.doubted.pop(pod, None)
-        self._by_event.discard(pod)
-        if facts is not None and pod in self._held:
-            self._held.discard(pod)
-            for entry in facts.pod.status.pod_ips or ():
-                if self._held_at.get(entry.ip) == pod:
-                    del self._held_at[entry.ip]
+    def _lose(self, pod: str, facts: PodFacts, *, by_event: bool) -> None:
+        if pod not in self.losses:
+            self.losses.add(pod, facts, by_event=by_event)
+            self._burst.lost()
 
     def _is_back(self, pod: str) -> bool:
         facts = self._pods.get(pod)
@@ -413,23 +369,23 @@ class SliceMembers:
         facts = self._pods.get(pod)
         if facts is None or not facts.takes_traffic:
             return False
-        return pod not in self._skipped and pod not in self._held
+        return pod not in self._skipped and pod not in self.losses.retained
 
     def _count(self, pod: str, *, was_ready: bool) -> None:
         step = self._is_ready(pod) - was_ready
         if step:
             self.ready += step
-            self._storm.ready += step
+            self._burst.ready += step
 
     # -- subsets
 
     @property
     def subsets_settled(self) -> bool:
-        """No endpoint has to change its subset for what is known of zones.  Costs O(zones)."""
+        """No endpoint has to change its subset for the zones there are.  Costs O(zones)."""
         return all(subsets.settled for subsets in self._subsets.values())
 
     def settle(self, now: float) -> None:
-        """Make subsets and hints what they should be; before every plan."""
+        """Updates subsets and hints; before every plan."""
         if self._subsets:
             for family, packer in self._packers:
                 for pod in self._subsets[family].switch(shown=packer.shows_subsets):
@@ -441,7 +397,7 @@ class SliceMembers:
 
     @property
     def hints_settled(self) -> bool:
-        """No hint has to change for what is known of zones.  Costs O(zones)."""
+        """No hint has to change for the zones there are.  Costs O(zones)."""
         return all(policy.settled for policy in self._policies.values())
 
     def _settle_hints(self, now: float) -> None:
@@ -464,17 +420,17 @@ class SliceMembers:
     # -- before a plan
 
     def take_trigger_time(self) -> int:
-        """The earliest time at which a member changed since the last call; 0 for none.
+        """Returns the earliest time at which a member changed since the last call; 0 for none.
         Nanoseconds.
         """
         return self._changes.take(self._pods.get)
 
     def take_problems(self) -> tuple[str, ...]:
-        """A sentence for each pod that is newly left out because its node is not known."""
-        if self._told == self._skipped:
+        """Returns a sentence for each pod that is newly left out because its node is not known."""
+        if self._reported == self._skipped:
             return ()
-        news = {pod: node for pod, node in self._skipped.items() if self._told.get(pod) != node}
-        self._told = dict(self._skipped)
+        news = {pod: node for pod, node in self._skipped.items() if self._reported.get(pod) != node}
+        self._reported = dict(self._skipped)
         key = self._shape.key
         return tuple(
             f"skipping Pod {pod} for Service {key}: Node {news[pod]} Not Found"
@@ -482,11 +438,11 @@ class SliceMembers:
         )
 
     def check(self) -> None:
-        """Every packer was told what follows from each member's newest version."""
+        """The desired endpoints follow from each member's newest version."""
         for _, packer in self._packers:
             expected = {
                 name for name, facts in self._pods.items() if not facts.excluded
-            } | self._held
+            } | self.losses.retained
             assert set(packer.desired) == expected, (
                 f"{self._shape.key}: {set(packer.desired) ^ expected} differ"
             )
@@ -494,11 +450,7 @@ class SliceMembers:
             policy.check()
         for subsets in self._subsets.values():
             subsets.check()
-        lost = self.missed.keys() | self.doubted.keys()
-        assert self._held <= lost, f"{self._shape.key}: {self._held - lost} were not lost"
-        assert self._by_event <= self.doubted.keys(), (
-            f"{self._shape.key}: {self._by_event} are not all doubted"
-        )
+        self.losses.check()
         ready = sum(map(self._is_ready, self._pods))
         assert self.ready == ready, f"{self._shape.key}: {ready} are ready, counted {self.ready}"
         for name in self._pods:
@@ -512,3 +464,18 @@ def _view(facts: PodFacts, node: NodeFacts | None) -> EndpointPlace:
     view = EndpointPlace(node=facts.node_name) if node is None else node.view
     keys = facts.topology_keys
     return replace(view, topology_keys=keys) if keys else view
+
+
+def _hint_policies(
+    shape: ServiceShape,
+    families: Iterable[Family],
+    cluster: ClusterFacts,
+    find: Find,
+) -> dict[Family, HintPolicy]:
+    if shape.hints is HintMode.AUTO:
+        return {family: ZoneHints(family, cluster.zones) for family in families}
+    if shape.hints is HintMode.PLUGIN:
+        heuristic = find(shape.distribution)
+        view = shape.view
+        return {family: policy_of(heuristic, view, family, cluster.zones) for family in families}
+    return {}

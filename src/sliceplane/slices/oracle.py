@@ -98,15 +98,13 @@ def desired(
     for pod in pods:
         if pod.metadata.namespace != service.metadata.namespace or not _selects(service, pod):
             continue
-        if pod.status.phase in ("Succeeded", "Failed") or not (
-            pod.status.pod_ip or pod.status.pod_ips
-        ):
+        if pod.has_ended or not (pod.status.pod_ip or pod.status.pod_ips):
             continue
         endpoints = groups.setdefault(port_set(_endpoint_ports(service, pod)), [])
         node = nodes.get(pod.spec.node_name)
         if node is None and not service.spec.publish_not_ready_addresses:
             continue
-        parsed = [parse_lenient(entry.ip) for entry in pod.status.pod_ips or ()]
+        parsed = map(parse_lenient, pod.status.ips)
         addresses = tuple(
             str(address)
             for address in parsed
@@ -163,12 +161,8 @@ def port_set(ports: Iterable[EndpointPort]) -> PortSet:
 def _endpoint(
     service: Service, pod: Pod, node: Node | None, addresses: tuple[str, ...]
 ) -> SliceEndpoint:
-    answers = any(
-        condition.type == "Ready" and condition.status == "True"
-        for condition in pod.status.conditions or ()
-    )
-    serving = answers and ANNOTATION_DRAIN not in (pod.metadata.annotations or {})
-    terminating = pod.metadata.deletion_timestamp is not None
+    serving = pod.is_ready and ANNOTATION_DRAIN not in (pod.metadata.annotations or {})
+    terminating = pod.metadata.is_deleting
     ready = service.spec.publish_not_ready_addresses or (serving and not terminating)
     zone = (node.metadata.labels or {}).get(LABEL_ZONE) if node is not None else None
     named = pod.spec.hostname and pod.spec.subdomain == service.metadata.name

@@ -1,17 +1,9 @@
 """Which slice holds which endpoint: packing for one service and one address type, incrementally.
 
-The state has two inputs, what is *desired* (an endpoint per pod) and what the *server* holds (slices), and
-everything else follows from the two::
-
-    holders     identity -> slices that list it on the server
-    home        of a desired endpoint: among its holders with its port group, the one with the least name
-    slice.want  the endpoints whose home the slice is, as they should be now
-    unplaced    desired endpoints without a home, by port group
-    touched     slices that are perhaps not as they should be (every other one surely is)
-
-A plan is made from ``touched`` and ``unplaced`` alone and changes neither; only the *result* of a
-write (``attach`` of what was stored) does. So a write that failed, or whose end is not known,
-leaves nothing to undo, and a plan is always what full packing over the server's slices would be.
+A plan is made from the touched slices and the unplaced endpoints of a ``SlicePlacement`` alone and
+changes neither; only the *result* of a write (``attach`` of what was stored) does. So a write that
+failed, or whose end is not known, leaves nothing to undo, and a plan is always what full packing
+over the server's slices would be.
 """
 
 from __future__ import annotations
@@ -19,255 +11,18 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-import msgspec
-
-from sliceplane.kit.containers import SortedDict
-from sliceplane.slices.content import Content, PortGroup, PortResolver, SliceState, Stored
+from sliceplane.slices.content import Content, PortGroup, SliceState
 from sliceplane.slices.defragment import merge
-from sliceplane.slices.facts import pod_of
 from sliceplane.slices.packplan import Creation, PackPlan, Update, settle_order
-from sliceplane.slices.subsets import subset_of, with_subset
-
-
-class Desired(msgspec.Struct, frozen=True, gc=False):
-    """A pod's endpoint. Without ``identity`` the pod has none here, but its port group is wanted
-    all the same.
-
-    There is one for each endpoint, so the garbage collector is not to look at them: nothing in them
-    leads back.
-    """
-
-    group: PortGroup
-    identity: str
-    body: bytes
-
+from sliceplane.slices.placement import SlicePlacement
+from sliceplane.slices.subsets import with_subset
 
 #: how many equally full slices are compared in bytes
 ROOMY_LOOKS: Final = 4
 
-_Rooms = SortedDict[tuple[int, str], SliceState]
 
-
-class SlicePacker:
-    """Owned by a ``ServiceState``. Every method but ``check`` costs in proportion to what it
-    changes.
-
-    *subsets*: slices are told apart by the subset that they are labelled for. Otherwise that label
-    is any label.
-    """
-
-    def __init__(self, ports: PortResolver, max_endpoints: int, *, subsets: bool = False) -> None:
-        self._ports = ports
-        self._max = max_endpoints
-        self._subsets = subsets
-        self.desired: dict[str, Desired] = {}
-        self.slices: dict[str, SliceState] = {}
-        self._wanting: dict[PortGroup, int] = {}
-        #: how many endpoints each group has
-        self._sizes: dict[PortGroup, int] = {}
-        self._holders: dict[str, tuple[SliceState, ...]] = {}
-        self._unplaced: dict[PortGroup, Content] = {}
-        self._touched: dict[str, SliceState] = {}
-        #: slices of each group by fill, to find the fullest with enough room
-        self._rooms: dict[PortGroup, _Rooms] = {}
-
-    # -- what is desired
-
-    def want(self, pod: str, new: Desired | None) -> bool:
-        """The desired endpoint of *pod* is *new* from now on.  False: it was already."""
-        old = self.desired.get(pod)
-        if old == new:
-            return False
-        if old is None or new is None or old.identity != new.identity or old.group is not new.group:
-            # the new group first: one that is left and entered at once must not look unwanted
-            if new is not None:
-                self._count(new, 1)
-            if old is not None:
-                self._count(old, -1)
-                if old.identity:
-                    self._unwant(old)
-        if new is None:
-            del self.desired[pod]
-        else:
-            self.desired[pod] = new
-            if new.identity:
-                self._place(new)
-        return True
-
-    def _count(self, wanted: Desired, step: int) -> None:
-        """A group that no endpoint needs loses its slices, so both ends of its life touch them."""
-        group = wanted.group
-        count = self._wanting.get(group, 0) + step
-        if count:
-            self._wanting[group] = count
-        else:
-            del self._wanting[group]
-        if not count or (step > 0 and count == 1):
-            for state in self._rooms.get(group, {}).values():
-                self._touch(state)
-        if wanted.identity:
-            size = self._sizes.get(group, 0) + step
-            if size:
-                self._sizes[group] = size
-            else:
-                del self._sizes[group]
-
-    def _place(self, wanted: Desired) -> None:
-        group = wanted.group
-        identity = wanted.identity
-        body = wanted.body
-        home = self._home(wanted) if identity in self._holders else None
-        if home is not None:
-            home.own_want()[identity] = body
-            self._touch(home)
-        elif (waiting := self._unplaced.get(group)) is not None:
-            waiting[identity] = body
-        else:
-            self._unplaced[group] = {identity: body}
-
-    def _unwant(self, wanted: Desired) -> None:
-        home = self._home(wanted)
-        if home is None:
-            self._take_unplaced(wanted)
-        else:
-            del home.own_want()[wanted.identity]
-            self._touch(home)
-
-    def _take_unplaced(self, wanted: Desired) -> None:
-        waiting = self._unplaced[wanted.group]
-        del waiting[wanted.identity]
-        if not waiting:
-            del self._unplaced[wanted.group]
-
-    def _home(self, wanted: Desired) -> SliceState | None:
-        for holder in self._holders.get(wanted.identity, ()):
-            if holder.group is wanted.group:
-                return holder
-        return None
-
-    def _touch(self, state: SliceState) -> None:
-        self._touched[state.name] = state
-
-    # -- what the server holds
-
-    def attach(self, stored: Stored) -> None:
-        """The server has *stored*: a new slice, or another version of one that it had."""
-        known = self.slices.get(stored.meta.name)
-        subset = subset_of(stored.meta.labels) if self._subsets else ""
-        if known is not None:
-            same = known.group.ports == stored.ports and known.group.subset == subset
-            if same and known.server.keys() == stored.content.keys():
-                self._refresh(known, stored)
-                return
-            self.detach(known.name)
-        state = SliceState(stored, self._ports.intern(stored.ports, subset))
-        self.slices[state.name] = state
-        rooms = self._rooms.setdefault(state.group, SortedDict())
-        rooms[len(state.server), state.name] = state
-        want: Content = {}
-        for identity in state.server:
-            wanted = self._wanted(identity)
-            if self._hold(identity, state, wanted) and wanted is not None:
-                want[identity] = wanted.body
-        state.want = want
-        self._touch(state)
-
-    def _refresh(self, known: SliceState, stored: Stored) -> None:
-        """The same endpoints in a new version: nothing changes its home."""
-        if known.want is not stored.content:
-            known.own_want()  # before its dictionary stops being the server's
-        known.stored = stored
-        known.server = stored.content
-        self._touch(known)
-
-    def _hold(self, identity: str, state: SliceState, wanted: Desired | None) -> bool:
-        """Note that *state* lists *identity*.  True: it is the home of *wanted* now."""
-        holders = self._holders.get(identity)
-        if holders is None:
-            self._holders[identity] = (state,)
-            if wanted is None or wanted.group is not state.group:
-                return False
-            self._take_unplaced(wanted)
-            return True
-        home = None if wanted is None else self._home(wanted)
-        self._holders[identity] = tuple(sorted((*holders, state), key=lambda state: state.name))
-        if wanted is None or self._home(wanted) is not state:
-            return False
-        if home is None:
-            self._take_unplaced(wanted)
-        else:
-            del home.own_want()[identity]
-            self._touch(home)
-        return True
-
-    def detach(self, name: str) -> None:
-        """The server has no slice *name* any more (or one that is on its way out)."""
-        state = self.slices.pop(name)
-        rooms = self._rooms[state.group]
-        del rooms[len(state.server), name]
-        if not rooms:
-            del self._rooms[state.group]
-        self._touched.pop(name, None)
-        for identity in state.server:
-            left = tuple(holder for holder in self._holders[identity] if holder is not state)
-            if left:
-                self._holders[identity] = left
-            else:
-                del self._holders[identity]
-            if identity in state.want:
-                wanted = self._wanted(identity)
-                assert wanted is not None, f"{name} held {identity!r}, which is not wanted"
-                self._place(wanted)
-
-    def _wanted(self, identity: str) -> Desired | None:
-        wanted = self.desired.get(pod_of(identity))
-        return wanted if wanted is not None and wanted.identity == identity else None
-
-    def wanted_of(self, content: Content) -> Content:
-        """The endpoints of *content* that are wanted, as they should be."""
-        return {
-            identity: wanted.body
-            for identity in content
-            if (wanted := self._wanted(identity)) is not None
-        }
-
-    def touch_all(self) -> None:
-        """Slices may differ in what endpoints do not show: labels."""
-        self._touched.update(self.slices)
-
-    # -- for hints and metrics
-
-    def stored(self, pod: str) -> bytes:
-        """The endpoint of *pod* as the server shows it where it should; empty if it does not."""
-        wanted = self.desired.get(pod)
-        home = None if wanted is None else self._home(wanted)
-        return b"" if wanted is None or home is None else home.server[wanted.identity]
-
-    def home_name(self, pod: str) -> str:
-        """The slice that has the endpoint of *pod*; "" if none has."""
-        wanted = self.desired.get(pod)
-        home = None if wanted is None else self._home(wanted)
-        return "" if home is None else home.name
-
-    def changed_slices(self) -> frozenset[str]:
-        """Slices whose endpoints will be written anew whatever else happens."""
-        return frozenset(
-            name for name, state in self._touched.items() if state.want != state.server
-        )
-
-    @property
-    def shows_subsets(self) -> bool:
-        """Slices on the server are labelled.  Costs O(groups)."""
-        return any(group.subset for group in self._rooms)
-
-    @property
-    def endpoints(self) -> int:
-        return sum(self._sizes.values())
-
-    @property
-    def fewest_slices(self) -> int:
-        """How many slices the endpoints would fill, packed anew."""
-        return sum(-(-size // self._max) for size in self._sizes.values())
+class SlicePacker(SlicePlacement):
+    """Plans the writes of a ``SlicePlacement``. Owned by a ``ServiceState``."""
 
     # -- merging
 
@@ -493,41 +248,3 @@ class SlicePacker:
                 deletes.remove(state)
                 return
         creates.append(Creation(empty, {}))
-
-    # -- invariants
-
-    def check(self) -> None:
-        """Everything derived follows from ``desired`` and ``slices``.  Costs O(state)."""
-        holders: dict[str, list[SliceState]] = {}
-        for name in sorted(self.slices):
-            for identity in self.slices[name].server:
-                holders.setdefault(identity, []).append(self.slices[name])
-        assert {k: list(v) for k, v in self._holders.items()} == holders, (
-            "holders are not what slices list"
-        )
-        wants: dict[str, Content] = {name: {} for name in self.slices}
-        unplaced: dict[PortGroup, Content] = {}
-        counts: dict[PortGroup, int] = {}
-        sizes: dict[PortGroup, int] = {}
-        for pod, wanted in self.desired.items():
-            counts[wanted.group] = counts.get(wanted.group, 0) + 1
-            if wanted.identity:
-                sizes[wanted.group] = sizes.get(wanted.group, 0) + 1
-                assert pod_of(wanted.identity) == pod, f"{wanted.identity!r} filed under {pod!r}"
-                home = self._home(wanted)
-                into = unplaced.setdefault(wanted.group, {}) if home is None else wants[home.name]
-                into[wanted.identity] = wanted.body
-        assert self._wanting == counts, f"groups {self._wanting} are not {counts}"
-        assert self._sizes == sizes, f"sizes {self._sizes} are not {sizes}"
-        assert self._unplaced == unplaced, f"unplaced {self._unplaced} is not {unplaced}"
-        filed = {(len(state.server), state.name, state.group) for state in self.slices.values()}
-        assert {(*k, g) for g, rooms in self._rooms.items() for k in rooms} == filed, (
-            "rooms are not the slices"
-        )
-        for name, state in self.slices.items():
-            assert state.want == wants[name], f"{name} wants {state.want}, should {wants[name]}"
-            clean = state.want == state.server and state.group in self._wanting
-            assert clean or name in self._touched, f"{name} is not as it should be, yet untouched"
-        assert all(self.slices.get(n) is s for n, s in self._touched.items()), (
-            "a touched slice is not ours"
-        )

@@ -1,12 +1,12 @@
 """One service: its members, their endpoints in each address type, its slices, and the plan of a
 sync.
 
-Events change state at once and cost what they change. ``plan`` reads it; ``finish`` tells how the
-plan's writes went. Between the two calls events may come in as they like, even those that the
-plan's own writes cause: the state holds only what the server is *known* to hold (``SlicePacker``).
+Events change state at once and cost what they change. ``plan`` reads it; ``finish`` takes the result
+of the plan's writes. Between the two calls any event may come in, even those that the plan's own
+writes cause: the state holds only what the server is *known* to hold (``SlicePacker``).
 
-What the server holds is the newer of what the cache shows and what it answered to our own writes
-(``api.own_writes``), so no plan is made on a cache that has not seen them.
+The engine plans on the newer of two versions of each slice: the informer's, and the server's answer
+to our own write (``api.own_writes``); so no plan is made on a cache that has not seen them.
 """
 
 from __future__ import annotations
@@ -19,28 +19,21 @@ from typing import Final, NamedTuple
 from sliceplane.api.core import Pod
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
-from sliceplane.api.own_writes import OwnWrites, Shown, Unseen
+from sliceplane.api.own_writes import OwnWrites, Shown
 from sliceplane.kit.ip import Family
+from sliceplane.slices.cluster import ClusterFacts, SliceSettings
 from sliceplane.slices.content import Content, PortResolver, Stored, read_slice
-from sliceplane.slices.facts import NodeFacts, PodFacts
-from sliceplane.slices.guard import (
-    REASON_EXPIRED,
-    REASON_HELD,
-    REASON_REFUTED,
-    Losses,
-    ServiceGuard,
-    Storm,
-)
-from sliceplane.slices.heuristics.asking import Find
+from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.members import SliceMembers
-from sliceplane.slices.packer import Desired, SlicePacker
+from sliceplane.slices.packer import SlicePacker
 from sliceplane.slices.packplan import Update, hold_back
-from sliceplane.slices.removal_doubt import NAMESPACE_S, RemovalQuestion, RemovalVerdict, bears_out
+from sliceplane.slices.placement import Desired
+from sliceplane.slices.removal_review import RemovalReview
+from sliceplane.slices.removals import RemovalQuestion, RemovalVerdict
 from sliceplane.slices.shape import ServiceShape
-from sliceplane.slices.subsets import REASON_DISABLED, REASON_INVALID, NodeZones, Subsetting
-from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
-from sliceplane.slices.topology import ZoneShares
+from sliceplane.slices.subsets import REASON_DISABLED, REASON_INVALID, Subsetting
+from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, HandOver, SelectorChanges
 from sliceplane.slices.writes import (
     FamilyChanges,
     SlicePlan,
@@ -48,22 +41,19 @@ from sliceplane.slices.writes import (
     TriggerTime,
     create_slice,
     delete_slice,
-    leaving,
+    delete_unowned,
     prove_slice,
     update_slice,
     written,
 )
 
-_WARNINGS: Final = (REASON_HELD, REASON_EXPIRED, REASON_REFUTED)
-#: a Namespace -> what it asks for, and when that was read
-HoldingNamespaces = Mapping[str, tuple[bool | None, float]]
-#: a deadline: as soon as the plan that is under way has ended
-AT_ONCE: Final = 0.0
+#: deadline value: when the current plan has finished
+IMMEDIATELY: Final = 0.0
 
 
 class SliceTotals(NamedTuple):
-    """For metrics: endpoints desired, slices that exist once a plan under way was carried out, the
-    fewest possible.
+    """Counts for metrics: desired endpoints, slices once the current plan is applied, and the
+    fewest slices that could hold the endpoints.
     """
 
     endpoints: int = 0
@@ -71,16 +61,14 @@ class SliceTotals(NamedTuple):
     fewest_slices: int = 0
 
 
-class Sight(NamedTuple):
-    """A service as a reader sees it that only compares: what is desired, and the slices that there
-    are.
-
-    Views of the engine's own state: good until its next event.
+class ServiceSnapshot(NamedTuple):
+    """A service for a reader that compares and never plans. The mappings are the engine's own
+    state: good until its next event.
 
     ``desired``: by address type, in the order in which the service has them, and by name of the
-    pod; an entry without ``identity`` is no endpoint. Empty for a service whose endpoints are not
-    ours to make. ``slices``: those labelled as ours and not on their way out, by name, of any
-    address type, owned or not.
+    pod; an entry without ``identity`` is no endpoint. Empty for a service without endpoints of
+    ours. ``slices``: those labelled as ours and not terminating, by name, of any address type,
+    owned or not.
     """
 
     shape: ServiceShape
@@ -89,65 +77,35 @@ class Sight(NamedTuple):
 
 
 class ServiceState:
-    """Owned by ``SliceEngine``, which alone calls it.  ``nodes``, the two of zones and ``unseen``
-    are the engine's.
-    """
+    """Owned by ``SliceEngine``, which alone calls it."""
 
-    def __init__(
-        self,
-        key: str,
-        nodes: Mapping[str, NodeFacts],
-        zones: ZoneShares,
-        node_zones: NodeZones,
-        max_endpoints: int,
-        *,
-        unseen: Unseen,
-        find: Find,
-        changes: SelectorChanges,
-        storm: Storm,
-        holds: bool,
-        spaces: HoldingNamespaces,
-    ) -> None:
+    def __init__(self, key: str, cluster: ClusterFacts, settings: SliceSettings) -> None:
         self.key: Final = key
-        self._nodes = nodes
-        self._zones = zones
-        self._node_zones = node_zones
-        self._find = find
-        self._max = max_endpoints
-        self._changes = changes
-        self._storm = storm
-        self._holds = holds
-        self._spaces = spaces
-        self.guard: Final = ServiceGuard()
-        #: when the guard has to be asked again
-        self._guard_at: float | None = None
-        #: address types of which another controller has endpoints, noted while the service makes
-        #: none itself
-        self._covered: set[str] = set()
-        self._hold_until: float | None = None
-        #: at the last plan that time had not come
-        self._held = False
+        self._cluster = cluster
+        self._settings = settings
+        self.removals: Final = RemovalReview(cluster, holds=settings.holds)
+        #: of a service without endpoints of ours
+        self._hand_over = HandOver()
         self.shape: ServiceShape | None = None
         self.members: SliceMembers | None = None
-        self._own: OwnWrites[Stored] = OwnWrites(key, unseen, attrgetter("meta"))
-        #: slices labelled as ours and not on their way out, by name, whatever their owner
+        self._own: OwnWrites[Stored] = OwnWrites(key, cluster.unseen, attrgetter("meta"))
+        #: slices labelled as ours and not terminating, by name, whatever their owner
         self.slices: Final = self._own.objects
-        #: those among them that have to go: not owned, or of an address type that the service does
-        #: not have
-        self._doomed: dict[str, Stored] = {}
+        #: those to delete: not owned, or of an address type that the service does not have
+        self._to_delete: dict[str, Stored] = {}
         self._packers: dict[Family, SlicePacker] = {}
         #: the order in which address types are written; one that failed goes last
         self._order: list[Family] = []
         self._creates_last = False
         self._trigger = TriggerTime()
-        #: what the updates of the plan under way leave in their slices, by name
+        #: contents of the slices after the updates of the current plan, by name
         self._writing: dict[str, Content] = {}
-        #: by how many slices there are more once the plan under way is carried out
-        self._made = 0
-        #: the plan under way leaves something to the next one
-        self._again = False
-        #: the problem with the annotation for subsetting that was told last
-        self._told = ""
+        #: net number of slices that the current plan adds
+        self._slices_added = 0
+        #: the current plan leaves writes to the next one
+        self._has_more = False
+        #: the problem with the annotation for subsetting that was reported last
+        self._reported_problem = ""
 
     @property
     def totals(self) -> SliceTotals:
@@ -155,33 +113,31 @@ class ServiceState:
         packers = self._packers.values()
         return SliceTotals(
             sum(packer.endpoints for packer in packers),
-            len(self.slices) + (self._made if self._own.in_flight else 0) if packers else 0,
+            len(self.slices) + (self._slices_added if self._own.in_flight else 0) if packers else 0,
             sum(max(packer.fewest_slices, 1) for packer in packers),
         )
 
     @property
     def empty(self) -> bool:
-        """Nothing is left to know: no service, no slice, no write under way."""
+        """No service, no slice and no write in flight is left."""
         return self.shape is None and not self._own
 
     # -- the service and its pods
 
     def set_shape(self, shape: ServiceShape | None, pods: Iterable[PodFacts]) -> None:
-        """The service changed so that all endpoints are made anew.  *pods*: those that it selects
+        """The service changed so that all endpoints are built anew.  *pods*: those that it selects
         now.
         """
         if self.shape is None or shape is None or self.shape.uid != shape.uid:
             self._trigger.restart()
         earlier = self.members
         if earlier is not None:
-            self._storm.ready -= earlier.ready
+            self._cluster.burst.ready -= earlier.ready
         self.shape = shape
-        self._covered.clear()
-        self._hold_until = None
-        self._held = False
+        self._hand_over = HandOver()
         self._packers = {}
         self._order = []
-        self._doomed = {}
+        self._to_delete = {}
         self.members = None
         if shape is None or not shape.active:
             return
@@ -189,15 +145,11 @@ class ServiceState:
         self._order = list(shape.families)
         subsets = shape.subsetting is not Subsetting.OFF
         self._packers = {
-            family: SlicePacker(ports, self._max, subsets=subsets) for family in shape.families
+            family: SlicePacker(ports, self._settings.max_endpoints, subsets=subsets)
+            for family in shape.families
         }
         self.members = SliceMembers(
-            *(shape, ports, self._packers, self._nodes),
-            zones=self._zones,
-            node_zones=self._node_zones,
-            find=self._find,
-            storm=self._storm,
-            earlier=earlier,
+            shape, ports, self._packers, self._cluster, find=self._settings.find, earlier=earlier
         )
         self.members.begin(pods)
         for name in self.slices:
@@ -209,10 +161,10 @@ class ServiceState:
         for packer in self._packers.values():
             packer.touch_all()
 
-    # -- what the cache shows
+    # -- slices in the cache
 
     def on_slice(self, observed: EndpointSlice) -> bool:
-        """A slice of ours is there.  False: that tells nothing new."""
+        """The cache shows a slice of ours.  False: nothing is new."""
         meta = observed.metadata
         if meta.deletion_timestamp is not None:
             return self.on_slice_gone(meta.name, meta.uid)
@@ -222,8 +174,8 @@ class ServiceState:
         return True
 
     def _read(self, observed: EndpointSlice) -> Stored:
-        """The watch is often faster than the answer to our own write: what is being written is
-        likely to be there.
+        """The watch is often faster than the answer to our own write, so the content that is being
+        written is a good guess.
         """
         name = observed.metadata.name
         known = self.slices.get(name)
@@ -232,7 +184,7 @@ class ServiceState:
         )
 
     def on_slice_gone(self, name: str, uid: str) -> bool:
-        """The cache lost a slice, or it is on its way out, or not labelled as ours any more.
+        """The cache lost a slice, or it is terminating, or not labelled as ours any more.
         False: that was known.
         """
         was_known = self._own.on_gone(name, uid)
@@ -246,30 +198,26 @@ class ServiceState:
         """
         if self.shape is None or self.shape.active or not self.slices or not observed.endpoints:
             return False
-        if (
-            observed.metadata.deletion_timestamp is not None
-            or observed.address_type in self._covered
-        ):
+        if observed.metadata.deletion_timestamp is not None:
             return False
-        self._covered.add(observed.address_type)
-        return True
+        return self._hand_over.on_successor(observed.address_type)
 
     def _file(self, name: str) -> None:
-        """Something else is known of the slice *name*: the packers follow."""
+        """Updates the packers after a change of the slice *name*."""
         stored = self.slices.get(name)
         owner = None if stored is None else self._packer_for(stored)
         for packer in self._packers.values():
             if packer is not owner and name in packer.slices:
                 packer.detach(name)
-        self._doomed.pop(name, None)
+        self._to_delete.pop(name, None)
         if stored is not None and owner is not None:
             owner.attach(stored)
         elif stored is not None:
-            self._doomed[name] = stored
+            self._to_delete[name] = stored
 
     def _packer_for(self, stored: Stored) -> SlicePacker | None:
-        """The packer of an owned slice; ``None`` for one that has to go (not owned, or of another
-        address type).
+        """Returns the packer of an owned slice; ``None`` for one to delete (not owned, or of
+        another address type).
         """
         if self.shape is None or not self.shape.owns(stored.meta.owner_references):
             return None
@@ -278,20 +226,21 @@ class ServiceState:
             None,
         )
 
-    def _wanted_of(self, stored: Stored) -> Content:
+    def _desired_content(self, stored: Stored) -> Content:
+        """Returns the endpoints of a slice to delete that are desired, as they should be."""
         packers = (
             packer for family, packer in self._packers.items() if family == stored.address_type
         )
-        return next((packer.wanted_of(stored.content) for packer in packers), {})
+        return next((packer.desired_content(stored.content) for packer in packers), {})
 
     # -- plan and result
 
     def plan(self, now: float) -> SlicePlan:
-        """The writes that are due; ``in_flight`` until their end is told, if there are any."""
+        """Returns the writes that are due. If there are any, they are in flight until ``finish``."""
         assert not self._own.in_flight, f"{self.key} has a plan under way"
         for name in self._own.give_up(now):
             self._file(name)
-        self._again = False
+        self._has_more = False
         if self.shape is None:
             return SlicePlan()
         if self._own.wait_once():
@@ -299,166 +248,97 @@ class ServiceState:
         if self.members is None:
             return self._plan_farewell(self.shape, now)
         self._trigger.note(self.members.take_trigger_time(), self.shape.created)
-        guarded = self._guard(self.members, self.shape, now)
+        removal_notices = self.removals.apply(self.members, self.shape, now)
         self.members.settle(now)
         writes: list[SliceWrite] = []
         families = [self._plan_family(self.shape, family, writes) for family in self._order]
-        if self._doomed:
-            first, last = leaving(self._doomed, self._wanted_of if self._creates_last else None)
-            writes, self._again = [*first, *writes, *last], self._again or bool(first)
+        if self._to_delete:
+            desired_content = self._desired_content if self._creates_last else None
+            first, last = delete_unowned(self._to_delete, desired_content)
+            writes = [*first, *writes, *last]
+            self._has_more = self._has_more or bool(first)
         proofs = self._own.proofs(writes, prove_slice)
         if proofs:
-            writes, families, self._again = proofs, [], True
+            writes = proofs
+            families = []
+            self._has_more = True
         self._own.in_flight = bool(writes)
-        self._made = 0
+        self._slices_added = 0
         self._writing = {write.name: write.content for write in writes if write.verb == "update"}
         for write in writes:
-            self._made += (write.verb == "create") - (write.verb == "delete")
+            self._slices_added += (write.verb == "create") - (write.verb == "delete")
         if not writes:
             self._trigger.written()
         return SlicePlan(
             tuple(writes),
             self.members.take_problems(),
-            notices=(*guarded, *self._take_notices(self.shape, self.members.take_notices())),
+            notices=(
+                *removal_notices,
+                *self._take_notices(self.shape, self.members.take_notices()),
+            ),
             families=tuple(families),
             hint_problems=self.members.hint_problems,
             proof=bool(proofs),
         )
 
-    def _guard(self, members: SliceMembers, shape: ServiceShape, now: float) -> tuple[Notice, ...]:
-        """Removals that no Pod told stay until they are confirmed, are then held, or are what they
-        seem.
-        """
-        guard = self.guard
-        if not (members.doubted or members.missed or guard.hold is not None or guard.news):
-            guard.rest(members.ready, now)
-            self._guard_at = None
-            return ()
-        storm = bool(members.doubted or members.missed) and self._storm.blows(now)
-        unknown = members.may_be_missed and self._asks_namespace(shape, now)
-        if not guard.doubts(len(members.doubted), members.ready, now, storm=storm, unknown=unknown):
-            members.believe(tuple(members.doubted))
-        # As the Service says; else its Namespace, as far as that was read; else the flag.
-        said = (
-            shape.holds
-            if shape.holds is not None
-            else self._spaces.get(shape.namespace, (None, 0.0))[0]
-        )
-        losses = Losses(
-            ready=members.ready,
-            missed=len(members.missed),
-            asks=self._holds if said is None else said,
-            released_at=shape.released_at,
-            storm=storm,
-        )
-        keep = guard.weigh(losses, now)
-        if members.missed or members.doubted:
-            members.hold(keep)
-        self._guard_at = guard.deadline(now)
-        news, guard.news = guard.news, []
-        return tuple(Notice(reason in _WARNINGS, reason, text) for reason, text in news)
-
-    def _asks_namespace(self, shape: ServiceShape, now: float) -> bool:
-        if shape.holds is not None:
-            return False
-        known = self._spaces.get(shape.namespace)
-        return known is None or now >= known[1] + NAMESPACE_S
-
     def question(self) -> RemovalQuestion | None:
-        """What is to be read before endpoints go."""
-        members, shape, doubt = self.members, self.shape, self.guard.doubt
-        if members is None or shape is None or not members.doubted or doubt.due is None:
+        """Returns the reads that are needed before endpoints go."""
+        if self.members is None or self.shape is None:
             return None
-        return RemovalQuestion(
-            due=doubt.due,
-            pods=doubt.asks_pods,
-            nodes=doubt.asks_pods and members.lacks_nodes,
-            namespace=members.may_be_missed and self._asks_namespace(shape, doubt.due),
-        )
+        return self.removals.question(self.members, self.shape)
 
     def on_listed(
         self, pods: Mapping[str, Pod], nodes: Container[str], now: float
     ) -> RemovalVerdict:
         """A fresh list of its Pods, and of Nodes if they were asked for."""
-        members = self.members
-        if members is None or not members.doubted:
+        if self.members is None:
             return RemovalVerdict()
-        without_node = {
-            name
-            for name, lost in members.doubted.items()
-            if name in members and lost.node_name not in self._nodes
-        }
-        confirmed = [
-            name
-            for name, lost in members.doubted.items()
-            if (name in without_node and lost.node_name not in nodes)
-            or bears_out(lost, pods.get(name))
-        ]
-        members.believe(confirmed)
-        refuted = len(members.doubted)
-        relist = self.guard.doubt.on_answer(refuted, now)
-        if relist and self.guard.doubt.first_proof:
-            text = (
-                f"{refuted} endpoints stay: their Pods are ready, though a watch or a list said "
-                "otherwise"
-            )
-            self.guard.news.append((REASON_REFUTED, text))
-        return RemovalVerdict(
-            confirmed=len(confirmed),
-            refuted=refuted,
-            relist_pods=relist and not members.doubted.keys() <= without_node,
-            relist_nodes=relist and not members.doubted.keys().isdisjoint(without_node),
-        )
+        return self.removals.on_listed(self.members, pods, nodes, now)
 
     def _plan_farewell(self, shape: ServiceShape, now: float) -> SlicePlan:
         """The service has no selector any more, or is a name elsewhere; see ``slices.succession``.
-
-        What the service does not own another writer made, whatever its labels say.
+        Slices that the service does not own are another writer's, whatever their labels say.
         """
         owned = [
             stored
             for _, stored in sorted(self.slices.items())
             if shape.owns(stored.meta.owner_references)
         ]
-        if self._changes is SelectorChanges.UPSTREAM or not owned:
+        if self._settings.changes is SelectorChanges.UPSTREAM or not owned:
             return SlicePlan()
-        if self._hold_until is None:
-            self._hold_until = now if shape.external else now + HAND_OVER_TIMEOUT_S
-        self._held = now < self._hold_until
-        going = [
-            stored for stored in owned if not self._held or stored.address_type in self._covered
-        ]
-        self._own.in_flight = bool(going)
-        self._made = 0
-        return SlicePlan(tuple(map(delete_slice, going)))
+        self._hand_over.advance(now, timeout_s=0.0 if shape.external else HAND_OVER_TIMEOUT_S)
+        obsolete = [stored for stored in owned if self._hand_over.is_over(stored.address_type)]
+        self._own.in_flight = bool(obsolete)
+        self._slices_added = 0
+        return SlicePlan(tuple(map(delete_slice, obsolete)))
 
-    def look(self, now: float) -> Sight | None:
-        """What is desired and what there is, without a plan; ``None`` for no service. Hints are
-        settled as before a plan.
+    def snapshot(self, now: float) -> ServiceSnapshot | None:
+        """Returns the desired endpoints and the slices, without a plan; ``None`` for no service.
+        Hints are settled as before a plan.
         """
         if self.shape is None:
             return None
         if self.members is not None:
-            if self.members.doubted or self.members.missed:
-                self.members.believe(tuple(self.members.doubted))
-                self.members.hold(0)
+            if self.members.losses:
+                self.members.confirm_losses(tuple(self.members.losses.unconfirmed))
+                self.members.retain_losses(0)
             self.members.settle(now)
             self.members.take_notices()
         desired = {family: packer.desired for family, packer in self._packers.items()}
-        return Sight(self.shape, desired, self.slices)
+        return ServiceSnapshot(self.shape, desired, self.slices)
 
     @property
     def surplus(self) -> int:
-        """How many slices merging can save; 0 while there is something to plan."""
-        if self._own.in_flight or self._own.waits or self._own.suspects or self._doomed:
+        """Number of slices that merging can save; 0 while there is something to plan."""
+        if self._own.in_flight or self._own.waits or self._own.suspects or self._to_delete:
             return 0
         if self.shape is None or self.shape.terminating:
             return 0
         return sum(packer.surplus for packer in self._packers.values())
 
     def merge(self, max_writes: int, *, at_least_one: bool) -> SlicePlan:
-        """Merge slices with at most *max_writes* (or one step); like ``plan``, and only where that
-        finds nothing.
+        """Merges slices with at most *max_writes* (or one step). Like ``plan``, and only if that
+        has no writes.
         """
         if self.shape is None or self._own.deadline() is not None or not self.surplus:
             return SlicePlan()
@@ -471,7 +351,7 @@ class ServiceState:
             deletes += [delete_slice(planned.stored) for planned in plan.deletes]
         self._own.in_flight = bool(deletes)
         self._writing = {write.name: write.content for write in updates}
-        self._made = -len(deletes)
+        self._slices_added = -len(deletes)
         return SlicePlan((*updates, *deletes), saves=len(deletes))
 
     def _plan_family(
@@ -499,12 +379,12 @@ class ServiceState:
                 if (part := hold_back(planned, plan.moving)) is not None
             ]
             if held:
-                # What they were to add is added by the next plan, and until then nothing may take
-                # it out elsewhere.
+                # The next plan adds the rest of their endpoints; until then no write may remove
+                # these elsewhere.
                 updates += [self._update(shape, part) for part in held]
                 dependents = []
                 deletes = []
-                self._again = True
+                self._has_more = True
         if shape.terminating and creates:
             creates = []
             dependents = []
@@ -520,32 +400,31 @@ class ServiceState:
         )
 
     def _take_notices(self, shape: ServiceShape, notices: tuple[Notice, ...]) -> tuple[Notice, ...]:
-        """*notices*, and why the annotation for subsetting is not followed; told once."""
+        """Adds to *notices* why the annotation for subsetting is not followed; once."""
         problem = shape.subsetting_problem
-        if problem == self._told:
+        if problem == self._reported_problem:
             return notices
-        self._told = problem
+        self._reported_problem = problem
         reason = REASON_DISABLED if shape.subsetting is Subsetting.OFF else REASON_INVALID
         return (*notices, Notice(True, reason, problem)) if problem else notices
 
     def deadline(self) -> float | None:
-        """When an own write that the cache never showed is given up, or slices wait no more for
-        their successors; ``AT_ONCE`` for what the last plan left.
+        """When an own write that the cache never showed is given up, retained endpoints are
+        reviewed, or slices wait no more for their successors; ``IMMEDIATELY`` for writes that the
+        last plan left.
         """
-        if self._again:
-            return AT_ONCE
-        waiting = self._hold_until if self._held and self.slices else None
-        return min(
-            (due for due in (self._own.deadline(), waiting, self._guard_at) if due is not None),
-            default=None,
-        )
+        if self._has_more:
+            return IMMEDIATELY
+        hand_over = self._hand_over.deadline if self.slices else None
+        dues = (self._own.deadline(), hand_over, self.removals.deadline)
+        return min((due for due in dues if due is not None), default=None)
 
     def finish(
         self, plan: SlicePlan, answers: Sequence[bytes], error: StatusError | None, now: float
     ) -> None:
-        """*answers* are those to the first writes of *plan* (the object; anything, for a delete);
-        *error* is the next one's, if one was refused or its end is not known: later ones were not
-        tried.
+        """Takes the result of *plan*. *answers* are those to its first writes (the object;
+        anything, for a delete); *error* is the next one's, if one was refused or its end is not
+        known: later ones were not tried.
         """
         for write, answer in zip(plan.writes, answers, strict=False):
             name = self._own.succeeded(write, answer, partial(written, write), now)
@@ -560,7 +439,7 @@ class ServiceState:
             self._creates_last = False
 
     def _failed(self, write: SliceWrite, error: StatusError) -> None:
-        self._again = False  # the retry has its own time
+        self._has_more = False  # the retry has its own time
         self._creates_last |= write.verb == "create"
         if self._own.failed(write, error):
             self._file(write.name)
@@ -581,8 +460,8 @@ class ServiceState:
         expected = {
             name for name, stored in self.slices.items() if self._packer_for(stored) is not None
         }
-        assert set(self._doomed) == set(self.slices) - expected or self.members is None, (
-            f"doomed of {self.key}"
+        assert set(self._to_delete) == set(self.slices) - expected or self.members is None, (
+            f"slices to delete of {self.key}"
         )
         assert owned == expected, (
             f"packers of {self.key} hold {sorted(owned)}, should {sorted(expected)}"

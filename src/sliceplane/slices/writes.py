@@ -203,24 +203,23 @@ def delete_slice(stored: Stored) -> SliceWrite:
     return SliceWrite.delete(stored.meta, address_type=stored.address_type, content={})
 
 
-def leaving(
-    doomed: Mapping[str, Stored], wanted_of: Callable[[Stored], Content] | None
+def delete_unowned(
+    slices: Mapping[str, Stored], desired_content: Callable[[Stored], Content] | None
 ) -> tuple[list[SliceWrite], list[SliceWrite]]:
-    """Writes for slices that have to go: those before all others, and those after.
+    """Returns writes that remove *slices*: those before all other writes, and those after.
 
-    They are there until other slices have their endpoints. Where new slices were refused, which a
-    quota can do for long, *wanted_of* gives the endpoints of a slice that are wanted, as they
-    should be; all others leave it first.
+    The slices stay until other slices have their endpoints. If new slices were refused, which a
+    quota can do for long, *desired_content* returns the endpoints of a slice that are desired, as
+    they should be; all others leave it first.
     """
     first: dict[str, SliceWrite] = {}
-    if wanted_of is not None:
-        for name, stored in sorted(doomed.items()):
-            content = wanted_of(stored)
+    if desired_content is not None:
+        for name, stored in sorted(slices.items()):
+            content = desired_content(stored)
             if content != stored.content:
                 first[name] = with_content(stored, content) if content else delete_slice(stored)
-    return list(first.values()), [
-        delete_slice(doomed[name]) for name in sorted(doomed.keys() - first.keys())
-    ]
+    last = [delete_slice(slices[name]) for name in sorted(slices.keys() - first.keys())]
+    return list(first.values()), last
 
 
 def written(write: SliceWrite, answer: bytes) -> Stored:

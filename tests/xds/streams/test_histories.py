@@ -5,7 +5,7 @@ time.
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.effort import effort
 from tests.xds.streams.clients import GLOB, Client, Envoy, FakeView, Grpc
@@ -99,8 +99,20 @@ def _ended(client: Client, steps: list[tuple[str, str, str]]) -> None:
     assert client.stream.behind_from is None
 
 
+#: Two clusters are refused in one message, and one of them is deleted before its half is sent: the
+#: other half was still to be sent when the listener of its cluster was.
+REFUSED_AND_DELETED = [
+    ("service", "b", "bad"),
+    ("silent", CLUSTER, ""),
+    ("service", "a", "1"),
+    ("reconnect", "here", ""),
+    ("delete", "a", ""),
+]
+
+
 @effort(200)
 @given(STEPS)
+@example(REFUSED_AND_DELETED)
 def test_envoy_converges(steps: list[tuple[str, str, str]]) -> None:
     view = FakeView()
     envoy = Envoy(view, leds=True, listeners=True)

@@ -14,21 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
-from sliceplane.cli.answers import (
-    BAD,
-    GOOD,
-    NO_ANSWER,
-    Form,
-    note,
-    output_option,
-    rendered,
-    screen_width,
-    show,
-)
-from sliceplane.cli.cluster import ask, cluster_options, namespace_option
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Output, note, screen_width
+from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import duration, string, switch
 from sliceplane.cli.object_names import kind_and_name
-from sliceplane.cli.options import Command
 from sliceplane.cli.process import on_stop_signal
 from sliceplane.cli.progress import WorkTold
 from sliceplane.kit.terminal_text import printable
@@ -57,9 +46,10 @@ _REPORT_S: Final = 0.2
 _T = TypeVar("_T")
 
 
-@click.command(
+@cluster_command(
     "drain",
-    cls=Command,
+    scope="namespace",
+    once=False,
     examples=[
         (
             "a Pod, which is deleted when no node sends to it any more",
@@ -80,7 +70,6 @@ _T = TypeVar("_T")
     metavar="pod|deployment|node NAME",
     shell_complete=kind_and_name("pod", "deployment", "node"),
 )
-@namespace_option()
 @duration("--timeout", "Wait so long at most; then take the marks back.", "60s")
 @string(
     "--unknown", "wait|fail|after=60s", "What to do about Ready nodes that report nothing.", "wait"
@@ -90,9 +79,15 @@ _T = TypeVar("_T")
 @switch("--wait-only", "Do not take them out of their Services: something else does.")
 @switch("--force", "Also take the last ready endpoint of a Service's port away.")
 @switch("--undo", "Take the marks of an earlier drain away, and end.")
-@output_option
-@cluster_options
-def command(*, what: tuple[str, ...], unknown: str, output: Form, undo: bool, **flags: Any) -> None:
+def command(
+    *,
+    cluster: TargetCluster,
+    what: tuple[str, ...],
+    unknown: str,
+    undo: bool,
+    output: Output,
+    **flags: Any,
+) -> None:
     """Take Pods out of their Services, and wait until no node's kernel sends new connections to
     them.
 
@@ -129,21 +124,11 @@ def command(*, what: tuple[str, ...], unknown: str, output: Form, undo: bool, **
 
     async def work(client: Client, namespace: str) -> DrainAnswer | UndoAnswer:
         space, _, bare = name.rpartition("/")
-        run = _Run(
-            client, kind, space or flags["namespace"] or namespace, bare, _cluster_flags(flags)
-        )
+        run = _Run(client, kind, space or namespace, bare, _cluster_flags(cluster))
         return await _until_signal(run.undo() if undo else run.drain(options), run)
 
-    answer = ask(
-        flags["kubeconfig"],
-        flags["context"],
-        work,
-        NoTarget,
-        _Interrupted,
-        exit_code=NO_ANSWER,
-        once=False,
-    )
-    show(rendered(output, answer.as_document, lambda: _text(answer)), exit_code=NO_ANSWER)
+    answer = cluster.ask(work, NoTarget, _Interrupted)
+    output.show(answer.as_document, lambda width: _text(answer, width))
     codes = {"drained": GOOD, "refused": BAD, "time over": BAD, "cannot know": NO_ANSWER}
     raise SystemExit(codes[answer.outcome])
 
@@ -252,11 +237,10 @@ async def _until_signal(work: Coroutine[Any, Any, _T], run: _Run) -> _T:
         await asyncio.gather(reporting, return_exceptions=True)
 
 
-def _text(answer: DrainAnswer | UndoAnswer) -> str:
+def _text(answer: DrainAnswer | UndoAnswer, width: int | None) -> str:
     from sliceplane.api.findings.text import fact
     from sliceplane.consume.drain.text import answer_text
 
-    width = screen_width()
     return "\n".join(
         line
         for head, said in answer_text(answer)
@@ -264,10 +248,12 @@ def _text(answer: DrainAnswer | UndoAnswer) -> str:
     )
 
 
-def _cluster_flags(flags: dict[str, Any]) -> str:
-    """``cluster_options`` as they were given, for a command that somebody may paste."""
-    given = [(name, flags[name]) for name in ("kubeconfig", "context") if flags[name] is not None]
-    return "".join(f" --{name} {shlex.quote(str(value))}" for name, value in given)
+def _cluster_flags(cluster: TargetCluster) -> str:
+    """Returns the options of *cluster*, for a command that a user may paste."""
+    named = (("kubeconfig", cluster.kubeconfig), ("context", cluster.context))
+    return "".join(
+        f" --{name} {shlex.quote(str(value))}" for name, value in named if value is not None
+    )
 
 
 def _kind_and_name(what: tuple[str, ...]) -> tuple[TargetKind, str]:

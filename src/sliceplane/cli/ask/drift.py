@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from sliceplane.cli.answers import (
-    BAD,
-    GOOD,
-    NO_ANSWER,
-    Form,
-    output_option,
-    rendered,
-    screen_width,
-    show,
-)
-from sliceplane.cli.cluster import ask, question_options, watch_option, watched
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Output
+from sliceplane.cli.cluster import TargetCluster, cluster_command, show_read
 from sliceplane.cli.flags import number, string, switch
 from sliceplane.cli.object_names import names_of
-from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
     from sliceplane.diagnose.drift.answer import Drift
     from sliceplane.watch.io.base import Client
 
 
-@click.command(
+@cluster_command(
     "drift",
-    cls=Command,
+    watch=True,
     examples=[
         ("all nodes", "sliceplane drift"),
         ("one of them, on itself, with its kernel", "sliceplane drift --node node-4 --deep"),
@@ -50,7 +40,6 @@ if TYPE_CHECKING:
     shell_complete=names_of("nodes"),
 )
 @string("--service", "NAMESPACE/NAME", "Behind is who lacks slices of this Service.")
-@watch_option
 @switch(
     "--deep", "With --node: compare all rules of its kernel, by its proxy or, on the node, as root."
 )
@@ -58,10 +47,16 @@ if TYPE_CHECKING:
 @string(
     "--envoy", "URL", "Only this Envoy: its admin pages beside what the API means for its place."
 )
-@output_option
-@question_options
 def command(
-    *, node: str, service: str, watch: bool, deep: bool, envoy: str, output: Form, **flags: Any
+    *,
+    cluster: TargetCluster,
+    node: str,
+    service: str,
+    watch: bool,
+    deep: bool,
+    metrics_port: int,
+    envoy: str,
+    output: Output,
 ) -> None:
     """Does each node hold what the API server says: how far behind it is, whether its cache lost an
     event, whether its kernel has the rules.
@@ -85,46 +80,38 @@ def command(
             "--envoy is asked for alone, without --node, --service, --watch and --deep"
         )
     if envoy:
-        _of_envoy(envoy, output, flags)
+        _show_envoy(cluster, envoy, output)
     if deep and not node:
         raise click.UsageError("--deep is for one node: --node")
     if service and "/" not in service:
         raise click.UsageError("--service is NAMESPACE/NAME")
 
     def text(drift: Drift) -> str:
-        return rendered(output, drift.as_document, lambda: as_text(drift, screen_width()))
+        return output.rendered(drift.as_document, lambda width: as_text(drift, width))
 
-    async def work(client: Client, _: str) -> Drift | None:
-        async def read() -> Drift:
-            port = flags["metrics_port"]
-            return await read_drift(
-                client, time.time, node=node, service=service, deep=deep, port=port
-            )
+    async def read(client: Client) -> Drift:
+        return await read_drift(
+            client, time.time, node=node, service=service, deep=deep, port=metrics_port
+        )
 
-        if watch:
-            return await watched(read, _states, text)
-        return await read()
-
-    drift = ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER, once=not watch)
-    if drift is not None and not watch:
-        show(text(drift), exit_code=NO_ANSWER)
+    drift = show_read(cluster, read, text, _states, watch=watch)
     if drift is not None and drift.differs:
         raise SystemExit(BAD)
     raise SystemExit(NO_ANSWER if drift is None or drift.is_blind else GOOD)
 
 
 def _states(drift: Drift) -> object:
-    """Ages change all the time."""
+    """Returns what makes an answer another one: not the ages, which always change."""
     return [(row.node, row.state, row.cache, row.kernel) for row in drift.rows]
 
 
-def _of_envoy(admin: str, output: Form, flags: dict[str, Any]) -> NoReturn:
+def _show_envoy(cluster: TargetCluster, admin: str, output: Output) -> NoReturn:
     from sliceplane.diagnose.drift.envoy import EnvoyDrift, NoAdminPages, as_text
     from sliceplane.diagnose.io.drifting import read_envoy_drift
 
     async def work(client: Client, _: str) -> EnvoyDrift:
         return await read_envoy_drift(client, admin)
 
-    drift = ask(flags["kubeconfig"], flags["context"], work, NoAdminPages, exit_code=NO_ANSWER)
-    show(rendered(output, drift.as_document, lambda: as_text(drift)), exit_code=NO_ANSWER)
+    drift = cluster.ask(work, NoAdminPages)
+    output.show(drift.as_document, lambda _: as_text(drift))
     raise SystemExit(BAD if drift.differs else GOOD)

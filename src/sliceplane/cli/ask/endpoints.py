@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from sliceplane.cli.answers import (
-    BAD,
-    GOOD,
-    NO_ANSWER,
-    Form,
-    output_option,
-    rendered,
-    screen_width,
-    show,
-)
-from sliceplane.cli.cluster import ask, question_options, scope_options
+from sliceplane.cli.answers import BAD, GOOD, Output
+from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import FILE, duration, option
 from sliceplane.cli.options import CommandGroup
 
@@ -37,8 +28,10 @@ def command() -> None:
     """Leave the Endpoints API: what still depends on it, and what is wrong with its objects."""
 
 
-@command.command(
+@cluster_command(
     "audit",
+    parent=command,
+    scope="all",
     short_help="Say who still depends on it, and whether it can be switched off.",
     examples=[
         ("the whole cluster", "sliceplane endpoints audit"),
@@ -48,8 +41,6 @@ def command() -> None:
         ),
     ],
 )
-@scope_options
-@question_options
 @option(
     "--audit-log audit_logs",
     "The server's audit log, to tell who reads; may be given several times.",
@@ -57,9 +48,8 @@ def command() -> None:
     multiple=True,
 )
 @duration("--second-look", "When to look again at what may be a change on its way.", "5s")
-@output_option
 def audit(
-    *, namespace: str, audit_logs: tuple[Path, ...], second_look: float, output: Form, **flags: Any
+    *, cluster: TargetCluster, audit_logs: tuple[Path, ...], second_look: float, output: Output
 ) -> None:
     """Who still writes and reads Endpoints, which objects are wrong, and whether their controller
     can go.
@@ -72,11 +62,10 @@ def audit(
     from sliceplane.diagnose.audit.text import as_text
 
     async def work(client: Client, _: str) -> Report:
-        return await _audit(client, namespace, audit_logs, second_look)
+        return await _audit(client, cluster.namespace, audit_logs, second_look)
 
-    report = ask(flags["kubeconfig"], flags["context"], work, _CannotLook, exit_code=NO_ANSWER)
-    text = rendered(output, report.as_document, lambda: as_text(report, screen_width()))
-    show(text, exit_code=NO_ANSWER)
+    report = cluster.ask(work, _CannotLook)
+    output.show(report.as_document, lambda width: as_text(report, width))
     raise SystemExit(GOOD if report.safe else BAD)
 
 

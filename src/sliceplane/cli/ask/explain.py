@@ -9,20 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from sliceplane.cli.answers import (
-    BAD,
-    GOOD,
-    NO_ANSWER,
-    Form,
-    output_option,
-    rendered,
-    screen_width,
-    show,
-)
-from sliceplane.cli.cluster import ask, namespace_option, question_options
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Output
+from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import EXISTING_FILE, option, string, switch
 from sliceplane.cli.object_names import kind_and_name
-from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
     from sliceplane.api.findings.finding import Finding
@@ -49,9 +39,9 @@ _KINDS = {
 }
 
 
-@click.command(
+@cluster_command(
     "explain",
-    cls=Command,
+    scope="namespace",
     examples=[
         ("a Service that does not answer", "sliceplane explain service cart -n shop"),
         (
@@ -72,13 +62,11 @@ _KINDS = {
     metavar="service|pod|node|zone NAME",
     shell_complete=kind_and_name("service", "pod", "node", "zone"),
 )
-@namespace_option()
 @string("--port", "PORT", "The port that clients dial, by number or by name.")
-@click.option(
+@option(
     "--protocol",
+    "What they dial it with.",
     type=click.Choice(("TCP", "UDP", "SCTP"), case_sensitive=False),
-    default=None,
-    help="What they dial it with.",
 )
 @string(
     "--from client",
@@ -92,9 +80,7 @@ _KINDS = {
     "What 'controllers --shadow' wrote with --shadow-output: what it found, too.",
     type=EXISTING_FILE,
 )
-@output_option
-@question_options
-def command(*, what: tuple[str, ...], output: Form, **flags: Any) -> None:
+def command(*, cluster: TargetCluster, what: tuple[str, ...], output: Output, **flags: Any) -> None:
     """Why does this not work: the first broken link from the name to the endpoint.
 
     Walks the chain that a connection walks (name, Service, selection, Pod, port, slice, hints,
@@ -125,7 +111,7 @@ def command(*, what: tuple[str, ...], output: Form, **flags: Any) -> None:
     namespace_in_name, _, bare = name.rpartition("/")
 
     async def work(client: Client, namespace: str) -> Explanation:
-        where = namespace_in_name or flags["namespace"] or namespace
+        where = namespace_in_name or namespace
         question = ExplainQuestion(
             kind,
             bare,
@@ -138,7 +124,7 @@ def command(*, what: tuple[str, ...], output: Form, **flags: Any) -> None:
             client, question, kernel=flags["kernel"], probe=flags["probe"], shadow=told
         )
 
-    finish(ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER), output, as_text)
+    finish(cluster.ask(work), output, as_text)
 
 
 async def explained(
@@ -169,11 +155,10 @@ async def explained(
 
 
 def finish(
-    explanation: Explanation, output: Form, as_text: Callable[[Explanation, int | None], str]
+    explanation: Explanation, output: Output, as_text: Callable[[Explanation, int | None], str]
 ) -> None:
     """Print it, and end with its exit code."""
-    text = rendered(output, explanation.as_document, lambda: as_text(explanation, screen_width()))
-    show(text, exit_code=NO_ANSWER)
+    output.show(explanation.as_document, lambda width: as_text(explanation, width))
     if explanation.cause is not None:
         raise SystemExit(BAD)
     raise SystemExit(NO_ANSWER if explanation.is_blind or explanation.too_young else GOOD)

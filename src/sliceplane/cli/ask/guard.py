@@ -5,22 +5,12 @@ their release.
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from sliceplane.cli.answers import (
-    BAD,
-    NO_ANSWER,
-    Form,
-    fail,
-    output_option,
-    rendered,
-    screen_width,
-    show,
-)
-from sliceplane.cli.cluster import ask, namespace_option, question_options, scope_options
+from sliceplane.cli.answers import BAD, Output, fail
+from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import switch
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import say
@@ -44,17 +34,16 @@ def command() -> None:
     """
 
 
-@command.command(
+@cluster_command(
     "status",
+    parent=command,
+    scope="all",
     short_help="Say which Services have endpoints that are held.",
     examples=[
         ("in all namespaces", "sliceplane guard status"),
     ],
 )
-@scope_options
-@output_option
-@question_options
-def status(*, namespace: str, output: Form, kubeconfig: Path | None, context: str | None) -> None:
+def status(*, cluster: TargetCluster, output: Output) -> None:
     """Say which Services have endpoints that are held, since when and until when.
 
     Endpoints of Pods that are missing, and of agents (sliceplane agent) that fell silent. Reads the
@@ -66,28 +55,25 @@ def status(*, namespace: str, output: Form, kubeconfig: Path | None, context: st
     from sliceplane.kit.columns import table
 
     async def work(client: Client, _: str) -> tuple[HeldService, ...]:
-        return await read_held(client, namespace)
+        return await read_held(client, cluster.namespace)
 
-    held = ask(kubeconfig, context, work, exit_code=NO_ANSWER)
+    held = cluster.ask(work)
 
-    def text() -> str:
+    def text(width: int | None) -> str:
         rows = [(row.service, row.since, row.message) for row in held]
-        return (
-            "\n".join(table(("SERVICE", "SINCE", "HELD"), rows, width=screen_width()))
-            if rows
-            else "nothing is held"
-        )
+        lines = table(("SERVICE", "SINCE", "HELD"), rows, width=width)
+        return "\n".join(lines) if rows else "nothing is held"
 
-    show(
-        rendered(output, lambda: {"held": [row.as_document() for row in held]}, text),
-        exit_code=NO_ANSWER,
-    )
+    output.show(lambda: {"held": [row.as_document() for row in held]}, text)
     if held:
         raise SystemExit(BAD)
 
 
-@command.command(
+@cluster_command(
     "release",
+    parent=command,
+    scope="namespace",
+    output=False,
     short_help="Let go what is held of Services.",
     examples=[
         ("of one Service", "sliceplane guard release web -n shop"),
@@ -95,17 +81,8 @@ def status(*, namespace: str, output: Form, kubeconfig: Path | None, context: st
     ],
 )
 @click.argument("names", nargs=-1, metavar="[SERVICE]...")
-@namespace_option()
 @switch("--all everything", "All Services of the namespace that hold something.")
-@question_options
-def release(
-    *,
-    names: tuple[str, ...],
-    namespace: str,
-    everything: bool,
-    kubeconfig: Path | None,
-    context: str | None,
-) -> None:
+def release(*, cluster: TargetCluster, names: tuple[str, ...], everything: bool) -> None:
     """Let go what is held of SERVICEs, now.
 
     Writes the annotation sliceplane.dev/mass-removal-release with the time of now (for agents that
@@ -117,16 +94,15 @@ def release(
     if bool(names) == everything:
         raise click.UsageError("name Services, or say --all")
 
-    async def work(client: Client, default: str) -> tuple[str, ...]:
-        space = namespace or default
+    async def work(client: Client, namespace: str) -> tuple[str, ...]:
         chosen = names
         if everything:
-            rows = await read_held(client, space)
+            rows = await read_held(client, namespace)
             chosen = tuple(dict.fromkeys(row.service.partition("/")[2] for row in rows))
-        await release_holds(client, space, chosen, time.time())
+        await release_holds(client, namespace, chosen, time.time())
         return chosen
 
-    released = ask(kubeconfig, context, work)
+    released = cluster.ask(work, exit_code=1)
     if not released:
         fail("nothing is held there")
     say(f"released: {', '.join(released)}")

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
-
-from sliceplane.cli.answers import NO_ANSWER, Form, note, output_option
+from sliceplane.cli.answers import Output, note
 from sliceplane.cli.ask.explain import explained, finish
-from sliceplane.cli.cluster import ask, question_options, scope_options
+from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import switch
-from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
     from sliceplane.diagnose.explain.question import Explanation
     from sliceplane.watch.io.base import Client
 
 
-@click.command(
+@cluster_command(
     "lint",
-    cls=Command,
+    scope="all",
     examples=[
         ("every Service of the cluster", "sliceplane lint"),
         ("those of one namespace, in a pipeline", "sliceplane lint -n shop -o json"),
         ("what could be better, too", "sliceplane lint --notes"),
     ],
 )
-@scope_options
 @switch("--notes", "Notes, too: what is as it was asked for, and maybe not as expected.")
-@output_option
-@question_options
-def command(*, namespace: str, notes: bool, output: Form, **flags: Any) -> None:
+def command(*, cluster: TargetCluster, notes: bool, output: Output) -> None:
     """Look at every Service, and say what is wrong with it.
 
     The same findings as of 'sliceplane explain', a row each, the worst first; notes are only
@@ -43,11 +37,13 @@ def command(*, namespace: str, notes: bool, output: Form, **flags: Any) -> None:
     from sliceplane.diagnose.explain.question import ExplainQuestion
     from sliceplane.diagnose.explain.text import as_list
 
-    async def work(client: Client, _: str) -> Explanation:
-        return await explained(client, ExplainQuestion("everything", namespace=namespace))
+    question = ExplainQuestion("everything", namespace=cluster.namespace)
 
-    explanation = ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER)
-    if explanation.is_blind and not namespace:
+    async def work(client: Client, _: str) -> Explanation:
+        return await explained(client, question)
+
+    explanation = cluster.ask(work)
+    if explanation.is_blind and not cluster.namespace:
         note(
             "Note: something could not be read; rights in one namespace are enough for "
             "'sliceplane lint -n NAMESPACE'"

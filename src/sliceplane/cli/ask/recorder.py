@@ -12,7 +12,7 @@ import click
 
 from sliceplane import __version__
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, fail, note, show
-from sliceplane.cli.cluster import ask, cluster_options
+from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import FOLDER, choice, option, switch, with_options
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import say
@@ -73,16 +73,17 @@ def command() -> None:
     """
 
 
-@command.command(
+@cluster_command(
     "save",
+    parent=command,
+    output=False,
     short_help="Save what the running plane keeps to FILE.",
     examples=[
         ("before it is forgotten", "sliceplane recorder save incident.recording"),
     ],
 )
 @click.argument("file", type=FILE)
-@cluster_options
-def save(*, file: Path, kubeconfig: Path | None, context: str | None) -> None:
+def save(*, cluster: TargetCluster, file: Path) -> None:
     """Save what the flight recorder of the running plane keeps to FILE.
 
     FILE is there when it is whole and on disk, or not at all. Needs the right to get the
@@ -92,8 +93,8 @@ def save(*, file: Path, kubeconfig: Path | None, context: str | None) -> None:
     from sliceplane.diagnose.io import recordings
     from sliceplane.watch.recorder.file import RecordingError
 
-    saved = ask(
-        kubeconfig, context, lambda client, _: recordings.save(client, file), RecordingError
+    saved = cluster.ask(
+        lambda client, _: recordings.save(client, file), RecordingError, exit_code=1
     )
     say(
         f"saved {saved.header.entries:,} entries of {_span(saved)} to {file} "

@@ -16,7 +16,7 @@ import click
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, note, screen_width
 from sliceplane.cli.cluster import limited_client
 from sliceplane.cli.flags import duration, option, switch, with_options
-from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_descriptors
+from sliceplane.cli.process import begin_service, run, say, say_ready, work_until
 
 if TYPE_CHECKING:
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
@@ -57,7 +57,7 @@ def check_shadow_flags(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> 
 
 
 class Printed:
-    """A ``diagnose.shadow.io.hosting.Output``. A picture on a terminal, lines elsewhere; JSON lines
+    """A ``diagnose.shadow.io.hosting.ShadowOutput``. A picture on a terminal, lines elsewhere; JSON lines
     where they are wanted. A run that ends by itself (*once*) prints a table at its end, and no
     lines on the way: people read each difference once.
 
@@ -189,9 +189,7 @@ async def _run(
     from sliceplane.diagnose.shadow.io.hosting import ShadowRun
     from sliceplane.watch.io.hosting.informers import check_readable
 
-    stop = asyncio.Event()
-    on_stop_signal(stop.set)
-    spare_descriptors()
+    stop = begin_service()
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(limited_client(connection, flags, read_only=True))
         run = ShadowRun(client, config, grace_s=flags["shadow_grace"])
@@ -202,19 +200,12 @@ async def _run(
         if once_timeout_s is not None:
             await check_readable(client, run.watches)
         run.start()
-        stopping = asyncio.create_task(stop.wait())
         working = asyncio.create_task(
             _follow(run, output) if once_timeout_s is None else run.once(output, once_timeout_s)
         )
-        try:
-            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            interrupted = not working.done()
-        finally:
-            for task in (working, stopping):
-                task.cancel()
-            await asyncio.gather(working, stopping, return_exceptions=True)
-        # A fault of ours shall be seen; that a signal cancelled the work is none.
-        complete = once_timeout_s is None if interrupted else bool(working.result())
+        await work_until(stop, working)
+        # That a signal cancelled the work is no failure.
+        complete = once_timeout_s is None if working.cancelled() else bool(working.result())
         summary = run.summary()
         output.end(run.ledger, summary, run.now(), complete=complete)
         if once_timeout_s is None:

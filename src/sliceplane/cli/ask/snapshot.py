@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from sliceplane.cli.cluster import ask, attempt, cluster_options
+from sliceplane.cli.cluster import TargetCluster, attempt, cluster_command
 from sliceplane.cli.flags import number, string
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import say
@@ -34,16 +34,18 @@ def command() -> None:
     """
 
 
-@command.command(
+@cluster_command(
     "save",
+    parent=command,
+    output=False,
+    once=False,
     short_help="Copy everything, as of one revision, to FILE.",
     examples=[
         ("a copy of a server that runs", "sliceplane snapshot save monday.snapshot"),
     ],
 )
 @click.argument("file", type=_FILE)
-@cluster_options
-def save(*, file: Path, kubeconfig: Path | None, context: str | None) -> None:
+def save(*, cluster: TargetCluster, file: Path) -> None:
     """Write everything that the server keeps, as of one revision, to FILE.
 
     The server goes on meanwhile. FILE is there when it is whole, checked and on disk, or not at
@@ -53,12 +55,8 @@ def save(*, file: Path, kubeconfig: Path | None, context: str | None) -> None:
     from sliceplane.diagnose.io import snapshot
 
     _end_at_sigterm()
-    saved = ask(
-        kubeconfig,
-        context,
-        lambda client, _: snapshot.save(client, file),
-        snapshot.SnapshotError,
-        once=False,
+    saved = cluster.ask(
+        lambda client, _: snapshot.save(client, file), snapshot.SnapshotError, exit_code=1
     )
     say(
         f"saved {saved.objects:,} objects of revision {saved.revision} to {file} ({saved.bytes:,} "

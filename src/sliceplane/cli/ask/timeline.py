@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from sliceplane.cli.answers import GOOD, NO_ANSWER, fail, note, screen_width, show
+from sliceplane.cli.answers import NO_ANSWER, Output, fail, note
 from sliceplane.cli.ask.recorder import making_sense, read
-from sliceplane.cli.cluster import ask, namespace_option, question_options
-from sliceplane.cli.flags import EXISTING_FILE, choice, duration, option, switch
+from sliceplane.cli.cluster import TargetCluster, cluster_command
+from sliceplane.cli.flags import EXISTING_FILE, duration, option, switch
 from sliceplane.cli.object_names import names_of
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.values import ParsedType
 
 if TYPE_CHECKING:
     from sliceplane.diagnose.timeline.timeline import Line, Timeline
+    from sliceplane.watch.io.http import HttpClient
     from sliceplane.watch.recorder.file import Recording
 
 
@@ -52,8 +52,10 @@ def command() -> None:
     """What happened, who did it, and what followed from it."""
 
 
-@command.command(
+@cluster_command(
     "service",
+    parent=command,
+    scope="namespace",
     short_help="What happened to a Service.",
     examples=[
         ("the last hour", "sliceplane timeline service web --since 1h"),
@@ -61,7 +63,6 @@ def command() -> None:
     ],
 )
 @click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=names_of("services"))
-@namespace_option()
 @duration("--since", "How far back.", "10m")
 @option(
     "--diff",
@@ -76,19 +77,15 @@ def command() -> None:
 @option(
     "--from file", "A recording, in the place of what the running plane keeps.", type=EXISTING_FILE
 )
-@choice("-o --output", "Lines for people, or one document for programs.", ("text", "json"), "text")
-@question_options
 def service(
     *,
+    cluster: TargetCluster,
     name: str,
-    namespace: str,
     since: float,
     diff: tuple[float, float] | None,
     opened: bool,
     file: Path | None,
-    output: str,
-    kubeconfig: Path | None,
-    context: str | None,
+    output: Output,
 ) -> None:
     """A line for each cause: when, who, what, and what followed (slices, bytes, nodes).
 
@@ -98,49 +95,47 @@ def service(
 
     Exit code 0: answered, maybe that nothing happened; 2: no answer, stderr says why.
     """
-    where, _, plain = name.rpartition("/")
-    if file is not None:
-        where = where or namespace or "default"
-        from_file = read(file)
-        with making_sense(file):
-            _answer(
-                _timeline(from_file, where, plain),
-                since,
-                diff,
-                opened=opened,
-                as_json=output == "json",
-            )
-        return
-    from sliceplane.diagnose.io import recordings
     from sliceplane.diagnose.timeline.elsewhere import NOTICE
+
+    namespace_in_name, _, plain = name.rpartition("/")
+    lines: list[Line] = []
+    if file is not None:
+        recording: Recording | None = read(file)
+        namespace = namespace_in_name or cluster.namespace or "default"
+    else:
+        recording, namespace, lines = _ask_cluster(cluster, namespace_in_name, plain, since)
+    if recording is None:
+        note(f"Note: {NOTICE}")
+        if diff is not None:
+            fail("--diff needs a recording", NO_ANSWER)
+        _show(lines, output, opened=opened)
+        return
+    with making_sense(file):
+        timeline = _timeline(recording, namespace, plain)
+        if diff is None:
+            _show(timeline.lines(timeline.ended - since), output, opened=opened)
+        else:
+            _show_difference(timeline, diff, output)
+
+
+def _ask_cluster(
+    cluster: TargetCluster, namespace_in_name: str, name: str, since_s: float
+) -> tuple[Recording | None, str, list[Line]]:
+    """Returns the recording of a plane, or ``None`` and lines that any cluster has; and the
+    Service's namespace.
+    """
+    from sliceplane.diagnose.io import recordings
     from sliceplane.watch.recorder.file import RecordingError
 
-    async def work(client: Any, default: str) -> tuple[Recording | None, str, list[Line]]:
-        there = where or namespace or default
+    async def work(client: HttpClient, namespace: str) -> tuple[Recording | None, str, list[Line]]:
+        namespace = namespace_in_name or namespace
         recording = await recordings.recorded(client)
         if recording is not None:
-            return recording, there, []
-        return (
-            None,
-            there,
-            await recordings.lines_elsewhere(client, there, plain, time.time() - since),
-        )
+            return recording, namespace, []
+        began = time.time() - since_s
+        return None, namespace, await recordings.lines_elsewhere(client, namespace, name, began)
 
-    recording, there, lines = ask(kubeconfig, context, work, RecordingError, exit_code=NO_ANSWER)
-    if recording is not None:
-        with making_sense(None):
-            _answer(
-                _timeline(recording, there, plain),
-                since,
-                diff,
-                opened=opened,
-                as_json=output == "json",
-            )
-        return
-    note(f"Note: {NOTICE}")
-    if diff is not None:
-        fail("--diff needs a recording", NO_ANSWER)
-    _show(lines, opened=opened, as_json=output == "json")
+    return cluster.ask(work, RecordingError)
 
 
 def _timeline(recording: Recording, namespace: str, name: str) -> Timeline:
@@ -156,35 +151,22 @@ def _timeline(recording: Recording, namespace: str, name: str) -> Timeline:
     return timeline
 
 
-def _answer(
-    timeline: Timeline,
-    since: float,
-    diff: tuple[float, float] | None,
-    *,
-    opened: bool,
-    as_json: bool,
-) -> None:
+def _show_difference(timeline: Timeline, diff: tuple[float, float], output: Output) -> None:
     from sliceplane.diagnose.timeline.text import membership_text
 
-    if diff is None:
-        _show(timeline.lines(timeline.ended - since), opened=opened, as_json=as_json)
-        return
     before, after = (moment if moment > _AGO_MAX_S else timeline.ended - moment for moment in diff)
     membership = timeline.membership(before, after)
-    if as_json:
-        show(json.dumps({"before": membership.before, "after": membership.after}, indent=2))
-    else:
-        show(membership_text(membership))
+    output.show(
+        lambda: {"before": membership.before, "after": membership.after},
+        lambda _: membership_text(membership),
+    )
 
 
-def _show(lines: list[Line], *, opened: bool, as_json: bool) -> None:
+def _show(lines: list[Line], output: Output, *, opened: bool) -> None:
     from sliceplane.diagnose.timeline.text import line_document, line_text
 
-    if as_json:
-        show(json.dumps([line_document(line) for line in lines], indent=2))
-    elif lines:
-        for line in lines:
-            show(line_text(line, opened=opened, width=screen_width()))
-    else:
-        show("nothing happened in this time")
-    raise SystemExit(GOOD)
+    def text(width: int | None) -> str:
+        shown = [line_text(line, opened=opened, width=width) for line in lines]
+        return "\n".join(shown or ["nothing happened in this time"])
+
+    output.show(lambda: [line_document(line) for line in lines], text)

@@ -6,19 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import (
-    BAD,
-    GOOD,
-    NO_ANSWER,
-    Form,
-    output_option,
-    rendered,
-    screen_width,
-    show,
-)
-from sliceplane.cli.cluster import ask, question_options
+from sliceplane.cli.answers import BAD, GOOD, Output
+from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import choice, option, string, switch
-from sliceplane.cli.options import Command
 from sliceplane.cli.run.serving import gates_of
 from sliceplane.cli.values import NETWORKS, NODE_PORT_ADDRESSES
 
@@ -28,9 +18,9 @@ if TYPE_CHECKING:
     from sliceplane.watch.io.base import Client
 
 
-@click.command(
+@cluster_command(
     "trace",
-    cls=Command,
+    scope="namespace",
     examples=[
         ("from this machine to a Service", "sliceplane trace --to web"),
         ("from a Pod to a Service", "sliceplane trace --from web-7d8f-x --to api.shop:http"),
@@ -56,16 +46,10 @@ if TYPE_CHECKING:
     required=True,
     metavar="IP:PORT|SERVICE[.NAMESPACE][:PORT]",
 )
-@string(
-    "-n --namespace",
-    "NAME",
-    "Of a Pod or Service that is named without one.  [default: the kubeconfig's]",
-)
-@click.option(
+@option(
     "--protocol",
+    "What the packet is of.  [default: the Service's, else tcp]",
     type=click.Choice(("tcp", "udp", "sctp"), case_sensitive=False),
-    default=None,
-    help="What the packet is of.  [default: the Service's, else tcp]",
 )
 @choice(
     "--via",
@@ -85,8 +69,6 @@ if TYPE_CHECKING:
     "cluster.local",
 )
 @string("--node", "NAME", "Whose rules.  [default: the sender's node]")
-@output_option
-@question_options
 @option("--cluster-cidr", "As the proxy has it.", "", type=NETWORKS)
 @choice(
     "--detect-local-mode",
@@ -98,7 +80,16 @@ if TYPE_CHECKING:
 @option("--nodeport-addresses", "As the proxy has it.", "primary", type=NODE_PORT_ADDRESSES)
 @string("--feature-gates", "NAME=BOOL,...", "As the proxy has them.")
 @string("--emulated-version", "RELEASE", "As the proxy has it.")
-def command(*, source: str, target: str, node: str, output: Form, via: str, **flags: Any) -> None:
+def command(
+    *,
+    cluster: TargetCluster,
+    source: str,
+    target: str,
+    node: str,
+    via: str,
+    output: Output,
+    **flags: Any,
+) -> None:
     """Where does the packet that opens a connection go, and why.
 
     Builds the rules that the node's proxy would have from what the API server says, sends the
@@ -122,14 +113,12 @@ def command(*, source: str, target: str, node: str, output: Form, via: str, **fl
         raise click.UsageError("--client goes with --via xds")
 
     async def by_proxy(client: Client, namespace: str) -> TraceAnswer:
-        namespace = flags["namespace"] or namespace
         question = await tracing.question_of(
             client, source, target, protocol=flags["protocol"], node=node, namespace=namespace
         )
         return await tracing.trace(client, question, _settings(flags))
 
     async def by_xds(client: Client, namespace: str) -> XdsTraceAnswer:
-        namespace = flags["namespace"] or namespace
         question = await tracing.xds_question_of(
             client, flags["client"], target, namespace=namespace, domain=flags["domain"]
         )
@@ -137,16 +126,11 @@ def command(*, source: str, target: str, node: str, output: Form, via: str, **fl
 
     answer: TraceAnswer | XdsTraceAnswer
     if via == "xds":
-        answer = told = ask(
-            flags["kubeconfig"], flags["context"], by_xds, Unanswerable, exit_code=NO_ANSWER
-        )
-        shown = rendered(output, told.as_document, lambda: xds.as_text(told, screen_width()))
+        answer = of_client = cluster.ask(by_xds, Unanswerable)
+        output.show(answer.as_document, lambda width: xds.as_text(of_client, width))
     else:
-        answer = traced = ask(
-            flags["kubeconfig"], flags["context"], by_proxy, Unanswerable, exit_code=NO_ANSWER
-        )
-        shown = rendered(output, traced.as_document, lambda: text.as_text(traced, screen_width()))
-    show(shown, exit_code=NO_ANSWER)
+        answer = of_packet = cluster.ask(by_proxy, Unanswerable)
+        output.show(answer.as_document, lambda width: text.as_text(of_packet, width))
     raise SystemExit(GOOD if answer.arrives else BAD)
 
 

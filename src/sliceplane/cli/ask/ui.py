@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from sliceplane.cli.cluster import attempt, cluster_options, connect
+from sliceplane.cli.cluster import TargetCluster, attempt, cluster_options
 from sliceplane.cli.flags import port, string
 from sliceplane.cli.options import Command
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 )
 @port("--port", "Of 127.0.0.1.  [default: a free one]")
 @cluster_options
-def command(*, namespace: str, port: int, kubeconfig: Path | None, context: str | None) -> None:
+def command(*, cluster: TargetCluster, namespace: str, port: int) -> None:
     """A page of the cluster: findings, Services with their endpoints by zone and node, nodes and
     how far they are, all of it live.
 
@@ -46,7 +45,7 @@ def command(*, namespace: str, port: int, kubeconfig: Path | None, context: str 
     """
     from sliceplane.cli.process import run
 
-    attempt(lambda: run(_serve(connect(kubeconfig, context), namespace, port), spare=True), OSError)
+    attempt(lambda: run(_serve(cluster.connect(), namespace, port), spare=True), OSError)
 
 
 async def _serve(connection: Connection, namespace: str, port: int) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import BAD, NO_ANSWER, Form, fail, output_option, rendered, show
+from sliceplane.cli.answers import BAD, NO_ANSWER, Output, fail, output_option
 from sliceplane.cli.flags import FOLDER, duration, option, string, strings, switch
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import require
@@ -65,7 +65,7 @@ def command(
     cases: tuple[str, ...],
     report: Path | None,
     shrink: bool,
-    output: Form,
+    output: Output,
     **flags: Any,
 ) -> None:
     """Tell legal but nasty histories of a Service to any software that follows it, and compare what
@@ -86,17 +86,13 @@ def command(
     """
     chosen = _chosen(cases)
     if only_list or not consumer:
-        show(
-            rendered(
-                output, lambda: [_case_document(case) for case in chosen], lambda: _listed(chosen)
-            )
-        )
+        output.show(lambda: [_case_document(case) for case in chosen], lambda _: _listed(chosen))
         return
     require("uvicorn", "uvloop")
     told = _judged(_consumer(consumer, **flags), chosen, shrink=shrink)
     if report is not None:
         _write(report, told)
-    show(rendered(output, told.document, told.text))
+    output.show(told.document, lambda _: told.text())
     sys.exit(BAD if told.failed else 0)
 
 

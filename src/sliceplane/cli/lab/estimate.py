@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import click
 
-from sliceplane.cli.answers import Form, output_option, rendered, screen_width, show
+from sliceplane.cli.answers import Output, output_option
 from sliceplane.cli.flags import number, option, switch
 from sliceplane.cli.options import Command
 
@@ -33,7 +33,7 @@ from sliceplane.cli.options import Command
 )
 @switch("--hints", "The Service has trafficDistribution PreferSameZone.")
 @output_option
-def command(*, pods: int, nodes: int, per_slice: int, hints: bool, output: Form) -> None:
+def command(*, pods: int, nodes: int, per_slice: int, hints: bool, output: Output) -> None:
     """Estimate what a Service costs that is not there yet: writes, watch events and bytes on the
     wire.
 
@@ -52,10 +52,4 @@ def command(*, pods: int, nodes: int, per_slice: int, hints: bool, output: Form)
     )
     with WorkTold() as tell:
         steps = estimate(question, tell)
-    show(
-        rendered(
-            output,
-            lambda: as_document(question, steps),
-            lambda: as_text(question, steps, screen_width()),
-        )
-    )
+    output.show(lambda: as_document(question, steps), lambda width: as_text(question, steps, width))

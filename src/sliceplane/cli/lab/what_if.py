@@ -8,20 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import (
-    BAD,
-    GOOD,
-    NO_ANSWER,
-    Form,
-    note,
-    output_option,
-    rendered,
-    screen_width,
-    show,
-)
-from sliceplane.cli.cluster import ask, attempt, namespace_option, question_options
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Output, note
+from sliceplane.cli.cluster import TargetCluster, attempt, cluster_command
 from sliceplane.cli.flags import FILE, number, option, string
-from sliceplane.cli.options import Command
 from sliceplane.cli.values import ParsedType
 
 if TYPE_CHECKING:
@@ -47,9 +36,9 @@ def _setting_of_now(text: str) -> Setting:
     return parse(text, NOW_KEYS)
 
 
-@click.command(
+@cluster_command(
     "what-if",
-    cls=Command,
+    scope="namespace",
     examples=[
         (
             "clients that keep to their zone",
@@ -70,7 +59,6 @@ def _setting_of_now(text: str) -> Setting:
     ],
 )
 @click.argument("service", metavar="[NAMESPACE/]SERVICE")
-@namespace_option()
 @option(
     "--set changes",
     "What is changed; may be given several times.  zone-lost=ZONE, "
@@ -130,11 +118,15 @@ def _setting_of_now(text: str) -> Setting:
     type=FILE,
     metavar="RECORDING",
 )
-@output_option
 @option("--plot", "Also draw it into FILE (.png, .svg or .pdf; needs matplotlib).", type=FILE)
-@question_options
 def command(
-    *, service: str, output: Form, plot: Path | None, verify: Path | None, **flags: Any
+    *,
+    cluster: TargetCluster,
+    service: str,
+    output: Output,
+    plot: Path | None,
+    verify: Path | None,
+    **flags: Any,
 ) -> None:
     """What would a change do to a Service: writes, slices, bytes to every watcher, and where
     connections go.
@@ -160,9 +152,9 @@ def command(
     price = price_of(flags)
 
     def work() -> tuple[Prediction, Happened | None]:
-        state, namespace = _state(flags)
+        state, namespace = _state(cluster, flags["snapshot"])
         in_name, _, name = service.rpartition("/")
-        subject = state.service(in_name or flags["namespace"] or namespace, name)
+        subject = state.service(in_name or cluster.namespace or namespace, name)
         changes = checked(flags["changes"], state, subject)
         question = WhatIfQuestion(
             service=subject,
@@ -185,27 +177,21 @@ def command(
         from sliceplane.cli.lab.what_if_plot import draw
 
         draw(found, plot)
-    text = rendered(
-        output, lambda: as_document(found, real), lambda: as_text(found, screen_width(), real)
-    )
-    show(text, exit_code=NO_ANSWER)
+    output.show(lambda: as_document(found, real), lambda width: as_text(found, width, real))
     if plot is not None:
         note(f"picture: {plot}")
     bad = found.bad_news if real is None else not is_as_foreseen(compared(found, real))
     raise SystemExit(BAD if bad else GOOD)
 
 
-def _state(flags: dict[str, Any]) -> tuple[ClusterState, str]:
-    """The cluster, and the namespace of names without one."""
+def _state(cluster: TargetCluster, path: Path | None) -> tuple[ClusterState, str]:
+    """Returns the cluster, and the namespace of names without one."""
     from sliceplane.kit.io.files import opened_lines
     from sliceplane.lab.whatif.state import CannotTell, of_snapshot
     from sliceplane.server.store.snapshot import LINE_BYTES_MAX
 
-    path: Path | None = flags["snapshot"]
     if path is None:
-        return ask(
-            flags["kubeconfig"], flags["context"], read_cluster, CannotTell, exit_code=NO_ANSWER
-        )
+        return cluster.ask(read_cluster, CannotTell)
     try:
         with opened_lines(path, line_bytes_max=LINE_BYTES_MAX) as lines:
             return of_snapshot(lines, path.name, path.stat().st_mtime), "default"

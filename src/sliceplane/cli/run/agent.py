@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from sliceplane.cli.answers import fail
-from sliceplane.cli.cluster import attempt, cluster_options, connect
+from sliceplane.cli.cluster import TargetCluster, attempt, cluster_options
 from sliceplane.cli.flags import (
     FILE,
     choice,
@@ -117,7 +118,15 @@ _service_options = with_options(
 @cluster_options
 @log_options
 @click.pass_context
-def command(ctx: click.Context, /, *, filename: Path | None, logs: Logs, **flags: Any) -> None:
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    cluster: TargetCluster,
+    filename: Path | None,
+    logs: Logs,
+    **flags: Any,
+) -> None:
     """Make a process of a VM, a laptop or bare metal an endpoint of a Service, in any Kubernetes
     cluster.
 
@@ -135,7 +144,7 @@ def command(ctx: click.Context, /, *, filename: Path | None, logs: Logs, **flags
         click.echo(ctx.get_help())
         ctx.exit(0)
     logs.begin()
-    _run_file(filename, flags)
+    _run_file(cluster, filename, flags)
 
 
 for _subcommand in (status, drain, undrain, pass_, grant, list_agents):
@@ -162,14 +171,14 @@ for _subcommand in (status, drain, undrain, pass_, grant, list_agents):
 @_agent_options
 @cluster_options
 @log_options
-def register(*, logs: Logs, **flags: Any) -> None:
+def register(*, cluster: TargetCluster, logs: Logs, **flags: Any) -> None:
     """Make a process that runs already an endpoint of SERVICE, as long as this command runs and its
     checks pass.
 
     At SIGTERM the endpoint is drained: nodes stop sending new connections, then it is deleted.
     """
     logs.begin()
-    _run_flags(flags, command=())
+    _run_flags(cluster, flags, command=())
 
 
 @command.command(
@@ -197,7 +206,9 @@ def register(*, logs: Logs, **flags: Any) -> None:
 )
 @cluster_options
 @log_options
-def run_child(*, logs: Logs, command_line: tuple[str, ...], **flags: Any) -> None:
+def run_child(
+    *, cluster: TargetCluster, logs: Logs, command_line: tuple[str, ...], **flags: Any
+) -> None:
     """Start COMMAND and make it an endpoint of SERVICE while it lives and its checks pass.
 
     When it ends it is withdrawn at once, and this command ends with its exit code. SIGTERM drains
@@ -205,10 +216,10 @@ def run_child(*, logs: Logs, command_line: tuple[str, ...], **flags: Any) -> Non
     checked.
     """
     logs.begin()
-    _run_flags(flags, command=command_line)
+    _run_flags(cluster, flags, command=command_line)
 
 
-def _run_flags(flags: dict[str, Any], command: tuple[str, ...]) -> None:
+def _run_flags(cluster: TargetCluster, flags: dict[str, Any], command: tuple[str, ...]) -> None:
     from sliceplane.agent.agent_file import AgentFile, ServiceEntry
 
     try:
@@ -220,10 +231,10 @@ def _run_flags(flags: dict[str, Any], command: tuple[str, ...]) -> None:
     wanted = AgentFile(
         flags["name"], tuple(flags["addresses"]), flags["zone"], flags["node_name"], (entry,)
     )
-    _serve(flags, command, lambda: wanted, path=None)
+    _serve(cluster, flags, command, lambda: wanted)
 
 
-def _run_file(path: Path, flags: dict[str, Any]) -> None:
+def _run_file(cluster: TargetCluster, path: Path, flags: dict[str, Any]) -> None:
     from sliceplane.agent.agent_file import AGENT_FILE_BYTES_MAX, AgentFileError, read_agent_file
     from sliceplane.kit.io.files import read_bytes
 
@@ -240,10 +251,16 @@ def _run_file(path: Path, flags: dict[str, Any]) -> None:
             node_name=wanted.node_name or flags["node_name"],
         )
 
-    _serve(flags, (), read, path=path)
+    _serve(cluster, flags, (), read, path)
 
 
-def _serve(flags: dict[str, Any], command: tuple[str, ...], read: Any, path: Path | None) -> None:
+def _serve(
+    cluster: TargetCluster,
+    flags: dict[str, Any],
+    command: tuple[str, ...],
+    read: Callable[[], AgentFile],
+    path: Path | None = None,
+) -> None:
     from sliceplane.agent.agent_file import AgentFileError
     from sliceplane.agent.io.control import NoAgent
     from sliceplane.agent.io.machine import MachineError
@@ -272,7 +289,7 @@ def _serve(flags: dict[str, Any], command: tuple[str, ...], read: Any, path: Pat
         )
 
     def begin() -> int:
-        return run(work(connect(flags["kubeconfig"], flags["context"])), spare=True)
+        return run(work(cluster.connect()), spare=True)
 
     try:
         with saying() as say:

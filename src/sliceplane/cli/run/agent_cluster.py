@@ -10,20 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import (
-    BAD,
-    NO_ANSWER,
-    Form,
-    fail,
-    note,
-    output_option,
-    rendered,
-    screen_width,
-    show,
-)
-from sliceplane.cli.cluster import ask, attempt, cluster_options, connect, namespace_option
+from sliceplane.cli.answers import BAD, NO_ANSWER, Output, fail, note, show
+from sliceplane.cli.cluster import TargetCluster, attempt, cluster_command
 from sliceplane.cli.flags import FILE, choice, duration, option, strings, switch
-from sliceplane.cli.options import Command
 
 if TYPE_CHECKING:
     from sliceplane.agent.io.listing import ListedAgent
@@ -31,9 +20,10 @@ if TYPE_CHECKING:
     from sliceplane.watch.io.base import Client
 
 
-@click.command(
+@cluster_command(
     "grant",
-    cls=Command,
+    scope="namespace",
+    output=False,
     short_help="Print or apply a least-rights account for an agent.",
     examples=[
         ("see what it may do", "sliceplane agent grant vm-1 --service web --cidr 192.0.2.0/24"),
@@ -50,7 +40,6 @@ if TYPE_CHECKING:
     "It may serve; repeatable.",
     required=True,
 )
-@namespace_option()
 @strings("--cidr cidrs", "CIDR", "Its addresses must be of these networks.")
 @switch("--see-nodes", "It may ask whether nodes have followed its drain.")
 @choice(
@@ -68,10 +57,7 @@ if TYPE_CHECKING:
 )
 @switch("--overwrite", "With --out: replace a file of that name.")
 @duration("--duration duration_s", "Of the kubeconfig's token; servers may shorten it.", "8760h")
-@cluster_options
-def grant(
-    *, name: str, kubeconfig: Path | None, context: str | None, out: Path | None, **flags: Any
-) -> None:
+def grant(*, cluster: TargetCluster, name: str, out: Path | None, **flags: Any) -> None:
     """Print what an account for the agent AGENT needs: rights for its own Lease, its own slices and
     its Services.
 
@@ -83,14 +69,14 @@ def grant(
 
     if out is not None and not flags["applies"]:
         raise click.UsageError("--out is for --apply: without it no kubeconfig is made")
-    connection = attempt(lambda: connect(kubeconfig, context))
-    space = flags["namespace"] or connection.namespace
+    connection = attempt(cluster.connect)
+    space = cluster.namespace or connection.namespace
     wanted = Grant(name, space, flags["services"], flags["cidrs"], flags["see_nodes"])
     attempt(lambda: wanted.documents(with_policies=False), NoGrant, exit_code=64)
     with_policies = flags["policy"] == "always"
     remark = ""
     if flags["policy"] == "auto":
-        with_policies = ask(kubeconfig, context, lambda client, _: serves_policies(client))
+        with_policies = cluster.ask(lambda client, _: serves_policies(client), exit_code=1)
         remark = "" if with_policies else NO_POLICY
     if not flags["applies"]:
         show(_printed(wanted.documents(with_policies=with_policies), remark), exit_code=NO_ANSWER)
@@ -103,13 +89,16 @@ def grant(
             client, connection, wanted, flags["duration_s"], with_policies=with_policies
         )
 
+    def make() -> str:
+        return cluster.ask(work, NoGrant, exit_code=1)
+
     if out is None:
         problem = readers_of_output(1)
         if problem:
             note(f"Warning: {problem}; write it with --out FILE, or run umask 077 first")
-        show(ask(kubeconfig, context, work, NoGrant).rstrip(), exit_code=NO_ANSWER)
+        show(make().rstrip(), exit_code=NO_ANSWER)
         return
-    _write(out, lambda: ask(kubeconfig, context, work, NoGrant), overwrite=flags["overwrite"])
+    _write(out, make, overwrite=flags["overwrite"])
     note(f"{out}: the kubeconfig of agent {name}")
 
 
@@ -133,26 +122,16 @@ def _printed(documents: tuple[Document, ...], remark: str) -> str:
     return f"# {remark}\n{text}" if remark else text
 
 
-@click.command(
+@cluster_command(
     "list",
-    cls=Command,
+    scope="namespace",
     short_help="List agents and their endpoints, as the cluster knows them.",
     examples=[
         ("every agent of the cluster", "sliceplane agent list -A"),
     ],
 )
-@namespace_option()
 @switch("-A --all-namespaces", "Those of all namespaces.")
-@output_option
-@cluster_options
-def list_agents(
-    *,
-    namespace: str,
-    all_namespaces: bool,
-    output: Form,
-    kubeconfig: Path | None,
-    context: str | None,
-) -> None:
+def list_agents(*, cluster: TargetCluster, all_namespaces: bool, output: Output) -> None:
     """List agents and their endpoints, as the cluster knows them, and why an endpoint is not ready.
 
     RENEWED is the age of the last renewal by the agent's own clock.
@@ -165,24 +144,20 @@ def list_agents(
     from sliceplane.agent.io.listing import list_of
     from sliceplane.kit.columns import notes, table
 
-    async def work(client: Client, default: str) -> tuple[ListedAgent, ...]:
-        return await list_of(client, "" if all_namespaces else namespace or default, time.time())
+    async def work(client: Client, namespace: str) -> tuple[ListedAgent, ...]:
+        return await list_of(client, "" if all_namespaces else namespace, time.time())
 
-    rows = ask(kubeconfig, context, work, exit_code=NO_ANSWER)
+    rows = cluster.ask(work)
 
-    def text() -> str:
+    def text(width: int | None) -> str:
         if not rows:
             return "no agent is registered"
-        width = screen_width()
         heads = ("AGENT", "SERVICE", "ADDRESS", "STATE", "RENEWED")
         reasons = [row.reason for row in rows if row.reason]
         return "\n".join(
             (*table(heads, [row.cells() for row in rows], width=width), *notes(reasons, width))
         )
 
-    show(
-        rendered(output, lambda: {"agents": [row.as_document() for row in rows]}, text),
-        exit_code=NO_ANSWER,
-    )
+    output.show(lambda: {"agents": [row.as_document() for row in rows]}, text)
     if any(row.state != "passing" or row.why for row in rows):
         raise SystemExit(BAD)

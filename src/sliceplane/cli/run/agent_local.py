@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sliceplane.cli.answers import BAD, NO_ANSWER, Form, output_option, rendered, screen_width, show
+from sliceplane.cli.answers import BAD, NO_ANSWER, Output, output_option, screen_width, show
 from sliceplane.cli.cluster import attempt
 from sliceplane.cli.flags import string, switch
 from sliceplane.cli.options import Command
@@ -27,7 +27,7 @@ def _ask(name: str, **question: Any) -> dict[str, Any]:
     return attempt(lambda: asyncio.run(work()), NoAgent, exit_code=NO_ANSWER)
 
 
-def _text(answer: dict[str, Any]) -> str:
+def _text(answer: dict[str, Any], width: int | None) -> str:
     from sliceplane.kit.columns import notes, table
 
     ages = [f"{space} {age:g} s ago" for space, age in answer["renewedSecondsAgo"].items()]
@@ -51,7 +51,6 @@ def _text(answer: dict[str, Any]) -> str:
             said.append(
                 f"{service}: {check['check']} {word}{': ' if check['saw'] else ''}{check['saw']}"
             )
-    width = screen_width()
     listed = table(("SERVICE", "ADDRESS", "PORTS", "STATE"), rows, width=width)
     return "\n".join((head, lease, "", *listed, *notes(said, width)))
 
@@ -66,13 +65,13 @@ def _text(answer: dict[str, Any]) -> str:
 )
 @_name
 @output_option
-def status(*, name: str, output: Form) -> None:
+def status(*, name: str, output: Output) -> None:
     """Tell how the agent of this machine is: its Lease, its endpoints, and what its checks saw.
 
     Exit code 0: all endpoints are ready; 1: one is not; 2: no agent answers.
     """
     answer = _ask(name, verb="status")
-    show(rendered(output, lambda: answer, lambda: _text(answer)), exit_code=NO_ANSWER)
+    output.show(lambda: answer, lambda width: _text(answer, width))
     if not all(
         entry["stored"] and entry["state"] == "passing" for entry in answer["registrations"]
     ):
@@ -93,7 +92,7 @@ def drain(*, name: str) -> None:
 
     Nodes send no new connections then. 'sliceplane agent undrain' brings them back.
     """
-    show(_text(_ask(name, verb="drain")), exit_code=NO_ANSWER)
+    show(_text(_ask(name, verb="drain"), screen_width()), exit_code=NO_ANSWER)
 
 
 @click.command(
@@ -107,7 +106,7 @@ def drain(*, name: str) -> None:
 @_name
 def undrain(*, name: str) -> None:
     """Bring the endpoints of this machine back."""
-    show(_text(_ask(name, verb="undrain")), exit_code=NO_ANSWER)
+    show(_text(_ask(name, verb="undrain"), screen_width()), exit_code=NO_ANSWER)
 
 
 @click.command(

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,11 +20,11 @@ from sliceplane.cli.ask.discovery import (
 )
 from sliceplane.cli.ask.recorder import flight_config, recorder_options
 from sliceplane.cli.ask.shadow import check_shadow_flags, run_shadow, shadow_options
-from sliceplane.cli.cluster import cluster_options, connect, limited_client, rate_options
+from sliceplane.cli.cluster import TargetCluster, cluster_options, limited_client, rate_options
 from sliceplane.cli.flags import boolean, duration, string, switch
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import Command
-from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_descriptors
+from sliceplane.cli.process import begin_service, run, say, say_ready, work_until
 from sliceplane.cli.run.controller_choice import choose, controllers_option
 from sliceplane.cli.run.monitoring import monitoring_options, serve_monitoring
 from sliceplane.cli.run.serving import gates_of
@@ -87,8 +86,7 @@ LEASE_NAME = "sliceplane-controllers"
 @log_options
 def command(
     *,
-    kubeconfig: Path | None,
-    context: str | None,
+    cluster: TargetCluster,
     chosen: str,
     once: bool,
     once_timeout: float,
@@ -119,7 +117,7 @@ def command(
     entries = _entries(chosen, flags, cleanup=cleanup)
     election = _election(flags)
     try:
-        connection = connect(kubeconfig, context)
+        connection = cluster.connect()
         if flags["shadow"]:
             raise SystemExit(
                 run_shadow(connection, _slice_config(flags), flags, once_timeout if once else None)
@@ -187,9 +185,7 @@ async def _serve(
     from sliceplane.controllers.io.standalone import Standalone
     from sliceplane.watch.io.http import HttpClient
 
-    stop = asyncio.Event()
-    on_stop_signal(stop.set)
-    spare_descriptors()
+    stop = begin_service()
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(limited_client(connection, flags))
         elector = await stack.enter_async_context(
@@ -200,17 +196,7 @@ async def _serve(
         )
         sources = (controllers.samples, client.metrics.families)
         await serve_monitoring(stack, flags, controllers.pages(), sources, controllers.staleness_s)
-        running = asyncio.create_task(controllers.run())
-        saying = asyncio.create_task(_say_ready(controllers.wait_ready()))
-        stopping = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if running.done():
-                await running  # it ends only by a fault of ours, which shall be seen
-        finally:
-            for task in (running, saying, stopping):
-                task.cancel()
-            await asyncio.gather(running, saying, stopping, return_exceptions=True)
+        await work_until(stop, controllers.run(), beside=[_say_ready(controllers.wait_ready())])
 
 
 def _recording(flags: dict[str, Any]) -> RecordingHere | None:
@@ -238,24 +224,16 @@ async def _once(
     """The exit code: 0 if everything is as it should be."""
     from sliceplane.controllers.io.standalone import reconcile_once
 
-    stop = asyncio.Event()
-    on_stop_signal(stop.set)
-    spare_descriptors()
+    stop = begin_service()
     async with limited_client(connection, flags) as client:
         reconciling = asyncio.create_task(reconcile_once(client, entries, timeout_s=timeout_s))
-        stopping = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait({reconciling, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not reconciling.done():
-                note("Error: interrupted before everything was reconciled")
-                return 1
-            summary = reconciling.result()
-            say(summary_text(summary))
-            return 1 if summary.unfinished else 0
-        finally:
-            for task in (reconciling, stopping):
-                task.cancel()
-            await asyncio.gather(reconciling, stopping, return_exceptions=True)
+        await work_until(stop, reconciling)
+    if reconciling.cancelled():
+        note("Error: interrupted before everything was reconciled")
+        return 1
+    summary = reconciling.result()
+    say(summary_text(summary))
+    return 1 if summary.unfinished else 0
 
 
 def summary_text(summary: OnceSummary) -> str:

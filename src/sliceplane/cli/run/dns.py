@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import AsyncExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import note, show
-from sliceplane.cli.cluster import ask, cluster_options, connect
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, note, show
+from sliceplane.cli.cluster import TargetCluster, cluster_command, cluster_options
 from sliceplane.cli.flags import boolean, duration, string, switch
 from sliceplane.cli.logs import Logs, log_options
-from sliceplane.cli.options import Command, CommandGroup
-from sliceplane.cli.process import on_stop_signal, require, run, say_ready, spare_descriptors
+from sliceplane.cli.options import CommandGroup
+from sliceplane.cli.process import begin_service, require, run, say_listening, work_until
 from sliceplane.cli.run.dns_options import (
     answer_config,
     client_options,
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
     from sliceplane.diagnose.io.names import LookedUp
     from sliceplane.watch.io.http import HttpClient
     from sliceplane.watch.io.kubeconfig import Connection
-
-#: of "dns query": there is such a record; there is none; it could not be found out
-_THERE_IS_NONE: Final = 1
-_NO_ANSWER: Final = 2
 
 
 @click.group(
@@ -76,8 +71,7 @@ def command(
     listen: tuple[tuple[str, int], ...],
     user: str,
     shutdown_delay: float,
-    kubeconfig: Path | None,
-    context: str | None,
+    cluster: TargetCluster,
     logs: Logs,
     **flags: Any,
 ) -> None:
@@ -98,7 +92,7 @@ def command(
     try:
         run(
             _serve(
-                connect(kubeconfig, context),
+                cluster.connect(),
                 listen,
                 flags | {"user": user, "shutdown_delay": shutdown_delay},
             )
@@ -120,9 +114,7 @@ async def _serve(
     from sliceplane.watch.io.http import HttpClient
     from sliceplane.watch.io.reflect import loop_clock
 
-    stop = asyncio.Event()
-    on_stop_signal(stop.set)
-    spare_descriptors()
+    stop = begin_service()
     own = tuple(address for address, _ in listen if address not in ("0.0.0.0", "::"))
     zone = zone_config(flags, addresses=own)
     clock = loop_clock(time.time())
@@ -132,6 +124,7 @@ async def _serve(
         # Where another server answers at the port, this one comes beside it with answers, not with
         # SERVFAIL.
         takes_over = flags["reuse_port"] and not flags["user"]
+        listening: tuple[tuple[str, int], ...] = ()
         if not takes_over:
             listening = await resolver.listen(listen, shared=flags["reuse_port"])
         await serve_monitoring(
@@ -142,33 +135,22 @@ async def _serve(
         tells = socket.gethostname().lower() if flags["progress_lease"] else ""
         rng = Rng(time.time_ns())
         selections = watches(zone, flags["selector"])
-        following = asyncio.create_task(resolver.follow(client, rng, selections, tells=tells))
-        stopping = asyncio.create_task(stop.wait())
-        readying = asyncio.create_task(resolver.wait_ready())
-        try:
-            await asyncio.wait({following, stopping, readying}, return_when=asyncio.FIRST_COMPLETED)
-            if readying.done():
-                if takes_over:
-                    listening = await resolver.listen(listen, shared=True)
-                _say_ready(listening)
-                await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if following.done():
-                await following  # a fault of ours shall be seen
+
+        async def answer() -> None:
+            await resolver.wait_ready()
+            say_listening(await resolver.listen(listen, shared=True) if takes_over else listening)
+            await stop.wait()
+
+        async def leave() -> None:
             resolver.stopping = True
             await asyncio.sleep(flags["shutdown_delay"])
-        finally:
-            for task in (following, stopping, readying):
-                task.cancel()
-            await asyncio.gather(following, stopping, readying, return_exceptions=True)
 
-
-def _say_ready(listening: tuple[tuple[str, int], ...]) -> None:
-    say_ready(
-        " ".join(
-            f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-            for address, port in listening
+        await work_until(
+            stop,
+            resolver.follow(client, rng, selections, tells=tells),
+            answer(),
+            farewell=leave,
         )
-    )
 
 
 def become(user: str) -> None:
@@ -190,9 +172,10 @@ def become(user: str) -> None:
         raise click.UsageError(f"--user: only root can become {user!r}") from error
 
 
-@command.command(
+@cluster_command(
     "query",
-    cls=Command,
+    parent=command,
+    output=False,
     short_help="Answer one name, and tell why.",
     examples=[
         ("why a name leads where it does", "sliceplane dns query --why kubernetes.default"),
@@ -207,16 +190,8 @@ def become(user: str) -> None:
 @string("--client", "ADDRESS", "Who asks.", "127.0.0.1")
 @switch("--why", "Say what the answer is made of.")
 @zone_options
-@cluster_options
 def query(
-    *,
-    name: str,
-    kind: str,
-    client: str,
-    why: bool,
-    kubeconfig: Path | None,
-    context: str | None,
-    **flags: Any,
+    *, cluster: TargetCluster, name: str, kind: str, client: str, why: bool, **flags: Any
 ) -> None:
     """Tell what NAME leads to, from the cluster's objects as they are now: no name server is asked.
 
@@ -247,7 +222,5 @@ def query(
             why=why,
         )
 
-    answer = ask(kubeconfig, context, work, exit_code=_NO_ANSWER)
-    raise SystemExit(
-        0 if answer.has_record else _NO_ANSWER if answer.is_unknown else _THERE_IS_NONE
-    )
+    answer = cluster.ask(work)
+    raise SystemExit(GOOD if answer.has_record else NO_ANSWER if answer.is_unknown else BAD)

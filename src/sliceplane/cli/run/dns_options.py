@@ -21,8 +21,8 @@ from sliceplane.cli.values import LISTEN, ParsedType, names_in
 
 if TYPE_CHECKING:
     from sliceplane.dns.clients import AnswerConfig
+    from sliceplane.dns.cluster_names import ZoneConfig
     from sliceplane.dns.io.upstream import ForwardFlags
-    from sliceplane.dns.view import ZoneConfig
     from sliceplane.kit.ip import Network
 
 
@@ -178,7 +178,7 @@ def zone_config(
     """*addresses*: of the server itself.  *place*: the node whose clients it has, if it is a node's
     own.
     """
-    from sliceplane.dns.view import ZoneConfig
+    from sliceplane.dns.cluster_names import ZoneConfig
 
     return ZoneConfig(
         domains=tuple(flags["cluster_domain"]),

@@ -17,11 +17,11 @@ import msgspec
 
 from sliceplane.cli.answers import note
 from sliceplane.cli.ask.recorder import flight_config, recorder_options
-from sliceplane.cli.cluster import cluster_options, connect
+from sliceplane.cli.cluster import TargetCluster, cluster_options
 from sliceplane.cli.flags import FILE, boolean, duration, option, string, switch
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import CommandGroup
-from sliceplane.cli.process import on_stop_signal, require, say_ready, spare_descriptors
+from sliceplane.cli.process import begin_service, require, say_ready, work_until
 from sliceplane.cli.run.dns_options import DOMAIN
 from sliceplane.cli.run.proxy_flags import drain_port_option, flag, given_by, proxy_options, used
 from sliceplane.cli.run.proxy_render import command as render
@@ -95,8 +95,8 @@ def command(
     ctx: click.Context,
     /,
     *,
+    cluster: TargetCluster,
     write_config_to: Path | None,
-    context: str | None,
     master: str,
     hostname_override: str,
     register_node: bool,
@@ -135,7 +135,7 @@ def command(
     if hostname_override and not hostname_override.strip():
         raise click.UsageError("--hostname-override: must not be empty")
     try:
-        chosen = _chosen(flags)
+        chosen = _chosen(flags | {"kubeconfig": cluster.kubeconfig})
         if write_config_to is not None:
             written(write_config_to, chosen.given)
             return
@@ -146,7 +146,9 @@ def command(
         if init_only:
             asyncio.run(prepare(backend_of(settings.mode, netns), settings, netns))
             return
-        kubeconfig = Path(settings.kubeconfig) if settings.kubeconfig else None
+        cluster = cluster._replace(
+            kubeconfig=Path(settings.kubeconfig) if settings.kubeconfig else None
+        )
         process = _Process(
             node_name=(hostname_override or settings.hostname_override or socket.gethostname())
             .strip()
@@ -162,9 +164,9 @@ def command(
             flight=flight_config({"recorder_size": recorder_size, "recordings": recordings}),
         )
         connection = (
-            load_for(master, kubeconfig, context=context)
+            load_for(master, cluster.kubeconfig, context=cluster.context)
             if master
-            else connect(kubeconfig, context)
+            else cluster.connect()
         )
         asyncio.run(_serve(connection, process))
     except (
@@ -255,9 +257,7 @@ async def _serve(connection: Connection, process: _Process) -> None:
     from sliceplane.watch.io.http import HttpClient
     from sliceplane.watch.io.reflect import loop_clock
 
-    stop = asyncio.Event()
-    on_stop_signal(stop.set)
-    spare_descriptors()
+    stop = begin_service()
     settings = process.chosen.settings
     client = HttpClient(connection)
     own_node = OwnNode(process.node_name, client, time.time, process.netns)
@@ -280,27 +280,17 @@ async def _serve(connection: Connection, process: _Process) -> None:
             beside=names,
         ) as (proxy, following),
     ):
-        ending = {following, asyncio.create_task(stop.wait())}
+        work = [following]
         if process.chosen.file is not None:
-            ending.add(asyncio.create_task(_changed(process.chosen.file, process.chosen.gates)))
+            work.append(asyncio.create_task(_changed(process.chosen.file, process.chosen.gates)))
         if names is not None:
-            ending.add(
-                asyncio.create_task(
-                    names.follow(client, Rng(time.time_ns()), (Selection(Namespaces),))
-                )
-            )
-        beside = {
-            asyncio.create_task(_say_ready(proxy, process.node_name)),
-            asyncio.create_task(_tidy(proxy, settings.mode, process.netns)),
-        }
-        try:
-            ended, _ = await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended:
-                await task  # a fault of ours shall be seen, and that the file has changed
-        finally:
-            for task in ending | beside:
-                task.cancel()
-            await asyncio.gather(*ending, *beside, return_exceptions=True)
+            selections = (Selection(Namespaces),)
+            work.append(asyncio.create_task(names.follow(client, Rng(time.time_ns()), selections)))
+        beside = [
+            _say_ready(proxy, process.node_name),
+            _tidy(proxy, settings.mode, process.netns),
+        ]
+        await work_until(stop, *work, beside=beside)
 
 
 async def _changed(file: ConfigFile, gates: Gates) -> None:
@@ -322,10 +312,10 @@ async def _listening(process: _Process) -> AsyncIterator[Resolver | None]:
         yield None
         return
     from sliceplane.dns.clients import AnswerConfig
+    from sliceplane.dns.cluster_names import ZoneConfig
     from sliceplane.dns.io.service import Resolver
     from sliceplane.dns.io.sockets import ListenError
     from sliceplane.dns.io.upstream import ForwardFlags
-    from sliceplane.dns.view import ZoneConfig
     from sliceplane.node.io.kernel import own_interface
     from sliceplane.node.io.kernel.netns import within
     from sliceplane.watch.io.reflect import loop_clock

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.answers import note, show
-from sliceplane.cli.cluster import ask, attempt, cluster_options
+from sliceplane.cli.cluster import TargetCluster, attempt, cluster_command
 from sliceplane.cli.flags import choice, option, string, switch
-from sliceplane.cli.options import Command
 from sliceplane.cli.run.proxy_flags import RENDERED
 from sliceplane.cli.values import NETWORKS
 from sliceplane.node.configuration.fields import BACK_ENDS
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
     from sliceplane.kit.ip import Family
 
 
-@click.command(
+@cluster_command(
     "render",
-    cls=Command,
+    output=False,
     examples=[
         (
             "what a node of this cluster should have",
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="FILE",
 )
-@cluster_options
 @string("--hostname-override", "NODE", "The node's name.  [default: the host name]")
 @choice("--ip-family families", "May be given twice.", ("IPv4", "IPv6"), ("IPv4",), multiple=True)
 @option(
@@ -67,12 +65,7 @@ if TYPE_CHECKING:
 )
 @switch("--masquerade-all", "Masquerade whatever goes to a cluster IP.")
 def command(
-    *,
-    files: tuple[Path, ...],
-    kubeconfig: Path | None,
-    context: str | None,
-    hostname_override: str,
-    **flags: Any,
+    *, cluster: TargetCluster, files: tuple[Path, ...], hostname_override: str, **flags: Any
 ) -> None:
     """Print the rules that a node would have, and change nothing.
 
@@ -83,7 +76,7 @@ def command(
     from sliceplane.node.plane import NodePlaneConfig
     from sliceplane.node.surroundings import RulesConfig
 
-    if files and (kubeconfig is not None or context is not None):
+    if files and (cluster.kubeconfig is not None or cluster.context is not None):
         raise click.UsageError(
             "--filename and --kubeconfig or --context: only one of them says where objects are"
         )
@@ -99,8 +92,8 @@ def command(
             lambda: objects_of([_read(path) for path in files], node_name), RenderError
         )
     else:
-        objects = ask(
-            kubeconfig, context, lambda client, _: objects_from(client, node_name), RenderError
+        objects = cluster.ask(
+            lambda client, _: objects_from(client, node_name), RenderError, exit_code=1
         )
     if objects.node is None:
         note(f"Note: there are no Nodes: the rules are those of a node {node_name} without a zone")

@@ -11,18 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sliceplane.cli.answers import (
-    BAD,
-    GOOD,
-    NO_ANSWER,
-    Form,
-    fail,
-    output_option,
-    rendered,
-    screen_width,
-    show,
-)
-from sliceplane.cli.cluster import cluster_options, connect
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Output, fail, output_option
+from sliceplane.cli.cluster import TargetCluster, cluster_options
 from sliceplane.cli.flags import (
     EXISTING_FILE,
     boolean,
@@ -38,7 +28,7 @@ from sliceplane.cli.flags import (
 )
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import Command, CommandGroup
-from sliceplane.cli.process import on_stop_signal, require, run, say_ready, spare_descriptors
+from sliceplane.cli.process import begin_service, require, run, say_listening, work_until
 from sliceplane.cli.run.monitoring import monitoring_options, serve_monitoring
 from sliceplane.cli.values import LISTEN, ParsedType, names_in
 
@@ -134,9 +124,7 @@ resource_options = with_options(
 @monitoring_options
 @log_options
 @click.pass_context
-def command(
-    ctx: click.Context, /, *, kubeconfig: Path | None, context: str | None, logs: Logs, **flags: Any
-) -> None:
+def command(ctx: click.Context, /, *, cluster: TargetCluster, logs: Logs, **flags: Any) -> None:
     """Serve Envoy and gRPC over xDS: endpoints by zone and node, as a node proxy would choose them.
 
     gRPC gets the state of the world, Envoy what differs (delta ADS), on one port. Prints one line,
@@ -154,7 +142,7 @@ def command(
     require("structlog", "prometheus_client", "hpack")
     logs.begin()
     try:
-        run(_serve(connect(kubeconfig, context), doors, flags))
+        run(_serve(cluster.connect(), doors, flags))
     except (KubeconfigError, StartError, PageError) as error:
         fail(str(error))
 
@@ -182,7 +170,6 @@ def _doors(flags: dict[str, Any]) -> Doors:
 
 async def _serve(connection: Connection, doors: Doors, flags: dict[str, Any]) -> None:
     """Until a signal.  Raises ``StartError`` and ``PageError``."""
-    import asyncio
     import os
     import time
 
@@ -194,9 +181,7 @@ async def _serve(connection: Connection, doors: Doors, flags: dict[str, Any]) ->
     from sliceplane.xds.io.server import XdsServer
     from sliceplane.xds.io.serving import XdsDoors
 
-    stop = asyncio.Event()
-    on_stop_signal(stop.set)
-    spare_descriptors()
+    stop = begin_service()
     config = XdsConfig(
         domains=tuple(flags["domains"]),
         namespaces=names_in(flags["namespaces"]),
@@ -220,20 +205,25 @@ async def _serve(connection: Connection, doors: Doors, flags: dict[str, Any]) ->
         sources = [server.metrics.families, opened.listener.metrics.families]
         await _serve_pages(stack, flags, server.pages(), sources, server.staleness_s)
         tells = socket.gethostname().lower() if flags["progress_lease"] else ""
-        following = asyncio.create_task(server.follow(client, rng, tells=tells))
-        renewing = asyncio.create_task(opened.follow())
-        stopping = asyncio.create_task(stop.wait())
-        telling = asyncio.create_task(_say_ready(server.wait_ready(), listening))
-        try:
-            await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if following.done():
-                await following  # a fault of ours shall be seen
+
+        async def say_ready() -> None:
+            await server.wait_ready()
+            say_listening(listening)
+
+        async def leave() -> None:
             server.stopping = True
-        finally:
             await opened.close(flags["shutdown_delay"])
-            for task in (following, renewing, stopping, telling):
-                task.cancel()
-            await asyncio.gather(following, renewing, stopping, telling, return_exceptions=True)
+
+        try:
+            await work_until(
+                stop,
+                server.follow(client, rng, tells=tells),
+                beside=[opened.follow(), say_ready()],
+                farewell=leave,
+            )
+        except Exception:
+            await opened.close(0.0)
+            raise
 
 
 async def _serve_pages(
@@ -260,16 +250,6 @@ async def _serve_pages(
             "no pages for 'sliceplane xds status'", problem=str(error), remedy=remedy
         )
         await serve_monitoring(stack, flags, pages, sources, stale)
-
-
-async def _say_ready(ready: Any, listening: tuple[tuple[str, int], ...]) -> None:
-    await ready
-    say_ready(
-        " ".join(
-            f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-            for address, port in listening
-        )
-    )
 
 
 def _place(text: str) -> tuple[str, int]:
@@ -343,9 +323,9 @@ def bootstrap(*, kind: str, server: tuple[str, int], insecure: bool, **flags: An
         metadata={name: text for name, text in named if text},
         admin_port=flags["admin_port"],
     )
-    form: Form = "yaml" if kind == "envoy" else "json"
+    output = Output("yaml" if kind == "envoy" else "json")
     make = envoy_bootstrap if kind == "envoy" else grpc_bootstrap
-    show(rendered(form, lambda: make(wish), str))
+    output.show(lambda: make(wish), str)
 
 
 @command.command(
@@ -365,7 +345,7 @@ def bootstrap(*, kind: str, server: tuple[str, int], insecure: bool, **flags: An
     show_default="127.0.0.1:18001",
 )
 @output_option
-def status(*, servers: tuple[tuple[str, int], ...], output: Form) -> None:
+def status(*, servers: tuple[tuple[str, int], ...], output: Output) -> None:
     """Tell of each client and type what it was sent, what it has accepted, what it refused last,
     and which names that it requests lead nowhere, and why.
 
@@ -381,10 +361,10 @@ def status(*, servers: tuple[tuple[str, int], ...], output: Form) -> None:
     except (OSError, DecodeError, ValueError) as error:
         fail(f"a server does not say how its clients are: {error}", NO_ANSWER)
 
-    def text() -> str:
-        return "\n\n".join("\n".join(shown(page, screen_width())) for page in pages)
+    def text(width: int | None) -> str:
+        return "\n\n".join("\n".join(shown(page, width)) for page in pages)
 
-    show(rendered(output, lambda: [to_builtins(page) for page in pages], text), exit_code=NO_ANSWER)
+    output.show(lambda: [to_builtins(page) for page in pages], text)
     raise SystemExit(
         BAD if any(is_bad(client) for page in pages for client in page.clients) else GOOD
     )

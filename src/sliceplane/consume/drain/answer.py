@@ -132,7 +132,7 @@ class UndoAnswer(msgspec.Struct, frozen=True):
 
 
 def condition_of(pod: Pod) -> Condition | None:
-    return next((entry for entry in pod.status.conditions or () if entry.type == CONDITION), None)
+    return pod.condition(CONDITION)
 
 
 def named(missing: tuple[Missing, ...]) -> str:

@@ -93,18 +93,14 @@ class DrainSubject(NamedTuple):
 
 def subject_of(pod: Pod) -> DrainSubject:
     """The address of a Pod in the host's network is that of others, too, and says nothing."""
-    status = pod.status
-    ips = [status.pod_ip, *(entry.ip for entry in status.pod_ips or ())]
-    addresses = frozenset(ip for ip in ips if ip and not pod.spec.host_network)
+    addresses = frozenset(() if pod.spec.host_network else pod.status.ips)
     meta = pod.metadata
     return DrainSubject(meta.namespace, meta.name, meta.uid, pod.spec.node_name, addresses)
 
 
 def leaves(pod: Pod) -> bool:
     """It is deleted, or ``sliceplane drain`` marked it."""
-    return pod.metadata.deletion_timestamp is not None or ANNOTATION_DRAIN in (
-        pod.metadata.annotations or {}
-    )
+    return pod.metadata.is_deleting or ANNOTATION_DRAIN in (pod.metadata.annotations or {})
 
 
 class Use(NamedTuple):

@@ -151,9 +151,7 @@ def gate_of(pod: Pod) -> Condition | None:
     """The condition of the Pod's gate, if its template has the gate."""
     if not any(gate.condition_type == GATE for gate in pod.spec.readiness_gates or ()):
         return None
-    return next(
-        (condition for condition in pod.status.conditions or () if condition.type == GATE), None
-    )
+    return pod.condition(GATE)
 
 
 def _gate_write(pod: Pod, status: str) -> Write:

@@ -23,7 +23,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import Pods, Resource, ResourceQuotas, Services, by_key
 from sliceplane.server.registry.kinds import COUNTED, counted_kind, kind_of, quota_text, usage
-from sliceplane.server.registry.kinds.pod_quota import DONE, PodTraits, is_in_scopes
+from sliceplane.server.registry.kinds.pods.pod_quota import DONE, PodTraits, is_in_scopes
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write
 from sliceplane.watch.controller.keyed import KeyedController

@@ -46,7 +46,7 @@ class ClientCase:
             "node": self.node is not None,
             "zone": any(zone_of(node) == zone for node in facts.of(NODES)),
         }.get(client.kind, True)
-        pod_address = next(iter(self.pod.addresses), "") if self.pod is not None else ""
+        pod_address = next(iter(self.pod.status.ips), "") if self.pod is not None else ""
         self.address = client.name if client.kind == "address" else pod_address
 
 
@@ -172,7 +172,7 @@ class ServiceCase(PodsCase):
     @cached_property
     def is_served(self) -> bool:
         return any(
-            pod.is_ready and not pod.is_drained and not pod.is_over and not pod.is_going
+            pod.is_ready and not pod.is_drained and not pod.has_ended and not pod.is_going
             for pod in self.selected
         )
 
@@ -197,7 +197,7 @@ class ServiceCase(PodsCase):
     @cached_property
     def live(self) -> tuple[FullPod, ...]:
         """Those selected that have not ended."""
-        return tuple(pod for pod in self.selected if not pod.is_over)
+        return tuple(pod for pod in self.selected if not pod.has_ended)
 
     @cached_property
     def slices(self) -> tuple[EndpointSlice, ...]:

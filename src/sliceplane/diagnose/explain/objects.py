@@ -151,11 +151,6 @@ class FullPod(Pod, frozen=True, kw_only=True):
         return self.metadata.labels or {}
 
     @property
-    def is_over(self) -> bool:
-        """It ended, and is no endpoint any more."""
-        return self.status.phase in {"Succeeded", "Failed"}
-
-    @property
     def is_going(self) -> bool:
         return self.metadata.deletion_timestamp is not None
 
@@ -165,19 +160,6 @@ class FullPod(Pod, frozen=True, kw_only=True):
         serving.
         """
         return ANNOTATION_DRAIN in (self.metadata.annotations or {})
-
-    def condition(self, kind: str) -> Condition | None:
-        return next((entry for entry in self.status.conditions or () if entry.type == kind), None)
-
-    @property
-    def is_ready(self) -> bool:
-        ready = self.condition("Ready")
-        return ready is not None and ready.status == "True"
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        several = tuple(entry.ip for entry in self.status.pod_ips or () if entry.ip)
-        return several or ((self.status.pod_ip,) if self.status.pod_ip else ())
 
 
 class TemplateMeta(Projection, frozen=True, kw_only=True):

@@ -361,5 +361,5 @@ def _is_held(lease: Lease, now: float) -> bool:
 
 def _is_ready(node: Node) -> bool | None:
     """``None``: the Node does not say, as one that no kubelet keeps."""
-    ready = next((entry for entry in node.status.conditions or () if entry.type == "Ready"), None)
+    ready = node.ready_condition
     return None if ready is None else ready.status == "True"

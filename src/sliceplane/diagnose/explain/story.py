@@ -65,7 +65,7 @@ def _of_node(case: NodeCase) -> str:
     node = case.node
     if node is None:
         return ""
-    ready = next((entry for entry in node.status.conditions or () if entry.type == "Ready"), None)
+    ready = node.ready_condition
     age = since(ready.last_transition_time, case.now) if ready is not None else None
     state = {"True": "ready", "False": "not ready"}.get(
         ready.status if ready is not None else "", "silent"
@@ -73,7 +73,7 @@ def _of_node(case: NodeCase) -> str:
     told = f"{state} for {lasting(age)}" if age is not None else state
     where = f"in zone {case.zone}" if case.zone else "in no zone"
     pods = [
-        pod for pod in case.facts.of(PODS) if pod.spec.node_name == case.name and not pod.is_over
+        pod for pod in case.facts.of(PODS) if pod.spec.node_name == case.name and not pod.has_ended
     ]
     return (
         f"{case.name} is {told}, {where}; "
@@ -95,7 +95,7 @@ def _of_pod(case: PodCase) -> str:
         if age is not None
         else (pod.status.phase or "Pending") + ", not ready"
     )
-    if pod.is_over:
+    if pod.has_ended:
         state = pod.status.phase
     elif pod.is_going:
         state = f"terminating, {state}"

@@ -56,7 +56,7 @@ async def find_pods(client: Reader, kind: TargetKind, namespace: str, name: str)
 
 def _may_leave(pod: Pod) -> bool:
     owners = [owner.kind for owner in pod.metadata.owner_references or () if owner.controller]
-    return "DaemonSet" not in owners and pod.status.phase not in ("Succeeded", "Failed")
+    return "DaemonSet" not in owners and not pod.has_ended
 
 
 async def _near(client: Reader, kind: TargetKind, namespace: str, name: str) -> str:

@@ -23,10 +23,11 @@ from sliceplane.diagnose.explain.question import ExplainQuestion
 from sliceplane.diagnose.io.explaining import explain
 from sliceplane.diagnose.io.lists import list_whole
 from sliceplane.dns import wire
+from sliceplane.dns.cluster_names import ZoneConfig
 from sliceplane.dns.io.service import watches
 from sliceplane.dns.server import ALIASES_MAX
 from sliceplane.dns.service import NamedService
-from sliceplane.dns.view import DnsView, FoundName, ZoneConfig
+from sliceplane.dns.view import DnsView, FoundName
 from sliceplane.dns.wire import name_of, text_of, type_text
 from sliceplane.watch.cache import Change
 from sliceplane.watch.io.base import Reader

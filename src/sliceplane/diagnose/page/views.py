@@ -384,10 +384,9 @@ def _slice_row(item: EndpointSlice, ready: int) -> Row:
 
 def _node_row(name: str, told: Mapping[str, Any] | None, node: Node | None) -> Row:
     zone = (node.metadata.labels or {}).get(LABEL_ZONE, "") if node is not None else ""
-    conditions = node.status.conditions or () if node is not None else ()
-    ready = next((condition.status for condition in conditions if condition.type == "Ready"), "")
+    ready = node.ready_condition if node is not None else None
     kubelet = {"True": "ready", "False": "not ready", "Unknown": "silent"}.get(
-        ready, "no Node" if node is None else ""
+        ready.status if ready is not None else "", "no Node" if node is None else ""
     )
     if told is None:
         return (name, "not looked at", zone, kubelet, 0, -1.0, "", "", "")

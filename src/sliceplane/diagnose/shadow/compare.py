@@ -39,8 +39,8 @@ from sliceplane.diagnose.shadow.differences import (
 )
 from sliceplane.slices.content import Ports, Stored
 from sliceplane.slices.facts import pod_of
-from sliceplane.slices.packer import Desired
-from sliceplane.slices.service import Sight
+from sliceplane.slices.placement import Desired
+from sliceplane.slices.service import ServiceSnapshot
 from sliceplane.slices.shape import HintMode
 
 _read = msgspec.json.Decoder(SliceEndpoint).decode
@@ -56,7 +56,7 @@ class _Shown(NamedTuple):
 
 
 def compare(
-    sight: Sight, unlabelled: Iterable[str] = (), *, leaves: bool = False
+    snapshot: ServiceSnapshot, unlabelled: Iterable[str] = (), *, leaves: bool = False
 ) -> tuple[SliceDifference, ...]:
     """All differences, sorted. *unlabelled*: slices that the service controls and no label says who
     manages. *leaves*: our controller, too, lets the slices of a service be that has no endpoints
@@ -68,41 +68,43 @@ def compare(
         )
         for name in unlabelled
     ]
-    if sight.shape.active or not leaves:
-        differences += _address_types(sight)
-    if sight.shape.active:
-        for family, desired in sight.desired.items():
+    if snapshot.shape.active or not leaves:
+        differences += _address_types(snapshot)
+    if snapshot.shape.active:
+        for family, desired in snapshot.desired.items():
             slices = [
                 stored
-                for _, stored in sorted(sight.slices.items())
+                for _, stored in sorted(snapshot.slices.items())
                 if stored.address_type == family
             ]
-            differences += _metadata(sight, family, slices)
-            differences += _endpoints(sight, family, desired, slices)
+            differences += _metadata(snapshot, family, slices)
+            differences += _endpoints(snapshot, family, desired, slices)
     return tuple(sorted(differences))
 
 
-def _address_types(sight: Sight) -> Iterator[SliceDifference]:
+def _address_types(snapshot: ServiceSnapshot) -> Iterator[SliceDifference]:
     """A type without any slice, and slices of a type that the service does not have."""
-    shape = sight.shape
+    shape = snapshot.shape
     there: dict[str, int] = {}
-    for stored in sight.slices.values():
+    for stored in snapshot.slices.values():
         # without a selector, slices that the service does not own are another writer's whatever
         # their labels say
         if shape.active or (stored.content and shape.owns(stored.meta.owner_references)):
             there[stored.address_type] = there.get(stored.address_type, 0) + len(stored.content)
-    for family in sight.desired:
+    for family in snapshot.desired:
         if family not in there and not shape.terminating:
             yield SliceDifference(DifferenceKind.ADDRESS_TYPE, family, "", family, NOTHING)
     for other, count in there.items():
-        if other not in sight.desired:
+        if other not in snapshot.desired:
             yield SliceDifference(
                 DifferenceKind.ADDRESS_TYPE, other, "", NOTHING, f"{other} with {count} endpoints"
             )
 
 
-def _metadata(sight: Sight, family: str, slices: Iterable[Stored]) -> Iterator[SliceDifference]:
-    shape = sight.shape
+def _metadata(
+    snapshot: ServiceSnapshot, family: str, slices: Iterable[Stored]
+) -> Iterator[SliceDifference]:
+    shape = snapshot.shape
     for stored in slices:
         subject = f"EndpointSlice {stored.meta.name}"
         labels = {k: v for k, v in (stored.meta.labels or {}).items() if k not in _SUBSET_LABELS}
@@ -131,14 +133,14 @@ def _metadata(sight: Sight, family: str, slices: Iterable[Stored]) -> Iterator[S
 
 
 def _endpoints(
-    sight: Sight, family: str, desired: Mapping[str, Desired], slices: Sequence[Stored]
+    snapshot: ServiceSnapshot, family: str, desired: Mapping[str, Desired], slices: Sequence[Stored]
 ) -> Iterator[SliceDifference]:
     shown: dict[str, list[_Shown]] = {}
     for stored in slices:
         for identity, body in stored.content.items():
             one = _Shown(stored.meta.name, stored.ports, body)
             if identity.startswith("\0"):
-                yield from _stray(family, one, f"{sight.shape.namespace}/", shown)
+                yield from _stray(family, one, f"{snapshot.shape.namespace}/", shown)
             else:
                 shown.setdefault(pod_of(identity), []).append(one)
     for pod, wanted in desired.items():
@@ -146,14 +148,14 @@ def _endpoints(
             continue
         candidates = shown.pop(pod, None)
         if candidates is None:
-            if not sight.shape.terminating:
+            if not snapshot.shape.terminating:
                 yield _missing(family, pod, wanted)
         elif (
             len(candidates) > 1
             or candidates[0].body != wanted.body
             or candidates[0].ports != wanted.group.ports
         ):
-            yield from _judge(sight, family, pod, wanted, candidates)
+            yield from _judge(snapshot, family, pod, wanted, candidates)
     for pod, stale in shown.items():
         text = "; ".join(
             sorted({addresses_text(_read(shown_endpoint.body)) for shown_endpoint in stale})
@@ -190,7 +192,7 @@ def _missing(family: str, pod: str, wanted: Desired) -> SliceDifference:
 
 
 def _judge(
-    sight: Sight, family: str, pod: str, wanted: Desired, candidates: Sequence[_Shown]
+    snapshot: ServiceSnapshot, family: str, pod: str, wanted: Desired, candidates: Sequence[_Shown]
 ) -> Iterator[SliceDifference]:
     """The endpoint is there, maybe more than once; the one most like ours counts."""
     best = min(
@@ -224,7 +226,7 @@ def _judge(
         if left != right:
             yield SliceDifference(kind, family, subject, left, right, pod)
     if ours.conditions.ready is not False:
-        difference = _hints(ours, theirs, exact=sight.shape.hints is not HintMode.AUTO)
+        difference = _hints(ours, theirs, exact=snapshot.shape.hints is not HintMode.AUTO)
         if difference is not None:
             yield SliceDifference(
                 difference, family, subject, hints_text(ours.hints), hints_text(theirs.hints), pod

@@ -206,13 +206,13 @@ class ShadowController(QueueController):
 
     def _compare(self, key: str, now: float) -> None:
         unrest = self._unrest.pop(key, None) or _Unrest()
-        sight = self._engine.look(key, now)
-        if sight is None:
+        snapshot = self._engine.snapshot(key, now)
+        if snapshot is None:
             self._big.pop(key, None)
             self._waiting.pop(key, None)
             self._ledger.forget(key, now)
             return
-        size = sum(map(len, sight.desired.values()))
+        size = sum(map(len, snapshot.desired.values()))
         if size >= BIG_SERVICE_ENDPOINTS:
             self._big[key] = size
         else:
@@ -222,7 +222,7 @@ class ShadowController(QueueController):
             self._waiting[key] = until
             self.enqueue_after(key, until - now, now)
         leaves = self._leaves or now < until
-        differences = compare(sight, sorted(self._unlabelled.get(key, ())), leaves=leaves)
+        differences = compare(snapshot, sorted(self._unlabelled.get(key, ())), leaves=leaves)
         self._ledger.observe(key, differences, unrest.pods, unrest=unrest.everything, now=now)
 
     def _look_again(self, key: str, now: float, *, behind_s: float = 0.0) -> None:
@@ -254,8 +254,8 @@ class ShadowController(QueueController):
         missing.
         """
         versions: _Versions = {}
-        sight = self._engine.look(key, now)
-        for name, stored in {} if sight is None else sight.slices.items():
+        snapshot = self._engine.snapshot(key, now)
+        for name, stored in {} if snapshot is None else snapshot.slices.items():
             versions[EndpointSlices.key, name] = stored.meta.resource_version
         for read in reads:
             version = self._version(read)

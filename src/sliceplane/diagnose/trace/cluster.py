@@ -14,8 +14,6 @@ from sliceplane.consume.servicemap import service_ports, why_not_served
 from sliceplane.diagnose.trace.question import family_of
 from sliceplane.kit.ip import Family, networks
 
-_FINISHED = ("Succeeded", "Failed")
-
 
 class TracedCluster(msgspec.Struct, frozen=True, dict=True):
     """``pods``: those that have one of the addresses of the question. ``unread``: what the server
@@ -76,8 +74,7 @@ class TracedCluster(msgspec.Struct, frozen=True, dict=True):
         pods = [
             pod
             for pod in self.pods
-            if pod.status.phase not in _FINISHED
-            and ip in {canonical_of(text, family) for text in pod_addresses(pod)}
+            if not pod.has_ended and ip in {canonical_of(text, family) for text in pod.status.ips}
         ]
         pods.sort(key=lambda pod: (pod.metadata.deletion_timestamp is not None, pod.metadata.key))
         return pods[0] if pods else None
@@ -165,8 +162,3 @@ def node_addresses(node: Node, family: Family) -> tuple[str, ...]:
     """Canonical, in the order of the Node."""
     addresses = (canonical_of(entry.address, family) for entry in node.status.addresses or ())
     return tuple(dict.fromkeys(ip for ip in addresses if ip is not None))
-
-
-def pod_addresses(pod: Pod) -> tuple[str, ...]:
-    several = tuple(entry.ip for entry in pod.status.pod_ips or ())
-    return several or ((pod.status.pod_ip,) if pod.status.pod_ip else ())

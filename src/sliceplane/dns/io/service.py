@@ -25,6 +25,7 @@ from sliceplane.consume.progress import DNS
 from sliceplane.consume.selections import ALL
 from sliceplane.dns import wire
 from sliceplane.dns.clients import AnswerConfig
+from sliceplane.dns.cluster_names import ZoneConfig
 from sliceplane.dns.forwarding.forwarder import ForwardNotice
 from sliceplane.dns.forwarding.upstreams import SocketAddress
 from sliceplane.dns.io.sockets import (
@@ -39,7 +40,6 @@ from sliceplane.dns.io.sockets import (
 )
 from sliceplane.dns.io.upstream import ForwardFlags, Upstreams
 from sliceplane.dns.server import Forward, NameServer
-from sliceplane.dns.view import ZoneConfig
 from sliceplane.kit.io.interfaces import addresses
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.pages import PageMaker, follower_pages

@@ -15,6 +15,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import NOT_REFUSED, PortProbe, Selection, Verb, Write, listed_items
 from sliceplane.api.scheme import Resource
+from sliceplane.api.users import User
 from sliceplane.kit.rng import Rng
 from sliceplane.lab.sim.agenda import Agenda, Alarm
 from sliceplane.server.registry.config import RegistryConfig
@@ -25,7 +26,6 @@ from sliceplane.server.registry.types import (
     ListOptions,
     ListOutcome,
     Target,
-    User,
     WatchOptions,
     WriteOptions,
 )

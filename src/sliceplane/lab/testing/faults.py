@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
     from sliceplane.api.errors import StatusError
+    from sliceplane.api.users import User
     from sliceplane.server.io.connections.listener import App
     from sliceplane.server.io.requests.request import Receive, Send, StreamConnection
-    from sliceplane.server.registry.types import User
 
 T = TypeVar("T")
 #: runs a coroutine where the connections live

@@ -22,7 +22,7 @@ from sliceplane.api.scheme import (
 )
 from sliceplane.lab.whatif.state import WORKLOADS, ClusterState
 from sliceplane.server.registry.admission.service_accounts import DEFAULT_ACCOUNT
-from sliceplane.server.registry.kinds.priority_class import PRIORITY_CLASSES
+from sliceplane.server.registry.kinds.pods.priority_class import PRIORITY_CLASSES
 
 #: what the server knows of itself
 _KNOWN: Final = (DEFAULT_ACCOUNT, *PRIORITY_CLASSES)

@@ -30,8 +30,8 @@ from sliceplane.watch.io.base import Client
 
 #: the selection of all Nodes
 ALL_NODES: Final = "all nodes"
-#: lines in the log for what one write brought
-TOLD_MAX: Final = 10
+#: lines in the log for one write
+LOGGED_MAX: Final = 10
 
 _log = get_logger("node-proxy")
 
@@ -98,24 +98,23 @@ class ProxyClaims:
             plane.on_nodes_known(True, self._clock())
         self._wake()
 
-    def tell(self, plane: AnyNodePlane) -> None:
-        """After a write: which Services do not get what they ask for, that did until now or are
-        new.
-        """
-        keys = plane.tracker.take_unserved()
-        for key in keys[:TOLD_MAX]:
-            refused = plane.tracker.claims.refusals(key)
-            excess = str(plane.tracker.excess(key))
-            why = [str(refusal) for refusal in refused[:1]] + ([excess] if excess else [])
-            _log.warning(
-                "a Service does not get all that it asks for",
-                service=str(key),
-                family=plane.family,
-                refused=len(refused),
-                why="; ".join(why),
-            )
-        if len(keys) > TOLD_MAX:
-            _log.warning("so do others", services=len(keys) - TOLD_MAX, family=plane.family)
+
+def log_unserved(plane: AnyNodePlane) -> None:
+    """Logs Services that do not get all that they ask for, and did before or are new."""
+    keys = plane.tracker.take_unserved()
+    for key in keys[:LOGGED_MAX]:
+        refused = plane.tracker.claims.refusals(key)
+        excess = str(plane.tracker.excess(key))
+        why = [str(refusal) for refusal in refused[:1]] + ([excess] if excess else [])
+        _log.warning(
+            "a Service does not get all that it asks for",
+            service=str(key),
+            family=plane.family,
+            refused=len(refused),
+            why="; ".join(why),
+        )
+    if len(keys) > LOGGED_MAX:
+        _log.warning("so do others", services=len(keys) - LOGGED_MAX, family=plane.family)
 
 
 def _host_of(client: Client) -> Iterable[str]:

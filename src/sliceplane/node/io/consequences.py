@@ -25,7 +25,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from sliceplane.consume.model import ServiceKey
 from sliceplane.kit.io import descriptors
@@ -33,10 +33,10 @@ from sliceplane.kit.io.door import Door, GuardedPort, door
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.ip import Family
 from sliceplane.node.aftermath import HealthCheck
-from sliceplane.node.conntrack import Expected
 from sliceplane.node.io.kernel.conntrack import ConntrackError
 from sliceplane.node.io.kernel.netns import Listen, listening_in
 from sliceplane.node.io.metrics import ProxyMetrics
+from sliceplane.node.io.options import HostAccess
 from sliceplane.node.io.timing import FLOWS_RETRY_S
 from sliceplane.node.plane import AnyNodePlane
 
@@ -48,33 +48,28 @@ FLOWS_REST_MAX_S = 30.0
 _log = get_logger("node-proxy")
 
 
-class FlowForgetter(Protocol):
-    """What is needed of ``conntrack.Conntrack``."""
-
-    async def reconcile(self, family: Family, expected: Expected) -> int: ...
-
-
 class Consequences:
-    """Of one IP family's writes.  *flows* forgets stale UDP flows (``None``: they are left)."""
+    """The consequences of one IP family's writes."""
 
     def __init__(
         self,
         plane: AnyNodePlane,
         metrics: ProxyMetrics,
-        flows: FlowForgetter | None,
+        host: HostAccess,
         *,
         healthy: Callable[[], bool],
         on_port_failed: Callable[[ServiceKey, str], None],
-        listen: Listen,
         clock: Callable[[], float],
         flows_retry_s: float = FLOWS_RETRY_S,
     ) -> None:
         self._plane = plane
         self._metrics = metrics
-        self._flows = flows
+        self._flows = host.flows
         self._flows_retry_s = flows_retry_s
         self._clock = clock
-        self._health = ServiceHealth(plane.family, healthy, on_port_failed, listen, clock=clock)
+        self._health = ServiceHealth(
+            plane.family, healthy, on_port_failed, host.listen, clock=clock
+        )
         self._changed = asyncio.Event()
         self._all_flows = False
 

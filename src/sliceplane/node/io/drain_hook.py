@@ -62,29 +62,33 @@ _SOL_IPV6: Final = 41
 _log = get_logger("node-proxy")
 
 
+def local_pods(
+    node: str, client: Client, clock: Callable[[], float], rng: Rng
+) -> RunningInformer[Pod]:
+    """Returns an informer of the Pods of *node*."""
+    selection = Selection(Pods, field_selector=f"spec.nodeName={node}")
+    return RunningInformer[Pod](client, selection, clock=clock, rng=rng)
+
+
 class DrainHook:
-    """Of one node.  *port* is the hook's, and ours on loopback."""
+    """The door of one node.  *port* is the one that hooks call, and ours on loopback."""
 
     def __init__(
         self,
-        node: str,
-        client: Client,
+        pods: RunningInformer[Pod],
         backend: AnyBackend,
+        flows: Conntrack,
         *,
         port: int,
         listen: Listen,
         families: tuple[Family, ...],
-        clock: Callable[[], float],
-        rng: Rng,
-        flows: Conntrack,
     ) -> None:
+        self._informer = pods
         self._backend = backend
         self._flows = flows
         self._port = port
         self._listen = listen
         self._families = families
-        selection = Selection(Pods, field_selector=f"spec.nodeName={node}")
-        self._informer = RunningInformer[Pod](client, selection, clock=clock, rng=rng)
         #: Pods that opted in, by their addresses
         self._pods: dict[str, Pod] = {}
         self._moved = asyncio.Event()
@@ -219,11 +223,11 @@ def original_destination(sock: socket.socket) -> str:
 
 def _addresses(pod: Pod | None) -> tuple[str, ...]:
     """Those by which a hook may mean it.  An address of the host is that of others, too."""
-    if pod is None or pod.spec.host_network or pod.status.phase in ("Succeeded", "Failed"):
+    if pod is None or pod.spec.host_network or pod.has_ended:
         return ()
     if ANNOTATION_DRAIN_BARRIER not in (pod.metadata.annotations or {}):
         return ()
-    parsed = (parse_strict(entry.ip) for entry in pod.status.pod_ips or ())
+    parsed = map(parse_strict, pod.status.ips)
     return tuple(str(address) for address in parsed if address is not None)
 
 

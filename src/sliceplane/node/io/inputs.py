@@ -20,7 +20,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
@@ -30,12 +30,11 @@ from sliceplane.api.scheme import EndpointSlices, Nodes, Services
 from sliceplane.consume.selections import reading_of, readings_of_service, readings_of_slice
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
-from sliceplane.node.io.timing import PROBE_TIMEOUT_S, PROBE_VALID_S
+from sliceplane.node.io.timing import ProxyTiming
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.controller.base import Selection
 from sliceplane.watch.io.base import Client, Unreachable
 from sliceplane.watch.io.reflect import RunningInformer
-from sliceplane.watch.reflector import ABSENT_PERIOD_S
 
 #: of the selection that every node reads
 COMMON = ""
@@ -69,41 +68,37 @@ class _Selection:
         self.task = task
 
 
-class Inputs:
-    """Tells *on_changes* of every difference (with the selection that it was seen in), *on_mark*
-    how far it is with a resource's selection (``None``: it begins to read it), *on_synced* of every
-    first list, *on_dropped* of selections that are read no more.
+class InputHandlers(NamedTuple):
+    """Callbacks of ``Inputs``: changes with the selection that they belong to; how far a resource
+    and selection was read (``None``: its informer starts); the first list of a resource; a
+    selection that is no longer read.
     """
+
+    on_changes: Callable[[str, Changes], None]
+    on_mark: Callable[[str, str, Mark | None], None]
+    on_synced: Callable[[str], None]
+    on_dropped: Callable[[str], None]
+
+
+class Inputs:
+    """The informers of one node proxy."""
 
     def __init__(
         self,
         client: Client,
         watched: tuple[Selection, ...],
+        handlers: InputHandlers,
         *,
         clock: Callable[[], float],
         rng: Rng,
-        on_changes: Callable[[str, Changes], None],
-        on_mark: Callable[[str, str, Mark | None], None],
-        on_synced: Callable[[str], None],
-        on_dropped: Callable[[str], None],
-        api_timeout_s: float = PROBE_TIMEOUT_S,
-        probe_valid_s: float = PROBE_VALID_S,
-        absent_period_s: float = ABSENT_PERIOD_S,
+        timing: ProxyTiming = ProxyTiming(),  # noqa: B008  # it is frozen
         beside: Beside | None = None,
     ) -> None:
-        """*api_timeout_s*: how long the server may take to answer when it is asked whether it does;
-        0: it is not asked.
-        """
-        self._api_timeout_s = api_timeout_s
-        self._probe_valid_s = probe_valid_s
-        self._absent_period_s = absent_period_s
+        self._timing = timing
         self._client = client
         self._clock = clock
         self._rng = rng
-        self._on_changes = on_changes
-        self._on_mark = on_mark
-        self._on_synced = on_synced
-        self._on_dropped = on_dropped
+        self._on_changes, self._on_mark, self._on_synced, self._on_dropped = handlers
         self._beside = beside
         self._reading = next(
             (reading_of(of.label_selector) for of in watched if of.resource is EndpointSlices), ""
@@ -257,23 +252,25 @@ class Inputs:
 
     async def unanswered(self) -> str:
         """Why the server cannot be believed to have told us everything; "" if it answers."""
-        if not self._api_timeout_s or (self._heard_s() <= self._probe_valid_s and not self._lost()):
+        valid_s = self._timing.probe_valid_s
+        if not self._timing.probe_timeout_s or (self._heard_s() <= valid_s and not self._lost()):
             return ""
         if self._probe is None or (
-            self._probe.done() and self._clock() - self._probed_at > self._probe_valid_s
+            self._probe.done() and self._clock() - self._probed_at > valid_s
         ):
             self._probed_at = self._clock()
             self._probe = asyncio.create_task(self._ask(), name="node-proxy-probe")
         return await asyncio.shield(self._probe) or self._lost()
 
     async def _ask(self) -> str:
+        timeout_s = self._timing.probe_timeout_s
         try:
-            async with asyncio.timeout(self._api_timeout_s):
+            async with asyncio.timeout(timeout_s):
                 await self._client.list(
                     Selection(Nodes, field_selector=self._node_name), resource_version="0", limit=1
                 )
         except TimeoutError:
-            return f"the API server did not answer within {self._api_timeout_s:g} s"
+            return f"the API server did not answer within {timeout_s:g} s"
         except Unreachable as error:
             return f"the API server cannot be reached: {error}"
         except StatusError as error:
@@ -286,7 +283,7 @@ class Inputs:
             watched,
             clock=self._clock,
             rng=self._rng.fork(),
-            absent_period_s=self._absent_period_s,
+            absent_period_s=self._timing.absent_kind_period_s,
             only_reads=watched.resource is EndpointSlices,
         )
 

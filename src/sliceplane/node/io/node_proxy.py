@@ -1,24 +1,15 @@
-"""The node proxy's shell: informers feed the planes, the planes' transactions go to the kernel
-through a ``backend``.
+"""The node proxy's shell: informers feed the planes, and a ``writer`` writes their transactions.
 
-One task for each IP family, so that a slow or refused transaction of one does not hold the other.
-Events are taken synchronously as the informers report them (``on_change``) and only mark; the
-family's task then writes whatever is marked. So a burst is one transaction, and while one runs the
-next is collected.
+Events are taken synchronously as the informers report them (``on_change``) and only mark; the tasks
+of the writer then write what is marked. So a burst is one transaction.
 
 **Gate.**  Nothing is written before Services and EndpointSlices were listed. The node's own zone
 decides which endpoints to use, so its Node is waited for as well (and the ranges of cluster IPs
 with it), but not for long: a node that is not registered gets rules too.
 
-**After a write** comes what follows from it (``consequences``): health ports, figures, UDP flows.
+**After a write** come its ``consequences``: health ports, metrics, UDP flows.
 
-**Others.**  The kernel is never listed on the way of a change; that our tables are still there is
-looked at now and then, and at once when a transaction was refused. Each is written anew every
-``WHOLE_TABLE_PERIOD_S``, and every ``SUSPECT_PERIOD_S`` if another program changed nftables' rules
-meanwhile (whose, the kernel does not say): so what others deleted or changed in it comes back
-although nothing happens to Services.
-
-**Exit** leaves the rules: traffic goes on while the proxy is upgraded. ``cleanup`` takes them away.
+**Exit** leaves the rules: traffic goes on while the proxy is upgraded. ``cleanup`` removes them.
 """
 
 from __future__ import annotations
@@ -26,8 +17,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 
 from sliceplane.api.core import Endpoints, Node, Service, ServiceCIDR
 from sliceplane.api.discovery import LABEL_HEADLESS, LABEL_SERVICE_PROXY_NAME, EndpointSlice
@@ -49,16 +39,15 @@ from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
 from sliceplane.node.io.claims import ALL_NODES, ProxyClaims
-from sliceplane.node.io.consequences import FAILED, Consequences, FlowForgetter, last_asked
+from sliceplane.node.io.consequences import FAILED, Consequences, last_asked
 from sliceplane.node.io.healthz import ProxyHealth
-from sliceplane.node.io.inputs import COMMON, Beside, Changes, Inputs
-from sliceplane.node.io.kernel.backend import AnyBackend, KernelError, look
-from sliceplane.node.io.kernel.netns import Listen, listening_in
+from sliceplane.node.io.inputs import COMMON, Beside, Changes, InputHandlers, Inputs
+from sliceplane.node.io.kernel.backend import AnyBackend, look
 from sliceplane.node.io.metrics import ProxyMetrics, ProxyRecord
-from sliceplane.node.io.timing import WHOLE_TABLE_PERIOD_S, ProxyTiming
-from sliceplane.node.plane import AnyNodePlane, NodePlaneConfig
-from sliceplane.node.schedule import Damage
-from sliceplane.node.surroundings import PRIMARY, RulesConfig
+from sliceplane.node.io.options import HostAccess, ProxyConfig
+from sliceplane.node.io.writer import ProxyReports, RulesWriter
+from sliceplane.node.plane import AnyNodePlane
+from sliceplane.node.surroundings import PRIMARY
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.controller.base import EventNote, Selection
 from sliceplane.watch.io.base import Client
@@ -71,8 +60,8 @@ _log = get_logger("node-proxy")
 
 
 def watches(node_name: str, gates: Gates) -> tuple[Selection, ...]:
-    """What a node proxy watches from start to end (upstream: ``cmd/kube-proxy/app/server.go``): the
-    server filters out what is not its business.
+    """Returns the selections that a node proxy watches from start to end (upstream:
+    ``cmd/kube-proxy/app/server.go``): the server filters out all other objects.
     """
     return (
         Selection(
@@ -88,108 +77,81 @@ def watches(node_name: str, gates: Gates) -> tuple[Selection, ...]:
     )
 
 
-async def _no_addresses() -> tuple[str, ...] | None:
-    return ()
-
-
 class NodeProxy:
     """Feed it with ``on_change`` and ``on_synced`` from one event loop; ``run`` does the rest until
-    it is cancelled.
+    it is cancelled. *beside* also receives the objects that the proxy reads.
     """
 
     def __init__(
         self,
-        node_name: str,
+        config: ProxyConfig,
         backend: AnyBackend,
+        host: HostAccess = HostAccess(),  # noqa: B008  # it is frozen
         *,
-        families: tuple[Family, ...] = FAMILIES,
-        min_period_s: float = 0.0,
-        rules: RulesConfig | None = None,
-        gates: Gates | None = None,
-        flows: FlowForgetter | None = None,
-        host_addresses: Callable[[], Awaitable[tuple[str, ...] | None]] = _no_addresses,
-        listen: Listen = listening_in(""),  # noqa: B008  # a function without state
-        timing: ProxyTiming = ProxyTiming(),  # noqa: B008  # it is frozen
-        own_ports: tuple[int, ...] = (),
+        record: ProxyRecord | None = None,
+        beside: Beside | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """*flows* forgets stale UDP flows (``None``: they are left). *host_addresses*: what the
-        host's interfaces have, asked only where flags name node ports by networks. *listen* opens
-        the sockets of health check node ports. *own_ports*: of our pages; no Service gets them as
-        node ports.
-        """
-        self._gates = gates or Gates()
-        self._rules = rules or RulesConfig()
-        config = NodePlaneConfig(
-            node_name, min_period_s, self._rules, since=clock(), own_ports=own_ports
-        )
-        self.watches = watches(node_name, self._gates)
-        self.metrics = ProxyMetrics(backend.mode, backend.ways)
+        self._config = config
+        self._host = host
+        self._clock = clock
+        self._beside = beside
+        self._backend = backend
+        self.mode: str = backend.mode
+        self.watches = watches(config.node_name, config.gates)
         self._endpoints_key = self.watches[1].resource.key
-        #: for ``consume.io.telling``, which waits for them
-        self.reports_wanted = asyncio.Event()
-        self.held_more = asyncio.Event()
+        timing = config.timing
+        self.metrics = ProxyMetrics(backend.mode, backend.ways)
         self.progress = Progress(
-            node_name,
-            families,
+            config.node_name,
+            config.families,
             changed_period_s=timing.lease_changed_period_s,
             idle_period_s=timing.lease_idle_period_s,
         )
-        self._backend = backend
-        self.mode: str = backend.mode
-        self._host_addresses = host_addresses
-        self._timing = timing
-        self._clock = clock
-        #: to be replaced before anything happens
-        self.record = ProxyRecord()
-        self.beside: Beside | None = None
+        self._reports = ProxyReports(self.progress, self.metrics, record or ProxyRecord())
+        #: for ``consume.io.telling``, which waits for them
+        self.reports_wanted = self._reports.wanted
+        self.held_more = self._reports.held_more
+        plane_config = config.for_plane(clock())
         self._planes: tuple[AnyNodePlane, ...] = tuple(
-            backend.plane(family, config) for family in families
+            backend.plane(family, plane_config) for family in config.families
         )
-        self._wake = {plane.family: asyncio.Event() for plane in self._planes}
-        self._missing = {watched.resource.key for watched in self.watches}
-        self._gate = asyncio.Event()  # Services and EndpointSlices are there
-        self._node = asyncio.Event()  # and what is waited for only so long
-        self._node_seen: Node | None = None
-        self._union = Union() if self._gates.enabled(ENDPOINT_SLICE_SUBSETTING) else None
-        self._doubt = asyncio.Event()
-        #: families whose tables another program may have changed since they were written
-        self._suspects: set[Family] = set()
-        self._damage = Damage()
-        self._written = {plane.family: asyncio.Event() for plane in self._planes}
-        self._refusals: dict[Family, str] = {}
         self._consequences = {
             plane.family: Consequences(
                 plane,
                 self.metrics,
-                flows,
+                host,
                 healthy=lambda: self.health().healthy,
                 on_port_failed=self._on_port_failed,
-                listen=listen,
                 clock=clock,
                 flows_retry_s=timing.flows_retry_s,
             )
             for plane in self._planes
         }
-        self._claims = ProxyClaims(self._planes, clock=clock, wake=self._wake_all)
+        self._writer = RulesWriter(
+            backend, self._planes, self._consequences, self._reports, timing=timing, clock=clock
+        )
+        self._claims = ProxyClaims(self._planes, clock=clock, wake=self._writer.wake)
+        self._missing = {watched.resource.key for watched in self.watches}
+        self._gate = asyncio.Event()  # Services and EndpointSlices were listed
+        self._node = asyncio.Event()  # the Node and ServiceCIDRs were listed
+        self._node_seen: Node | None = None
+        self._union = Union() if config.gates.enabled(ENDPOINT_SLICE_SUBSETTING) else None
         self._inputs: Inputs | None = None
         self._events: EventRecorder | None = None
-        self._node_name = node_name
 
     @property
     def reads_slices(self) -> bool:
-        """EndpointSlices and not Endpoints; then ``progress`` means something."""
+        """The proxy reads EndpointSlices and not Endpoints; only then ``progress`` is meaningful."""
         return self._endpoints_key == EndpointSlices.key
 
     def on_change(self, change: Change[Object], selection: str = COMMON) -> None:
-        """One difference that an informer found, of any of ``watches`` or of another *selection* of
-        slices.
-        """
+        """Takes a change of an object of ``watches``, or of another *selection* of slices."""
         now = self._clock()
-        self.record.change(change, now)
+        self._reports.record.change(change, now)
         if selection == ALL_NODES:
             self._claims.on_node(change)
-            self._wake_all()
+            self._writer.wake()
             return
         match change.old, change.new:
             case (Service() | None as old, Service() | None as new):
@@ -216,9 +178,8 @@ class NodeProxy:
                 raise AssertionError(f"a change of {change.resource}, which is not watched")
         # Last, so that a change which the model could not take is missing in the digest.
         self.progress.on_change(change, self._reading(change.resource, selection), now)
-        if self.progress.asked:
-            self.reports_wanted.set()
-        self._wake_all()
+        self._reports.on_progress()
+        self._writer.wake()
 
     def _reading(self, resource: str, selection: str) -> str:
         if resource != EndpointSlices.key:
@@ -226,8 +187,8 @@ class NodeProxy:
         return reading_of(selection or self.watches[1].label_selector)
 
     def on_mark(self, resource: str, selection: str, mark: Mark | None) -> None:
-        """Everything of *resource* (its key) in *selection* was told up to *mark*; ``None``: it is
-        read from now on.
+        """All changes of *resource* (its key) in *selection* up to *mark* were delivered; ``None``:
+        its informer starts.
         """
         if selection != ALL_NODES:
             self.progress.on_mark(resource, self._reading(resource, selection), mark)
@@ -244,24 +205,24 @@ class NodeProxy:
         if node is not None:
             self._node_seen = node
             if self._inputs is not None:
-                self._inputs.aim(own_selectors(self._gates, node))
+                self._inputs.aim(own_selectors(self._config.gates, node))
 
     def _on_dropped(self, selection: str) -> None:
         assert self._union is not None, "selections are for the gate alone"
         self.progress.on_dropped(EndpointSlices.key, self._reading(EndpointSlices.key, selection))
         for difference in self._union.drop(selection):
             self._on_slice(*difference, self._clock())
-        self._wake_all()
+        self._writer.wake()
 
     def on_synced(self, resource: str) -> None:
         """The first list of *resource* (``Resource.key``) was delivered."""
         self._missing.discard(resource)
         if resource == Nodes.key and self._node_seen is None:
-            # A slip in --hostname-override would not be seen: rules are written, as for a node
-            # without a zone.
+            # Without the warning no one would see a slip in --hostname-override: rules are written
+            # as for a node without a zone.
             _log.warning(
                 "there is no Node of this name: no zone, no hints, no addresses of its own",
-                node=self._node_name,
+                node=self._config.node_name,
             )
         if not self._missing & {Nodes.key, ServiceCIDRs.key}:
             self._node.set()
@@ -276,19 +237,14 @@ class NodeProxy:
         self._inputs = Inputs(
             client,
             self.watches,
+            InputHandlers(self._on_changes, self.on_mark, self.on_synced, self._on_dropped),
             clock=self._clock,
             rng=rng,
-            on_changes=self._on_changes,
-            on_mark=self.on_mark,
-            on_synced=self.on_synced,
-            on_dropped=self._on_dropped,
-            api_timeout_s=self._timing.probe_timeout_s,
-            probe_valid_s=self._timing.probe_valid_s,
-            absent_period_s=self._timing.absent_kind_period_s,
-            beside=self.beside,
+            timing=self._config.timing,
+            beside=self._beside,
         )
         self._claims.follow(self._inputs, client)
-        self._events = EventRecorder(client, clock=self._clock, instance=self._node_name)
+        self._events = EventRecorder(client, clock=self._clock, instance=self._config.node_name)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._events.run(), name="node-proxy-events")
             group.create_task(self.run(), name="node-proxy")
@@ -303,9 +259,9 @@ class NodeProxy:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._open_gate(), name="node-proxy-gate")
-                group.create_task(self._look_around(), name="node-proxy-tables")
+                group.create_task(self._check_periodically(), name="node-proxy-tables")
                 for plane in self._planes:
-                    group.create_task(self._write(plane), name=f"node-proxy-{plane.family}")
+                    group.create_task(self._writer.write(plane), name=f"node-proxy-{plane.family}")
                     group.create_task(
                         self._consequences[plane.family].run(),
                         name=f"node-proxy-{plane.family}-flows",
@@ -318,8 +274,7 @@ class NodeProxy:
         """Returns when every family has been written once; *following*: and the server's watches
         are open.
         """
-        for written in self._written.values():
-            await written.wait()
+        await self._writer.wait_written()
         if following and self._inputs is not None:
             await self._inputs.followed()
 
@@ -330,28 +285,31 @@ class NodeProxy:
         for family, freshness in families:
             waiting = freshness.staleness_s(now)
             if freshness.failures:
-                reasons.append(f"{family} rules are not written: {self._refusals[family]}")
-            elif waiting > self._timing.health_timeout_s:
+                reasons.append(f"{family} rules are not written: {self._writer.refusals[family]}")
+            elif waiting > self._config.timing.health_timeout_s:
                 reasons.append(
                     f"a change has been waiting for its {family} rules for {waiting:.0f} s"
                 )
         age = self._inputs.staleness_s() if self._inputs is not None else None
-        told = (
+        return ProxyHealth(
+            not reasons,
+            self._gate.is_set(),
+            families,
+            age,
             tuple(reasons),
             self._is_node_leaving(),
-            self._timing.health_timeout_s,
-            self._damage.warnings(now),
+            self._config.timing.health_timeout_s,
+            self._writer.warnings(now),
         )
-        return ProxyHealth(not reasons, self._gate.is_set(), families, age, *told)
 
     async def unanswered(self) -> str:
-        """Why what we know may be old: a sentence; "" if the API server answers.  Takes up to
-        *api_timeout_s*.
+        """Returns why the caches may be out of date, as a sentence; "" if the API server answers.
+        Takes up to ``probe_timeout_s``.
         """
         return "" if self._inputs is None else await self._inputs.unanswered()
 
     def note_progress(self) -> None:
-        """``progress`` is told what the planes know: before it is looked at."""
+        """Updates ``progress`` before it is read."""
         for plane in self._planes:
             if plane.schedule.freshness.pending_since is None:
                 self.progress.on_idle(plane.family)
@@ -361,18 +319,18 @@ class NodeProxy:
         self.progress.on_inputs(health.input_staleness_s or 0.0, self._clock())
 
     def catch_up(self, wanted: Mapping[Place, int]) -> None:
-        """Slices of all Services bring news soon enough."""
+        """Does nothing: the watch of all Services' slices is never quiet for long."""
 
     def versions(self, resource: str) -> dict[str, dict[str, str]]:
-        """Versions of what is held of *resource* (its key), by reading and key."""
+        """Returns versions of cached objects of *resource* (its key), by selection and key."""
         held = self._inputs.versions(resource) if self._inputs is not None else {}
         return {
             self._reading(resource, selection): versions for selection, versions in held.items()
         }
 
     async def differences(self) -> tuple[str, ...]:
-        """Where the kernel is not as this proxy believes, a phrase each.  Raises
-        ``KernelError``.
+        """Returns a phrase for each difference between the kernel and the state that this proxy
+        wrote.  Raises ``KernelError``.
         """
         return tuple(
             [
@@ -383,13 +341,13 @@ class NodeProxy:
         )
 
     def refused(self) -> str:
-        """What ``unanswered`` says where the reason is a right or an API that is missing; ""
-        otherwise.
+        """Returns the sentence of ``unanswered`` if the reason is a right or an API that is
+        missing; "" otherwise.
         """
         return "" if self._inputs is None else self._inputs.refused()
 
     def _on_port_failed(self, key: ServiceKey, why: str) -> None:
-        """Tells the owner of the Service in an Event."""
+        """Records an Event for the owner of the Service."""
         service = self._inputs.service(str(key)) if self._inputs is not None else None
         if service is None or self._events is None:
             return
@@ -398,7 +356,7 @@ class NodeProxy:
             regarding_resource=Services,
             type="Warning",
             reason=FAILED,
-            note=f"{self._node_name}: {why}",
+            note=f"{self._config.node_name}: {why}",
             component="kube-proxy",
             action="Listen",
         )
@@ -412,7 +370,7 @@ class NodeProxy:
         return tainted or node.metadata.deletion_timestamp is not None
 
     def counts(self) -> dict[Family, tuple[int, int]]:
-        """For each family: Services served, transactions written."""
+        """Returns for each family the numbers of Services served and transactions written."""
         return {
             plane.family: (len(plane.tracker.services()), plane.writes) for plane in self._planes
         }
@@ -420,23 +378,24 @@ class NodeProxy:
     async def _open_gate(self) -> None:
         await self._gate.wait()
         try:
-            async with asyncio.timeout(self._timing.node_grace_s):
+            async with asyncio.timeout(self._config.timing.node_grace_s):
                 await self._node.wait()
         except TimeoutError:
             if Nodes.key in self._missing:
                 _log.warning("node unknown so far, zone hints are ignored until it is")
-        await self._claims.known(self._timing.node_grace_s)
+        await self._claims.known(self._config.timing.node_grace_s)
         if self._inputs is not None:
             await self._inputs.complete()
         await self._look_at_addresses()
         for plane in self._planes:
             plane.on_synced(self._clock())
-        self._wake_all()
+        self._writer.wake()
 
     async def _look_at_addresses(self) -> None:
-        if not self._rules.node_port_addresses or PRIMARY in self._rules.node_port_addresses:
+        listed = self._config.rules.node_port_addresses
+        if not listed or PRIMARY in listed:
             return
-        addresses = await self._host_addresses()
+        addresses = await self._host.addresses()
         if addresses is None:
             return
         for plane in self._planes:
@@ -444,126 +403,17 @@ class NodeProxy:
                 tuple(ip for ip in addresses if (":" in ip) == (plane.family == "IPv6")),
                 self._clock(),
             )
-        self._wake_all()
+        self._writer.wake()
 
-    async def _look_around(self) -> None:
+    async def _check_periodically(self) -> None:
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._timing.look_period_s):
-                    await self._doubt.wait()
-            self._doubt.clear()
+            await self._writer.wait_check()
             await self._look_at_addresses()
-            if self._backend.disturbed():
-                self._suspects.update(self._wake)
-            for plane in self._planes:
-                await self._look_at_rules(plane)
-
-    async def _look_at_rules(self, plane: AnyNodePlane) -> None:
-        if plane.written_whole_at is None:
-            return
-        try:
-            present = await self._backend.holds(plane)
-        except KernelError:
-            return  # the next write says what is wrong
-        now = self._clock()
-        period_s = (
-            self._timing.suspect_period_s
-            if plane.family in self._suspects
-            else WHOLE_TABLE_PERIOD_S
-        )
-        if not present:
-            if not self._damage.on_gone(plane.family, now):
-                return  # being written, or refused: the back-off counts
-            _log.warning("our rules are gone, they are written anew", family=plane.family)
-            self.reports_wanted.set()
-        elif now - plane.written_whole_at < period_s:
-            return
-        if plane.on_doubt(now):
-            self._suspects.discard(plane.family)
-            self._wake[plane.family].set()
-
-    async def _write(self, plane: AnyNodePlane) -> None:
-        wake = self._wake[plane.family]
-        while True:
-            wake.clear()
-            deadline = plane.schedule.next_deadline()
-            delay_s = None if deadline is None else deadline - self._clock()
-            if delay_s is not None and delay_s <= 0:
-                await self._write_once(plane)
-                continue
-            with suppress(TimeoutError):
-                async with asyncio.timeout(delay_s):
-                    await wake.wait()
-
-    async def _write_once(self, plane: AnyNodePlane) -> None:
-        started = self._clock()
-        wanted_since = plane.schedule.pending_since
-        self.progress.on_taken(plane.family, plane.tracker.portions.number + 1)
-        if plane.rules.needs_full:
-            await self._backend.prepare(plane)
-        transaction = plane.take_transaction(started)
-        self.metrics.on_taken(plane.family, wanted_since)
-        if transaction is None:
-            self._on_held(plane)
-            await self._consequences[plane.family].on_written(full=False)
-            return
-        failed = True
-        try:
-            await self._backend.write(plane, transaction)
-            failed = False
-        except KernelError as error:
-            self._refusals[plane.family] = str(error)
-            plane.on_failure(self._clock())
-            self.reports_wanted.set()
-            await self._look_at_rules(plane)  # before the next try brings them back
-            self._doubt.set()  # what befell this table may have befallen the other one
-            failures = plane.schedule.freshness.failures
-            self.record.refused(plane.family, str(error), self._clock())
-            _log.error(
-                "rules not written",
-                family=plane.family,
-                reason=error.reason,
-                error=str(error),
-                failures=failures,
-            )
-            return
-        finally:
-            seconds = self._clock() - started
-            self.metrics.on_write(plane.family, seconds, full=transaction.full, failed=failed)
-        plane.on_success(self._clock())
-        self.record.written(plane.family, transaction.size, self._clock(), full=transaction.full)
-        if transaction.full and self._damage.on_whole(plane.family, self._clock()):
-            times = self._damage.times(plane.family)
-            self.metrics.on_put_back(plane.family, times)
-            _log.info("our rules were gone and are back", family=plane.family, times=times)
-            self.reports_wanted.set()
-        self._on_held(plane)
-        self._written[plane.family].set()
-        await self._consequences[plane.family].on_written(full=transaction.full)
-        _log.debug(
-            "rules written",
-            family=plane.family,
-            full=transaction.full,
-            commands=transaction.size,
-            seconds=round(self._clock() - started, 4),
-        )
-
-    def _on_held(self, plane: AnyNodePlane) -> None:
-        """The kernel has what was taken, perhaps but for portions of large Services: of these, what
-        was complete before they began to wait.
-        """
-        self.progress.on_written(plane.family, plane.tracker.portions.complete)
-        self.held_more.set()
-        if self.progress.asked:
-            self.reports_wanted.set()
-        if plane.tracker.newly_unserved:
-            self._claims.tell(plane)
-
-    def _wake_all(self) -> None:
-        for wake in self._wake.values():
-            wake.set()
+            await self._writer.check_tables()
 
 
 def available_families() -> tuple[Family, ...]:
-    """Both, unless this kernel has no IPv6 at all.  Which ones the Node uses does not matter."""
+    """Returns both families, unless this kernel has no IPv6.  It does not matter which the Node
+    uses.
+    """
     return FAMILIES if os.path.exists("/proc/net/if_inet6") else ("IPv4",)

@@ -1,4 +1,4 @@
-"""From settings to a node proxy that runs: for ``sliceplane proxy`` and for the one inside a plane.
+"""Builds a node proxy from its settings and runs it, for ``sliceplane proxy`` and inside a plane.
 
 The latter (``sliceplane up --proxy``) is a service of the plane's process: it follows the plane
 through an in-process client and writes the same rules as ``sliceplane proxy`` would; like it, it
@@ -10,18 +10,18 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from sliceplane.api.gates import Gates
 from sliceplane.consume.io.telling import tell_progress
 from sliceplane.kit.io.interfaces import addresses_of
-from sliceplane.kit.io.pages import PageError, serve_pages
+from sliceplane.kit.io.pages import PageError, PageMaker, serve_pages
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.rng import Rng
 from sliceplane.node.configuration.settings import ProxySettings
-from sliceplane.node.io.drain_hook import DrainHook
+from sliceplane.node.io.drain_hook import DrainHook, local_pods
 from sliceplane.node.io.healthz import health_pages, look_pages, metrics_pages
 from sliceplane.node.io.inputs import Beside
 from sliceplane.node.io.kernel.backend import AnyBackend, KernelError
@@ -31,6 +31,7 @@ from sliceplane.node.io.kernel.netns import listening_in
 from sliceplane.node.io.kernel.sysctls import SysctlError, adjust_oom_score, tune_conntrack
 from sliceplane.node.io.metrics import ProxyRecord, recording
 from sliceplane.node.io.node_proxy import NodeProxy, available_families
+from sliceplane.node.io.options import HostAccess, ProxyConfig
 from sliceplane.node.io.own_node import OwnNode
 from sliceplane.node.io.timing import PROBE_TIMEOUT_S, ProxyTiming
 from sliceplane.node.surroundings import RulesConfig
@@ -61,7 +62,7 @@ def is_loopback(address: str) -> bool:
 
 
 async def prepare(backend: AnyBackend, settings: ProxySettings, netns: str) -> None:
-    """What needs rights and is done once, before anything else.  Raises ``KernelError``,
+    """Does once, before anything else, what needs rights.  Raises ``KernelError``,
     ``SysctlError``.
     """
     await backend.probe()
@@ -88,76 +89,47 @@ async def running_proxy(
     drain_port: int = 0,
     beside: Beside | None = None,
 ) -> AsyncIterator[tuple[NodeProxy, asyncio.Task[None]]]:
-    """A proxy that follows the server of *client*, and the task in which it does; its pages are
-    served where they are wanted. At the end the rules stay.
+    """Runs a proxy that follows the server of *client*, and serves its pages. Yields the proxy and
+    its task; at the end the rules stay.
 
-    *reports_progress*: the Lease of this node is kept; *report_spread_s*: of ``tell_progress``.
-    *flight*: of a recorder of its own; *recorder*: one that is there already. *drain_port*:
-    ``preStop`` hooks of Pods here are answered on it; 0: they are not. *beside*: is told what the
-    proxy reads; its metrics are on the proxy's page.
+    *reports_progress*: the proxy keeps the Lease of this node; *report_spread_s*: see
+    ``tell_progress``. *flight*: the proxy has its own recorder; *recorder*: it uses this one.
+    *drain_port*: the port for ``preStop`` hooks of local Pods; 0: none. *beside* also receives the
+    objects that the proxy reads; its metrics are on the proxy's page.
 
     Raises ``KernelError`` and ``SysctlError``, before any write, if the kernel cannot do it, and
     ``PageError``.
     """
     backend = backend_of(settings.mode, netns)
-    proxy = NodeProxy(
-        node_name,
-        backend,
-        families=available_families(),
-        min_period_s=settings.min_sync_period_s,
-        rules=rules_of(settings),
-        gates=gates,
-        flows=Conntrack(netns=netns),
-        host_addresses=partial(addresses_of, netns),
-        listen=listening_in(netns),
-        # unhealthy after two periods, as kube-proxy is
-        timing=ProxyTiming(
-            look_period_s=settings.sync_period_s,
-            health_timeout_s=2 * settings.sync_period_s,
-            probe_timeout_s=api_timeout_s,
-        ),
-        own_ports=tuple(
-            listen[1]
-            for listen in (settings.healthz, settings.metrics)
-            if listen is not None and listen[1]
-        ),
-        clock=clock,
-    )
     async with AsyncExitStack() as stack:
         if flight is not None:
-            unhealthy = partial(_problems, proxy)
+
+            def unhealthy() -> str:
+                return _problems(proxy)
+
             recorder = await stack.enter_async_context(recording(flight, clock, unhealthy))
-        proxy.record = ProxyRecord(recorder, clock())
-        proxy.beside = beside
+        proxy: NodeProxy = NodeProxy(
+            _config(node_name, settings, gates, api_timeout_s),
+            backend,
+            HostAccess(Conntrack(netns=netns), partial(addresses_of, netns), listening_in(netns)),
+            record=ProxyRecord(recorder, clock()),
+            beside=beside,
+            clock=clock,
+        )
         await stack.enter_async_context(present(settings.mode, netns))
         await prepare(backend, settings, netns)
-        looks = (
-            look_pages(proxy)
-            if settings.metrics is not None and is_loopback(settings.metrics[0])
-            else {}
-        )
-        for listen, pages in (
-            (settings.healthz, health_pages(proxy)),
-            (
-                settings.metrics,
-                {**metrics_pages(proxy, () if beside is None else (beside.metrics,)), **looks},
-            ),
-        ):
-            if listen is not None:
-                await stack.enter_async_context(serve_pages(pages, *listen))
+        for listen, pages in _pages(proxy, settings, beside):
+            await stack.enter_async_context(serve_pages(pages, *listen))
         following = asyncio.create_task(proxy.follow(client, rng), name="node proxy")
         tasks = [following]
         if drain_port:
             hook = DrainHook(
-                node_name,
-                client,
+                local_pods(node_name, client, clock, rng.fork()),
                 backend,
+                Conntrack(netns=netns),
                 port=drain_port,
                 listen=listening_in(netns),
                 families=available_families(),
-                clock=clock,
-                rng=rng.fork(),
-                flows=Conntrack(netns=netns),
             )
             await stack.enter_async_context(hook.answering())
         if reports_progress and proxy.reads_slices:
@@ -169,6 +141,42 @@ async def running_proxy(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _config(
+    node_name: str, settings: ProxySettings, gates: Gates, api_timeout_s: float
+) -> ProxyConfig:
+    return ProxyConfig(
+        node_name,
+        families=available_families(),
+        min_period_s=settings.min_sync_period_s,
+        rules=rules_of(settings),
+        gates=gates,
+        # unhealthy after two periods, as kube-proxy is
+        timing=ProxyTiming(
+            look_period_s=settings.sync_period_s,
+            health_timeout_s=2 * settings.sync_period_s,
+            probe_timeout_s=api_timeout_s,
+        ),
+        own_ports=tuple(
+            listen[1]
+            for listen in (settings.healthz, settings.metrics)
+            if listen is not None and listen[1]
+        ),
+    )
+
+
+def _pages(
+    proxy: NodeProxy, settings: ProxySettings, beside: Beside | None
+) -> Iterator[tuple[tuple[str, int], dict[str, PageMaker]]]:
+    """Yields addresses and the pages to serve there."""
+    if settings.healthz is not None:
+        yield settings.healthz, health_pages(proxy)
+    if settings.metrics is not None:
+        pages = metrics_pages(proxy, () if beside is None else (beside.metrics,))
+        if is_loopback(settings.metrics[0]):
+            pages |= look_pages(proxy)
+        yield settings.metrics, pages
 
 
 def _problems(proxy: NodeProxy) -> str:

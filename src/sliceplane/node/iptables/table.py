@@ -23,9 +23,8 @@ translations go, and go after translations have come: a change is ``filter`` (wh
 ``filter`` (what goes). Nothing that it changes is neither served nor refused at any moment. A whole
 write is ``filter``, then ``nat``: what changes with it may be, between them.
 
-**Shared places.**  Two Services may want one cluster IP by mistake. The Service whose key sorts
-first has it, on every node. (Over addresses for clients outside and node ports ``consume.claims``
-has decided before.)
+**Shared places.**  Two Services may claim one cluster IP by mistake (``node.plane.PlaceClaims``). Over
+addresses for clients outside and node ports ``consume.claims`` has decided before.
 
 Owned by one ``node.plane.NodePlane``.
 """
@@ -43,7 +42,7 @@ from sliceplane.kit.ip import Family
 from sliceplane.node.iptables.build import Place, ServiceRules, build_service
 from sliceplane.node.iptables.found import NOTHING, ListedRules
 from sliceplane.node.iptables.layout import TABLES, Chain, Table, static_chains
-from sliceplane.node.plane import NodePlane, NodePlaneConfig, Shares, with_share
+from sliceplane.node.plane import NodePlane, NodePlaneConfig, PlaceClaims
 from sliceplane.node.surroundings import Surroundings, ThisNode
 
 _NOTHING = ServiceRules()
@@ -120,11 +119,10 @@ class IptablesRules:
         self._node_ports: tuple[str, ...] = ()
         self._services: dict[ServiceKey, ServiceRules] = {}
         self._wanted: dict[Chain, tuple[str, ...]] = {}
-        self._claims: dict[Place, Shares[str]] = {}
+        self._claims: PlaceClaims[Place, str] = PlaceClaims()
         self._held: dict[Chain, tuple[str, ...]] = {}
         self._held_shared: dict[Place, str] = {}
         self._marked_chains: set[Chain] = set()
-        self._marked_places: set[Place] = set()
         self.needs_full = True
         self._draft: _RestoreDraft | None = None
 
@@ -160,7 +158,8 @@ class IptablesRules:
         has = dict(new.shared)
         for place in had.keys() | has.keys():
             if had.get(place) != has.get(place):
-                self._claim(place, key, has.get(place))
+                line = has.get(place)
+                self._claims.set(place, key, None if line is None else (line,))
         return True
 
     def take_transaction(self, now: float) -> IptablesTransaction | None:
@@ -168,7 +167,7 @@ class IptablesRules:
         sections, draft = self._full() if self.needs_full else self._changes()
         self.needs_full = False  # from here on it says what the next one shall be
         self._marked_chains = set()
-        self._marked_places = set()
+        self._claims.marked = set()
         if not sections:
             return None
         self._draft = draft
@@ -201,16 +200,10 @@ class IptablesRules:
         """Nothing is kept that is out of use."""
         return None
 
-    def _claim(self, place: Place, key: ServiceKey, line: str | None) -> None:
-        shares = with_share(self._claims.get(place, ()), key, None if line is None else (line,))
-        if shares:
-            self._claims[place] = shares
-        else:
-            del self._claims[place]
-        self._marked_places.add(place)
-
     def _full(self) -> tuple[tuple[Section, ...], _RestoreDraft]:
-        shared = {place: shares[0][1] for place, shares in self._claims.items()}
+        shared = {
+            place: line for place in self._claims for line in self._claims.winner(place) or ()
+        }
         draft = _RestoreDraft(full=True, chains=dict(self._wanted), shared=dict(shared))
         return self._sections(self._wanted, shared), draft
 
@@ -257,10 +250,10 @@ class IptablesRules:
             else:
                 named[table].append(name)
                 coming[table] += [f"-A {name} {line}" for line in wanted]
-        for place in sorted(self._marked_places):
+        for place in sorted(self._claims.marked):
             (table, name), _ = place
             before = self._held_shared.get(place)
-            after = self._claims[place][0][1] if place in self._claims else None
+            (after,) = self._claims.winner(place) or (None,)
             if before == after:
                 continue
             draft.shared[place] = after
@@ -288,23 +281,23 @@ class IptablesRules:
         shall be.
         """
         chains: dict[Chain, tuple[str, ...]] = {}
-        claims: dict[Place, list[tuple[ServiceKey, str]]] = {}
         for key in sorted(self._services):
             chains.update(self._services[key].chains)
-            for place, line in self._services[key].shared:
-                claims.setdefault(place, []).append((key, line))
         assert chains == self._wanted, f"chains {self._wanted} should be {chains}"
-        sorted_claims = {place: tuple(shares) for place, shares in claims.items()}
-        assert sorted_claims == self._claims, f"claims {self._claims} should be {sorted_claims}"
+        self._claims.check(
+            (key, place, line)
+            for key in sorted(self._services)
+            for place, line in self._services[key].shared
+        )
         if self.needs_full or self._draft is not None:
             return
         for chain in (self._wanted.keys() | self._held.keys()) - self._marked_chains:
             found = self._held.get(chain)
             wanted = self._wanted.get(chain)
             assert found == wanted, f"{chain}: {found} is not {wanted}"
-        for place in (self._held_shared.keys() | self._claims.keys()) - self._marked_places:
+        for place in {*self._held_shared, *self._claims} - self._claims.marked:
             there = self._held_shared.get(place)
-            first = self._claims[place][0][1] if place in self._claims else None
+            (first,) = self._claims.winner(place) or (None,)
             assert there == first, f"{place}: {there} is not {first}"
 
 

@@ -1,10 +1,9 @@
 """Elements of sets and maps: who wants which, what the kernel holds, and what goes and comes in
 between.
 
-**Shared elements.**  Two Services may want one element: the same local endpoint, or by mistake the
-same cluster IP. An element stays as long as anyone claims it; if the claims differ, the Service
-whose key sorts first wins, on every node. (Over addresses for clients outside and node ports
-``consume.claims`` has decided before.)
+**Shared elements.**  Two Services may claim one element (``node.plane.PlaceClaims``): the same local
+endpoint, or by mistake the same cluster IP. An element stays as long as any Service claims it.
+Over addresses for clients outside and node ports ``consume.claims`` has decided before.
 
 **Ways in.**  A destination leads to a chain (an element of service-ips), to a target (one of
 single-endpoints), or to several (elements of a room's set and map, ``node.nft.draws``). To claims
@@ -35,7 +34,7 @@ from sliceplane.consume.model import ServiceKey
 from sliceplane.node.nft.draws import RoomPlaces, endpoints_of, members_of, placed
 from sliceplane.node.nft.layout import SERVICE_IPS, SINGLE_ENDPOINTS
 from sliceplane.node.nft.objects import DnatTarget, Item, Key, NftVerdict, Several, Value, Wanted
-from sliceplane.node.plane import Shares, with_share
+from sliceplane.node.plane import PlaceClaims
 
 RETIRE_AFTER_S = 1.0
 
@@ -91,39 +90,29 @@ class Elements:
     """
 
     def __init__(self) -> None:
-        self._claims: dict[ElementId, Shares[Wanted]] = {}
+        self.claims: PlaceClaims[ElementId, Wanted] = PlaceClaims()
         self._held: dict[ElementId, Held] = {}
         self._kept: dict[ElementId, DnatTarget | RoomPlaces] = {}
         #: when what is kept may go
         self.kept_until: dict[ElementId, float] = {}
-        self._marked: set[ElementId] = set()
-
-    def claim(self, element: ElementId, key: ServiceKey, value: tuple[Wanted] | None) -> None:
-        """*key* wants *element* with the value, or no more."""
-        shares = with_share(self._claims.get(element, ()), key, value)
-        if shares:
-            self._claims[element] = shares
-        else:
-            del self._claims[element]
-        self._marked.add(element)
 
     def write_all(self, draft: ElementsDraft) -> None:
         """For an empty table."""
-        self._marked = set()
-        for element in sorted(self._claims):
-            held = _made(self._claims[element][0][1])
-            draft.add(element, held)
-            draft.held[element] = (held,)
+        self.claims.marked = set()
+        for element in sorted(self.claims):
+            for wanted in self.claims.winner(element) or ():
+                held = _made(wanted)
+                draft.add(element, held)
+                draft.held[element] = (held,)
 
     def write_changes(self, draft: ElementsDraft, now: float) -> None:
         """What is marked, and what was kept long enough."""
-        for element in sorted(self._marked):
-            claims = self._claims.get(element)
+        for element in sorted(self.claims.marked):
             before = (self._held[element],) if element in self._held else None
-            after = None if claims is None else (claims[0][1],)
+            after = self.claims.winner(element)
             if before is None or after is None or not _is_as(before[0], after[0]):
                 self._change(draft, element, before, after)
-        self._marked = set()
+        self.claims.marked = set()
         if self.kept_until:
             for element in sorted(element for element, at in self.kept_until.items() if at <= now):
                 if element not in draft.kept:
@@ -192,18 +181,14 @@ class Elements:
         """*wanted*: by Service, in their order; *in_kernel*: what is not marked is there.
         O(state).
         """
-        claims: dict[ElementId, list[tuple[ServiceKey, Wanted]]] = {}
-        for key, element, value in wanted:
-            claims.setdefault(element, []).append((key, value))
-        expected = {element: tuple(shares) for element, shares in claims.items()}
-        assert expected == self._claims, f"claims {self._claims} should be {expected}"
+        self.claims.check(wanted)
         if not in_kernel:
             return
-        for element in self._held.keys() | self._claims.keys():
-            if element not in self._marked:
-                held = self._held[element]
-                first = self._claims[element][0][1]
-                assert _is_as(held, first), f"{element}: {held} is not {first}"
+        for element in {*self._held, *self.claims} - self.claims.marked:
+            held = self._held[element]
+            winner = self.claims.winner(element)
+            assert winner is not None, f"{element}: no Service claims {held}"
+            assert _is_as(held, winner[0]), f"{element}: {held} is not {winner[0]}"
         assert self._kept.keys() == self.kept_until.keys(), f"{self._kept} until {self.kept_until}"
         for element, targets in self._kept.items():
             leads = self._held.get(element, targets)

@@ -11,8 +11,8 @@ import msgspec
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import SERVED, Resource
 from sliceplane.kit.io import interfaces
+from sliceplane.kit.io.tls.newcomers import ConnectionTiming
 from sliceplane.server.io.audit.log import AuditConfig
-from sliceplane.server.io.connections.newcomers import ConnectionTiming
 from sliceplane.server.io.keys.token_keys import TokenConfig
 from sliceplane.server.io.requests.limits import Limits
 from sliceplane.server.io.requests.resources import FUTURE_VERSION_S_MAX

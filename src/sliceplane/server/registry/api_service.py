@@ -21,11 +21,11 @@ from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Leases, Reso
 from sliceplane.kit.ip import Address, parse_strict
 from sliceplane.kit.times import format_micro_time, parse_time
 from sliceplane.server.registry.core import Core, key_of
-from sliceplane.server.registry.create import create
 from sliceplane.server.registry.documents import document_of
 from sliceplane.server.registry.types import BY_THE_SERVER, Body, Context, Target
-from sliceplane.server.registry.update import update
 from sliceplane.server.registry.validation.addresses import special_problem
+from sliceplane.server.registry.verbs.create import create
+from sliceplane.server.registry.verbs.update import update
 from sliceplane.server.store.types import Record
 
 API_SERVICE_NAME: Final = "kubernetes"

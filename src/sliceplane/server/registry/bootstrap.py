@@ -43,11 +43,11 @@ from sliceplane.server.registry.authorization.policy import (
 )
 from sliceplane.server.registry.authorization.rules import document_of_rule, rules_of
 from sliceplane.server.registry.core import Core, key_of
-from sliceplane.server.registry.create import create
 from sliceplane.server.registry.documents import document_of
 from sliceplane.server.registry.kinds.namespace import BOOTSTRAP_NAMESPACES
 from sliceplane.server.registry.types import BY_THE_SERVER, Body, Context, Target, User
-from sliceplane.server.registry.update import update
+from sliceplane.server.registry.verbs.create import create
+from sliceplane.server.registry.verbs.update import update
 
 #: upstream's mark of objects that the server keeps as it wants them
 _AUTOUPDATE = {"apf.kubernetes.io/autoupdate-spec": "true"}

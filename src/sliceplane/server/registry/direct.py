@@ -15,9 +15,7 @@ from sliceplane.api.codec import encode
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Resource
-from sliceplane.server.registry.answers import shown_body
 from sliceplane.server.registry.decoding import body_of_json, document_of_json
-from sliceplane.server.registry.options import delete_options_of_document
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.registry.types import (
     Context,
@@ -27,6 +25,8 @@ from sliceplane.server.registry.types import (
     WatchPlan,
     WriteOptions,
 )
+from sliceplane.server.registry.verbs.answers import shown_body
+from sliceplane.server.registry.verbs.options import delete_options_of_document
 from sliceplane.server.store.types import EventType, Record
 from sliceplane.server.store.watcher import Interest
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from sliceplane.api import codec
+from sliceplane.api.errors import StatusError, forbidden
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource, stored_form
 from sliceplane.kit.times import format_time
@@ -47,6 +48,12 @@ _BOOLEAN_FIELDS = frozenset({"spec.hostNetwork", "spec.unschedulable"})
 def document_of(record: Record) -> Document:
     """A fresh document; the caller may change it."""
     return codec.decode_document(record.body)
+
+
+def refused(resource: Resource, document: Document, why: str) -> StatusError:
+    """Returns the 403 for a write of *document* that admission does not allow."""
+    name = document["metadata"].get("name", "")
+    return forbidden(resource.plural, resource.group, name, why)
 
 
 def normalised(document: Document) -> Document:

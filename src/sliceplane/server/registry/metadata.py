@@ -12,6 +12,7 @@ from typing import Any
 
 from sliceplane.api.errors import (
     FieldError,
+    FieldErrors,
     StatusError,
     bad_request,
     forbidden_field,
@@ -171,9 +172,9 @@ def parse_resource_version(value: Any) -> int:
         ) from error
 
 
-def validate(resource: Resource, head: Document) -> list[FieldError]:
+def validate(resource: Resource, head: Document) -> FieldErrors:
     """The metadata of a new object."""
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     prefix = head.get("generateName", "")
     name = head.get("name", "")
     if prefix:
@@ -198,11 +199,11 @@ def validate(resource: Resource, head: Document) -> list[FieldError]:
     return errors
 
 
-def validate_update(new: Document, old: Document) -> list[FieldError]:
+def validate_update(new: Document, old: Document) -> FieldErrors:
     """The metadata of an update.  As upstream: the first rules run twice, which clients see as
     doubled causes.
     """
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if old.get("deletionTimestamp"):
         added = set(new.get("finalizers", ())).difference(old.get("finalizers", ()))
         if added:
@@ -229,7 +230,7 @@ def validate_update(new: Document, old: Document) -> list[FieldError]:
     return errors
 
 
-def validate_maps(head: Document, path: str = "metadata") -> list[FieldError]:
+def validate_maps(head: Document, path: str = "metadata") -> FieldErrors:
     """Labels and annotations."""
     errors = validate_labels(head.get("labels", {}), f"{path}.labels")
     annotations: dict[str, str] = head.get("annotations", {})
@@ -251,15 +252,15 @@ def in_go(document: Document, *members: str, **zero: Any) -> Document:
     return {name[0].upper() + name[1:]: document.get(name, zero.get(name)) for name in members}
 
 
-def validate_labels(labels: dict[str, str], path: str) -> list[FieldError]:
-    errors: list[FieldError] = []
+def validate_labels(labels: dict[str, str], path: str) -> FieldErrors:
+    errors: FieldErrors = []
     for key, value in while_few(errors, labels.items()):
         errors += [invalid_value(path, key, problem) for problem in _key_problems(key)]
         errors += [invalid_value(path, value, problem) for problem in _value_problems(value)]
     return errors
 
 
-def check_label_selector(path: str, selector: Document | None) -> list[FieldError]:
+def check_label_selector(path: str, selector: Document | None) -> FieldErrors:
     """No selector is no mistake."""
     errors = validate_labels((selector or {}).get("matchLabels", {}), f"{path}.matchLabels")
     for index, requirement in while_few(
@@ -269,7 +270,7 @@ def check_label_selector(path: str, selector: Document | None) -> list[FieldErro
     return errors
 
 
-def _requirement(path: str, requirement: Document) -> list[FieldError]:
+def _requirement(path: str, requirement: Document) -> FieldErrors:
     errors = check_requirement(path, requirement)
     for index, value in while_few(errors, enumerate(requirement.get("values", ()))):
         errors += [
@@ -279,16 +280,14 @@ def _requirement(path: str, requirement: Document) -> list[FieldError]:
     return errors
 
 
-def check_requirement(
-    path: str, requirement: Document, *, of_node: bool = False
-) -> list[FieldError]:
+def check_requirement(path: str, requirement: Document, *, of_node: bool = False) -> FieldErrors:
     """Operator and key of a requirement, and the number of its values.  *of_node*: numbers can be
     compared, too.
     """
     key = requirement.get("key", "")
     operator = requirement.get("operator", "")
     values: list[str] = requirement.get("values", [])
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if operator in ("In", "NotIn"):
         if not values:
             errors.append(
@@ -308,9 +307,9 @@ def check_requirement(
     ]
 
 
-def _validate_managers(head: Document) -> list[FieldError]:
+def _validate_managers(head: Document) -> FieldErrors:
     """What clients can send in entries that are understood otherwise."""
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     for index, entry in while_few(errors, enumerate(head.get("managedFields", ()))):
         path = f"metadata.managedFields[{index}]"
         if len(entry["manager"].encode()) > MANAGER_MAX_BYTES:
@@ -331,9 +330,9 @@ def _unprintable(path: str, manager: str) -> FieldError:
     )
 
 
-def _validate_owners(head: Document) -> list[FieldError]:
+def _validate_owners(head: Document) -> FieldErrors:
     path = "metadata.ownerReferences"
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     controller = ""
     further = 0
     owners: list[Document] = head.get("ownerReferences", [])
@@ -386,9 +385,9 @@ def _shown_owner(owner: Document) -> Document:
     }
 
 
-def _validate_finalizers(head: Document) -> list[FieldError]:
+def _validate_finalizers(head: Document) -> FieldErrors:
     path = "metadata.finalizers"
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     finalizers: list[str] = head.get("finalizers", [])
     for index, name in while_few(errors, enumerate(finalizers)):
         errors += validate_finalizer(f"{path}[{index}]", name)
@@ -401,7 +400,7 @@ def _validate_finalizers(head: Document) -> list[FieldError]:
     return errors
 
 
-def validate_finalizer(path: str, name: str) -> list[FieldError]:
+def validate_finalizer(path: str, name: str) -> FieldErrors:
     errors = [invalid_value(path, name, problem) for problem in _key_problems(name)]
     if "/" not in name and name not in STANDARD_FINALIZERS:
         detail = "name is neither a standard finalizer name nor is it fully qualified"

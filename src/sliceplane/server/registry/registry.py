@@ -16,25 +16,11 @@ from typing import Final
 from sliceplane.api.scheme import REVIEWS, Bindings
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
-from sliceplane.server.registry import (
-    answers,
-    api_service,
-    eviction,
-    read,
-    rehearsal,
-    service_addresses,
-    subresources,
-)
-from sliceplane.server.registry import apply as applying
+from sliceplane.server.registry import api_service, offload, service_addresses
 from sliceplane.server.registry import bootstrap as bootstrapping
-from sliceplane.server.registry import create as creating
-from sliceplane.server.registry import delete as deleting
-from sliceplane.server.registry import delete as deleting_collection
-from sliceplane.server.registry import subresources as scaling
-from sliceplane.server.registry import update as updating
-from sliceplane.server.registry.attendance import Attendance
 from sliceplane.server.registry.authentication import bearer, impersonation, token_request
 from sliceplane.server.registry.authorization import reviews
+from sliceplane.server.registry.authorization.attendance import Attendance
 from sliceplane.server.registry.authorization.index import Rights
 from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.core import Core
@@ -56,6 +42,13 @@ from sliceplane.server.registry.types import (
     WatchPlan,
     WriteOptions,
 )
+from sliceplane.server.registry.verbs import answers, eviction, read, subresources
+from sliceplane.server.registry.verbs import apply as applying
+from sliceplane.server.registry.verbs import create as creating
+from sliceplane.server.registry.verbs import delete as deleting
+from sliceplane.server.registry.verbs import delete as deleting_collection
+from sliceplane.server.registry.verbs import subresources as scaling
+from sliceplane.server.registry.verbs import update as updating
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key, Record
 
@@ -114,7 +107,7 @@ class Registry:
 
     def list_steps(self, ctx: Context, target: Target, options: ListOptions) -> read.Steps:
         """``list`` in steps, for a caller who has others to serve in between; what it returns is in
-        the stored version (see ``versions.shown_record``).
+        the stored version (see ``verbs.answers.shown_record``).
         """
         return read.list_steps(self._core, target, options)
 
@@ -171,7 +164,7 @@ class Registry:
         """
         return deleting_collection.delete_some(self._core, ctx, target, records, options)
 
-    # Writing what was worked out elsewhere (see ``rehearsal``)
+    # Offloaded writes (see ``offload``)
 
     @classmethod
     def around(cls, core: Core) -> Registry:
@@ -180,29 +173,29 @@ class Registry:
         registry._core = core
         return registry
 
-    def extract(
+    def gather_input(
         self,
         ctx: Context,
         target: Target,
         keys: frozenset[Key] = frozenset(),
-        collections: frozenset[rehearsal.Collection] = frozenset(),
-    ) -> rehearsal.Extract:
-        """What a write to *target* is likely to look at, and *keys* and *collections*."""
-        return rehearsal.extract(self._core, ctx, target, keys=keys, collections=collections)
+        collections: frozenset[offload.Collection] = frozenset(),
+    ) -> offload.Input:
+        """Returns what a write to *target* probably reads, with *keys* and *collections*."""
+        return offload.gather_input(self._core, ctx, target, keys=keys, collections=collections)
 
-    def perform(
+    def apply_result(
         self,
         ctx: Context,
-        found: rehearsal.Extract,
-        done: rehearsal.Rehearsed,
+        basis: offload.Input,
+        result: offload.Result,
         target: Target,
         *,
         dry_run: bool,
     ) -> Outcome:
-        """Stage what a rehearsal on *found* came to.  Raises ``rehearsal.Stale``, and its
-        ``StatusError``.
+        """Stages what was worked out on *basis*.  Raises ``offload.StaleInput``, and the
+        ``StatusError`` of the write.
         """
-        return rehearsal.perform(self._core, ctx, found, done, target, dry_run=dry_run)
+        return offload.apply_result(self._core, ctx, basis, result, target, dry_run=dry_run)
 
     # Access
 

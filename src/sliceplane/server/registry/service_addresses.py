@@ -28,10 +28,10 @@ from sliceplane.server.registry.admission.address_book import (
     parent_of,
 )
 from sliceplane.server.registry.core import Core
-from sliceplane.server.registry.create import create
-from sliceplane.server.registry.delete import delete
 from sliceplane.server.registry.documents import document_of, set_condition
 from sliceplane.server.registry.types import BY_THE_SERVER, Body, Context, DeleteOptions, Target
+from sliceplane.server.registry.verbs.create import create
+from sliceplane.server.registry.verbs.delete import delete
 from sliceplane.server.store.types import Key, Record
 
 DEFAULT_RANGE: Final = "kubernetes"

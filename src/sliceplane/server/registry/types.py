@@ -14,18 +14,54 @@ import msgspec
 from sliceplane.api.codec import OwnJson
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
-from sliceplane.kit.shares import Standing
+from sliceplane.api.users import (
+    ANONYMOUS_NAME,
+    AUTHENTICATED,
+    MASTERS,
+    NODES,
+    UNAUTHENTICATED,
+    User,
+    standing_of,
+    user_info,
+)
 from sliceplane.server.store.types import Key, Record
+
+#: the names of ``api.users`` that most modules of the registry need beside those of this one
+__all__ = [
+    "ANONYMOUS_NAME",
+    "AUTHENTICATED",
+    "MASTERS",
+    "NODES",
+    "UNAUTHENTICATED",
+    "Attributes",
+    "Authenticated",
+    "BY_THE_SERVER",
+    "Body",
+    "Context",
+    "Decision",
+    "DeleteOptions",
+    "FieldValidation",
+    "ListOptions",
+    "ListOutcome",
+    "NoTokens",
+    "Outcome",
+    "PatchType",
+    "Propagation",
+    "REFUSED",
+    "Target",
+    "TokenService",
+    "User",
+    "WatchOptions",
+    "WatchPlan",
+    "WriteOptions",
+    "creation_of",
+    "standing_of",
+    "user_info",
+]
 
 FieldValidation = Literal["Ignore", "Warn", "Strict"]
 PatchType = Literal["json", "merge", "strategic", "apply"]
 Propagation = Literal["Background", "Foreground", "Orphan"]
-MASTERS = "system:masters"
-NODES = "system:nodes"
-AUTHENTICATED = "system:authenticated"
-UNAUTHENTICATED = "system:unauthenticated"
-#: who has shown nothing
-ANONYMOUS_NAME = "system:anonymous"
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,8 +76,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     name: str = ""
     subresource: str = ""
-    #: the older version that the request spoke of, where ``resource`` is the stored one (see
-    #: ``versions``)
+    #: the older version that the request names, where ``resource`` is the stored one
     via: Resource | None = None
 
     def __post_init__(self) -> None:
@@ -59,28 +94,6 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     def converted(self) -> bool:
         """Whether the client reads and writes another form than the stored one."""
         return self.via is not None or self.resource.is_view
-
-
-class User(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    groups: tuple[str, ...] = ()
-    uid: str = ""
-    #: (name, values), sorted by name
-    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
-
-
-def standing_of(user: User) -> Standing:
-    """The user's standing where accounts share something."""
-    if MASTERS in user.groups:
-        return "exempt"
-    return "vital" if NODES in user.groups else "ordinary"
-
-
-def user_info(user: User) -> Document:
-    """A user as documents show one (UserInfo of authentication.k8s.io), without empty members."""
-    extra = {name: list(values) for name, values in user.extra}
-    members = {"username": user.name, "uid": user.uid, "groups": list(user.groups), "extra": extra}
-    return {name: value for name, value in members.items() if value}
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,12 +35,6 @@ class WriteFailed(Exception):
     """The batch was not written (the disk is full, say).  A later one may succeed."""
 
 
-class Superseded(WriteFailed):
-    """Another server's batch came first, so this one rests on what is old now; it was not written
-    and never will be.
-    """
-
-
 class OutcomeUnknown(Exception):
     """The batch may or may not be there.  Nothing may be appended before ``reconcile`` has told."""
 

@@ -21,7 +21,7 @@ import msgspec
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import SubjectAccessReviews
-from sliceplane.server.registry.types import User
+from sliceplane.api.users import User
 from sliceplane.watch.io.base import Client, Unreachable
 from sliceplane.xds.io.authentication import UNSECURED
 from sliceplane.xds.resource import LISTENER_MODES, ListenerMode, XdsClient

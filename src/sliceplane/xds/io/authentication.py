@@ -25,13 +25,12 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import TokenReviews
+from sliceplane.api.users import TOKEN_CHARACTERS_MAX, User, bearer_token
 from sliceplane.kit.http2.grpc import GrpcStatus
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.shares import Shares
-from sliceplane.server.io.keys.token_keys import TOKEN_CHARACTERS_MAX
-from sliceplane.server.io.requests.auth import Certificate, bearer_token
-from sliceplane.server.registry.types import User
 from sliceplane.watch.io.base import Client, Unreachable
+from sliceplane.watch.io.certificates import Certificate
 
 #: an answer of the API server counts so long
 KEPT_S: Final = 60.0

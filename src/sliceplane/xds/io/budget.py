@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from sliceplane.api.users import User, standing_of
 from sliceplane.kit.io.free_memory import trim
 from sliceplane.kit.shares import Shares
-from sliceplane.server.registry.types import User, standing_of
 from sliceplane.xds.streams.requests import forget_shared
 
 #: of all clients together

@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from sliceplane.api.users import ANONYMOUS_NAME, User
 from sliceplane.kit.http2.grpc import (
     CallClosed,
     CallEvent,
@@ -26,9 +27,8 @@ from sliceplane.kit.http2.grpc import (
     GrpcStatus,
 )
 from sliceplane.kit.http2.limits import MESSAGE_BYTES_MAX, OUTPUT_BYTES
-from sliceplane.server.io.connections.newcomers import OPEN_BYTES
-from sliceplane.server.io.connections.tls import certificate_of
-from sliceplane.server.registry.types import ANONYMOUS_NAME, User
+from sliceplane.kit.io.tls.newcomers import OPEN_BYTES
+from sliceplane.watch.io.certificates import certificate_of
 from sliceplane.xds.io.budget import CONNECTION_BYTES, Charge
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
+from sliceplane.api.users import User
 from sliceplane.consume.io.telling import telling
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.pages import Page, PageMaker, follower_pages
 from sliceplane.kit.rng import Rng
-from sliceplane.server.registry.types import User
 from sliceplane.watch.cache import Change
 from sliceplane.watch.io.base import Client, Unreachable
 from sliceplane.watch.io.events import EventRecorder

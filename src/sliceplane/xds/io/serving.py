@@ -20,8 +20,8 @@ from sliceplane.consume.io.child import ChildService, shown_place
 from sliceplane.kit.io.identity import in_use
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.start_error import StartError
+from sliceplane.kit.io.tls.acceptor import serving_context
 from sliceplane.kit.rng import Rng
-from sliceplane.server.io.connections.tls import serving_context
 from sliceplane.watch.io.base import Client
 from sliceplane.watch.io.service import ServiceContext
 from sliceplane.watch.io.tls import LOOK_S, stamp

@@ -20,13 +20,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
+from sliceplane.api.users import User
 from sliceplane.kit.http2.grpc import GrpcStatus
 from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.io.tls.acceptor import TlsAcceptor
+from sliceplane.kit.io.tls.newcomers import ConnectionTiming, Newcomers
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
-from sliceplane.server.io.connections.newcomers import ConnectionTiming, Newcomers
-from sliceplane.server.io.connections.tls import TlsAcceptor
-from sliceplane.server.registry.types import User
 from sliceplane.xds.io.authentication import UNSECURED, Authenticator, CallRefused
 from sliceplane.xds.io.budget import ACCOUNT_BYTES_MAX, Budget, account_of
 from sliceplane.xds.io.connection import Call, GrpcProtocol, Handler

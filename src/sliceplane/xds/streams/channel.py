@@ -8,6 +8,7 @@ and is sent again when it changes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from sys import getsizeof
 from typing import Final
 
@@ -115,13 +116,13 @@ class XdsChannel:
                 self.owed_from = revision
                 self.owed_at = now
 
-    def want(self, name: str) -> bool:
-        """Subscribes to *name*; returns False if it is subscribed already."""
-        if name in self.names:
-            return False
-        self.names[name] = None
-        self.text_bytes += getsizeof(name)
-        return True
+    def want(self, names: Iterable[str]) -> list[str]:
+        """Subscribes to *names*, which are distinct; returns those that were not subscribed."""
+        known = self.names
+        fresh = [name for name in names if name not in known]
+        known.update(dict.fromkeys(fresh))
+        self.text_bytes += sum(map(getsizeof, fresh))
+        return fresh
 
     def unwant(self, name: str) -> None:
         """Forgets *name*, which the client wants no more."""
@@ -130,10 +131,10 @@ class XdsChannel:
             self.text_bytes -= getsizeof(name)
         self.forget(name)
 
-    def hold(self, name: str, version: str) -> None:
-        """The client says that it holds *version* of *name*."""
-        self.sent[name] = version
-        self.text_bytes += getsizeof(name) + getsizeof(version)
+    def hold(self, versions: Mapping[str, str]) -> None:
+        """The client says that it holds *versions* by name."""
+        self.sent.update(versions)
+        self.text_bytes += sum(map(getsizeof, versions)) + sum(map(getsizeof, versions.values()))
 
     def refuse(self, names: tuple[str, ...], text: str) -> None:
         for name in names[-REFUSED_MAX:]:
@@ -186,9 +187,10 @@ class XdsChannel:
         self.sent.pop(name, None)
         self.refused.pop(name, None)
         self.absent.pop(name, None)
+        self.rest()
 
     def rest(self) -> None:
-        """Everything that is owed was looked at."""
+        """Clears the mark of what is owed, if nothing is any more."""
         if not self.owed and not self.again:
             self.owed_from = None
             self.changed.clear()
@@ -225,6 +227,7 @@ class XdsChannel:
             self.acked_revision = self.sent_revision
             for name in names if self.refused else ():
                 self.refused.pop(name, None)
+        self.rest()
         return names
 
     def status(self) -> ChannelStatus:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from sliceplane.kit.containers import batched
 from sliceplane.xds import names
 from sliceplane.xds.resource import XdsResource
 from sliceplane.xds.streams.channel import ABSENT, XdsChannel
@@ -86,20 +87,20 @@ class DeltaStream(AdsStream):
             if not count % STEP:
                 yield
         versions = request.initial if first else {}
-        if first and request.initial:
-            # What the client holds; of what it wants versions say nothing.
-            held = request.initial if EVERYTHING in subscribe else subscribe
-            for count, name in enumerate(held, 1):
-                if name in versions:
-                    channel.hold(name, versions[name])
-                if not count % STEP:
-                    yield
-        for count, name in enumerate(subscribe, 1):
-            self._subscribe(channel, name, versions)
-            if not count % STEP or (
-                channel.type_url == names.ENDPOINT and len(channel.owed) > STEP
-            ):
-                yield  # a collection may have thousands of members
+        # What the client holds; of what it does not want versions say nothing.
+        held = versions if EVERYTHING in subscribe else (n for n in subscribe if n in versions)
+        for some in batched(held, STEP):
+            channel.hold({name: versions[name] for name in some})
+            if len(some) == STEP:
+                yield
+        for some in batched(subscribe, STEP):
+            self._want(channel, [name for name in some if name != EVERYTHING])
+            for name in some:
+                self._subscribe(channel, name, versions)
+                if channel.type_url == names.ENDPOINT and len(channel.owed) > STEP:
+                    yield  # a collection may have thousands of members
+            if len(some) == STEP:
+                yield
         self._may_ask(channel, answers, now)
 
     def _say_nothing_exists(self, request: DeltaRequest, now: float) -> None:
@@ -126,7 +127,6 @@ class DeltaStream(AdsStream):
                     channel.owe(wanted, None, 0.0)
                 channel.must_answer = not versions
             return
-        self._want(channel, name)
         if channel.type_url == names.ENDPOINT:
             self._subscribe_collection(channel, name)
         elif name in versions and not (
@@ -180,7 +180,8 @@ class DeltaStream(AdsStream):
                     channel.settle(member)
 
     def _respond(self, channel: XdsChannel, now: float) -> Steps[None]:
-        if channel.again:
+        is_part = bool(channel.again)
+        if is_part:
             group = channel.again.pop(0)
             for name in group:
                 if self._wants(channel, name):
@@ -228,10 +229,15 @@ class DeltaStream(AdsStream):
             nonce = self._next_nonce()
             message = self._encoder.delta(channel.type_url, nonce, resources, removed, errors)
             sent = tuple([resource.name for resource in resources])
-            channel.launch(nonce, sent, delta_ack(channel.type_url, nonce), self._revision, now)
+            # A client that refuses the message may take nothing of it, removals neither.
+            carried = (*sent, *removed)
+            channel.launch(nonce, carried, delta_ack(channel.type_url, nonce), self._revision, now)
             self._send(channel.type_url, message)
             if channel.type_url == names.CLUSTER:
                 self._owe_assignments(sent, removed)
+        elif is_part:
+            # Nothing of this part is sent now. The rest goes before what waits for clusters.
+            yield from self._respond(channel, now)
 
     def _difference(self, channel: XdsChannel, name: str) -> tuple[XdsResource | None, bool]:
         """What is to be sent of *name* (``None``: that there is none), and whether anything is."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final
 
 from sliceplane.consume.model import ServiceKey
@@ -423,13 +423,13 @@ class AdsStream(ABC):
             return tuple(self._by_topic[topic])
         return (topic,) if self._wants(channel, topic) else ()
 
-    def _want(self, channel: XdsChannel, name: str) -> None:
-        """The client wants *name* from now on."""
-        if not channel.want(name) or channel.type_url != names.LISTENER:
-            return
-        topic = self._topic(name)
-        if topic != name:
-            self._by_topic.setdefault(topic, {})[name] = None
+    def _want(self, channel: XdsChannel, wanted: Iterable[str]) -> None:
+        """The client wants *wanted*, which are distinct, from now on."""
+        fresh = channel.want(wanted)
+        for name in fresh if channel.type_url == names.LISTENER else ():
+            topic = self._topic(name)
+            if topic != name:
+                self._by_topic.setdefault(topic, {})[name] = None
 
     def _forget(self, channel: XdsChannel, name: str) -> None:
         """The client does not want it any more."""
@@ -523,7 +523,8 @@ class AdsStream(ABC):
             self._gate_is_open
             or channel.type_url not in _LATER
             or clusters is None
-            or not clusters.flight
+            or clusters.flight is None
+            or not (clusters.flight or clusters.has_something)
         ):
             return False
         if self._gate_since is None:

@@ -65,7 +65,7 @@ class WholeStream(AdsStream):
                 yield
         for count, name in enumerate(named, 1):
             if name not in channel.names:
-                self._want(channel, name)
+                self._want(channel, (name,))
                 channel.force(name)
             if not count % STEP:
                 yield

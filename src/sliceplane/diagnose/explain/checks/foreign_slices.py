@@ -54,7 +54,7 @@ def foreign_addresses(case: ServiceCase) -> Iterable[Finding]:
         if not case.was_read(_pods_at(address)):
             continue
         owners = [
-            pod for pod in case.facts.of(PODS) if address in pod.addresses and not pod.is_over
+            pod for pod in case.facts.of(PODS) if address in pod.status.ips and not pod.has_ended
         ]
         elsewhere = [pod for pod in owners if pod.metadata.namespace != case.namespace]
         if elsewhere:
@@ -95,7 +95,7 @@ def _foreign(case: ServiceCase) -> Iterator[tuple[str, EndpointSlice]]:
     """
     if not case.selector:
         return
-    own = {address for pod in case.live for address in pod.addresses}
+    own = {address for pod in case.live for address in pod.status.ips}
     for endpoint_slice, endpoint in case.ready:
         manager = (endpoint_slice.metadata.labels or {}).get(LABEL_MANAGED_BY)
         if (

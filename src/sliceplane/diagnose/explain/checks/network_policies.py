@@ -186,7 +186,7 @@ def _is_port(entry: PolicyPort, pod: FullPod, protocol: str, number: int) -> boo
 def _is_peer(case: ServiceCase, peer: PolicyPeer, client: FullPod, home: str) -> bool:
     """*home*: the namespace of the policy."""
     if peer.ip_block is not None:
-        return any(_is_in(peer.ip_block, address) for address in client.addresses)
+        return any(_is_in(peer.ip_block, address) for address in client.status.ips)
     own = client.metadata.namespace == home
     if peer.namespace_selector is not None:
         namespace = case.facts.get(NAMESPACES, "", client.metadata.namespace)

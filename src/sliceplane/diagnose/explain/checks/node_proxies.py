@@ -199,7 +199,7 @@ def _is_well_otherwise(facts: Facts, proxy: ToldNode) -> bool:
     node = facts.get(NODES, "", proxy.node)
     if node is None:
         return not facts.was_read(NODES.named("", proxy.node))
-    ready = next((entry for entry in node.status.conditions or () if entry.type == "Ready"), None)
+    ready = node.ready_condition
     return ready is None or ready.status == "True"
 
 

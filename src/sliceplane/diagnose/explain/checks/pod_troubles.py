@@ -60,7 +60,7 @@ def names_of(case: PodsCase, pods: list[FullPod]) -> str:
     (...)``
     """
     names = [pod.metadata.name for pod in pods]
-    live = sum(not pod.is_over for pod in case.judged)
+    live = sum(not pod.has_ended for pod in case.judged)
     if live <= 1:
         return names[0]
     if len(names) == 1:

@@ -52,7 +52,7 @@ _MOUNT_REASONS: Final = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
 
 
 def wants_of_state(case: PodsCase) -> Iterator[Selection]:
-    names = {pod.spec.node_name for pod in case.judged if not pod.is_over}
+    names = {pod.spec.node_name for pod in case.judged if not pod.has_ended}
     if case.question.kind == "everything":
         yield LEASES.in_namespace(LEASES_OF_NODES)
     else:
@@ -62,7 +62,7 @@ def wants_of_state(case: PodsCase) -> Iterator[Selection]:
             yield from leases_of_leaders()
     if any(pod.spec.node_selector and not pod.spec.node_name for pod in case.judged):
         yield NODES.everywhere()
-    unready = [pod for pod in case.judged if not pod.is_over and not pod.is_ready]
+    unready = [pod for pod in case.judged if not pod.has_ended and not pod.is_ready]
     for pod in unready[:EVENTS_OF_MAX]:
         yield events_about(pod.metadata.namespace, "Pod", pod.metadata.name)
 
@@ -78,7 +78,7 @@ def troubles(case: PodsCase) -> Iterable[Finding]:
     """R1 to R7"""
     groups: dict[tuple[str, str], list[tuple[FullPod, Trouble]]] = {}
     for pod in case.judged:
-        trouble = None if pod.is_over or pod.is_going else _diagnosis(case, pod)
+        trouble = None if pod.has_ended or pod.is_going else _diagnosis(case, pod)
         if trouble is not None:
             groups.setdefault((trouble.code, trouble.key), []).append((pod, trouble))
     for (code, _), members in groups.items():
@@ -112,11 +112,7 @@ def _diagnosis(case: PodsCase, pod: FullPod) -> Trouble | None:
 def node_is_silent(case: PodsCase, pod: FullPod) -> bool:
     """Its kubelet writes nothing, so that the Pod's own state is of before."""
     node = case.facts.get(NODES, "", pod.spec.node_name)
-    ready = (
-        next((entry for entry in (node.status.conditions or ()) if entry.type == "Ready"), None)
-        if node
-        else None
-    )
+    ready = node.ready_condition if node else None
     return ready is not None and ready.status != "True"
 
 
@@ -259,7 +255,7 @@ def crashes(case: PodsCase, pod: FullPod) -> Trouble | None:
 
 def no_address(case: PodsCase, pod: FullPod) -> Trouble | None:
     """R2"""
-    if pod.addresses:
+    if pod.status.ips:
         return None
     age = age_of(case, pod)
     event = last_event(case, pod, "FailedCreatePodSandBox")

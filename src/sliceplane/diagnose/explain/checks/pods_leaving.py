@@ -45,7 +45,7 @@ def wants(case: PodsCase) -> Iterator[Selection]:
             _pods_at(address)
             for pod in case.judged
             if _is_apart(pod)
-            for address in pod.addresses[:1]
+            for address in pod.status.ips[:1]
         )
     if isinstance(case, ServiceCase):
         yield from (_pods_at(address) for address, _, _ in list(_endpoints_of_ended(case))[:1])
@@ -57,8 +57,8 @@ def _pods_at(address: str) -> Selection:
 
 def ended(case: PodsCase) -> Iterable[Finding]:
     """R10.  Where others live or were asked not to, one that ended is no loss."""
-    over = [pod for pod in case.judged if pod.is_over]
-    if not over or any(not pod.is_over for pod in case.judged):
+    over = [pod for pod in case.judged if pod.has_ended]
+    if not over or any(not pod.has_ended for pod in case.judged):
         return
     if isinstance(case, ServiceCase) and (list(scaled_down(case)) or list(cannot_make_pods(case))):
         return
@@ -90,11 +90,11 @@ def ended(case: PodsCase) -> Iterable[Finding]:
 
 def leaving(case: PodsCase) -> Iterable[Finding]:
     """R11.  Where proxies fall back to Pods that leave in time, D6 says so."""
-    going = [pod for pod in case.judged if pod.is_going and not pod.is_over]
+    going = [pod for pod in case.judged if pod.is_going and not pod.has_ended]
     if (
         not going
         or case.is_served
-        or any(not pod.is_going and not pod.is_over for pod in case.judged)
+        or any(not pod.is_going and not pod.has_ended for pod in case.judged)
     ):
         return
     pod = going[0]
@@ -149,7 +149,7 @@ def drained(case: PodsCase) -> Iterable[Finding]:
     marked = [
         pod
         for pod in case.judged
-        if pod.is_drained and pod.is_ready and not pod.is_going and not pod.is_over
+        if pod.is_drained and pod.is_ready and not pod.is_going and not pod.has_ended
     ]
     if not marked or case.is_served or (isinstance(case, ServiceCase) and case.ready):
         return
@@ -182,9 +182,9 @@ def one_address_twice(case: PodsCase) -> Iterable[Finding]:
     """R13"""
     holders = case.facts.derived(_holders)
     for pod in case.judged:
-        if not _is_apart(pod) or pod.is_over:
+        if not _is_apart(pod) or pod.has_ended:
             continue
-        for address in pod.addresses:
+        for address in pod.status.ips:
             others = [
                 other
                 for other in holders.get(address, [])
@@ -219,8 +219,8 @@ def _is_apart(pod: FullPod) -> bool:
 def _holders(facts: Facts) -> dict[str, list[FullPod]]:
     grouped: dict[str, list[FullPod]] = defaultdict(list)
     for pod in facts.of(PODS):
-        if _is_apart(pod) and not pod.is_over:
-            for address in pod.addresses:
+        if _is_apart(pod) and not pod.has_ended:
+            for address in pod.status.ips:
                 grouped[address].append(pod)
     return dict(grouped)
 
@@ -233,24 +233,24 @@ def _endpoints_of_ended(case: ServiceCase) -> Iterator[tuple[str, EndpointSlice,
             if target is not None and target.kind == "Pod"
             else None
         )
-        if pod is not None and pod.is_over and endpoint.addresses:
+        if pod is not None and pod.has_ended and endpoint.addresses:
             yield endpoint.addresses[0], endpoint_slice, pod
 
 
 def _twice(
     case: PodsCase, address: str, pod: FullPod, other: FullPod, *evidence: Evidence
 ) -> Finding:
-    phase = f", {other.status.phase}," if other.is_over else ""
-    unlike = other.is_over or not other.is_ready
+    phase = f", {other.status.phase}," if other.has_ended else ""
+    unlike = other.has_ended or not other.is_ready
     loser = other if unlike else pod
     return Finding(
         code="R13",
         subject=case.subject,
         sentence=f"{address} is {pod.metadata.key}'s and{phase} {other.metadata.key}'s",
         evidence=(
-            Evidence(subject=pod_name(pod), field="status.podIPs", value=", ".join(pod.addresses)),
+            Evidence(subject=pod_name(pod), field="status.podIPs", value=", ".join(pod.status.ips)),
             Evidence(
-                subject=pod_name(other), field="status.podIPs", value=", ".join(other.addresses)
+                subject=pod_name(other), field="status.podIPs", value=", ".join(other.status.ips)
             ),
             *evidence,
         ),
@@ -266,7 +266,7 @@ def published_unready(case: ServiceCase) -> Iterable[Finding]:
     service = case.service
     if service is None or not service.spec.publish_not_ready_addresses or case.pod is not None:
         return
-    unready = [pod for pod in case.live if not pod.is_ready and not pod.is_going and pod.addresses]
+    unready = [pod for pod in case.live if not pod.is_ready and not pod.is_going and pod.status.ips]
     old = [pod for pod in unready if (since(pod.status.start_time, case.now) or 0.0) >= STARTING_S]
     if not old or (case.is_headless and case.question.kind == "everything"):
         return

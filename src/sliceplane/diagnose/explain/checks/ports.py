@@ -269,7 +269,7 @@ def families(case: ServiceCase) -> Iterable[Finding]:
     service = case.service
     if service is None or not case.selector or not case.live:
         return
-    addressed = [pod for pod in case.live if pod.addresses]
+    addressed = [pod for pod in case.live if pod.status.ips]
     for wanted in service.spec.ip_families or ():
         if not addressed or any(wanted in _families(pod) for pod in addressed):
             continue
@@ -312,7 +312,7 @@ def _cluster_ip(case: ServiceCase, wanted: str) -> str:
 
 
 def _families(pod: FullPod) -> set[str]:
-    addresses = (parse_lenient(text) for text in pod.addresses)
+    addresses = (parse_lenient(text) for text in pod.status.ips)
     return {family(address) for address in addresses if address is not None}
 
 

@@ -136,7 +136,7 @@ def _near(case: ServiceCase) -> _Near | None:
     groups: dict[tuple[str, str | None], list[FullPod]] = {}
     for pod in case.facts.of(PODS, case.namespace):
         missed = [key for key, value in case.selector.items() if pod.labels.get(key) != value]
-        if len(missed) == 1 and not pod.is_over:
+        if len(missed) == 1 and not pod.has_ended:
             groups.setdefault((missed[0], pod.labels.get(missed[0])), []).append(pod)
     candidates = [
         _Near(key, value, case.selector[key], pods) for (key, value), pods in groups.items()
@@ -150,7 +150,7 @@ def _selects_one_rollout(case: ServiceCase) -> Finding:
     """B1: no template can give its Pods such a label."""
     generated = [key for key in case.selector if key in GENERATED_LABELS]
     rest = {key: value for key, value in case.selector.items() if key not in generated}
-    matched = [pod for pod in case.facts.pods_with(case.namespace, rest) if not pod.is_over]
+    matched = [pod for pod in case.facts.pods_with(case.namespace, rest) if not pod.has_ended]
     wanted = pairs_text({key: case.selector[key] for key in generated})
     change = {"spec": {"selector": dict.fromkeys(generated)}}
     return Finding(
@@ -222,7 +222,7 @@ def _other_value(case: ServiceCase, near: _Near) -> Finding:
 
 
 def _pods_here(case: ServiceCase) -> str:
-    return part(0, sum(not pod.is_over for pod in case.facts.of(PODS, case.namespace)), "Pod")
+    return part(0, sum(not pod.has_ended for pod in case.facts.of(PODS, case.namespace)), "Pod")
 
 
 def _lacking_template(case: ServiceCase) -> tuple[Workload, str] | None:
@@ -271,7 +271,7 @@ def _elsewhere(case: ServiceCase) -> dict[str, int]:
     return Counter(
         pod.metadata.namespace
         for pod in pods
-        if not pod.is_over and case.selector.items() <= pod.labels.items()
+        if not pod.has_ended and case.selector.items() <= pod.labels.items()
     )
 
 
@@ -382,7 +382,7 @@ def unselected(case: PodCase) -> Iterable[Finding]:
     if (
         pod is None
         or case.services
-        or pod.is_over
+        or pod.has_ended
         or not case.was_read(SERVICES.in_namespace(case.namespace))
     ):
         return

@@ -54,11 +54,11 @@ def silent_nodes(case: PodsCase) -> Iterable[Finding]:
     """R8, R9, R12"""
     by_node: dict[str, list[FullPod]] = defaultdict(list)
     for pod in case.judged:
-        if pod.spec.node_name and not pod.is_over:
+        if pod.spec.node_name and not pod.has_ended:
             by_node[pod.spec.node_name].append(pod)
     for name, pods in sorted(by_node.items()):
         node = case.facts.get(NODES, "", name)
-        ready = _condition(node, "Ready") if node is not None else None
+        ready = node.ready_condition if node is not None else None
         if node is None or ready is None:
             continue
         if case.question.kind == "everything":
@@ -84,7 +84,7 @@ def node_wants(case: NodeCase) -> Iterator[Selection]:
 
 def silent_node(case: NodeCase) -> Iterable[Finding]:
     """R8, R9, R12"""
-    ready = _condition(case.node, "Ready") if case.node is not None else None
+    ready = case.node.ready_condition if case.node is not None else None
     if case.node is not None and ready is not None:
         here = case.facts.derived(_pods_by_node).get(case.name, [])
         yield from _of_node(_NodeHere(case.facts, case.node, ready, here, _running(here), True))
@@ -110,13 +110,9 @@ def _running(pods: list[FullPod]) -> str:
 def _pods_by_node(facts: Facts) -> dict[str, list[FullPod]]:
     grouped: dict[str, list[FullPod]] = defaultdict(list)
     for pod in facts.of(PODS):
-        if pod.spec.node_name and not pod.is_over:
+        if pod.spec.node_name and not pod.has_ended:
             grouped[pod.spec.node_name].append(pod)
     return dict(grouped)
-
-
-def _condition(node: Node, kind: str) -> Condition | None:
-    return next((entry for entry in node.status.conditions or () if entry.type == kind), None)
 
 
 def _silent(here: _NodeHere) -> Iterator[Finding]:

@@ -140,7 +140,7 @@ def _stale(case: ServiceCase) -> Iterator[tuple[FullPod, str]]:
         ready = pod.condition("Ready")
         age = since(ready.last_transition_time if ready is not None else None, case.now)
         if (
-            not pod.addresses
+            not pod.status.ips
             or pod.is_going
             or age is None
             or age < STALE_AFTER_S

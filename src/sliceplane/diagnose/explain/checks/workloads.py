@@ -161,7 +161,7 @@ def pods_of(case: ServiceCase, workload: Workload) -> list[FullPod]:
     """Its live Pods, whether the Service selects them or not, as far as they were read."""
     name = name_of_workload(workload)
     pods = case.facts.of(PODS, case.namespace)
-    return [pod for pod in pods if not pod.is_over and root_of(pod) == Root(name.kind, name.name)]
+    return [pod for pod in pods if not pod.has_ended and root_of(pod) == Root(name.kind, name.name)]
 
 
 def scaled_down(case: ServiceCase) -> Iterable[Finding]:

@@ -265,11 +265,7 @@ def takes_pods(node: Node) -> bool:
 
 def is_working(node: Node) -> bool:
     """Not one that its kubelet has left: what says nothing works."""
-    return all(
-        condition.status == "True"
-        for condition in node.status.conditions or ()
-        if condition.type == "Ready"
-    )
+    return node.ready_condition is None or node.is_ready
 
 
 def all_by_zone(facts: Facts) -> dict[str, list[Node]]:

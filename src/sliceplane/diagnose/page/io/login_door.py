@@ -29,6 +29,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from sliceplane.api.errors import StatusError
+from sliceplane.api.users import AUTHENTICATED, MASTERS, User, bearer_token
 from sliceplane.diagnose.page.feed import line
 from sliceplane.diagnose.page.io import viewer
 from sliceplane.diagnose.page.io.questions import WhatIf
@@ -50,10 +51,10 @@ from sliceplane.kit.shares import Shares, Standing
 from sliceplane.server.io.connections.listener import App
 from sliceplane.server.io.keys.pki import ADMIN_GROUP, ADMIN_NAME
 from sliceplane.server.io.plane import ServerPlane
-from sliceplane.server.io.requests.auth import Certificate, bearer_token
 from sliceplane.server.io.requests.request import StreamConnection
-from sliceplane.server.registry.types import AUTHENTICATED, MASTERS, Attributes, User
+from sliceplane.server.registry.types import Attributes
 from sliceplane.watch.io.base import Unreachable
+from sliceplane.watch.io.certificates import Certificate
 from sliceplane.watch.io.credentials import bearer
 from sliceplane.watch.io.http import HttpClient
 from sliceplane.watch.io.kubeconfig import Connection

@@ -33,7 +33,7 @@ CONFIRMATIONS_MAX: Final = 2
 CONFIRM_S: Final = 5.0
 
 
-class Output(Protocol):
+class ShadowOutput(Protocol):
     """Where news go.  Called from the run's own task."""
 
     def news(self, news: tuple[News, ...]) -> None: ...
@@ -64,7 +64,7 @@ class ShadowRun:
         while not self._host.status().synced:
             await asyncio.sleep(LOOK_S / 10)
 
-    async def follow(self, output: Output) -> None:
+    async def follow(self, output: ShadowOutput) -> None:
         """Until cancelled; what happened since the last look is told even then."""
         try:
             while True:
@@ -73,7 +73,7 @@ class ShadowRun:
         finally:
             self._tell(output)
 
-    async def once(self, output: Output, timeout_s: float) -> bool:
+    async def once(self, output: ShadowOutput, timeout_s: float) -> bool:
         """Until every service was compared and what differed was confirmed or went away. False: not
         in time.
 
@@ -105,7 +105,7 @@ class ShadowRun:
         ):
             await asyncio.sleep(LOOK_S / 10)
 
-    def _tell(self, output: Output) -> None:
+    def _tell(self, output: ShadowOutput) -> None:
         news = self.ledger.take_news()
         if news:
             output.news(news)

@@ -1,7 +1,7 @@
 """The invariants of every quiet point, by name.
 
 Each is a small function of the world that yields what is wrong, and a row of ``INVARIANTS``, by
-which reports and ``docs/invariants.md`` go. Others hold all the time and are checked where they
+which reports and ``docs/guarantees.md`` go. Others hold all the time and are checked where they
 happen: ``no-lost-endpoint`` (``steady``), ``told-is-never-held`` and ``held-within-bound``
 (``removals``), ``no-premature-collection`` (``collection``), ``no-part-fails`` and ``quiescence``
 (``simulation``).

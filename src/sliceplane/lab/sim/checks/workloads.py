@@ -23,7 +23,7 @@ from sliceplane.emulation.templates import controller_uid
 from sliceplane.lab.sim.checks.world import Fault, World, is_full
 from sliceplane.lab.sim.roster import AUTHORITY
 from sliceplane.server.registry.kinds import COUNTED, counted_kind, kind_of, usage
-from sliceplane.server.registry.kinds.pod_quota import is_in_scopes
+from sliceplane.server.registry.kinds.pods.pod_quota import is_in_scopes
 
 
 def owners(world: World) -> Iterator[Fault]:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from sliceplane.server.documents.protobuf.envelope import (
     MAGIC,
-    FrameReader,
     assemble_list,
     decode,
     encode,
@@ -36,7 +35,6 @@ from sliceplane.server.documents.protobuf.nothings import drop_nothings
 
 __all__ = [
     "MAGIC",
-    "FrameReader",
     "assemble_list",
     "decode",
     "drop_nothings",

@@ -21,7 +21,6 @@ from sliceplane.server.documents.table.tables import (
     build_watch_row,
     columns_of,
     parse_include_object,
-    partial_list,
     partial_object,
 )
 
@@ -31,6 +30,5 @@ __all__ = [
     "build_watch_row",
     "columns_of",
     "parse_include_object",
-    "partial_list",
     "partial_object",
 ]

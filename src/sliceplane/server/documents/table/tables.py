@@ -143,14 +143,3 @@ def partial_object(document: Document, version: str = "v1") -> Document:
         "apiVersion": f"meta.k8s.io/{version}",
         "metadata": document.get("metadata") or {},
     }
-
-
-def partial_list(
-    documents: Iterable[Document], list_meta: Document, version: str = "v1"
-) -> Document:
-    return {
-        "kind": "PartialObjectMetadataList",
-        "apiVersion": f"meta.k8s.io/{version}",
-        "metadata": list_meta,
-        "items": [partial_object(document, version) for document in documents],
-    }

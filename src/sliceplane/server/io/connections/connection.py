@@ -31,10 +31,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from sliceplane.server.io.connections.newcomers import FIELD_BYTES, OPEN_BYTES
-from sliceplane.server.io.connections.tls import certificate_of
-from sliceplane.server.io.requests.auth import Certificate
+from sliceplane.kit.io.tls.newcomers import FIELD_BYTES, OPEN_BYTES
 from sliceplane.server.registry.types import User, standing_of
+from sliceplane.watch.io.certificates import Certificate, certificate_of
 
 if TYPE_CHECKING:
     from sliceplane.server.io.connections.listener import Listener

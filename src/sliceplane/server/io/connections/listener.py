@@ -26,11 +26,11 @@ from uvicorn.server import ServerState
 
 from sliceplane.kit.io.identity import in_use
 from sliceplane.kit.io.start_error import StartError
+from sliceplane.kit.io.tls.acceptor import TlsAcceptor
+from sliceplane.kit.io.tls.newcomers import ConnectionTiming, Newcomers
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.shares import Shares
 from sliceplane.server.io.connections.connection import HttpConnection
-from sliceplane.server.io.connections.newcomers import ConnectionTiming, Newcomers
-from sliceplane.server.io.connections.tls import TlsAcceptor
 
 App = Callable[
     [MutableMapping[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]],

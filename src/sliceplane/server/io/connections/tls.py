@@ -1,65 +1,17 @@
-"""TLS of the server: the context, and accepting connections as far as there is room for them.
-
-TLS is 1.2 or newer, client certificates optional but, if sent, ours. No session is handed out to be
-resumed, but for what TLS 1.2 does without tickets, which the ssl module cannot turn off: a resumed
-session brings the certificate of the first one, unverified. It does so within its own context alone
-and for two hours at most, so a change of what is trusted makes a new context, and time is looked at
-for each request (``auth.Certificate``). Clients of Kubernetes resume none.
-
-Room is what the configuration says, and what the process's descriptors allow: the highest ones are
-never given to clients, so that storage, logs and whatever else the process does can open files when
-clients hold all the rest. The system gives the lowest number that is free, so the number of an
-accepted connection tells how many are in use.
-
-Where there is no room, the oldest connection of an unknown client makes some (see ``newcomers``);
-if all are known, the new one is refused: closed at once, counted, and told of once a minute. The
-same where the system itself refuses to accept; then accepting rests a little too, or the loop would
-be called for it again and again.
-"""
+"""The TLS context of the server, made anew when the files change that it rests on."""
 
 from __future__ import annotations
 
-import asyncio
-import os
 import re
-import resource
-import socket
 import ssl
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
 
 from sliceplane.kit.io.files import CREDENTIAL_BYTES_MAX, read_bytes
-from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.start_error import StartError
-from sliceplane.kit.io.turns import LoopTurns
-from sliceplane.server.io.connections.newcomers import ConnectionTiming, Newcomers
-from sliceplane.server.io.connections.tls_transport import (
-    GREETING_HEAD_BYTES,
-    ProtocolFactory,
-    TlsTransport,
-)
+from sliceplane.kit.io.tls.acceptor import serving_context, trust
 from sliceplane.server.io.keys.pki import Pki
-from sliceplane.server.io.requests.auth import Certificate
 
 _PEM = re.compile(r"-----BEGIN [A-Z0-9 ]*CERTIFICATE-----(.*?)-----END", re.DOTALL)
-#: kept for everything that is no connection of a client; of a small limit it is a quarter
-RESERVED_DESCRIPTORS: Final = 128
-_ACCEPTS_PER_TURN: Final = 64
-#: between two lines about connections that were refused
-TELL_S: Final = 60.0
-#: of every connection: they inherit them from the socket that listens. A peer that vanished is
-#: noticed after 4 minutes even if nothing is ever sent to it (Kubernetes' servers ask every 3
-#: minutes)
-_OPTIONS: Final = (
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.SOL_SOCKET, socket.SO_RCVLOWAT, GREETING_HEAD_BYTES),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 180),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 20),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-)
-_log = get_logger("apiserver")
 
 
 class ServerTls:
@@ -116,46 +68,8 @@ def server_context(
     context = serving_context(pki.server_file, pki.server_key_file, client_ca_file)
     for authority in further:
         context.load_verify_locations(cadata=authority)
-    _trust(context, pki.ca_file)
+    trust(context, pki.ca_file)
     return context
-
-
-def serving_context(cert_file: Path, key_file: Path, client_ca_file: Path | None) -> ssl.SSLContext:
-    """Raises ``StartError`` if a file is missing or damaged.
-
-    A certificate of a foreign authority fails the handshake; no certificate at all is fine here and
-    left to authentication.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.verify_mode = ssl.CERT_OPTIONAL
-    # The client's order of ciphers counts: all of them are good, and Go clients put AES-128 first,
-    # which encrypts faster than OpenSSL's own first choice, AES-256.
-    context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-    # No client does it any more (TLS 1.3 has none, nor have Go's servers), and a write would have
-    # to wait for a read.
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    context.options |= ssl.OP_NO_TICKET
-    context.num_tickets = 0
-    context.set_alpn_protocols(["http/1.1"])
-    if client_ca_file is not None:
-        _trust(context, client_ca_file)
-    try:
-        context.load_cert_chain(cert_file, key_file)
-    except (OSError, ssl.SSLError) as error:
-        raise StartError(f"cannot use the server certificate {cert_file}: {error}") from error
-    return context
-
-
-def certificate_of(sock: Any) -> Certificate | None:
-    """What a client has shown, from an ``ssl.SSLSocket`` after its handshake."""
-    own = sock.getpeercert()
-    if not own:
-        return None
-    # Python 3.13 has a public method for this, which gives bytes that nothing in the standard
-    # library reads. A resumed session has no chain.
-    chain = sock._sslobj.get_verified_chain() or ()
-    return Certificate.of((own, *(certificate.get_info() for certificate in chain[1:])))
 
 
 def _text(path: Path) -> str:
@@ -170,151 +84,3 @@ def _text(path: Path) -> str:
 def _certificates(text: str) -> frozenset[str]:
     """Those in *text*, each as its base64 without white space."""
     return frozenset("".join(found.split()) for found in _PEM.findall(text))
-
-
-def _trust(context: ssl.SSLContext, authority: Path) -> None:
-    try:
-        context.load_verify_locations(authority)
-    except ssl.SSLError as error:
-        raise StartError(
-            f"cannot use the certificate authority {authority}: it holds no certificate in PEM"
-        ) from error
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise StartError(f"cannot use the certificate authority {authority}: {why}") from error
-
-
-class TlsAcceptor:
-    """Accepts on a listening socket.  Used from one task: ``start`` once, ``close`` once, then
-    ``abort_handshakes``.
-    """
-
-    def __init__(
-        self,
-        sock: socket.socket,
-        context: ssl.SSLContext,
-        make_protocol: ProtocolFactory,
-        *,
-        room: Callable[[], int],
-        newcomers: Newcomers,
-        timing: ConnectionTiming = ConnectionTiming(),  # noqa: B008  # it is frozen
-    ) -> None:
-        """*room*: how many connections more there may be, handshakes not counted."""
-        self._sock = sock
-        #: of the connections that come from now on
-        self.context = context
-        self._make_protocol = make_protocol
-        self._room = room
-        self._turns = LoopTurns()
-        self._newcomers = newcomers
-        self._timing = timing
-        self._shaking: set[TlsTransport] = set()
-        self._rest: asyncio.TimerHandle | None = None
-        self._closed = False
-        #: closed at once for want of room, and failures of accept(2), since the process began
-        self.refused = 0
-        self.failures = 0
-        #: not told of yet; the next line may come then
-        self._untold = 0
-        self._tell_at = float("-inf")
-
-    def start(self) -> None:
-        self._sock.setblocking(False)
-        for level, option, value in _OPTIONS:
-            self._sock.setsockopt(level, option, value)
-        self._resume()
-
-    def _resume(self) -> None:
-        asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
-
-    def close(self) -> None:
-        """No new connection; handshakes under way go on.  Idempotent."""
-        if not self._closed:
-            self._closed = True
-            if self._rest is not None:
-                self._rest.cancel()
-            asyncio.get_running_loop().remove_reader(self._sock.fileno())
-            self._sock.close()
-
-    def abort_handshakes(self) -> None:
-        for transport in tuple(self._shaking):
-            transport.abort()
-
-    def _accept(self) -> None:
-        for _ in range(_ACCEPTS_PER_TURN):
-            try:
-                plain, _ = self._sock.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                self._on_failure(error)
-                return
-            self._take(plain)
-
-    def _on_failure(self, error: OSError) -> None:
-        """No descriptor or no memory is left, the reserve included."""
-        self.failures += 1
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._sock.fileno())
-        self._rest = loop.call_later(self._timing.rest_s, self._resume)
-        for _ in range(_ACCEPTS_PER_TURN):
-            if not self._newcomers.drop_oldest():
-                break
-        self._tell((error.strerror or str(error)).lower())
-
-    def _take(self, plain: socket.socket) -> None:
-        why = self._full(plain)
-        if why and not self._newcomers.drop_oldest():
-            plain.close()
-            self.refused += 1
-            self._tell(why)
-            return
-        plain.setblocking(False)
-        transport = TlsTransport(
-            plain,
-            self.context,
-            self._make_protocol,
-            self._shaking.discard,
-            self._newcomers,
-            timing=self._timing,
-            turns=self._turns,
-        )
-        self._shaking.add(transport)
-        transport.start()
-
-    def _full(self, plain: socket.socket) -> str:
-        """Why there is no room for *plain*; "" if there is."""
-        if self._room() <= len(self._shaking):
-            return "there are as many as the server takes"
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if limit != resource.RLIM_INFINITY and plain.fileno() >= limit - min(
-            RESERVED_DESCRIPTORS, limit // 4
-        ):
-            return "the rest of the file descriptors is kept for storage and logs"
-        return ""
-
-    def _tell(self, why: str) -> None:
-        """Once in a while, with what to do."""
-        self._untold += 1
-        now = asyncio.get_running_loop().time()
-        if now < self._tell_at:
-            return
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        _log.error(
-            "connections are refused",
-            why=why,
-            refused=self._untold,
-            descriptors=f"{_open_descriptors()} of {limit}",
-            advice="raise the limit of open files (ulimit -n; LimitNOFILE= of a systemd unit), or "
-            "see who connects: "
-            f"ss -tnp state established '( sport = :{self._sock.getsockname()[1]} )'",
-        )
-        self._untold = 0
-        self._tell_at = now + TELL_S
-
-
-def _open_descriptors() -> int | str:
-    try:
-        return len(os.listdir("/proc/self/fd"))
-    except OSError:
-        return "nearly all"  # to look takes one

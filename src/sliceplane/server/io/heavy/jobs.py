@@ -1,10 +1,9 @@
-"""What workers do, as values, and as bytes between this program and its own workers: pickles behind
-their length.
+"""Jobs of the workers as values, and as bytes on the pipe between this program and its workers:
+pickles behind their length.
 
-``run`` looks at nothing but its own members, so a job is the same anywhere. Both ends are the same
-program of the same user, on a pipe that no other program has; nothing from outside is ever
-unpickled, request bodies are bytes in a pickle. Resources are known by identity everywhere, so they
-travel by name.
+A job is a function with its arguments, which reads nothing else. Both ends are the same program of
+the same user, on a pipe that no other program has; nothing from outside is ever unpickled, request
+bodies are bytes in a pickle. Resources are compared by identity everywhere, so they travel by name.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ from __future__ import annotations
 import copyreg
 import pickle
 import struct
+from collections.abc import Callable
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -21,16 +21,10 @@ from msgspec.structs import replace
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Resource, by_key
 from sliceplane.server.io.requests.params import decode_delete_options_body, decode_object
-from sliceplane.server.io.requests.render import (
-    RenderedError,
-    render_bytes,
-    render_items,
-    render_object,
-)
+from sliceplane.server.io.requests.render import RenderedError
 from sliceplane.server.io.requests.response import Representation
-from sliceplane.server.registry.core import Core
+from sliceplane.server.registry.offload import Input, Result, work_out
 from sliceplane.server.registry.registry import Registry
-from sliceplane.server.registry.rehearsal import Extract, Rehearsed, rehearse
 from sliceplane.server.registry.types import (
     Context,
     DeleteOptions,
@@ -40,23 +34,18 @@ from sliceplane.server.registry.types import (
     WriteOptions,
 )
 
-if TYPE_CHECKING:
-    from sliceplane.server.documents.table import IncludeObject
-
-
-#: an error with more of them is rendered by the worker
+T = TypeVar("T")
+#: a job: a function with its arguments (``functools.partial``)
+Job = Callable[[], T]
+#: an error with more causes is rendered by the worker
 CAUSES_MAX = 100
 WriteVerb = Literal["create", "update", "patch", "delete"]
 LENGTH: Final = struct.Struct(">Q")
 
 
-class HeavyJob(Protocol):
-    def run(self) -> object: ...
-
-
 class HeavyWrite(msgspec.Struct, frozen=True, kw_only=True):
-    """A write to rehearse. ``options`` is an error where the request's own are wrong, which counts
-    once its body is decoded; ``deletion`` is of a request whose body says nothing of it.
+    """A write to work out. ``options`` is an error if the request's own are wrong, which counts once
+    its body is decoded; ``deletion`` has the options of a DELETE without a body.
     """
 
     verb: WriteVerb
@@ -76,7 +65,7 @@ class HeavyWrite(msgspec.Struct, frozen=True, kw_only=True):
         return isinstance(self.options, WriteOptions) and self.options.dry_run
 
     def apply(self, registry: Registry) -> Outcome:
-        """What the verb does.  Raises ``StatusError``."""
+        """Calls the verb.  Raises ``StatusError``."""
         context = self.context
         target = self.target
         if self.verb == "delete":
@@ -96,66 +85,13 @@ class HeavyWrite(msgspec.Struct, frozen=True, kw_only=True):
         return self.options
 
 
-class Rehearse(msgspec.Struct, frozen=True, kw_only=True):
-    write: HeavyWrite
-    found: Extract
-    #: what an error is worded in
-    errors_in: Representation
-
-    def run(self) -> Rehearsed:
-        def verb(core: Core) -> Outcome:
-            return self.write.apply(Registry.around(core))
-
-        done = rehearse(self.found, verb)
-        if done.error is None or len((done.error.details or {}).get("causes", ())) <= CAUSES_MAX:
-            return done
-        return replace(done, error=RenderedError.of(done.error, self.errors_in))
-
-
-class Render(msgspec.Struct, frozen=True, kw_only=True):
-    """One object in the form that was negotiated."""
-
-    body: bytes
-    resource: Resource
-    representation: Representation
-    now: float
-    include: IncludeObject
-
-    def run(self) -> bytes:
-        return render_object(
-            self.body, self.resource, self.representation, now=self.now, include_object=self.include
-        )
-
-
-class RenderItems(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a list: the rows of a Table, separated by commas, or messages as they stand in a
-    list.
-    """
-
-    bodies: tuple[bytes, ...]
-    resource: Resource
-    representation: Representation
-    now: float
-    include: IncludeObject
-
-    def run(self) -> bytes:
-        return render_items(
-            self.bodies,
-            self.resource,
-            self.representation,
-            now=self.now,
-            include_object=self.include,
-        )
-
-
-class Convert(msgspec.Struct, frozen=True, kw_only=True):
-    """A JSON document, complete but for its media type."""
-
-    body: bytes
-    representation: Representation
-
-    def run(self) -> bytes:
-        return render_bytes(self.body, self.representation)
+def work_out_write(write: HeavyWrite, basis: Input, errors_in: Representation) -> Result:
+    """The job of a write; *errors_in*: the media type of an error with many causes."""
+    result = work_out(basis, lambda core: write.apply(Registry.around(core)))
+    error = result.error
+    if error is None or len((error.details or {}).get("causes", ())) <= CAUSES_MAX:
+        return result
+    return replace(result, error=RenderedError.of(error, errors_in))
 
 
 def _named(key: str) -> Resource:
@@ -164,38 +100,22 @@ def _named(key: str) -> Resource:
     return resource
 
 
-def _resource(resource: Resource) -> Any:
-    return _named, (resource.schema_key,)
-
-
-def _error(error: StatusError) -> Any:
-    # An exception is otherwise made again from its positional arguments alone.
-    members = (error.code, error.reason, error.message, error.details, error.metadata)
-    return StatusError, (*members, error.retry_after_s, error.allowed_methods)
-
-
-def _rendered(error: RenderedError) -> Any:
-    return _again, (error.code, error.reason, error.message, error.rendered, error.retry_after_s)
-
-
-def _again(
-    code: int, reason: str, message: str, rendered: bytes, retry_after_s: int | None
-) -> RenderedError:
-    error = RenderedError(code, reason, message, retry_after_s=retry_after_s)
-    error.rendered = rendered
+def _restored(kind: type[StatusError], members: dict[str, Any]) -> StatusError:
+    """Returns the error that was pickled; its class would be called with other arguments."""
+    error = kind.__new__(kind)
+    error.__dict__.update(members)
     return error
 
 
-def _mapping(proxy: MappingProxyType[Any, Any]) -> Any:
-    # Of a record that was read from disk and has no labels: the type has no name that pickle could
-    # look up.
+def _copied(proxy: MappingProxyType[Any, Any]) -> Any:
+    """Of a record that was read from disk and has no labels; pickle cannot look up the type."""
     return dict, (dict(proxy),)
 
 
-copyreg.pickle(MappingProxyType, _mapping)
-copyreg.pickle(RenderedError, _rendered)
-copyreg.pickle(Resource, _resource)
-copyreg.pickle(StatusError, _error)
+copyreg.pickle(MappingProxyType, _copied)
+copyreg.pickle(Resource, lambda resource: (_named, (resource.schema_key,)))
+for _kind in (StatusError, RenderedError):
+    copyreg.pickle(_kind, lambda error: (_restored, (type(error), error.__dict__)))
 
 
 def dump(value: object) -> bytes:

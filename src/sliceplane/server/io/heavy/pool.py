@@ -1,5 +1,4 @@
-"""The workers: started when there is work, ended when they are idle, or when a job has no time
-left.
+"""The pool of workers: started when there is work, ended when idle, or when a job runs out of time.
 
 A job that is given up (its client's time is over, or ``JOB_S_MAX`` is) cannot be interrupted, so
 its process is killed. A process that ends by itself takes its job with it, as an internal error,
@@ -11,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from sliceplane.kit.io.lifeline import lifeline
 from sliceplane.server.io.heavy import jobs
-from sliceplane.server.io.heavy.jobs import HeavyJob
+from sliceplane.server.io.heavy.jobs import Job, T
 
-#: of one job; a request has 34 s for all it does
+#: seconds of one job; a request has 34 s for all it does
 JOB_S_MAX = 30.0
-#: a worker without work ends
+#: seconds after which a worker without work ends
 IDLE_S = 60.0
 _MODULE = "sliceplane.server.io.heavy.worker"
 #: answers come in portions of this size, so that none keeps the loop
@@ -31,45 +30,47 @@ class WorkerDied(Exception):
 
 
 class Workers(Protocol):
-    """Whatever runs jobs."""
+    """Runs jobs."""
 
-    async def run(self, job: HeavyJob) -> Any:
-        """What the job returns.  Raises what it raises, ``TimeoutError`` and ``WorkerDied``."""
+    async def run(self, job: Job[T]) -> T:
+        """Returns what the job returns.  Raises what it raises, ``TimeoutError``, ``WorkerDied``."""
 
     async def close(self) -> None: ...
 
 
 class Inline:
-    """Runs jobs at once, where they are asked for: for tests, on the same values as a worker
-    gets.
-    """
+    """Runs jobs at once in this process, on copies as a worker gets them: for tests."""
 
-    async def run(self, job: HeavyJob) -> Any:
-        return jobs.load(jobs.dump(jobs.load(jobs.dump(job)).run()))
+    async def run(self, job: Job[T]) -> T:
+        return cast(T, jobs.load(jobs.dump(jobs.load(jobs.dump(job))())))
 
     async def close(self) -> None:
         """Nothing runs."""
 
 
 class Pool:
-    """Owned by the server; ``close`` ends every process.  No more run than jobs are asked for at a
-    time.
+    """Owned by the server; ``close`` ends every process.  There are never more workers than jobs
+    at a time.
     """
 
     def __init__(self, *, job_s: float = JOB_S_MAX, idle_s: float = IDLE_S) -> None:
         #: of each job from now on
         self.job_s = job_s
         self._idle_s = idle_s
-        self._idle: list[_Worker] = []
+        #: idle workers, with the timers that retire them
+        self._idle: dict[_Worker, asyncio.TimerHandle] = {}
         self._all: set[_Worker] = set()
         self._leaving: set[asyncio.Task[None]] = set()
         self._closed = False
         self.started = 0
 
-    async def run(self, job: HeavyJob) -> Any:
+    async def run(self, job: Job[T]) -> T:
         data = jobs.dump(job)
-        worker = self._idle.pop() if self._idle else await self._start()
-        worker.busy()
+        if self._idle:
+            worker, timer = self._idle.popitem()
+            timer.cancel()
+        else:
+            worker = await self._start()
         try:
             async with asyncio.timeout(self.job_s):
                 good, result = await worker.work(data)
@@ -82,11 +83,11 @@ class Pool:
         if self._closed:
             await self._end(worker)
         else:
-            self._idle.append(worker)
-            worker.idle(self._idle_s, lambda: self._retire(worker))
+            loop = asyncio.get_running_loop()
+            self._idle[worker] = loop.call_later(self._idle_s, self._retire, worker)
         if not good:
             raise result
-        return result
+        return cast(T, result)
 
     async def _start(self) -> _Worker:
         environment, descriptors, _ = lifeline()
@@ -107,58 +108,56 @@ class Pool:
         return worker
 
     def _retire(self, worker: _Worker) -> None:
-        self._idle.remove(worker)
-        worker.leave()
+        """The worker ends by itself, as its pipe does."""
+        del self._idle[worker]
+        worker.sink.close()
         task = asyncio.get_running_loop().create_task(self._forget(worker), name="a worker leaves")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
     async def _forget(self, worker: _Worker) -> None:
-        await worker.gone()
+        await worker.process.wait()
         self._all.discard(worker)
 
     async def _end(self, worker: _Worker) -> None:
         self._all.discard(worker)
-        await worker.kill()
+        with contextlib.suppress(ProcessLookupError):
+            worker.process.kill()
+        await worker.process.wait()
 
     async def close(self) -> None:
         self._closed = True
-        self._idle.clear()
+        while self._idle:
+            self._idle.popitem()[1].cancel()
         for worker in tuple(self._all):
             await self._end(worker)
         await asyncio.gather(*self._leaving)
 
 
 class _Worker:
+    """One process and its pipes."""
+
     def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self._timer: asyncio.TimerHandle | None = None
-
-    def idle(self, seconds: float, retire: Any) -> None:
-        self._timer = asyncio.get_running_loop().call_later(seconds, retire)
-
-    def busy(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        assert process.stdin is not None, "it is a pipe"
+        assert process.stdout is not None, "it is a pipe"
+        self.process = process
+        self.sink = process.stdin
+        self._source = process.stdout
 
     async def work(self, data: bytes) -> tuple[bool, Any]:
-        sink = self._process.stdin
-        source = self._process.stdout
-        assert sink is not None, "it is a pipe"
-        assert source is not None, "it is a pipe"
-        sink.write(jobs.LENGTH.pack(len(data)))
+        """Returns whether the job succeeded, and its result or error."""
+        self.sink.write(jobs.LENGTH.pack(len(data)))
         # In portions: a pipe takes little at a time, and what is left of a large write would be
         # copied every time.
         portions = memoryview(data)
         while portions:
-            sink.write(bytes(portions[:_PORTION_BYTES]))
+            self.sink.write(bytes(portions[:_PORTION_BYTES]))
             portions = portions[_PORTION_BYTES:]
-            await sink.drain()
-        left: int = jobs.LENGTH.unpack(await source.readexactly(jobs.LENGTH.size))[0]
+            await self.sink.drain()
+        left: int = jobs.LENGTH.unpack(await self._source.readexactly(jobs.LENGTH.size))[0]
         parts = []
         while left:
-            part = await source.read(min(left, _PORTION_BYTES))
+            part = await self._source.read(min(left, _PORTION_BYTES))
             if not part:
                 raise WorkerDied("the worker ended while it answered")
             parts.append(part)
@@ -166,21 +165,6 @@ class _Worker:
         # Joining large parts is done without the interpreter's lock.
         whole = parts[0] if len(parts) == 1 else await asyncio.to_thread(b"".join, parts)
         answer: tuple[bool, Any] = jobs.load(whole)
-        # What follows is a step of its own: an object may have hundreds of thousands of labels to
-        # be made.
+        # What follows is a step of its own: an object may have hundreds of thousands of labels.
         await asyncio.sleep(0)
         return answer
-
-    def leave(self) -> None:
-        """End by itself, as its pipe does."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-
-    async def gone(self) -> None:
-        await self._process.wait()
-
-    async def kill(self) -> None:
-        self.busy()
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        await self._process.wait()

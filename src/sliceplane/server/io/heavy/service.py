@@ -1,10 +1,9 @@
 """Heavy work as the handlers call it: a write that ends as if the registry had done it, and answers
 in other forms.
 
-An ordinary request never comes here; one that does is the user's only one at that time
-(``HeavyTurns``): some users' are worked on together, users in turn, and there is an end to how many
-wait. A user who sends ten waits for nine; another who sends one waits for at most one of each that
-came before.
+Ordinary requests never come here. A user has one heavy request at a time (``HeavyTurns``): a few
+users' run together, users take turns, and the number of waiting requests is bounded. A user who
+sends ten waits for nine; another who sends one waits for at most one of each user before.
 """
 
 from __future__ import annotations
@@ -13,33 +12,30 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar, cast
+from functools import partial
+from typing import Final, cast
 
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, internal
 from sliceplane.kit.metrics import Metrics
-from sliceplane.server.io.heavy.jobs import HeavyJob, HeavyWrite, Rehearse
+from sliceplane.server.io.heavy.jobs import HeavyWrite, Job, T, work_out_write
 from sliceplane.server.io.heavy.pool import Pool, WorkerDied, Workers
 from sliceplane.server.io.requests.limits import TooMany
 from sliceplane.server.io.requests.response import PLAIN_JSON, Representation
 from sliceplane.server.io.storage.committing import Durability
+from sliceplane.server.registry.offload import Collection, StaleInput, attach_labels
 from sliceplane.server.registry.registry import Registry
-from sliceplane.server.registry.rehearsal import Collection, Rehearsed, Stale, labelled
 from sliceplane.server.registry.types import Outcome, User
 from sliceplane.server.store.types import Key
 
-T = TypeVar("T")
-
-#: what is larger is not for the loop: the worst bodies of this size take it about 40 ms
+#: larger bodies are offloaded: the worst bodies of this size keep the loop for about 40 ms
 HEAVY_BYTES: Final = 40 * 1024
-#: what is stored was found good once, so that it takes less: this share of it counts besides the
-#: body
+#: a stored object was validated once and costs less: this share of it counts beside the body
 STORED_SHARE: Final = 2
-#: heavy requests together, and waiting
+#: heavy requests that run together
 TOGETHER: Final = 2
 WAITING_OF_USER_MAX: Final = 8
 WAITING_MAX: Final = 64
-#: how often a write is worked out anew since another write was first (upstream's patches do it five
-#: times)
+#: attempts of a write whose input another write changed (upstream's patches have five)
 ATTEMPTS_MAX: Final = 6
 
 
@@ -76,10 +72,10 @@ class Heavy:
             self.requests.value += 1
             yield
 
-    async def run(self, job: HeavyJob) -> object:
+    async def run(self, job: Job[T]) -> T:
         """Within a turn.  Raises what the job raises, ``TimeoutError``, and 500 ``StatusError``."""
         try:
-            return cast(object, await self.workers.run(job))
+            return await self.workers.run(job)
         except WorkerDied as error:
             self._deaths.value += 1
             raise internal("the process that worked on the request ended") from error
@@ -91,56 +87,48 @@ class Heavy:
         writer: Durability,
         errors_in: Representation = PLAIN_JSON,
     ) -> Outcome:
-        """Within a turn: work it out, commit it, and again if another write was first.  Raises
-        ``StatusError``.
+        """Within a turn: works the write out and commits it; retries if another write was first.
+        Raises ``StatusError``.
         """
         target = write.target
         keys = frozenset[Key]()
         collections = frozenset[Collection]()
         for _ in range(ATTEMPTS_MAX):
-            extracted = registry.extract(write.context, target, keys, collections)
-            job = Rehearse(write=write, found=extracted, errors_in=errors_in)
-            done = await _finished(labelled(cast(Rehearsed, await self.run(job))))
-
-            def step() -> Outcome:
-                # called in this turn
-                return registry.perform(
-                    write.context,
-                    extracted,  # noqa: B023
-                    done,  # noqa: B023
-                    target,
-                    dry_run=write.dry_run,
-                )
-
+            basis = registry.gather_input(write.context, target, keys, collections)
+            result = await self.run(partial(work_out_write, write, basis, errors_in))
+            result = await _finished(attach_labels(result))
+            step = partial(
+                registry.apply_result, write.context, basis, result, target, dry_run=write.dry_run
+            )
             try:
                 return await writer.write(step, lambda outcome: outcome.revision)
-            except Stale as stale:
+            except StaleInput as stale:
                 self.stale.value += 1
-                keys = keys | stale.keys
-                collections = collections | stale.collections
+                keys |= stale.keys
+                collections |= stale.collections
         raise conflict(target.resource.plural, target.resource.group, target.name, STALE_WRITE)
 
     async def delete(self, write: HeavyWrite, registry: Registry, writer: Durability) -> None:
-        """Within a turn: as ``write``, but what is gone by then was to be deleted anyway."""
+        """Within a turn: as ``write``, but an object that is gone by then is no error."""
         try:
             await self.write(write, registry, writer)
         except StatusError as error:
             if error.code != 404:
                 raise
 
-    async def render(self, job: HeavyJob, user: User | None) -> bytes:
-        """An answer in another form; in a turn of *user*, ``None``: they have it already."""
+    async def render(self, job: Job[bytes], user: User | None) -> bytes:
+        """An answer in another form, in a turn of *user*; ``None``: the caller has one already."""
         if user is None:
-            return cast(bytes, await self.run(job))
+            return await self.run(job)
         async with self.turn(user):
-            return cast(bytes, await self.run(job))
+            return await self.run(job)
 
     async def close(self) -> None:
         await self.workers.close()
 
 
 async def _finished(steps: Generator[None, None, T]) -> T:
-    """What *steps* return, with the turns of all others between two of them."""
+    """Returns what *steps* return; other tasks run between two of them."""
     while True:
         try:
             next(steps)
@@ -150,7 +138,7 @@ async def _finished(steps: Generator[None, None, T]) -> T:
 
 
 class HeavyTurns:
-    """Owned by the server's ``Heavy``; used in one loop."""
+    """A fair queue of users.  Owned by the server's ``Heavy``; used in one loop."""
 
     def __init__(self, *, together: int, waiting_of_user_max: int, waiting_max: int) -> None:
         self._free = together
@@ -177,8 +165,8 @@ class HeavyTurns:
 
     @asynccontextmanager
     async def admit(self, user: str) -> AsyncIterator[None]:
-        """Wait for a turn, and have it for the block.  Raises ``TooMany`` at once if too many wait
-        already.
+        """Waits for a turn, which lasts as long as the block.  Raises ``TooMany`` at once if too
+        many wait already.
         """
         if not self._free or user in self._busy:
             await self._wait(user)
@@ -187,9 +175,7 @@ class HeavyTurns:
         try:
             yield
         finally:
-            self._free += 1
-            self._busy.discard(user)
-            self._call_next()
+            self._give_back(user)
 
     def _take(self, user: str) -> None:
         assert self._free > 0, f"there is no room for {user}"
@@ -212,34 +198,30 @@ class HeavyTurns:
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 # It was called in the same moment: the turn goes to the next.
-                self._free += 1
-                self._busy.discard(user)
-                self._call_next()
+                self._give_back(user)
             else:
-                self._drop(user, turn)
+                self._queues[user].remove(turn)
+                self.waiting -= 1
+                if not self._queues[user]:
+                    del self._queues[user]
             raise
 
-    def _drop(self, user: str, turn: asyncio.Future[None]) -> None:
-        queue = self._queues[user]
-        queue.remove(turn)
-        self.waiting -= 1
-        if not queue:
-            del self._queues[user]
-
-    def _call_next(self) -> None:
+    def _give_back(self, user: str) -> None:
+        self._free += 1
+        self._busy.discard(user)
         while self._free:
-            user = next((name for name in self._queues if name not in self._busy), None)
-            if user is None:
+            following = next((name for name in self._queues if name not in self._busy), None)
+            if following is None:
                 return
-            queue = self._queues.pop(user)
+            queue = self._queues.pop(following)
             turn = queue.popleft()
             self.waiting -= 1
             if queue:
                 # Behind all others.
-                self._queues[user] = queue
+                self._queues[following] = queue
             if turn.cancelled():
                 continue
-            self._take(user)
+            self._take(following)
             turn.set_result(None)
 
     def check(self) -> None:

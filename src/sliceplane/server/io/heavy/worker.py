@@ -1,9 +1,8 @@
-"""The process that works jobs off, one at a time: ``python -m sliceplane.server.io.heavy.worker``.
+"""The process that runs jobs one at a time: ``python -m sliceplane.server.io.heavy.worker``.
 
-It has no state, no sockets and no files but the pipe that it was given; when that ends, so does it,
-and when the server is killed it ends at once, in the middle of a job too (``process.lifeline``).
-Whatever a body makes of it (too much memory, too deep a recursion, an end by signal), another one
-is started for the next job.
+It has no state, no sockets and no files but its pipe; it ends when the pipe does, and when the
+server is killed it ends at once, in the middle of a job too (``kit.io.lifeline``). If a body ends
+it (too much memory, too deep a recursion, a signal), the next job gets a new process.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from sliceplane.kit.io.free_memory import trim
 from sliceplane.kit.io.lifeline import end_with_parent
 from sliceplane.server.io.heavy import jobs
 
-#: those who serve others go first
+#: the server and its other children go first
 NICENESS = 5
 MEMORY_BYTES_MAX = 2 << 30
 #: of answers and bodies together, after which free memory goes back to the system
@@ -29,7 +28,7 @@ _TRIM_BYTES = 1 << 20
 
 def main() -> None:
     end_with_parent()
-    # A ^C at the terminal is for the server, which ends us by ending the pipe.
+    # A ^C at the terminal is for the server, which ends this process by its pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
@@ -37,10 +36,9 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     source = sys.stdin.buffer
     sink = os.fdopen(os.dup(1), "wb")
-    # What is printed by mistake must not get among the answers.
+    # Output of print() must not get among the answers.
     os.dup2(2, 1)
-    # A job leaves hardly a cycle, and a collection looks at millions of objects that are all in
-    # use.
+    # A job leaves hardly a cycle, and a collection visits millions of objects that are all in use.
     gc.disable()
     while (data := _read(source)) is not None:
         answer = _answer(data)
@@ -64,10 +62,10 @@ def _read(source: BinaryIO) -> bytes | None:
 
 
 def _answer(data: bytes) -> bytes:
-    """A pair: whether it went well, and the result or the error."""
+    """Returns the pickled pair of success and the result or error."""
     try:
-        return jobs.dump((True, jobs.load(data).run()))
-    except Exception as error:  # whatever it is, the caller is told
+        return jobs.dump((True, jobs.load(data)()))
+    except Exception as error:  # reported to the caller
         try:
             return jobs.dump((False, error))
         except Exception:  # an error that cannot be sent

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sliceplane.api.meta import Document
+from sliceplane.api.users import TOKEN_CHARACTERS_MAX
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.server.io.datadir import write_private
 from sliceplane.server.registry.types import User
@@ -44,8 +45,6 @@ VERIFIED_MAX = 4096
 VERIFIED_BYTES_MAX = 32 * 1024 * 1024
 #: what claims take in memory for each character of their token: a list of short texts is the worst
 _BYTES_EACH = 12
-#: a longer token is none
-TOKEN_CHARACTERS_MAX = 16 * 1024
 #: curve to algorithm
 _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 

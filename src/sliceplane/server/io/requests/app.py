@@ -26,6 +26,7 @@ from sliceplane.api.gates import NEWEST, Release
 from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.api.scheme import Pods
 from sliceplane.api.selectors.fields import selected_name
+from sliceplane.api.users import bearer_token
 from sliceplane.kit.io.log import get_logger
 from sliceplane.server.fairness.types import Asked, Flow
 from sliceplane.server.io.audit.log import AuditEntry, AuditLog
@@ -52,9 +53,9 @@ from sliceplane.server.io.nonresource.pages import (
     snapshot_portions,
 )
 from sliceplane.server.io.requests import reports
-from sliceplane.server.io.requests.auth import ANONYMOUS, authenticate, bearer_token
+from sliceplane.server.io.requests.auth import ANONYMOUS, authenticate
 from sliceplane.server.io.requests.last_writes import LastWrites, NotedWrite
-from sliceplane.server.io.requests.limits import InFlight, Limits, RequestPlace, TooMany
+from sliceplane.server.io.requests.limits import InFlight, Limits, RequestCharges, TooMany
 from sliceplane.server.io.requests.params import request_timeout_s
 from sliceplane.server.io.requests.render import error_representation, render_status
 from sliceplane.server.io.requests.reports import HeldReports
@@ -80,8 +81,8 @@ from sliceplane.server.io.requests.response import (
     warning_headers,
 )
 from sliceplane.server.io.requests.watch import WatchHandler
-from sliceplane.server.registry.attendance import Claim
 from sliceplane.server.registry.authentication import impersonation
+from sliceplane.server.registry.authorization.attendance import Claim
 from sliceplane.server.registry.authorization.index import refusal
 from sliceplane.server.registry.types import Attributes, Decision, User
 from sliceplane.server.store.mvcc import Store
@@ -132,7 +133,16 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 class _Exchange:
     """What is known of one request and response, for headers, logs, metrics and the audit log."""
 
-    __slots__ = ("audit", "audit_id", "error", "key", "started", "streaming", "wanted")
+    __slots__ = (
+        "audit",
+        "audit_id",
+        "charges",
+        "error",
+        "key",
+        "started",
+        "streaming",
+        "wanted",
+    )
 
     def __init__(self, request: Request, started: float) -> None:
         sent = request.header(b"audit-id")
@@ -143,6 +153,8 @@ class _Exchange:
         #: known once the path was looked at
         self.wanted: Attributes | None = None
         self.error: StatusError | None = None
+        #: ``None`` until the request is admitted
+        self.charges: RequestCharges | None = None
         #: ``None``: there is no audit log
         self.audit: AuditEntry | None = None
 
@@ -190,7 +202,12 @@ class ApiServer:
             if response is not None:
                 now = services.clock()
                 code = await send_response(
-                    request, send, response, self.in_flight, now=now, audit_id=exchange.audit_id
+                    request,
+                    send,
+                    response,
+                    exchange.charges,
+                    now=now,
+                    audit_id=exchange.audit_id,
                 )
         except ConnectionAbortedError:
             aborted = True
@@ -271,21 +288,21 @@ class ApiServer:
             raise TooMany
         user, flow = self._admit(request, user, wanted, path, exchange)
         reading = path is None or verb in (*_READ_VERBS, "watch")
-        request.place = place = RequestPlace(
+        request.charges = exchange.charges = charges = RequestCharges(
             self.in_flight, flow, user, "read" if reading else "write"
         )
         try:
             if verb == "watch" or (request.path in self._streams and request.method == "GET"):
-                with self.in_flight.hold_stream(flow, user, request.kept_bytes):
-                    await self._stream(request, path, exchange, send)
+                charges.open_stream(request.kept_bytes)
+                await self._stream(request, path, exchange, send)
                 return None
             if path is None and wanted.resource:
-                return await self._report(request, flow, user)
+                return await self._report(request)
             if path is None:
                 request_timeout_s(
                     request.query, READ_S_MAX
                 )  # as upstream: an invalid one is refused on any path
-                await place.sit()
+                await charges.take_seat()
                 return await self._pages.respond(request)
             if (pod := pod_of_containers(path)) is not None and services.store.latest(pod) is None:
                 raise not_found(Pods.plural, Pods.group, path.name)
@@ -298,14 +315,14 @@ class ApiServer:
                 self._writes.note(wanted, request.created, write)
             return response
         finally:
-            place.close()
+            charges.close()
 
-    async def _report(self, request: Request, flow: Flow, user: User) -> Response:
+    async def _report(self, request: Request) -> Response:
         """Held for as long as its client wants, so it has no seat."""
-        with self.in_flight.hold_stream(flow, user, request.kept_bytes):
-            body = await request.body()
-            request.place.close()
-            answer = await self._services.reports.answer(request.path, body)
+        request.charges.open_stream(request.kept_bytes)
+        body = await request.body()
+        request.charges.finish_work()
+        answer = await self._services.reports.answer(request.path, body)
         return Response(200, answer, headers=(NO_CACHE,))
 
     def _admit(

@@ -14,18 +14,16 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from sliceplane.api.errors import unauthorized
+from sliceplane.api.users import bearer_token
 from sliceplane.kit.io.files import read_text
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.server.registry.types import ANONYMOUS_NAME, AUTHENTICATED, UNAUTHENTICATED, User
+from sliceplane.watch.io.certificates import Certificate
 
 _log = get_logger("auth")
 
@@ -82,61 +80,6 @@ class Tokens:
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-
-
-def user_of_certificate(peer: Mapping[str, Any] | None) -> User | None:
-    """The user that a verified certificate names, from ``ssl.SSLSocket.getpeercert()``'s
-    dictionary.
-    """
-    if not peer:
-        return None
-    name = ""
-    groups = []
-    for relative_name in peer.get("subject", ()):
-        for attribute, value in relative_name:
-            if attribute == "commonName":
-                name = value
-            elif attribute == "organizationName":
-                groups.append(value)
-    return User(name=name, groups=(*groups, AUTHENTICATED)) if name else None
-
-
-class Certificate(msgspec.Struct, frozen=True):
-    """A client certificate that TLS has verified: whom it names, and from when to when it counts
-    (Unix time).
-
-    That is the time in which every certificate of its chain is valid.
-    """
-
-    user: User
-    begins: float
-    ends: float
-
-    @classmethod
-    def of(cls, chain: Iterable[Mapping[str, Any]]) -> Certificate | None:
-        """From dictionaries as ``getpeercert()`` gives them, the client's own first; ``None`` if it
-        names no user.
-        """
-        certificates = tuple(chain)
-        user = user_of_certificate(certificates[0] if certificates else None)
-        if user is None:
-            return None
-        begins = max(
-            ssl.cert_time_to_seconds(certificate["notBefore"]) for certificate in certificates
-        )
-        ends = min(
-            ssl.cert_time_to_seconds(certificate["notAfter"]) for certificate in certificates
-        )
-        return cls(user, begins, ends)
-
-    def counts(self, now: float) -> bool:
-        return self.begins <= now <= self.ends
-
-
-def bearer_token(authorization: bytes) -> str:
-    """Of an ``Authorization`` header; "" if it has none."""
-    scheme, _, token = authorization.decode("latin-1").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def authenticate(

@@ -20,7 +20,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
 from sliceplane.server.io.requests.render import escape, partial_metadata
 from sliceplane.server.io.requests.response import Representation
-from sliceplane.server.registry.answers import shown_body
+from sliceplane.server.registry.verbs.answers import shown_body
 from sliceplane.server.store.types import EventType, Record
 
 if TYPE_CHECKING:

@@ -1,20 +1,21 @@
-"""How much the server takes on at a time; beyond it a request is told to come back (429).
+"""Bounds on the work that a server takes on at a time; a request beyond one gets 429.
 
-``flowcontrol`` decides; here is what it needs of a process: the clock, and tasks that sleep until
-it is their turn. What a request holds depends on where it is (``RequestPlace``):
+``server.fairness`` decides about seats and ``kit.shares`` about everything else; this module adds
+the clock, and tasks that sleep until they have a seat. ``RequestCharges`` is what one request holds,
+which depends on its phase:
 
-- while its body arrives, and as long as it is needed: bytes, of which a user has a share; no seat
-- while a version of the future is waited for: one of a user's waits; no seat
-- while it is worked on, until storage has it: a seat, for which it may have to stand in line
-- while a large answer is taken by its client: bytes; no seat.  A watch is one of a user's streams.
+- while its body arrives, and as long as the body is needed: bytes, shared by users; no seat
+- while it waits for a future version: one of its user's waits; no seat
+- while it is executed, until storage has it: a seat, which it may have to queue for
+- while its client takes a large answer: bytes; no seat. A watch is one of its user's streams.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
@@ -25,25 +26,27 @@ from sliceplane.server.fairness.seats import SeatTicket
 from sliceplane.server.fairness.types import Flow, Kind
 from sliceplane.server.registry.types import User
 
-#: who found no seat in this time is told to come back (upstream: a quarter of the time for a
-#: request)
-LINE_S_MAX = 15.0
-#: what a request with a body counts for at least, however little of it has come
+#: seconds in a queue after which a request gets 429 (upstream: a quarter of a request's time)
+QUEUE_S_MAX = 15.0
+#: minimum charge of a request with a body, however little of it has come
 BODY_BYTES_LEAST = 16 * 1024
-#: what a watch keeps of its request: for each header and each of its bytes, and for each byte of
-#: selectors, parsed
+#: memory that a watch keeps of its request: for each header and each of its bytes, and for each
+#: byte of parsed selectors
 HEADER_BYTES = 160
 HEADER_BYTES_EACH = 1
 QUERY_BYTES_EACH = 28
 
+#: an amount that users share; also the label of its metrics
+Budget = Literal["body-bytes", "future-reads", "unsent-bytes", "watch-bytes", "watches"]
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """``reads_max`` and ``writes_max``: requests being worked on (upstream's
-    --max-requests-inflight and --max-mutating-requests-inflight), shared among priority levels;
+    """``reads_max`` and ``writes_max``: requests being executed (upstream's
+    --max-requests-inflight and --max-mutating-requests-inflight), shared by priority levels;
     ``watches_max``: open streams; ``connections_max``: TCP connections; ``watch_bytes_max``: of the
-    requests of open streams; ``bodies_bytes_max``: of requests that are arriving or not answered;
-    ``future_reads_max``: reads that wait for a version of the future, and ``future_reads_of_user``;
-    ``unsent_bytes_max``: of large responses whose clients have not taken them yet.
+    requests of open streams; ``bodies_bytes_max``: of requests that arrive or are not answered yet;
+    ``future_reads_max``: reads that wait for a future version, and ``future_reads_of_user``;
+    ``unsent_bytes_max``: of large responses that clients have not taken yet.
     """
 
     reads_max: int = 400
@@ -58,20 +61,22 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TooMany(Exception):
-    """There is no room for this request now."""
+    """The server has no capacity for this request now."""
 
 
 class InFlight:
-    """What is being answered, and what that holds.  Owned by the server."""
+    """The seats and budgets of all requests.  Owned by the server."""
 
     def __init__(self, limits: Limits) -> None:
         self.flows = FlowControl(reads=limits.reads_max, writes=limits.writes_max)
-        self.bodies = Shares(limits.bodies_bytes_max)
-        self.future_reads = Shares(limits.future_reads_max, most_each=limits.future_reads_of_user)
-        self.watches = Shares(limits.watches_max)
-        self.watch_bytes = Shares(limits.watch_bytes_max)
-        self.unsent = Shares(limits.unsent_bytes_max)
-        #: who stands in line
+        self.budgets: dict[Budget, Shares] = {
+            "body-bytes": Shares(limits.bodies_bytes_max),
+            "future-reads": Shares(limits.future_reads_max, most_each=limits.future_reads_of_user),
+            "unsent-bytes": Shares(limits.unsent_bytes_max),
+            "watch-bytes": Shares(limits.watch_bytes_max),
+            "watches": Shares(limits.watches_max),
+        }
+        #: requests in a queue
         self._sleeping: dict[SeatTicket, asyncio.Future[None]] = {}
         self.metrics = Metrics()
         self.metrics.include(self.flows.metrics.families)
@@ -83,74 +88,39 @@ class InFlight:
             lambda: ((("mutating",), seats["write"].in_use), (("readOnly",), seats["read"].in_use)),
             "request_kind",
         )
-        shared = {
-            ("body-bytes",): self.bodies,
-            ("future-reads",): self.future_reads,
-            ("unsent-bytes",): self.unsent,
-            ("watch-bytes",): self.watch_bytes,
-            ("watches",): self.watches,
-        }
         self.metrics.computed(
             "gauge",
             "sliceplane_shared_held",
             "Held by requests now, of what users share: bytes of bodies, waits for future "
-            "versions, bytes that clients "
-            "have not taken, watches and the bytes of their requests.",
-            lambda: [(labels, shares.total) for labels, shares in shared.items()],
+            "versions, bytes that clients have not taken, watches and the bytes of their requests.",
+            lambda: [((budget,), shares.total) for budget, shares in self.budgets.items()],
             "what",
         )
         self.metrics.computed(
             "counter",
             "sliceplane_shared_refused_total",
             "Requests that got 429 since they would have taken more than their user's share.",
-            lambda: [(labels, shares.refused) for labels, shares in shared.items()],
+            lambda: [((budget,), shares.refused) for budget, shares in self.budgets.items()],
             "what",
         )
 
-    @contextmanager
-    def hold(self, shares: Shares, flow: Flow, user: User, amount: int = 1) -> Iterator[None]:
-        """Raises ``TooMany`` instead of entering."""
-        if not shares.take(user.name, amount, flow.level.standing):
-            raise TooMany
-        try:
-            yield
-        finally:
-            shares.give(user.name, amount)
-
-    @contextmanager
-    def hold_stream(self, flow: Flow, user: User, size_bytes: int) -> Iterator[None]:
-        """A watch, or a request that is held as one, of *size_bytes*.  Raises ``TooMany`` instead
-        of entering.
+    async def wait_in_queue(self, kind: Kind, ticket: SeatTicket) -> None:
+        """Returns when *ticket* has a seat. Raises ``TooMany`` after ``QUEUE_S_MAX``; a request
+        that does not wait any more is in no queue.
         """
-        standing = flow.level.standing
-        if not self.watches.take(user.name, 1, standing):
-            raise TooMany
-        if not self.watch_bytes.take(user.name, size_bytes, standing):
-            self.watches.give(user.name)
-            raise TooMany
-        try:
-            yield
-        finally:
-            self.watches.give(user.name)
-            self.watch_bytes.give(user.name, size_bytes)
-
-    async def stand_in_line(self, kind: Kind, ticket: SeatTicket) -> None:
-        """Return when *ticket* has a seat. Raises ``TooMany`` after ``LINE_S_MAX``; who does not
-        wait any more is in no line.
-        """
-        seats = self.flows.seats[kind]
         woken = self._sleeping[ticket] = asyncio.get_running_loop().create_future()
+        reason: Literal["cancelled", "time-out"] = "cancelled"
         try:
-            async with asyncio.timeout(LINE_S_MAX):
+            async with asyncio.timeout(QUEUE_S_MAX):
                 await woken
         except TimeoutError:
             if ticket.state == "waiting":
-                seats.leave(ticket, time.monotonic(), reason="time-out")
+                reason = "time-out"
                 raise TooMany from None
         finally:
             del self._sleeping[ticket]
             if ticket.state == "waiting":
-                seats.leave(ticket, time.monotonic(), reason="cancelled")
+                self.flows.seats[kind].leave(ticket, time.monotonic(), reason=reason)
 
     def leave(self, kind: Kind, ticket: SeatTicket) -> None:
         for seated in self.flows.seats[kind].leave(ticket, time.monotonic()):
@@ -161,8 +131,8 @@ class InFlight:
 
 
 def kept_bytes(headers: Mapping[bytes, bytes], query: bytes) -> int:
-    """What a request takes in memory for as long as it is answered; of what its client chose the
-    size of.
+    """Returns the memory of the parts of a request whose size its client chose, while it is
+    answered.
     """
     heads = sum(
         HEADER_BYTES + HEADER_BYTES_EACH * (len(name) + len(value))
@@ -171,12 +141,10 @@ def kept_bytes(headers: Mapping[bytes, bytes], query: bytes) -> int:
     return heads + QUERY_BYTES_EACH * len(query)
 
 
-class RequestPlace:
-    """What one request holds, from its beginning until its answer is known.  Owned by the task that
-    answers it.
-    """
+class RequestCharges:
+    """The seat and the amounts that one request holds.  Owned by the task that answers it."""
 
-    __slots__ = ("_body_bytes", "_flow", "_in_flight", "_kind", "_ticket", "_user")
+    __slots__ = ("_amounts", "_flow", "_in_flight", "_kind", "_ticket", "_user")
 
     def __init__(self, in_flight: InFlight, flow: Flow, user: User, kind: Kind) -> None:
         self._in_flight = in_flight
@@ -184,26 +152,36 @@ class RequestPlace:
         self._user = user
         self._kind = kind
         self._ticket: SeatTicket | None = None
-        self._body_bytes = 0
+        self._amounts: dict[Budget, int] = {}
 
-    def hold_body(self, size: int) -> None:
-        """So much of the body has come by now.  Raises ``TooMany``."""
-        more = max(size, BODY_BYTES_LEAST) - self._body_bytes
+    def raise_to(self, budget: Budget, amount: int) -> None:
+        """Holds *amount* of *budget* at least.  Raises ``TooMany``."""
+        more = amount - self._amounts.get(budget, 0)
         if more <= 0:
             return
-        if not self._in_flight.bodies.take(self._user.name, more, self._flow.level.standing):
+        shares = self._in_flight.budgets[budget]
+        if not shares.take(self._user.name, more, self._flow.level.standing):
             raise TooMany
-        self._body_bytes += more
+        self._amounts[budget] = amount
 
-    @contextmanager
-    def awaiting_future(self) -> Iterator[None]:
-        """A version of the future is waited for.  Raises ``TooMany`` instead of entering."""
-        with self._in_flight.hold(self._in_flight.future_reads, self._flow, self._user):
-            yield
+    def on_body(self, size: int) -> None:
+        """So much of the body has come by now.  Raises ``TooMany``."""
+        self.raise_to("body-bytes", max(size, BODY_BYTES_LEAST))
 
-    async def sit(self) -> None:
-        """All that the client has to give is there: return when the request may be worked on.
-        Raises ``TooMany``.
+    def open_stream(self, size_bytes: int) -> None:
+        """A watch, or a request that is held as one, of *size_bytes*.  Raises ``TooMany``."""
+        self.raise_to("watches", 1)
+        self.raise_to("watch-bytes", size_bytes)
+
+    def release(self, budget: Budget) -> None:
+        """Idempotent."""
+        amount = self._amounts.pop(budget, 0)
+        if amount:
+            self._in_flight.budgets[budget].give(self._user.name, amount)
+
+    async def take_seat(self) -> None:
+        """Returns when the request, which is there as a whole, may be executed.  Raises
+        ``TooMany``.
         """
         if self._ticket is not None:
             return
@@ -212,13 +190,19 @@ class RequestPlace:
             raise TooMany
         self._ticket = ticket
         if ticket.state == "waiting":
-            await self._in_flight.stand_in_line(self._kind, ticket)
+            await self._in_flight.wait_in_queue(self._kind, ticket)
 
-    def close(self) -> None:
-        """The answer is known, or will never be."""
+    def finish_work(self) -> None:
+        """The answer is ready, or will never be: nothing is executed, and the body is not needed.
+        Idempotent.
+        """
         if self._ticket is not None:
             self._in_flight.leave(self._kind, self._ticket)
             self._ticket = None
-        if self._body_bytes:
-            self._in_flight.bodies.give(self._user.name, self._body_bytes)
-            self._body_bytes = 0
+        self.release("body-bytes")
+
+    def close(self) -> None:
+        """Idempotent."""
+        self.finish_work()
+        for budget in tuple(self._amounts):
+            self.release(budget)

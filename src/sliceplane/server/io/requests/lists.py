@@ -11,24 +11,26 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from msgspec.structs import replace
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import Resource
-from sliceplane.server.io.heavy.jobs import Convert, HeavyWrite, RenderItems
+from sliceplane.server.io.heavy.jobs import HeavyWrite
 from sliceplane.server.io.heavy.service import STORED_SHARE, Heavy
 from sliceplane.server.io.requests.render import (
     escape,
     list_metadata_of,
     partial_metadata,
+    render_bytes,
     render_document,
+    render_items,
     render_list,
 )
 from sliceplane.server.io.requests.response import Representation
 from sliceplane.server.io.storage.committing import Durability
-from sliceplane.server.registry import answers
 from sliceplane.server.registry.documents import item_bytes
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.registry.types import (
@@ -38,6 +40,7 @@ from sliceplane.server.registry.types import (
     ListOutcome,
     Target,
 )
+from sliceplane.server.registry.verbs import answers
 from sliceplane.server.store.types import Record
 
 if TYPE_CHECKING:
@@ -157,9 +160,7 @@ class Lists:
         text = await self._text(resource, shown, representation, escaped=plain)
         if plain:
             return text
-        return await self._heavy.render(
-            Convert(body=text, representation=representation), context.user
-        )
+        return await self._heavy.render(partial(render_bytes, text, representation), context.user)
 
     async def _shown(self, target: Target, found: ListOutcome) -> ListOutcome:
         """In the version that was asked for."""
@@ -230,14 +231,15 @@ class Lists:
         parts: list[bytes] = []
         slice_ = self._pace.slice()
         for portion in _portions(found.records):
-            job = RenderItems(
-                bodies=tuple(record.body for record in portion),
-                resource=resource,
-                representation=representation,
+            job = partial(
+                render_items,
+                tuple(record.body for record in portion),
+                resource,
+                representation,
                 now=context.now,
-                include=include,
+                include_object=include,
             )
-            parts.append(cast(bytes, await self._heavy.run(job)))
+            parts.append(await self._heavy.run(job))
             await slice_.over()
         metadata = list_metadata_of(found)
         if representation.form != "Table":
@@ -270,7 +272,7 @@ class Lists:
         text = await asyncio.to_thread(b"".join, [head, *separated, b"]}\n" if plain else b"]}"])
         if plain:
             return text
-        return cast(bytes, await self._heavy.run(Convert(body=text, representation=representation)))
+        return await self._heavy.run(partial(render_bytes, text, representation))
 
     async def delete(
         self, context: Context, target: Target, found: ListOutcome, options: DeleteOptions

@@ -29,11 +29,6 @@ from sliceplane.kit.integers import NotAnInteger, parse_int64
 from sliceplane.kit.times import parse_duration
 from sliceplane.server.io.requests.request import Query, Request
 from sliceplane.server.io.requests.response import JSON, PROTOBUF, YAML
-from sliceplane.server.registry.options import (
-    check_dry_run,
-    delete_options_of_document,
-    invalid_options,
-)
 from sliceplane.server.registry.types import (
     Body,
     DeleteOptions,
@@ -42,6 +37,11 @@ from sliceplane.server.registry.types import (
     PatchType,
     WatchOptions,
     WriteOptions,
+)
+from sliceplane.server.registry.verbs.options import (
+    check_dry_run,
+    delete_options_of_document,
+    invalid_options,
 )
 
 FIELD_MANAGER_BYTES_MAX = 128

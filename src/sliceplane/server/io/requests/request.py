@@ -27,11 +27,11 @@ from sliceplane.api.errors import (
 from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import BY_PATH, LISTED, SERVED, Namespaces, Pods, Resource
 from sliceplane.server.fairness.types import Flow
-from sliceplane.server.io.requests.auth import Certificate
-from sliceplane.server.io.requests.limits import RequestPlace, kept_bytes
-from sliceplane.server.registry.attendance import Claim
+from sliceplane.server.io.requests.limits import RequestCharges, kept_bytes
+from sliceplane.server.registry.authorization.attendance import Claim
 from sliceplane.server.registry.types import Target, User
 from sliceplane.server.store.types import Key
+from sliceplane.watch.io.certificates import Certificate
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
 _NOT_IMPLEMENTED = (
@@ -105,6 +105,7 @@ class Request:
         "_receive",
         "_scope",
         "certificate",
+        "charges",
         "claim",
         "connection",
         "created",
@@ -112,7 +113,6 @@ class Request:
         "headers",
         "method",
         "path",
-        "place",
         "query",
         "user",
     )
@@ -133,7 +133,7 @@ class Request:
         #: set once it is clear whose request this is
         self.flow: Flow | None = None
         #: set before a handler is called
-        self.place: RequestPlace
+        self.charges: RequestCharges
         #: what lets the request in, set once it is
         self.claim: Claim | None = None
         #: the object that was created, as JSON
@@ -205,7 +205,7 @@ class Request:
             raise too_large_body(BODY_BYTES_MAX)
         chunks = []
         size = 0
-        self.place.hold_body(0)
+        self.charges.on_body(0)
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -214,10 +214,10 @@ class Request:
             size += len(chunk)
             if size > BODY_BYTES_MAX:
                 raise too_large_body(BODY_BYTES_MAX)
-            self.place.hold_body(size)
+            self.charges.on_body(size)
             chunks.append(chunk)
             if not message.get("more_body", False):
-                await self.place.sit()
+                await self.charges.take_seat()
                 return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 

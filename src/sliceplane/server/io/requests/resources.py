@@ -17,7 +17,7 @@ from sliceplane.api.errors import StatusError, too_large_body, too_large_resourc
 from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import POSTED
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
-from sliceplane.server.io.heavy.jobs import HeavyWrite, Render
+from sliceplane.server.io.heavy.jobs import HeavyWrite
 from sliceplane.server.io.heavy.service import STORED_SHARE, Heavy
 from sliceplane.server.io.requests.lists import Lists
 from sliceplane.server.io.requests.params import (
@@ -43,8 +43,8 @@ from sliceplane.server.io.requests.response import (
 from sliceplane.server.io.requests.timers import Horizon
 from sliceplane.server.io.storage.committing import Durability
 from sliceplane.server.registry.core import key_of
+from sliceplane.server.registry.offload import can_offload
 from sliceplane.server.registry.registry import Registry
-from sliceplane.server.registry.rehearsal import is_known
 from sliceplane.server.registry.types import Context, Outcome, Target, WriteOptions
 from sliceplane.server.store.mvcc import Store
 
@@ -212,7 +212,7 @@ class ResourceHandlers:
         stored_bytes = 0 if stored is None else len(stored.body)
         if len(raw) + stored_bytes // STORED_SHARE <= self._heavy.heavy_bytes:
             return False
-        if not is_known(target.resource, target.subresource):
+        if not can_offload(target.resource, target.subresource):
             raise too_large_body(self._heavy.heavy_bytes)
         return True
 
@@ -261,24 +261,22 @@ class ResourceHandlers:
     ) -> Response:
         """*has_turn*: the request has its turn for heavy work."""
         included = included_objects(request, representation)
-        resource = target.spoken
-        now = self.clock()
+        render = partial(
+            render_object,
+            outcome.body,
+            target.spoken,
+            representation,
+            now=self.clock(),
+            include_object=included,
+        )
         if representation == PLAIN_JSON:
             # Stored bytes are sent nearly as they are, however long.
             body = escape(outcome.body) + b"\n"
         elif not self._heavy.is_heavy(len(outcome.body)):
-            body = render_object(
-                outcome.body, resource, representation, now=now, include_object=included
-            )
+            body = render()
         else:
-            job = Render(
-                body=outcome.body,
-                resource=resource,
-                representation=representation,
-                now=now,
-                include=included,
-            )
-            body = await self._heavy.render(job, None if has_turn else self.context(request).user)
+            user = None if has_turn else self.context(request).user
+            body = await self._heavy.render(render, user)
         return _response(outcome.code, body, target, representation, (*outcome.warnings, *warnings))
 
     async def _begin_read(
@@ -289,7 +287,7 @@ class ResourceHandlers:
         """
         if resource_version:
             await self.wait_for(request, target, resource_version)
-        await request.place.sit()
+        await request.charges.take_seat()
         if not resource_version:
             await self.wait_for(request, target, None)
 
@@ -312,9 +310,12 @@ class ResourceHandlers:
             return
         if wanted <= self._store.revision:
             return
-        with request.place.awaiting_future():
+        request.charges.raise_to("future-reads", 1)
+        try:
             if not await self._horizon.reached(wanted, self._future_version_s):
                 raise too_large_resource_version(wanted, self._store.revision)
+        finally:
+            request.charges.release("future-reads")
 
 
 _revision_of = attrgetter("revision")

@@ -23,7 +23,7 @@ import msgspec
 from sliceplane.api.errors import StatusError
 from sliceplane.kit.containers import remembered
 from sliceplane.server.fairness.types import uid_of
-from sliceplane.server.io.requests.limits import InFlight, TooMany
+from sliceplane.server.io.requests.limits import RequestCharges, TooMany
 from sliceplane.server.io.requests.request import Request, Send
 
 Media = Literal["json", "yaml", "protobuf"]
@@ -244,7 +244,7 @@ async def send_response(
     request: Request,
     send: Send,
     response: Response,
-    in_flight: InFlight,
+    charges: RequestCharges | None,
     *,
     now: float,
     audit_id: str,
@@ -255,15 +255,16 @@ async def send_response(
     The code that was sent: 429 instead of a large response, if there are too many of them waiting
     to be taken.
     """
-    if len(response.body) <= PORTION_BYTES or request.flow is None or request.user is None:
-        await _send(request, send, response, now, audit_id)
-        return response.code
+    if charges is not None and len(response.body) > PORTION_BYTES:
+        try:
+            charges.raise_to("unsent-bytes", len(response.body))
+        except TooMany:
+            response = too_many_requests()
     try:
-        with in_flight.hold(in_flight.unsent, request.flow, request.user, len(response.body)):
-            await _send(request, send, response, now, audit_id)
-    except TooMany:
-        response = too_many_requests()
         await _send(request, send, response, now, audit_id)
+    finally:
+        if charges is not None:
+            charges.close()
     return response.code
 
 

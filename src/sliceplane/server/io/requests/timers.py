@@ -13,7 +13,7 @@ from collections.abc import Callable
 from sliceplane.api.errors import StatusError
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.metrics import Metrics
-from sliceplane.server.registry.attendance import Claim
+from sliceplane.server.registry.authorization.attendance import Claim
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.store.hub import Hub
 from sliceplane.server.store.mvcc import Store
@@ -103,7 +103,7 @@ class Revocation:
     """Ends the watches whose rights are gone, within a fraction of a second. Owns its numbers from
     the registry.
 
-    It asks the registry whether a watch is in doubt (``server.registry.attendance``). While none
+    It asks the registry whether a watch is in doubt (``server.registry.authorization.attendance``). While none
     is, a look costs the same however many are open; while very many are (a role of ten thousand
     clients changed), a few are asked about in one turn.
     """

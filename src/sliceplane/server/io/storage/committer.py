@@ -168,10 +168,6 @@ class Committer:
         self._wake.set()
         await future
 
-    def kick(self) -> None:
-        """Commit what is staged although no writer waits for it."""
-        self._wake.set()
-
     def tick(self, now: float) -> None:
         """Time passes (every few seconds will do): history that is old enough is compacted, and
         space given back.

@@ -124,8 +124,6 @@ class ReplicatedCommitter:
         self._call_failing: str | None = None
         #: why etcd takes no writes, whatever its answers to reads are; ``None``: it does
         self._writes_failing: str | None = None
-        #: never: another server may write what this one cannot
-        self.sealed: str | None = None
         self.metrics = self._declared()
         self.reloads = self.metrics.counter(
             "sliceplane_etcd_reloads_total",
@@ -253,9 +251,6 @@ class ReplicatedCommitter:
                 await future
         except TimeoutError:
             raise read_timeout(self.failing or "etcd did not answer in time") from None
-
-    def kick(self) -> None:
-        self._act_soon()
 
     def tick(self, now: float) -> None:
         """Time passes (every few seconds will do): history that is old enough is compacted, here
@@ -528,7 +523,7 @@ class ReplicatedCommitter:
 
     async def _compact(self, revision: int) -> None:
         try:
-            await asyncio.to_thread(self._backend.compact_shared, revision)
+            await asyncio.to_thread(self._backend.compact, revision)
         except NoAnswer as error:
             self._report(f"compaction of etcd failed and is tried again: {error}")
         except Refused as error:

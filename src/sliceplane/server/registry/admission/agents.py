@@ -17,7 +17,6 @@ withdraws them.
 
 from __future__ import annotations
 
-from sliceplane.api.errors import forbidden
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Roles, ServiceAccounts
 from sliceplane.consume.agents.grants import (
@@ -34,7 +33,7 @@ from sliceplane.consume.agents.registration import ANNOTATION_REFUSED, LABEL_AGE
 from sliceplane.kit.ip import parse_strict
 from sliceplane.server.registry.authentication.bearer import USER_PREFIX
 from sliceplane.server.registry.core import Core
-from sliceplane.server.registry.documents import document_of
+from sliceplane.server.registry.documents import document_of, refused
 from sliceplane.server.registry.types import Target, User
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key
@@ -62,7 +61,7 @@ def check_agent_write(
     else:
         why = _slice_problem(grant, new, old) or _cluster_problem(core, grant, new)
     if why:
-        raise forbidden(resource.plural, resource.group, head.get("name", ""), why)
+        raise refused(resource, new, why)
 
 
 def _grant_of(store: Store, user: User) -> AgentGrant | None:

@@ -6,7 +6,7 @@ Changes the new document; raises one 422 StatusError with every complaint.
 
 from __future__ import annotations
 
-from sliceplane.api.errors import FieldError, invalid, invalid_value
+from sliceplane.api.errors import FieldErrors, invalid, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Services
 from sliceplane.api.service_rules import NO_CLUSTER_IP
@@ -74,7 +74,7 @@ def _prefers_dual_as_before(spec: Document, old: Document | None) -> bool:
     )
 
 
-def _contradictions(spec: Document) -> list[FieldError]:
+def _contradictions(spec: Document) -> FieldErrors:
     """A policy that does not allow the number of addresses or families that were given."""
     policy = spec.get("ipFamilyPolicy")
     errors = []
@@ -100,5 +100,5 @@ def _infer_from_addresses(spec: Document) -> None:
         spec["ipFamilies"] = families
 
 
-def _invalid(document: Document, errors: list[FieldError]) -> Exception:
+def _invalid(document: Document, errors: FieldErrors) -> Exception:
     return invalid(Services.kind, Services.group, document["metadata"].get("name", ""), errors)

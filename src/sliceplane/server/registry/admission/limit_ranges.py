@@ -10,12 +10,12 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Final
 
-from sliceplane.api.errors import AND_MORE, ERRORS_MAX, StatusError, forbidden, while_few
+from sliceplane.api.errors import AND_MORE, ERRORS_MAX, StatusError, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import LimitRanges, Pods
 from sliceplane.server.registry import pod_amounts
-from sliceplane.server.registry.documents import document_of
+from sliceplane.server.registry.documents import document_of, refused
 from sliceplane.server.store.mvcc import Store
 
 _ANNOTATION: Final = "kubernetes.io/limit-ranger"
@@ -62,7 +62,7 @@ def _refused(document: Document, problems: list[str]) -> StatusError:
     if len(problems) >= ERRORS_MAX:
         distinct.append(AND_MORE)
     why = distinct[0] if len(distinct) == 1 else f"[{', '.join(distinct)}]"
-    return forbidden(Pods.plural, Pods.group, document["metadata"].get("name", ""), why)
+    return refused(Pods, document, why)
 
 
 # Defaults

@@ -26,9 +26,9 @@ from sliceplane.api.errors import StatusError, forbidden
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.quantity import exact
 from sliceplane.api.scheme import Resource, ResourceQuotas
-from sliceplane.server.registry.documents import document_of
+from sliceplane.server.registry.documents import document_of, refused
 from sliceplane.server.registry.kinds import counted_kind, kind_of, quota_text, usage
-from sliceplane.server.registry.kinds.pod_quota import is_in_scopes
+from sliceplane.server.registry.kinds.pods.pod_quota import is_in_scopes
 from sliceplane.server.registry.types import User, standing_of
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key, Record
@@ -92,7 +92,7 @@ class QuotaIndex:
                 continue
             why = _excess(name, costs, hard, used)
             if why:
-                raise _refused(resource, new, why)
+                raise refused(resource, new, why)
             document = document_of(record)
             sums = {
                 counted: quota_text(counted, exact(used[counted]) + number)
@@ -125,10 +125,10 @@ class QuotaIndex:
                 continue
             silence = rules.missing(projection, counted)
             if silence:
-                raise _refused(resource, new, f"failed quota: {name}: {silence}")
+                raise refused(resource, new, f"failed quota: {name}: {silence}")
             unknown = [limited for limited in counted if limited not in (quota.status.used or {})]
             if unknown:
-                raise _refused(
+                raise refused(
                     resource,
                     new,
                     f"status unknown for quota: {name}, resources: {','.join(unknown)}",
@@ -142,10 +142,6 @@ class QuotaIndex:
         stored = sorted((key.namespace, key.name) for key, _ in objects)
         assert known == stored, f"{known} are indexed, there are {stored}"
         assert all(self._names.values()), "a namespace without quotas is remembered"
-
-
-def _refused(resource: Resource, document: Document, why: str) -> StatusError:
-    return forbidden(resource.plural, resource.group, document["metadata"].get("name", ""), why)
 
 
 def _excess(quota: str, costs: dict[str, Fraction | int], hard: Amounts, used: Amounts) -> str:

@@ -7,11 +7,11 @@ Pod may not name an overhead of its own.
 
 from __future__ import annotations
 
-from sliceplane.api.errors import StatusError, forbidden
+from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import Pods, RuntimeClasses
-from sliceplane.server.registry.documents import document_of
+from sliceplane.server.registry.documents import document_of, refused
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key
 
@@ -22,13 +22,13 @@ def admit_pod(store: Store, document: Document) -> None:
     name = spec.get("runtimeClassName")
     if not name:
         if spec.get("overhead"):
-            raise _refused(
+            raise _rejected(
                 document, "Pod Overhead set without corresponding RuntimeClass defined Overhead"
             )
         return
     record = store.latest(Key(RuntimeClasses.storage_key, "", name))
     if record is None:
-        raise _refused(document, f'RuntimeClass "{name}" not found')
+        raise _rejected(document, f'RuntimeClass "{name}" not found')
     settings = document_of(record)
     _set_overhead(document, settings.get("overhead", {}).get("podFixed", {}))
     scheduling = settings.get("scheduling", {})
@@ -41,10 +41,8 @@ def admit_pod(store: Store, document: Document) -> None:
         spec["tolerations"] = [*given, *more]
 
 
-def _refused(document: Document, why: str) -> StatusError:
-    return forbidden(
-        Pods.plural, Pods.group, document["metadata"].get("name", ""), f"pod rejected: {why}"
-    )
+def _rejected(document: Document, why: str) -> StatusError:
+    return refused(Pods, document, f"pod rejected: {why}")
 
 
 def _set_overhead(document: Document, wanted: dict[str, str]) -> None:
@@ -53,7 +51,7 @@ def _set_overhead(document: Document, wanted: dict[str, str]) -> None:
         amount(given[name]) == amount(wanted[name]) for name in wanted
     )
     if given and not same:
-        raise _refused(document, "Pod's Overhead doesn't match RuntimeClass's defined Overhead")
+        raise _rejected(document, "Pod's Overhead doesn't match RuntimeClass's defined Overhead")
     if wanted and not given:
         document["spec"]["overhead"] = dict(wanted)
 
@@ -66,6 +64,6 @@ def _select_nodes(document: Document, wanted: dict[str, str]) -> None:
                 f"conflict: runtimeClass.scheduling.nodeSelector[{key}] = {wanted[key]}; "
                 f"pod.spec.nodeSelector[{key}] = {given[key]}"
             )
-            raise forbidden(Pods.plural, Pods.group, document["metadata"].get("name", ""), why)
+            raise refused(Pods, document, why)
     if wanted:
         document["spec"]["nodeSelector"] = {**given, **wanted}

@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from sliceplane.api.errors import StatusError, forbidden
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Pods, ServiceAccounts
 from sliceplane.kit.rng import Rng
-from sliceplane.server.registry.documents import document_of
+from sliceplane.server.registry.documents import document_of, refused
 from sliceplane.server.registry.metadata import generated_name
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key
@@ -44,22 +43,18 @@ def admit_pod(store: Store, rng: Rng, document: Document) -> None:
     if _MIRROR in document["metadata"].get("annotations", {}):
         why = _mirror_problem(spec)
         if why:
-            raise _refused(document, why)
+            raise refused(Pods, document, why)
         return
     name = spec.get("serviceAccountName") or DEFAULT_ACCOUNT
     spec["serviceAccountName"] = spec["serviceAccount"] = name
     account = _account(store, document, name)
     if account["metadata"].get("annotations", {}).get(_ENFORCE) in _TRUE:
         for why in _secret_problems(spec, account):
-            raise _refused(document, why)
+            raise refused(Pods, document, why)
     if spec.get("automountServiceAccountToken", account.get("automountServiceAccountToken", True)):
         _mount_token(rng, spec)
     if account.get("imagePullSecrets") and not spec.get("imagePullSecrets"):
         spec["imagePullSecrets"] = list(account["imagePullSecrets"])
-
-
-def _refused(document: Document, why: str) -> StatusError:
-    return forbidden(Pods.plural, Pods.group, document["metadata"].get("name", ""), why)
 
 
 def _account(store: Store, document: Document, name: str) -> Document:
@@ -70,7 +65,7 @@ def _account(store: Store, document: Document, name: str) -> Document:
     if name == DEFAULT_ACCOUNT:
         return {"metadata": {"name": name}}
     why = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
-    raise _refused(document, why)
+    raise refused(Pods, document, why)
 
 
 def _mirror_problem(spec: Document) -> str:

@@ -8,7 +8,7 @@ them.
 
 from __future__ import annotations
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value
+from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.service_rules import EXTERNAL_TYPES, has_health_check_port
 from sliceplane.server.registry.validation.services import is_headless, validate_service
@@ -17,7 +17,7 @@ _ONCE_SET = "may not change once set"
 _FAMILY_POLICY = "spec.ipFamilyPolicy"
 
 
-def validate_service_update(new: Document, old: Document) -> list[FieldError]:
+def validate_service_update(new: Document, old: Document) -> FieldErrors:
     spec = new["spec"]
     before = old["spec"]
     errors = _addresses(spec, before)
@@ -33,7 +33,7 @@ def validate_service_update(new: Document, old: Document) -> list[FieldError]:
     return errors + validate_service(new)
 
 
-def _addresses(spec: Document, before: Document) -> list[FieldError]:
+def _addresses(spec: Document, before: Document) -> FieldErrors:
     if "ExternalName" in (spec.get("type"), before.get("type")) or (
         is_headless(spec) and is_headless(before)
     ):
@@ -47,7 +47,7 @@ def _addresses(spec: Document, before: Document) -> list[FieldError]:
             for index, pair in enumerate(zip(new, old, strict=True))
             if pair[0] != pair[1]
         ]
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if len(old) > len(new) and not new:
         errors.append(invalid_value(f"{path}[0]", new, "primary clusterIP can not be unset"))
     if old and new and new[0] != old[0]:
@@ -57,7 +57,7 @@ def _addresses(spec: Document, before: Document) -> list[FieldError]:
     return errors
 
 
-def _families(spec: Document, before: Document) -> list[FieldError]:
+def _families(spec: Document, before: Document) -> FieldErrors:
     if (
         "ExternalName" in (spec.get("type"), before.get("type"))
         or is_headless(spec)
@@ -74,7 +74,7 @@ def _families(spec: Document, before: Document) -> list[FieldError]:
             for pair in zip(new, old, strict=True)
             if pair[0] != pair[1]
         ]
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     addresses: list[str] = spec.get("clusterIPs", [])
     if len(old) > len(new) and not addresses:
         errors.append(invalid_value(path, new, "primary ipFamily can not be unset"))
@@ -86,7 +86,7 @@ def _families(spec: Document, before: Document) -> list[FieldError]:
     return errors
 
 
-def _must_be_single(spec: Document, released: str) -> list[FieldError]:
+def _must_be_single(spec: Document, released: str) -> FieldErrors:
     policy = spec.get("ipFamilyPolicy")
     if policy == "SingleStack":
         return []

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Collection, Iterable, Mapping
 
-from sliceplane.api.errors import FieldError, StatusError, internal, invalid, invalid_value
+from sliceplane.api.errors import FieldErrors, StatusError, internal, invalid, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ServiceCIDRs, Services
 from sliceplane.api.service_rules import NO_CLUSTER_IP, has_health_check_port, takes_node_ports
@@ -122,7 +122,7 @@ class ServiceLedgers:
         holders = frozenset[Key]().union(*(ledger.keys() for ledger in self._addresses.values()))
         return sorted(text for key in holders for text in self.addresses(key))
 
-    # For a registry that does not have all Services (``server.registry.rehearsal``)
+    # For a registry that does not have all Services (``server.registry.offload``)
 
     def others(self, key: Key) -> tuple[dict[Family, tuple[int, ...]], tuple[int, ...]]:
         """The addresses and node ports that all Services but *key* hold."""
@@ -324,5 +324,5 @@ def _address_text(wanted: Family, number: int) -> str:
     return str(ipaddress.IPv4Address(number) if wanted == "IPv4" else ipaddress.IPv6Address(number))
 
 
-def _invalid(document: Document, errors: list[FieldError]) -> StatusError:
+def _invalid(document: Document, errors: FieldErrors) -> StatusError:
     return invalid(Services.kind, Services.group, document["metadata"]["name"], errors)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sliceplane.api.errors import StatusError, forbidden, not_found, quote
+from sliceplane.api.errors import not_found, quote
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, Roles
 from sliceplane.server.registry.authorization.coverage import TooManySteps, covers, missing
@@ -29,7 +29,7 @@ from sliceplane.server.registry.authorization.index import (
     role_key,
 )
 from sliceplane.server.registry.authorization.rules import ALL, PolicyRule, go_list, rules_of
-from sliceplane.server.registry.documents import canonical
+from sliceplane.server.registry.documents import canonical, refused
 from sliceplane.server.registry.types import MASTERS, Attributes, Target, User
 
 #: of the list in one refusal; the last line says that there would be more
@@ -65,7 +65,7 @@ def check_write(
         _confirm(policy, user, target, new, rules_of(new))
         gathers = _gathers(new) or (old is not None and _gathers(old))
         if gathers and not _covers(policy, policy.rules_for(user, ""), _EVERYTHING):
-            raise _refused(target, new, _MUST_BE_ADMIN)
+            raise refused(target.resource, new, _MUST_BE_ADMIN)
         return
     if _collects_garbage(resource, new, old):
         return
@@ -120,7 +120,7 @@ def _confirm(
     absent = policy.absent_roles(user, target.namespace)
     more = f"; resolution errors: [{resolution_errors(absent)}]" if absent else ""
     why = f"{who} is attempting to grant RBAC permissions not currently held:\n{listed}{more}"
-    raise _refused(target, new, why)
+    raise refused(target.resource, new, why)
 
 
 def _covers(
@@ -132,12 +132,6 @@ def _covers(
         # What cannot be shown to be held is not held.
         policy.given_up += 1
         return False
-
-
-def _refused(target: Target, new: Document, why: str) -> StatusError:
-    return forbidden(
-        target.resource.plural, target.resource.group, new["metadata"].get("name", ""), why
-    )
 
 
 def _listed(held: tuple[PolicyRule, ...], wanted: tuple[PolicyRule, ...]) -> Iterator[str]:

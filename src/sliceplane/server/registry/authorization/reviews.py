@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from sliceplane.api import codec
-from sliceplane.api.errors import FieldError, bad_request, invalid, invalid_value
+from sliceplane.api.errors import FieldErrors, bad_request, invalid, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import (
     LocalSubjectAccessReviews,
@@ -123,7 +123,7 @@ def _may(policy: PolicyIndex, asking: User, target: Target, spec: Document) -> D
     return status
 
 
-def _problems(target: Target, spec: Document, *, of_others: bool) -> list[FieldError]:
+def _problems(target: Target, spec: Document, *, of_others: bool) -> FieldErrors:
     on_resource = spec.get("resourceAttributes")
     on_path = spec.get("nonResourceAttributes")
     errors = []

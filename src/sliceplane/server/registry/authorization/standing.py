@@ -5,7 +5,7 @@ which is taken away is gone for what it let in as well, each open watch is filed
 permission rests on: the identities whose bindings count (user and groups, and of one who acts as
 another also their own), the objects that its token needs (the account, and what the token is bound
 to), and the time at which that ends by itself. A change of one of these puts the watches filed
-there in doubt; the registry decides about those anew (``server.registry.attendance``).
+there in doubt; the registry decides about those anew (``server.registry.authorization.attendance``).
 
 A change costs what it touches; right or wrong is not decided here, so that doubting too much is
 harmless.

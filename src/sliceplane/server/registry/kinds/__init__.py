@@ -6,7 +6,7 @@ admission, deletion, quota, the columns of ``kubectl get``. What readers need wi
 path, the verbs, the projection) is the kind's row in ``api.scheme``; the record names that row. To
 add a kind: its row in the scheme, its module here, and a line in the table below.
 
-Rules that several kinds share are in ``pod_spec`` and ``workload`` beside them, and in
+Rules that several kinds share are in ``pods.pod_spec`` and ``workloads.workload``, and in
 ``server.registry.validation`` (metadata, addresses, ports). A kind whose module would be over about
 300 lines keeps a part of it in a file of its own, which the top of the module names.
 
@@ -28,39 +28,45 @@ from sliceplane.api.quantity import quantity_of
 from sliceplane.api.scheme import LISTED, POSTED, Resource
 from sliceplane.server.registry.kinds import (
     config_map,
-    controller_revision,
-    daemon_set,
-    deployment,
-    endpoint_slice,
-    endpoints,
     event,
     flow_control,
-    ingress,
-    ingress_class,
     lease,
     limit_range,
     namespace,
-    network_policy,
     node,
+    rbac,
+    resource_quota,
+    secret,
+    service_account,
+    storage,
+    volumes,
+)
+from sliceplane.server.registry.kinds.kind import Granted, Kind, edited
+from sliceplane.server.registry.kinds.network import (
+    endpoint_slice,
+    endpoints,
+    ingress,
+    ingress_class,
+    network_policy,
+    service,
+    service_cidr,
+)
+from sliceplane.server.registry.kinds.pods import (
     pod,
     pod_disruption_budget,
     pod_quota,
     pod_template,
     priority_class,
-    rbac,
+    runtime_class,
+)
+from sliceplane.server.registry.kinds.workloads import (
+    controller_revision,
+    daemon_set,
+    deployment,
     replica_set,
     replication_controller,
-    resource_quota,
-    runtime_class,
-    secret,
-    service,
-    service_account,
-    service_cidr,
     stateful_set,
-    storage,
-    volumes,
 )
-from sliceplane.server.registry.kinds.kind import Granted, Kind, edited
 
 KINDS: Final[tuple[Kind, ...]] = (
     config_map.CONFIG_MAP,

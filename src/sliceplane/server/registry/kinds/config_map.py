@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldError, duplicate, forbidden_field, too_long, while_few
+from sliceplane.api.errors import FieldErrors, duplicate, forbidden_field, too_long, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, mapping
@@ -16,8 +16,8 @@ DATA_MAX_BYTES = 1024 * 1024
 _KEPT: Final = "field is immutable when `immutable` is set"
 
 
-def _validate(_path: str, document: Document) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _validate(_path: str, document: Document) -> FieldErrors:
+    errors: FieldErrors = []
     text: dict[str, str] = document.get("data", {})
     binary: dict[str, str] = document.get("binaryData", {})
     size = 0
@@ -32,7 +32,7 @@ def _validate(_path: str, document: Document) -> list[FieldError]:
     return [*errors, too_long("[]", DATA_MAX_BYTES)] if size > DATA_MAX_BYTES else errors
 
 
-def check_kept(new: Document, old: Document) -> list[FieldError]:
+def check_kept(new: Document, old: Document) -> FieldErrors:
     """The complaints about changes of what ``immutable`` fixes: that flag itself, and the data."""
     if not old.get("immutable"):
         return []

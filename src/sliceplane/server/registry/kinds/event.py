@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldError, invalid_value, required
+from sliceplane.api.errors import FieldErrors, invalid_value, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Events, EventsV1
 from sliceplane.kit.names import check_qualified_name
@@ -68,7 +68,7 @@ _DEFAULTS: Final = {
 }
 
 
-def _namespace(_path: str, document: Document) -> list[FieldError]:
+def _namespace(_path: str, document: Document) -> FieldErrors:
     """An Event lives in the namespace of what it is about; about something without one, in
     ``default``.
     """
@@ -83,7 +83,7 @@ def _namespace(_path: str, document: Document) -> list[FieldError]:
     return [mismatch] if about != namespace else []
 
 
-def _now(_path: str, document: Document) -> list[FieldError]:
+def _now(_path: str, document: Document) -> FieldErrors:
     errors = [] if document.get("eventTime") is not None else [required("eventTime")]
     if document.get("type", "") not in _TYPES:
         errors.append(invalid_value("type", "", f"has invalid value: {document.get('type', '')}"))
@@ -92,7 +92,7 @@ def _now(_path: str, document: Document) -> list[FieldError]:
     ]
 
 
-def _validate_v1_update(new: Document, old: Document) -> list[FieldError]:
+def _validate_v1_update(new: Document, old: Document) -> FieldErrors:
     """Only the series and the metadata move."""
     errors = [
         invalid_value(_SAID.get(name, name), new.get(name), IMMUTABLE)
@@ -104,7 +104,7 @@ def _validate_v1_update(new: Document, old: Document) -> list[FieldError]:
     return errors
 
 
-def _texts(_path: str, document: Document) -> list[FieldError]:
+def _texts(_path: str, document: Document) -> FieldErrors:
     controller: str = document.get("reportingComponent", "")
     errors = [] if controller else [required("reportingController")]
     errors += of_form("reportingController", controller, check_qualified_name)
@@ -119,7 +119,7 @@ def _texts(_path: str, document: Document) -> list[FieldError]:
     return errors
 
 
-def _series(_path: str, document: Document) -> list[FieldError]:
+def _series(_path: str, document: Document) -> FieldErrors:
     series: Document | None = document.get("series")
     if series is None:
         return []

@@ -1,6 +1,6 @@
 """What a kind is to the registry: one frozen record with all that is its own.
 
-The verbs (``server.registry.create``, ``update``, ``delete`` ...) are the same for all kinds and
+The verbs (``server.registry.verbs.create``, ``update``, ``delete`` ...) are the same for all kinds and
 ask the record where kinds differ. A member that is left out is "nothing of its own": no rules, no
 status, no admission.
 
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from sliceplane.api.errors import FieldError
+from sliceplane.api.errors import FieldErrors
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import Resource
@@ -42,7 +42,7 @@ from sliceplane.server.registry.validation.rules import Rules
 if TYPE_CHECKING:
     from sliceplane.server.registry.core import Core
 
-ValidateUpdate = Callable[[Document, Document], list[FieldError]]
+ValidateUpdate = Callable[[Document, Document], FieldErrors]
 
 
 class Allocate(Protocol):
@@ -59,7 +59,7 @@ def _no(*_: object) -> bool:
     return False
 
 
-def no_errors(*_: object) -> list[FieldError]:
+def no_errors(*_: object) -> FieldErrors:
     return []
 
 
@@ -76,8 +76,8 @@ def _missing_nothing(_projection: Object, _counted: Collection[str]) -> str:
 
 
 def _not_narrowed(
-    _gates: Gates, errors: list[FieldError], _new: Document, _old: Document | None
-) -> list[FieldError]:
+    _gates: Gates, errors: FieldErrors, _new: Document, _old: Document | None
+) -> FieldErrors:
     return errors
 
 
@@ -120,9 +120,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     """What a valid object must pass besides; of the object itself, not of a subresource."""
 
     #: the errors of validation, with values refused whose feature gate is off
-    narrow: Callable[[Gates, list[FieldError], Document, Document | None], list[FieldError]] = (
-        _not_narrowed
-    )
+    narrow: Callable[[Gates, FieldErrors, Document, Document | None], FieldErrors] = _not_narrowed
     #: what depends on more than the object itself.  Raises ``StatusError``.
     admit: Callable[[Core, Document, Document | None], None] = _nothing
     #: fills in what is given out of ranges, and holds nothing yet.  Raises ``StatusError``.
@@ -236,10 +234,10 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     granted: Granted = Granted()
     columns: Printer = PLAIN
 
-    def validate(self, document: Document) -> list[FieldError]:
+    def validate(self, document: Document) -> FieldErrors:
         return self.rules("", document)
 
-    def validate_update(self, new: Document, old: Document) -> list[FieldError]:
+    def validate_update(self, new: Document, old: Document) -> FieldErrors:
         if self.update_rules is not None:
             return self.update_rules(new, old)
         return [*self.rules("", new), *self.rules.changed(new, old), *self.change_rules(new, old)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, while_few
+from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import LimitRanges
@@ -59,10 +59,10 @@ def _default(document: Document) -> None:
                 item[member] = dict(sorted(amounts.items()))
 
 
-def _validate(_path: str, document: Document) -> list[FieldError]:
+def _validate(_path: str, document: Document) -> FieldErrors:
     seen: set[str] = set()
 
-    def item_errors(path: str, item: Document) -> list[FieldError]:
+    def item_errors(path: str, item: Document) -> FieldErrors:
         kind = item.get("type", "")
         errors = _named(f"{path}.type", kind, "limit", is_known=kind in TYPES)
         return errors + only_once(f"{path}.type", kind, seen, "") + _item(path, kind, item)
@@ -70,7 +70,7 @@ def _validate(_path: str, document: Document) -> list[FieldError]:
     return each("spec.limits", document.get("spec", {}).get("limits", ()), item_errors)
 
 
-def _named(path: str, name: str, noun: str, *, is_known: bool) -> list[FieldError]:
+def _named(path: str, name: str, noun: str, *, is_known: bool) -> FieldErrors:
     """A name that the system knows, or that has a domain."""
     errors = of_form(path, name, check_qualified_name)
     if errors or "/" in name or is_known:
@@ -78,8 +78,8 @@ def _named(path: str, name: str, noun: str, *, is_known: bool) -> list[FieldErro
     return [invalid_value(path, name, f"must be a standard {noun} type or fully qualified")]
 
 
-def _item(path: str, kind: str, item: Document) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _item(path: str, kind: str, item: Document) -> FieldErrors:
+    errors: FieldErrors = []
     names: dict[str, None] = {}
     for member in _MEMBERS:
         if kind == "Pod" and member in ("default", "defaultRequest"):
@@ -100,7 +100,7 @@ def _item(path: str, kind: str, item: Document) -> list[FieldError]:
     return errors
 
 
-def _amounts(path: str, item: Document, name: str) -> list[FieldError]:
+def _amounts(path: str, item: Document, name: str) -> FieldErrors:
     quantities = {member: item[member][name] for member in _MEMBERS if name in item.get(member, {})}
     errors = [
         invalid_value(

@@ -14,7 +14,7 @@ import msgspec
 
 from sliceplane.api import codec
 from sliceplane.api.core import Namespace
-from sliceplane.api.errors import FieldError, forbidden, invalid_value, not_found, while_few
+from sliceplane.api.errors import FieldErrors, forbidden, invalid_value, not_found, while_few
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import RESOURCES, Namespaces, Resource
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer
@@ -56,15 +56,15 @@ def _prepare_update(_core: Core, target: Target, new: Document, old: Document) -
         kind.keep(new, old, "spec")
 
 
-def _finalizers(path: str, finalizers: list[str]) -> list[FieldError]:
+def _finalizers(path: str, finalizers: list[str]) -> FieldErrors:
     """As upstream: the list is named, not its entry."""
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     for name in while_few(errors, finalizers):
         errors += validate_finalizer(path, name)
     return errors
 
 
-def _validate_status(new: Document, _old: Document) -> list[FieldError]:
+def _validate_status(new: Document, _old: Document) -> FieldErrors:
     phase = new.get("status", {}).get("phase", "")
     if "deletionTimestamp" in new["metadata"]:
         if phase != "Terminating":

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from sliceplane.api.errors import FieldError, forbidden_field
+from sliceplane.api.errors import FieldErrors, forbidden_field
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Nodes
 from sliceplane.kit.names import check_label_value, check_qualified_name
@@ -73,10 +73,10 @@ _TAINT: Final = Rules(
 )
 
 
-def _taints(path: str, taints: list[Document]) -> list[FieldError]:
+def _taints(path: str, taints: list[Document]) -> FieldErrors:
     seen: set[tuple[str, str]] = set()
 
-    def taint_errors(where: str, taint: Document) -> list[FieldError]:
+    def taint_errors(where: str, taint: Document) -> FieldErrors:
         return _TAINT(where, taint) + only_once(
             where, (taint.get("key", ""), taint.get("effect", "")), seen, taint
         )
@@ -84,7 +84,7 @@ def _taints(path: str, taints: list[Document]) -> list[FieldError]:
     return each(path, taints, taint_errors)
 
 
-def _kept(new: Document, old: Document) -> list[FieldError]:
+def _kept(new: Document, old: Document) -> FieldErrors:
     """The complaints about members that stay once they are set."""
     spec = new.get("spec", {})
     before = old.get("spec", {})

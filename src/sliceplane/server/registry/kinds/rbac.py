@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from sliceplane.api.errors import FieldError, invalid_value, not_supported
+from sliceplane.api.errors import FieldErrors, invalid_value, not_supported
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, RoleBindings, Roles
 from sliceplane.kit.names import check_dns_subdomain, check_path_segment
@@ -27,7 +27,7 @@ def _default_binding(document: Document) -> None:
             fill(subject, {"apiGroup": RBAC_GROUP})
 
 
-def _same_role(new: Document, old: Document) -> list[FieldError]:
+def _same_role(new: Document, old: Document) -> FieldErrors:
     role = new.get("roleRef", {})
     return (
         []
@@ -36,7 +36,7 @@ def _same_role(new: Document, old: Document) -> list[FieldError]:
     )
 
 
-def _rule(path: str, rule: Document, *, namespaced: bool) -> list[FieldError]:
+def _rule(path: str, rule: Document, *, namespaced: bool) -> FieldErrors:
     errors = needs("verbs", detail="verbs must contain at least one value")(path, rule)
     urls = rule.get("nonResourceURLs")
     if not urls:
@@ -58,7 +58,7 @@ _RESOURCE_RULE: Final = Rules(
 )
 
 
-def _subject(path: str, subject: Document, *, namespaced: bool) -> list[FieldError]:
+def _subject(path: str, subject: Document, *, namespaced: bool) -> FieldErrors:
     name = subject.get("name", "")
     kind = subject.get("kind", "")
     group = subject.get("apiGroup", "")

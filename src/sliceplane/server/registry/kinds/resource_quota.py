@@ -8,13 +8,14 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final
 
-from sliceplane.api.errors import FieldError, invalid_value, required, while_few
+from sliceplane.api.errors import FieldErrors, invalid_value, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import ResourceQuotas
 from sliceplane.kit.names import check_qualified_name
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, mapping
-from sliceplane.server.registry.kinds import kind, pod_quota
+from sliceplane.server.registry.kinds import kind
+from sliceplane.server.registry.kinds.pods import pod_quota
 from sliceplane.server.registry.metadata import IMMUTABLE
 from sliceplane.server.registry.validation.rules import NOT_NEGATIVE, Rules, of_form
 
@@ -57,7 +58,7 @@ def _is_whole(name: str) -> bool:
     )
 
 
-def _validate(_path: str, document: Document) -> list[FieldError]:
+def _validate(_path: str, document: Document) -> FieldErrors:
     spec: Document = document.get("spec", {})
     hard: Document = spec.get("hard", {})
     errors = _amount_errors("spec.hard", hard)
@@ -87,12 +88,12 @@ def _known(scope: str) -> str:
     return scope if scope in pod_quota.SCOPES else _UNKNOWN
 
 
-def _same_scopes(new: Document, old: Document) -> list[FieldError]:
+def _same_scopes(new: Document, old: Document) -> FieldErrors:
     scopes, before = (document.get("spec", {}).get("scopes", []) for document in (new, old))
     return [] if set(scopes) == set(before) else [invalid_value("spec.scopes", scopes, IMMUTABLE)]
 
 
-def _validate_status(new: Document, _old: Document) -> list[FieldError]:
+def _validate_status(new: Document, _old: Document) -> FieldErrors:
     status: Document = new.get("status", {})
     return [
         error
@@ -101,8 +102,8 @@ def _validate_status(new: Document, _old: Document) -> list[FieldError]:
     ]
 
 
-def _amount_errors(where: str, amounts: Document) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _amount_errors(where: str, amounts: Document) -> FieldErrors:
+    errors: FieldErrors = []
     for name, quantity in while_few(errors, amounts.items()):
         path = f"{where}[{name}]"
         errors += _name_errors(path, name)
@@ -114,7 +115,7 @@ def _amount_errors(where: str, amounts: Document) -> list[FieldError]:
     return errors
 
 
-def _name_errors(path: str, name: str) -> list[FieldError]:
+def _name_errors(path: str, name: str) -> FieldErrors:
     errors = of_form(path, name, check_qualified_name)
     if "/" not in name and name not in _standard() and not pod_quota.counts(name):
         errors.append(
@@ -134,10 +135,10 @@ def _scope_problems(scope: str, hard: Document) -> list[str]:
     return problems
 
 
-def _selector_errors(path: str, selector: Document) -> list[FieldError]:
+def _selector_errors(path: str, selector: Document) -> FieldErrors:
     scope, operator = selector.get("scopeName", ""), selector.get("operator", "")
     values: list[str] = selector.get("values", [])
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if scope in pod_quota.SCOPES and scope != _SELECTING_SCOPE and operator != "Exists":
         every = ", ".join(f"ResourceQuotaScope{name}" for name in pod_quota.SCOPES[:4])
         detail = (

@@ -7,7 +7,7 @@ import binascii
 import json
 from typing import Final
 
-from sliceplane.api.errors import FieldError, invalid_value, required, too_long, while_few
+from sliceplane.api.errors import FieldErrors, invalid_value, required, too_long, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Secrets
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, mapping
@@ -31,9 +31,9 @@ _JSON_KEYS: Final = {
 _MAY_BE_EMPTY: Final = frozenset({"kubernetes.io/tls"})
 
 
-def _validate(_path: str, document: Document) -> list[FieldError]:
+def _validate(_path: str, document: Document) -> FieldErrors:
     data: dict[str, str] = document.get("data", {})
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     size = 0
     for key, value in while_few(errors, data.items()):
         errors += of_form(f"data[{key}]", key, key_problems)
@@ -55,11 +55,11 @@ def _validate(_path: str, document: Document) -> list[FieldError]:
     return errors
 
 
-def _validate_update(new: Document, old: Document) -> list[FieldError]:
+def _validate_update(new: Document, old: Document) -> FieldErrors:
     return unchanged("type", new, old) + check_kept(new, old) + _validate("", new)
 
 
-def _json(key: str, data: dict[str, str]) -> list[FieldError]:
+def _json(key: str, data: dict[str, str]) -> FieldErrors:
     """Registry credentials must be JSON; what they are is not shown."""
     if key not in data:
         return [required(f"data[{key}]")]

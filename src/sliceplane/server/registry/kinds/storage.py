@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from sliceplane.api.errors import (
-    FieldError,
+    FieldErrors,
     forbidden_field,
     invalid_value,
     required,
@@ -79,7 +79,7 @@ def _provisioner(name: str) -> tuple[str, ...]:
     return check_qualified_name(name.lower())
 
 
-def _parameters(_path: str, document: Document) -> list[FieldError]:
+def _parameters(_path: str, document: Document) -> FieldErrors:
     parameters: Document = document.get("parameters", {})
     if len(parameters) > _PARAMETERS_MAX:
         return [too_long("parameters", _PARAMETERS_MAX)]
@@ -89,7 +89,7 @@ def _parameters(_path: str, document: Document) -> list[FieldError]:
     return errors + _check_size("parameters", parameters)
 
 
-def _check_size(path: str, texts_by_key: Document) -> list[FieldError]:
+def _check_size(path: str, texts_by_key: Document) -> FieldErrors:
     size = sum(len(key.encode()) + len(value.encode()) for key, value in texts_by_key.items())
     return [too_long(path, _BYTES_MAX)] if size > _BYTES_MAX else []
 
@@ -143,7 +143,7 @@ VOLUME_ATTRIBUTES_CLASS: Final = kind.Kind(
 )
 
 
-def _source(_path: str, attachment: Document) -> list[FieldError]:
+def _source(_path: str, attachment: Document) -> FieldErrors:
     source = member(attachment, "spec", "source") or {}
     detail = "must specify exactly one of inlineVolumeSpec and persistentVolumeName"
     if not source:
@@ -151,7 +151,7 @@ def _source(_path: str, attachment: Document) -> list[FieldError]:
     return [forbidden_field("spec.source", detail)] if len(source) > 1 else []
 
 
-def _attachment_status(new: Document, _old: Document) -> list[FieldError]:
+def _attachment_status(new: Document, _old: Document) -> FieldErrors:
     errors = _check_size(
         "status.attachmentMetadata", member(new, "status", "attachmentMetadata") or {}
     )
@@ -189,11 +189,11 @@ VOLUME_ATTACHMENT: Final = kind.Kind(
 )
 
 
-def _tokens(_path: str, driver: Document) -> list[FieldError]:
+def _tokens(_path: str, driver: Document) -> FieldErrors:
     spec: Document = driver["spec"]
     audiences: set[str] = set()
 
-    def request_errors(path: str, request: Document) -> list[FieldError]:
+    def request_errors(path: str, request: Document) -> FieldErrors:
         return only_once(f"{path}.audience", request.get("audience", ""), audiences) or _REQUEST(
             path, request
         )
@@ -219,7 +219,7 @@ def _driver_warnings(new: Document, _old: Document | None) -> tuple[str, ...]:
     return (_TOKENS_IN_ATTRIBUTES,) if is_due else ()
 
 
-def _driver_update(new: Document, old: Document) -> list[FieldError]:
+def _driver_update(new: Document, old: Document) -> FieldErrors:
     paths = {
         "attachRequired": "spec.attachedRequired",
         "volumeLifecycleModes": "spec.volumeLifecycleModes",
@@ -301,11 +301,11 @@ CSI_DRIVER: Final = kind.Kind(
 )
 
 
-def _node_drivers(_path: str, node: Document) -> list[FieldError]:
+def _node_drivers(_path: str, node: Document) -> FieldErrors:
     names: set[str] = set()
 
-    def driver_errors(path: str, driver: Document) -> list[FieldError]:
-        errors: list[FieldError] = []
+    def driver_errors(path: str, driver: Document) -> FieldErrors:
+        errors: FieldErrors = []
         if len(driver.get("nodeID", "")) > _NODE_ID_MAX:
             detail = f"must be {_NODE_ID_MAX} characters or less"
             errors.append(invalid_value(f"{path}.nodeID", driver["nodeID"], detail))
@@ -318,7 +318,7 @@ def _node_drivers(_path: str, node: Document) -> list[FieldError]:
     return each("spec.drivers", objects(node, "spec", "drivers"), driver_errors)
 
 
-def _node_update(new: Document, old: Document) -> list[FieldError]:
+def _node_update(new: Document, old: Document) -> FieldErrors:
     """Refuses changes of a driver's entry, but for the number of volumes that it takes."""
 
     def said(node: Document) -> dict[str, Document]:
@@ -357,7 +357,7 @@ CSI_NODE: Final = kind.Kind(
 )
 
 
-def _capacity(_path: str, document: Document) -> list[FieldError]:
+def _capacity(_path: str, document: Document) -> FieldErrors:
     errors = check_label_selector("nodeTopology", document.get("nodeTopology"))
     if amount(document.get("capacity", 0)) < 0:
         errors.append(invalid_value("capacity", document["capacity"], NOT_NEGATIVE))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from sliceplane.api.core import PersistentVolumeClaim
 from sliceplane.api.errors import (
-    FieldError,
+    FieldErrors,
     forbidden_field,
     invalid_value,
     not_supported,
@@ -88,7 +88,7 @@ def _default_claim(claim: Document) -> None:
         spec.setdefault("dataSourceRef", dict(source))
 
 
-def _validate_claim_update(new: Document, old: Document) -> list[FieldError]:
+def _validate_claim_update(new: Document, old: Document) -> FieldErrors:
     before: Document = old["spec"]
     free = [] if before.get("volumeName") else ["volumeName"]
     if before.get("storageClassName") is None and new["spec"].get("storageClassName") is not None:
@@ -96,7 +96,7 @@ def _validate_claim_update(new: Document, old: Document) -> list[FieldError]:
     is_bound = text(new, "status", "phase") == "Bound"
     if is_bound:
         free += ["volumeAttributesClassName", "resources"]
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if _without(new["spec"], free) != _without(before, free):
         errors.append(forbidden_field("spec", _CLAIM_IS_IMMUTABLE))
     path = "spec.resources.requests.storage"
@@ -272,7 +272,7 @@ def _sources(spec: Document) -> list[str]:
     return [name for name in SOURCES if name in spec]
 
 
-def _validate_volume(_path: str, volume: Document) -> list[FieldError]:
+def _validate_volume(_path: str, volume: Document) -> FieldErrors:
     spec: Document = volume["spec"]
     errors = check_pod_mode("spec", spec)
     capacity: Document = spec.get("capacity", {})
@@ -308,14 +308,14 @@ def _validate_volume(_path: str, volume: Document) -> list[FieldError]:
     return errors
 
 
-def _validate_volume_update(new: Document, old: Document) -> list[FieldError]:
+def _validate_volume_update(new: Document, old: Document) -> FieldErrors:
     before, after = (
         {name: document["spec"][name] for name in _sources(document["spec"])}
         for document in (old, new)
     )
     if "controllerExpandSecretRef" not in before.get("csi", {}) and "csi" in after:
         after["csi"] = _without(after["csi"], ["controllerExpandSecretRef"])
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if before != after:
         path = "spec.persistentvolumesource"
         errors.append(forbidden_field(path, f"{path} is immutable after creation"))

@@ -12,7 +12,7 @@ import ipaddress
 import re
 from typing import Any, Final
 
-from sliceplane.api.errors import FieldError, invalid_value, required, show
+from sliceplane.api.errors import FieldErrors, invalid_value, required, show
 from sliceplane.api.service_rules import PROTOCOLS, is_port
 from sliceplane.kit.containers import remembered
 from sliceplane.kit.ip import CANONICAL_IPV4, parse_lenient, parse_strict
@@ -91,7 +91,7 @@ def version_of(text: str) -> int:
     return 0 if address is None else address.version
 
 
-def check_endpoint_ip(path: str, text: str) -> list[FieldError]:
+def check_endpoint_ip(path: str, text: str) -> FieldErrors:
     """An address that traffic can go to."""
     if plain_version(text):
         return []
@@ -99,7 +99,7 @@ def check_endpoint_ip(path: str, text: str) -> list[FieldError]:
     return [invalid_value(path, text, problem)] if problem else []
 
 
-def check_fqdn(path: str, text: str) -> list[FieldError]:
+def check_fqdn(path: str, text: str) -> FieldErrors:
     """At least two labels; a trailing dot is fine."""
     if not text:
         return [required(path)]
@@ -154,11 +154,11 @@ def range_spelling(text: str) -> str:
     )
 
 
-def check_number(path: str, value: Any) -> list[FieldError]:
+def check_number(path: str, value: Any) -> FieldErrors:
     return [] if is_port(value) else [invalid_value(path, value, PORT_RANGE)]
 
 
-def check_port(path: str, port: int | str) -> list[FieldError]:
+def check_port(path: str, port: int | str) -> FieldErrors:
     """A number or the name of a port."""
     if isinstance(port, int):
         return check_number(path, port)

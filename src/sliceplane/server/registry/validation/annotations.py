@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, while_few
+from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, while_few
 from sliceplane.api.meta import Document
 from sliceplane.server.registry.validation.rules import of_form, way_down
 from sliceplane.server.registry.validation.security import containers_of
@@ -28,12 +28,10 @@ _SAME: Final = {"Unconfined": (_UNCONFINED,), "RuntimeDefault": (_RUNTIME, "dock
 _INTEGER: Final = re.compile(r"-[0-9]+|0|[1-9][0-9]*")
 
 
-def check_pod_annotations(
-    path: str, annotations: dict[str, str], spec: Document
-) -> list[FieldError]:
+def check_pod_annotations(path: str, annotations: dict[str, str], spec: Document) -> FieldErrors:
     if not annotations:
         return []
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if MIRROR in annotations and not spec.get("nodeName"):
         detail = "must set spec.nodeName if mirror pod annotation is set"
         errors.append(invalid_value(f"{path}[{MIRROR}]", annotations[MIRROR], detail))
@@ -65,7 +63,7 @@ def check_pod_annotations(
     return errors
 
 
-def _seccomp(path: str, profile: str) -> list[FieldError]:
+def _seccomp(path: str, profile: str) -> FieldErrors:
     if profile in (_RUNTIME, "docker/default", _UNCONFINED):
         return []
     if profile.startswith(_LOCALHOST):
@@ -73,13 +71,13 @@ def _seccomp(path: str, profile: str) -> list[FieldError]:
     return [invalid_value(path, profile, "must be a valid seccomp profile")]
 
 
-def check_agreement(path: str, annotations: dict[str, str], spec: Document) -> list[FieldError]:
+def check_agreement(path: str, annotations: dict[str, str], spec: Document) -> FieldErrors:
     """Profiles that are given in both ways.  *path*: the spec's."""
     if not any(
         key == _SECCOMP or key.startswith((_SECCOMP_OF, _APP_ARMOR_OF)) for key in annotations
     ):
         return []
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     context: Document = spec.get("securityContext", {})
     for kind, prefix, member in (
         ("seccomp", _SECCOMP_OF, "seccompProfile"),
@@ -103,7 +101,7 @@ def check_agreement(path: str, annotations: dict[str, str], spec: Document) -> l
     return errors
 
 
-def _agrees(path: str, kind: str, profile: Document, annotation: str) -> list[FieldError]:
+def _agrees(path: str, kind: str, profile: Document, annotation: str) -> FieldErrors:
     differs = f"{kind} type in annotation and field must match"
     wanted = profile.get("type", "")
     if wanted in _SAME:
@@ -122,11 +120,9 @@ def _agrees(path: str, kind: str, profile: Document, annotation: str) -> list[Fi
     ]
 
 
-def check_annotation_update(
-    path: str, new: dict[str, str], old: dict[str, str]
-) -> list[FieldError]:
+def check_annotation_update(path: str, new: dict[str, str], old: dict[str, str]) -> FieldErrors:
     """Annotations of a Pod that stay as they were."""
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     for verb, keys in (("remove or update", old), ("add", new.keys() - old.keys())):
         for key in while_few(errors, sorted(keys)):
             if new.get(key) == old.get(key):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, while_few
+from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import exact
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain
@@ -40,7 +40,7 @@ _NOT_OF_TEMPLATES: Final = (
 )
 
 
-def check_claim_template(path: str, template: Document) -> list[FieldError]:
+def check_claim_template(path: str, template: Document) -> FieldErrors:
     """``volumeClaimTemplate`` of an ephemeral volume."""
     head: Document = template.get("metadata", {})
     where = f"{path}.metadata"
@@ -55,7 +55,7 @@ def check_claim_template(path: str, template: Document) -> list[FieldError]:
     return errors + check_claim_spec(f"{path}.spec", template.get("spec", {}))
 
 
-def check_claim_spec(path: str, spec: Document) -> list[FieldError]:
+def check_claim_spec(path: str, spec: Document) -> FieldErrors:
     modes: list[str] = spec.get("accessModes", [])
     errors = needs("accessModes", detail="at least 1 access mode is required")(path, spec)
     errors += check_label_selector(f"{path}.selector", spec.get("selector"))
@@ -71,7 +71,7 @@ def check_claim_spec(path: str, spec: Document) -> list[FieldError]:
     return errors + _LAST_ROWS(path, spec)
 
 
-def check_pod_mode(path: str, spec: Document) -> list[FieldError]:
+def check_pod_mode(path: str, spec: Document) -> FieldErrors:
     modes = spec.get("accessModes", ())
     if "ReadWriteOncePod" not in modes or not any(mode in ACCESS_MODES[:-1] for mode in modes):
         return []
@@ -82,7 +82,7 @@ def check_pod_mode(path: str, spec: Document) -> list[FieldError]:
     ]
 
 
-def _same_source(path: str, spec: Document) -> list[FieldError]:
+def _same_source(path: str, spec: Document) -> FieldErrors:
     source = spec.get("dataSource")
     reference = spec.get("dataSourceRef")
     if source is None or reference is None:
@@ -97,7 +97,7 @@ def _same_source(path: str, spec: Document) -> list[FieldError]:
     return [invalid_value(path, {}, detail)] if detail else []
 
 
-def _default_group(path: str, reference: Document) -> list[FieldError]:
+def _default_group(path: str, reference: Document) -> FieldErrors:
     kind = reference.get("kind", "")
     if reference.get("apiGroup") or kind == _CLAIM:
         return []

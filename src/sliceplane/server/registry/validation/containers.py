@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from sliceplane.api.errors import (
-    FieldError,
+    FieldErrors,
     forbidden_field,
     invalid_value,
     missing_value,
@@ -75,13 +75,13 @@ class PodContext(msgspec.Struct, frozen=True):
     restart_policy: str
 
 
-def check_containers(path: str, containers: list[Document], pod: PodContext) -> list[FieldError]:
+def check_containers(path: str, containers: list[Document], pod: PodContext) -> FieldErrors:
     """``containers``."""
     if not containers:
         return [required(path)]
     names: set[str] = set()
 
-    def container_errors(where: str, container: Document) -> list[FieldError]:
+    def container_errors(where: str, container: Document) -> FieldErrors:
         errors = _common(where, container, pod) + only_once(
             f"{where}.name", container.get("name", ""), names
         )
@@ -92,10 +92,10 @@ def check_containers(path: str, containers: list[Document], pod: PodContext) -> 
 
 def check_init_containers(
     path: str, containers: list[Document], others: list[Document], pod: PodContext
-) -> list[FieldError]:
+) -> FieldErrors:
     names = {container.get("name", "") for container in others}
 
-    def container_errors(where: str, container: Document) -> list[FieldError]:
+    def container_errors(where: str, container: Document) -> FieldErrors:
         errors = _common(where, container, pod) + _restarts(where, container)
         errors += only_once(f"{where}.name", container.get("name", ""), names)
         names.discard("")
@@ -112,7 +112,7 @@ def check_init_containers(
     return each(path, containers, container_errors)
 
 
-def _not_restarted(path: str, policy: Document) -> list[FieldError]:
+def _not_restarted(path: str, policy: Document) -> FieldErrors:
     if policy.get("restartPolicy") != "RestartContainer":
         return []
     detail = "must not be set to 'RestartContainer' for non-sidecar initContainers"
@@ -121,11 +121,11 @@ def _not_restarted(path: str, policy: Document) -> list[FieldError]:
 
 def check_ephemeral_containers(
     path: str, containers: list[Document], others: list[Document], pod: PodContext
-) -> list[FieldError]:
+) -> FieldErrors:
     targets = {container.get("name", "") for container in others}
     names = set(targets)
 
-    def container_errors(where: str, container: Document) -> list[FieldError]:
+    def container_errors(where: str, container: Document) -> FieldErrors:
         target = container.get("targetContainerName", "")
         errors = _common(where, container, pod) + check_image(where, container)
         errors += only_once(f"{where}.name", container.get("name", ""), names)
@@ -143,11 +143,11 @@ def check_ephemeral_containers(
     return each(path, containers, container_errors)
 
 
-def _no_sub_path(path: str, mount: Document) -> list[FieldError]:
+def _no_sub_path(path: str, mount: Document) -> FieldErrors:
     return absent(path, mount, ("subPath", "subPathExpr"), _NOT_EPHEMERAL)
 
 
-def check_image(path: str, container: Document) -> list[FieldError]:
+def check_image(path: str, container: Document) -> FieldErrors:
     """The rule of a Pod that a template does not have."""
     image: str = container.get("image", "")
     if image == image.strip():
@@ -155,7 +155,7 @@ def check_image(path: str, container: Document) -> list[FieldError]:
     return [invalid_value(f"{path}.image", image, "must not have leading or trailing whitespace")]
 
 
-def _common(path: str, container: Document, pod: PodContext) -> list[FieldError]:
+def _common(path: str, container: Document, pod: PodContext) -> FieldErrors:
     errors = (
         _FIRST_ROWS(path, container)
         + check_mounts(path, container, pod.volumes)
@@ -173,10 +173,10 @@ def _common(path: str, container: Document, pod: PodContext) -> list[FieldError]
     return errors
 
 
-def _ports(path: str, ports: list[Document]) -> list[FieldError]:
+def _ports(path: str, ports: list[Document]) -> FieldErrors:
     names: set[str] = set()
 
-    def port_errors(where: str, port: Document) -> list[FieldError]:
+    def port_errors(where: str, port: Document) -> FieldErrors:
         name = port.get("name", "")
         errors = of_form(f"{where}.name", name, iana_name_problems) if name else []
         if name and (not errors or name not in names):
@@ -186,9 +186,9 @@ def _ports(path: str, ports: list[Document]) -> list[FieldError]:
     return each(path, ports, port_errors)
 
 
-def _host_ports(path: str, containers: list[Document]) -> list[FieldError]:
+def _host_ports(path: str, containers: list[Document]) -> FieldErrors:
     """A port of the node can be had once."""
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     taken: set[str] = set()
     for index, container in while_few(errors, enumerate(containers)):
         for at, port in while_few(errors, enumerate(container.get("ports", ()))):
@@ -198,12 +198,12 @@ def _host_ports(path: str, containers: list[Document]) -> list[FieldError]:
     return errors
 
 
-def check_ports_of_node(path: str, spec: Document, *, is_pod: bool) -> list[FieldError]:
+def check_ports_of_node(path: str, spec: Document, *, is_pod: bool) -> FieldErrors:
     """With ``hostNetwork``, the container's ports are the node's.  A template need not say so
     yet.
     """
 
-    def port_errors(where: str, port: Document) -> list[FieldError]:
+    def port_errors(where: str, port: Document) -> FieldErrors:
         number = port.get("hostPort", 0)
         if number == port.get("containerPort", 0) or not (is_pod or number):
             return []
@@ -216,9 +216,9 @@ def check_ports_of_node(path: str, spec: Document, *, is_pod: bool) -> list[Fiel
     return Rules(Field("containers", rows=Rules(Field("ports", rows=port_errors))))(path, spec)
 
 
-def _restarts(path: str, container: Document) -> list[FieldError]:
+def _restarts(path: str, container: Document) -> FieldErrors:
     """``restartPolicy`` and ``restartPolicyRules`` of a container (KEP-5307)."""
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if container.get("restartPolicyRules") and "restartPolicy" not in container:
         errors.append(
             required(
@@ -230,12 +230,12 @@ def _restarts(path: str, container: Document) -> list[FieldError]:
     return errors + _RESTART(path, container)
 
 
-def _has_codes(path: str, rule: Document) -> list[FieldError]:
+def _has_codes(path: str, rule: Document) -> FieldErrors:
     return [] if "exitCodes" in rule else [required(f"{path}.exitCodes", "must be specified")]
 
 
-def _handlers(path: str, container: Document, pod: PodContext) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _handlers(path: str, container: Document, pod: PodContext) -> FieldErrors:
+    errors: FieldErrors = []
     lifecycle = container.get("lifecycle", {})
     for hook in ("postStart", "preStop"):
         if hook in lifecycle:
@@ -249,19 +249,19 @@ def _handlers(path: str, container: Document, pod: PodContext) -> list[FieldErro
     return errors
 
 
-def _once(path: str, probe: Document) -> list[FieldError]:
+def _once(path: str, probe: Document) -> FieldErrors:
     success = probe.get("successThreshold", 0)
     return [] if success == 1 else [invalid_value(f"{path}.successThreshold", success, "must be 1")]
 
 
-def _handler(path: str, handler: Document, grace_s: int) -> list[FieldError]:
+def _handler(path: str, handler: Document, grace_s: int) -> FieldErrors:
     """Exactly one of the ways to ask or to tell a container."""
     given = [member for member in _HANDLERS if member in handler]
     if not given:
         return [required(path, "must specify a handler type")]
     action: Document = handler[given[0]]
     where = f"{path}.{given[0]}"
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if given[0] == "exec":
         errors += needs("command")(where, action)
     elif given[0] == "sleep":
@@ -286,7 +286,7 @@ def _header_problems(name: str) -> tuple[str, ...]:
     return () if _HEADER.fullmatch(name) else (_HEADER_DETAIL,)
 
 
-def _host_port(path: str, number: int) -> list[FieldError]:
+def _host_port(path: str, number: int) -> FieldErrors:
     return check_number(path, number) if number else []
 
 

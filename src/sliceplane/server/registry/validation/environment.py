@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from sliceplane.api.errors import FieldError, invalid_value, not_supported, required
+from sliceplane.api.errors import FieldErrors, invalid_value, not_supported, required
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import exact
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
@@ -102,14 +102,14 @@ def key_problems(key: str) -> list[str]:
     return problems
 
 
-def _only_one(path: str, source: Document) -> list[FieldError]:
+def _only_one(path: str, source: Document) -> FieldErrors:
     given = sum(member in source for member in _SOURCES)
     if not given:
         return [invalid_value(path, "", _NO_SOURCE)]
     return [invalid_value(path, "", _TWO_SOURCES)] if given > 1 else []
 
 
-def _source(path: str, variable: Document) -> list[FieldError]:
+def _source(path: str, variable: Document) -> FieldErrors:
     where = f"{path}.valueFrom"
     source: Document = variable["valueFrom"]
     errors = _SOURCE(where, source)
@@ -118,9 +118,7 @@ def _source(path: str, variable: Document) -> list[FieldError]:
     return errors + _only_one(where, source)
 
 
-def check_field_of_pod(
-    path: str, reference: Document, allowed: tuple[str, ...]
-) -> list[FieldError]:
+def check_field_of_pod(path: str, reference: Document, allowed: tuple[str, ...]) -> FieldErrors:
     where = f"{path}.fieldPath"
     field = reference.get("fieldPath", "")
     version = reference.get("apiVersion", "v1")
@@ -144,10 +142,10 @@ def check_field_of_pod(
     return among(where, field, allowed)
 
 
-def check_amount_of_container(path: str, reference: Document, *, named: bool) -> list[FieldError]:
+def check_amount_of_container(path: str, reference: Document, *, named: bool) -> FieldErrors:
     """*named*: the reference says of which container."""
     name = reference.get("resource", "")
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if named and not reference.get("containerName"):
         errors.append(required(f"{path}.containerName"))
     elif not name:
@@ -209,10 +207,10 @@ _SOURCE_OF_ALL: Final = Rules(
 )
 
 
-def check_env_from(path: str, sources: list[Document]) -> list[FieldError]:
+def check_env_from(path: str, sources: list[Document]) -> FieldErrors:
     """As upstream: the list is named where the number of sources is wrong, not its entry."""
 
-    def source_errors(where: str, source: Document) -> list[FieldError]:
+    def source_errors(where: str, source: Document) -> FieldErrors:
         errors = _SOURCE_OF_ALL(where, source)
         references = sum(member in source for member in ("configMapRef", "secretRef"))
         if references == 1:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required
+from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, required
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_dns_subdomain, check_qualified_name
 from sliceplane.server.registry.validation.addresses import ip_problem, version_of
@@ -23,7 +23,7 @@ NOT_A_CIDR: Final = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::
 _NOT_A_LIST: Final = "must be a list of IP ranges. For example, 10.240.0.0/24,10.250.0.0/24"
 
 
-def check_ports(spec: Document) -> list[FieldError]:
+def check_ports(spec: Document) -> FieldErrors:
     """A cloud's firewall opens the port on the nodes, too, where the kubelet has one of its own."""
     if spec.get("type") != "LoadBalancer":
         return []
@@ -35,7 +35,7 @@ def check_ports(spec: Document) -> list[FieldError]:
     ]
 
 
-def check_balancer(document: Document) -> list[FieldError]:
+def check_balancer(document: Document) -> FieldErrors:
     """Source ranges, node ports and class."""
     spec: Document = document["spec"]
     is_balancer = spec.get("type") == "LoadBalancer"
@@ -50,7 +50,7 @@ def check_balancer(document: Document) -> list[FieldError]:
     return errors
 
 
-def _source_ranges(document: Document, spec: Document, is_balancer: bool) -> list[FieldError]:
+def _source_ranges(document: Document, spec: Document, is_balancer: bool) -> FieldErrors:
     """The field, or else the annotation from before there was one."""
     ranges: list[str] = spec.get("loadBalancerSourceRanges", [])
     if ranges:
@@ -95,7 +95,7 @@ def cidr_problem(text: str) -> str:
     return ""
 
 
-def validate_service_status(new: Document, old: Document) -> list[FieldError]:  # noqa: ARG001
+def validate_service_status(new: Document, old: Document) -> FieldErrors:  # noqa: ARG001
     path = "status.loadBalancer.ingress"
     ingress: list[Document] = new.get("status", {}).get("loadBalancer", {}).get("ingress", [])
     if ingress and new["spec"].get("type") != "LoadBalancer":
@@ -103,11 +103,11 @@ def validate_service_status(new: Document, old: Document) -> list[FieldError]:  
     return each(path, ingress, _ingress)
 
 
-def _ingress(path: str, ingress: Document) -> list[FieldError]:
+def _ingress(path: str, ingress: Document) -> FieldErrors:
     address = ingress.get("ip", "")
     mode = ingress.get("ipMode")
     host = ingress.get("hostname", "")
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if address and (problem := ip_problem(address)):
         errors.append(invalid_value(f"{path}.ip", address, problem))
     if address and mode is None:

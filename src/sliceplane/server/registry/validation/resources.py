@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from sliceplane.api.errors import (
-    FieldError,
+    FieldErrors,
     duplicate,
     forbidden_field,
     invalid_value,
@@ -103,11 +103,11 @@ _CLAIM_NAME: Final = Rules(Field("name", required=True, form=check_dns_label))
 _CLAIM_SOURCES: Final = ("resourceClaimName", "resourceClaimTemplateName")
 
 
-def check_claims_of_pod(path: str, claims: list[Document]) -> list[FieldError]:
+def check_claims_of_pod(path: str, claims: list[Document]) -> FieldErrors:
     """``resourceClaims`` of a Pod."""
     seen: set[str] = set()
 
-    def claim_errors(where: str, claim: Document) -> list[FieldError]:
+    def claim_errors(where: str, claim: Document) -> FieldErrors:
         errors = only_once(f"{where}.name", claim.get("name", ""), seen) or _CLAIM_NAME(
             where, claim
         )
@@ -128,7 +128,7 @@ def check_claims_of_pod(path: str, claims: list[Document]) -> list[FieldError]:
     return each(path, claims, claim_errors)
 
 
-def check_resources(path: str, resources: Document, claims: ClaimNames) -> list[FieldError]:
+def check_resources(path: str, resources: Document, claims: ClaimNames) -> FieldErrors:
     """The resources of a container."""
     return _check_resources(path, resources, claims, _container_name)
 
@@ -137,9 +137,9 @@ def _check_resources(
     path: str,
     resources: Document,
     claims: ClaimNames,
-    check_name: Callable[[str, str], list[FieldError]],
-) -> list[FieldError]:
-    errors: list[FieldError] = []
+    check_name: Callable[[str, str], FieldErrors],
+) -> FieldErrors:
+    errors: FieldErrors = []
     limits: Document = resources.get("limits", {})
     requests: Document = resources.get("requests", {})
     for member, amounts in (("limits", limits), ("requests", requests)):
@@ -155,7 +155,7 @@ def _check_resources(
     return errors + _claims(f"{path}.claims", resources.get("claims", []), claims)
 
 
-def check_amount(path: str, name: str, quantity: Any) -> list[FieldError]:
+def check_amount(path: str, name: str, quantity: Any) -> FieldErrors:
     number = exact(quantity)
     errors = [invalid_value(path, text_of(quantity), NOT_NEGATIVE)] if number < 0 else []
     # As upstream: what is finer than a thousandth is rounded up.
@@ -168,7 +168,7 @@ def check_amount(path: str, name: str, quantity: Any) -> list[FieldError]:
     return errors
 
 
-def _pages(path: str, name: str, quantity: Any) -> list[FieldError]:
+def _pages(path: str, name: str, quantity: Any) -> FieldErrors:
     if not _is_huge(name):
         return []
     size = name.removeprefix(_HUGE)
@@ -183,7 +183,7 @@ def _pages(path: str, name: str, quantity: Any) -> list[FieldError]:
     return [invalid_value(path, text_of(quantity), detail)]
 
 
-def _resource_name(path: str, name: str) -> list[FieldError]:
+def _resource_name(path: str, name: str) -> FieldErrors:
     errors = of_form(path, name, check_qualified_name)
     known = "/" in name or name in _STANDARD or name.startswith((_HUGE, f"requests.{_HUGE}"))
     if not errors and not known:
@@ -193,7 +193,7 @@ def _resource_name(path: str, name: str) -> list[FieldError]:
     return errors
 
 
-def _container_name(path: str, name: str) -> list[FieldError]:
+def _container_name(path: str, name: str) -> FieldErrors:
     if name in _OF_CONTAINERS:
         return []
     errors = _resource_name(path, name)
@@ -204,7 +204,7 @@ def _container_name(path: str, name: str) -> list[FieldError]:
     return errors
 
 
-def _pod_name(path: str, name: str) -> list[FieldError]:
+def _pod_name(path: str, name: str) -> FieldErrors:
     errors = _resource_name(path, name)
     return errors if errors or is_of_pods(name) else among(path, name, _OF_PODS)
 
@@ -231,7 +231,7 @@ def is_extended(name: str) -> bool:
     )
 
 
-def _within_limit(path: str, name: str, request: Any, limit: Any) -> list[FieldError]:
+def _within_limit(path: str, name: str, request: Any, limit: Any) -> FieldErrors:
     overcommits = _is_native(name) and not _is_huge(name)
     if limit is None:
         detail = "Limit must be set for non overcommitable resources"
@@ -251,8 +251,8 @@ def _within_limit(path: str, name: str, request: Any, limit: Any) -> list[FieldE
     ]
 
 
-def _claims(path: str, claims: list[Document], of_pod: ClaimNames) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _claims(path: str, claims: list[Document], of_pod: ClaimNames) -> FieldErrors:
+    errors: FieldErrors = []
     seen: set[str] = set()
     #: how many requests of a claim were named, each for itself
     requests: dict[str, int] = {}
@@ -286,11 +286,11 @@ def _claims(path: str, claims: list[Document], of_pod: ClaimNames) -> list[Field
 _DUPLICATES_TOLD_MAX: Final = 1000
 
 
-def check_resize(path: str, policies: list[Document], restart_policy: str) -> list[FieldError]:
+def check_resize(path: str, policies: list[Document], restart_policy: str) -> FieldErrors:
     """As upstream: the list is named, not its entry."""
     seen: set[str] = set()
 
-    def policy_errors(where: str, policy: Document) -> list[FieldError]:
+    def policy_errors(where: str, policy: Document) -> FieldErrors:
         name = policy.get("resourceName", "")
         restart = policy.get("restartPolicy", "")
         errors = only_once(where, name, seen)
@@ -304,12 +304,12 @@ def check_resize(path: str, policies: list[Document], restart_policy: str) -> li
     return each(path, policies, policy_errors)
 
 
-def check_pod_resources(path: str, spec: Document, claims: ClaimNames) -> list[FieldError]:
+def check_pod_resources(path: str, spec: Document, claims: ClaimNames) -> FieldErrors:
     """``resources`` of a Pod as a whole (KEP-2837)."""
     resources: Document = spec["resources"]
     if spec.get("os", {}).get("name") == "windows":
         return [forbidden_field(path, "may not be set for a windows pod")]
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if "claims" in resources:
         errors.append(
             forbidden_field(f"{path}.claims", "claims may not be set for Resources at pod-level")

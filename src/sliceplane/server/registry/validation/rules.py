@@ -20,7 +20,7 @@ import msgspec
 
 from sliceplane.api.errors import (
     ERRORS_MAX,
-    FieldError,
+    FieldErrors,
     duplicate,
     forbidden_field,
     invalid_value,
@@ -34,9 +34,9 @@ from sliceplane.api.meta import Document
 from sliceplane.server.registry.metadata import IMMUTABLE
 
 T = TypeVar("T")
-Rule = Callable[[str, Document], list[FieldError]]
+Rule = Callable[[str, Document], FieldErrors]
 #: the complaints about one value at one path
-Check = Callable[[str, Any], list[FieldError]]
+Check = Callable[[str, Any], FieldErrors]
 #: the problems of a text
 Form = Callable[[str], Iterable[str]]
 NOT_NEGATIVE: Final = "must be greater than or equal to 0"
@@ -85,7 +85,7 @@ class Field(msgspec.Struct, frozen=True):
         checks = tuple(test for test, is_set in self._checks() if is_set)
         only = checks[0] if len(checks) == 1 else None
 
-        def check_member(path: str, document: Document) -> list[FieldError]:
+        def check_member(path: str, document: Document) -> FieldErrors:
             value = document.get(name)
             where = f"{path}.{name}" if path else name
             if not value:
@@ -101,8 +101,8 @@ class Field(msgspec.Struct, frozen=True):
                 return only(where, value)
             return [error for test in checks for error in test(where, value)]
 
-        def check_places(path: str, document: Document) -> list[FieldError]:
-            errors: list[FieldError] = []
+        def check_places(path: str, document: Document) -> FieldErrors:
+            errors: FieldErrors = []
             for where, parent in while_few(errors, _parents(document, way, path)):
                 errors += check_member(where, parent)
             return errors
@@ -122,17 +122,17 @@ class Field(msgspec.Struct, frozen=True):
         if self.rows is not None:
             yield self._rows, True
 
-    def _length(self, path: str, value: list[Any]) -> list[FieldError]:
+    def _length(self, path: str, value: list[Any]) -> FieldErrors:
         assert self.most is not None
         return [too_many(path, len(value), self.most)] if len(value) > self.most else []
 
-    def _choice(self, path: str, value: Any) -> list[FieldError]:
+    def _choice(self, path: str, value: Any) -> FieldErrors:
         if not isinstance(value, list):
             return among(path, value, self.choices)
         bad = (text for text in value if text not in self.choices)
         return [not_supported(path, text, self.choices) for text in islice(bad, ERRORS_MAX)]
 
-    def _bounds(self, path: str, value: int) -> list[FieldError]:
+    def _bounds(self, path: str, value: int) -> FieldErrors:
         is_below = self.minimum is not None and value < self.minimum
         if not is_below and (self.maximum is None or value <= self.maximum):
             return []
@@ -144,15 +144,15 @@ class Field(msgspec.Struct, frozen=True):
         )
         return [invalid_value(path, value, self.detail or detail)]
 
-    def _bytes(self, path: str, value: str) -> list[FieldError]:
+    def _bytes(self, path: str, value: str) -> FieldErrors:
         assert self.bytes_max is not None
         return [too_long(path, self.bytes_max)] if len(value.encode()) > self.bytes_max else []
 
-    def _form(self, path: str, value: str) -> list[FieldError]:
+    def _form(self, path: str, value: str) -> FieldErrors:
         assert self.form is not None
         return of_form(path, value, self.form) if value or self.empty or self.always else []
 
-    def _rows(self, path: str, value: Any) -> list[FieldError]:
+    def _rows(self, path: str, value: Any) -> FieldErrors:
         assert self.rows is not None
         return each(path, value, self.rows) if isinstance(value, list) else self.rows(path, value)
 
@@ -181,14 +181,14 @@ class Rules:
             (rule.needed, rule.rule()) if isinstance(rule, Field) else ("", rule) for rule in rules
         ]
 
-    def __call__(self, path: str, document: Document) -> list[FieldError]:
-        errors: list[FieldError] = []
+    def __call__(self, path: str, document: Document) -> FieldErrors:
+        errors: FieldErrors = []
         for member, rule in self._rules:
             if not member or member in document:
                 errors += rule(path, document)
         return errors
 
-    def changed(self, new: Document, old: Document) -> list[FieldError]:
+    def changed(self, new: Document, old: Document) -> FieldErrors:
         """The complaints about immutable members that *new* changes."""
         fixed = (field.path for field in self._fields if field.immutable)
         return [error for path in fixed for error in unchanged(path, new, old)]
@@ -202,16 +202,14 @@ def at(document: Document, path: str) -> Any:
     return value
 
 
-def unchanged(path: str, new: Document, old: Document, detail: str = IMMUTABLE) -> list[FieldError]:
+def unchanged(path: str, new: Document, old: Document, detail: str = IMMUTABLE) -> FieldErrors:
     value = at(new, path)
     return [] if value == at(old, path) else [invalid_value(path, value, detail)]
 
 
-def each(
-    path: str, items: Iterable[T], test: Callable[[str, T], list[FieldError]]
-) -> list[FieldError]:
+def each(path: str, items: Iterable[T], test: Callable[[str, T], FieldErrors]) -> FieldErrors:
     """*test* of each element of a list."""
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     for index, item in enumerate(items):
         errors += test(f"{path}[{index}]", item)
         if len(errors) >= ERRORS_MAX:
@@ -219,23 +217,23 @@ def each(
     return errors
 
 
-def of_form(path: str, text: str, *forms: Form) -> list[FieldError]:
+def of_form(path: str, text: str, *forms: Form) -> FieldErrors:
     """The problems of *text*, form by form."""
     return [invalid_value(path, text, problem) for form in forms for problem in form(text)]
 
 
-def among(path: str, value: Any, choices: tuple[str, ...]) -> list[FieldError]:
+def among(path: str, value: Any, choices: tuple[str, ...]) -> FieldErrors:
     return [] if value in choices else [not_supported(path, value, choices)]
 
 
-def absent(path: str, document: Document, members: Iterable[str], detail: str) -> list[FieldError]:
+def absent(path: str, document: Document, members: Iterable[str], detail: str) -> FieldErrors:
     """Members that must not be there, or be empty."""
     return [
         forbidden_field(f"{path}.{member}", detail) for member in members if document.get(member)
     ]
 
 
-def only_once(path: str, key: T, seen: set[T], shown: Any = None) -> list[FieldError]:
+def only_once(path: str, key: T, seen: set[T], shown: Any = None) -> FieldErrors:
     """The complaint about a *key* that was *seen*, which it is from now on."""
     if key in seen:
         return [duplicate(path, key if shown is None else shown)]

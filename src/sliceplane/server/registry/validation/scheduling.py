@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any, Final
 
 from sliceplane.api.errors import (
-    FieldError,
+    FieldErrors,
     duplicate,
     forbidden_field,
     invalid_value,
@@ -47,11 +47,11 @@ _POSITIVE: Final = "must be greater than zero"
 _BOTH: Final = "exists in both matchLabelKeys and labelSelector"
 
 
-def check_tolerations(path: str, tolerations: list[Document]) -> list[FieldError]:
+def check_tolerations(path: str, tolerations: list[Document]) -> FieldErrors:
     return each(path, tolerations, _toleration)
 
 
-def _toleration(path: str, toleration: Document) -> list[FieldError]:
+def _toleration(path: str, toleration: Document) -> FieldErrors:
     key: str = toleration.get("key", "")
     operator: str = toleration.get("operator", "")
     effect: str = toleration.get("effect", "")
@@ -69,7 +69,7 @@ def _toleration(path: str, toleration: Document) -> list[FieldError]:
     return errors + among(f"{path}.effect", effect, EFFECTS) if effect else errors
 
 
-def _toleration_value(path: str, operator: str, value: str) -> list[FieldError]:
+def _toleration_value(path: str, operator: str, value: str) -> FieldErrors:
     where = f"{path}.operator"
     if operator in ("", "Equal"):
         problems = check_label_value(value)
@@ -85,7 +85,7 @@ def _toleration_value(path: str, operator: str, value: str) -> list[FieldError]:
     return [not_supported(where, operator, known)]
 
 
-def _weight(path: str, term: Document) -> list[FieldError]:
+def _weight(path: str, term: Document) -> FieldErrors:
     weight = term.get("weight", 0)
     return (
         []
@@ -94,11 +94,11 @@ def _weight(path: str, term: Document) -> list[FieldError]:
     )
 
 
-def _node_requirement(path: str, requirement: Document) -> list[FieldError]:
+def _node_requirement(path: str, requirement: Document) -> FieldErrors:
     return check_requirement(path, requirement, of_node=True)
 
 
-def _values_too(path: str, requirement: Document) -> list[FieldError]:
+def _values_too(path: str, requirement: Document) -> FieldErrors:
     values: list[str] = requirement.get("values", [])
     errors = _node_requirement(path, requirement)
     return errors + each(
@@ -106,11 +106,11 @@ def _values_too(path: str, requirement: Document) -> list[FieldError]:
     )
 
 
-def _node_field(path: str, requirement: Document) -> list[FieldError]:
+def _node_field(path: str, requirement: Document) -> FieldErrors:
     operator = requirement.get("operator", "")
     key = requirement.get("key", "")
     given: list[str] = requirement.get("values", [])
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if operator not in ("In", "NotIn"):
         errors.append(invalid_value(f"{path}.operator", operator, "not a valid selector operator"))
     elif len(given) != 1:
@@ -123,19 +123,19 @@ def _node_field(path: str, requirement: Document) -> list[FieldError]:
     )
 
 
-def _namespaces(path: str, term: Document) -> list[FieldError]:
+def _namespaces(path: str, term: Document) -> FieldErrors:
     """As upstream: the member is named as if it were one."""
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     for name in while_few(errors, term.get("namespaces", ())):
         errors += of_form(f"{path}.namespace", name, check_dns_label)
     return errors
 
 
-def _label_keys(path: str, term: Document) -> list[FieldError]:
+def _label_keys(path: str, term: Document) -> FieldErrors:
     """``matchLabelKeys`` and ``mismatchLabelKeys``, which add to the selector when the Pod is
     created.
     """
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     selector = term.get("labelSelector")
     for member in ("matchLabelKeys", "mismatchLabelKeys"):
         keys: list[str] = term.get(member, [])
@@ -211,11 +211,11 @@ check_affinity: Final = Rules(
 )
 
 
-def check_topology_spread(path: str, constraints: list[Document]) -> list[FieldError]:
+def check_topology_spread(path: str, constraints: list[Document]) -> FieldErrors:
     # Pairs that come again later: a count avoids comparing each constraint with all that follow.
     following = Counter(map(_spread_pair, constraints))
 
-    def constraint_errors(where: str, constraint: Document) -> list[FieldError]:
+    def constraint_errors(where: str, constraint: Document) -> FieldErrors:
         pair = _spread_pair(constraint)
         following[pair] -= 1
         return _spread(where, constraint, repeated=following[pair] > 0)
@@ -227,7 +227,7 @@ def _spread_pair(constraint: Document) -> tuple[Any, Any]:
     return constraint.get("topologyKey", ""), constraint.get("whenUnsatisfiable", "")
 
 
-def _spread(path: str, constraint: Document, *, repeated: bool) -> list[FieldError]:
+def _spread(path: str, constraint: Document, *, repeated: bool) -> FieldErrors:
     skew = constraint.get("maxSkew", 0)
     topology, action = _spread_pair(constraint)
     errors = [] if skew > 0 else [invalid_value(f"{path}.maxSkew", skew, _POSITIVE)]
@@ -256,11 +256,11 @@ _SPREAD: Final = Rules(
 )
 
 
-def check_gates(path: str, gates: list[Document]) -> list[FieldError]:
+def check_gates(path: str, gates: list[Document]) -> FieldErrors:
     """``schedulingGates`` (KEP-3521)."""
     seen: set[str] = set()
 
-    def gate_errors(where: str, gate: Document) -> list[FieldError]:
+    def gate_errors(where: str, gate: Document) -> FieldErrors:
         return _label_name(where, gate.get("name", "")) + only_once(
             where, gate.get("name", ""), seen
         )
@@ -268,11 +268,11 @@ def check_gates(path: str, gates: list[Document]) -> list[FieldError]:
     return each(path, gates, gate_errors)
 
 
-def _label_name(path: str, name: str) -> list[FieldError]:
+def _label_name(path: str, name: str) -> FieldErrors:
     return of_form(path, name, check_qualified_name)
 
 
-def check_narrowed(path: str, new: Document, old: Document) -> list[FieldError]:
+def check_narrowed(path: str, new: Document, old: Document) -> FieldErrors:
     """The node affinity of a gated Pod (KEP-3838): terms stay, and only get further
     requirements.
     """

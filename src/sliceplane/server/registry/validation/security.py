@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from sliceplane.api.errors import (
-    FieldError,
+    FieldErrors,
     duplicate,
     forbidden_field,
     invalid_value,
@@ -102,7 +102,7 @@ def id_field(member: str) -> Field:
     return Field(member, minimum=0, maximum=ID_MAX)
 
 
-def check_seccomp(path: str, profile: Document) -> list[FieldError]:
+def check_seccomp(path: str, profile: Document) -> FieldErrors:
     errors = _profile_type(path, profile, "seccompProfile")
     local = profile.get("localhostProfile")
     if profile.get("type") == "Localhost":
@@ -119,7 +119,7 @@ def check_seccomp(path: str, profile: Document) -> list[FieldError]:
     return errors
 
 
-def check_app_armor(path: str, profile: Document) -> list[FieldError]:
+def check_app_armor(path: str, profile: Document) -> FieldErrors:
     kind = profile.get("type", "")
     local: str | None = profile.get("localhostProfile")
     where = f"{path}.localhostProfile"
@@ -141,7 +141,7 @@ def check_app_armor(path: str, profile: Document) -> list[FieldError]:
     )
 
 
-def _profile_type(path: str, profile: Document, member: str) -> list[FieldError]:
+def _profile_type(path: str, profile: Document, member: str) -> FieldErrors:
     kind = profile.get("type", "")
     if not kind:
         return [required(f"{path}.type", f"type is required when {member} is set")]
@@ -206,7 +206,7 @@ _DOMAIN: Final = re.compile(
 )
 
 
-def check_security(path: str, context: Document, *, host_users: bool) -> list[FieldError]:
+def check_security(path: str, context: Document, *, host_users: bool) -> FieldErrors:
     """The security context of a container."""
     errors = _FIRST_OF_CONTAINER(path, context)
     mount = context.get("procMount")
@@ -217,7 +217,7 @@ def check_security(path: str, context: Document, *, host_users: bool) -> list[Fi
     return errors + _LAST_OF_CONTAINER(path, context)
 
 
-def _escalation(path: str, context: Document) -> list[FieldError]:
+def _escalation(path: str, context: Document) -> FieldErrors:
     if context.get("allowPrivilegeEscalation") is not False:
         return []
     # As upstream does for each mention of a capability; once is enough.
@@ -289,7 +289,7 @@ def _shown(context: Document, member: str = "") -> Document:
     return shown
 
 
-def check_pod_security(path: str, spec: Document) -> list[FieldError]:
+def check_pod_security(path: str, spec: Document) -> FieldErrors:
     """The security context of a Pod; *path* is the spec's."""
     context: Document = spec.get("securityContext", {})
     where = f"{path}.securityContext"
@@ -301,7 +301,7 @@ def check_pod_security(path: str, spec: Document) -> list[FieldError]:
     return errors + _POLICIES_OF_POD(where, context)
 
 
-def _group(path: str, group: int) -> list[FieldError]:
+def _group(path: str, group: int) -> FieldErrors:
     return (
         []
         if 0 <= group <= ID_MAX
@@ -326,13 +326,13 @@ _POLICIES_OF_POD: Final = Rules(
 )
 
 
-def _sysctls(path: str, sysctls: list[Document], spec: Document) -> list[FieldError]:
+def _sysctls(path: str, sysctls: list[Document], spec: Document) -> FieldErrors:
     seen: set[str] = set()
 
-    def sysctl_errors(path: str, sysctl: Document) -> list[FieldError]:
+    def sysctl_errors(path: str, sysctl: Document) -> FieldErrors:
         where = f"{path}.name"
         name = sysctl.get("name", "")
-        errors: list[FieldError] = []
+        errors: FieldErrors = []
         if not name:
             errors.append(required(where))
         elif len(name.encode()) > _SYSCTL_BYTES_MAX or not _SYSCTL.fullmatch(name):
@@ -361,10 +361,10 @@ def _namespace_of(sysctl: str) -> str:
     return "hostNetwork" if sysctl.startswith("net.") else ""
 
 
-def check_host_process(path: str, spec: Document) -> list[FieldError]:
+def check_host_process(path: str, spec: Document) -> FieldErrors:
     """HostProcess containers of Windows: all of them are, or none."""
     of_pod = spec.get("securityContext", {}).get("windowsOptions", {}).get("hostProcess")
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     are_ones: list[bool] = []
     for where, container in while_few(errors, containers_of(path, spec)):
         own = container.get("securityContext", {}).get("windowsOptions", {}).get("hostProcess")
@@ -391,7 +391,7 @@ def check_host_process(path: str, spec: Document) -> list[FieldError]:
     return errors
 
 
-def check_host_users(path: str, spec: Document) -> list[FieldError]:
+def check_host_users(path: str, spec: Document) -> FieldErrors:
     """User namespaces (KEP-127)."""
     if spec.get("hostUsers", True):
         return []
@@ -407,7 +407,7 @@ def check_host_users(path: str, spec: Document) -> list[FieldError]:
     return errors
 
 
-def check_system(path: str, spec: Document) -> list[FieldError]:
+def check_system(path: str, spec: Document) -> FieldErrors:
     """``os``, and what its system does not have."""
     if "os" not in spec:
         return []
@@ -427,7 +427,7 @@ def check_system(path: str, spec: Document) -> list[FieldError]:
 
 def _set_in(
     path: str, spec: Document, of_pod: tuple[str, ...], of_containers: tuple[str, ...], detail: str
-) -> list[FieldError]:
+) -> FieldErrors:
     context = {
         f"securityContext.{member}": value
         for member, value in spec.get("securityContext", {}).items()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from sliceplane.api.errors import (
-    FieldError,
+    FieldErrors,
     forbidden_field,
     invalid_value,
     not_supported,
@@ -64,7 +64,7 @@ def is_headless(spec: Document) -> bool:
     return bool(spec.get("clusterIPs", []) == [NO_CLUSTER_IP])
 
 
-def validate_service(document: Document) -> list[FieldError]:
+def validate_service(document: Document) -> FieldErrors:
     spec: Document = document["spec"]
     errors = _for_type(spec)
     errors += check_ports(spec)
@@ -81,10 +81,10 @@ def validate_service(document: Document) -> list[FieldError]:
     return errors
 
 
-def _for_type(spec: Document) -> list[FieldError]:
+def _for_type(spec: Document) -> FieldErrors:
     kind = spec.get("type")
     headless = is_headless(spec)
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if not spec.get("ports") and not headless and kind != "ExternalName":
         errors.append(required("spec.ports"))
     if kind in EXTERNAL_TYPES and headless:
@@ -101,13 +101,13 @@ def _for_type(spec: Document) -> list[FieldError]:
     return errors
 
 
-def _each_port(spec: Document) -> list[FieldError]:
+def _each_port(spec: Document) -> FieldErrors:
     ports: list[Document] = spec.get("ports", [])
     names: set[str] = set()
 
-    def port_errors(path: str, port: Document) -> list[FieldError]:
+    def port_errors(path: str, port: Document) -> FieldErrors:
         name = port.get("name", "")
-        errors: list[FieldError] = []
+        errors: FieldErrors = []
         if name:
             errors += of_form(f"{path}.name", name, check_dns_label) + only_once(
                 f"{path}.name", name, names
@@ -127,7 +127,7 @@ _LAST_OF_PORT: Final = Rules(
 )
 
 
-def _affinity(spec: Document) -> list[FieldError]:
+def _affinity(spec: Document) -> FieldErrors:
     path = "spec.sessionAffinityConfig"
     kind = spec.get("sessionAffinity")
     config = spec.get("sessionAffinityConfig")
@@ -150,14 +150,14 @@ def _affinity(spec: Document) -> list[FieldError]:
     return []
 
 
-def cluster_ips(spec: Document) -> list[FieldError]:
+def cluster_ips(spec: Document) -> FieldErrors:
     """Addresses, families and policy against each other."""
     if spec.get("type") == "ExternalName":
         return []
     path = "spec.clusterIPs"
     addresses = spec.get("clusterIPs", [])
     families: list[str] = spec.get("ipFamilies", [])
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     primary = spec.get("clusterIP", "")
     if primary and not addresses:
         errors.append(required(path))
@@ -193,8 +193,8 @@ def cluster_ips(spec: Document) -> list[FieldError]:
     return errors
 
 
-def _bad_addresses(path: str, addresses: list[str]) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _bad_addresses(path: str, addresses: list[str]) -> FieldErrors:
+    errors: FieldErrors = []
     for index, address in while_few(errors, enumerate(addresses)):
         if index == 0 and address == NO_CLUSTER_IP:
             if len(addresses) > 1:
@@ -208,7 +208,7 @@ def _bad_addresses(path: str, addresses: list[str]) -> list[FieldError]:
     return errors
 
 
-def _type(spec: Document) -> list[FieldError]:
+def _type(spec: Document) -> FieldErrors:
     kind = spec.get("type")
     if not kind:
         return [required("spec.type")]
@@ -224,17 +224,17 @@ def _type(spec: Document) -> list[FieldError]:
     ]
 
 
-def _distinct_ports(spec: Document) -> list[FieldError]:
+def _distinct_ports(spec: Document) -> FieldErrors:
     ports: list[Document] = spec.get("ports", [])
     node_ports: set[tuple[str, int]] = set()
     numbers: set[tuple[str, int]] = set()
 
-    def node_port_errors(path: str, port: Document) -> list[FieldError]:
+    def node_port_errors(path: str, port: Document) -> FieldErrors:
         number = port.get("nodePort", 0)
         key = (port.get("protocol", ""), number)
         return only_once(f"{path}.nodePort", key, node_ports, number) if number else []
 
-    def port_errors(path: str, port: Document) -> list[FieldError]:
+    def port_errors(path: str, port: Document) -> FieldErrors:
         # As upstream: Go's own struct is shown, with what does not count in the comparison left
         # empty.
         empty = {"appProtocol": None, "targetPort": 0, "nodePort": 0}
@@ -247,9 +247,9 @@ def _distinct_ports(spec: Document) -> list[FieldError]:
 _GO_PORT: Final = ("name", "protocol", "appProtocol", "port", "targetPort", "nodePort")
 
 
-def _policies(spec: Document) -> list[FieldError]:
+def _policies(spec: Document) -> FieldErrors:
     kind = spec.get("type")
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     path = "spec.externalTrafficPolicy"
     external = spec.get("externalTrafficPolicy")
     accessible = is_externally_accessible(kind, spec.get("externalIPs"))
@@ -282,7 +282,7 @@ def _policies(spec: Document) -> list[FieldError]:
     return errors + among("spec.trafficDistribution", distribution, TRAFFIC_DISTRIBUTIONS)
 
 
-def _topology(document: Document) -> list[FieldError]:
+def _topology(document: Document) -> FieldErrors:
     """The two names of one annotation may not contradict each other."""
     annotations = document["metadata"].get("annotations", {})
     mode = annotations.get(ANNOTATION_TOPOLOGY_MODE)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from sliceplane.api.errors import (
     ERRORS_MAX,
     FieldError,
+    FieldErrors,
     duplicate,
     forbidden_field,
     invalid_value,
@@ -85,11 +86,11 @@ _NAME: Final = Rules(Field("name", required=True, form=check_dns_label))
 
 def check_volumes(
     path: str, volumes: list[Document], pod: str | None
-) -> tuple[Volumes, list[FieldError]]:
+) -> tuple[Volumes, FieldErrors]:
     """The good volumes by name, and the complaints.  *pod*: the name of the Pod; ``None`` for a
     template.
     """
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     good: dict[str, Document] = {}
     claims = {
         f"{pod}-{volume.get('name', '')}" for volume in volumes if pod and "ephemeral" in volume
@@ -111,11 +112,11 @@ def check_volumes(
     return good, errors
 
 
-def _source(path: str, volume: Document, pod: str | None) -> list[FieldError]:
+def _source(path: str, volume: Document, pod: str | None) -> FieldErrors:
     given = [member for member in _SOURCES if member in volume]
     if not given:
         return [required(path, "must specify a volume type")]
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     for place, member in enumerate(given):
         source = volume[member]
         if place:
@@ -138,7 +139,7 @@ def _source(path: str, volume: Document, pod: str | None) -> list[FieldError]:
     return errors
 
 
-def _empty_dir(path: str, source: Document) -> list[FieldError]:
+def _empty_dir(path: str, source: Document) -> FieldErrors:
     if exact(source.get("sizeLimit", 0)) >= 0:
         return []
     return [
@@ -146,14 +147,14 @@ def _empty_dir(path: str, source: Document) -> list[FieldError]:
     ]
 
 
-def _host_path(path: str, source: Document) -> list[FieldError]:
+def _host_path(path: str, source: Document) -> FieldErrors:
     return needs("path")(path, source) or _HOST_PATH(path, source)
 
 
 _HOST_PATH: Final = Rules(Field("path", form=no_way_up), Field("type", choices=_HOST_TYPES))
 
 
-def _nfs(path: str, source: Document) -> list[FieldError]:
+def _nfs(path: str, source: Document) -> FieldErrors:
     errors = needs("server", "path")(path, source)
     where: str = source.get("path", "")
     return (
@@ -163,7 +164,7 @@ def _nfs(path: str, source: Document) -> list[FieldError]:
     )
 
 
-def _iscsi(path: str, source: Document) -> list[FieldError]:
+def _iscsi(path: str, source: Document) -> FieldErrors:
     errors = _TARGET(path, source)
     if (
         source.get("chapAuthDiscovery") or source.get("chapAuthSession")
@@ -186,9 +187,9 @@ _LUN: Final = Rules(Field("lun", minimum=0, maximum=255))
 _TARGET: Final = Rules(needs("targetPortal", "iqn"), Field("iqn", form=_initiator_problems), _LUN)
 
 
-def _flocker(path: str, source: Document) -> list[FieldError]:
+def _flocker(path: str, source: Document) -> FieldErrors:
     name = source.get("datasetName", "")
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if not name and not source.get("datasetUUID"):
         errors.append(required(path, "one of datasetName and datasetUUID is required"))
     if name and source.get("datasetUUID"):
@@ -199,9 +200,9 @@ def _flocker(path: str, source: Document) -> list[FieldError]:
     return errors
 
 
-def _quobyte(path: str, source: Document) -> list[FieldError]:
+def _quobyte(path: str, source: Document) -> FieldErrors:
     registry = source.get("registry", "")
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if not registry:
         errors.append(required(f"{path}.registry", _PAIRS))
     elif len(source.get("tenant", "").encode()) > _TENANT_MAX:
@@ -223,10 +224,10 @@ _HOST_PORT: Final = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]*):[^\[\]:]*")
 _REGISTRY_SHOWN_MAX: Final = 1024
 
 
-def _fibre_channel(path: str, source: Document) -> list[FieldError]:
+def _fibre_channel(path: str, source: Document) -> FieldErrors:
     names = source.get("targetWWNs")
     where = f"{path}.targetWWNs"
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     if not names and not source.get("wwids"):
         errors.append(required(where, "must specify either targetWWNs or wwids, but not both"))
     if names and source.get("wwids"):
@@ -238,7 +239,7 @@ def _fibre_channel(path: str, source: Document) -> list[FieldError]:
     return errors + (_LUN(path, source) if names else [])
 
 
-def _flex(path: str, source: Document) -> list[FieldError]:
+def _flex(path: str, source: Document) -> FieldErrors:
     errors = needs("driver")(path, source)
     for option in while_few(errors, sorted(source.get("options", ()))):
         domain = f".{option.partition('/')[0].lower()}"
@@ -248,7 +249,7 @@ def _flex(path: str, source: Document) -> list[FieldError]:
     return errors
 
 
-def _disk_uri(path: str, source: Document) -> list[FieldError]:
+def _disk_uri(path: str, source: Document) -> FieldErrors:
     uri = source.get("diskURI", "")
     start, shape = _DISKS["Managed" if source.get("kind") == "Managed" else "blob"]
     return (
@@ -270,7 +271,7 @@ _DISKS: Final = {
 }
 
 
-def _publish_secret(path: str, secret: Document) -> list[FieldError]:
+def _publish_secret(path: str, secret: Document) -> FieldErrors:
     """As upstream: a name that is wrong is called one of the volume's source."""
     name = secret.get("name", "")
     if not name:
@@ -278,7 +279,7 @@ def _publish_secret(path: str, secret: Document) -> list[FieldError]:
     return of_form(f"{path.rpartition('.')[0]}.name", name, check_dns_subdomain)
 
 
-def _downward_file(path: str, item: Document) -> list[FieldError]:
+def _downward_file(path: str, item: Document) -> FieldErrors:
     errors = _FILE_PATH(path, item)
     if "fieldRef" in item:
         errors += check_field_of_pod(f"{path}.fieldRef", item["fieldRef"], VOLUME_FIELDS)
@@ -294,15 +295,15 @@ def _downward_file(path: str, item: Document) -> list[FieldError]:
     return errors + file_mode("mode")(path, item)
 
 
-def _downward_files(path: str, items: list[Document]) -> list[FieldError]:
+def _downward_files(path: str, items: list[Document]) -> FieldErrors:
     """As upstream: without the index."""
-    errors: list[FieldError] = []
+    errors: FieldErrors = []
     for item in while_few(errors, items):
         errors += _downward_file(path.rpartition(".")[0], item)
     return errors
 
 
-def _projected(path: str, source: Document) -> list[FieldError]:
+def _projected(path: str, source: Document) -> FieldErrors:
     taken: set[str] = set()
     return each(
         f"{path}.sources",
@@ -311,8 +312,8 @@ def _projected(path: str, source: Document) -> list[FieldError]:
     )
 
 
-def _projection(path: str, where: str, projection: Document, taken: set[str]) -> list[FieldError]:
-    errors: list[FieldError] = []
+def _projection(path: str, where: str, projection: Document, taken: set[str]) -> FieldErrors:
+    errors: FieldErrors = []
 
     def take(target: str, shown: str) -> None:
         if target in taken:
@@ -343,7 +344,7 @@ def _projection(path: str, where: str, projection: Document, taken: set[str]) ->
     return errors
 
 
-def _token(path: str, where: str, token: Document) -> list[FieldError]:
+def _token(path: str, where: str, token: Document) -> FieldErrors:
     # As upstream: the path is looked for in the volume.
     return _TOKEN_AGE(where, token) + _FILE_PATH(path, token)
 
@@ -427,7 +428,7 @@ _PATHS: Final = {"gcePersistentDisk": "persistentDisk"}
 _CLASH_PATHS: Final = {"cephfs": "cephFS", "downwardAPI": "downwarAPI"}
 
 
-def check_mounts(path: str, container: Document, volumes: Volumes) -> list[FieldError]:
+def check_mounts(path: str, container: Document, volumes: Volumes) -> FieldErrors:
     """*path*: the container's."""
     mounts: list[Document] = container.get("volumeMounts", [])
     devices: list[Document] = container.get("volumeDevices", [])
@@ -442,12 +443,12 @@ def _paths_by_name(uses: list[Document], member: str) -> dict[str, str]:
 
 def _mounts(
     path: str, container: Document, volumes: Volumes, devices: dict[str, str]
-) -> list[FieldError]:
+) -> FieldErrors:
     seen: set[str] = set()
     device_paths = set(devices.values())
     privileged = bool(container.get("securityContext", {}).get("privileged"))
 
-    def mount_errors(where: str, mount: Document) -> list[FieldError]:
+    def mount_errors(where: str, mount: Document) -> FieldErrors:
         name = mount.get("name", "")
         target = mount.get("mountPath", "")
         errors = [] if name else [required(f"{where}.name")]
@@ -471,7 +472,7 @@ def _mounts(
     return each(path, container.get("volumeMounts", ()), mount_errors)
 
 
-def _mount_options(path: str, where: str, mount: Document, *, privileged: bool) -> list[FieldError]:
+def _mount_options(path: str, where: str, mount: Document, *, privileged: bool) -> FieldErrors:
     """As upstream: most complaints name the list, not its entry."""
     errors = _SUB_PATH(path, mount)
     expression = mount.get("subPathExpr", "")
@@ -503,8 +504,8 @@ _READ_ONLY: Final = Rules(Field("recursiveReadOnly", choices=_RECURSIVE))
 
 def _devices(
     path: str, devices: list[Document], volumes: Volumes, mounts: dict[str, str]
-) -> list[FieldError]:
-    errors: list[FieldError] = []
+) -> FieldErrors:
+    errors: FieldErrors = []
     names: set[str] = set()
     paths: set[str] = set()
     mount_paths = set(mounts.values())

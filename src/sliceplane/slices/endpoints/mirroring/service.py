@@ -42,7 +42,7 @@ from sliceplane.slices.endpoints.mirroring.writes import (
     update_slice,
 )
 from sliceplane.slices.hint_policy import Notice
-from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S
+from sliceplane.slices.succession import HandOver
 
 
 class MirrorLimits(NamedTuple):
@@ -58,10 +58,9 @@ class MirrorState:
     """Owned by ``MirrorEngine``, which alone calls it."""
 
     __slots__ = (
-        "_covered",
-        "_hold_until",
+        "_hand_over",
         "_own",
-        "_told",
+        "_reported",
         "counts",
         "endpoints",
         "key",
@@ -76,14 +75,13 @@ class MirrorState:
         self.selecting = selecting
         #: desired endpoints and slices, as last planned
         self.counts = (0, 0)
-        #: our slices that are not on their way out, as the cache has them: tens of thousands cost
+        #: our slices that are not terminating, as the cache has them: tens of thousands cost
         #: little beside it
         self._own: OwnWrites[EndpointSlice] = OwnWrites(key, unseen, attrgetter("metadata"))
-        #: address types of which the EndpointSlice controller has slices
-        self._covered: frozenset[str] = frozenset()
-        self._hold_until: float | None = None
-        #: the version of the object whose warnings were told
-        self._told = ""
+        #: to the EndpointSlice controller
+        self._hand_over = HandOver()
+        #: the version of the object whose warnings were reported
+        self._reported = ""
 
     @property
     def empty(self) -> bool:
@@ -104,7 +102,7 @@ class MirrorState:
 
     def set_selecting(self, selecting: bool | None) -> None:
         self.selecting = selecting
-        self._hold_until = None
+        self._hand_over.restart()
 
     def on_slice(self, observed: EndpointSlice) -> bool:
         """A slice of ours is there.  False: that tells nothing new."""
@@ -125,11 +123,9 @@ class MirrorState:
     def on_successor(self, address_type: str, *, there: bool) -> bool:
         """A slice of the EndpointSlice controller came or went.  True: ours may go now."""
         if not there:
-            self._covered -= {address_type}
+            self._hand_over.on_successor_gone(address_type)
             return False
-        known = address_type in self._covered
-        self._covered |= {address_type}
-        return not known and self.selecting is True
+        return self._hand_over.on_successor(address_type) and self.selecting is True
 
     # -- plan and result
 
@@ -153,19 +149,12 @@ class MirrorState:
     def _clean(self, now: float, *, hand_over: bool) -> MirrorPlan:
         """Nothing is to be mirrored."""
         self.counts = (0, 0)
-        waits: set[str] = set()
-        if hand_over and self.selecting and self._own.objects:
-            if self._hold_until is None:
-                self._hold_until = now + HAND_OVER_TIMEOUT_S
-            if now < self._hold_until:
-                waits = {known.address_type for known in self._own.objects.values()} - self._covered
-        going = [
-            known
-            for _, known in sorted(self._own.objects.items())
-            if known.address_type not in waits
-        ]
+        obsolete = [known for _, known in sorted(self._own.objects.items())]
+        if hand_over and self.selecting and obsolete:
+            self._hand_over.advance(now)
+            obsolete = [known for known in obsolete if self._hand_over.is_over(known.address_type)]
         return MirrorPlan(
-            tuple(PlannedWrite.delete(known.metadata) for known in going), counted=False
+            tuple(PlannedWrite.delete(known.metadata) for known in obsolete), counted=False
         )
 
     def _mirror(self, endpoints: Endpoints | None, limits: MirrorLimits) -> MirrorPlan:
@@ -173,9 +162,9 @@ class MirrorState:
         mirror = mirror_of(endpoints, limits.per_subset)
         writes, sizes = self._differences(endpoints, mirror, limits.per_slice)
         notices = _notices(mirror, limits.per_subset)
-        if self._told == endpoints.metadata.resource_version:
+        if self._reported == endpoints.metadata.resource_version:
             notices = ()
-        self._told = endpoints.metadata.resource_version
+        self._reported = endpoints.metadata.resource_version
         return MirrorPlan(writes, notices, sizes)
 
     def _differences(
@@ -265,7 +254,7 @@ class MirrorState:
 
     def deadline(self) -> float | None:
         """When to plan again although nothing happens."""
-        waiting = self._hold_until if self._own.objects else None
+        waiting = self._hand_over.deadline if self._own.objects else None
         return min(
             (time for time in (self._own.deadline(), waiting) if time is not None), default=None
         )

@@ -1,9 +1,7 @@
-"""etcd behind ``server.store.backend``: what is there at the start, batches, the head, the feed,
+"""The state of the servers that share an etcd: reading it at a start, batches, the head, the feed,
 compaction.
 
-The calls of ``Backend`` block and are for one server alone (and for the tests that every back end
-passes). Servers that share an etcd use those that take callbacks, through
-``server.io.storage.replicated``; callbacks come from other threads.
+``server.io.storage.replicated`` makes the calls; their callbacks come from other threads.
 
 A batch is one transaction on the condition that the head is what the batch rests on. So it may be
 sent any number of times: it is taken once at most. That is how a lost answer is dealt with; there
@@ -49,14 +47,11 @@ from sliceplane.server.io.storage.etcd.layout import (
 from sliceplane.server.store.backend import (
     REVISIONS_BEYOND,
     Loaded,
-    OutcomeUnknown,
     StoredRow,
-    Superseded,
-    WriteFailed,
     chain,
 )
 from sliceplane.server.store.batches import Batch, FeedItem, Group, HeadName, Known
-from sliceplane.server.store.types import EventType, Key, StoreEvent
+from sliceplane.server.store.types import EventType, Key
 
 #: a start waits so long for an etcd that answers
 START_S_MAX: Final = 15.0
@@ -95,9 +90,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class EtcdBackend:
-    """See ``server.store.backend.Backend``."""
-
-    blocking = True
+    """Owned by one committer."""
 
     def __init__(self, config: EtcdConfig) -> None:
         """Raises ``StorageError``.  Nothing is asked of etcd yet."""
@@ -112,9 +105,6 @@ class EtcdBackend:
         self.server = os.urandom(6).hex()
         #: of the etcd that the state is of, which each batch notes; ``None``: nothing was read yet
         self._origin: Origin | None = None
-        self._position = 0
-        self._name = HeadName("", 0, 0)
-        self._number = 0
         #: (revision after a batch, its position), of batches after the compaction point
         self._positions: deque[tuple[int, int]] = deque(maxlen=_POSITIONS_MAX)
         #: the compaction key as it was last seen: etcd's revision of it, and the revision that it
@@ -125,10 +115,6 @@ class EtcdBackend:
         self._closed = threading.Event()
 
     # Starting
-
-    def load(self) -> Loaded:
-        """Raises ``StorageError``."""
-        return self.snapshot(patience_s=START_S_MAX).loaded
 
     def snapshot(
         self, *, history: bool = True, patience_s: float = _LOAD_S_MAX, known: Known | None = None
@@ -261,8 +247,6 @@ class EtcdBackend:
         for group in groups:
             if group.rows:
                 self.note(group.rows[-1].record.revision, group.position)
-        self._position = seen.position
-        self._name = seen.head.name
         loaded = Loaded(tuple(chain(rows, point.revision)), seen.head.revision, point.revision)
         asked = ((kv.key[len(layout.turns) :].decode(), kv.mod_revision) for kv in turns)
         return Snapshot(loaded, seen.position, answer.header.revision, tuple(asked), seen.head.name)
@@ -323,52 +307,7 @@ class EtcdBackend:
         """A batch that ends with *revision* is at *position*; for compaction."""
         self._positions.append((revision, position))
 
-    # One server alone
-
-    def append(self, events: Sequence[StoreEvent]) -> None:
-        self._number += 1
-        batch = Batch(self._number, self._position, self._name, tuple(events), (), asks=False)
-        answer = self._ask(lambda done: self.send(batch, done))
-        if isinstance(answer, Taken):
-            self._position = answer.position
-            self._name = HeadName(self.server, self._number, events[-1].revision)
-            self.note(events[-1].revision, answer.position)
-        elif isinstance(answer, Behind):
-            raise Superseded("another server wrote first")
-        elif isinstance(answer, Refused):
-            raise WriteFailed(str(answer))
-        else:
-            raise OutcomeUnknown(str(answer))
-
-    def reconcile(self) -> int:
-        """Writes the head once more, as it is: after that, a batch under way can never be taken."""
-        seen = self._ask(self.ask_head)
-        if not isinstance(seen, HeadSeen) or seen.head is None:
-            raise OutcomeUnknown(f"the head cannot be read: {seen}")
-        fence = self.layout.fence(seen.position, seen.head, self.server, self._number, self._origin)
-        try:
-            answer = self.client.ask("txn", fence)
-        except EtcdError as error:
-            raise OutcomeUnknown(str(error)) from error
-        if not answer.succeeded:
-            raise OutcomeUnknown("the head moved while it was looked at")
-        self._position = answer.header.revision
-        self._name = HeadName(self.server, self._number, seen.head.revision)
-        return seen.head.revision
-
-    def _ask(self, start: Callable[[Callable[[Any], None]], None]) -> Any:
-        answered = threading.Event()
-        box: list[Any] = []
-
-        def done(answer: Any) -> None:
-            box.append(answer)
-            answered.set()
-
-        start(done)
-        answered.wait()
-        return box[0]
-
-    # Many servers: calls with callbacks
+    # Calls with callbacks
 
     def send(self, batch: Batch, done: Callable[[Answer], None]) -> None:
         def ended(answer: Any, error: EtcdError | None) -> None:
@@ -420,20 +359,7 @@ class EtcdBackend:
 
     # Compaction
 
-    def compact(self, revision: int) -> None:
-        """Of this server's log, if other programs compact it too.  Blocks."""
-        try:
-            self.compact_shared(revision)
-        except NoAnswer as error:
-            raise OutcomeUnknown(str(error)) from error
-        except Refused as error:
-            raise WriteFailed(str(error)) from error
-
-    def give_back(self) -> bool:
-        """Nothing is: defragmentation is the operator's."""
-        return False
-
-    def compact_shared(self, revision: int) -> bool:
+    def compact(self, revision: int) -> bool:
         """Have etcd drop what nothing after *revision* needs; ``False`` if another server did it
         since the last call, whose turn it then was. Blocks; raises ``EtcdError``.
         """

@@ -212,16 +212,6 @@ class Layout:
             ],
         )
 
-    def fence(
-        self, position: int, head: Head, server: str, number: int, origin: Origin | None
-    ) -> Any:
-        """The transaction that writes the head once more, as a batch of *server* without events."""
-        fence = Head(head.revision, server, number, 0, after=str(head.name), origin=origin)
-        return wire.TxnRequest(
-            compare=self._rests_on(position, head.name),
-            success=[wire.put(self.head, _encode(fence))],
-        )
-
     def going_beyond(
         self, position: int, head: Head, server: str, origin: Origin, revision: int
     ) -> Any:

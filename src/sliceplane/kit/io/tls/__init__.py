@@ -1,0 +1,1 @@
+"""TLS on the ports of servers: accepting, transport, unauthenticated connections."""

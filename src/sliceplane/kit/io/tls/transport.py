@@ -1,0 +1,527 @@
+"""TLS connections of the server: OpenSSL reads and writes the socket itself; an asyncio transport
+is built on that.
+
+The loop's own TLS encrypts into memory, sends from there, and keeps that memory as large as the
+largest write was: of 5,000 watches of 25 KB events that is 150 MB, and every event is copied once
+more. Here nothing lies between OpenSSL and the kernel, and OpenSSL gives its buffers back when a
+connection is idle.
+
+A connection goes through these states, never back:
+
+    GREETING --> HANDSHAKE --> OPEN --close--> FLUSHING --all was sent--> FAREWELL --the peer closed--> CLOSED
+        '------------'----------'------------------'----- abort, failure, reset, time is up
+        --'------------^
+
+- GREETING: nothing has come. There is no TLS yet: OpenSSL's buffers are made for who begins to
+  speak.
+- HANDSHAKE: there is no protocol yet, and a failure is not reported.
+- OPEN: readable and writable, each with its own wait. Small writes of one turn of the loop leave as
+  one record.
+- FLUSHING: what was written leaves; nothing is read, no write is taken.
+- FAREWELL: ``close_notify`` and FIN are sent. What the peer still sends is thrown away until it
+  closes: closed at once, the kernel would answer it with RST, and that may destroy what the peer
+  has not yet read.
+
+A reader that is called because there is something to read reads until there is nothing more. It
+would not be called again: uvloop forgets a socket when it has told of an error on it, even if there
+was still something to read before the error; and what OpenSSL holds is no news to the loop either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from sliceplane.kit.io.tls.newcomers import (
+    GREETING_BYTES,
+    HANDSHAKE_BYTES,
+    HANDSHAKE_MESSAGE_BYTES,
+    OPEN_BYTES,
+    ConnectionTiming,
+    Newcomers,
+)
+from sliceplane.kit.io.turns import LoopTurns
+
+#: the head of the first record and of the message in it (RFC 8446 4 and 5.1): what a greeting is
+#: judged by
+GREETING_HEAD_BYTES: Final = 9
+#: OpenSSL makes room for as much as a ClientHello claims to be, up to 128 KiB; real ones are below
+#: 4 KiB
+HELLO_BYTES_MAX: Final = 16 * 1024
+_HANDSHAKE_RECORD: Final = 22
+#: the largest record of TLS; one read gives at most this
+RECORD_BYTES: Final = 16 * 1024
+#: what OpenSSL gets at once: it takes all or has to be asked again, and until then none of it
+#: counts as sent
+_PORTION_BYTES: Final = 64 * 1024
+_HIGH_BYTES: Final = 64 * 1024
+#: then others have their turn
+_RECORDS_PER_TURN: Final = 16
+
+#: in the words of Go's servers, for a client that forgot the "s" of https
+_PLAIN_HTTP: Final = (
+    b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
+)
+
+#: a fatal alert (RFC 8446 6), for a ClientHello that is none
+_DECODE_ERROR: Final = b"\x15\x03\x01\x00\x02\x02\x32"
+
+ProtocolFactory = Callable[[], asyncio.Protocol]
+
+
+class _State(enum.Enum):
+    GREETING = enum.auto()
+    HANDSHAKE = enum.auto()
+    OPEN = enum.auto()
+    FLUSHING = enum.auto()
+    FAREWELL = enum.auto()
+    CLOSED = enum.auto()
+
+
+class TlsTransport(asyncio.Transport):
+    """One connection. Used from the loop's thread; what asyncio says of transports holds, but for
+    protocols that are exchanged or that want to be given buffers, which there are not.
+    """
+
+    __slots__ = (
+        "_backlog",
+        "_context",
+        "_fd",
+        "_flush_scheduled",
+        "_high",
+        "_loop",
+        "_low",
+        "_make_protocol",
+        "_newcomers",
+        "_on_shaken",
+        "_paused",
+        "_protocol",
+        "_read_waits_for_write",
+        "_reading",
+        "_sock",
+        "_state",
+        "_timer",
+        "_timing",
+        "_turns",
+        "_unsent",
+        "_waits_for_write",
+        "_writing_paused",
+    )
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        context: ssl.SSLContext,
+        make_protocol: ProtocolFactory,
+        on_shaken: Callable[[TlsTransport], None],
+        newcomers: Newcomers,
+        *,
+        timing: ConnectionTiming,
+        turns: LoopTurns,
+    ) -> None:
+        """*sock* does not block, and is read from when ``GREETING_HEAD_BYTES`` have come
+        (``SO_RCVLOWAT``).
+
+        *on_shaken* is called when hands were shaken, or will not be. The owner then calls
+        ``start``, once. *turns*: shared by all its connections, whose peers may go at the same
+        moment.
+        """
+        self._loop = asyncio.get_running_loop()
+        #: a plain one until TLS begins
+        self._sock: Any = sock
+        self._fd = sock.fileno()
+        self._context = context
+        self._newcomers = newcomers
+        self._timing = timing
+        self._turns = turns
+        self._make_protocol = make_protocol
+        self._on_shaken = on_shaken
+        self._protocol: asyncio.Protocol | None = None
+        self._state = _State.GREETING
+        #: what was written and is not sent; the first may be with OpenSSL already, and then must
+        #: stay as it is
+        self._backlog: deque[bytes | memoryview] = deque()
+        self._unsent = 0
+        self._high = _HIGH_BYTES
+        self._low = _HIGH_BYTES // 4
+        self._writing_paused = False
+        self._flush_scheduled = False
+        self._waits_for_write = False
+        self._read_waits_for_write = False
+        self._paused = False
+        self._reading = False
+        self._timer: asyncio.TimerHandle | None = self._loop.call_later(
+            timing.handshake_s, self.abort
+        )
+
+    # asyncio.Transport
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        match name:
+            case "socket" | "ssl_object":
+                return self._sock
+            case "sslcontext":
+                return self._context
+            case "peercert":
+                return self._sock.getpeercert()
+            case "peername" | "sockname":
+                with contextlib.suppress(OSError):
+                    return (
+                        self._sock.getpeername() if name == "peername" else self._sock.getsockname()
+                    )
+        return default
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        assert self._protocol is not None, "there is none before the handshake is over"
+        return self._protocol
+
+    def is_closing(self) -> bool:
+        return self._state is not _State.OPEN
+
+    def is_reading(self) -> bool:
+        return self._state is _State.OPEN and not self._paused
+
+    def pause_reading(self) -> None:
+        self._paused = True
+        self._stop_reading()
+
+    def resume_reading(self) -> None:
+        if self._paused:
+            self._paused = False
+            if self._state is _State.OPEN:
+                self._read_from_now()
+                self._loop.call_soon(self._read)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        high = high if high is not None else _HIGH_BYTES if low is None else 4 * low
+        low = low if low is not None else high // 4
+        assert 0 <= low <= high, f"the limits are 0 <= {low} <= {high}"
+        self._high = high
+        self._low = low
+        self._tell_of_pressure()
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._low, self._high
+
+    def get_write_buffer_size(self) -> int:
+        return self._unsent
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """What is written after ``close``, or after the connection was lost, is dropped."""
+        if self._state is not _State.OPEN or not data:
+            return
+        self._unsent += len(data)
+        self._backlog.append(data if isinstance(data, (bytes, memoryview)) else bytes(data))
+        if not self._waits_for_write:
+            if self._unsent >= RECORD_BYTES:
+                self._flush()
+            elif not self._flush_scheduled:
+                self._flush_scheduled = True
+                self._loop.call_soon(self._flush_small)
+        if self._unsent > self._high:
+            self._tell_of_pressure()
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Send what was written, say farewell, close.  Idempotent."""
+        if self._state is _State.OPEN:
+            self._state = _State.FLUSHING
+            self._timer = self._loop.call_later(self._timing.flush_s, self.abort)
+            self._stop_reading()
+            if not self._waits_for_write:
+                self._flush()
+        elif self._state in (_State.GREETING, _State.HANDSHAKE):
+            self.abort()
+
+    def abort(self) -> None:
+        self._end(None)
+
+    # The handshake
+
+    def start(self) -> None:
+        self._newcomers.enter(self, GREETING_BYTES)
+        if self._state is _State.GREETING:
+            self._read_from_now()
+
+    def _begin(self) -> None:
+        """The first bytes are there: who claims to send more than a ClientHello is not waited
+        for.
+        """
+        try:
+            head = self._sock.recv(GREETING_HEAD_BYTES, socket.MSG_PEEK)
+            self._sock.getpeername()
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            if not _plausible(head):
+                self._sock.send(_DECODE_ERROR)
+                self._wait_for_close()
+                return
+            self._sock = self._context.wrap_socket(
+                self._sock, server_side=True, do_handshake_on_connect=False
+            )
+        except OSError as error:
+            self._end(error)  # it was reset before it was looked at
+            return
+        self._state = _State.HANDSHAKE
+        self._newcomers.charge(self, HANDSHAKE_BYTES)
+        if self._state is _State.HANDSHAKE:
+            self.shake_hands()
+
+    def shake_hands(self) -> None:
+        """Called until it is over, which may be at once."""
+        try:
+            self._sock.do_handshake()
+        except ssl.SSLWantReadError:
+            self._wait_for_write(False)
+            self._read_from_now()
+        except ssl.SSLWantWriteError:
+            self._wait_for_write(True)
+        except ssl.SSLError as error:
+            if error.reason == "HTTP_REQUEST":
+                with contextlib.suppress(OSError):
+                    socket.socket.send(self._sock, _PLAIN_HTTP)  # past OpenSSL
+            self._wait_for_close()  # the peer shall read why
+        except OSError as error:
+            self._end(error)
+        else:
+            self._wait_for_write(False)
+            self._stop_reading()
+            self._cancel_timer()
+            self._newcomers.charge(self, OPEN_BYTES)
+            self._state = _State.OPEN
+            self._on_shaken(self)
+            self._protocol = self._make_protocol()
+            self._protocol.connection_made(self)
+            if self._state is _State.OPEN and not self._paused:
+                self._read_from_now()
+
+    # Reading
+
+    def _read_from_now(self) -> None:
+        if not self._reading:
+            self._reading = True
+            self._loop.add_reader(self._fd, self._readable)
+
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._fd)
+
+    def _readable(self) -> None:
+        match self._state:
+            case _State.OPEN:
+                self._read()
+            case _State.GREETING:
+                self._begin()
+            case _State.HANDSHAKE:
+                self.shake_hands()
+                if self._state is _State.HANDSHAKE:
+                    # More than the ClientHello has come, and it was not all: it may be part of
+                    # something large.
+                    self._newcomers.charge(self, HANDSHAKE_MESSAGE_BYTES)
+            case _State.FAREWELL:
+                self._discard()
+
+    def _read(self) -> None:
+        """Hand on what there is, record by record, until there is no more."""
+        for _ in range(_RECORDS_PER_TURN):
+            if self._state is not _State.OPEN or self._paused:
+                return
+            try:
+                data = self._sock.recv(RECORD_BYTES)
+            except ssl.SSLWantReadError:
+                return
+            except ssl.SSLWantWriteError:
+                self._read_waits_for_write = True
+                self._wait_for_write(True)
+                return
+            except OSError as error:
+                self._stop_reading()
+                self._turns.add(partial(self._end, error))
+                return
+            if not data:
+                self._stop_reading()
+                self._turns.add(self._on_eof)
+                return
+            assert self._protocol is not None, "it is open"
+            try:
+                self._protocol.data_received(data)
+            except Exception as error:
+                self._on_fault(error)
+        self._loop.call_soon(self._read)
+
+    def _on_eof(self) -> None:
+        if self._state is not _State.OPEN:
+            return
+        assert self._protocol is not None, "it is open"
+        try:
+            self._protocol.eof_received()
+        except Exception as error:
+            self._on_fault(error)
+        else:
+            self.close()
+
+    def _on_fault(self, error: Exception) -> None:
+        self._loop.call_exception_handler(
+            {"message": "a connection's protocol failed", "exception": error, "transport": self}
+        )
+        self._end(error)
+
+    # Writing
+
+    def _flush_small(self) -> None:
+        self._flush_scheduled = False
+        if not self._waits_for_write and self._state in (_State.OPEN, _State.FLUSHING):
+            self._flush()
+
+    def _wait_for_write(self, wanted: bool) -> None:
+        if wanted is not self._waits_for_write:
+            self._waits_for_write = wanted
+            if wanted:
+                self._loop.add_writer(self._fd, self._writable)
+            else:
+                self._loop.remove_writer(self._fd)
+
+    def _writable(self) -> None:
+        if self._state is _State.HANDSHAKE:
+            self.shake_hands()
+            return
+        self._wait_for_write(False)
+        if self._read_waits_for_write:
+            self._read_waits_for_write = False
+            self._read()
+        if self._state in (_State.OPEN, _State.FLUSHING):
+            self._flush(again=True)
+
+    def _flush(self, *, again: bool = False) -> None:
+        """Send what there is, as far as the kernel takes it; *again*: the first piece is with
+        OpenSSL already.
+        """
+        backlog = self._backlog
+        while backlog:
+            if not again and (len(backlog) > 1 or self._unsent > _PORTION_BYTES):
+                self._prepare_first()
+            again = False
+            try:
+                self._sock.send(backlog[0])
+            except ssl.SSLWantWriteError:
+                self._wait_for_write(True)
+                return
+            except OSError as error:
+                self._end(error)
+                return
+            self._unsent -= len(backlog.popleft())
+        if self._writing_paused:
+            self._tell_of_pressure()
+        if self._state is not _State.FLUSHING or backlog:
+            return
+        try:
+            self._sock.unwrap()
+        except ssl.SSLWantWriteError:
+            self._wait_for_write(True)
+            return
+        except (OSError, ValueError):
+            # sent, and the peer's own is not there yet; or the peer is gone, as is found out below
+            pass
+        self._wait_for_close()
+
+    def _prepare_first(self) -> None:
+        """One piece of the right size: large ones are divided, small ones joined."""
+        backlog = self._backlog
+        first = backlog[0]
+        if len(first) > _PORTION_BYTES:
+            whole = memoryview(first)
+            backlog[0] = whole[_PORTION_BYTES:]
+            backlog.appendleft(whole[:_PORTION_BYTES])
+        elif len(backlog) > 1 and len(first) + len(backlog[1]) <= RECORD_BYTES:
+            pieces = []
+            size = 0
+            while backlog and size + len(backlog[0]) <= RECORD_BYTES:
+                size += len(backlog[0])
+                pieces.append(backlog.popleft())
+            backlog.appendleft(b"".join(pieces))
+
+    def _tell_of_pressure(self) -> None:
+        if self._protocol is None or self._state is _State.CLOSED:
+            return
+        if self._unsent > self._high and not self._writing_paused:
+            self._writing_paused = True
+            self._protocol.pause_writing()
+        elif self._unsent <= self._low and self._writing_paused:
+            self._writing_paused = False
+            self._protocol.resume_writing()
+
+    # The end
+
+    def _wait_for_close(self) -> None:
+        """Nothing more is sent, nor read but to be thrown away."""
+        self._state = _State.FAREWELL
+        self._cancel_timer()
+        self._timer = self._loop.call_later(self._timing.farewell_s, self.abort)
+        with contextlib.suppress(OSError):
+            # From here on the socket is a plain one.
+            self._sock.shutdown(socket.SHUT_WR)
+        self._wait_for_write(False)
+        self._read_from_now()
+        self._loop.call_soon(self._discard)
+
+    def _discard(self) -> None:
+        if self._state is not _State.FAREWELL:
+            return
+        try:
+            for _ in range(_RECORDS_PER_TURN):
+                if not self._sock.recv(_PORTION_BYTES):
+                    self._end(None)
+                    return
+        except BlockingIOError:
+            return
+        except OSError:
+            self._end(None)
+        else:
+            self._loop.call_soon(self._discard)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end(self, error: Exception | None) -> None:
+        """Close now; the protocol is told in a turn of its own.  Idempotent."""
+        if self._state is _State.CLOSED:
+            return
+        self._state = _State.CLOSED
+        self._cancel_timer()
+        self._stop_reading()
+        self._wait_for_write(False)
+        self._backlog.clear()
+        self._unsent = 0
+        self._sock.close()
+        self._newcomers.leave(self)
+        # Protocol and transport know each other: the one that is called last lets go, or only the
+        # collector frees them.
+        protocol, self._protocol = self._protocol, None
+        if protocol is None:
+            self._on_shaken(self)
+        else:
+            self._loop.call_soon(protocol.connection_lost, error)
+
+
+def _plausible(head: bytes) -> bool:
+    """Whether OpenSSL shall see what begins like this.  What is no handshake at all it refuses at
+    once, and well.
+    """
+    if len(head) < GREETING_HEAD_BYTES:
+        return False
+    if head[0] != _HANDSHAKE_RECORD:
+        return True
+    # A message whose own head is spread over records hides how large it claims to be.
+    whole = int.from_bytes(head[3:5], "big") >= GREETING_HEAD_BYTES - 5
+    return whole and int.from_bytes(head[6:9], "big") <= HELLO_BYTES_MAX

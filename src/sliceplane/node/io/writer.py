@@ -1,0 +1,215 @@
+"""The tasks that write a node proxy's rules into the kernel and check that they are still there.
+
+One task for each IP family, so that a slow or refused transaction of one does not hold the other.
+While one transaction runs, the changes for the next are collected.
+
+**Other programs.**  The kernel is never listed on the way of a change. Periodically, and at once
+when a transaction was refused, the writer checks that our tables are there. Each is written anew
+every ``WHOLE_TABLE_PERIOD_S``, and every ``SUSPECT_PERIOD_S`` if another program changed nftables'
+rules meanwhile (whose, the kernel does not say): so rules that other programs deleted or changed
+come back although nothing happens to Services.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from sliceplane.consume.progress import Progress
+from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.ip import Family
+from sliceplane.node.io.claims import log_unserved
+from sliceplane.node.io.consequences import Consequences
+from sliceplane.node.io.kernel.backend import AnyBackend, KernelError
+from sliceplane.node.io.metrics import ProxyMetrics, ProxyRecord
+from sliceplane.node.io.timing import WHOLE_TABLE_PERIOD_S, ProxyTiming
+from sliceplane.node.plane import AnyNodePlane, RulesTransaction
+from sliceplane.node.schedule import Damage
+
+_log = get_logger("node-proxy")
+
+
+class ProxyReports:
+    """Everything that a node proxy reports: its progress, metrics and recording."""
+
+    def __init__(self, progress: Progress, metrics: ProxyMetrics, record: ProxyRecord) -> None:
+        self.progress = progress
+        self.metrics = metrics
+        self.record = record
+        #: for ``consume.io.telling``, which waits for both
+        self.wanted = asyncio.Event()
+        self.held_more = asyncio.Event()
+
+    def on_progress(self) -> None:
+        """The next report has news; it is due at once if it was asked for."""
+        if self.progress.asked:
+            self.wanted.set()
+
+    def on_held(self, plane: AnyNodePlane) -> None:
+        """The kernel has the changes that were taken, perhaps except for portions of large
+        Services: of these it has the changes before the first portion.
+        """
+        self.progress.on_written(plane.family, plane.tracker.portions.complete)
+        self.held_more.set()
+        self.on_progress()
+
+
+class RulesWriter:
+    """Owned by one ``NodeProxy``."""
+
+    def __init__(
+        self,
+        backend: AnyBackend,
+        planes: tuple[AnyNodePlane, ...],
+        consequences: Mapping[Family, Consequences],
+        reports: ProxyReports,
+        *,
+        timing: ProxyTiming,
+        clock: Callable[[], float],
+    ) -> None:
+        self._backend = backend
+        self._planes = planes
+        self._consequences = consequences
+        self._reports = reports
+        self._timing = timing
+        self._clock = clock
+        self._wake = {plane.family: asyncio.Event() for plane in planes}
+        self._written = {plane.family: asyncio.Event() for plane in planes}
+        self._doubt = asyncio.Event()
+        #: families whose tables another program may have changed since they were written
+        self._suspects: set[Family] = set()
+        self._damage = Damage()
+        #: the error of the last refused write
+        self.refusals: dict[Family, str] = {}
+
+    def wake(self) -> None:
+        """A plane may have a change to write."""
+        for wake in self._wake.values():
+            wake.set()
+
+    async def wait_written(self) -> None:
+        """Returns when every family has been written once."""
+        for written in self._written.values():
+            await written.wait()
+
+    def warnings(self, now: float) -> tuple[str, ...]:
+        """Returns sentences about rules that other programs deleted lately."""
+        return self._damage.warnings(now)
+
+    async def write(self, plane: AnyNodePlane) -> None:
+        """Writes the changes of *plane* when they are due, until cancelled."""
+        wake = self._wake[plane.family]
+        while True:
+            wake.clear()
+            deadline = plane.schedule.next_deadline()
+            delay_s = None if deadline is None else deadline - self._clock()
+            if delay_s is not None and delay_s <= 0:
+                await self._write_once(plane)
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay_s):
+                    await wake.wait()
+
+    async def _write_once(self, plane: AnyNodePlane) -> None:
+        started = self._clock()
+        wanted_since = plane.schedule.pending_since
+        reports = self._reports
+        reports.progress.on_taken(plane.family, plane.tracker.portions.number + 1)
+        if plane.rules.needs_full:
+            await self._backend.prepare(plane)
+        transaction = plane.take_transaction(started)
+        reports.metrics.on_taken(plane.family, wanted_since)
+        if transaction is not None:
+            failed = True
+            try:
+                await self._backend.write(plane, transaction)
+                failed = False
+            except KernelError as error:
+                await self._on_refused(plane, error)
+                return
+            finally:
+                seconds = self._clock() - started
+                reports.metrics.on_write(
+                    plane.family, seconds, full=transaction.full, failed=failed
+                )
+            self._on_written(plane, transaction)
+        reports.on_held(plane)
+        if plane.tracker.newly_unserved:
+            log_unserved(plane)
+        if transaction is None:
+            await self._consequences[plane.family].on_written(full=False)
+            return
+        self._written[plane.family].set()
+        await self._consequences[plane.family].on_written(full=transaction.full)
+        _log.debug(
+            "rules written",
+            family=plane.family,
+            full=transaction.full,
+            commands=transaction.size,
+            seconds=round(self._clock() - started, 4),
+        )
+
+    async def _on_refused(self, plane: AnyNodePlane, error: KernelError) -> None:
+        self.refusals[plane.family] = str(error)
+        plane.on_failure(self._clock())
+        self._reports.wanted.set()
+        await self._check_rules(plane)  # before the next try brings them back
+        self._doubt.set()  # the same may have happened to the other family's table
+        self._reports.record.refused(plane.family, str(error), self._clock())
+        _log.error(
+            "rules not written",
+            family=plane.family,
+            reason=error.reason,
+            error=str(error),
+            failures=plane.schedule.freshness.failures,
+        )
+
+    def _on_written(self, plane: AnyNodePlane, transaction: RulesTransaction) -> None:
+        reports = self._reports
+        now = self._clock()
+        plane.on_success(now)
+        reports.record.written(plane.family, transaction.size, now, full=transaction.full)
+        if transaction.full and self._damage.on_whole(plane.family, now):
+            times = self._damage.times(plane.family)
+            reports.metrics.on_put_back(plane.family, times)
+            _log.info("our rules were gone and are back", family=plane.family, times=times)
+            reports.wanted.set()
+
+    async def wait_check(self) -> None:
+        """Returns when the next ``check_tables`` is due: after a period, or after a refusal."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timing.look_period_s):
+                await self._doubt.wait()
+        self._doubt.clear()
+
+    async def check_tables(self) -> None:
+        """Marks tables to be written anew that are gone, or too old."""
+        if self._backend.disturbed():
+            self._suspects.update(self._wake)
+        for plane in self._planes:
+            await self._check_rules(plane)
+
+    async def _check_rules(self, plane: AnyNodePlane) -> None:
+        if plane.written_whole_at is None:
+            return
+        try:
+            present = await self._backend.holds(plane)
+        except KernelError:
+            return  # the next write reports it
+        now = self._clock()
+        period_s = (
+            self._timing.suspect_period_s
+            if plane.family in self._suspects
+            else WHOLE_TABLE_PERIOD_S
+        )
+        if not present:
+            if not self._damage.on_gone(plane.family, now):
+                return  # being written, or refused: the back-off counts
+            _log.warning("our rules are gone, they are written anew", family=plane.family)
+            self._reports.wanted.set()
+        elif now - plane.written_whole_at < period_s:
+            return
+        if plane.on_doubt(now):
+            self._suspects.discard(plane.family)
+            self._wake[plane.family].set()

@@ -1,0 +1,277 @@
+"""Ingress: which Service answers HTTP requests from outside, by host and path. An ingress
+controller acts on it.
+
+The rules of hosts, paths, back ends and certificates are those of
+``pkg/apis/networking/validation/validation.go``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from sliceplane.api.errors import FieldErrors, invalid_value, required, while_few
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import IngressClasses, Ingresses
+from sliceplane.kit.names import (
+    SUBDOMAIN_MAX,
+    check_dns_label,
+    check_dns_subdomain,
+    check_path_segment,
+)
+from sliceplane.server.documents.table.columns import (
+    AGE,
+    NAME,
+    NONE,
+    Column,
+    Printer,
+    member,
+    objects,
+    text,
+    text_or,
+)
+from sliceplane.server.registry.kinds import kind
+from sliceplane.server.registry.types import Target
+from sliceplane.server.registry.validation.addresses import (
+    check_number,
+    iana_name_problems,
+    ip_problem,
+    version_of,
+)
+from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, among, each, of_form
+
+if TYPE_CHECKING:
+    from sliceplane.server.registry.core import Core
+
+#: an IngressClass with this is that of Ingresses which name none
+DEFAULT_CLASS_MARK: Final = "ingressclass.kubernetes.io/is-default-class"
+NOT_A_NAME: Final = "must be a DNS name, not an IP address"
+_PATH_TYPES: Final = ("Exact", "ImplementationSpecific", "Prefix")
+_BAD_PARTS: Final = ("//", "/./", "/../", "%2f", "%2F")
+_BAD_ENDS: Final = ("/..", "/.")
+_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_WILDCARD: Final = rf"\*\.{_LABEL}(\.{_LABEL})*"
+_NOT_A_WILDCARD: Final = (
+    "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which "
+    "must consist of "
+    "lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. "
+    "'*.example.com', "
+    f"regex used for validation is '{_WILDCARD}')"
+)
+
+
+def check_spec(spec: Document, before: Document) -> FieldErrors:
+    """*before* is ``{}`` for a new object.  Bad names of Secrets and paths of wildcard hosts may
+    stay if some were.
+    """
+    errors: FieldErrors = []
+    rules: list[Document] = spec.get("rules", [])
+    if not rules and "defaultBackend" not in spec:
+        errors.append(
+            invalid_value(
+                "spec", rules or None, "either `defaultBackend` or `rules` must be specified"
+            )
+        )
+    if "defaultBackend" in spec:
+        errors += _backend("spec.defaultBackend", spec["defaultBackend"])
+    wild = [rule for rule in before.get("rules", ()) if "*" in rule.get("host", "")]
+    lenient = any(_paths("", rule) for rule in wild)
+    for index, rule in while_few(errors, enumerate(rules)):
+        path = f"spec.rules[{index}]"
+        host = rule.get("host", "")
+        if version_of(host):
+            errors.append(invalid_value(f"{path}.host", host, NOT_A_NAME))
+        errors += of_form(f"{path}.host", host, _host_problems) if host else []
+        if "*" not in host or not lenient:
+            errors += _paths(path, rule)
+    errors += _tls(spec.get("tls", []), before.get("tls", []))
+    return errors + _CLASS_NAME("spec", spec)
+
+
+def _tls(entries: list[Document], before: list[Document]) -> FieldErrors:
+    lenient = any(
+        entry.get("secretName") and check_dns_subdomain(entry["secretName"]) for entry in before
+    )
+    return each("spec.tls", entries, _TLS_HOSTS if lenient else _TLS)
+
+
+def _host_problems(host: str) -> Iterable[str]:
+    if "*" not in host:
+        return check_dns_subdomain(host)
+    too_long = [f"must be no more than {SUBDOMAIN_MAX} bytes"] if len(host) > SUBDOMAIN_MAX else []
+    return too_long if re.fullmatch(_WILDCARD, host) else [*too_long, _NOT_A_WILDCARD]
+
+
+_CLASS_NAME: Final = Rules(Field("ingressClassName", form=check_dns_subdomain, empty=True))
+_SERVICE_NAME: Final = Rules(Field("name", required=True, form=check_dns_label))
+_TLS_HOSTS: Final = Rules(
+    Field("hosts", rows=lambda path, host: of_form(path, host, _host_problems))
+)
+_TLS: Final = Rules(_TLS_HOSTS, Field("secretName", form=check_dns_subdomain))
+
+
+def _paths(where: str, rule: Document) -> FieldErrors:
+    if "http" not in rule:
+        return []
+    paths: list[Document] = rule["http"].get("paths", [])
+    return each(f"{where}.http.paths", paths, _path) if paths else [required(f"{where}.http.paths")]
+
+
+def _path(where: str, entry: Document) -> FieldErrors:
+    kind = entry.get("pathType")
+    path = entry.get("path", "")
+    if kind is None:
+        return [required(f"{where}.pathType", "pathType must be specified")]
+    problems: list[str] = []
+    if (
+        kind in _PATH_TYPES
+        and not path.startswith("/")
+        and (path or kind != "ImplementationSpecific")
+    ):
+        problems.append("must be an absolute path")
+    if kind in ("Exact", "Prefix"):
+        problems += [f"must not contain '{part}'" for part in _BAD_PARTS if part in path]
+        problems += [f"cannot end with '{end}'" for end in _BAD_ENDS if path.endswith(end)]
+    errors = of_form(f"{where}.path", path, lambda _path: problems)
+    return (
+        errors
+        + among(f"{where}.pathType", kind, _PATH_TYPES)
+        + _backend(f"{where}.backend", entry.get("backend", {}))
+    )
+
+
+def _backend(path: str, backend: Document) -> FieldErrors:
+    service = backend.get("service")
+    resource = backend.get("resource")
+    if service is not None and resource is not None:
+        return [invalid_value(path, "", "cannot set both resource and service backends")]
+    if resource is not None:
+        return check_reference(f"{path}.resource", resource)
+    if service is None:
+        return [invalid_value(path, "", "resource or service backend is required")]
+    errors = _SERVICE_NAME(f"{path}.service", service)
+    return errors + _port(path, service.get("port", {}))
+
+
+def _port(path: str, port: Document) -> FieldErrors:
+    name = port.get("name", "")
+    number = port.get("number", 0)
+    if name and number:
+        return [invalid_value(path, "", "cannot set both port name & port number")]
+    if name:
+        return of_form(f"{path}.service.port.name", name, iana_name_problems)
+    if number:
+        return check_number(f"{path}.service.port.number", number)
+    return [required(path, "port name or number is required")]
+
+
+#: group, kind and name of an object; as upstream: an empty name is complained of twice
+check_reference: Final = Rules(
+    Field("apiGroup", form=check_dns_subdomain, empty=True),
+    *(
+        rule
+        for name in ("kind", "name")
+        for rule in (Field(name, form=check_path_segment, always=True), Field(name, required=True))
+    ),
+)
+_CLASS: Final = "kubernetes.io/ingress.class"
+_HOSTS_SHOWN_MAX: Final = 3
+
+
+def _validate(_path: str, document: Document) -> FieldErrors:
+    spec: Document = document["spec"]
+    errors = check_spec(spec, {})
+    annotation = document["metadata"].get("annotations", {}).get(_CLASS)
+    name = spec.get("ingressClassName")
+    if annotation is not None and name is not None and annotation != name:
+        detail = "must match `ingressClassName` when both are specified"
+        errors.append(invalid_value(f"annotations.{_CLASS}", annotation, detail))
+    return errors
+
+
+def _warnings(new: Document, old: Document | None) -> tuple[str, ...]:
+    annotations = new["metadata"].get("annotations", {})
+    if old is not None or _CLASS not in annotations or "ingressClassName" in new["spec"]:
+        return ()
+    return (f"annotation \"{_CLASS}\" is deprecated, please use 'spec.ingressClassName' instead",)
+
+
+def _validate_status(new: Document, old: Document) -> FieldErrors:
+    ingress, before = (_addresses(document) for document in (new, old))
+    known = {entry.get("ip") for entry in before}
+    errors: FieldErrors = []
+    for index, entry in while_few(errors, enumerate(ingress)):
+        path = f"status.loadBalancer.ingress[{index}]"
+        address = entry.get("ip", "")
+        host = entry.get("hostname", "")
+        if address and address not in known and (problem := ip_problem(address)):
+            errors.append(invalid_value(f"{path}.ip", address, problem))
+        errors += of_form(f"{path}.hostname", host, check_dns_subdomain) if host else []
+        if version_of(host):
+            errors.append(invalid_value(f"{path}.hostname", host, NOT_A_NAME))
+    return errors
+
+
+def _addresses(document: Document) -> list[Document]:
+    return objects(document, "status", "loadBalancer", "ingress")
+
+
+def _choose_class(core: Core, _target: Target, document: Document) -> None:
+    """A new Ingress that names no class gets the default."""
+    spec = document["spec"]
+    if "ingressClassName" in spec or _CLASS in document["metadata"].get("annotations", {}):
+        return
+    name = kind.default_object(core, IngressClasses, DEFAULT_CLASS_MARK)
+    if name is not None:
+        spec["ingressClassName"] = name
+
+
+def _hosts(ingress: Document) -> str:
+    rules = objects(ingress, "spec", "rules")
+    named = [text(rule, "host") for rule in rules if text(rule, "host")]
+    hosts = ",".join(named[:_HOSTS_SHOWN_MAX])
+    if len(named) > _HOSTS_SHOWN_MAX or (
+        len(named) == _HOSTS_SHOWN_MAX and not text(rules[-1], "host")
+    ):
+        return f"{hosts} + {len(rules) - _HOSTS_SHOWN_MAX} more..."
+    return hosts or "*"
+
+
+def _shown_addresses(ingress: Document) -> str:
+    return ",".join(
+        sorted(
+            {text(entry, "ip") or text(entry, "hostname") for entry in _addresses(ingress)} - {""}
+        )
+    )
+
+
+INGRESS: Final = kind.Kind(
+    resource=Ingresses,
+    defaults=Defaults({"+spec": {}}),
+    prepare_create=_choose_class,
+    rules=Rules(_validate),
+    update_rules=lambda new, old: check_spec(new["spec"], old["spec"]),
+    warnings=_warnings,
+    status=kind.Status(first=lambda _document: {"loadBalancer": {}}, validate=_validate_status),
+    quota=kind.Quota(),
+    granted=kind.edited("status"),
+    columns=Printer(
+        (
+            NAME,
+            Column(
+                "Class",
+                "The IngressClass that is asked to act.",
+                text_or(NONE, "spec.ingressClassName"),
+            ),
+            Column("Hosts", "Host names that requests are for.", _hosts),
+            Column("Address", "Where requests are taken.", _shown_addresses),
+            Column(
+                "Ports",
+                "Ports on which requests are taken.",
+                lambda ingress: "80, 443" if member(ingress, "spec", "tls") else "80",
+            ),
+            AGE,
+        )
+    ),
+)

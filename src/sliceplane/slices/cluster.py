@@ -1,0 +1,62 @@
+"""The part of the cluster that all Services of a slice engine share, and the engine's settings."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sliceplane.api.own_writes import Unseen
+from sliceplane.slices.facts import NodeFacts
+from sliceplane.slices.guard import RemovalBurst
+from sliceplane.slices.heuristics.asking import Find
+from sliceplane.slices.subsets import NodeZones
+from sliceplane.slices.succession import SelectorChanges
+from sliceplane.slices.topology import ZoneShares
+
+
+class SliceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """``find`` resolves the heuristic that a Service names. ``holds``: mass removals are retained
+    for Services that do not say, in Namespaces that do not say either.
+    """
+
+    max_endpoints: int
+    find: Find
+    changes: SelectorChanges
+    holds: bool
+
+
+class ClusterFacts:
+    """Facts of Nodes, Namespaces and all Services together. Owned by ``SliceEngine``; Services read
+    it, and count ready and lost endpoints in ``burst``.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, NodeFacts] = {}
+        self.zones = ZoneShares()
+        self.node_zones = NodeZones()
+        self.burst = RemovalBurst()
+        #: own writes of all Services that the cache does not show yet
+        self.unseen = Unseen()
+        #: by Namespace: the answer of ``asks_to_hold``, and when it was read
+        self.namespaces: dict[str, tuple[bool | None, float]] = {}
+
+    def set_node(self, name: str, facts: NodeFacts | None) -> tuple[bool, bool]:
+        """Stores the Node *name*; ``None``: it is gone. Returns whether the zones' shares of CPU
+        changed, and whether the set of zones did. Costs O(1).
+        """
+        known = self.nodes.get(name)
+        if facts is None:
+            self.nodes.pop(name, None)
+        else:
+            self.nodes[name] = facts
+        return self.zones.replace(known, facts), self.node_zones.replace(known, facts)
+
+    def check(self) -> None:
+        """The sums by zone follow from the Nodes. Costs O(nodes)."""
+        fresh = ZoneShares()
+        for facts in self.nodes.values():
+            fresh.replace(None, facts)
+        assert self.zones.shares == fresh.shares, (
+            f"shares {self.zones.shares} should be {fresh.shares}"
+        )
+        assert self.zones.views == fresh.views, f"zones {self.zones.views} should be {fresh.views}"
+        self.unseen.check()

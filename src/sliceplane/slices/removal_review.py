@@ -1,0 +1,130 @@
+"""The review of one Service's inferred removals before each plan: they wait for confirmation, are
+then retained, or take effect.
+
+``guard`` decides how many removals are many and how long they are retained, ``removals`` keeps the
+endpoints concerned; the review feeds both with what the Service, its Namespace and its members say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import Final
+
+from sliceplane.api.core import Pod
+from sliceplane.slices.cluster import ClusterFacts
+from sliceplane.slices.guard import (
+    REASON_EXPIRED,
+    REASON_HELD,
+    REASON_REFUTED,
+    Losses,
+    ServiceGuard,
+)
+from sliceplane.slices.hint_policy import Notice
+from sliceplane.slices.members import SliceMembers
+from sliceplane.slices.removals import (
+    NAMESPACE_S,
+    RemovalQuestion,
+    RemovalVerdict,
+    confirms_removal,
+)
+from sliceplane.slices.shape import ServiceShape
+
+_WARNINGS: Final = (REASON_HELD, REASON_EXPIRED, REASON_REFUTED)
+
+
+class RemovalReview:
+    """Owned by a ``ServiceState``. *holds*: removals are retained for Services and Namespaces
+    without the annotation.
+    """
+
+    def __init__(self, cluster: ClusterFacts, *, holds: bool) -> None:
+        self._cluster = cluster
+        self._holds = holds
+        self.guard: Final = ServiceGuard()
+        #: when the next review is due
+        self.deadline: float | None = None
+
+    def apply(self, members: SliceMembers, shape: ServiceShape, now: float) -> tuple[Notice, ...]:
+        """Decides which of the lost endpoints of *members* stay. Costs O(1) if none is lost."""
+        guard = self.guard
+        losses = members.losses
+        if not losses and guard.hold is None and not guard.news:
+            guard.rest(members.ready, now)
+            self.deadline = None
+            return ()
+        burst = bool(losses) and self._cluster.burst.is_active(now)
+        unknown = losses.may_be_confirmed and self._needs_namespace(shape, now)
+        lost = len(losses.unconfirmed)
+        if not guard.needs_confirmation(lost, members.ready, now, burst=burst, unknown=unknown):
+            members.confirm_losses(tuple(losses.unconfirmed))
+        keep = guard.weigh(
+            Losses(
+                ready=members.ready,
+                missed=len(losses.confirmed),
+                asks=self._asks_to_hold(shape),
+                released_at=shape.released_at,
+                burst=burst,
+            ),
+            now,
+        )
+        if losses:
+            members.retain_losses(keep)
+        self.deadline = guard.deadline(now)
+        news, guard.news = guard.news, []
+        return tuple(Notice(reason in _WARNINGS, reason, text) for reason, text in news)
+
+    def _asks_to_hold(self, shape: ServiceShape) -> bool:
+        """As the Service says; else its Namespace, as far as that was read; else the flag."""
+        asked = shape.holds
+        if asked is None:
+            asked = self._cluster.namespaces.get(shape.namespace, (None, 0.0))[0]
+        return self._holds if asked is None else asked
+
+    def _needs_namespace(self, shape: ServiceShape, now: float) -> bool:
+        if shape.holds is not None:
+            return False
+        known = self._cluster.namespaces.get(shape.namespace)
+        return known is None or now >= known[1] + NAMESPACE_S
+
+    def question(self, members: SliceMembers, shape: ServiceShape) -> RemovalQuestion | None:
+        """Returns the reads that are needed before endpoints go."""
+        confirmation = self.guard.confirmation
+        if not members.losses.unconfirmed or confirmation.due is None:
+            return None
+        return RemovalQuestion(
+            due=confirmation.due,
+            pods=confirmation.asks_pods,
+            nodes=confirmation.asks_pods and bool(members.unconfirmed_without_node()),
+            namespace=members.losses.may_be_confirmed
+            and self._needs_namespace(shape, confirmation.due),
+        )
+
+    def on_listed(
+        self, members: SliceMembers, pods: Mapping[str, Pod], nodes: Container[str], now: float
+    ) -> RemovalVerdict:
+        """A fresh list of the Service's Pods, and of Nodes if the question asked for them."""
+        unconfirmed = members.losses.unconfirmed
+        if not unconfirmed:
+            return RemovalVerdict()
+        without_node = members.unconfirmed_without_node()
+        confirmed = [
+            name
+            for name, lost in unconfirmed.items()
+            if (name in without_node and lost.node_name not in nodes)
+            or confirms_removal(lost, pods.get(name))
+        ]
+        members.confirm_losses(confirmed)
+        refuted = len(unconfirmed)
+        relist = self.guard.confirmation.on_answer(refuted, now)
+        if relist and self.guard.confirmation.first_proof:
+            text = (
+                f"{refuted} endpoints stay: their Pods are ready, though a watch or a list said "
+                "otherwise"
+            )
+            self.guard.news.append((REASON_REFUTED, text))
+        return RemovalVerdict(
+            confirmed=len(confirmed),
+            refuted=refuted,
+            relist_pods=relist and not unconfirmed.keys() <= without_node,
+            relist_nodes=relist and not unconfirmed.keys().isdisjoint(without_node),
+        )

@@ -14,10 +14,10 @@ import pytest
 
 from sliceplane.consume.progress import Progress
 from sliceplane.consume.selections import Union
-from sliceplane.controllers import garbage_collector
+from sliceplane.controllers.objects import garbage_collector
 from sliceplane.controllers.objects.ownership import OwnershipGraph
 from sliceplane.controllers.objects.pod_garbage_collector import PodGarbageCollector
-from sliceplane.emulation import strategy
+from sliceplane.emulation.deployments import strategy
 from sliceplane.emulation.placement import PodAddresses
 from sliceplane.kit.workqueue import WorkQueue
 from sliceplane.lab.sim.faults import parse_faults

@@ -7,18 +7,17 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import rule
+from tests.controllers.converging import ConvergingController
 from tests.controllers.endpoints_plane import custom
 from tests.effort import machine
-from tests.slices.fake_cluster import FakeCluster, make_pod, make_service, replace
+from tests.slices.fake_cluster import make_pod, make_service, replace
 
 from sliceplane.api.core import Endpoints, Pod, Service, ServicePort
 from sliceplane.api.discovery import LABEL_ENDPOINTS_MANAGED_BY, LABEL_SKIP_MIRROR
-from sliceplane.api.errors import StatusError, conflict, internal
 from sliceplane.api.scheme import EndpointsObjects, Pods, Services
 from sliceplane.controllers.endpoints import EndpointsController
 from sliceplane.kit.ip import family, parse_lenient
-from sliceplane.watch.controller.base import Job
 
 NUMERIC = (ServicePort(name="http", port=80, target_port=8080),)
 NAMED = (
@@ -55,8 +54,6 @@ services = st.fixed_dictionaries(
         "uid": st.sampled_from(("u1", "u1", "u2")),
     }
 )
-FAULTS = st.sampled_from((None, None, None, "refused", "conflict", "lost answer"))
-
 Meaning = dict[tuple[object, ...], dict[tuple[str, str], tuple[object, ...]]]
 
 
@@ -130,12 +127,13 @@ def shown(endpoints: Endpoints) -> Meaning:
     return found
 
 
-class Plane(RuleBasedStateMachine):
+class Plane(ConvergingController):
+    controller: EndpointsController
+    sync_s = 2.0
+    last_write = 0
+
     def __init__(self) -> None:
         super().__init__()
-        self.now = 1000.0
-        self.cluster = FakeCluster()
-        self.flying: list[Job] = []
         self.cluster.put(make_service())
         self.cluster.put(make_service("theirs", selector=None))
         self.theirs = self.cluster.put(custom("theirs"))
@@ -143,9 +141,8 @@ class Plane(RuleBasedStateMachine):
             self.cluster.put(make_pod(f"p-{which}"))
         self.begin()
 
-    def begin(self) -> None:
-        self.controller = EndpointsController()
-        self.cluster.start(self.controller, self.now)
+    def make(self) -> EndpointsController:
+        return EndpointsController()
 
     # -- the world
 
@@ -189,66 +186,10 @@ class Plane(RuleBasedStateMachine):
                     replace(found, metadata=replace(found.metadata, annotations={"note": "1"}))
                 )
 
-    # -- the watch, the host, the process
-
-    @rule(count=st.integers(1, 6))
-    def deliver_some(self, count: int) -> None:
-        self.cluster.deliver(self.controller, self.now, count)
-
-    @rule()
-    def relist(self) -> None:
-        self.cluster.relist(self.controller, self.now)
-
-    @rule(fault=FAULTS)
-    def sync(self, fault: str | None) -> None:
-        """All that is due, from the event to the answer."""
-        self.cluster.deliver(self.controller, self.now)
-        self.take(2.0)
-        while self.flying:
-            self.job_ends(fault)
-
-    @rule()
-    def sync_and_see(self) -> None:
-        self.sync(None)
-        self.cluster.deliver(self.controller, self.now)
-
-    @rule(seconds=st.sampled_from((0.0, 2.0, 20.0)))
-    def take(self, seconds: float) -> None:
-        self.now += seconds
-        work = self.controller.take_work(self.now, 10)
-        for job in work.jobs:
-            assert job.key not in [other.key for other in self.flying], f"two jobs for {job.key}"
-        self.flying.extend(work.jobs)
-
-    @precondition(lambda self: self.flying)
-    @rule(fault=FAULTS)
-    def job_ends(self, fault: str | None) -> None:
-        errors: dict[str | None, StatusError | None] = {
-            None: None,
-            "refused": internal("no"),
-            "conflict": conflict("endpoints", "", "x", "no"),
-            "lost answer": internal("connection reset"),
-        }
-        done = self.cluster.run(
-            self.flying.pop(0), fail_at=0, error=errors[fault], lost=fault == "lost answer"
-        )
-        self.controller.on_done(done, self.now)
-
-    @rule()
-    def restart(self) -> None:
-        self.flying.clear()
-        self.begin()
-
-    @invariant()
-    def state_follows_from_its_inputs(self) -> None:
-        self.controller.check()
-
     # -- at rest
 
     def teardown(self) -> None:
-        for job in self.flying:
-            self.controller.on_done(self.cluster.run(job), self.now)
-        self.now, _ = self.cluster.settle(self.controller, self.now)
+        self.settle()
         objects = self.cluster.objects
         all_pods = [each for each in objects.values() if isinstance(each, Pod)]
         for name in ("web", "api"):

@@ -7,9 +7,10 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import precondition, rule
+from tests.controllers.converging import ConvergingController
 from tests.effort import machine
-from tests.slices.fake_cluster import FakeCluster, make_node, make_pod, make_service, replace
+from tests.slices.fake_cluster import make_node, make_pod, make_service, replace
 from tests.slices.heuristics import find
 from tests.slices.packing_from_nothing import baseline_writes
 
@@ -23,7 +24,6 @@ from sliceplane.api.discovery import (
     EndpointSlice,
     ForZone,
 )
-from sliceplane.api.errors import StatusError, conflict, internal
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
@@ -89,18 +89,14 @@ services = st.fixed_dictionaries(
 )
 
 
-FAULTS = st.sampled_from((None, None, None, "refused", "conflict", "lost answer"))
-
-
-class Plane(RuleBasedStateMachine):
+class Plane(ConvergingController):
+    controller: EndpointSliceController
+    sync_s = 5.0
     #: of Services that ask for none; "": the feature is off
     subsetting = ""
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = 1000.0
-        self.cluster = FakeCluster()
-        self.flying: list[Job] = []
         self.foreign = self.cluster.put(
             EndpointSlice(
                 metadata=ObjectMeta(
@@ -119,9 +115,8 @@ class Plane(RuleBasedStateMachine):
             self.cluster.put(make_pod(f"p-{which}", node=f"n{which % 2}"))
         self.begin()
 
-    def begin(self) -> None:
-        self.controller = EndpointSliceController(self.config())
-        self.cluster.start(self.controller, self.now)
+    def make(self) -> EndpointSliceController:
+        return EndpointSliceController(self.config())
 
     def config(self) -> EndpointSliceConfig:
         return EndpointSliceConfig(max_endpoints_per_slice=MAX, find_heuristic=find)
@@ -253,39 +248,7 @@ class Plane(RuleBasedStateMachine):
                 )
                 self.cluster.remove(EndpointSlices, "shop", meta.name)
 
-    # -- the watch, the host, the process
-
-    @rule(count=st.integers(1, 6))
-    def deliver_some(self, count: int) -> None:
-        self.cluster.deliver(self.controller, self.now, count)
-
-    @rule()
-    def relist(self) -> None:
-        self.cluster.relist(self.controller, self.now)
-
-    @rule(fault=FAULTS, at=st.integers(0, 2))
-    def sync(self, fault: str | None, at: int) -> None:
-        """All that is due, from the event to the answer."""
-        self.cluster.deliver(self.controller, self.now)
-        self.take(5.0)
-        while self.flying:
-            self.job_ends(fault, at)
-
-    @rule(fault=FAULTS, at=st.integers(0, 2))
-    def sync_and_see(self, fault: str | None, at: int) -> None:
-        self.sync(fault, at)
-        self.cluster.deliver(self.controller, self.now)
-
-    @rule(seconds=st.sampled_from((0.0, 2.0, 20.0)))
-    def take(self, seconds: float) -> None:
-        self.now += seconds
-        work = self.controller.take_work(self.now, 10)
-        for job in work.jobs:
-            assert job.key not in [other.key for other in self.flying], f"two jobs for {job.key}"
-            self.compare_with_baseline(job)
-        self.flying.extend(work.jobs)
-
-    def compare_with_baseline(self, job: Job) -> None:
+    def judge(self, job: Job) -> None:
         """Never more writes than packing everything anew would make over the same slices."""
         if self.cluster.pending:
             return  # the server has moved on; the same slices are not there to compare with
@@ -308,28 +271,6 @@ class Plane(RuleBasedStateMachine):
         creates = sum(write.verb == "create" for write in job.writes)
         assert creates <= baseline.creates, f"{creates} creates, packing makes {baseline}"
 
-    @precondition(lambda self: self.flying)
-    @rule(fault=FAULTS, at=st.integers(0, 2))
-    def job_ends(self, fault: str | None, at: int) -> None:
-        job = self.flying.pop(0)
-        errors: dict[str | None, StatusError | None] = {
-            None: None,
-            "refused": internal("no"),
-            "conflict": conflict("endpointslices", "discovery.k8s.io", "x", "no"),
-            "lost answer": internal("connection reset"),
-        }
-        done = self.cluster.run(job, fail_at=at, error=errors[fault], lost=fault == "lost answer")
-        self.controller.on_done(done, self.now)
-
-    @rule()
-    def restart(self) -> None:
-        self.flying.clear()
-        self.begin()
-
-    @invariant()
-    def state_follows_from_its_inputs(self) -> None:
-        self.controller.check()
-
     # -- at rest
 
     def pods(self) -> list[Pod]:
@@ -343,9 +284,7 @@ class Plane(RuleBasedStateMachine):
         }
 
     def teardown(self) -> None:
-        for job in self.flying:
-            self.controller.on_done(self.cluster.run(job), self.now)
-        self.now, _ = self.cluster.settle(self.controller, self.now)
+        self.settle()
         for each in list(self.cluster.objects.values()):
             if isinstance(each, Service) and oracle.is_active(each):
                 oracle.check_converged(

@@ -5,10 +5,11 @@ converges to what a plain reading of each object says.
 from __future__ import annotations
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import precondition, rule
+from tests.controllers.converging import ConvergingController
 from tests.controllers.mirrored_plane import custom, foreign
 from tests.effort import machine
-from tests.slices.fake_cluster import FakeCluster, make_service, replace
+from tests.slices.fake_cluster import make_service, replace
 
 from sliceplane.api.core import (
     CoreEndpointPort,
@@ -26,7 +27,6 @@ from sliceplane.api.discovery import (
     MANAGED_BY_MIRRORING,
     EndpointSlice,
 )
-from sliceplane.api.errors import StatusError, conflict, internal
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
 from sliceplane.controllers.endpointslice_mirroring import (
@@ -34,11 +34,9 @@ from sliceplane.controllers.endpointslice_mirroring import (
     MirroringConfig,
 )
 from sliceplane.kit.ip import family, parse_lenient
-from sliceplane.watch.controller.base import Job
 
 LIMIT = 4
 NAMES = st.sampled_from(("web", "api"))
-FAULTS = st.sampled_from((None, None, None, "refused", "conflict", "lost answer"))
 #: port sets that share no port, so that a subset is what it looks like
 PORTS = (
     (),
@@ -97,15 +95,13 @@ def desired(endpoints: Endpoints) -> Meaning:
     return found
 
 
-class Mirror(RuleBasedStateMachine):
+class Mirror(ConvergingController):
+    controller: EndpointSliceMirroringController
     #: endpoints in one slice; ``None``: all of a family and set of ports
     per_slice: int | None = None
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = 1000.0
-        self.cluster = FakeCluster()
-        self.flying: list[Job] = []
         self.theirs = [
             self.cluster.put(foreign("theirs", "someone")),
             self.cluster.put(foreign("none", "")),
@@ -115,12 +111,11 @@ class Mirror(RuleBasedStateMachine):
         self.made = 0
         self.begin()
 
-    def begin(self) -> None:
+    def make(self) -> EndpointSliceMirroringController:
         config = MirroringConfig(
             max_endpoints_per_subset=LIMIT, max_endpoints_per_slice=self.per_slice
         )
-        self.controller = EndpointSliceMirroringController(config)
-        self.cluster.start(self.controller, self.now)
+        return EndpointSliceMirroringController(config)
 
     # -- the world
 
@@ -213,63 +208,10 @@ class Mirror(RuleBasedStateMachine):
             case "disown":
                 self.cluster.put(replace(each, metadata=replace(meta, owner_references=None)))
 
-    # -- the watch, the host, the process
-
-    @rule(count=st.integers(1, 6))
-    def deliver_some(self, count: int) -> None:
-        self.cluster.deliver(self.controller, self.now, count)
-
-    @rule()
-    def relist(self) -> None:
-        self.cluster.relist(self.controller, self.now)
-
-    @rule(fault=FAULTS, at=st.integers(0, 2))
-    def sync(self, fault: str | None, at: int) -> None:
-        """All that is due, from the event to the answer."""
-        self.cluster.deliver(self.controller, self.now)
-        self.take(0.0)
-        while self.flying:
-            self.job_ends(fault, at)
-
-    @rule()
-    def sync_and_see(self) -> None:
-        self.sync(None, 0)
-        self.cluster.deliver(self.controller, self.now)
-
-    @rule(seconds=st.sampled_from((0.0, 2.0, 40.0)))
-    def take(self, seconds: float) -> None:
-        self.now += seconds
-        self.flying.extend(self.controller.take_work(self.now, 10).jobs)
-
-    @precondition(lambda self: self.flying)
-    @rule(fault=FAULTS, at=st.integers(0, 2))
-    def job_ends(self, fault: str | None, at: int) -> None:
-        errors: dict[str | None, StatusError | None] = {
-            None: None,
-            "refused": internal("no"),
-            "conflict": conflict("endpointslices", "discovery.k8s.io", "x", "no"),
-            "lost answer": internal("connection reset"),
-        }
-        done = self.cluster.run(
-            self.flying.pop(0), fail_at=at, error=errors[fault], lost=fault == "lost answer"
-        )
-        self.controller.on_done(done, self.now)
-
-    @rule()
-    def restart(self) -> None:
-        self.flying.clear()
-        self.begin()
-
-    @invariant()
-    def state_follows_from_its_inputs(self) -> None:
-        self.controller.check()
-
     # -- at rest
 
     def teardown(self) -> None:
-        for job in self.flying:
-            self.controller.on_done(self.cluster.run(job), self.now)
-        self.now, _ = self.cluster.settle(self.controller, self.now)
+        self.settle()
         for name in ("web", "api"):
             self.compare(name)
         for each in self.theirs:

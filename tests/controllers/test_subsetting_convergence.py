@@ -96,10 +96,10 @@ class SubsetPlane(Plane):
         labels |= {label: zone} if zone else {}
         self.cluster.put(replace(each, metadata=replace(each.metadata, labels=labels)))
 
-    def compare_with_baseline(self, job: Job) -> None:
+    def judge(self, job: Job) -> None:
         assert isinstance(job.token, SlicePlan), f"{job.token!r}"
         if not job.token.saves:  # packing alone would have nothing to write then
-            super().compare_with_baseline(job)
+            super().judge(job)
         if not self.cluster.pending:
             self.nothing_is_missing_between(job)
 

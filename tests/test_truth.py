@@ -60,7 +60,11 @@ FEATURES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "Storage": ("server.io.storage.sqlite", "server.io.storage.replicated", "snapshot"),
     "Controllers": ("controllers.endpointslice", "controllers.endpoints", "controllers"),
-    "Hints": ("slices.hints", "slices.heuristics.shipped", "controllers.traffic_distribution"),
+    "Hints": (
+        "slices.hinting.hints",
+        "slices.heuristics.shipped",
+        "controllers.traffic_distribution",
+    ),
     "Node proxy": ("node.nft.table", "node.iptables.table", "proxy", "trace"),
     "What if": ("lab.whatif.prediction", "what-if", "estimate"),
     "DNS": ("dns.server", "dns"),

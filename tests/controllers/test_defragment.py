@@ -18,7 +18,7 @@ from sliceplane.cli.main import main
 from sliceplane.controllers.defragment import QUIET_S
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.slices.content import PortGroup, SliceState, Stored
-from sliceplane.slices.defragment import merge
+from sliceplane.slices.packing.defragment import merge
 from sliceplane.slices.subsets import Subsetting
 
 MAX = 10

@@ -14,8 +14,8 @@ from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import Namespaces, Nodes, Pods
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.mass_removal import CONFIRM_KEY
-from sliceplane.slices.guard import ANNOTATION_MASS_REMOVAL, GATHER_S
-from sliceplane.slices.removals import CONFIRM_BOUND_S
+from sliceplane.slices.removing.guard import ANNOTATION_MASS_REMOVAL, GATHER_S
+from sliceplane.slices.removing.losses import CONFIRM_BOUND_S
 from sliceplane.watch.controller.base import Job
 
 COUNT = 10

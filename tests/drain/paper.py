@@ -15,7 +15,7 @@ from sliceplane.consume.io.reporting import report_progress
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.node.io.kernel.nft_backend import Nftables, NftRunner
-from sliceplane.node.io.timing import ProxyTiming
+from sliceplane.node.io.options import ProxyTiming
 from sliceplane.node.nft.table import NftPlane
 from sliceplane.watch.io.base import Client
 from sliceplane.watch.io.reflect import loop_clock

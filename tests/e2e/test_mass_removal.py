@@ -31,7 +31,7 @@ from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.diagnose.io.guarding import release_holds
 from sliceplane.kit.rng import Rng
-from sliceplane.slices.guard import ANNOTATION_MASS_REMOVAL, HOLD
+from sliceplane.slices.removing.guard import ANNOTATION_MASS_REMOVAL, HOLD
 from sliceplane.watch.cache import Change
 from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.hosting.host import ControllerHost

@@ -35,7 +35,7 @@ from sliceplane.consume.progress import (
     LABEL_COMPONENT,
     LEASE_NAMESPACE,
 )
-from sliceplane.slices.guard import REASON_HELD
+from sliceplane.slices.removing.guard import REASON_HELD
 
 TOKEN: Final = "a-secret-of-the-kubeconfig"
 #: colour, window title, clipboard, carriage return, C1, bidirectional override, and a line that

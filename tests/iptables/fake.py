@@ -12,8 +12,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from sliceplane.node.iptables.names import NAME_LENGTH_MAX
-from sliceplane.node.iptables.text import target_of
+from sliceplane.node.iptables.text import NAME_LENGTH_MAX, target_of
 
 BUILT_IN: Final = {
     "filter": ("INPUT", "FORWARD", "OUTPUT"),

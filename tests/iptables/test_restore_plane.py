@@ -18,7 +18,7 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.consume.model import ServiceKey, ServicePortName
 from sliceplane.node.iptables.found import parse_saved, removal
 from sliceplane.node.iptables.layout import JUMPS
-from sliceplane.node.iptables.names import NAME_LENGTH_MAX, chain_name
+from sliceplane.node.iptables.text import NAME_LENGTH_MAX, chain_name
 
 
 def unordered(tables: dict[str, dict[str, list[str]]]) -> dict[str, dict[str, list[str]]]:

@@ -21,7 +21,7 @@ from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
 from sliceplane.node.io.kernel.nft_backend import Nftables, NftRunner
 from sliceplane.node.io.kernel.nft_netlink import generation
-from sliceplane.node.io.timing import SUSPECT_PERIOD_S, ProxyTiming
+from sliceplane.node.io.options import SUSPECT_PERIOD_S, ProxyTiming
 from sliceplane.node.nft.objects import NftFamily, TableRef, Transaction
 from sliceplane.node.nft.table import NftPlane
 

@@ -38,7 +38,7 @@ from sliceplane.kit.ip import FAMILIES
 from sliceplane.kit.rng import Rng
 from sliceplane.node.io.kernel.nft_backend import Nftables, NftRunner
 from sliceplane.node.io.node_proxy import NodeProxy
-from sliceplane.node.io.timing import ProxyTiming
+from sliceplane.node.io.options import ProxyTiming
 from sliceplane.testing import Plane
 from sliceplane.watch.io import kubeconfig
 from sliceplane.watch.io.base import Unreachable

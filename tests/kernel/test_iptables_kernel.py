@@ -29,7 +29,7 @@ from tests.waiting import eventually
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Services
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.node.io.kernel.iptables_backend import Flavour, Iptables
-from sliceplane.node.io.timing import ProxyTiming
+from sliceplane.node.io.options import ProxyTiming
 from sliceplane.node.surroundings import RulesConfig
 from sliceplane.watch.io.http import HttpClient
 from sliceplane.watch.io.kubeconfig import load

@@ -25,7 +25,7 @@ from tests.nft.machine import DYING, GONE, node
 from tests.waiting import eventually, turns
 
 from sliceplane.kit.ip import FAMILIES, Family
-from sliceplane.node.io.timing import ProxyTiming
+from sliceplane.node.io.options import ProxyTiming
 
 pytestmark = pytest.mark.kernel
 

@@ -18,14 +18,15 @@ import ipaddress
 from typing import Literal
 
 from sliceplane.kit.ip import networks
-from sliceplane.node.nft.contents import ChainContents, ContainerContents, TableContents
 from sliceplane.node.nft.objects import (
     AddChain,
     AddContainer,
     AddElements,
     AddRule,
     AddTable,
+    ChainContents,
     Command,
+    ContainerContents,
     DeleteChain,
     DeleteContainer,
     DeleteElements,
@@ -37,6 +38,7 @@ from sliceplane.node.nft.objects import (
     NftContainer,
     NftVerdict,
     RemainingTime,
+    TableContents,
     TableRef,
     Transaction,
     Value,

@@ -12,10 +12,9 @@ from tests.nft.machine import DROPPED, NODE, REJECT, VIP, Machine, evenly, make_
 from tests.nft.random_world import FAMILIES, RULES, World, tell
 
 from sliceplane.kit.rng import Rng
-from sliceplane.node.nft.contents import TableContents
 from sliceplane.node.nft.draws import members_of
 from sliceplane.node.nft.layout import SERVICE_IPS, SINGLE_ENDPOINTS, steps
-from sliceplane.node.nft.objects import FlushChain, Transaction
+from sliceplane.node.nft.objects import FlushChain, TableContents, Transaction
 from sliceplane.node.nft.table import nft_plane
 from sliceplane.node.nft.trace import Packet, trace
 from sliceplane.node.plane import NodePlaneConfig

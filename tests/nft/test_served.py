@@ -10,8 +10,8 @@ import pytest
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.consume.served import ClusterDestination, ServedTarget
-from sliceplane.node.nft.contents import contents_of
 from sliceplane.node.nft.listing import Form, expected
+from sliceplane.node.nft.objects import contents_of
 from sliceplane.node.nft.served import served
 from sliceplane.node.nft.table import nft_plane
 from sliceplane.node.plane import NodePlaneConfig

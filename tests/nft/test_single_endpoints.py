@@ -27,7 +27,6 @@ from tests.nft.test_table import DIRECT_NUMBER, REF, Bench, fresh, key, meaning,
 
 from sliceplane.consume.model import ServiceKey
 from sliceplane.node.nft.build import BalancedChain, ServiceObjects
-from sliceplane.node.nft.contents import ChainContents, TableContents
 from sliceplane.node.nft.draws import DIRECT, ROOMS, endpoints_of, members_of
 from sliceplane.node.nft.elements import RETIRE_AFTER_S
 from sliceplane.node.nft.layout import CLUSTER_IPS, SERVICE_IPS, SINGLE_ENDPOINTS
@@ -35,12 +34,14 @@ from sliceplane.node.nft.objects import (
     AddChain,
     AddElements,
     AddRule,
+    ChainContents,
     DeleteElements,
     DnatTarget,
     FlushChain,
     NftRule,
     NftVerdict,
     Several,
+    TableContents,
     Transaction,
     goto,
     jump,

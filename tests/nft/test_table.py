@@ -16,7 +16,6 @@ from sliceplane.consume.model import ServiceKey
 from sliceplane.node.nft import layout
 from sliceplane.node.nft.build import BalancedChain, ServiceObjects
 from sliceplane.node.nft.chains import place
-from sliceplane.node.nft.contents import TableContents
 from sliceplane.node.nft.draws import DIRECT, ROOMS, endpoints_of, members_of
 from sliceplane.node.nft.elements import RETIRE_AFTER_S
 from sliceplane.node.nft.layout import CLUSTER_IPS, SERVICE_IPS
@@ -26,6 +25,7 @@ from sliceplane.node.nft.objects import (
     DnatTarget,
     NftRule,
     Several,
+    TableContents,
     TableRef,
     deletion,
     goto,

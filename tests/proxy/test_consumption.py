@@ -37,7 +37,7 @@ from sliceplane.consume.slicecache import slices_of
 from sliceplane.kit.rng import Rng
 from sliceplane.node.io.kernel.nft_backend import Nftables
 from sliceplane.node.io.node_proxy import NodeProxy
-from sliceplane.node.io.timing import PROBE_VALID_S, ProxyTiming
+from sliceplane.node.io.options import PROBE_VALID_S, ProxyTiming
 from sliceplane.node.nft.objects import Memory, TableRef, Transaction
 from sliceplane.server.io.inprocess import InProcessClient
 from sliceplane.server.io.plane import PlaneConfig, ServerPlane

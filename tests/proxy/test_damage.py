@@ -14,7 +14,7 @@ from tests.waiting import eventually
 from sliceplane.node.io.healthz import health_document
 from sliceplane.node.io.kernel.nft_backend import Nftables
 from sliceplane.node.io.node_proxy import NodeProxy
-from sliceplane.node.io.timing import LOOK_PERIOD_S
+from sliceplane.node.io.options import LOOK_PERIOD_S
 from sliceplane.node.nft.names import TABLE
 from sliceplane.node.nft.objects import TableRef
 from sliceplane.node.schedule import RECENT_S

@@ -20,11 +20,11 @@ from sliceplane.diagnose.timeline.reader import entries
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.kit.rng import Rng
 from sliceplane.node import tracker
-from sliceplane.node.io import node_proxy, timing
+from sliceplane.node.io import node_proxy, options
 from sliceplane.node.io.kernel.nft_backend import Nftables, NftError
 from sliceplane.node.io.metrics import ProxyRecord
 from sliceplane.node.io.node_proxy import NodeProxy
-from sliceplane.node.io.timing import ProxyTiming
+from sliceplane.node.io.options import ProxyTiming
 from sliceplane.node.nft.layout import CLUSTER_IPS_CHECK
 from sliceplane.node.nft.names import TABLE
 from sliceplane.node.nft.objects import Memory, TableRef, Transaction
@@ -271,7 +271,7 @@ async def test_health_turns_red_when_a_write_does_not_end() -> None:
         synced(proxy)
         await eventually(lambda: runner.texts)
         assert proxy.health().healthy
-        now += timing.HEALTH_TIMEOUT_S + 1
+        now += options.HEALTH_TIMEOUT_S + 1
         assert proxy.health().reasons == ("a change has been waiting for its IPv4 rules for 61 s",)
 
 
@@ -336,10 +336,10 @@ async def test_a_table_that_somebody_deleted_comes_back_without_any_change() -> 
         proxy.on_change(added())
         synced(proxy)
         await settled(proxy)
-        await asyncio.sleep(5 * timing.LOOK_PERIOD_S)
+        await asyncio.sleep(5 * options.LOOK_PERIOD_S)
         assert len(runner.texts) == 2, "nothing is written while the tables are there"
         runner.deleted = {TableRef("ip6", TABLE)}
-        await asyncio.sleep(timing.LOOK_PERIOD_S)
+        await asyncio.sleep(options.LOOK_PERIOD_S)
         assert not runner.deleted
         await settled(proxy)
         assert len(runner.texts) == 3
@@ -355,7 +355,7 @@ async def test_a_refused_transaction_of_one_family_makes_the_other_look() -> Non
         runner.deleted = {TableRef("ip", TABLE), TableRef("ip6", TABLE)}
         runner.failures = 1
         proxy.on_change(added())  # an IPv4 Service
-        await asyncio.sleep(timing.LOOK_PERIOD_S / 3)
+        await asyncio.sleep(options.LOOK_PERIOD_S / 3)
         assert not runner.deleted, "before its time"
 
 
@@ -365,12 +365,12 @@ async def test_the_whole_table_is_written_anew_now_and_then() -> None:
     async with running(proxy):
         synced(proxy)
         await settled(proxy)
-        await asyncio.sleep(timing.WHOLE_TABLE_PERIOD_S - timing.LOOK_PERIOD_S)
+        await asyncio.sleep(options.WHOLE_TABLE_PERIOD_S - options.LOOK_PERIOD_S)
         assert len(runner.texts) == 1
-        await asyncio.sleep(2 * timing.LOOK_PERIOD_S)
+        await asyncio.sleep(2 * options.LOOK_PERIOD_S)
         assert len(runner.texts) == 2
         assert runner.texts[0] == runner.texts[1]
-        await asyncio.sleep(timing.WHOLE_TABLE_PERIOD_S / 2)
+        await asyncio.sleep(options.WHOLE_TABLE_PERIOD_S / 2)
         assert len(runner.texts) == 2
 
 
@@ -398,13 +398,13 @@ async def test_a_table_that_others_may_have_changed_is_written_anew_before_its_t
         synced(proxy)
         await settled(proxy)
         runner.disturbances = 1
-        await asyncio.sleep(timing.SUSPECT_PERIOD_S - timing.LOOK_PERIOD_S)
+        await asyncio.sleep(options.SUSPECT_PERIOD_S - options.LOOK_PERIOD_S)
         assert len(runner.texts) == 1, (
             "not at once: whoever changes rules all the time would make us do so too"
         )
-        await asyncio.sleep(2 * timing.LOOK_PERIOD_S)
+        await asyncio.sleep(2 * options.LOOK_PERIOD_S)
         assert len(runner.texts) == 2
-        await asyncio.sleep(5 * timing.SUSPECT_PERIOD_S)
+        await asyncio.sleep(5 * options.SUSPECT_PERIOD_S)
         assert len(runner.texts) == 2, "once"
     assert runner.texts[1] == runner.texts[0]
 

@@ -16,7 +16,7 @@ from sliceplane.node.io.kernel.backend import KernelError
 from sliceplane.node.io.kernel.iptables_backend import Iptables
 from sliceplane.node.io.kernel.nft_backend import Nftables
 from sliceplane.node.io.metrics import ProxyMetrics
-from sliceplane.node.iptables.names import CANARY
+from sliceplane.node.iptables.text import CANARY
 from sliceplane.node.plane import NodePlaneConfig
 
 

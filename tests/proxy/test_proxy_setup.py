@@ -19,7 +19,7 @@ from sliceplane.node.io import config as proxy_config
 from sliceplane.node.io.config import ConfigError, changed, load_config, written
 from sliceplane.node.io.kernel.netns import listening_in, within
 from sliceplane.node.io.kernel.sysctls import SysctlError, adjust_oom_score, tune_conntrack
-from sliceplane.node.io.timing import LOOK_PERIOD_S
+from sliceplane.node.io.options import LOOK_PERIOD_S
 from sliceplane.node.nft.table import nft_plane
 from sliceplane.node.plane import NodePlaneConfig
 from sliceplane.node.surroundings import RulesConfig

@@ -18,7 +18,7 @@ from sliceplane.lab.sim.recording import LIMIT_BYTES, adopt, lines, make_recorde
 from sliceplane.lab.sim.report import replay as replay_line
 from sliceplane.lab.sim.simulation import Options, Simulation
 from sliceplane.server.store.types import Key
-from sliceplane.slices.packer import SlicePacker
+from sliceplane.slices.packing.packer import SlicePacker
 from sliceplane.slices.service import ServiceState
 from sliceplane.watch.recorder.entries import Turned
 from sliceplane.watch.recorder.file import Recording, read_lines

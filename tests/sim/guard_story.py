@@ -25,8 +25,8 @@ from sliceplane.lab.sim.process import Process
 from sliceplane.lab.sim.simulation import Options, Simulation
 from sliceplane.lab.sim.streams import SimulatedInformer
 from sliceplane.server.registry.types import ListOutcome
-from sliceplane.slices.guard import ANNOTATION_MASS_REMOVAL, GATHER_S, HOLD
-from sliceplane.slices.removals import CONFIRM_BOUND_S
+from sliceplane.slices.removing.guard import ANNOTATION_MASS_REMOVAL, GATHER_S, HOLD
+from sliceplane.slices.removing.losses import CONFIRM_BOUND_S
 
 STORIES = (
     "restored from an empty copy",

@@ -24,10 +24,10 @@ from sliceplane.lab.sim.checks.removals import HELD_MAX_S
 from sliceplane.lab.sim.checks.steady import Broken
 from sliceplane.lab.sim.process import Process
 from sliceplane.lab.sim.server import Server
-from sliceplane.slices import removal_review, removals
 from sliceplane.slices.facts import PodFacts
-from sliceplane.slices.guard import REASON_HELD, REASON_RELEASED
-from sliceplane.slices.removals import CONFIRM_BOUND_S
+from sliceplane.slices.removing import losses, review
+from sliceplane.slices.removing.guard import REASON_HELD, REASON_RELEASED
+from sliceplane.slices.removing.losses import CONFIRM_BOUND_S
 from sliceplane.watch.controller.base import Measured
 
 
@@ -55,7 +55,7 @@ def test_without_a_hold_what_is_alive_is_lost_where_the_server_insists(seed: int
 
 @pytest.mark.parametrize("seed", [3, 4, 5])
 def test_a_bug_that_confirms_nothing_is_found(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removal_review, "confirms_removal", lambda *_: True)
+    monkeypatch.setattr(review, "confirms_removal", lambda *_: True)
     with pytest.raises(Broken, match="no-lost-endpoint"):
         told(seed, hold=False)
 
@@ -82,7 +82,7 @@ def test_a_bug_that_doubts_for_ever_is_found(
     bound_s: float, is_bug: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What no list can confirm stays for half a minute, and then goes."""
-    monkeypatch.setattr(removals, "CONFIRM_BOUND_S", bound_s)
+    monkeypatch.setattr(losses, "CONFIRM_BOUND_S", bound_s)
     story = GuardStory(1, hold=False)
     story.begin()
     monkeypatch.setattr(story.sim.server, "page", refuse)

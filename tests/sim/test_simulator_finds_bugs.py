@@ -24,11 +24,11 @@ from sliceplane.lab.sim.faults import parse_faults
 from sliceplane.lab.sim.proxies import SimulatedProxy, SliceHistory
 from sliceplane.lab.sim.roster import CLASSIC
 from sliceplane.lab.sim.simulation import Options, Simulation
-from sliceplane.slices import packer as packing
 from sliceplane.slices import service as slice_service
 from sliceplane.slices.endpoints.engine import EndpointsState
 from sliceplane.slices.endpoints.mirroring import service as mirroring
 from sliceplane.slices.endpoints.mirroring.desired import Mirror
+from sliceplane.slices.packing import packer as packing
 from sliceplane.watch import unconfirmed
 from sliceplane.watch.cache import Cache, Mark
 from sliceplane.watch.controller.base import Work

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.consume.removal_hold import HOLD_S, STEP_S
-from sliceplane.slices.guard import (
+from sliceplane.slices.removing.guard import (
     BURST_S,
     GATHER_S,
     REASON_EXPIRED,

@@ -8,9 +8,9 @@ from sliceplane.api.core import ServicePort
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.slices.content import PortResolver, Stored
 from sliceplane.slices.facts import PodFacts
-from sliceplane.slices.packer import SlicePacker
-from sliceplane.slices.packplan import PackPlan
-from sliceplane.slices.placement import Desired
+from sliceplane.slices.packing.packer import SlicePacker
+from sliceplane.slices.packing.packplan import PackPlan
+from sliceplane.slices.packing.placement import Desired
 
 LABELS = {"l": "1"}
 RESOLVER = PortResolver(

@@ -20,9 +20,9 @@ from sliceplane.api.scheme import Nodes, Pods
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.slices import oracle
 from sliceplane.slices.facts import NodeFacts
-from sliceplane.slices.hint_policy import REPEAT_S
-from sliceplane.slices.moves import Movable, choose
-from sliceplane.slices.topology import ZoneShares, allocate, holds, transfers
+from sliceplane.slices.hinting.hint_policy import REPEAT_S
+from sliceplane.slices.hinting.moves import Movable, choose
+from sliceplane.slices.hinting.topology import ZoneShares, allocate, holds, transfers
 from sliceplane.watch.controller.base import EventNote
 
 AUTO = {"service.kubernetes.io/topology-mode": "Auto"}

@@ -27,7 +27,7 @@ from sliceplane.api.core import Node, Service, ServiceSpec, ServiceStatus
 from sliceplane.api.discovery import EndpointConditions, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import ObjectMeta, ObjectReference, ObservedCondition
 from sliceplane.diagnose.page.model import ClusterModel
-from sliceplane.slices.guard import REASON_HELD
+from sliceplane.slices.removing.guard import REASON_HELD
 from sliceplane.testing import Plane
 from sliceplane.watch.cache import Change
 

@@ -37,7 +37,7 @@ from sliceplane.kit.metrics import DEFAULT_BUCKETS, Family, Metrics, exponential
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine
 from sliceplane.slices.heuristics.asking import Find
 from sliceplane.slices.heuristics.shipped import find_shipped
-from sliceplane.slices.hint_policy import Notice
+from sliceplane.slices.hinting.hint_policy import Notice
 from sliceplane.slices.service import IMMEDIATELY
 from sliceplane.slices.shape import HintMode, ServiceShape
 from sliceplane.slices.subsets import Subsetting

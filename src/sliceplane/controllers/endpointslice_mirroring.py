@@ -32,7 +32,7 @@ from sliceplane.slices.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_M
 from sliceplane.slices.endpoints.mirroring.engine import MirrorEngine
 from sliceplane.slices.endpoints.mirroring.service import MirrorLimits
 from sliceplane.slices.endpoints.mirroring.writes import MirrorPlan, MirrorSizes
-from sliceplane.slices.hint_policy import Notice
+from sliceplane.slices.hinting.hint_policy import Notice
 from sliceplane.slices.succession import SelectorChanges
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import ControllerInfo, Done, Job, Selection, Work

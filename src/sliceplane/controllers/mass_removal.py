@@ -1,4 +1,4 @@
-"""The reads and reports of the EndpointSlice controller because of mass removals; ``slices.guard``
+"""The reads and reports of the EndpointSlice controller because of mass removals; ``slices.removing.guard``
 decides about them.
 
 Before many endpoints go that no Pod told, their Pods are listed again: one job at a time for all
@@ -23,9 +23,14 @@ from sliceplane.api.scheme import Namespaces, Nodes, Pods, Resource, Services
 from sliceplane.kit.metrics import Family, Metrics
 from sliceplane.kit.times import format_time
 from sliceplane.slices.engine import SliceEngine
-from sliceplane.slices.guard import REASON_EXPIRED, REASON_HELD, REASON_OVER, REASON_RELEASED
-from sliceplane.slices.hint_policy import Notice
-from sliceplane.slices.removals import RemovalQuestion
+from sliceplane.slices.hinting.hint_policy import Notice
+from sliceplane.slices.removing.guard import (
+    REASON_EXPIRED,
+    REASON_HELD,
+    REASON_OVER,
+    REASON_RELEASED,
+)
+from sliceplane.slices.removing.losses import RemovalQuestion
 from sliceplane.watch.controller.base import Done, Job, Selection, Write, condition_write
 
 #: keys of the queue: the condition of a Service; the reads that confirm removals, of all Services

@@ -6,11 +6,11 @@ import msgspec
 
 from sliceplane.api.own_writes import Unseen
 from sliceplane.slices.facts import NodeFacts
-from sliceplane.slices.guard import RemovalBurst
 from sliceplane.slices.heuristics.asking import Find
+from sliceplane.slices.hinting.topology import ZoneShares
+from sliceplane.slices.removing.guard import RemovalBurst
 from sliceplane.slices.subsets import NodeZones
 from sliceplane.slices.succession import SelectorChanges
-from sliceplane.slices.topology import ZoneShares
 
 
 class SliceSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,13 +26,13 @@ from sliceplane.api.requests import PortProbe
 from sliceplane.consume.removal_hold import Hold
 from sliceplane.slices.cluster import ClusterFacts, SliceSettings
 from sliceplane.slices.facts import NodeFacts, PodFacts
-from sliceplane.slices.guard import asks_to_hold
 from sliceplane.slices.heuristics.asking import Find
 from sliceplane.slices.heuristics.shipped import find_shipped
 from sliceplane.slices.members import SliceMembers
-from sliceplane.slices.placement import ServiceSnapshot
+from sliceplane.slices.packing.placement import ServiceSnapshot
 from sliceplane.slices.pod_routes import UNTOUCHED, Effect, PodRoutes, Touched, touched
-from sliceplane.slices.removals import RemovalQuestion, RemovalVerdict
+from sliceplane.slices.removing.guard import asks_to_hold
+from sliceplane.slices.removing.losses import RemovalQuestion, RemovalVerdict
 from sliceplane.slices.service import ServiceState
 from sliceplane.slices.shape import HintMode, ServiceShape, shape_of
 from sliceplane.slices.subsets import Subsetting

@@ -21,12 +21,12 @@ from sliceplane.slices.facts import (
     node_place,
 )
 from sliceplane.slices.heuristics.asking import Find
-from sliceplane.slices.hint_policy import Notice
-from sliceplane.slices.packer import SlicePacker
-from sliceplane.slices.placement import Desired
-from sliceplane.slices.plugin_hints import hint_policies
+from sliceplane.slices.hinting.hint_policy import Notice
+from sliceplane.slices.hinting.plugin_hints import hint_policies
+from sliceplane.slices.packing.packer import SlicePacker
+from sliceplane.slices.packing.placement import Desired
 from sliceplane.slices.pod_routes import Effect
-from sliceplane.slices.removals import EndpointLosses
+from sliceplane.slices.removing.losses import EndpointLosses
 from sliceplane.slices.shape import HintMode, ServiceShape
 from sliceplane.slices.subsets import zone_subsets
 from sliceplane.slices.writes import MemberChanges

@@ -24,13 +24,13 @@ from sliceplane.kit.ip import Family
 from sliceplane.slices.cluster import ClusterFacts, SliceSettings
 from sliceplane.slices.content import Content, PortResolver, Stored, read_slice
 from sliceplane.slices.facts import PodFacts
-from sliceplane.slices.hint_policy import Notice
+from sliceplane.slices.hinting.hint_policy import Notice
 from sliceplane.slices.members import SliceMembers
-from sliceplane.slices.packer import SlicePacker
-from sliceplane.slices.packplan import Update, hold_back
-from sliceplane.slices.placement import ServiceSnapshot
-from sliceplane.slices.removal_review import RemovalReview
-from sliceplane.slices.removals import RemovalQuestion, RemovalVerdict
+from sliceplane.slices.packing.packer import SlicePacker
+from sliceplane.slices.packing.packplan import Update, hold_back
+from sliceplane.slices.packing.placement import ServiceSnapshot
+from sliceplane.slices.removing.losses import RemovalQuestion, RemovalVerdict
+from sliceplane.slices.removing.review import RemovalReview
 from sliceplane.slices.shape import ServiceShape
 from sliceplane.slices.subsets import REASON_DISABLED, REASON_INVALID, Subsetting
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, HandOver, SelectorChanges

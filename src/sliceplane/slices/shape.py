@@ -34,8 +34,8 @@ from sliceplane.api.meta import OwnerReference
 from sliceplane.kit.ip import FAMILIES, Family, family, parse_lenient
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.kit.times import parse_time
-from sliceplane.slices.guard import ANNOTATION_RELEASE, asks_to_hold
 from sliceplane.slices.heuristics.types import ServiceView
+from sliceplane.slices.removing.guard import ANNOTATION_RELEASE, asks_to_hold
 from sliceplane.slices.subsets import ANNOTATION_SUBSETTING, APPROACHES, Subsetting
 
 ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"

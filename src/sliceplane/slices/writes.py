@@ -22,7 +22,7 @@ from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.kit.times import format_nano_time, parse_nanoseconds
 from sliceplane.slices.content import Content, PortGroup, Ports, Stored, slice_body
 from sliceplane.slices.facts import PodFacts
-from sliceplane.slices.hint_policy import Notice
+from sliceplane.slices.hinting.hint_policy import Notice
 from sliceplane.slices.shape import ServiceShape
 from sliceplane.slices.subsets import with_subset
 

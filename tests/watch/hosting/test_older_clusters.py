@@ -26,8 +26,8 @@ from sliceplane.kit.rng import Rng
 from sliceplane.node.io.healthz import health_document
 from sliceplane.node.io.kernel.nft_backend import Nftables
 from sliceplane.node.io.node_proxy import NodeProxy
+from sliceplane.node.io.options import ProxyTiming
 from sliceplane.node.io.render import objects_from
-from sliceplane.node.io.timing import ProxyTiming
 from sliceplane.server.io.plane import PlaneConfig, ServerPlane
 from sliceplane.watch.io.base import Client
 from sliceplane.watch.io.hosting.informers import CannotRead, check_readable

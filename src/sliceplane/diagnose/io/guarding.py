@@ -21,7 +21,7 @@ from sliceplane.api.scheme import Services
 from sliceplane.consume.agents import registration as agents
 from sliceplane.diagnose.io.lists import list_objects
 from sliceplane.kit.times import format_time, parse_time
-from sliceplane.slices.guard import ANNOTATION_RELEASE, REASON_HELD
+from sliceplane.slices.removing.guard import ANNOTATION_RELEASE, REASON_HELD
 from sliceplane.watch.io.base import Client, Reader
 
 #: a condition, and the annotation that ends what it tells

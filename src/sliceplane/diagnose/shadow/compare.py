@@ -39,7 +39,7 @@ from sliceplane.diagnose.shadow.differences import (
 )
 from sliceplane.slices.content import Ports, Stored
 from sliceplane.slices.facts import pod_of
-from sliceplane.slices.placement import Desired, ServiceSnapshot
+from sliceplane.slices.packing.placement import Desired, ServiceSnapshot
 from sliceplane.slices.shape import HintMode
 
 _read = msgspec.json.Decoder(SliceEndpoint).decode

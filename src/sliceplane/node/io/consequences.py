@@ -36,8 +36,7 @@ from sliceplane.node.aftermath import HealthCheck
 from sliceplane.node.io.kernel.conntrack import ConntrackError
 from sliceplane.node.io.kernel.netns import Listen, listening_in
 from sliceplane.node.io.metrics import ProxyMetrics
-from sliceplane.node.io.options import HostAccess
-from sliceplane.node.io.timing import FLOWS_RETRY_S
+from sliceplane.node.io.options import FLOWS_RETRY_S, HostAccess
 from sliceplane.node.plane import AnyNodePlane
 
 #: after a pass over UDP flows, the pause until the next one, in lengths of that pass: a tenant who

@@ -43,7 +43,7 @@ from sliceplane.kit.metrics import Metrics, merged
 from sliceplane.kit.times import format_micro_time
 from sliceplane.node.io.kernel.backend import KernelError
 from sliceplane.node.io.metrics import ProxyMetrics
-from sliceplane.node.io.timing import HEALTH_TIMEOUT_S
+from sliceplane.node.io.options import HEALTH_TIMEOUT_S
 from sliceplane.node.schedule import Freshness
 
 

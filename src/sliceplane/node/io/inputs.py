@@ -30,7 +30,7 @@ from sliceplane.api.scheme import EndpointSlices, Nodes, Services
 from sliceplane.consume.selections import reading_of, readings_of_service, readings_of_slice
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
-from sliceplane.node.io.timing import ProxyTiming
+from sliceplane.node.io.options import ProxyTiming
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.controller.base import Selection
 from sliceplane.watch.io.base import Client, Unreachable

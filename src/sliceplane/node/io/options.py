@@ -1,4 +1,9 @@
-"""The options of a node proxy, and its access to the host."""
+"""The options of a node proxy, its periods and time-outs, and its access to the host.
+
+Production has the constants, a test any values. An operator chooses two of them: the period of
+checks (``syncPeriod``; a proxy that is twice as late is unhealthy), and how long the API server may
+take to answer (``--healthz-api-timeout``).
+"""
 
 from __future__ import annotations
 
@@ -8,12 +13,51 @@ from typing import Protocol
 import msgspec
 
 from sliceplane.api.gates import Gates
+from sliceplane.consume.progress import CHANGED_PERIOD_S, IDLE_PERIOD_S
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.node.conntrack import Expected
 from sliceplane.node.io.kernel.netns import Listen, listening_in
-from sliceplane.node.io.timing import ProxyTiming
 from sliceplane.node.plane import NodePlaneConfig
 from sliceplane.node.surroundings import RulesConfig
+from sliceplane.watch.reflector import ABSENT_PERIOD_S
+
+#: how long the first write waits for the Node once Services and EndpointSlices are there
+NODE_GRACE_S = 1.0
+#: a change that the kernel does not have after so long makes us unhealthy (as upstream: twice
+#: syncPeriod)
+HEALTH_TIMEOUT_S = 60.0
+
+#: how often it is looked whether our tables are there, and which addresses the host has
+LOOK_PERIOD_S = 30.0
+#: after so long a table is written anew, whatever it is thought to hold (as upstream:
+#: ``pkg/proxy/nftables/proxier.go``)
+WHOLE_TABLE_PERIOD_S = 3600.0
+#: the same while another program changes rules, ours perhaps
+SUSPECT_PERIOD_S = 300.0
+
+#: how long the API server may take to answer when it is asked whether it does
+PROBE_TIMEOUT_S = 0.6
+#: how long its answer, or whatever a watch brings, counts
+PROBE_VALID_S = 0.3
+#: after a pass over UDP flows that failed, until the next one
+FLOWS_RETRY_S = 5.0
+
+
+class ProxyTiming(msgspec.Struct, frozen=True):
+    """What a proxy waits for, each as long as the constant that says why; *probe_timeout_s* 0: the
+    server is not asked whether it answers.
+    """
+
+    node_grace_s: float = NODE_GRACE_S
+    health_timeout_s: float = HEALTH_TIMEOUT_S
+    look_period_s: float = LOOK_PERIOD_S
+    suspect_period_s: float = SUSPECT_PERIOD_S
+    probe_timeout_s: float = PROBE_TIMEOUT_S
+    probe_valid_s: float = PROBE_VALID_S
+    flows_retry_s: float = FLOWS_RETRY_S
+    absent_kind_period_s: float = ABSENT_PERIOD_S
+    lease_changed_period_s: float = CHANGED_PERIOD_S
+    lease_idle_period_s: float = IDLE_PERIOD_S
 
 
 class ProxyConfig(msgspec.Struct, frozen=True):

@@ -33,9 +33,8 @@ from sliceplane.node.io.kernel.netns import listening_in
 from sliceplane.node.io.kernel.sysctls import SysctlError, adjust_oom_score, tune_conntrack
 from sliceplane.node.io.metrics import ProxyRecord, recording
 from sliceplane.node.io.node_proxy import NodeProxy, available_families
-from sliceplane.node.io.options import HostAccess, ProxyConfig
+from sliceplane.node.io.options import PROBE_TIMEOUT_S, HostAccess, ProxyConfig, ProxyTiming
 from sliceplane.node.io.own_node import OwnNode
-from sliceplane.node.io.timing import PROBE_TIMEOUT_S, ProxyTiming
 from sliceplane.watch.io.base import Client
 from sliceplane.watch.io.reflect import RunningInformer, loop_clock
 from sliceplane.watch.io.service import ServiceContext

@@ -23,7 +23,7 @@ from sliceplane.node.io.claims import log_unserved
 from sliceplane.node.io.consequences import Consequences
 from sliceplane.node.io.kernel.backend import AnyBackend, KernelError
 from sliceplane.node.io.metrics import ProxyMetrics, ProxyRecord
-from sliceplane.node.io.timing import WHOLE_TABLE_PERIOD_S, ProxyTiming
+from sliceplane.node.io.options import WHOLE_TABLE_PERIOD_S, ProxyTiming
 from sliceplane.node.plane import AnyNodePlane, RulesTransaction
 from sliceplane.node.schedule import Damage
 

@@ -1,7 +1,7 @@
 """iptables rules as data, for hosts without nft: desired chains, diff against a shadow of the
 kernel, restore text.
 
-``names`` has the chains' names; ``layout`` is the static part; ``build`` turns a service's state
+``text`` spells names and parts of rules; ``layout`` is the static part; ``build`` turns a service's state
 into chains and rules; ``table`` owns the shadow and makes transactions; ``found`` is what a whole
 write has to know of the kernel.
 

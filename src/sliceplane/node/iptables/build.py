@@ -21,10 +21,17 @@ from __future__ import annotations
 import msgspec
 
 from sliceplane.consume.model import NodeEndpoint, PortState
-from sliceplane.node.iptables import names
 from sliceplane.node.iptables.layout import Chain, match_local
-from sliceplane.node.iptables.names import Prefix, chain_name
 from sliceplane.node.iptables.text import (
+    CLUSTER_IPS,
+    EXTERNAL_SERVICES,
+    MARK_MASQ,
+    NODE_PORTS,
+    PROXY_FIREWALL,
+    REJECT,
+    SERVICES,
+    Prefix,
+    chain_name,
     family_of,
     jump,
     one,
@@ -42,13 +49,13 @@ from sliceplane.node.surroundings import ThisNode
 #: where in a shared chain, and for which destination; one rule each
 Place = tuple[Chain, tuple[str | int, ...]]
 
-_NAT_SERVICES: Chain = ("nat", names.SERVICES)
-_NAT_NODE_PORTS: Chain = ("nat", names.NODE_PORTS)
-_REFUSED_INSIDE: Chain = ("filter", names.SERVICES)
-_REFUSED_OUTSIDE: Chain = ("filter", names.EXTERNAL_SERVICES)
-_REFUSED_NODE_PORTS: Chain = ("filter", names.NODE_PORTS)
-_CLUSTER_IPS: Chain = ("filter", names.CLUSTER_IPS)
-_FIREWALL: Chain = ("filter", names.PROXY_FIREWALL)
+_NAT_SERVICES: Chain = ("nat", SERVICES)
+_NAT_NODE_PORTS: Chain = ("nat", NODE_PORTS)
+_REFUSED_INSIDE: Chain = ("filter", SERVICES)
+_REFUSED_OUTSIDE: Chain = ("filter", EXTERNAL_SERVICES)
+_REFUSED_NODE_PORTS: Chain = ("filter", NODE_PORTS)
+_CLUSTER_IPS: Chain = ("filter", CLUSTER_IPS)
+_FIREWALL: Chain = ("filter", PROXY_FIREWALL)
 
 
 class ServiceRules(msgspec.Struct, frozen=True):
@@ -99,7 +106,7 @@ class _IptablesPort:
     def build_inside(self) -> None:
         port = self._port
         ip = port.cluster_ip
-        self._put(_CLUSTER_IPS, (ip,), rule("-d", one(ip), jump(names.REJECT)))
+        self._put(_CLUSTER_IPS, (ip,), rule("-d", one(ip), jump(REJECT)))
         if self._state.inside:
             chain = self._policy_chain("KUBE-SVL-" if port.internal_local else "KUBE-SVC-")
             self._put_destination(_NAT_SERVICES, ip, "cluster IP", chain)
@@ -138,7 +145,7 @@ class _IptablesPort:
 
     @property
     def _refusal(self) -> str:
-        return "DROP" if self._state.drops else names.REJECT
+        return "DROP" if self._state.drops else REJECT
 
     @property
     def _lack(self) -> str:
@@ -151,7 +158,7 @@ class _IptablesPort:
             f"{port.name} is reachable from outside, and has endpoints, but none to use"
         )
         cluster = jump(self._policy_chain("KUBE-SVC-"))
-        mark = jump(names.MARK_MASQ)
+        mark = jump(MARK_MASQ)
         if not port.external_local:
             rules = [mark, cluster]
         else:
@@ -209,7 +216,7 @@ class _IptablesPort:
             else (source, f"-d {one(port.cluster_ip)}")
         )
         what = remark(port.name, "cluster IP")
-        return (rule(*matches, port_of(self._protocol, port.port, what), jump(names.MARK_MASQ)),)
+        return (rule(*matches, port_of(self._protocol, port.port, what), jump(MARK_MASQ)),)
 
     def _endpoint_chain(self, endpoint: NodeEndpoint) -> str:
         """Shared by the policies."""
@@ -217,7 +224,7 @@ class _IptablesPort:
         port = endpoint.port
         name = chain_name("KUBE-SEP-", self._port.name, f"{f'[{ip}]' if ':' in ip else ip}:{port}")
         if ("nat", name) not in self._chains:
-            hairpin = (rule("-s", one(ip), jump(names.MARK_MASQ)),) if endpoint.is_local else ()
+            hairpin = (rule("-s", one(ip), jump(MARK_MASQ)),) if endpoint.is_local else ()
             seen = remember(name, self._family) if self._port.affinity_timeout_s else ""
             translation = rule(f"-p {self._protocol}", seen, translate(ip, port))
             self._chains["nat", name] = (*hairpin, translation)

@@ -18,23 +18,34 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.node.iptables import names
 from sliceplane.node.iptables.layout import JUMPS, TABLES, Chain, Table
-from sliceplane.node.iptables.names import OF_SERVICES
-from sliceplane.node.iptables.text import target_of
+from sliceplane.node.iptables.text import (
+    CANARY,
+    CLUSTER_IPS,
+    EXTERNAL_SERVICES,
+    FORWARD,
+    MARK_MASQ,
+    NODE_PORTS,
+    OF_SERVICES,
+    POSTROUTING,
+    PROXY_FIREWALL,
+    REJECT,
+    SERVICES,
+    target_of,
+)
 
 _FIXED: Final = frozenset(
     {
-        names.CANARY,
-        names.CLUSTER_IPS,
-        names.EXTERNAL_SERVICES,
-        names.FORWARD,
-        names.MARK_MASQ,
-        names.NODE_PORTS,
-        names.POSTROUTING,
-        names.PROXY_FIREWALL,
-        names.REJECT,
-        names.SERVICES,
+        CANARY,
+        CLUSTER_IPS,
+        EXTERNAL_SERVICES,
+        FORWARD,
+        MARK_MASQ,
+        NODE_PORTS,
+        POSTROUTING,
+        PROXY_FIREWALL,
+        REJECT,
+        SERVICES,
     }
 )
 
@@ -52,7 +63,7 @@ class ListedRules(msgspec.Struct, frozen=True):
         return tuple(
             name
             for of, name in self.chains
-            if of == table and name.startswith(names.OF_SERVICES) and name not in wanted
+            if of == table and name.startswith(OF_SERVICES) and name not in wanted
         )
 
     def missing_jumps(self, table: Table) -> tuple[str, ...]:
@@ -84,7 +95,7 @@ def parse_saved(text: str) -> ListedRules:
             continue
         elif line.startswith(":"):
             name = line[1:].partition(" ")[0]
-            if name in _FIXED or name.startswith(names.OF_SERVICES):
+            if name in _FIXED or name.startswith(OF_SERVICES):
                 chains.append((table, name))
         elif line.startswith("-A "):
             chain, _, rest = line[3:].partition(" ")

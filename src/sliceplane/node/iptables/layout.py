@@ -29,8 +29,23 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from sliceplane.kit.ip import Family
-from sliceplane.node.iptables import names
-from sliceplane.node.iptables.text import MASQUERADE_MARK, comment, jump, one, rule
+from sliceplane.node.iptables.text import (
+    CANARY,
+    CLUSTER_IPS,
+    EXTERNAL_SERVICES,
+    FORWARD,
+    MARK_MASQ,
+    MASQUERADE_MARK,
+    NODE_PORTS,
+    POSTROUTING,
+    PROXY_FIREWALL,
+    REJECT,
+    SERVICES,
+    comment,
+    jump,
+    one,
+    rule,
+)
 from sliceplane.node.surroundings import Detector, Surroundings
 
 Table = Literal["filter", "nat"]
@@ -48,14 +63,12 @@ _UNREACHABLE: dict[Family, str] = {
 _NEW = "-m conntrack --ctstate NEW"
 _MARKED = f"-m mark --mark {MASQUERADE_MARK}"
 
-_FIREWALL_JUMP = rule(
-    _NEW, comment("kubernetes load balancer firewall"), jump(names.PROXY_FIREWALL)
-)
+_FIREWALL_JUMP = rule(_NEW, comment("kubernetes load balancer firewall"), jump(PROXY_FIREWALL))
 _EXTERNAL_JUMP = rule(
-    _NEW, comment("kubernetes externally-visible services"), jump(names.EXTERNAL_SERVICES)
+    _NEW, comment("kubernetes externally-visible services"), jump(EXTERNAL_SERVICES)
 )
-_SERVICES_JUMP = rule(_NEW, comment("kubernetes service portals"), jump(names.SERVICES))
-_NAT_JUMP = rule(comment("kubernetes service portals"), jump(names.SERVICES))
+_SERVICES_JUMP = rule(_NEW, comment("kubernetes service portals"), jump(SERVICES))
+_NAT_JUMP = rule(comment("kubernetes service portals"), jump(SERVICES))
 
 #: what the kernel's own chains have of us, in this order at their head
 JUMPS: Final[Mapping[Chain, tuple[str, ...]]] = {
@@ -64,14 +77,12 @@ JUMPS: Final[Mapping[Chain, tuple[str, ...]]] = {
         _FIREWALL_JUMP,
         _EXTERNAL_JUMP,
         _SERVICES_JUMP,
-        rule(comment("kubernetes forwarding rules"), jump(names.FORWARD)),
+        rule(comment("kubernetes forwarding rules"), jump(FORWARD)),
     ),
     ("filter", "OUTPUT"): (_FIREWALL_JUMP, _EXTERNAL_JUMP, _SERVICES_JUMP),
     ("nat", "PREROUTING"): (_NAT_JUMP,),
     ("nat", "OUTPUT"): (_NAT_JUMP,),
-    ("nat", "POSTROUTING"): (
-        rule(comment("kubernetes postrouting rules"), jump(names.POSTROUTING)),
-    ),
+    ("nat", "POSTROUTING"): (rule(comment("kubernetes postrouting rules"), jump(POSTROUTING)),),
 }
 
 CANARY_RULE: Final = "-j RETURN"
@@ -93,41 +104,39 @@ def static_chains(
     the addresses that node ports are on, where they are listed.
     """
     if around.node_ports_listed:
-        to_node = [rule("-d", one(ip), jump(names.NODE_PORTS)) for ip in node_ports]
+        to_node = [rule("-d", one(ip), jump(NODE_PORTS)) for ip in node_ports]
     else:
         to_node = [
-            rule("! -d", _LOOPBACK[family], "-m addrtype --dst-type LOCAL", jump(names.NODE_PORTS))
+            rule("! -d", _LOOPBACK[family], "-m addrtype --dst-type LOCAL", jump(NODE_PORTS))
         ]
     ranges = around.service_networks
     return {
-        ("filter", names.CANARY): (CANARY_RULE,),
-        ("filter", names.CLUSTER_IPS): tuple(
-            rule("-d", network, jump("DROP")) for network in ranges
-        ),
-        ("filter", names.EXTERNAL_SERVICES): tuple(to_node),
-        ("filter", names.FORWARD): (
+        ("filter", CANARY): (CANARY_RULE,),
+        ("filter", CLUSTER_IPS): tuple(rule("-d", network, jump("DROP")) for network in ranges),
+        ("filter", EXTERNAL_SERVICES): tuple(to_node),
+        ("filter", FORWARD): (
             rule("-m conntrack --ctstate INVALID", jump("DROP")),
             rule(_MARKED, jump("ACCEPT")),
             rule("-m conntrack --ctstate RELATED,ESTABLISHED", jump("ACCEPT")),
         ),
-        ("filter", names.NODE_PORTS): (),
-        ("filter", names.PROXY_FIREWALL): (),
-        ("filter", names.REJECT): (
+        ("filter", NODE_PORTS): (),
+        ("filter", PROXY_FIREWALL): (),
+        ("filter", REJECT): (
             "-p tcp -j REJECT --reject-with tcp-reset",
             f"-j REJECT --reject-with {_UNREACHABLE[family]}",
         ),
-        ("filter", names.SERVICES): (
-            tuple(rule("-d", network, jump(names.CLUSTER_IPS)) for network in ranges)
-            or (jump(names.CLUSTER_IPS),)
+        ("filter", SERVICES): (
+            tuple(rule("-d", network, jump(CLUSTER_IPS)) for network in ranges)
+            or (jump(CLUSTER_IPS),)
         ),
-        ("nat", names.CANARY): (CANARY_RULE,),
-        ("nat", names.MARK_MASQ): (f"-j MARK --set-xmark {MASQUERADE_MARK}",),
-        ("nat", names.NODE_PORTS): (),
-        ("nat", names.POSTROUTING): (
+        ("nat", CANARY): (CANARY_RULE,),
+        ("nat", MARK_MASQ): (f"-j MARK --set-xmark {MASQUERADE_MARK}",),
+        ("nat", NODE_PORTS): (),
+        ("nat", POSTROUTING): (
             f"-m mark ! --mark {MASQUERADE_MARK} -j RETURN",
             # A packet that passes here again (through a tunnel, say) is not masqueraded twice.
             "-j MARK --set-xmark 0x4000/0x0",
             "-j MASQUERADE --random-fully",
         ),
-        ("nat", names.SERVICES): tuple(to_node),
+        ("nat", SERVICES): tuple(to_node),
     }

@@ -1,10 +1,10 @@
-"""The nftables ruleset as data: desired objects, diff against a shadow of the kernel, rendering.
+"""nftables rules as data: desired objects, diff against a shadow of the kernel, transactions.
 
-``objects`` has the values, ``statements`` what rules are made of, ``names`` the names; ``layout``
-is the static part; ``build`` turns a service's state into desired objects; ``table`` owns the
-shadow and makes transactions, ``elements`` what of it is in sets and maps (``node.plane`` tells
-them what is desired). ``netlink`` says a transaction in messages for the kernel; ``contents`` is
-what a table consists of, ``trace`` sends packets through it.
+``objects`` has values, commands and contents of a table, ``statements`` the parts of rules,
+``names`` the names; ``layout`` is the static part, ``build`` builds a Service's objects, ``table``
+owns the shadow and makes transactions (``chains``, ``slots``, ``elements`` and ``draws`` are its
+parts). ``netlink`` encodes a transaction as messages for the kernel; ``listing`` compares a table
+with the kernel's, ``served`` reads where it leads, ``trace`` follows a packet through it.
 
 Promises: one atomic transaction per write, in an order the kernel accepts; kernel work in
 proportion to what changed; after any history the rules mean what a fresh start would have written.

@@ -11,8 +11,14 @@ import ipaddress
 import json
 from typing import Any
 
-from sliceplane.node.nft.contents import TableContents
-from sliceplane.node.nft.objects import DnatTarget, Key, NftContainer, NftVerdict, Value
+from sliceplane.node.nft.objects import (
+    DnatTarget,
+    Key,
+    NftContainer,
+    NftVerdict,
+    TableContents,
+    Value,
+)
 from sliceplane.node.nft.statements import (
     MASQUERADE_MARK,
     AddressIn,

@@ -8,6 +8,7 @@ understands the same part.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -311,3 +312,44 @@ def item_text(key: Key, value: Value) -> str:
     if isinstance(value, RemainingTime):
         return f"{text} expires {value.seconds}s"
     return f"{text} : {value.kind} {value.chain}" if value.chain else f"{text} : {value.kind}"
+
+
+@dataclass(slots=True)
+class ChainContents:
+    hook: Hook | None
+    rules: list[NftRule] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ContainerContents:
+    definition: NftContainer
+    elements: dict[Key, Value] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class TableContents:
+    chains: dict[str, ChainContents] = field(default_factory=dict)
+    containers: dict[str, ContainerContents] = field(default_factory=dict)
+
+
+def contents_of(transaction: Transaction) -> TableContents:
+    """Returns the table after *transaction*, a full one. It checks no more than it must: the fake
+    kernel of the tests refuses what the kernel does.
+    """
+    assert transaction.full, "a change depends on what was there"
+    table = TableContents()
+    for command in transaction.commands:
+        match command:
+            case AddTable() | DeleteTable():
+                assert not table.chains, "a full transaction begins with an empty table"
+            case AddChain(name, hook):
+                table.chains.setdefault(name, ChainContents(hook))
+            case AddContainer(container):
+                table.containers.setdefault(container.name, ContainerContents(container))
+            case AddElements(name, items):
+                table.containers[name].elements.update(items)
+            case AddRule(name, rule):
+                table.chains[name].rules.append(rule)
+            case _:
+                raise AssertionError(f"{command} in a full transaction")
+    return table

@@ -20,8 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from sliceplane.node.nft import statements
-from sliceplane.node.nft.contents import TableContents
-from sliceplane.node.nft.objects import DnatTarget, Key, NftVerdict
+from sliceplane.node.nft.objects import DnatTarget, Key, NftVerdict, TableContents
 
 #: from a process of the host, or from outside
 Path = Literal["local", "forwarded"]

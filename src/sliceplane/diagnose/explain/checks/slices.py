@@ -30,7 +30,7 @@ from sliceplane.consume.agents.registration import (
 )
 from sliceplane.diagnose.explain.case import ServiceCase, name_of, seen
 from sliceplane.diagnose.explain.objects import LEASES, NODES, PODS, QUOTAS, SLICES, FullPod
-from sliceplane.slices.guard import REASON_HELD
+from sliceplane.slices.removing.guard import REASON_HELD
 
 #: a controller that is well has written long before; upstream batches changes for at most a second
 #: or so

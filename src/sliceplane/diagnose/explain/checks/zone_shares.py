@@ -1,7 +1,7 @@
 """Zones by their share: why topology mode Auto gives no hints, and which zone has too few endpoints
 for its clients.
 
-The arithmetic of ``Auto`` is the controller's own (``slices.topology``). For the load of a zone
+The arithmetic of ``Auto`` is the controller's own (``slices.hinting.topology``). For the load of a zone
 clients are taken to be spread as the Nodes are that take Pods; a spread of the same number of Pods
 that is as good as any is no fault.
 """
@@ -40,8 +40,8 @@ from sliceplane.diagnose.explain.checks.zones import (
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import NODES, SERVICES, SLICES
 from sliceplane.slices.facts import NodeFacts
+from sliceplane.slices.hinting.topology import ZoneShares
 from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
-from sliceplane.slices.topology import ZoneShares
 
 
 def auto_gives_none(case: ServiceCase) -> Iterable[Finding]:

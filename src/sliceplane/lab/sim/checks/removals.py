@@ -23,8 +23,8 @@ from sliceplane.lab.sim.server import Server
 from sliceplane.server.store.types import EventType, StoreEvent
 from sliceplane.slices import oracle
 from sliceplane.slices.facts import PodFacts
-from sliceplane.slices.guard import GATHER_S
-from sliceplane.slices.removals import CONFIRM_BOUND_S
+from sliceplane.slices.removing.guard import GATHER_S
+from sliceplane.slices.removing.losses import CONFIRM_BOUND_S
 
 #: from the loss of an endpoint until the last one that is held goes
 HELD_MAX_S: Final = CONFIRM_BOUND_S + GATHER_S + HOLD_S + STEP_S / STEP_SHARE

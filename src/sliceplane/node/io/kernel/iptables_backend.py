@@ -11,14 +11,13 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from sliceplane.kit.ip import Family
+from sliceplane.node.drain_redirection import CHAIN, JUMP, iptables_redirection
 from sliceplane.node.io.kernel.backend import KernelError
 from sliceplane.node.io.kernel.program import KernelProgram
-from sliceplane.node.iptables import drain_hook
 from sliceplane.node.iptables.found import ListedRules, differences, parse_saved, removal, rules_of
 from sliceplane.node.iptables.layout import CANARY_RULE, TABLES
-from sliceplane.node.iptables.names import CANARY
 from sliceplane.node.iptables.table import IptablesPlane, IptablesTransaction, iptables_plane
-from sliceplane.node.iptables.text import comment, one_in, remember, remembered
+from sliceplane.node.iptables.text import CANARY, comment, one_in, remember, remembered
 from sliceplane.node.plane import NodePlaneConfig
 
 #: the oldest whose ``iptables-restore`` waits for the lock, and that has ``MASQUERADE
@@ -108,17 +107,17 @@ class Iptables:
     ) -> None:
         wait = ("-w", str(LOCK_WAIT_S), "-t", "nat")
         for family in families:
-            await self._restore(family, drain_hook.redirection(family, addresses, port))
+            await self._restore(family, iptables_redirection(family, addresses, port))
             program = _PROGRAM[family] + self._flavour
             _, missing = await self._programs.run_for_code(
-                program, *wait, "-C", *drain_hook.JUMP, codes=(0, 1, 2, 3)
+                program, *wait, "-C", *JUMP, codes=(0, 1, 2, 3)
             )
             if addresses and missing:
-                await self._run(family, "", *wait, "-I", *drain_hook.JUMP)
+                await self._run(family, "", *wait, "-I", *JUMP)
             elif not addresses:
                 if not missing:
-                    await self._run(family, "", *wait, "-D", *drain_hook.JUMP)
-                await self._run(family, "", *wait, "-X", drain_hook.CHAIN)
+                    await self._run(family, "", *wait, "-D", *JUMP)
+                await self._run(family, "", *wait, "-X", CHAIN)
 
     async def remove(self, families: tuple[Family, ...]) -> None:
         for family in families:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.ip import Family
+from sliceplane.node.drain_redirection import nft_redirection
 from sliceplane.node.io.kernel.backend import KernelError
 from sliceplane.node.io.kernel.nft_netlink import (
     TABLE_OF_ANOTHER,
@@ -25,12 +26,10 @@ from sliceplane.node.io.kernel.nft_netlink import (
     remembered,
 )
 from sliceplane.node.io.kernel.program import KernelProgram
-from sliceplane.node.nft import drain_hook
-from sliceplane.node.nft.contents import contents_of
 from sliceplane.node.nft.layout import PAUSE_S, steps
 from sliceplane.node.nft.listing import differences, expected, listed
 from sliceplane.node.nft.names import TABLE
-from sliceplane.node.nft.objects import Memory, TableRef, Transaction, deletion
+from sliceplane.node.nft.objects import Memory, TableRef, Transaction, contents_of, deletion
 from sliceplane.node.nft.table import NFT_FAMILIES, NftPlane, nft_plane, wants_memory
 from sliceplane.node.plane import NodePlaneConfig
 
@@ -247,12 +246,12 @@ class Nftables:
     async def admit(
         self, families: tuple[Family, ...], addresses: tuple[str, ...], port: int
     ) -> None:
-        await self._runner.run(drain_hook.redirection(self._table, families, addresses, port))
+        await self._runner.run(nft_redirection(self._table, families, addresses, port))
 
     async def remove(self, families: tuple[Family, ...]) -> None:
         tables = (TableRef(NFT_FAMILIES[family], self._table) for family in families)
         ours = "".join(deletion(table).render() for table in tables)
-        await self._runner.run(ours + drain_hook.redirection(self._table, families, (), 0))
+        await self._runner.run(ours + nft_redirection(self._table, families, (), 0))
 
     async def remove_leftovers(self, families: tuple[Family, ...]) -> None:
         await self.remove(families)

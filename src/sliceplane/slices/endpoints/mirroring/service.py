@@ -41,7 +41,7 @@ from sliceplane.slices.endpoints.mirroring.writes import (
     prove_slice,
     update_slice,
 )
-from sliceplane.slices.hint_policy import Notice
+from sliceplane.slices.hinting.hint_policy import Notice
 from sliceplane.slices.succession import HandOver
 
 

@@ -12,7 +12,7 @@ from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.slices.content import PortGroup, canonical_ports, slice_body
 from sliceplane.slices.endpoints.mirroring.desired import MirrorGroup, SliceMeta
-from sliceplane.slices.hint_policy import Notice
+from sliceplane.slices.hinting.hint_policy import Notice
 
 
 class MirrorSizes(NamedTuple):

@@ -8,7 +8,7 @@ controller takes ``Ready`` from the Pod and leaves ``ContainersReady`` as it was
 
 Removals are *many* if fewer than half would stay of the greatest number of endpoints that stood for
 a minute in the last ten, which must have been four or more; or if over 30% of all endpoints were
-lost within 30 s. Many are confirmed in any case (``slices.removals``), and retained then if the
+lost within 30 s. Many are confirmed in any case (``slices.removing.losses``), and retained then if the
 Service asks for it, else its Namespace, else a flag. To know how many they are, each waits
 ``GATHER_S`` where retention is asked for. They are retained for ``HOLD_S``, and then removed at 10%
 of that number a minute. The number counts endpoints that are there, never retained ones: a guard
@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from sliceplane.consume.removal_hold import Hold
-from sliceplane.slices.removals import RemovalConfirmation
+from sliceplane.slices.removing.losses import RemovalConfirmation
 
 ANNOTATION_MASS_REMOVAL: Final = "sliceplane.dev/mass-removal"
 #: RFC 3339: holds that began before it end

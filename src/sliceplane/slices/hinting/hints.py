@@ -1,7 +1,7 @@
 """Hints of topology-mode ``Auto`` for one service and one address type, kept by differences.
 
 Every ready endpoint is hinted for one zone: its own, as long as each zone then has enough endpoints
-for its share of CPU (``slices.topology``). An assignment stays while it is good enough: an endpoint
+for its share of CPU (``slices.hinting.topology``). An assignment stays while it is good enough: an endpoint
 that comes, goes or flips costs a comparison per zone. Only when a zone falls short are endpoints
 moved, as few as bring all zones near their shares, and out of as few slices as possible; so the
 next shortage is far.
@@ -16,10 +16,17 @@ from typing import ClassVar, Final
 
 from sliceplane.slices.facts import zone_hint
 from sliceplane.slices.heuristics.types import EndpointPlace
-from sliceplane.slices.hint_policy import HintPolicy, Notice, zones_shown
-from sliceplane.slices.moves import Movable, choose
-from sliceplane.slices.packer import SlicePacker
-from sliceplane.slices.topology import DISABLED, ENABLED, NO_ZONE, ZoneShares, holds, transfers
+from sliceplane.slices.hinting.hint_policy import HintPolicy, Notice, zones_shown
+from sliceplane.slices.hinting.moves import Movable, choose
+from sliceplane.slices.hinting.topology import (
+    DISABLED,
+    ENABLED,
+    NO_ZONE,
+    ZoneShares,
+    holds,
+    transfers,
+)
+from sliceplane.slices.packing.packer import SlicePacker
 
 REASON_ENABLED: Final = "TopologyAwareHintsEnabled"
 REASON_DISABLED: Final = "TopologyAwareHintsDisabled"

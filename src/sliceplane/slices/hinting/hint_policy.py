@@ -15,7 +15,7 @@ from typing import ClassVar, Final, NamedTuple
 import msgspec
 
 from sliceplane.slices.heuristics.types import EndpointPlace
-from sliceplane.slices.packer import SlicePacker
+from sliceplane.slices.packing.packer import SlicePacker
 
 #: a problem that stays is told again by the next sync after this; servers keep Events for an hour
 REPEAT_S: Final = 1800.0

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from sliceplane.slices.content import Content, SliceState
-from sliceplane.slices.packplan import PackPlan, Update
+from sliceplane.slices.packing.packplan import PackPlan, Update
 
 
 def merge(

@@ -12,9 +12,9 @@ from itertools import islice
 from typing import Final
 
 from sliceplane.slices.content import Content, PortGroup, SliceState
-from sliceplane.slices.defragment import merge
-from sliceplane.slices.packplan import Creation, PackPlan, Update, settle_order
-from sliceplane.slices.placement import SlicePlacement
+from sliceplane.slices.packing.defragment import merge
+from sliceplane.slices.packing.packplan import Creation, PackPlan, Update, settle_order
+from sliceplane.slices.packing.placement import SlicePlacement
 from sliceplane.slices.subsets import with_subset
 
 #: how many equally full slices are compared in bytes

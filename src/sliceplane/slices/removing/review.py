@@ -1,7 +1,7 @@
 """The review of one Service's inferred removals before each plan: they wait for confirmation, are
 then retained, or take effect.
 
-``guard`` decides how many removals are many and how long they are retained, ``removals`` keeps the
+``guard`` decides how many removals are many and how long they are retained, ``losses`` keeps the
 endpoints concerned; the review feeds both with what the Service, its Namespace and its members say.
 """
 
@@ -12,16 +12,16 @@ from typing import Final
 
 from sliceplane.api.core import Pod
 from sliceplane.slices.cluster import ClusterFacts
-from sliceplane.slices.guard import (
+from sliceplane.slices.hinting.hint_policy import Notice
+from sliceplane.slices.members import SliceMembers
+from sliceplane.slices.removing.guard import (
     REASON_EXPIRED,
     REASON_HELD,
     REASON_REFUTED,
     Losses,
     ServiceGuard,
 )
-from sliceplane.slices.hint_policy import Notice
-from sliceplane.slices.members import SliceMembers
-from sliceplane.slices.removals import (
+from sliceplane.slices.removing.losses import (
     NAMESPACE_S,
     RemovalQuestion,
     RemovalVerdict,

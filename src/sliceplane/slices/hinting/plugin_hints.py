@@ -32,12 +32,12 @@ from sliceplane.slices.heuristics.types import (
     ZonalHeuristic,
     ZoneView,
 )
-from sliceplane.slices.hint_policy import HintPolicy, zones_shown
-from sliceplane.slices.hints import ZoneHints
-from sliceplane.slices.moves import Movable, pick
-from sliceplane.slices.packer import SlicePacker
+from sliceplane.slices.hinting.hint_policy import HintPolicy, zones_shown
+from sliceplane.slices.hinting.hints import ZoneHints
+from sliceplane.slices.hinting.moves import Movable, pick
+from sliceplane.slices.hinting.topology import ZoneShares
+from sliceplane.slices.packing.packer import SlicePacker
 from sliceplane.slices.shape import HintMode, ServiceShape
-from sliceplane.slices.topology import ZoneShares
 
 REASON_ENABLED: Final = "TrafficDistributionEnabled"
 REASON_FAILED: Final = "TrafficDistributionFailed"

@@ -1,0 +1,1 @@
+"""Hints that look beyond one endpoint: by the zones' shares of CPU, and by heuristics."""

@@ -288,6 +288,23 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert anchor in anchors(page_linked), f"{page(path)}: no heading for {target}"
 
 
+# Words
+
+#: words of a dialect, which documents replace by their subject (the controller, a client, no node)
+_DIALECT = re.compile(r"\b(?:nobody|somebody|whoever|everybody|anew|told)\b(?!-)", re.IGNORECASE)
+_GENERATED = re.compile(r"<!-- (?:options|findings|runs|figures).*?<!-- end -->", re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in PAGES if path.parent.name != "findings"], ids=page
+)
+def test_documents_use_the_terms_of_the_field(path: Path) -> None:
+    """Code and generated parts have the words of what they show; a quoted word is discussed."""
+    text = _GENERATED.sub("", _FENCE.sub("", path.read_text(encoding="utf-8")))
+    found = _DIALECT.findall(re.sub(r"`[^`\n]*`|\"\w+\"", "", text))
+    assert not found, f"{page(path)}: {found}"
+
+
 # Made parts, flags, figures
 
 

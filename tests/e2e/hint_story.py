@@ -25,7 +25,7 @@ DOCUMENTED = (
     "All is well",
     "Node proxies report",
     "A heuristic that fails",
-    "A heuristic that nobody has",
+    "A heuristic that is not installed",
     "Nodes whose zone is not known",
     "Auto: too much load for some zone",
 )
@@ -305,7 +305,7 @@ STORY: tuple[Chapter, ...] = (
         ),
     ),
     Chapter(
-        "A heuristic that nobody has",
+        "A heuristic that is not installed",
         "",
         (
             field("example.com/Nearest"),

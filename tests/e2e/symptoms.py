@@ -248,7 +248,7 @@ STORY: tuple[Symptom, ...] = (
         codes=("E1", "E2"),
     ),
     Symptom(
-        "EndpointSlices are wrong, or somebody changes them",
+        "EndpointSlices are wrong, or another writer changes them",
         "Two controllers write the same slices, or the right one is off. Shadow mode "
         "reports the differences and writes nothing.",
         "Switch the other one off ([hand-over](hand-over.md)). In this example a slice "

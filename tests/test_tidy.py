@@ -32,7 +32,6 @@ SMALL = {
     "__main__.py": "python -m sliceplane",
     "testing.py": "the public names",
     "api/images.py": "the grammar of image names, which the server and emulated kubelets share",
-    "api/policy.py": "the kinds of one group, as the modules beside it",
     "lab/wire.py": "how bytes are counted, which estimate and what-if share",
     "node/iptables/drain_hook.py": "rules that stand beside those of Services",
     "node/iptables/names.py": "a table of names, which the kernel's users read",

@@ -32,7 +32,6 @@ SMALL = {
     "__main__.py": "python -m sliceplane",
     "testing.py": "the public names",
     "api/images.py": "the grammar of image names, which the server and emulated kubelets share",
-    "api/policy.py": "the kinds of one group, as the modules beside it",
     "lab/wire.py": "how bytes are counted, which estimate and what-if share",
     "kit/io/extras.py": "what the entry point and a plane for tests say of a missing extra",
     "kit/io/last_steps.py": "one deed of its own, which everything that ends a process or a write shares",

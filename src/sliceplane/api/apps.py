@@ -1,4 +1,4 @@
-"""apps/v1 kinds as readers see them.
+"""Kinds of apps/v1 and policy/v1 as readers see them.
 
 The pod template is kept whole (as a raw document), since a controller that makes Pods from it must
 copy fields that we know nothing of.
@@ -6,7 +6,15 @@ copy fields that we know nothing of.
 
 from __future__ import annotations
 
-from sliceplane.api.meta import Condition, Document, IntOrString, LabelSelector, Object, Projection
+from sliceplane.api.meta import (
+    Condition,
+    Document,
+    IntOrString,
+    LabelSelector,
+    Object,
+    ObservedCondition,
+    Projection,
+)
 
 
 class RollingUpdateDeployment(Projection, frozen=True, kw_only=True):
@@ -170,3 +178,24 @@ class StatefulSetStatus(Projection, frozen=True, kw_only=True):
 class StatefulSet(Object, frozen=True, kw_only=True):
     spec: StatefulSetSpec = StatefulSetSpec()
     status: StatefulSetStatus = StatefulSetStatus()
+
+
+class PodDisruptionBudgetSpec(Projection, frozen=True, kw_only=True):
+    min_available: IntOrString | None = None
+    max_unavailable: IntOrString | None = None
+    selector: LabelSelector | None = None
+
+
+class PodDisruptionBudgetStatus(Projection, frozen=True, kw_only=True):
+    observed_generation: int = 0
+    disruptions_allowed: int = 0
+    current_healthy: int = 0
+    desired_healthy: int = 0
+    expected_pods: int = 0
+    disrupted_pods: dict[str, str] | None = None
+    conditions: tuple[ObservedCondition, ...] | None = None
+
+
+class PodDisruptionBudget(Object, frozen=True, kw_only=True):
+    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()

@@ -143,7 +143,10 @@ K = TypeVar("K", bound=Condition)
 
 def find_condition(conditions: Iterable[K] | None, kind: str) -> K | None:
     """Returns the condition of the type *kind*."""
-    return next((one for one in conditions or () if one.type == kind), None)
+    for condition in conditions or ():
+        if condition.type == kind:
+            return condition
+    return None
 
 
 class Object(Projection, frozen=True, kw_only=True):

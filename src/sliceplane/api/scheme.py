@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sliceplane.api import apps, core, discovery, policy
+from sliceplane.api import apps, core, discovery
 from sliceplane.api.errors import StatusError
 from sliceplane.api.resource import ALL_VERBS, READ_VERBS, Resource
 from sliceplane.kit.names import check_dns_label, check_ip_name, check_path_segment
@@ -219,7 +219,7 @@ PodTemplates = Resource(kind="PodTemplate", generation="template", delete_reply=
 PodDisruptionBudgets = Resource(
     group="policy",
     kind="PodDisruptionBudget",
-    projection=policy.PodDisruptionBudget,
+    projection=apps.PodDisruptionBudget,
     check_name=check_path_segment,
     short_names=("pdb",),
     subresources=("status",),

@@ -19,10 +19,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, Literal
 
-from sliceplane.api.apps import Deployment, ReplicaSet, ReplicationController, StatefulSet
+from sliceplane.api.apps import (
+    Deployment,
+    PodDisruptionBudget,
+    ReplicaSet,
+    ReplicationController,
+    StatefulSet,
+)
 from sliceplane.api.core import Pod
 from sliceplane.api.meta import Document, Object, find_condition
-from sliceplane.api.policy import PodDisruptionBudget
 from sliceplane.api.scheme import (
     Deployments,
     PodDisruptionBudgets,

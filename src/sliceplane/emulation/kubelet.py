@@ -168,7 +168,7 @@ class KubeletController(KeyedController):
         if pod.has_ended:
             self._leave(uid, now)
             return
-        self._addresses.hold(uid, tuple(item.ip for item in pod.status.pod_ips or ()))
+        self._addresses.hold(uid, pod.status.ips)
         node = self._emulated.get(pod.spec.node_name)
         if node is not None:
             self._placement.put(uid, node, controller_uid(pod), host_ports(pod))

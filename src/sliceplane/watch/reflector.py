@@ -63,8 +63,13 @@ from sliceplane.api.meta import Object, is_older
 from sliceplane.api.scheme import is_done_without
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.rng import Rng
-from sliceplane.watch.actions import Action, Counters, Phase, StartList, StartWatch, StopWatch
-from sliceplane.watch.answers import (
+from sliceplane.watch.actions import (
+    Action,
+    Counters,
+    Phase,
+    StartList,
+    StartWatch,
+    StopWatch,
     bookmark_version,
     is_bad_version,
     is_expired,

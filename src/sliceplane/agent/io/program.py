@@ -61,32 +61,36 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     custody: Custody | None = None
 
 
+class AgentPlan(msgspec.Struct, frozen=True):
+    """The registrations of an agent, from its file and the server's answers. ``auto``: addresses
+    follow the machine's.
+    """
+
+    config: AgentConfig
+    registrations: tuple[Registration, ...]
+    server_url: str
+    auto: bool
+
+
 class Agent:
     """``run`` is its life.  *notify* tells a service manager (sd_notify), *say* a person.
 
-    *earlier*: the agent of this process before its file changed. *auto*: addresses follow the
-    machine's.
+    *earlier*: the agent of this process before its file changed.
     """
 
     def __init__(
         self,
         client: Client,
-        config: AgentConfig,
-        registrations: tuple[Registration, ...],
+        plan: AgentPlan,
         options: AgentOptions,
         *,
-        server_url: str,
-        auto: bool,
         earlier: Agent | None,
         notify: Callable[[str], None],
         say: Callable[[str], None],
     ) -> None:
         self._client = client
-        self._config = config
-        self._registrations = registrations
+        self._plan = plan
         self._options = options
-        self._server_url = server_url
-        self._auto = auto
         self._earlier: AgentController | None = earlier._core if earlier is not None else None
         self._notify = notify
         self._say = say
@@ -118,10 +122,10 @@ class Agent:
         rng = Rng(secrets.randbits(64))
         now = self._clock()
         self._core = AgentController(
-            self._config, self._registrations, rng, now, earlier=self._earlier
+            self._plan.config, self._plan.registrations, rng, now, earlier=self._earlier
         )
         for kind, (passed, text) in self._told.items():
-            for registration in self._registrations:
+            for registration in self._plan.registrations:
                 self._core.on_told(registration.key, kind, passed, text, now)
         return self._core
 
@@ -135,11 +139,11 @@ class Agent:
         )
         # The first core is ours already; one after a fault begins anew.
         host.add(lambda: made.pop() if made else self._make_core(), max_in_flight=4)
-        server = await control.serve(self._config.name, self._answer)
+        server = await control.serve(self._plan.config.name, self._answer)
         try:
             child = await self._start_child()
         except OSError:
-            control.close(self._config.name, server)
+            control.close(self._plan.config.name, server)
             raise
         host.start()
         tasks = [
@@ -161,7 +165,7 @@ class Agent:
                 task.cancel()
             await asyncio.gather(*tasks, *self._looks, return_exceptions=True)
             await host.close()
-            control.close(self._config.name, server)
+            control.close(self._plan.config.name, server)
             if child is not None:
                 await child.end(0.0)
                 child.close()
@@ -228,7 +232,7 @@ class Agent:
             if sleep_watch.slept():
                 _log.info("the machine slept: everything is checked anew")
                 self._core.on_resume(self._clock())
-            if self._auto:
+            if self._plan.auto:
                 await self._follow_address()
             self._host.wake()
 
@@ -236,7 +240,7 @@ class Agent:
         try:
             # The server's name may have to be asked for, which can take long: renewals must not
             # wait for it.
-            addresses = await asyncio.to_thread(own_addresses, self._server_url, ("auto",))
+            addresses = await asyncio.to_thread(own_addresses, self._plan.server_url, ("auto",))
         except MachineError:
             return  # no way to the server: the old address is as good as none
         if addresses != self._core.registrations[0].addresses:
@@ -314,7 +318,7 @@ class Agent:
         """For ``agent status -o json``."""
         now = self._clock()
         view = self._core.view(now)
-        config = self._config
+        config = self._plan.config
         return {
             "agent": config.name,
             "identity": config.identity,

@@ -23,7 +23,7 @@ from sliceplane.agent.io.machine import (
     state_folder,
 )
 from sliceplane.agent.io.orphan import Custody
-from sliceplane.agent.io.program import Agent, AgentOptions
+from sliceplane.agent.io.program import Agent, AgentOptions, AgentPlan
 from sliceplane.agent.io.token import agent_client, granted_name
 from sliceplane.agent.tenure import AgentConfig
 from sliceplane.api.codec import decode, encode
@@ -84,17 +84,9 @@ async def serve(
                 if options.dry_run:
                     say(_documents(registrations))
                     return 0
-                agent = Agent(
-                    client,
-                    config,
-                    registrations,
-                    options,
-                    server_url=connection.server,
-                    auto=wanted.addresses == ("auto",),
-                    earlier=agent,
-                    notify=notify,
-                    say=say,
-                )
+                is_auto = wanted.addresses == ("auto",)
+                plan = AgentPlan(config, registrations, connection.server, is_auto)
+                agent = Agent(client, plan, options, earlier=agent, notify=notify, say=say)
                 on_stop(agent.stop)
                 watch = asyncio.create_task(_changed(options.path, read, wanted, agent.hand_over))
                 try:

@@ -204,11 +204,7 @@ async def address_of(client: Reader, source: NamedSource, family: Family | None)
     try:
         if source.namespace:
             pod = codec.decode(await client.get(Pods, source.namespace, source.name), Pod)
-            addresses = (
-                [pod_ip.ip for pod_ip in (pod.status.pod_ips or ()) if pod_ip.ip]
-                if pod.status
-                else []
-            )
+            addresses = list(pod.status.ips) if pod.status else []
         else:
             node = codec.decode(await client.get(Nodes, "", source.name), Node)
             addresses = [

@@ -186,7 +186,7 @@ class EndpointLosses:
 
 
 def _addresses(facts: PodFacts) -> list[str]:
-    return [entry.ip for entry in facts.pod.status.pod_ips or ()]
+    return list(facts.pod.status.ips)
 
 
 def confirms_removal(lost: PodFacts, listed: Pod | None) -> bool:

@@ -5,7 +5,7 @@ metrics.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from sliceplane.kit.metrics import Metrics
@@ -134,53 +134,58 @@ class XdsMeters:
             lambda: _count_by_kind(connected),
             "kind",
         )
-        metrics.computed(
-            "gauge",
-            "sliceplane_xds_clients_behind",
-            "Clients that have not accepted what changed last.",
-            lambda: float(behind.clients + len(laggards)),
+        gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
+            (
+                "sliceplane_xds_clients_behind",
+                "Clients that have not accepted what changed last.",
+                lambda: behind.clients + len(laggards),
+            ),
+            (
+                "sliceplane_xds_clients_unacknowledged",
+                (
+                    "Clients that have not accepted changes for so long that drains do not wait for "
+                    "them."
+                ),
+                lambda: laggards.given_up,
+            ),
+            (
+                "sliceplane_xds_clients_late",
+                "Clients that have not answered for 30 seconds.",
+                lambda: sum(item.stream.is_late for item in connected),
+            ),
+            (
+                "sliceplane_xds_clients_elsewhere",
+                "Clients that say another zone than their Node does.",
+                lambda: sum(item.claims_another_zone for item in connected),
+            ),
+            (
+                "sliceplane_xds_left_out_endpoints",
+                (
+                    "Endpoints that clients ask for and are not told, as their address is none that "
+                    "every client could use."
+                ),
+                lambda: catalog.left_out,
+            ),
+            (
+                "sliceplane_xds_assignments_too_large",
+                (
+                    "Ports whose last endpoints are left out, as a client takes no more in one "
+                    "message."
+                ),
+                lambda: len(catalog.too_large()),
+            ),
+            (
+                "sliceplane_xds_revision",
+                "Changes of what clients are told, since the start.",
+                lambda: catalog.revision,
+            ),
         )
-        metrics.computed(
-            "gauge",
-            "sliceplane_xds_clients_unacknowledged",
-            "Clients that have not accepted changes for so long that drains do not wait for them.",
-            lambda: float(laggards.given_up),
-        )
-        metrics.computed(
-            "gauge",
-            "sliceplane_xds_clients_late",
-            "Clients that have not answered for 30 seconds.",
-            lambda: float(sum(item.stream.is_late for item in connected)),
-        )
-        metrics.computed(
-            "gauge",
-            "sliceplane_xds_clients_elsewhere",
-            "Clients that say another zone than their Node does.",
-            lambda: float(sum(item.claims_another_zone for item in connected)),
-        )
-        metrics.computed(
-            "gauge",
-            "sliceplane_xds_left_out_endpoints",
-            "Endpoints that clients ask for and are not told, as their address is none that every "
-            "client could use.",
-            lambda: float(catalog.left_out),
-        )
-        metrics.computed(
-            "gauge",
-            "sliceplane_xds_assignments_too_large",
-            "Ports whose last endpoints are left out, as a client takes no more in one message.",
-            lambda: float(len(catalog.too_large())),
-        )
+        for name, text, value in gauges:
+            metrics.computed("gauge", name, text, value)
         self.gates = metrics.counter(
             "sliceplane_xds_gates_forced_total",
             "Listeners that were sent although the client had not accepted their clusters for 2 "
             "seconds.",
-        )
-        metrics.computed(
-            "gauge",
-            "sliceplane_xds_revision",
-            "Changes of what clients are told, since the start.",
-            lambda: float(catalog.revision),
         )
         self.responses = metrics.counters(
             "sliceplane_xds_responses_total", "Responses that were sent.", "type"

@@ -166,12 +166,12 @@ def addresses(world: World) -> Iterator[Fault]:
         for pod in pods:
             if pod.has_ended or pod.spec.node_name.startswith("bare-"):
                 continue
-            for pod_ip in pod.status.pod_ips or ():
-                holder = owners.setdefault(pod_ip.ip, pod.metadata.key)
+            for ip in pod.status.ips:
+                holder = owners.setdefault(ip, pod.metadata.key)
                 if holder != pod.metadata.key:
                     yield (
                         pod.metadata.name,
-                        f"{holder} and {pod.metadata.key}: {pod_ip.ip}",
+                        f"{holder} and {pod.metadata.key}: {ip}",
                     )
 
 

@@ -209,7 +209,7 @@ async def test_all_nodes_silent_and_half_a_list(tmp_path: Path) -> None:
                 scene.short = COUNT // 3
                 scene.pods.relist("a test has it list")
                 await eventually(lambda: scene.short is None)
-                await eventually(lambda: scene.pods.reflector.doubts.refuted == 1)
+                await eventually(lambda: scene.pods.reflector.unconfirmed.refuted == 1)
                 await scene.nodes_say(ready=False)
                 await eventually(scene.held, lambda message: ALL_HELD in message)
                 assert await scene.published() == ALIVE

@@ -41,7 +41,7 @@ from sliceplane.slices.pod_routes import UNTOUCHED, SelectorIndex
 from sliceplane.slices.service import ServiceState
 from sliceplane.slices.writes import SlicePlan
 from sliceplane.watch.cache import Cache
-from sliceplane.watch.reflector import Reflector
+from sliceplane.watch.reflector import Reflector, ReflectorConfig
 
 Patch = pytest.MonkeyPatch
 _Remembering: Final = type(lru_cache(int))
@@ -58,9 +58,8 @@ def a_relist_forgets_silently(patch: Patch) -> None:
 
 def silence_is_not_noticed(patch: Patch) -> None:
     init = Reflector.__init__
-    patch.setattr(
-        Reflector, "__init__", lambda self, cache, rng: init(self, cache, rng, idle_timeout_s=1e9)
-    )
+    patient = ReflectorConfig(idle_timeout_s=1e9)
+    patch.setattr(Reflector, "__init__", lambda self, cache, rng: init(self, cache, rng, patient))
 
 
 def a_watch_begins_now(patch: Patch) -> None:

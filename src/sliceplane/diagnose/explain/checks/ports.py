@@ -58,7 +58,7 @@ def resolved(port: ServicePort, pod: FullPod) -> int | None:
 
 def undeclared_number(case: ServiceCase) -> Iterable[Finding]:
     """T1"""
-    for port in _ports(case):
+    for index, port in enumerate(_ports(case)):
         if isinstance(port.target_port, str) or not case.live:
             continue
         number = port.target_port or port.port
@@ -80,7 +80,7 @@ def undeclared_number(case: ServiceCase) -> Iterable[Finding]:
             case.field("spec.ports", f"{port.port}/{port.protocol} to {number}"),
             certainty="certain" if "refused" in ended else "likely",
             effect="Pods refuse the connection, if nothing listens there",
-            remedy=_target(case, port, theirs[0]),
+            remedy=_target(case, index, theirs[0]),
         )
 
 
@@ -108,7 +108,7 @@ def refused(case: ServiceCase) -> Iterable[Finding]:
 
 def named_port_missing(case: ServiceCase) -> Iterable[Finding]:
     """T2, T3, T4"""
-    for port in _ports(case):
+    for index, port in enumerate(_ports(case)):
         name = port.target_port
         if not isinstance(name, str):
             continue
@@ -120,15 +120,16 @@ def named_port_missing(case: ServiceCase) -> Iterable[Finding]:
                 f"called {name}",
                 case.field("spec.ports", f"{port.port}/{port.protocol} to the name '{name}'"),
                 effect=f"slices have no port for {port.port}/{port.protocol}: nodes refuse it",
-                remedy=_target(case, port, int(name)),
+                remedy=_target(case, index, int(name)),
             )
         elif lacking:
-            yield _lacking(case, port, name, lacking)
+            yield _lacking(case, index, name, lacking)
         elif case.live and all(_is_sidecars(name, pod) for pod in case.live):
-            yield from _unread_sidecar(case, port, name)
+            yield from _unread_sidecar(case, index, name)
 
 
-def _lacking(case: ServiceCase, port: ServicePort, name: str, lacking: list[FullPod]) -> Finding:
+def _lacking(case: ServiceCase, index: int, name: str, lacking: list[FullPod]) -> Finding:
+    port = _ports(case)[index]
     named = {
         (entry.name, entry.protocol) for pod in lacking for entry, _ in declared(pod) if entry.name
     }
@@ -147,7 +148,7 @@ def _lacking(case: ServiceCase, port: ServicePort, name: str, lacking: list[Full
         effect=f"{port.port}/{port.protocol} never reaches {some(list_names(lacking))}",
         remedy=_mend_name(
             case,
-            port,
+            index,
             name,
             lacking,
             [there for there, protocol in named if protocol == port.protocol],
@@ -156,20 +157,21 @@ def _lacking(case: ServiceCase, port: ServicePort, name: str, lacking: list[Full
 
 
 def _mend_name(
-    case: ServiceCase, port: ServicePort, name: str, lacking: list[FullPod], there: list[str]
+    case: ServiceCase, index: int, name: str, lacking: list[FullPod], there: list[str]
 ) -> str:
     """The Service's name is changed where all Pods have one like it, or one alone."""
     meant = [*nearest(name, there), *(there if len(there) == 1 else ())]
     if len(lacking) == len(case.live) and meant:
-        return _target(case, port, meant[0])
+        return _target(case, index, meant[0])
     root = root_of(lacking[0])
     return f"name a container port {name} in the template of {root}, or set targetPort to a number"
 
 
-def _unread_sidecar(case: ServiceCase, port: ServicePort, name: str) -> Iterator[Finding]:
+def _unread_sidecar(case: ServiceCase, index: int, name: str) -> Iterator[Finding]:
     """Controllers before Kubernetes 1.33 did not look into sidecars
     (kubernetes/kubernetes#127958).
     """
+    port = _ports(case)[index]
     for endpoint_slice in case.slices:
         labels = endpoint_slice.metadata.labels or {}
         if labels.get(LABEL_MANAGED_BY) != MANAGED_BY_CONTROLLER or not endpoint_slice.endpoints:
@@ -181,7 +183,7 @@ def _unread_sidecar(case: ServiceCase, port: ServicePort, name: str) -> Iterator
                 f"{endpoint_slice.metadata.name} was made by a controller that does not look there",
                 seen(SLICES, endpoint_slice, "ports", _slice_ports(endpoint_slice.ports or ())),
                 effect=f"{port.port}/{port.protocol} has no endpoints",
-                remedy=_target(case, port, _number_of(name, case.live[0])),
+                remedy=_target(case, index, _number_of(name, case.live[0])),
             )
             return
 
@@ -308,8 +310,8 @@ def _slice_ports(ports: Iterable[EndpointPort]) -> str:
     )
 
 
-def _target(case: ServiceCase, port: ServicePort, target: int | str) -> str:
-    path = f"/spec/ports/{_ports(case).index(port)}/targetPort"
+def _target(case: ServiceCase, index: int, target: int | str) -> str:
+    path = f"/spec/ports/{index}/targetPort"
     operation = json.dumps(
         [{"op": "replace", "path": path, "value": target}], separators=(",", ":")
     )

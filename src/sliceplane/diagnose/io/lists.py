@@ -40,8 +40,8 @@ async def list_of(client: Reader, selection: Selection, kind: type[K]) -> tuple[
 async def list_decoded(
     client: Reader, selection: Selection, decode_page: Callable[[Sequence[bytes]], Iterable[T]]
 ) -> list[T]:
-    """Returns what *decode_page* makes of the bodies of each page, so that one page of them is kept at a
-    time. Raises as ``list_whole``, and what *decode_page* raises.
+    """Returns what *decode_page* makes of the bodies of each page, so that one page of them is kept
+    at a time. Raises as ``list_whole``, and what *decode_page* raises.
     """
     for attempt in range(1, LISTS_MAX + 1):
         items: list[T] = []

@@ -176,7 +176,7 @@ def test_how_one_is_picked_and_what_is_not_heeded() -> None:
         "maglev for Envoy, ring-hash for gRPC: by the source address"
     )
     assert sticky.notes == (
-        "sessionAffinity: as long as the endpoint is there; its timeout has no counterpart",
+        "sessionAffinity: while the endpoint is there; its timeout has no counterpart",
     )
     blind = given(service(), slice_of("api-1", [*ZONES]), client="", zone="zone-b", nodes=False)
     assert shares(blind) == {"10.1.2.1": "1"}

@@ -52,14 +52,14 @@ def part(number: int, total: int, noun: str, verb_of_one: str = "") -> str:
 
 
 def verb(number: int, of_one: str) -> str:
-    """What *number* of them do, where one does *of_one*: ``verb(2, "mirrors")`` is ``mirror``; ""
-    stays so.
+    """Returns the verb for *number* subjects, where one does *of_one*: ``verb(2, "mirrors")`` is
+    ``mirror``; "" stays so.
     """
     return of_one if number == 1 or not of_one else _VERBS.get(of_one) or _without_s(of_one)
 
 
 def plural(noun: str) -> str:
-    """Of the last word: ``ready endpoints``, ``addresses``, ``policies``."""
+    """Returns the plural of the last word: ``ready endpoints``, ``addresses``, ``policies``."""
     if noun.endswith(_HISSING):
         return f"{noun}es"
     return f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2:-1] not in "aeiou" else f"{noun}s"
@@ -78,7 +78,7 @@ def _joined(subject: str, verb_text: str) -> str:
 
 
 def clipped(text: str, most: int = MESSAGE_MAX) -> str:
-    """Of a message of somebody else's the beginning, in one line."""
+    """Returns the beginning of a message, in one line."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 3].rstrip() + "..."
 
@@ -105,7 +105,7 @@ def since(text: str | None, now: float) -> float | None:
 
 
 def nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Those of *names* that are like *name* and not it, the likest first."""
+    """Returns those of *names* that are like *name* and not it, the likest first."""
     ranked = sorted(
         (-difflib.SequenceMatcher(None, name, other).ratio(), other)
         for other in set(names) - {name}

@@ -1,4 +1,4 @@
-"""What stands between a cluster and life without Endpoints: who writes and reads them, and what is
+"""Obstacles between a cluster and life without Endpoints: who writes and reads them, and what is
 wrong with them.
 
 ``facts`` keeps of each object the little that matters; ``judge`` says what is wrong with the

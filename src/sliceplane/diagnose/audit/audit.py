@@ -38,8 +38,8 @@ _decoders: Final[dict[str, msgspec.json.Decoder[Object]]] = {
 
 @dataclass(slots=True)
 class WriterRow:
-    """What a field manager wrote: numbers of objects.  ``last``: its last write, RFC 3339 ("": not
-    told).
+    """The numbers of objects that a field manager wrote.  ``last``: its last write, RFC 3339 ("":
+    not told).
     """
 
     manager: str
@@ -118,7 +118,7 @@ class Auditor:
         return tuple(sorted(findings, key=rank))
 
     def writers(self) -> tuple[WriterRow, ...]:
-        """Who writes addresses into Endpoints, and who into EndpointSlices; by name."""
+        """Returns the writers of addresses into Endpoints and EndpointSlices, by name."""
         rows: dict[str, WriterRow] = {}
         for key, endpoints in self._endpoints.items():
             service = self._services.get(key)
@@ -174,8 +174,8 @@ def _latest(writers: tuple[FieldWriter, ...]) -> Iterable[FieldWriter]:
 
 
 def confirmed(first: tuple[Finding, ...], second: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Of *first* all that cannot be a change on its way, and of the others those that *second* has
-    too, as it has them.
+    """Keeps what cannot be a change on its way of *first*, and of the others those that *second*
+    has too, as it has them.
     """
     again = {(finding.code, key_of(finding)): finding for finding in second}
     kept = (

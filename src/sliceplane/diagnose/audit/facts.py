@@ -1,5 +1,5 @@
-"""What is kept of an object: whether it is a lock, who wrote it, which addresses it has, and little
-else.
+"""The facts that are kept of an object: whether it is a lock, who wrote it, which addresses it has,
+and little else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ADDRESS_BYTES: Final = {"IPv4": 4, "IPv6": 16}
 
 
 class LockRecord(Projection, frozen=True, kw_only=True):
-    """What client-go's leader election writes into an annotation."""
+    """The record that client-go's leader election writes into an annotation."""
 
     holder_identity: str = ""
     renew_time: str | None = None

@@ -1,4 +1,4 @@
-"""What is wrong with the Service, the Endpoints and the EndpointSlices of one name.
+"""Finds the faults of the Service, the Endpoints and the EndpointSlices of one name.
 
 A pure function of the facts of that name. Codes that are not ``HARMLESS`` speak against switching
 the Endpoints controller off: a reader misses addresses already, or would. The others are there to

@@ -1,4 +1,5 @@
-"""Who reads, watches and writes Endpoints, by the lines of an audit log (``audit.k8s.io`` Events).
+"""Clients that read, watch and write Endpoints, by the lines of an audit log (``audit.k8s.io``
+Events).
 
 A *client* is a user together with the program that its User-Agent names. Those that are part of the
 control plane are left out: they work on Endpoints because that is their task, or look at every

@@ -1,4 +1,4 @@
-"""Does an Envoy use what the API means for its place: its admin pages beside the catalog of the xDS
+"""Compares the endpoints that an Envoy uses, by its admin pages, with the catalog of the xDS
 server.
 
 What Envoy says of itself (``/server_info``) gives the place, as it gives it to the server; what it
@@ -83,7 +83,7 @@ class EnvoyDrift(msgspec.Struct, frozen=True):
 
 
 def read_envoy(info: Mapping[str, Any], clusters: Mapping[str, Any]) -> EnvoyFacts:
-    """What its pages say.  Raises ``NoAdminPages``."""
+    """Reads the admin pages.  Raises ``NoAdminPages``."""
     try:
         node = info["node"]
         uses = {
@@ -131,7 +131,7 @@ def compare_envoy(envoy: EnvoyFacts, catalog: XdsCatalog) -> EnvoyDrift:
 
 
 def settled(first: EnvoyDrift, second: EnvoyDrift) -> EnvoyDrift:
-    """What two looks, one after the other, both found."""
+    """Returns the differences that two successive reads both show."""
     before = {row.cluster: row for row in first.rows}
     rows = []
     for row in second.rows:

@@ -1,4 +1,4 @@
-"""What was read for ``sliceplane drift``.  Frozen; times are seconds since the epoch."""
+"""Facts read for ``sliceplane drift``.  Frozen; times are seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def listed(seen: Object, written: float = 0.0) -> Listed:
 
 
 class TellerWords(NamedTuple):
-    """What sentences say of a kind of consumer: behind its name, what it is, and where its
+    """Phrases of sentences about a kind of consumer: behind its name, what it is, and where its
     endpoints go.
     """
 
@@ -96,8 +96,8 @@ TELLERS: Final[dict[str, TellerWords]] = {
 
 
 class ToldNode(NamedTuple):
-    """What the Lease of one consumer says (``kind``: of ``TELLERS``). ``report`` ``None``: one of
-    an older release, which tells ``revision`` alone.
+    """The report in the Lease of one consumer (``kind``: of ``TELLERS``). ``report`` ``None``: one
+    of an older release, which tells ``revision`` alone.
     """
 
     node: str
@@ -155,7 +155,7 @@ def told_of(lease: Lease) -> ToldNode:
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What a node proxy answered on its own pages.  ``why``: why it did not, or was not asked.
+    """The answer of a node proxy on its own pages.  ``why``: why it did not, or was not asked.
 
     ``objects``: versions by key, by ``resource/reading``. ``rules``: where the kernel is not as the
     proxy believes, a sentence each; ``None``: that was not looked at. ``is_deep``: it was asked
@@ -187,7 +187,7 @@ class DriftFacts(msgspec.Struct, frozen=True):
     service: str = ""
 
     def at(self, place: Place, revision: int) -> tuple[Listed, ...] | str:
-        """What *place* showed at *revision*, or why that is not known."""
+        """Returns the objects of *place* at *revision*, or why they are not known."""
         plural, reading = place
         known = self.past.get((plural, revision))
         if known is None:

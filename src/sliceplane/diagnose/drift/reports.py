@@ -223,6 +223,6 @@ def misnamed(told: ToldNode, nodes: Iterable[str]) -> Finding:
         told,
         f"its proxy says that it is {told.node}; {clause}",
         in_lease(told, "spec.holderIdentity", told.node),
-        effect="hints and local endpoints do not count there: with a policy of Local all is dropped",
+        effect="hints and local endpoints do not count there: a policy of Local drops everything",
         remedy=f"start the proxy with {flag}",
     )

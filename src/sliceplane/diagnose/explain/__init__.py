@@ -1,4 +1,4 @@
-"""Explains why a Service does not reach its Pods: the chain from a name to an endpoint, link by link.
+"""Explains why a Service does not reach its Pods: the chain from a name to an endpoint.
 
 ``question`` holds what a person asks, and the answer; ``investigation`` names what to read, takes
 it, and answers; ``facts`` holds what was read, ``objects`` the members that checks use. ``case`` is

@@ -38,7 +38,7 @@ Kind = TypeVar("Kind", bound=Object)
 
 
 class ClientCase:
-    """Where the question's client is: ``--from``."""
+    """The location of the client of the question: ``--from``."""
 
     def __init__(self, facts: Facts, question: ExplainQuestion) -> None:
         client = question.client
@@ -259,7 +259,7 @@ class ServiceCase(PodsCase):
 
     @cached_property
     def live(self) -> tuple[FullPod, ...]:
-        """Those selected that have not ended."""
+        """The selected Pods that have not ended."""
         return tuple(pod for pod in self.selected if not pod.has_ended)
 
     @cached_property
@@ -337,7 +337,7 @@ def _existing(found: T | None) -> T:
 
 
 def selector_of(service: Service) -> dict[str, str]:
-    """Empty: it selects nothing."""
+    """Returns the selector of *service*; empty: it selects nothing."""
     return {} if service.spec.type == "ExternalName" else service.spec.selector or {}
 
 

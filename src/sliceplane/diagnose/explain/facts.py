@@ -1,5 +1,5 @@
-"""What was read of a cluster, by resource; and what could not be, which is never the same as "there
-is none".
+"""Objects that were read of a cluster, by resource; and what could not be, which is never the same
+as "there is none".
 
 A check asks ``was_read`` before it says that something is missing. Lists are of different moments:
 what a check finds can be a change on its way, and the reader looks a second time where that
@@ -122,16 +122,16 @@ class Facts:
         return self._objects.get(readable.resource.key, {}).get(key)  # type: ignore[return-value]
 
     def derived(self, make: Callable[[Facts], Derived]) -> Derived:
-        """What *make*, a function of a module, works out of all that was read: once, however many
-        cases ask.
+        """Returns what *make*, a function of a module, derives from all that was read: once,
+        however many cases ask.
         """
         if make not in self._derived:
             self._derived[make] = make(self)
         return self._derived[make]  # type: ignore[no-any-return]  # it is what *make* returned
 
     def pods_with(self, namespace: str, labels: Mapping[str, str]) -> tuple[FullPod, ...]:
-        """Those that have every pair of *labels*, sorted by name; none for no labels.  O(Pods with
-        the rarest pair).
+        """Returns the Pods that have every pair of *labels*, sorted by name; none for no labels.
+        O(Pods with the rarest pair).
         """
         index = self.derived(_pods_by_label)
         lists = [index.get((namespace, label, value), []) for label, value in labels.items()]
@@ -141,7 +141,7 @@ class Facts:
         return tuple(pod for pod in rarest if labels.items() <= pod.labels.items())
 
     def slices_of(self, namespace: str, service: str) -> tuple[FullSlice, ...]:
-        """Those labelled for the Service, whatever made them, sorted by name."""
+        """Returns the slices labelled for the Service, whoever wrote them, sorted by name."""
         return tuple(self.derived(_slices_by_service).get(f"{namespace}/{service}", ()))
 
     def events_of(self, namespace: str, kind: str, name: str) -> tuple[FullEvent, ...]:

@@ -77,7 +77,7 @@ class Investigation:
         self._kept: tuple[ExplainCase, ...] | None = None
 
     def wanted(self) -> tuple[Selection, ...]:
-        """What to read next, in no order; empty: ask for the ``answer``."""
+        """Returns what to read next, in no order; empty: ask for the ``answer``."""
         if self._findings is None:
             unread = {
                 selection: None for selection in self._wants() if not self.facts.knows(selection)
@@ -138,7 +138,7 @@ class Investigation:
         return tuple(self._shown_names())
 
     def on_noted(self, name: ObjectName, page: bytes) -> None:
-        """What the server remembers of the writes of *name*."""
+        """Takes the page of writes of *name* that the server remembers."""
         self._noted[name] = noted_writes(page)
 
     def to_try(self) -> tuple[PortProbe, ...]:
@@ -194,7 +194,7 @@ class Investigation:
         return selection.resource.kind in kinds and selection.namespace == self.question.namespace
 
     def _told_once(self, findings: list[Finding]) -> list[Finding]:
-        """What the Services of one Pod have in common is told for the first of them."""
+        """Keeps the first of the findings that Services of one Pod have in common."""
         if self.question.kind != "pod":
             return findings
         told: dict[tuple[str, str], Finding] = {}
@@ -293,7 +293,7 @@ class Investigation:
         )
 
     def _rank(self, finding: Finding) -> tuple[Any, ...]:
-        """Who asked about a Pod reads of it first, then of its Services."""
+        """Sorts findings about the Pod of the question before those about its Services."""
         severity, *others = rank(finding)
         return severity, self.question.kind == "pod" and finding.subject.kind != "Pod", *others
 

@@ -1,4 +1,4 @@
-"""What was read of the kernel of this machine, which is a node: ``explain --kernel``.  ``None``:
+"""Facts read of the kernel of this machine, which is a node: ``explain --kernel``.  ``None``:
 not read.
 """
 

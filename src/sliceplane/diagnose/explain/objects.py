@@ -48,7 +48,7 @@ T_co = TypeVar("T_co", bound=Object, covariant=True)
 
 
 class ProbedPort(Projection, frozen=True, kw_only=True):
-    """Of an action: ``httpGet``, ``tcpSocket`` or ``grpc``."""
+    """The port of an action: ``httpGet``, ``tcpSocket`` or ``grpc``."""
 
     port: IntOrString | None = None
     path: str = ""
@@ -324,7 +324,7 @@ class FullIngress(Object, frozen=True, kw_only=True):
 
     @property
     def backends(self) -> Iterator[ServiceBackend]:
-        """Those that are Services, as often as they are named."""
+        """The backends that are Services, as often as they are named."""
         paths = [
             path.backend
             for rule in self.spec.rules or ()
@@ -419,7 +419,7 @@ class Readable(Generic[T_co]):
         return Selection(self.resource)
 
     def each_of(self, namespace: str, names: Iterable[str]) -> tuple[Selection, ...]:
-        """Those *names* alone while they are few, else the whole namespace in one list."""
+        """Selects *names* alone while they are few, else the whole namespace in one list."""
         several = sorted({name for name in names if name})
         if len(several) > NAMED_MAX:
             return (self.in_namespace(namespace),)

@@ -1,4 +1,4 @@
-"""What a person asks (why does this not work, seen from where), and the answer as data."""
+"""The question of a person (why does this not work, seen from where), and the answer as data."""
 
 from __future__ import annotations
 

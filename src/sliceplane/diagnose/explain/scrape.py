@@ -18,7 +18,7 @@ class ScrapedSample(NamedTuple):
 
 
 def samples(page: str, names: frozenset[str]) -> dict[str, list[ScrapedSample]]:
-    """Those of *names*, in the page's order; a line that is none is passed over."""
+    """Returns the samples of *names*, in the order of the page; other lines are skipped."""
     found: dict[str, list[ScrapedSample]] = {}
     for name, sample in _lines(page, names):
         found.setdefault(name, []).append(sample)

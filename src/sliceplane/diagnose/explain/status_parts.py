@@ -1,4 +1,4 @@
-"""What was read of a cluster as the parts of ``status``: a pure function."""
+"""Turns what was read of a cluster into the parts of ``status``."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ def _ages(ages: Mapping[str, float], late: Any) -> dict[str, Any]:
 
 
 def _revisions(proxies: Mapping[str, Lease]) -> dict[str, int]:
-    """What each proxy tells that its kernel holds, by node."""
+    """The version that each proxy reports as applied, by node."""
     told = {
         name.removeprefix(LEASE_PREFIX): (lease.metadata.annotations or {}).get(
             ANNOTATION_REVISION, ""

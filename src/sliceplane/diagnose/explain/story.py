@@ -1,5 +1,5 @@
-"""What a Service, a Pod or a Node is doing, in one sentence: told beside whatever was found, or in
-place of it.
+"""Describes in one sentence what a Service, a Pod or a Node is doing: shown beside whatever was
+found, or in place of it.
 
 A person who hears that nothing is wrong wants to know what was looked at: which endpoints, since
 when, of which kind of Service.
@@ -107,7 +107,7 @@ def _of_pod(case: PodCase) -> str:
 
 
 def _as_endpoint(case: PodCase, service: str) -> str:
-    """What the slices of the Service say of the Pod."""
+    """Returns the state of the Pod in the slices of the Service."""
     for endpoint_slice in case.facts.slices_of(case.namespace, service):
         for endpoint in endpoint_slice.endpoints or ():
             target = endpoint.target_ref

@@ -1,5 +1,5 @@
-"""Who wrote a field last, from ``metadata.managedFields`` (kubernetes.io, "Server-Side Apply",
-field management).
+"""Finds the last writer of a field, from ``metadata.managedFields`` (kubernetes.io, "Server-Side
+Apply", field management).
 
 A manager owns a field if its ``fieldsV1`` has the path, or ends above it as an owner of the whole.
 Times are of the manager's last write of whatever it owns, to the second: "helm at 02:09:41" is the
@@ -58,7 +58,7 @@ _SAME_WRITE_S: Final = 3.0
 
 
 def noted_writes(page: bytes) -> tuple[RememberedWrite, ...]:
-    """Of the page of our own server; none of what is no such page."""
+    """Returns the writes on a page of our own server; none for another page."""
     try:
         return _noted.decode(page)
     except msgspec.DecodeError:
@@ -87,8 +87,9 @@ _decoder = msgspec.json.Decoder(_Managed)
 
 
 def last_write(body: bytes, path: str) -> LastWrite | None:
-    """Of the field *path* (``spec.selector``, ``metadata.labels[app]``) of the object *body*; of
-    several managers the one that wrote last. ``None``: no manager says that the field is its own.
+    """Returns the last write of the field *path* (``spec.selector``, ``metadata.labels[app]``) of
+    the object *body*; of several managers the one that wrote last. ``None``: no manager says that
+    the field is its own.
     """
     try:
         entries = _decoder.decode(body).metadata.managed_fields or ()

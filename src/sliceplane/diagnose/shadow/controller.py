@@ -55,7 +55,7 @@ _Versions = dict[tuple[str, str], str]
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """What a confirmation is about, and the versions that our caches had when it was asked for."""
+    """The differences to confirm, and the versions that our caches had when it was asked for."""
 
     due: tuple[SliceDifference, ...]
     versions: _Versions
@@ -63,7 +63,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Unrest:
-    """What changed since the last comparison."""
+    """Changes since the last comparison."""
 
     pods: set[str] = field(default_factory=set)
     everything: bool = False
@@ -322,8 +322,8 @@ class _Listed(msgspec.Struct):
 
 
 def _answers(done: Done) -> _Versions:
-    """What the server said; objects that are not there, or on their way out in the case of slices,
-    are missing.
+    """Returns the versions that the server answered; objects that are not there, or on their way
+    out in the case of slices, are missing.
     """
     versions: _Versions = {}
     for read, answer in zip(done.job.writes, done.results, strict=True):

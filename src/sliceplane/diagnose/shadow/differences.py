@@ -1,4 +1,4 @@
-"""What a difference is, and the words for the values on its two sides."""
+"""Kinds of differences, and the texts for the values on its two sides."""
 
 from __future__ import annotations
 

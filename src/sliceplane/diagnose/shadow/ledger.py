@@ -1,4 +1,4 @@
-"""Which differences stand: a controller that is merely behind must not be accused.
+"""Decides which differences stand: a controller that is merely behind must not be accused.
 
 A difference is *pending* from when it was first seen. Its time begins anew whenever what it was
 made of changed on our side in between (its pod, or anything that the whole service depends on),
@@ -123,7 +123,7 @@ class DifferenceLedger:
         return None if since is None else since + self.grace_s
 
     def confirm(self, key: str, differences: Iterable[SliceDifference], now: float) -> None:
-        """Those that are still pending stand."""
+        """Marks the pending ones of *differences* as standing."""
         pending = self._pending.get(key, {})
         for difference in differences:
             since = pending.pop(difference, None)

@@ -1,4 +1,4 @@
-"""What the shadow controller tells monitoring."""
+"""Metrics of the shadow controller."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def json_summary(summary: ShadowSummary, now: float) -> bytes:
 
 
 def findings_of_lines(lines: Iterable[bytes]) -> tuple[Finding, ...]:
-    """What stood at the end of the last run that *lines* tell of. A line that is cut, or none of a
+    """Returns the findings at the end of the last run in *lines*. A line that is cut, or none of a
     shadow's, is passed over: a full disk leaves such.
     """
     standing: dict[Finding, None] = {}

@@ -145,9 +145,9 @@ class XdsClientView(AnswerPart, frozen=True, kw_only=True):
 
 
 class XdsTraceAnswer(AnswerPart, frozen=True, kw_only=True):
-    """What a client of xDS is given for a Service's port, and picks. ``cluster``: the name of its
-    assignment; ``balancing``: how one of ``targets`` is picked; ``version``: that of the
-    assignment.
+    """The endpoints that a client of xDS receives for a port of a Service, and picks. ``cluster``:
+    the name of its assignment; ``balancing``: how one of ``targets`` is picked; ``version``: that
+    of the assignment.
     """
 
     verdict: Literal["picks", "fails"]

@@ -1,4 +1,4 @@
-"""What is known of the cluster, and which Services have to do with an address."""
+"""The objects of the cluster, and the Services that have to do with an address."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TracedCluster(msgspec.Struct, frozen=True, dict=True):
         }
 
     def ports(self, key: ServiceKey, family: Family) -> tuple[ServedPort, ...]:
-        """Those that a proxy serves."""
+        """Returns the ports that a proxy serves."""
         if (key, family) not in self._served:
             service = self.by_key.get(key)
             self._served[key, family] = (
@@ -80,7 +80,7 @@ class TracedCluster(msgspec.Struct, frozen=True, dict=True):
         return pods[0] if pods else None
 
     def roles(self, ip: str, port: int) -> tuple[str, ...]:
-        """What *ip* (with *port*) is, in words; nothing: the cluster does not know it."""
+        """Describes what *ip* (with *port*) is; empty: the cluster does not know it."""
         family = family_of(ip)
         node = self.node_of(ip)
         pod = self.pod_of(ip)
@@ -146,8 +146,8 @@ class TracedCluster(msgspec.Struct, frozen=True, dict=True):
 
 
 def role_of(port: ServedPort, ip: str, number: int) -> str:
-    """What a packet to *ip* and *number* is to a service port, its own number not looked at; "":
-    nothing.
+    """Returns the role of a packet to *ip* and *number* for a service port, its own number not
+    looked at; "": nothing.
     """
     if ip == port.cluster_ip:
         return "cluster IP"

@@ -1,4 +1,4 @@
-"""What decided over a packet: which service port, which of its lists, and with which outcome.
+"""The decision over a packet: which service port, which of its lists, and with which outcome.
 
 Which service port it was is told by the chains that the packet entered, or by the element that
 translated or refused it; which list counted, by the kind of chain, or by the policy that the
@@ -35,7 +35,7 @@ _REFUSED = {ENDPOINTS_CHECK: NO_ENDPOINTS.name, NODE_PORTS_CHECK: NO_ENDPOINT_NO
 
 
 class PacketDecision:
-    """Of one packet; everything is looked up when it is first asked for."""
+    """The decision over one packet; everything is looked up when it is first asked for."""
 
     def __init__(self, inquiry: Inquiry, run: Run) -> None:
         self.inquiry = inquiry
@@ -58,8 +58,8 @@ class PacketDecision:
 
     @cached_property
     def chains(self) -> tuple[str, ...]:
-        """Those of service ports that were entered on the way, in order; without those of single
-        endpoints.
+        """The chains of service ports that were entered on the way, in order; without those of
+        single endpoints.
         """
         entered = dict.fromkeys(name for trail in self.run.trails for name in trail.packet.chains)
         return tuple(
@@ -121,7 +121,7 @@ class PacketDecision:
 
     @cached_property
     def used(self) -> Policy:
-        """Which list was drawn from, or, where none was, which one is empty."""
+        """The list that was drawn from, or, where none was, the one that is empty."""
         if any(name.startswith("local-") for name in self.chains):
             return "Local"
         if any(name.startswith("service-") for name in self.chains):
@@ -176,7 +176,7 @@ class PacketDecision:
 
     @cached_property
     def choice(self) -> Choice[NodeEndpoint]:
-        """What the policy that counted leaves of them."""
+        """The endpoints that the applied policy leaves of them."""
         endpoints = [origin.endpoint for origin in self.origins]
         place = self.run.plane.tracker.place
         return choose_local(endpoints, place) if self.used == "Local" else choose(endpoints, place)

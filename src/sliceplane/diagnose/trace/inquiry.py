@@ -29,7 +29,7 @@ from sliceplane.node.surroundings import RulesConfig
 
 
 class TracedProxy(msgspec.Struct, frozen=True):
-    """What the proxy of the node was started with, as far as rules depend on it."""
+    """The settings of the node proxy on which its rules depend."""
 
     rules: RulesConfig = msgspec.field(default_factory=RulesConfig)
     gates: Gates = msgspec.field(default_factory=Gates)
@@ -52,7 +52,7 @@ class Inquiry:
         self._slices: dict[ServiceKey, tuple[EndpointSlice, ...]] = {}
 
     def _is_asked_for(self, ip: str) -> bool:
-        """Whether a Service wants it for clients outside."""
+        """Returns True if a Service claims *ip* for clients outside."""
         family = self.flight.family
         return any(
             ip in (*port.external_ips, *port.vips)
@@ -87,7 +87,7 @@ class Inquiry:
 
     @property
     def services(self) -> tuple[ServiceKey, ...]:
-        """Those that can have a part in the answer, sorted."""
+        """The Services that can have a part in the answer, sorted."""
         return tuple(sorted(self._slices))
 
     def slices(self, key: ServiceKey) -> tuple[EndpointSlice, ...]:

@@ -104,8 +104,8 @@ def of_endpoint(endpoint: NodeEndpoint, choice: Choice[NodeEndpoint], field: Pol
 
 
 def hints(use: HintUse, endpoints: Sequence[NodeEndpoint], choice: Choice[NodeEndpoint]) -> str:
-    """What became of the hints of *endpoints*, in one sentence; the endpoint that is to blame is
-    the first.
+    """Says in one sentence what became of the hints of *endpoints*; the endpoint that is to blame
+    is the first.
     """
     place = choice.place
     mine = len(choice.endpoints)

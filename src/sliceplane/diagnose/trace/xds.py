@@ -1,4 +1,4 @@
-"""What a client of xDS at a place is given for a name, and what it picks of that.
+"""Traces the endpoints that a client of xDS at a location receives for a name, and what it picks.
 
 The catalog of the xDS server is fed with one Service, its slices and the Nodes; the answer is read
 from the octets that the client would get, and words are those of the other traces. Who may see the
@@ -223,8 +223,8 @@ class _Trace:
             )
 
     def _hidden(self) -> Iterator[TracedEndpoint]:
-        """What slices say and no client is told: what another slice knows better, and what has no
-        usable address.
+        """Endpoints of slices that no client receives: what another slice knows better, and what
+        has no usable address.
         """
         where: dict[str, str] = {}
         for endpoint, other in self._endpoints.endpoints():
@@ -278,13 +278,13 @@ class _Trace:
 
     def _notes(self) -> Iterator[str]:
         if not self._nodes_are_read:
-            yield "Nodes may not be listed: the zone is what the client says, and no region is known"
+            yield "Nodes may not be listed: the client names its zone, and no region is known"
         for problem in self._served.problems:
             yield f"not heeded: {problem}"
         if self._settings.requests_max < UNLIMITED:
             yield f"a client fails what is more than {self._settings.requests_max} requests at once"
         if self._settings.is_sticky:
-            yield "sessionAffinity: as long as the endpoint is there; its timeout has no counterpart"
+            yield "sessionAffinity: while the endpoint is there; its timeout has no counterpart"
 
 
 def _balancing(settings: PortSettings) -> str:

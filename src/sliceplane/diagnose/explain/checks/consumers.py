@@ -1,8 +1,9 @@
-"""Consumers of slices of ours, by what their Leases report (``consume.progress``): node proxies, and
-Python views, which follow the slices of a Service themselves (docs/drain.md, "Other consumers").
+"""Consumers of slices of ours, by what their Leases report (``consume.progress``): node proxies,
+and Python views, which follow the slices of a Service themselves (docs/drain.md, "Other
+consumers").
 
-A fault of a proxy is reported once, in the same words for each Service; ``sliceplane drift`` says at
-which object a cache differs.
+A fault of a proxy is reported once, in the same words for each Service; ``sliceplane drift`` says
+at which object a cache differs.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ def _findings(facts: Facts) -> tuple[Finding, ...]:
 
 
 def _is_well_otherwise(facts: Facts, proxy: ToldNode) -> bool:
-    """Of a node that is gone or silent itself, the node is what there is to tell."""
+    """Returns False for a proxy whose node is gone or silent: other findings report the node."""
     node = facts.get(NODES, "", proxy.node)
     if node is None:
         return not facts.was_read(NODES.named("", proxy.node))
@@ -187,8 +188,9 @@ def _is_well_otherwise(facts: Facts, proxy: ToldNode) -> bool:
 
 
 def _unlike_others(proxies: Iterable[ToldNode]) -> Iterator[tuple[ToldNode, Place, Held]]:
-    """Those alone with their digest where at least two others have the same version of the same
-    reading, and agree: caches of one version are equal, but where an event was lost.
+    """Yields consumers that are alone with their digest where at least two others have the same
+    version of the same reading, and agree: caches of one version are equal, but where an event was
+    lost.
     """
     alike: dict[tuple[Place, int], list[tuple[ToldNode, Held]]] = {}
     for proxy in proxies:

@@ -151,7 +151,7 @@ def owner_of_before(case: ServiceCase) -> Iterable[Finding]:
             f"{case.name} that was deleted",
             seen(SLICES, old[0], "metadata.ownerReferences", f"uid {_owner_uid(old[0])}"),
             case.field("metadata.uid", service.metadata.uid),
-            effect="their endpoints are of the Service of before, until they are collected as garbage",
+            effect="their endpoints are of the deleted Service, until they are collected",
             remedy=f"kubectl -n {case.namespace} delete endpointslice {' '.join(names)}",
         )
 
@@ -218,7 +218,7 @@ def unlabelled(case: ServiceCase) -> Iterable[Finding]:
             endpoint_slice.metadata.name.startswith(f"{case.name}-") and label not in services
         )
         if owned or looks_ours:
-            name = endpoint_slice.metadata.name
+            name, number = endpoint_slice.metadata.name, len(endpoint_slice.endpoints or ())
             said = (
                 f"is labelled for Service {label}"
                 if label
@@ -234,8 +234,7 @@ def unlabelled(case: ServiceCase) -> Iterable[Finding]:
                     label or "(none)",
                 ),
                 certainty="certain" if owned else "likely",
-                effect=f"no node takes its {count(len(endpoint_slice.endpoints or ()), 'endpoint')} "
-                f"for {case.name}",
+                effect=f"no node takes its {count(number, 'endpoint')} for {case.name}",
                 remedy=f"kubectl -n {case.namespace} label --overwrite endpointslice {name} "
                 f"{LABEL_SERVICE_NAME}={case.name}",
             )
@@ -252,7 +251,7 @@ def fqdn(case: ServiceCase) -> Iterable[Finding]:
             "proxies pass it over",
             seen(SLICES, names[0], "addressType", "FQDN"),
             effect=f"its {count(len(names[0].endpoints or ()), 'endpoint', 'gets')} no connection",
-            remedy="write the addresses that the names stand for, or make the Service an ExternalName",
+            remedy="write the addresses of these names, or make the Service an ExternalName",
         )
 
 

@@ -101,7 +101,8 @@ def flows_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
         ip = case.service.spec.cluster_ip
         yield case.finding(
             "N9",
-            f"{count(number, 'UDP flow')} of {case.name} to {address}, which is no endpoint{others}",
+            f"{count(number, 'UDP flow')} of {case.name} to {address}, which is no "
+            f"endpoint{others}",
             _seen("conntrack", f"udp to {ip}, answered by {address}"),
             effect="clients that keep their socket talk into the void",
             remedy=f"conntrack -D -p udp --orig-dst {ip} --reply-src {address}",
@@ -232,8 +233,8 @@ def checksums_of_tunnels(case: ExplainCase) -> Iterable[Finding]:
         _seen(f"ethtool -k {name}", "tx-checksum-ip-generic: on"),
         subject=THIS_NODE,
         certainty="possible",
-        effect="connections from this node to cluster IPs take 1 s or 63 s where the endpoint is on "
-        "another node",
+        effect="connections from this node to cluster IPs take 1 s or 63 s where the endpoint is "
+        "on another node",
         remedy=f"ethtool -K {name} tx-checksum-ip-generic off",
     )
 

@@ -154,8 +154,8 @@ def client_asks_elsewhere(case: ServiceCase) -> Iterable[Finding]:
         subject=name_of(PODS, pod),
         certainty="likely" if policy == "None" else "certain",
         effect=f"the name of {case.name} does not resolve there; its address works",
-        remedy=f"dnsPolicy {'ClusterFirstWithHostNet' if pod.spec.host_network else 'ClusterFirst'} "
-        "in its template",
+        remedy=f"dnsPolicy ClusterFirst{'WithHostNet' if pod.spec.host_network else ''} in its "
+        "template",
     )
 
 
@@ -254,7 +254,7 @@ def _target_of(case: ServiceCase) -> tuple[str, str] | None:
 
 
 def _stateful_sets(case: ServiceCase) -> list[str]:
-    """Of the Service's Pods."""
+    """Returns the names of the StatefulSets that own Pods of the Service."""
     return sorted({root.name for root in map(root_of, case.live) if root.kind == "StatefulSet"})
 
 

@@ -76,7 +76,7 @@ def internal_local(case: ServiceCase) -> Iterable[Finding]:
             f"{some(bare, verb_of_one='has')} none of {count(len(case.ready), 'ready endpoint')}, "
             "and internalTrafficPolicy is Local",
             case.field("spec.internalTrafficPolicy", "Local"),
-            effect=f"connections from {'this node' if len(bare) == 1 else 'these nodes'} are dropped",
+            effect=f"connections from {some(bare)} are dropped",
             remedy=case.patch({"spec": {"internalTrafficPolicy": "Cluster"}}),
         )
 
@@ -287,7 +287,8 @@ def not_admitted(case: ServiceCase) -> Iterable[Finding]:
                 certainty="likely",
                 effect="packets are dropped without an answer, where the network plug-in enforces "
                 "policies",
-                remedy=f"kubectl -n {case.namespace} edit networkpolicy {selecting[0].metadata.name}",
+                remedy=f"kubectl -n {case.namespace} edit networkpolicy "
+                f"{selecting[0].metadata.name}",
             )
             return
 

@@ -253,7 +253,7 @@ def families(case: ServiceCase) -> Iterable[Finding]:
             "T7",
             f"{wanted} Service; {count(len(addressed), 'Pod', 'has')} {' and '.join(theirs)} alone",
             case.field("spec.ipFamilies", ", ".join(service.spec.ip_families or ())),
-            effect=f"no slice of {wanted} has an endpoint: nodes refuse {_cluster_ip(case, wanted)}",
+            effect=f"no {wanted} slice has an endpoint: nodes refuse {_cluster_ip(case, wanted)}",
             remedy=_without_family(case, wanted, theirs),
         )
 

@@ -1,4 +1,4 @@
-"""Whether nodes serve the Service at all: its type, its proxy, its addresses, who may come from
+"""Checks if nodes serve the Service at all: its type, its proxy, its addresses, who may come from
 outside, its end.
 
 What is asked for on purpose (a name for something outside, a proxy of one's own) is a fault only
@@ -94,7 +94,7 @@ def own_proxy(case: ServiceCase) -> Iterable[Finding]:
         f"it is left to the proxy '{name}', and no DaemonSet of the cluster names that",
         case.field(f"metadata.labels[{LABEL_SERVICE_PROXY_NAME}]", name),
         certainty="likely",
-        effect="no other proxy serves its cluster IP: connections are refused or lost on every node",
+        effect="no other proxy serves its cluster IP: every node refuses or loses connections",
         remedy=f"kubectl -n {case.namespace} label service {case.name} {LABEL_SERVICE_PROXY_NAME}-",
     )
 
@@ -246,7 +246,8 @@ def claimed_twice(case: ServiceCase) -> Iterable[Finding]:
             case.field(field if address else "spec.ports", address or f"nodePort {port}"),
             effect=f"connections to {what} reach one of {count(len(others) + 1, 'Service')}, "
             "whichever the node took",
-            remedy=f"give {case.name} or {others[0]} another {'address' if address else 'node port'}",
+            remedy=f"give {case.name} or {others[0]} another "
+            f"{'address' if address else 'node port'}",
         )
 
 

@@ -44,7 +44,7 @@ QUOTA_NAME: Final = "count/endpointslices.discovery.k8s.io"
 
 #: conditions of a Service, and what each means for its endpoints
 _HELD: Final = {
-    REASON_HELD: "slices list endpoints whose Pods are missing, or are not ready by their Node's silence",
+    REASON_HELD: "slices list endpoints whose Pods are missing, or whose Nodes are silent",
     CONDITION_HELD: "slices list endpoints whose agents may be gone",
 }
 #: states of an agent's endpoint that somebody should see to, and how

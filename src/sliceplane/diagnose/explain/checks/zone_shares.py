@@ -125,7 +125,8 @@ def _unclear(case: ServiceCase, asked: Evidence) -> Finding:
     name = node.metadata.name
     return case.finding(
         "Z8",
-        f"{some(list_names(lacking), verb_of_one='has')} no {what}: Auto gives no hints to any Service",
+        f"{some(list_names(lacking), verb_of_one='has')} no {what}: Auto gives no hints to any "
+        "Service",
         seen(NODES, node, field, "(not set)"),
         asked,
         subject=name_of(NODES, node),

@@ -187,7 +187,8 @@ def voided(case: ServiceCase) -> Iterable[Finding]:
             seen(SLICES, item, "endpoints", "no hints"),
             asked,
             certainty="certain" if hinted else "likely",
-            effect=f"no node follows the hints of the others: connections go to all {len(case.ready)}",
+            effect=f"no node follows the hints of the others: connections go to all "
+            f"{len(case.ready)}",
             remedy="let one manager write the slices"
             if hinted
             else "bring the controllers up to date, or wait for their next sync",
@@ -270,7 +271,7 @@ def all_by_zone(facts: Facts) -> dict[str, list[Node]]:
 
 
 def open_by_zone(facts: Facts) -> dict[str, list[Node]]:
-    """Those that take Pods, of the zones that have one."""
+    """The Nodes that take Pods, by zone."""
     zones = {
         zone: [node for node in nodes if takes_pods(node)]
         for zone, nodes in facts.derived(all_by_zone).items()

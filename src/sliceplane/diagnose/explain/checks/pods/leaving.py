@@ -155,7 +155,7 @@ def drained(case: PodsCase) -> Iterable[Finding]:
         seen(PODS, marked[0], f"metadata.annotations[{ANNOTATION_DRAIN}]", marks[0]),
         weight="error" if isinstance(case, ServiceCase) else "note",
         effect=effect_on(case, marked),
-        remedy=f"kubectl -n {marked[0].metadata.namespace} annotate pod {names} {ANNOTATION_DRAIN}-",
+        remedy=f"kubectl -n {case.namespace} annotate pod {names} {ANNOTATION_DRAIN}-",
     )
 
 

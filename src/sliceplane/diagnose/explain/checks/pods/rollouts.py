@@ -1,4 +1,5 @@
-"""What happens when Pods come and go: probes, hooks, grace, and how a Deployment replaces them.
+"""Checks what happens when Pods come and go: probes, hooks, grace, and how a Deployment replaces
+them.
 
 Faults of this kind are seen for seconds at each rollout, and never in between.
 """

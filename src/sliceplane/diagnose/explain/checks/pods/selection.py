@@ -258,7 +258,7 @@ def _in_another_namespace(case: ServiceCase, elsewhere: dict[str, int]) -> Findi
         "selectors do not cross namespaces",
         case.field("spec.selector", pairs_text(case.selector)),
         effect=NO_ENDPOINTS,
-        remedy=f"make the Service in {namespace}, and have clients here dial {case.name}.{namespace}",
+        remedy=f"make the Service in {namespace}, and let clients dial {case.name}.{namespace}",
     )
 
 
@@ -322,7 +322,7 @@ def neither_selector_nor_slice(case: ServiceCase) -> Iterable[Finding]:
 
 
 def pod_wants(case: PodCase) -> Iterator[Selection]:
-    """What the slices of its Services say of it is part of the answer."""
+    """Slices of the Services are read as well: the answer tells what they say of the Pod."""
     yield SERVICES.in_namespace(case.namespace)
     for service in case.services:
         yield SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={service.metadata.name}")

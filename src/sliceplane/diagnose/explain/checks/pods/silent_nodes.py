@@ -177,7 +177,8 @@ def _growing_silent(here: _NodeHere) -> Iterator[Finding]:
         code="R9",
         subject=name_of(NODES, here.node),
         certainty="likely",
-        sentence=f"the kubelet of {here.name} is silent for {lasting(age)}; {until}: {here.told} there",
+        sentence=f"the kubelet of {here.name} is silent for {lasting(age)}; {until}: "
+        f"{here.told} there",
         evidence=(seen(LEASES, lease, "spec.renewTime", lease.spec.renew_time or ""),),
         effect="if the node is lost, connections to its Pods hang until then",
         remedy=f"kubectl drain {here.name} --ignore-daemonsets --delete-emptydir-data",

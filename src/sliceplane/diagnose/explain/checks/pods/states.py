@@ -151,9 +151,7 @@ def unscheduled(case: PodsCase, pod: FullPod) -> Trouble:
 
 
 def _nodes_with(case: PodsCase, pod: FullPod) -> bool:
-    """Whether some Node has the labels that the Pod asks for; also where Nodes could not be
-    seen.
-    """
+    """Returns True if a Node has the labels that the Pod requires, or Nodes could not be read."""
     wanted = (pod.spec.node_selector or {}).items()
     if not case.was_read(NODES.everywhere()):
         return True
@@ -173,7 +171,7 @@ def never_starts(case: PodsCase, pod: FullPod) -> Trouble | None:
             continue
         image = next((each.image for each in _containers(pod) if each.name == status.name), "")
         what = image if waiting.reason in _IMAGE_REASONS else clipped(waiting.message)
-        field = f"status.{'initContainerStatuses' if is_init else 'containerStatuses'}[{status.name}].state.waiting"
+        field = f"{_status_field(is_init, status.name)}.state.waiting"
         return Trouble(
             "R4",
             f"container {status.name} never starts, {waiting.reason}: {what}",
@@ -194,6 +192,10 @@ def never_starts(case: PodsCase, pod: FullPod) -> Trouble | None:
             key="volume",
         )
     return None
+
+
+def _status_field(is_init: bool, container: str) -> str:
+    return f"status.{'initContainerStatuses' if is_init else 'containerStatuses'}[{container}]"
 
 
 def _mend_start(pod: FullPod, container: str, reason: str, message: str) -> str:
@@ -233,7 +235,7 @@ def crashes(case: PodsCase, pod: FullPod) -> Trouble | None:
             else ""
         )
         ago = f" {lasting(ended_ago)} ago" if ended_ago is not None else ""
-        field = f"status.{'initContainerStatuses' if is_init else 'containerStatuses'}[{status.name}].lastState"
+        field = f"{_status_field(is_init, status.name)}.lastState"
         value = f"{ended.reason} {ended.exit_code}" if ended is not None else "CrashLoopBackOff"
         namespace, name = pod.metadata.namespace, pod.metadata.name
         return Trouble(

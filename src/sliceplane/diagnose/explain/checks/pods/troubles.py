@@ -1,5 +1,5 @@
-"""Faults of one Pod, and how severe they are: it depends on whether another Pod serves meanwhile, and
-for how long the fault has lasted. Pods of a rollout start, and that is no fault.
+"""Faults of one Pod, and how severe they are: it depends on whether another Pod serves meanwhile,
+and for how long the fault has lasted. Pods of a rollout start, and that is no fault.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _mend_probe(pod: FullPod, namespace: str, target: str) -> str:
 
 
 def _probe_words(container: FullContainer, probe: Probe | None, kind: str) -> tuple[str, str, str]:
-    """What the probe asks, the field that says so, and its value."""
+    """Returns a clause about what the probe asks, its field, and the value of the field."""
     field = f"spec.containers[{container.name}].{kind}Probe"
     if probe is None:
         return f"container {container.name} has no {kind} probe, and is not ready", field, "(none)"

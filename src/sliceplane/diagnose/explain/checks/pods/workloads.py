@@ -1,5 +1,5 @@
-"""What makes the Pods of a Service: their root owners, of which there should be one, how many Pods
-there are to be, and why no more could be made.
+"""Workloads that create the Pods of a Service: their root owners, of which there should be one, how
+many Pods there are to be, and why no more could be made.
 """
 
 from __future__ import annotations

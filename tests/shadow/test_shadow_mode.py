@@ -29,7 +29,7 @@ from tests.waiting import until
 from sliceplane.api.core import Pod
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices
-from sliceplane.cli.ask.shadow import Printed
+from sliceplane.cli.run.shadow import Printed
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.diagnose.shadow.differences import DifferenceKind, SliceDifference
 from sliceplane.diagnose.shadow.io.hosting import ShadowRun

@@ -10,16 +10,39 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import click
+
 from sliceplane.api.findings.wording import count
-from sliceplane.cli.pictures import save
 from sliceplane.consume.balancing.shares import OVERLOAD
 from sliceplane.kit.times import format_duration
 from sliceplane.lab.whatif.assumptions import zone_name
 from sliceplane.lab.wire import human_bytes
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from sliceplane.lab.whatif.picture import Picture
     from sliceplane.lab.whatif.prediction import Prediction
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Raises ``click.ClickException`` where it cannot.  The same picture is the same file, byte for
+    byte.
+    """
+    import matplotlib as mpl
+
+    stamps = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    metadata = stamps.get(path.suffix.lower().removeprefix("."))
+    try:
+        with mpl.rc_context({"svg.hashsalt": "sliceplane"}):
+            figure.savefig(path, metadata=metadata)
+    except OSError as error:
+        raise click.ClickException(
+            f"cannot draw into {path}: {(error.strerror or str(error)).lower()}"
+        ) from error
+    except ValueError as error:
+        raise click.ClickException(f"cannot draw into {path}: {error}") from error
+
 
 _PALETTE: Final = (
     "#1f6fb2",

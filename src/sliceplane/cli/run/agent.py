@@ -24,8 +24,7 @@ from sliceplane.cli.flags import (
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import Command, CommandGroup
 from sliceplane.cli.process import notify, on_stop_signal, run, saying
-from sliceplane.cli.run.agent_cluster import grant, list_agents
-from sliceplane.cli.run.agent_local import drain, pass_, status, undrain
+from sliceplane.cli.run.agent_commands import drain, grant, list_agents, pass_, status, undrain
 
 if TYPE_CHECKING:
     from sliceplane.agent.agent_file import AgentFile

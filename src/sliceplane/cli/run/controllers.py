@@ -12,22 +12,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.answers import NO_ANSWER, note
-from sliceplane.cli.ask.discovery import (
-    check_slice_options,
-    discovery_config,
-    discovery_options,
-    slice_options,
-)
 from sliceplane.cli.ask.recorder import flight_config, recorder_options
-from sliceplane.cli.ask.shadow import check_shadow_flags, run_shadow, shadow_options
 from sliceplane.cli.cluster import TargetCluster, cluster_options, limited_client, rate_options
 from sliceplane.cli.flags import boolean, duration, string, switch
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import begin_service, run, say, say_ready, work_until
-from sliceplane.cli.run.controller_choice import choose, controllers_option
+from sliceplane.cli.run.controller_flags import (
+    check_slice_options,
+    choose,
+    controllers_option,
+    discovery_config,
+    discovery_options,
+    slice_options,
+)
 from sliceplane.cli.run.monitoring import monitoring_options, serve_monitoring
 from sliceplane.cli.run.serving import gates_of
+from sliceplane.cli.run.shadow import check_shadow_flags, run_shadow, shadow_options
 
 if TYPE_CHECKING:
     from sliceplane.controllers.endpointslice import EndpointSliceConfig

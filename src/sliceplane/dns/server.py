@@ -99,8 +99,6 @@ class NameServer:
         self._opts = {do: wire.opt(do=do) for do in (False, True)}
         self.metrics = DnsCounts(zone.domains[0] + ".", self._kept)
         self.metrics.include(self.view.metrics.families)
-        self._count = self.metrics.on_request
-        self.count_response: Final = self.metrics.on_response
 
     # -- changes
 
@@ -163,7 +161,7 @@ class NameServer:
         rights = self._clients.known.get(client) or self._clients.of(client)
         if not rights.allowed:
             return self.answer_slowly(packet, client, transport, now)
-        self._count(transport, rights, kind, do=do)
+        self.metrics.on_request(transport, rights, kind, do=do)
         name = packet[12:end]
         if (
             self._limit is not None
@@ -184,13 +182,15 @@ class NameServer:
         question = wire.read_query(packet)
         if not isinstance(question, DnsQuestion):
             if question is not None:
-                self.count_response(question.rcode)
+                self.metrics.on_response(question.rcode)
             return question.answer if isinstance(question, Malformed) else None
         inquiry = _Inquiry(question, client, transport, rights)
         do = question.edns is not None and question.edns.do
         kind = question.type.to_bytes(2, "big")
         # Clients make up types: types without a name are counted together.
-        self._count(transport, rights, kind if question.type in wire.TYPE_NAMES else b"", do=do)
+        self.metrics.on_request(
+            transport, rights, kind if question.type in wire.TYPE_NAMES else b"", do=do
+        )
         key = question.name.lower()
         labels = wire.labels_of(key)
         refusal = self._refusal(inquiry, labels)
@@ -322,7 +322,7 @@ class NameServer:
                     parts.append(extra)
                     more += 1
                 body = b"".join(parts)
-        self.count_response(found.rcode)
+        self.metrics.on_response(found.rcode)
         head = (flags << 64 | counts[0] << 48 | counts[1] << 32 | counts[2] << 16 | more).to_bytes(
             10, "big"
         )
@@ -337,7 +337,7 @@ class NameServer:
         is_paid = self._work.take("tcp", rights, min(size, room) // ANSWER_OCTETS_PER_UNIT)
         if not is_paid:
             self.metrics.over_share.of("refused").value += 1
-            self.count_response(wire.REFUSED)
+            self.metrics.on_response(wire.REFUSED)
         return is_paid
 
     def _soa(self, zone: bytes, found: FoundName) -> bytes:
@@ -360,7 +360,7 @@ class NameServer:
         ede: int | None = None,
         text: str = "",
     ) -> bytes:
-        self.count_response(rcode, ours=False)
+        self.metrics.on_response(rcode, ours=False)
         return wire.error(question, rcode, ra=ra, ede=ede, text=text)
 
     def _not_ours(self, inquiry: _Inquiry) -> bytes | Forward:
@@ -435,7 +435,7 @@ class NameServer:
         flags = wire.reply_flags(question.flags) | wire.AA | rcode
         if self._config.forwards and rights.recursion:
             flags |= wire.RA
-        self.count_response(rcode)
+        self.metrics.on_response(rcode)
         return wire.assembled(
             question,
             flags,

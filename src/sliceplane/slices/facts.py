@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Node, Pod
 from sliceplane.api.discovery import ANNOTATION_DRAIN, LABEL_REGION, LABEL_ZONE
-from sliceplane.api.meta import ObjectReference
+from sliceplane.api.meta import ObjectReference, find_condition
 from sliceplane.api.quantity import amount
 from sliceplane.kit.ip import Family, canonical_with_family
 from sliceplane.kit.times import parse_nanoseconds
@@ -97,7 +97,7 @@ class PodFacts:
         )
         self.target: Final[bytes] = _target(pod) if same is None else same.target
         self._named_ports: NamedPorts | None = None
-        ready = pod.condition("Ready")
+        ready = find_condition(status.conditions, "Ready")
         self.drained: Final = ANNOTATION_DRAIN in (meta.annotations or {})
         self.serving: Final = ready is not None and ready.status == "True" and not self.drained
         self.takes_traffic: Final = self.serving and not self.terminating and not self.excluded

@@ -89,6 +89,7 @@ class SliceMembers:
             if earlier is not None and earlier._shape.selector == shape.selector
             else None
         )
+        self._retained: Final = self.losses.retained
         #: the Pod that is dropped next without having reported its end, and whether an event or a
         #: list shows that
         self._lacked = ""
@@ -137,16 +138,16 @@ class SliceMembers:
         old = self._pods.get(name)
         was_ready = old is not None and self._is_ready(name)
         losses = self.losses
-        was_retained = name in losses.retained
+        was_retained = name in self._retained
         self._changes.note(name, old)
         self._pods[name] = facts
-        if was_ready or losses:  # else nothing is lost, nor was before
+        if was_ready or losses.confirmed or losses.unconfirmed:  # else nothing is lost
             if not facts.is_silenced:
                 losses.forget(name)
             elif old is not None and was_ready:
                 self._lose(name, old, by_event=False)
         was_left_out = name in self._skipped
-        changed = self._place(losses[name] if name in losses.retained else facts)
+        changed = self._place(losses[name] if name in self._retained else facts)
         self._count(name, was_ready=was_ready)
         if not changed:
             return Effect.NONE
@@ -189,14 +190,14 @@ class SliceMembers:
         self._changes.note(pod, old)
         self._skipped.pop(pod, None)
         self._count(pod, was_ready=was_ready)
-        if pod in self.losses.retained:
+        if pod in self._retained:
             return Effect.NONE
         return Effect.REMOVAL if self._want(pod, None) else Effect.NONE
 
     def refresh(self, pod: str, *, gone: bool = False, by_event: bool = False) -> Effect:
         """The node of *pod* changed; *gone*: a list lacks it, or an event says so."""
         losses = self.losses
-        facts = losses[pod] if pod in losses.retained else self._pods.get(pod)
+        facts = losses[pod] if pod in self._retained else self._pods.get(pod)
         if facts is None:
             return Effect.NONE
         was_ready = self._is_ready(pod)
@@ -221,7 +222,7 @@ class SliceMembers:
             return self._want(name, Desired(self._ports.group_of(facts), "", b""))
         group = self._ports.group_of(facts)
         node = self._nodes.get(facts.node_name)
-        if node is None and not self._publish_not_ready and name not in self.losses.retained:
+        if node is None and not self._publish_not_ready and name not in self._retained:
             news = self._skipped.get(name) != facts.node_name
             self._skipped[name] = facts.node_name
             return self._want(name, Desired(group, "", b"")) or news
@@ -361,7 +362,7 @@ class SliceMembers:
         facts = self._pods.get(pod)
         if facts is None or not facts.takes_traffic:
             return False
-        return pod not in self._skipped and pod not in self.losses.retained
+        return pod not in self._skipped and pod not in self._retained
 
     def _count(self, pod: str, *, was_ready: bool) -> None:
         step = self._is_ready(pod) - was_ready

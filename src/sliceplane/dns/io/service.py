@@ -348,7 +348,7 @@ class Resolver:
         assert self._upstreams is not None, "the server was told that names of others are forwarded"
 
         def answered(answer: bytes) -> None:
-            self.server.count_response(answer[3] & 15, ours=False)
+            self.server.metrics.on_response(answer[3] & 15, ours=False)
             self._answered[len(answer)] += 1
             send(answer)
 

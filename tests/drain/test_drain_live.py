@@ -278,8 +278,8 @@ async def test_a_client_of_another_service_holds_up_no_drain(
         assert answer.outcome == "drained", sentence(answer.pods[0])
         report = served.server._laggards.report()
         assert list(report.behind) == [f"service/{namespace}/mine"]
-        assert served.server._teller is not None
-        assert served.server._teller.progress.report().behind == report.behind
+        assert served.server._reporter is not None
+        assert served.server._reporter.progress.report().behind == report.behind
 
 
 def _evil_slice(namespace: str, number: int) -> dict[str, Any]:

@@ -343,7 +343,7 @@ class ServerPlane:
             return None
         log = AuditLog(self.config.audit, self.clock)
         self._cleanup.callback(log.close)
-        self.metrics.include(log_output.metrics.families)
+        self.metrics.include(log.metrics.families)
         return log
 
     def _application(self, address: str, steps: LoopSteps) -> ApiServer:

@@ -19,6 +19,7 @@ from tests.fuzz.application import Application
 from tests.fuzz.heavy_bodies import CONFIG_MAPS, MERGE, SERVICES, asked
 from tests.waiting import eventually
 
+from sliceplane.api.errors import StatusError
 from sliceplane.kit.metrics import Metrics
 from sliceplane.server.io.heavy import jobs
 from sliceplane.server.io.heavy.jobs import Job, T
@@ -27,6 +28,8 @@ from sliceplane.server.io.heavy.service import ATTEMPTS_MAX, Heavy, HeavyTurns
 from sliceplane.server.io.metrics import HELD_S, LoopSteps
 from sliceplane.server.io.requests.limits import TooMany
 from sliceplane.server.io.requests.lists import Pace
+from sliceplane.server.io.requests.render import RenderedError
+from sliceplane.server.io.requests.response import PLAIN_JSON
 from sliceplane.server.io.storage import rows
 from sliceplane.server.store.types import EventType, Key, Record, StoreEvent
 
@@ -61,6 +64,22 @@ def test_a_record_that_was_read_from_disk_travels_to_a_worker() -> None:
     )
     stored = rows.decode(rows.encode(StoreEvent(7, EventType.ADDED, record, None))).record
     assert jobs.load(jobs.dump(stored)) == record
+
+
+def test_an_error_travels_with_all_its_members() -> None:
+    error = StatusError(
+        405,
+        "r",
+        "m",
+        {"a": 1},
+        metadata={"continue": "c"},
+        retry_after_s=1,
+        allowed_methods=("GET",),
+    )
+    for sent in (error, RenderedError.of(error, PLAIN_JSON)):
+        received = jobs.load(jobs.dump(sent))
+        assert type(received) is type(sent)
+        assert vars(received) == vars(sent)
 
 
 # Turns

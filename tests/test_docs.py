@@ -305,6 +305,19 @@ def test_documents_use_the_terms_of_the_field(path: Path) -> None:
     assert not found, f"{page(path)}: {found}"
 
 
+#: all files of docs/ together; raw results and further transcripts belong elsewhere
+DOCS_BYTES_MAX = 1_100_000
+GLOSSARY_WORDS_MAX = 40
+
+
+def test_documents_stay_small() -> None:
+    files = [path for path in (ROOT / "docs").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= DOCS_BYTES_MAX
+    glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    words = re.findall(r"^\| (?!word |-)", glossary, re.MULTILINE)
+    assert 0 < len(words) <= GLOSSARY_WORDS_MAX
+
+
 # Made parts, flags, figures
 
 

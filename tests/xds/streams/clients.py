@@ -1,7 +1,7 @@
 """A view that a test changes, and clients in memory that apply what they are sent as Envoy and gRPC
 do.
 
-Both are written from what the programs do (docs/xds.md, "What the clients do"), not from our
+Both are written from what the programs do (docs/xds.md, "What clients do"), not from our
 streams: Envoy passes over the removal of an assignment, keeps members of collections over a
 reconnect, and waits for the assignment of a cluster that it was sent again; gRPC forgets a listener
 or a cluster that an answer leaves out.

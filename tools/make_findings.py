@@ -25,7 +25,8 @@ INDEX_END = "<!-- end -->\n"
 WIDTH = 100
 #: what follows the findings of an answer
 _STATE = "\n\nstate "
-#: first letter of codes -> part of the path from a name to an endpoint, and symptoms of a fault there
+#: first letter of codes -> part of the path from a name to an endpoint, and symptoms of a fault
+#: there
 PARTS = {
     "S": (
         "Name and Service",

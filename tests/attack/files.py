@@ -145,7 +145,9 @@ def _endpoints() -> bytes:
 
 
 def _as_much_as_is_let_in() -> bytes:
-    """Maps up to the bound of values, and text that does not deflate, for the bound of the ratio."""
+    """Maps up to the bound of values, and text that does not deflate, for the bound of the
+    ratio.
+    """
     text = Random(1).randbytes(40_000).hex().encode()
     return _recording(
         ("names", _NAMES), ("entries", b"[9," + _array(950_000, b"{}") + b',"' + text + b'"]')

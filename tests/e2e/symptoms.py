@@ -1,6 +1,6 @@
 """Fifteen things that go wrong, made for real: what a person does and sees.
-``tools/make_symptoms.py`` writes ``docs/troubleshooting.md`` of them, and ``test_symptoms.py`` looks
-whether they are so.
+``tools/make_symptoms.py`` writes ``docs/troubleshooting.md`` of them, and ``test_symptoms.py``
+looks whether they are so.
 
 The story is played in order by one shell after the other, in a folder with a plane that ends
 half-way.

@@ -45,8 +45,8 @@ OTHERS = 60
 
 
 class GuardStory:
-    """Raises ``lab.sim.checks.steady.Broken`` where an invariant does not hold. *hold*: the Service or
-    Namespace asks for it.
+    """Raises ``lab.sim.checks.steady.Broken`` where an invariant does not hold. *hold*: the Service
+    or Namespace asks for it.
     """
 
     def __init__(self, seed: int, *, hold: bool = True) -> None:

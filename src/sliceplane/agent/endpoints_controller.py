@@ -174,7 +174,9 @@ class ExternalEndpointsController(KeyedController):
         self._enqueue_agents(touched, now)
 
     def _enqueue_agents(self, slice_keys: Iterable[str], now: float) -> None:
-        """Enqueues the agents of *slice_keys*; before the first sync, none: then all are checked."""
+        """Enqueues the agents of *slice_keys*; before the first sync, none: then all are
+        checked.
+        """
         for key in slice_keys if self._synced else ():
             agent = self._roster.agent_of(key)
             if agent:

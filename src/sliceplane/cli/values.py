@@ -39,7 +39,9 @@ class SwitchType(click.types.BoolParamType):
 
 
 class ParsedType(click.ParamType[Any]):
-    """A value that *parse* makes of a text; the sentence of its ``ValueError`` is the usage error."""
+    """A value that *parse* makes of a text; the sentence of its ``ValueError`` is the usage
+    error.
+    """
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name

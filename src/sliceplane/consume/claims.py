@@ -276,7 +276,9 @@ class AddressClaims:
         return ip in self._cluster_ips or bool(self._grounds.holder(ip)) or bool(special(ip))
 
     def _won_at(self, ips: Iterable[str]) -> set[tuple[Place, ServiceKey]]:
-        """Returns the places at these addresses and their present owners; "" in *ips* is ignored."""
+        """Returns the places at these addresses and their present owners; "" in *ips* is
+        ignored.
+        """
         return {
             (place, self._claims[place][0].key)
             for ip in ips

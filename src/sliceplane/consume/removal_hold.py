@@ -1,8 +1,8 @@
 """The schedule of a mass removal that is held: for a while nothing of it goes, then a share of it
 each minute.
 
-The slice engine holds endpoints of Services (``slices.removing.guard``), the controller of agents those of
-agents that fell silent together (``agent.judge``).
+The slice engine holds endpoints of Services (``slices.removing.guard``), the controller of agents
+those of agents that fell silent together (``agent.judge``).
 """
 
 from __future__ import annotations

@@ -38,7 +38,9 @@ _SUBSETS: Final = Gates(chosen={ENDPOINT_SLICE_SUBSETTING: True})
 
 
 def reads_slices(gates: Gates, *, windows: bool = False) -> bool:
-    """Returns True if a proxy reads EndpointSlices; else it reads Endpoints (KEP-0752, "Roll out")."""
+    """Returns True if a proxy reads EndpointSlices; else it reads Endpoints (KEP-0752, "Roll
+    out").
+    """
     proxying = WINDOWS_ENDPOINT_SLICE_PROXYING if windows else ENDPOINT_SLICE_PROXYING
     return gates.enabled(ENDPOINT_SLICE) and gates.enabled(proxying)
 

@@ -1,5 +1,5 @@
-"""The reads and reports of the EndpointSlice controller because of mass removals; ``slices.removing.guard``
-decides about them.
+"""The reads and reports of the EndpointSlice controller because of mass removals;
+``slices.removing.guard`` decides about them.
 
 Before many endpoints go that no Pod told, their Pods are listed again: one job at a time for all
 Services concerned, so that told changes of others never wait for it, and one list for each

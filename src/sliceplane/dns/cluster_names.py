@@ -1,4 +1,5 @@
-"""The objects of a cluster that names lead to, kept by their changes; ``dns.view`` answers from them.
+"""The objects of a cluster that names lead to, kept by their changes; ``dns.view`` answers from
+them.
 
 ``apply`` costs what changed. Owned by one ``dns.view``.
 """

@@ -6,9 +6,9 @@ Of the Pods that a budget selects, those that are ready and not going are *healt
 Pods that their controllers want, so all of those must be known. Where they are not the budget
 allows nothing, and its condition says why.
 
-``server.registry.verbs.eviction`` notes in ``disruptedPods`` whom it let go. Such a Pod counts as gone
-until the cache shows that it is; one that is still there after two minutes, since nobody ended it,
-counts again.
+``server.registry.verbs.eviction`` notes in ``disruptedPods`` whom it let go. Such a Pod counts as
+gone until the cache shows that it is; one that is still there after two minutes, since nobody ended
+it, counts again.
 
 A change of a Pod costs a look at the budgets of its namespace; a budget is counted anew at its
 turn, over the Pods that it selects.

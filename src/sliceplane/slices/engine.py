@@ -153,8 +153,8 @@ class SliceEngine:
 
     def take_unsettled(self) -> Keys:
         """Returns services whose hints no longer fit the zones' shares of CPU, or whose subsets no
-        longer fit the zones. O(services with hints), after a change of these shares; O(services that
-        prefer subsets), after a change of which zones there are; else O(1).
+        longer fit the zones. O(services with hints), after a change of these shares; O(services
+        that prefer subsets), after a change of which zones there are; else O(1).
         """
         keys: Keys = ()
         if self._zones_changed:

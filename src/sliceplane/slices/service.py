@@ -1,9 +1,9 @@
 """One service: its members, their endpoints in each address type, its slices, and the plan of a
 sync.
 
-Events change state at once and cost what they change. ``plan`` reads it; ``finish`` takes the result
-of the plan's writes. Between the two calls any event may come in, even those that the plan's own
-writes cause: the state holds only what the server is *known* to hold (``SlicePacker``).
+Events change state at once and cost what they change. ``plan`` reads it; ``finish`` takes the
+result of the plan's writes. Between the two calls any event may come in, even those that the plan's
+own writes cause: the state holds only what the server is *known* to hold (``SlicePacker``).
 
 The engine plans on the newer of two versions of each slice: the informer's, and the server's answer
 to our own write (``api.own_writes``); so no plan is made on a cache that has not seen them.
@@ -212,7 +212,9 @@ class ServiceState:
     # -- plan and result
 
     def plan(self, now: float) -> SlicePlan:
-        """Returns the writes that are due. If there are any, they are in flight until ``finish``."""
+        """Returns the writes that are due. If there are any, they are in flight until
+        ``finish``.
+        """
         assert not self._own.in_flight, f"{self.key} has a plan under way"
         for name in self._own.give_up(now):
             self._file(name)

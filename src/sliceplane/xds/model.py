@@ -72,7 +72,9 @@ EVERYBODY: Final = Audience()
 
 @dataclass(slots=True)
 class XdsShared:
-    """The state that all Services of a catalog share. ``regions``: by zone; the catalog changes it."""
+    """The state that all Services of a catalog share. ``regions``: by zone; the catalog
+    changes it.
+    """
 
     next_epoch: Callable[[], str]
     collected_from: int

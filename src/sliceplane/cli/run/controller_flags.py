@@ -1,5 +1,5 @@
-"""The flags of controllers, shared by ``up`` and ``controllers``: which run, and how those that make
-EndpointSlices and Endpoints work.
+"""The flags of controllers, shared by ``up`` and ``controllers``: which run, and how those that
+make EndpointSlices and Endpoints work.
 """
 
 from __future__ import annotations

@@ -57,9 +57,9 @@ def check_shadow_flags(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> 
 
 
 class Printed:
-    """A ``diagnose.shadow.io.hosting.ShadowOutput``. A picture on a terminal, lines elsewhere; JSON lines
-    where they are wanted. A run that ends by itself (*once*) prints a table at its end, and no
-    lines on the way: people read each difference once.
+    """A ``diagnose.shadow.io.hosting.ShadowOutput``. A picture on a terminal, lines elsewhere; JSON
+    lines where they are wanted. A run that ends by itself (*once*) prints a table at its end, and
+    no lines on the way: people read each difference once.
 
     A JSON line that cannot be written (a full disk) is lost, and the log says so once; watching
     goes on, and the next line is tried. ``lost`` counts them.

@@ -1,4 +1,5 @@
-"""A consumer tells how far it is: a node proxy, or whatever else hands out endpoints (``Reporter``).
+"""A consumer tells how far it is: a node proxy, or whatever else hands out endpoints
+(``Reporter``).
 
 **By its Lease** (``consume.progress``): one request each time, at a bounded rate, at a beat of its
 own and soon after a slice asked for it. Whether it succeeds is nothing to the rules: a server that

@@ -1,1 +1,3 @@
-"""Controllers of the life of all objects: owners and dependents, namespaces, quotas, orphaned Pods."""
+"""Controllers of the life of all objects: owners and dependents, namespaces, quotas, orphaned
+Pods.
+"""

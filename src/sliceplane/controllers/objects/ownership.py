@@ -91,7 +91,9 @@ class OwnedItem:
 
 
 class Owners(NamedTuple):
-    """An object's owners by what is known of them (see ``controllers.objects.garbage_collector``)."""
+    """An object's owners by what is known of them (see
+    ``controllers.objects.garbage_collector``).
+    """
 
     solid: list[OwnerReference]
     waiting: list[OwnerReference]

@@ -1,5 +1,5 @@
-"""The reading side: lines of a segment back to entries with objects, in the order in which they were
-recorded.
+"""The reading side: lines of a segment back to entries with objects, in the order in which they
+were recorded.
 """
 
 from __future__ import annotations

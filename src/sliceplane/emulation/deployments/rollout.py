@@ -56,7 +56,9 @@ def limits(strategy: DeploymentStrategy, replicas: int) -> tuple[int, int]:
 
 
 def newest_size(replicas: int, surge: int, newest: Counts | None, older: list[Counts]) -> int:
-    """Returns the size of the newest set: it grows into the surge, never past the desired number."""
+    """Returns the size of the newest set: it grows into the surge, never past the desired
+    number.
+    """
     wanted = newest.wanted if newest is not None else 0
     if wanted >= replicas:
         return replicas

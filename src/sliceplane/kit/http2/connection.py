@@ -505,7 +505,9 @@ class Http2Connection:
         return self._outbox.frame_count
 
     def take_output(self) -> bytes:
-        """Returns the bytes to write next: about ``OUTPUT_BYTES`` at most, "" if there is nothing."""
+        """Returns the bytes to write next: about ``OUTPUT_BYTES`` at most, "" if there is
+        nothing.
+        """
         output = self._outbox.take()
         self._take_ended()
         return output

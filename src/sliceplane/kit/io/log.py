@@ -28,7 +28,9 @@ class Logger:
         log_output.write(level, self._component, event, values)
 
     def writes(self, level: str) -> bool:
-        """Returns True if lines of *level* are written: check it before collecting costly values."""
+        """Returns True if lines of *level* are written: check it before collecting costly
+        values.
+        """
         return LEVELS[level] >= _level
 
     def debug(self, event: str, **values: Any) -> None:

@@ -210,7 +210,9 @@ def _each(
 
 
 def family_of(service: Service) -> Family | None:
-    """Returns the IP family of a Service; of two, the first: the shares of the other are the same."""
+    """Returns the IP family of a Service; of two, the first: the shares of the other are the
+    same.
+    """
     first = (service.spec.ip_families or ("",))[0]
     return next((family for family in FAMILIES if family == first), None)
 

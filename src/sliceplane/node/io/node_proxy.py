@@ -142,7 +142,9 @@ class NodeProxy:
 
     @property
     def reads_slices(self) -> bool:
-        """The proxy reads EndpointSlices and not Endpoints; only then ``progress`` is meaningful."""
+        """The proxy reads EndpointSlices and not Endpoints; only then ``progress`` is
+        meaningful.
+        """
         return self._endpoints_key == EndpointSlices.key
 
     def on_change(self, change: Change[Object], selection: str = COMMON) -> None:

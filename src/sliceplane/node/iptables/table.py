@@ -23,8 +23,8 @@ translations go, and go after translations have come: a change is ``filter`` (wh
 ``filter`` (what goes). Nothing that it changes is neither served nor refused at any moment. A whole
 write is ``filter``, then ``nat``: what changes with it may be, between them.
 
-**Shared places.**  Two Services may claim one cluster IP by mistake (``node.plane.PlaceClaims``). Over
-addresses for clients outside and node ports ``consume.claims`` has decided before.
+**Shared places.**  Two Services may claim one cluster IP by mistake (``node.plane.PlaceClaims``).
+Over addresses for clients outside and node ports ``consume.claims`` has decided before.
 
 Owned by one ``node.plane.NodePlane``.
 """

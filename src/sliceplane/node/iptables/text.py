@@ -1,8 +1,9 @@
-"""Names of chains, and parts of rules, spelled as ``iptables-save`` spells them: rules that we wrote
-can be compared with those that it lists. A rule is a line without its ``-A CHAIN``; a target always
-comes last.
+"""Names of chains, and parts of rules, spelled as ``iptables-save`` spells them: rules that we
+wrote can be compared with those that it lists. A rule is a line without its ``-A CHAIN``; a target
+always comes last.
 
-**Names** of chains are upstream's, so that people and tools that know one ruleset can read the other.
+**Names** of chains are upstream's, so that people and tools that know one ruleset can read the
+other.
 
 ``KUBE-SVC-`` (Cluster policy), ``KUBE-SVL-`` (Local policy), ``KUBE-EXT-`` (what comes from
 outside), ``KUBE-FW-`` (source ranges) and ``KUBE-SEP-`` (one endpoint), each with 16 characters of

@@ -269,7 +269,9 @@ class Chains:
     def shadow(
         self, made: list[Command], items: Mapping[str, list[Item]], rules: list[Command]
     ) -> None:
-        """Adds the chains in the kernel: what makes them, their elements by container, and rules."""
+        """Adds the chains in the kernel: what makes them, their elements by container, and
+        rules.
+        """
         for name in sorted(self._held):
             held = self._held[name]
             made.append(AddChain(name))

@@ -1,9 +1,9 @@
 """Elements of sets and maps: who wants which, what the kernel holds, and what goes and comes in
 between.
 
-**Shared elements.**  Two Services may claim one element (``node.plane.PlaceClaims``): the same local
-endpoint, or by mistake the same cluster IP. An element stays as long as any Service claims it.
-Over addresses for clients outside and node ports ``consume.claims`` has decided before.
+**Shared elements.**  Two Services may claim one element (``node.plane.PlaceClaims``): the same
+local endpoint, or by mistake the same cluster IP. An element stays as long as any Service claims
+it. Over addresses for clients outside and node ports ``consume.claims`` has decided before.
 
 **Ways in.**  A destination leads to a chain (an element of service-ips), to a target (one of
 single-endpoints), or to several (elements of a room's set and map, ``node.nft.draws``). To claims

@@ -126,7 +126,9 @@ class Access:
 
 
 def certificate_names(config: PlaneConfig) -> tuple[str, ...]:
-    """Returns the names that clients may dial, all of which the server certificate must have now."""
+    """Returns the names that clients may dial, all of which the server certificate must have
+    now.
+    """
     addresses = [str(next(ip_network(cidr).hosts())) for cidr in config.service_cidrs]
     for address in (config.bind_address, config.advertise_address):
         if address and not ip_address(address).is_unspecified:

@@ -1,4 +1,6 @@
-"""Values that servers exchange with a shared log, and a request on its way there (see ``replica``)."""
+"""Values that servers exchange with a shared log, and a request on its way there (see
+``replica``).
+"""
 
 from __future__ import annotations
 

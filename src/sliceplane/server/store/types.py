@@ -19,7 +19,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Key(NamedTuple):
-    """The identity of an object: ``Resource.storage_key``, namespace ("" for cluster scope), name."""
+    """The identity of an object: ``Resource.storage_key``, namespace ("" for cluster scope),
+    name.
+    """
 
     resource: str
     namespace: str

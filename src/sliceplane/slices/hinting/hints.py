@@ -1,10 +1,10 @@
 """Hints of topology-mode ``Auto`` for one service and one address type, kept by differences.
 
 Every ready endpoint is hinted for one zone: its own, as long as each zone then has enough endpoints
-for its share of CPU (``slices.hinting.topology``). An assignment stays while it is good enough: an endpoint
-that comes, goes or flips costs a comparison per zone. Only when a zone falls short are endpoints
-moved, as few as bring all zones near their shares, and out of as few slices as possible; so the
-next shortage is far.
+for its share of CPU (``slices.hinting.topology``). An assignment stays while it is good enough: an
+endpoint that comes, goes or flips costs a comparison per zone. Only when a zone falls short are
+endpoints moved, as few as bring all zones near their shares, and out of as few slices as possible;
+so the next shortage is far.
 
 What the slices say when a service is seen first is taken over, so that a restart moves nothing.
 """

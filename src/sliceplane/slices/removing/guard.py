@@ -8,8 +8,8 @@ controller takes ``Ready`` from the Pod and leaves ``ContainersReady`` as it was
 
 Removals are *many* if fewer than half would stay of the greatest number of endpoints that stood for
 a minute in the last ten, which must have been four or more; or if over 30% of all endpoints were
-lost within 30 s. Many are confirmed in any case (``slices.removing.losses``), and retained then if the
-Service asks for it, else its Namespace, else a flag. To know how many they are, each waits
+lost within 30 s. Many are confirmed in any case (``slices.removing.losses``), and retained then if
+the Service asks for it, else its Namespace, else a flag. To know how many they are, each waits
 ``GATHER_S`` where retention is asked for. They are retained for ``HOLD_S``, and then removed at 10%
 of that number a minute. The number counts endpoints that are there, never retained ones: a guard
 must not follow its own output. A controller that starts knows of no earlier number.
@@ -113,8 +113,8 @@ class RemovalBurst:
 
 class Losses(msgspec.Struct, frozen=True, kw_only=True):
     """Losses of one Service. ``missed``: confirmed inferred losses beside the *ready* endpoints.
-    ``asks``: retention is asked for; ``released_at``: holds that began before it end. ``burst``: see
-    ``RemovalBurst``.
+    ``asks``: retention is asked for; ``released_at``: holds that began before it end. ``burst``:
+    see ``RemovalBurst``.
     """
 
     ready: int

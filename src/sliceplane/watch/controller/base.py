@@ -208,7 +208,9 @@ class Controller(Protocol):
     def on_done(self, done: Done, now: float) -> None: ...
 
     def next_deadline(self) -> float | None:
-        """Returns when ``take_work`` may have something without a further event; ``None``: never."""
+        """Returns when ``take_work`` may have something without a further event; ``None``:
+        never.
+        """
 
     def check(self) -> None:
         """Assert every invariant of the owned state.  Costs O(state); on in tests."""

@@ -2,9 +2,9 @@
 by the hundred.
 
 To hand something over costs an append: changes, jobs and answers are frozen, so they can be looked
-at later. RecordedLines are made when ``THINGS_MAX`` of them wait, a block of ``LINES_PER_BLOCK`` lines, and
-both when the segments are read. The checkpoint of a segment is written a few objects with each
-block, from a list of what was there when it began.
+at later. RecordedLines are made when ``THINGS_MAX`` of them wait, a block of ``LINES_PER_BLOCK``
+lines, and both when the segments are read. The checkpoint of a segment is written a few objects
+with each block, from a list of what was there when it began.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Before every list is complete it answers nothing, and holds what clients ask; from then on it
 answers whatever becomes of the API server. What changes in one turn of the loop goes out together.
 
-How far clients are is told as a name server tells it (``consume.io.reporting``): a version counts when
-every client that wants something of it has accepted it. A client that stays behind counts for the
-Services of which it lacks changes, and only for a bounded time (``xds.laggards``); then it is
+How far clients are is told as a name server tells it (``consume.io.reporting``): a version counts
+when every client that wants something of it has accepted it. A client that stays behind counts for
+the Services of which it lacks changes, and only for a bounded time (``xds.laggards``); then it is
 named, and holds up no drain: nothing can be known of it.
 """
 

@@ -152,7 +152,9 @@ class DeltaStream(AdsStream):
             channel.force(name)
 
     def _collected(self, glob: str) -> list[str]:
-        """Returns the names to report for a collection: an empty one is reported by its own name."""
+        """Returns the names to report for a collection: an empty one is reported by its own
+        name.
+        """
         assert self._view is not None, "admitted"
         collection = self._view.collection(glob)
         if collection is None:

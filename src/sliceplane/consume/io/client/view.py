@@ -323,7 +323,9 @@ class EndpointView:
 def _check(
     service: str, namespace: str, port: str | int | None, protocol: str, family: str | None
 ) -> None:
-    """Checks a program's own settings: a slip would be a view that stays empty and never says why."""
+    """Checks a program's own settings: a slip would be a view that stays empty and never says
+    why.
+    """
     for what, name in (("Service", service), ("namespace", namespace)):
         if check_dns_label(name):
             raise ValueError(f"{name!r} is no name of a {what}")

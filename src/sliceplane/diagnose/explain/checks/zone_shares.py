@@ -1,9 +1,9 @@
 """Zones by their share: why topology mode Auto gives no hints, and which zone has too few endpoints
 for its clients.
 
-The arithmetic of ``Auto`` is the controller's own (``slices.hinting.topology``). For the load of a zone
-clients are taken to be spread as the Nodes are that take Pods; a spread of the same number of Pods
-that is as good as any is no fault.
+The arithmetic of ``Auto`` is the controller's own (``slices.hinting.topology``). For the load of a
+zone clients are taken to be spread as the Nodes are that take Pods; a spread of the same number of
+Pods that is as good as any is no fault.
 """
 
 from __future__ import annotations

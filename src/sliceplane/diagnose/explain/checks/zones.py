@@ -2,7 +2,8 @@
 
 Hints are all or nothing (KEP-2433, KEP-4444): one ready endpoint without them, and every node
 passes over those of the others. So the question is always which one spoils it. The arithmetic of
-``Auto`` is the controller's own (``slices.hinting.topology``); who may use what is ``consume.usable``'s.
+``Auto`` is the controller's own (``slices.hinting.topology``); who may use what is
+``consume.usable``'s.
 """
 
 from __future__ import annotations

@@ -79,7 +79,9 @@ class UnauthenticatedConnections:
         self.charge(connection, size)
 
     def charge(self, connection: UnauthenticatedConnection, size: int) -> None:
-        """Charges *connection* with *size*, which may drop it or others; no effect after it left."""
+        """Charges *connection* with *size*, which may drop it or others; no effect after it
+        left.
+        """
         before = self._charges.get(connection)
         if before is not None and before != size:
             self._charges[connection] = size

@@ -1,4 +1,6 @@
-"""The parameters of a simulation at scale: sizes, the scenario, costs of processing, and budgets."""
+"""The parameters of a simulation at scale: sizes, the scenario, costs of processing, and
+budgets.
+"""
 
 from __future__ import annotations
 

@@ -34,7 +34,9 @@ class Identity(NamedTuple):
     subresource: str
 
     def __str__(self) -> str:
-        """Returns the name that conflicts show: ``"kubectl" with subresource "status" using v1``."""
+        """Returns the name that conflicts show: ``"kubectl" with subresource "status" using
+        v1``.
+        """
         text = f'"{self.manager}"'
         if self.subresource:
             text += f' with subresource "{self.subresource}"'

@@ -214,7 +214,9 @@ def by_element(shape: KeyedShape | SetShape, items: list[Any]) -> dict[str, list
 
 
 def member_shape(shape: Shape, element: str) -> Shape | None:
-    """Returns the shape below *element* of a part of this shape; ``None`` if the schema has none."""
+    """Returns the shape below *element* of a part of this shape; ``None`` if the schema has
+    none.
+    """
     match shape:
         case StructShape():
             return shape.fields.get(element[2:])

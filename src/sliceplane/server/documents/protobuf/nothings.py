@@ -118,7 +118,9 @@ def _is_part(field: ProtobufField) -> bool:
 
 @cache
 def _marks(name: str) -> tuple[bytes, ...]:
-    """Returns the bytes that show, in an encoded message of that name, that a member says nothing."""
+    """Returns the bytes that show, in an encoded message of that name, that a member says
+    nothing.
+    """
     marks: set[bytes] = set()
     seen: set[str] = set()
     waiting = [name]

@@ -279,7 +279,9 @@ def _aggregated_subresource(resource: Resource, subresource: str) -> dict[str, A
 
 
 def _response_kind(resource: Resource, subresource: str) -> BodyKind:
-    """Returns the kind of the answer; group and version stay empty if they are the enclosing ones."""
+    """Returns the kind of the answer; group and version stay empty if they are the enclosing
+    ones.
+    """
     body = SUBRESOURCES[subresource].body
     if body is None:
         return BodyKind("", "", resource.kind)

@@ -1,8 +1,8 @@
 """Bounds on the work that a server takes on at a time; a request beyond one gets 429.
 
 ``server.fairness`` decides about seats and ``kit.shares`` about everything else; this module adds
-the clock, and tasks that sleep until they have a seat. ``RequestCharges`` is what one request holds,
-which depends on its phase:
+the clock, and tasks that sleep until they have a seat. ``RequestCharges`` is what one request
+holds, which depends on its phase:
 
 - while its body arrives, and as long as the body is needed: bytes, shared by users; no seat
 - while it waits for a future version: one of its user's waits; no seat

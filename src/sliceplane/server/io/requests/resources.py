@@ -289,7 +289,9 @@ def _options_or_error(
 
 
 def included_objects(request: Request, representation: Representation) -> IncludeObject:
-    """Returns the part of an object that the rows of a Table carry. Raises the 400 ``StatusError``."""
+    """Returns the part of an object that the rows of a Table carry. Raises the 400
+    ``StatusError``.
+    """
     if representation.form != "Table":
         return "Metadata"
     from sliceplane.server.documents.table import parse_include_object

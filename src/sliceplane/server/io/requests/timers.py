@@ -116,9 +116,9 @@ class Revocation:
     """Ends the watches whose rights are gone, within a fraction of a second. Owns its numbers from
     the registry.
 
-    It asks the registry whether a watch is in doubt (``server.registry.authorization.attendance``). While none
-    is, a look costs the same however many are open; while very many are (a role of ten thousand
-    clients changed), a few are asked about in one turn.
+    It asks the registry whether a watch is in doubt (``server.registry.authorization.attendance``).
+    While none is, a look costs the same however many are open; while very many are (a role of ten
+    thousand clients changed), a few are asked about in one turn.
     """
 
     def __init__(self, registry: Registry, clock: Callable[[], float]) -> None:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 class OwnStorage:
-    """The state of the back end, as ``store``; ``committer`` keeps the two together from then on."""
+    """The state of the back end, as ``store``; ``committer`` keeps the two together from then
+    on.
+    """
 
     def __init__(self, data_dir: DataDir) -> None:
         """Raises ``StorageError``."""

@@ -1,4 +1,6 @@
-"""ConfigMap and Secret: keys, size, the keys that a type of Secret promises, and what may never change."""
+"""ConfigMap and Secret: keys, size, the keys that a type of Secret promises, and what may never
+change.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""PriorityClass and RuntimeClass: names for how important Pods are, and for how their containers run.
+"""PriorityClass and RuntimeClass: names for how important Pods are, and for how their containers
+run.
 
 One PriorityClass may be that of Pods that name none.
 """

@@ -157,7 +157,7 @@ class Code:
             or f"{package}.{name}".lstrip(".") in self.texts
             or name in self.foreign
             or keyword.iskeyword(name)
-            or (SOURCE / package.replace(".", "/") / name).exists()
+            or _is_there(SOURCE / package.replace(".", "/") / name)
             or any(name in _TEXT.findall(self.texts[path]) for path in inside)
             or any(
                 member.rpartition(".")[2] == name
@@ -217,6 +217,11 @@ def dangling(code: Code, path: str) -> list[str]:
             name for name in plain if name not in missing and not code.is_of_package(path, name)
         ]
     return missing
+
+
+def _is_there(path: Path) -> bool:
+    """Returns False for a folder of which only compiled files are left."""
+    return path.is_file() or any(child.name != "__pycache__" for child in path.glob("*"))
 
 
 @cache

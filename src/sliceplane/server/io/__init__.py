@@ -4,6 +4,6 @@
 - ``requests``: from the head of a request to its answer.
 - ``nonresource``: discovery, OpenAPI, health, version, keys: paths that are no resource.
 - ``heavy``: large bodies, worked on in processes of their own.
-- ``audit``, ``monitoring``, ``keys``: who did what; how it goes; certificates and tokens.
+- ``audit``, ``metrics``, ``keys``: the audit log; metrics; certificates and tokens.
 - ``storage``: back ends of ``server.store.backend``, and the committers over them.
 """

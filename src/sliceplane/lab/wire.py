@@ -10,7 +10,6 @@ from sliceplane.api.codec import decode_document
 from sliceplane.server.documents import protobuf
 
 Encoding = Literal["json", "protobuf"]
-ENCODINGS: Final[tuple[Encoding, ...]] = ("json", "protobuf")
 _JSON_FRAME: Final = len(b'{"type":"","object":}\n')
 _UNITS: Final = ("bytes", "KB", "MB", "GB", "TB", "PB")
 

@@ -159,7 +159,7 @@ class EndpointLosses:
         added = tuple([facts for name, facts in lost if name not in self.retained])
         for facts in added:
             self.retained.add(facts.name)
-            self._retained_at.update((ip, facts.name) for ip in _addresses(facts))
+            self._retained_at.update((ip, facts.name) for ip in facts.pod.status.ips)
         return added
 
     def forget(self, pod: str) -> None:
@@ -168,7 +168,7 @@ class EndpointLosses:
         self._by_event.discard(pod)
         if facts is not None and pod in self.retained:
             self.retained.discard(pod)
-            for ip in _addresses(facts):
+            for ip in facts.pod.status.ips:
                 if self._retained_at.get(ip) == pod:
                     del self._retained_at[ip]
 
@@ -183,10 +183,6 @@ class EndpointLosses:
         assert self._by_event <= self.unconfirmed.keys(), (
             f"{self._by_event} are not all unconfirmed"
         )
-
-
-def _addresses(facts: PodFacts) -> list[str]:
-    return list(facts.pod.status.ips)
 
 
 def confirms_removal(lost: PodFacts, listed: Pod | None) -> bool:

@@ -29,7 +29,6 @@ from sliceplane.watch.recorder.recorder import Recorder
 
 #: of a plane, and of controllers without one
 SIZE_MIB: Final = 64
-NODE_SIZE_MIB: Final = 4
 QUIET_S: Final = 600.0
 FILES_KEPT: Final = 10
 SUFFIX: Final = ".recording"

@@ -19,6 +19,7 @@ from tests.registry.conftest import begin
 from tests.troubles import Troubles
 
 from sliceplane.api.scheme import OPTIONAL_RESOURCES, RESOURCES, SERVED
+from sliceplane.api.users import User
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io.heavy.service import Heavy
 from sliceplane.server.io.metrics import ServerMetrics
@@ -36,7 +37,7 @@ from sliceplane.server.io.storage.committer import Committer
 from sliceplane.server.io.storage.own import MemoryBackend
 from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.registry import Registry
-from sliceplane.server.registry.types import NoTokens, User
+from sliceplane.server.registry.types import NoTokens
 from sliceplane.server.store.hub import Hub
 from sliceplane.watch.io.certificates import Certificate
 

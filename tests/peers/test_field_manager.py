@@ -18,11 +18,12 @@ import pytest
 from tests.peers.programs import build
 
 from sliceplane.api import scheme
+from sliceplane.api.users import User
 from sliceplane.server.documents import fields
 from sliceplane.server.documents.schema import lookup
 from sliceplane.server.registry.core import Core, WriteCall
 from sliceplane.server.registry.documents import canonical, normalised
-from sliceplane.server.registry.types import Context, Target, User, WriteOptions
+from sliceplane.server.registry.types import Context, Target, WriteOptions
 from sliceplane.server.registry.verbs import managed_fields
 from sliceplane.server.registry.verbs.apply import check_configuration, conflict_error
 

@@ -15,6 +15,7 @@ from tests.registry.rules import RuleCheck
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Resource
+from sliceplane.api.users import User
 from sliceplane.kit.rng import Rng
 from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.registry import Registry
@@ -27,7 +28,6 @@ from sliceplane.server.registry.types import (
     Outcome,
     PatchType,
     Target,
-    User,
     WatchOptions,
     WatchPlan,
     WriteOptions,

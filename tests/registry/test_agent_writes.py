@@ -23,6 +23,7 @@ from sliceplane.api.scheme import (
     ServiceAccounts,
     by_kind,
 )
+from sliceplane.api.users import AUTHENTICATED, User
 from sliceplane.consume.agents.registration import (
     ANNOTATION_REFUSED,
     LABEL_AGENT,
@@ -33,7 +34,7 @@ from sliceplane.consume.agents.registration import (
 )
 from sliceplane.server.registry import offload
 from sliceplane.server.registry.registry import Registry
-from sliceplane.server.registry.types import AUTHENTICATED, Body, Context, User, WriteOptions
+from sliceplane.server.registry.types import Body, Context, WriteOptions
 
 SERVICE = "kubernetes.io/service-name"
 MANAGER = "endpointslice.kubernetes.io/managed-by"

@@ -13,7 +13,8 @@ from tests.registry.conftest import Api
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ClusterRoles
-from sliceplane.server.registry.types import Body, Context, Target, User, WriteOptions
+from sliceplane.api.users import User
+from sliceplane.server.registry.types import Body, Context, Target, WriteOptions
 
 LABEL = "rbac.authorization.k8s.io/aggregate-to-"
 MUST = "must have cluster-admin privileges to use the aggregationRule"

@@ -23,12 +23,13 @@ from sliceplane.api.scheme import (
     Secrets,
     ServiceAccounts,
 )
+from sliceplane.api.users import AUTHENTICATED, MASTERS, User
 from sliceplane.server.registry.authentication.bearer import LEEWAY_S
 from sliceplane.server.registry.authentication.impersonation import Impersonation
 from sliceplane.server.registry.authorization.attendance import Claim
 from sliceplane.server.registry.authorization.standing import Standing
 from sliceplane.server.registry.core import key_of
-from sliceplane.server.registry.types import AUTHENTICATED, MASTERS, Attributes, User
+from sliceplane.server.registry.types import Attributes
 from sliceplane.server.store.types import restamp
 
 ANN = User(name="ann", groups=("devs", AUTHENTICATED))

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from tests.effort import effort
 
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, RoleBindings, Roles
+from sliceplane.api.users import MASTERS, User
 from sliceplane.server.registry.authorization.coverage import missing
 from sliceplane.server.registry.authorization.index import PolicyIndex
 from sliceplane.server.registry.authorization.rules import PolicyRule, document_of_rule, rules_of
-from sliceplane.server.registry.types import MASTERS, Attributes, User
+from sliceplane.server.registry.types import Attributes
 from sliceplane.server.store.types import Key
 
 READER = PolicyRule(verbs=("get", "list"), groups=("",), resources=("pods", "pods/status"))

@@ -24,16 +24,10 @@ from sliceplane.api.scheme import (
     RoleBindings,
     Roles,
 )
+from sliceplane.api.users import AUTHENTICATED, User
 from sliceplane.server.registry.authorization import escalation
 from sliceplane.server.registry.authorization.index import refusal
-from sliceplane.server.registry.types import (
-    AUTHENTICATED,
-    Attributes,
-    Body,
-    Context,
-    User,
-    WriteOptions,
-)
+from sliceplane.server.registry.types import Attributes, Body, Context, WriteOptions
 
 EVE = User(name="eve", groups=(AUTHENTICATED,))
 TO_VIEW = "rbac.authorization.k8s.io/aggregate-to-view"

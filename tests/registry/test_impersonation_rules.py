@@ -7,8 +7,8 @@ from tests.registry.conftest import Api
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ClusterRoleBindings, ClusterRoles
+from sliceplane.api.users import User
 from sliceplane.server.registry.authentication.impersonation import Impersonation, wanted
-from sliceplane.server.registry.types import User
 
 BOB = User(name="bob", groups=("system:authenticated",))
 RULES = [

@@ -9,16 +9,10 @@ from tests.registry.conftest import Api
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Pods
+from sliceplane.api.users import AUTHENTICATED, MASTERS, User
 from sliceplane.server.registry import offload
 from sliceplane.server.registry.registry import Registry
-from sliceplane.server.registry.types import (
-    AUTHENTICATED,
-    MASTERS,
-    Body,
-    Context,
-    User,
-    WriteOptions,
-)
+from sliceplane.server.registry.types import Body, Context, WriteOptions
 
 TENANT = User(name="tenant", groups=(AUTHENTICATED,))
 ADMIN = User(name="admin", groups=(MASTERS, AUTHENTICATED))

@@ -10,11 +10,12 @@ import pytest
 
 from sliceplane.api.codec import OwnJson, encode
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Resource
+from sliceplane.api.users import User
 from sliceplane.kit.rng import Rng
 from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.decoding import body_of_json
 from sliceplane.server.registry.registry import Registry
-from sliceplane.server.registry.types import Context, Target, User, WriteOptions
+from sliceplane.server.registry.types import Context, Target, WriteOptions
 from sliceplane.server.store.mvcc import Store
 
 CONTEXT = Context(

@@ -15,6 +15,7 @@ from tests.registry.conftest import Api
 from sliceplane.api import codec
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, RoleBindings, Roles
+from sliceplane.api.users import AUTHENTICATED, User
 from sliceplane.server.registry.authorization.aggregation import GATHERED_CHARACTERS_MAX
 from sliceplane.server.registry.authorization.index import PolicyIndex, _Subject
 from sliceplane.server.registry.authorization.rules import (
@@ -23,7 +24,7 @@ from sliceplane.server.registry.authorization.rules import (
     decode_binding,
     decode_role,
 )
-from sliceplane.server.registry.types import AUTHENTICATED, Attributes, User
+from sliceplane.server.registry.types import Attributes
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key
 

@@ -23,17 +23,10 @@ from sliceplane.api.scheme import (
     SelfSubjectAccessReviews,
     SelfSubjectRulesReviews,
 )
+from sliceplane.api.users import AUTHENTICATED, User
 from sliceplane.server.registry.authorization.policy import AGGREGATED, ROLES, gathered_rules
 from sliceplane.server.registry.authorization.rules import rules_of
-from sliceplane.server.registry.types import (
-    AUTHENTICATED,
-    Attributes,
-    Body,
-    Context,
-    Target,
-    User,
-    WriteOptions,
-)
+from sliceplane.server.registry.types import Attributes, Body, Context, Target, WriteOptions
 
 BOB = User(name="bob", groups=(AUTHENTICATED,))
 MASTER = User(name="root", groups=("system:masters",))

@@ -20,8 +20,8 @@ from sliceplane.api.scheme import (
     Roles,
     Services,
 )
+from sliceplane.api.users import User
 from sliceplane.server.documents.fields import sets
-from sliceplane.server.registry.types import User
 
 
 def test_apply_creates_what_is_missing(api: Any) -> None:

@@ -14,10 +14,11 @@ from tests.registry.conftest import Api
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Nodes, Pods, Resource, Secrets, ServiceAccounts, TokenReviews
+from sliceplane.api.users import User
 from sliceplane.kit.rng import Rng
 from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.registry import Registry
-from sliceplane.server.registry.types import Body, Target, User, WriteOptions
+from sliceplane.server.registry.types import Body, Target, WriteOptions
 from sliceplane.server.store.mvcc import Store
 
 ISSUER = "https://here"

@@ -17,11 +17,12 @@ from typing import Any
 from tests.replicated.fake_etcd import FakeEtcd
 
 from sliceplane.api.errors import StatusError
+from sliceplane.api.users import User
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io.storage.etcd.layout import Layout, decode_head, decode_row
 from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.registry import Registry
-from sliceplane.server.registry.types import Context, User
+from sliceplane.server.registry.types import Context
 from sliceplane.server.store.backend import Loaded, chain
 from sliceplane.server.store.batches import Batch, Group, HeadName, Ticket
 from sliceplane.server.store.hub import Hub

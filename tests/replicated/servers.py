@@ -14,6 +14,7 @@ from typing import Any
 from tests.troubles import Troubles
 
 from sliceplane.api.scheme import ConfigMaps
+from sliceplane.api.users import User
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io.inprocess import InProcessClient
 from sliceplane.server.io.requests.reports import HeldReports
@@ -22,7 +23,6 @@ from sliceplane.server.io.storage.etcd.backend import EtcdBackend
 from sliceplane.server.io.storage.etcd.client import EtcdConfig
 from sliceplane.server.io.storage.replicated import ReplicatedCommitter
 from sliceplane.server.registry.registry import Registry
-from sliceplane.server.registry.types import User
 from sliceplane.server.store.hub import Hub
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.watcher import Interest, Watcher

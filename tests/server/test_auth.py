@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from sliceplane.api.errors import StatusError
+from sliceplane.api.users import AUTHENTICATED, User
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.server.io.requests.auth import ANONYMOUS, Tokens, authenticate
 from sliceplane.server.registry.authorization.index import PolicyIndex, require
 from sliceplane.server.registry.authorization.policy import objects
-from sliceplane.server.registry.types import AUTHENTICATED, Attributes, User
+from sliceplane.server.registry.types import Attributes
 from sliceplane.server.store.types import Key
 from sliceplane.watch.io.certificates import Certificate, user_of_certificate
 

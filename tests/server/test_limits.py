@@ -9,6 +9,7 @@ import asyncio
 import pytest
 from tests.waiting import turns
 
+from sliceplane.api.users import User
 from sliceplane.server.fairness.types import Asked
 from sliceplane.server.io.requests.limits import (
     BODY_BYTES_LEAST,
@@ -17,7 +18,6 @@ from sliceplane.server.io.requests.limits import (
     RequestCharges,
     TooMany,
 )
-from sliceplane.server.registry.types import User
 
 ACCOUNTS = ("system:serviceaccounts", "system:authenticated")
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
+from sliceplane.api.users import User
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io.connections.tls import server_context
 from sliceplane.server.io.keys.pki import Pki, ensure
-from sliceplane.server.registry.types import User
 from sliceplane.watch.io.certificates import Certificate
 from sliceplane.xds.io.authentication import Authenticator, CallRefused, Unsecured
 from sliceplane.xds.io.connection import Call

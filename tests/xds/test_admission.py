@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from sliceplane.api.requests import Write
-from sliceplane.server.registry.types import User
+from sliceplane.api.users import User
 from sliceplane.watch.io.base import Unreachable
 from sliceplane.xds.io import admission
 from sliceplane.xds.io.admission import AdmissionConfig, NotAdmitted, Sights, Trust, cut, place_of

@@ -14,9 +14,9 @@ import pytest
 from tests.waiting import eventually
 
 from sliceplane.api.requests import Write
+from sliceplane.api.users import User
 from sliceplane.consume.model import ServiceKey
 from sliceplane.kit.http2.grpc import GrpcStatus
-from sliceplane.server.registry.types import User
 from sliceplane.watch.io.base import Unreachable
 from sliceplane.xds.catalog import XdsCatalog, XdsConfig
 from sliceplane.xds.io import authentication, budget

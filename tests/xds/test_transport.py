@@ -23,9 +23,9 @@ from tests.waiting import eventually, turns
 from tests.xds.echo import ANA, Answering, Echo, plain, secure
 
 from sliceplane.api.requests import Write
+from sliceplane.api.users import User
 from sliceplane.kit.http2 import frames
 from sliceplane.kit.http2.grpc import GrpcStatus
-from sliceplane.server.registry.types import User
 from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.certificates import Certificate
 from sliceplane.xds.io import connection, transport

@@ -17,11 +17,12 @@ import pytest
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource, by_kind
+from sliceplane.api.users import User
 from sliceplane.kit.times import format_time
 from sliceplane.lab.sim.cluster import START
 from sliceplane.server.registry.kinds import kind_of
 from sliceplane.server.registry.registry import Registry
-from sliceplane.server.registry.types import Body, Context, Outcome, Target, User, WriteOptions
+from sliceplane.server.registry.types import Body, Context, Outcome, Target, WriteOptions
 
 ADMIN = User(name="admin", groups=("system:masters",))
 ROWS: list[Any] = json.loads((Path(__file__).parent / "data" / "upstream.json").read_text())

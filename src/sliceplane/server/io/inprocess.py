@@ -19,6 +19,7 @@ from sliceplane.api import codec
 from sliceplane.api.errors import unknown_resource
 from sliceplane.api.requests import ListPage, Selection, WatchMessage, Write
 from sliceplane.api.scheme import Resource
+from sliceplane.api.users import User
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.server.io.requests.reports import HeldReports, rights
 from sliceplane.server.io.requests.timers import Horizon, HubTicker
@@ -30,7 +31,6 @@ from sliceplane.server.registry.types import (
     ListOptions,
     Outcome,
     Target,
-    User,
     WatchOptions,
     WriteOptions,
 )

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Self
 from sliceplane.api.discovery import LABEL_SERVICE_NAME
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import EndpointSlices
+from sliceplane.api.users import MASTERS, User
 from sliceplane.kit.io import descriptors, log_output
 from sliceplane.kit.io.last_steps import ends_within
 from sliceplane.kit.io.log import get_logger
@@ -55,7 +56,6 @@ from sliceplane.server.io.storage.committing import (
 from sliceplane.server.io.storage.own import OwnStorage
 from sliceplane.server.registry.api_service import INTERVAL_S
 from sliceplane.server.registry.registry import Registry
-from sliceplane.server.registry.types import MASTERS, User
 from sliceplane.server.store.hub import Hub
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import StoreEvent

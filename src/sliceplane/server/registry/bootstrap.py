@@ -23,6 +23,7 @@ from sliceplane.api.scheme import (
     Resource,
     Roles,
 )
+from sliceplane.api.users import User
 from sliceplane.kit.times import format_time
 from sliceplane.server.fairness.defaults import (
     LEVELS,
@@ -44,7 +45,7 @@ from sliceplane.server.registry.authorization.rules import document_of_rule, rul
 from sliceplane.server.registry.core import Core, WriteCall, key_of
 from sliceplane.server.registry.documents import document_of
 from sliceplane.server.registry.kinds.namespace import BOOTSTRAP_NAMESPACES
-from sliceplane.server.registry.types import BY_THE_SERVER, Body, Context, Target, User
+from sliceplane.server.registry.types import BY_THE_SERVER, Body, Context, Target
 from sliceplane.server.registry.verbs.create import create
 from sliceplane.server.registry.verbs.update import update
 

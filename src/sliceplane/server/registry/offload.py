@@ -47,6 +47,7 @@ from sliceplane.api.scheme import (
     Services,
     TokenReviews,
 )
+from sliceplane.api.users import User
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.server.registry.admission.quotas import admit_bytes, admit_size
@@ -60,7 +61,6 @@ from sliceplane.server.registry.types import (
     Decision,
     Outcome,
     Target,
-    User,
     creation_of,
 )
 from sliceplane.server.store.mvcc import Store

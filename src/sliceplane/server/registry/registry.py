@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from sliceplane.api.scheme import REVIEWS, Bindings
+from sliceplane.api.users import User
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
 from sliceplane.server.registry import api_service, offload, service_addresses
@@ -37,7 +38,6 @@ from sliceplane.server.registry.types import (
     PatchType,
     Target,
     TokenService,
-    User,
     WatchOptions,
     WatchPlan,
     WriteOptions,

@@ -15,49 +15,9 @@ from sliceplane.api.codec import OwnJson
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
 from sliceplane.api.users import (
-    ANONYMOUS_NAME,
-    AUTHENTICATED,
-    MASTERS,
-    NODES,
-    UNAUTHENTICATED,
     User,
-    standing_of,
-    user_info,
 )
 from sliceplane.server.store.types import Key, Record
-
-#: the names of ``api.users`` that most modules of the registry need beside those of this one
-__all__ = [
-    "ANONYMOUS_NAME",
-    "AUTHENTICATED",
-    "MASTERS",
-    "NODES",
-    "UNAUTHENTICATED",
-    "Attributes",
-    "Authenticated",
-    "BY_THE_SERVER",
-    "Body",
-    "Context",
-    "Decision",
-    "DeleteOptions",
-    "FieldValidation",
-    "ListOptions",
-    "ListOutcome",
-    "NoTokens",
-    "Outcome",
-    "PatchType",
-    "Propagation",
-    "REFUSED",
-    "Target",
-    "TokenService",
-    "User",
-    "WatchOptions",
-    "WatchPlan",
-    "WriteOptions",
-    "creation_of",
-    "standing_of",
-    "user_info",
-]
 
 FieldValidation = Literal["Ignore", "Warn", "Strict"]
 PatchType = Literal["json", "merge", "strategic", "apply"]

@@ -23,6 +23,7 @@ from typing import Any
 
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
+from sliceplane.api.users import ANONYMOUS_NAME, User, user_info
 from sliceplane.kit.delays import TokenBucket
 from sliceplane.kit.io.line_writer import LineWriter
 from sliceplane.kit.io.log import get_logger
@@ -39,7 +40,7 @@ from sliceplane.server.io.audit.loggable import (
 )
 from sliceplane.server.io.requests.render import escape
 from sliceplane.server.io.requests.request import Request, ResourcePath
-from sliceplane.server.registry.types import ANONYMOUS_NAME, Attributes, Decision, User, user_info
+from sliceplane.server.registry.types import Attributes, Decision
 
 __all__ = ["AuditConfig", "AuditEntry", "AuditLog"]
 

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from sliceplane.api.users import User, standing_of
 from sliceplane.kit.io.tls.unauthenticated import FIELD_BYTES, OPEN_BYTES
-from sliceplane.server.registry.types import User, standing_of
 from sliceplane.watch.io.certificates import Certificate, certificate_of
 
 if TYPE_CHECKING:

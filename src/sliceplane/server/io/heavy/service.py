@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final, cast
 
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, internal
+from sliceplane.api.users import User
 from sliceplane.kit.metrics import Metrics
 from sliceplane.server.io.heavy.jobs import Job, T, WriteRequest, work_out_write
 from sliceplane.server.io.heavy.pool import Pool, WorkerDied, Workers
@@ -24,7 +25,7 @@ from sliceplane.server.io.requests.response import PLAIN_JSON, Representation
 from sliceplane.server.io.storage.committing import Durability
 from sliceplane.server.registry.offload import Collection, StaleInput, attach_labels
 from sliceplane.server.registry.registry import Registry
-from sliceplane.server.registry.types import Outcome, User
+from sliceplane.server.registry.types import Outcome
 from sliceplane.server.store.types import Key
 
 #: larger bodies are offloaded: the worst bodies of this size keep the loop for about 40 ms

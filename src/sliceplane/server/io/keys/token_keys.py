@@ -28,10 +28,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sliceplane.api.meta import Document
-from sliceplane.api.users import TOKEN_CHARACTERS_MAX
+from sliceplane.api.users import TOKEN_CHARACTERS_MAX, User
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.server.io.datadir import write_private
-from sliceplane.server.registry.types import User
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec, rsa

@@ -24,7 +24,7 @@ from sliceplane.api.errors import StatusError, internal, not_found
 from sliceplane.api.gates import NEWEST, Release
 from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.api.scheme import Pods
-from sliceplane.api.users import bearer_token
+from sliceplane.api.users import User, bearer_token
 from sliceplane.kit.io.log import get_logger
 from sliceplane.server.fairness.types import Asked, Flow
 from sliceplane.server.io.audit.log import AuditEntry, AuditLog
@@ -79,7 +79,7 @@ from sliceplane.server.io.requests.watch import WatchHandler
 from sliceplane.server.registry.authentication import impersonation
 from sliceplane.server.registry.authorization.attendance import Claim
 from sliceplane.server.registry.authorization.index import refusal
-from sliceplane.server.registry.types import Attributes, Decision, User
+from sliceplane.server.registry.types import Attributes, Decision
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.snapshot import PATH as SNAPSHOT_PATH
 from sliceplane.watch.io.flight import PATH as RECORDING_PATH

@@ -18,11 +18,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sliceplane.api.errors import unauthorized
-from sliceplane.api.users import bearer_token
+from sliceplane.api.users import ANONYMOUS_NAME, AUTHENTICATED, UNAUTHENTICATED, User, bearer_token
 from sliceplane.kit.io.files import read_text
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.start_error import StartError
-from sliceplane.server.registry.types import ANONYMOUS_NAME, AUTHENTICATED, UNAUTHENTICATED, User
 from sliceplane.watch.io.certificates import Certificate
 
 _log = get_logger("auth")

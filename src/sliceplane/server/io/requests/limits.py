@@ -19,12 +19,12 @@ from typing import Literal
 
 import msgspec
 
+from sliceplane.api.users import User
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.shares import Shares
 from sliceplane.server.fairness.control import FlowControl
 from sliceplane.server.fairness.seats import SeatTicket
 from sliceplane.server.fairness.types import Flow, Kind
-from sliceplane.server.registry.types import User
 
 #: seconds in a queue after which a request gets 429 (upstream: a quarter of a request's time)
 QUEUE_S_MAX = 15.0

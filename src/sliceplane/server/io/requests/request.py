@@ -27,10 +27,11 @@ from sliceplane.api.errors import (
 from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import BY_PATH, LISTED, SERVED, Namespaces, Pods, Resource
 from sliceplane.api.selectors.fields import selected_name
+from sliceplane.api.users import User
 from sliceplane.server.fairness.types import Flow
 from sliceplane.server.io.requests.limits import RequestCharges, kept_bytes
 from sliceplane.server.registry.authorization.attendance import Claim
-from sliceplane.server.registry.types import Attributes, Target, User
+from sliceplane.server.registry.types import Attributes, Target
 from sliceplane.server.store.types import Key
 from sliceplane.watch.io.certificates import Certificate
 

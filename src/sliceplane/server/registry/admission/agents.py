@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Roles, ServiceAccounts
+from sliceplane.api.users import User
 from sliceplane.consume.agents.grants import (
     AgentGrant,
     Marks,
@@ -34,7 +35,7 @@ from sliceplane.kit.ip import parse_strict
 from sliceplane.server.registry.authentication.bearer import USER_PREFIX
 from sliceplane.server.registry.core import Core
 from sliceplane.server.registry.documents import document_of, refused
-from sliceplane.server.registry.types import Target, User
+from sliceplane.server.registry.types import Target
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key
 

@@ -26,10 +26,10 @@ from sliceplane.api.errors import StatusError, forbidden
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.quantity import exact
 from sliceplane.api.scheme import Resource, ResourceQuotas
+from sliceplane.api.users import User, standing_of
 from sliceplane.server.registry.documents import document_of, refused
 from sliceplane.server.registry.kinds import counted_kind, kind_of, quota_text, usage
 from sliceplane.server.registry.kinds.pods.pod_quota import is_in_scopes
-from sliceplane.server.registry.types import User, standing_of
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key, Record
 

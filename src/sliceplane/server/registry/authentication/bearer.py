@@ -13,10 +13,11 @@ import math
 import msgspec
 
 from sliceplane.api.scheme import Nodes, Pods, Resource, Secrets, ServiceAccounts
+from sliceplane.api.users import AUTHENTICATED, User
 from sliceplane.kit.times import parse_time
 from sliceplane.server.registry.core import Core
 from sliceplane.server.registry.documents import document_of
-from sliceplane.server.registry.types import AUTHENTICATED, Authenticated, User
+from sliceplane.server.registry.types import Authenticated
 from sliceplane.server.store.types import Key
 
 #: clocks differ: a token counts this much longer (and earlier), an object that is being deleted as

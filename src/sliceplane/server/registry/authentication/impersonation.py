@@ -14,16 +14,11 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from sliceplane.api.errors import bad_request
+from sliceplane.api.users import ANONYMOUS_NAME, AUTHENTICATED, UNAUTHENTICATED, User
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain
 from sliceplane.server.registry.authentication.bearer import USER_PREFIX, account_groups
 from sliceplane.server.registry.authorization.index import PolicyIndex, require
-from sliceplane.server.registry.types import (
-    ANONYMOUS_NAME,
-    AUTHENTICATED,
-    UNAUTHENTICATED,
-    Attributes,
-    User,
-)
+from sliceplane.server.registry.types import Attributes
 
 _GROUP = "authentication.k8s.io"
 _EXTRA = "impersonate-extra-"

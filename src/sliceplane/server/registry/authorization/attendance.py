@@ -12,12 +12,13 @@ from __future__ import annotations
 import msgspec
 
 from sliceplane.api.errors import StatusError, unauthorized
+from sliceplane.api.users import MASTERS, User
 from sliceplane.server.registry.authentication import bearer
 from sliceplane.server.registry.authentication.impersonation import Impersonation, impersonate
 from sliceplane.server.registry.authorization.index import require
 from sliceplane.server.registry.authorization.standing import Support, identities
 from sliceplane.server.registry.core import Core
-from sliceplane.server.registry.types import MASTERS, Attributes, User
+from sliceplane.server.registry.types import Attributes
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from sliceplane.api.errors import not_found, quote
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, Roles
+from sliceplane.api.users import MASTERS, User
 from sliceplane.server.registry.authorization.coverage import TooManySteps, covers, missing
 from sliceplane.server.registry.authorization.index import (
     RESOURCES,
@@ -30,7 +31,7 @@ from sliceplane.server.registry.authorization.index import (
 )
 from sliceplane.server.registry.authorization.rules import ALL, PolicyRule, go_list, rules_of
 from sliceplane.server.registry.documents import canonical, refused
-from sliceplane.server.registry.types import MASTERS, Attributes, Target, User
+from sliceplane.server.registry.types import Attributes, Target
 
 #: of the list in one refusal; the last line says that there would be more
 LISTED_CHARACTERS_MAX = 16 * 1024

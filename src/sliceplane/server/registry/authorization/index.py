@@ -31,9 +31,10 @@ from sliceplane.api.scheme import (
     RoleBindings,
     Roles,
 )
+from sliceplane.api.users import MASTERS, User
 from sliceplane.server.registry.authorization.rules import PolicyRule, RoleRules
 from sliceplane.server.registry.authorization.standing import Standing, identities
-from sliceplane.server.registry.types import MASTERS, REFUSED, Attributes, Decision, User
+from sliceplane.server.registry.types import REFUSED, Attributes, Decision
 from sliceplane.server.store.types import Key
 
 RESOURCES = frozenset(

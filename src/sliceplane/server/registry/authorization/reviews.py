@@ -20,6 +20,7 @@ from sliceplane.api.scheme import (
     SubjectAccessReviews,
     TokenReviews,
 )
+from sliceplane.api.users import User, user_info
 from sliceplane.kit.times import format_time
 from sliceplane.server.registry import metadata
 from sliceplane.server.registry.authentication import bearer
@@ -27,7 +28,7 @@ from sliceplane.server.registry.authorization.index import PolicyIndex, absence
 from sliceplane.server.registry.authorization.rules import PolicyRule, document_of_rule
 from sliceplane.server.registry.core import WriteCall
 from sliceplane.server.registry.decoding import decode_body
-from sliceplane.server.registry.types import Attributes, Body, Outcome, Target, User, user_info
+from sliceplane.server.registry.types import Attributes, Body, Outcome, Target
 
 
 def answer(call: WriteCall, body: Body) -> Outcome:

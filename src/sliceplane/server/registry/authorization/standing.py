@@ -17,7 +17,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from sliceplane.server.registry.types import User
+from sliceplane.api.users import User
 from sliceplane.server.store.types import Key
 
 #: an identity, or an object

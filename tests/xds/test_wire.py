@@ -14,6 +14,7 @@ from sliceplane.xds.wire import (
     as_bytes,
     as_integer,
     as_text,
+    collect,
     fields,
     head,
     integer,
@@ -45,6 +46,50 @@ def test_any_octets_are_a_message_or_malformed(data: bytes) -> None:
     except MalformedProtobuf:
         return
     assert all(number > 0 for number, _ in read)
+
+
+def grouped(data: bytes) -> dict[int, list[int | bytes]] | None:
+    """The oracle of ``collect``; ``None``: malformed."""
+    found: dict[int, list[int | bytes]] = {}
+    try:
+        for number, value in fields(data):
+            found.setdefault(number, []).append(value)
+    except MalformedProtobuf:
+        return None
+    return found
+
+
+def collected(data: bytes, step: int) -> dict[int, list[int | bytes]] | None:
+    found: dict[int, list[int | bytes]] = {}
+    position = 0
+    try:
+        while position < len(data):
+            before = sum(map(len, found.values()))
+            position = collect(data, position, step, found, {})
+            assert sum(map(len, found.values())) - before <= step
+    except MalformedProtobuf:
+        return None
+    return found
+
+
+SHORT = st.binary(max_size=3)
+RUNS = st.lists(
+    st.one_of(
+        st.binary(max_size=3),
+        st.builds(
+            lambda at, values: b"".join(message(at, value) for value in values),
+            st.integers(1, 20),
+            st.lists(st.one_of(SHORT, SHORT, SHORT, st.binary(min_size=126, max_size=130))),
+        ),
+        st.builds(integer, st.integers(1, 20), st.integers(1, 300)),
+    )
+).map(b"".join)
+
+
+@given(data=RUNS, step=st.integers(1, 5), cut=st.integers(0, 3))
+def test_steps_collect_what_fields_reads(data: bytes, step: int, cut: int) -> None:
+    data = data[: max(0, len(data) - cut)]
+    assert collected(data, step) == grouped(data)
 
 
 def test_defaults_are_left_out_but_not_messages() -> None:

@@ -7,6 +7,7 @@ clients ask for the same thousands. What changed and is not merged yet is not re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from sliceplane.consume.model import ServiceKey
@@ -53,14 +54,19 @@ class XdsView:
         """The client says another zone than its Node."""
         return bool(self.client.zone) and self.client.zone != self.place.zone
 
+    @property
+    def built_assignments(self) -> Mapping[str, XdsResource]:
+        """The assignments by name that clients requested since the catalog changed."""
+        if self._assignments_at != self._catalog.revision:
+            self._assignments.clear()
+            self._assignments_at = self._catalog.revision
+        return self._assignments
+
     def get(self, type_url: str, name: str) -> XdsResource | None:
         """Returns the resource *name*; ``None``: there is none, and nothing stands for it."""
         catalog = self._catalog
         if type_url == ASSIGNMENT:
-            if self._assignments_at != catalog.revision:
-                self._assignments.clear()
-                self._assignments_at = catalog.revision
-            known = self._assignments.get(name)
+            known = self.built_assignments.get(name)
             if known is not None:
                 return known
         assert catalog.is_synced, "nothing is answered before everything was read"

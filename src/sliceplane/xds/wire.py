@@ -87,13 +87,6 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
             yield number, value
 
 
-def by_number(data: bytes) -> dict[int, list[int | bytes]]:
-    """The same, all at once, by number.  Raises ``MalformedProtobuf``, as ``fields``."""
-    found: dict[int, list[int | bytes]] = {}
-    collect(data, 0, len(data), found, {})
-    return found
-
-
 class TooLong(Exception):
     """A field has more bytes than its number may have."""
 
@@ -118,33 +111,41 @@ def collect(
     Raises ``TooLong`` and ``MalformedProtobuf``.
     """
     end = len(data)
-    for _ in range(most):
-        if position >= end:
-            break
+    left = most
+    while left and position < end:
         key = data[position]
-        value: int | bytes | None
-        if (
-            key & 7 == BYTES
-            and 8 <= key < 0x80
-            and position + 1 < end
-            and data[position + 1] < 0x80
-        ):
-            # Tag and length are an octet each: this is ``_field`` without its calls.
-            start = position + 2
-            position = start + data[start - 1]
-            if position > end:
-                raise MalformedProtobuf(TRUNCATED)
-            number = key >> 3
-            value = data[start:position]
-        else:
-            number, value, position = _field(data, position, end, longest)
-        if value is None:
-            continue
-        if number in found:
-            found[number].append(value)
-        else:
-            found[number] = [value]
+        if key & 7 == BYTES and 8 <= key < 0x80:
+            run, position = _short_fields(data, position, left)
+            if run:
+                found.setdefault(key >> 3, []).extend(run)
+                left -= len(run)
+                continue
+        number, value, position = _field(data, position, end, longest)
+        left -= 1
+        if value is not None:
+            found.setdefault(number, []).append(value)
     return position
+
+
+def _short_fields(data: bytes, position: int, most: int) -> tuple[list[bytes], int]:
+    """Returns the values of at most *most* fields from *position* on that have the tag of the first
+    and a length of one octet, and where the next one begins: ``_field`` without its calls, for the
+    thousands of names of one request.
+
+    Raises ``MalformedProtobuf``.
+    """
+    last = len(data) - 1
+    key = data[position]
+    run: list[bytes] = []
+    while position < last and data[position] == key and (size := data[position + 1]) < 0x80:
+        start = position + 2
+        position = start + size
+        run.append(data[start:position])
+        if len(run) == most:
+            break
+    if position > last + 1:
+        raise MalformedProtobuf(TRUNCATED)
+    return run, position
 
 
 def _field(

@@ -81,6 +81,10 @@ class FakeView:
         self.revision += 1
         self.changes.append(Changed(self, type_url, name))
 
+    @property
+    def built_assignments(self) -> dict[str, XdsResource]:
+        return self.held[ASSIGNMENT]
+
     def get(self, type_url: str, name: str) -> XdsResource | None:
         return self.held.get(type_url, {}).get(name)
 

@@ -8,7 +8,7 @@ and is sent again when it changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from sys import getsizeof
 from typing import Final
 
@@ -30,6 +30,8 @@ NAME_BYTES: Final = 4 * ENTRY_BYTES
 REFUSED_BYTES: Final = 5 * 1024
 #: bytes of a name that leads nowhere, with the longest reason
 ABSENT_BYTES: Final = 2 * 1024
+#: bytes of a text of ASCII, beside its characters
+_TEXT_BYTES: Final = getsizeof("")
 
 
 class XdsChannel:
@@ -121,7 +123,7 @@ class XdsChannel:
         known = self.names
         fresh = [name for name in names if name not in known]
         known.update(dict.fromkeys(fresh))
-        self.text_bytes += sum(map(getsizeof, fresh))
+        self.text_bytes += _sizes_of(fresh)
         return fresh
 
     def unwant(self, name: str) -> None:
@@ -134,7 +136,7 @@ class XdsChannel:
     def hold(self, versions: Mapping[str, str]) -> None:
         """The client says that it holds *versions* by name."""
         self.sent.update(versions)
-        self.text_bytes += sum(map(getsizeof, versions)) + sum(map(getsizeof, versions.values()))
+        self.text_bytes += _sizes_of(versions) + _sizes_of(versions.values())
 
     def refuse(self, names: tuple[str, ...], text: str) -> None:
         for name in names[-REFUSED_MAX:]:
@@ -248,6 +250,14 @@ class XdsChannel:
         if self.flight_from is None:
             return self.owed_from
         return self.flight_from if self.owed_from is None else min(self.flight_from, self.owed_from)
+
+
+def _sizes_of(texts: Collection[str]) -> int:
+    """Returns the sum of ``getsizeof`` of *texts*."""
+    joined = "".join(texts)
+    if joined.isascii():
+        return len(texts) * _TEXT_BYTES + len(joined)
+    return sum(map(getsizeof, texts))
 
 
 def note_absence(

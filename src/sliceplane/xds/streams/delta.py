@@ -95,7 +95,7 @@ class DeltaStream(AdsStream):
                 yield
         for some in batched(subscribe, STEP):
             self._want(channel, [name for name in some if name != EVERYTHING])
-            for name in some:
+            for name in self._not_current(channel, some, versions):
                 self._subscribe(channel, name, versions)
                 if channel.type_url == names.ENDPOINT and len(channel.owed) > STEP:
                     yield  # a collection may have thousands of members
@@ -118,6 +118,22 @@ class DeltaStream(AdsStream):
             channel.again[:0] = [sent[:middle], sent[middle:]]
         elif error is not None:
             self._note_refusal(channel, sent, error)
+
+    def _not_current(
+        self, channel: XdsChannel, subscribe: tuple[str, ...], versions: Mapping[str, str]
+    ) -> Iterable[str]:
+        """Leaves out assignments of which the client holds the version that there is, as nearly
+        all are of a client that comes back: ``_subscribe`` would owe it nothing for them.
+        """
+        if not versions or channel.type_url != names.ASSIGNMENT or not self._sight.everything:
+            return subscribe
+        assert self._view is not None, "admitted"
+        built, promised = self._view.built_assignments, self._promised
+        return [
+            name
+            for name in subscribe
+            if name in promised or name not in built or built[name].version != versions.get(name)
+        ]
 
     def _subscribe(self, channel: XdsChannel, name: str, versions: Mapping[str, str]) -> None:
         if name == EVERYTHING:

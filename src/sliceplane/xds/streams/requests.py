@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 import msgspec
 
@@ -221,11 +221,10 @@ class _Values:
         return cls(found)
 
     def messages(self, number: int) -> list[bytes]:
-        values = self._fields.get(number, ())
-        for value in values:
-            if not isinstance(value, bytes):
-                raise RequestError(f"field {number} is a number, and not a message")
-        return [value for value in values if isinstance(value, bytes)]
+        values = self._fields.get(number, [])
+        if not set(map(type, values)) <= {bytes}:
+            raise RequestError(f"field {number} is a number, and not a message")
+        return cast("list[bytes]", values)
 
     def names(self, number: int) -> Steps[tuple[str, ...]]:
         """Each once.  A fleet of clients says the same names: they are held once."""

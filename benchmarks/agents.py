@@ -36,7 +36,7 @@ from sliceplane.consume.agents.registration import LABEL_AGENT, LEASE_S
 from sliceplane.diagnose.io.guarding import held_of
 from sliceplane.diagnose.io.lists import list_whole
 from sliceplane.kit.times import parse_time
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import from_file
 
 #: agents of each process; the last one is the one that is killed

@@ -20,7 +20,7 @@ from benchmarks.tools.objects import NAMESPACE, PER_SLICE, namespace_document, s
 from benchmarks.tools.process import PlaneProcess, scratch
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
 
 WATCHERS = 5_000

@@ -24,7 +24,7 @@ from benchmarks.tools.objects import PER_SLICE, namespace_document, slice_docume
 from benchmarks.tools.process import PlaneProcess, Process, scratch
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
 
 CLIENTS = 200

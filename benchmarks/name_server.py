@@ -30,7 +30,7 @@ from benchmarks.tools import peers
 from benchmarks.tools.cluster import Wanted, populate
 from benchmarks.tools.process import PlaneProcess, Process, scratch
 from sliceplane.api.scheme import EndpointSlices, Services
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import from_file
 
 ZONE = "cluster.local"

@@ -50,7 +50,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Done, Job, Work, Write
 from sliceplane.watch.io.hosting.host import ControllerEntry, make_host
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
 from sliceplane.watch.recorder.file import Header, read_lines, write_lines
 from sliceplane.watch.recorder.recorder import LifeRecord, Recorder

@@ -44,7 +44,7 @@ from benchmarks.tools.restart import restart_in_the_middle
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Pods, Services
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
 
 PODS = 20_000

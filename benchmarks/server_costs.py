@@ -29,7 +29,7 @@ from benchmarks.tools.objects import (
 from benchmarks.tools.process import PlaneProcess, scratch
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Leases, Namespaces, Nodes, Pods
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
 
 ENDPOINTS = (1, 20, 100)

@@ -42,7 +42,7 @@ from benchmarks.tools.push_clients import Told, Wish
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Services
 from sliceplane.server.io.keys.pki import Pki
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
 
 PEER = "go-control-plane 0.14.0"

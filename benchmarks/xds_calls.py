@@ -60,7 +60,7 @@ from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Pods, Services
 from sliceplane.client import drain
 from sliceplane.server.io.keys.pki import Pki
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
 from sliceplane.xds.bootstrap import BootstrapWish, envoy_bootstrap, grpc_bootstrap
 

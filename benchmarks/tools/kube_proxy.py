@@ -36,7 +36,7 @@ from benchmarks.tools.process import PlaneProcess, Process, scratch
 from benchmarks.tools.proxied import Commits, service_ip, sizes_of
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Services
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
 
 WAIT_MAX_S = 120.0

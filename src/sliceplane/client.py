@@ -48,7 +48,7 @@ from sliceplane.consume.io.client.view import EndpointView, NotReady
 from sliceplane.watch.cache import Change
 from sliceplane.watch.io.base import Client, ListPage, Unreachable, WatchMessage
 from sliceplane.watch.io.connection import Connection, KubeconfigError
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 
 __all__ = [
     "Change",

@@ -14,7 +14,7 @@ from tests.effort import effort
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta, is_newer, is_older, revision_of
-from sliceplane.api.own_writes import (
+from sliceplane.watch.controller.own_writes import (
     STALE_PLANS,
     UNSEEN_TIMEOUT_S,
     OwnWrites,

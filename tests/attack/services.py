@@ -24,7 +24,7 @@ from tests.kernel.netns import Host, Net
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Resource, Services
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
 
 #: the namespace of who attacks sorts before that of the others

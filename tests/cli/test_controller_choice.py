@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sliceplane.cli.run.controller_flags import choose
+from sliceplane.cli.run.flags.controllers import choose
 from sliceplane.controllers.io.catalogue import DiscoveryConfig, default_controllers
 from sliceplane.watch.io.hosting.host import ControllerEntry
 

@@ -199,7 +199,7 @@ def _controllers() -> Iterator[Case]:
     )
     for flags, look, value in rows:
         yield Case(f"controllers {flags}", CONTROLLERS, lambda g, look=look: look(first(g)), value)  # type: ignore[misc]
-    client = "sliceplane.watch.io.http.HttpClient"
+    client = "sliceplane.watch.io.http.client.HttpClient"
     yield Case(
         "controllers --once --kube-api-burst 7", client, lambda g: g.members["limit"].burst, 7
     )

@@ -13,11 +13,11 @@ from sliceplane.api.discovery import (
     ANNOTATION_TRIGGER_TIME,
 )
 from sliceplane.api.errors import StatusError, forbidden, internal
-from sliceplane.api.own_writes import UNSEEN_TIMEOUT_S
 from sliceplane.api.scheme import EndpointsObjects, Pods, Services
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.service_syncs import MAX_RETRIES, FirstSync
 from sliceplane.watch.controller.base import Done
+from sliceplane.watch.controller.own_writes import UNSEEN_TIMEOUT_S
 
 # Writes, answers, caches
 

@@ -14,11 +14,11 @@ from sliceplane.api.discovery import (
     ForZone,
 )
 from sliceplane.api.errors import StatusError, forbidden, internal
-from sliceplane.api.own_writes import UNSEEN_TIMEOUT_S
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.service_syncs import MAX_RETRIES
 from sliceplane.watch.controller.base import Done
+from sliceplane.watch.controller.own_writes import UNSEEN_TIMEOUT_S
 
 
 def test_lag_conflict_and_double_flip_converge_without_a_further_event() -> None:

@@ -11,7 +11,6 @@ from tests.slices.fake_cluster import FakeCluster, make_service, replace
 from sliceplane.api.core import EndpointAddress, EndpointSubset
 from sliceplane.api.errors import StatusError, forbidden, internal
 from sliceplane.api.meta import ObjectReference
-from sliceplane.api.own_writes import UNSEEN_TIMEOUT_S
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
 from sliceplane.controllers.endpointslice_mirroring import (
     FIRST_SYNC_TIMEOUT_S,
@@ -20,6 +19,7 @@ from sliceplane.controllers.endpointslice_mirroring import (
 )
 from sliceplane.controllers.service_syncs import MAX_RETRIES, PLANS_PER_TURN, FirstSync
 from sliceplane.watch.controller.base import Done
+from sliceplane.watch.controller.own_writes import UNSEEN_TIMEOUT_S
 
 # Caches, answers, failures
 

@@ -15,7 +15,6 @@ from sliceplane.api.discovery import (
     EndpointSlice,
 )
 from sliceplane.api.errors import conflict
-from sliceplane.api.own_writes import STALE_PLANS
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
 from sliceplane.controllers.endpointslice_mirroring import (
     MirroringConfig,
@@ -23,6 +22,7 @@ from sliceplane.controllers.endpointslice_mirroring import (
 from sliceplane.slices.endpoints.mirroring.desired import ANNOTATION_LAST_APPLIED
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
 from sliceplane.watch.controller.base import Done
+from sliceplane.watch.controller.own_writes import STALE_PLANS
 
 # The selector's life
 

@@ -60,7 +60,7 @@ from sliceplane.api.scheme import (
 )
 from sliceplane.client import EndpointView, Unreachable
 from sliceplane.slices import oracle
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
 
 NAMESPACE = "default"

@@ -267,7 +267,7 @@ def test_what_is_in_the_way_of_a_start_is_named(tmp_path: Path) -> None:
 def test_a_worker_in_the_middle_of_a_job_ends_with_its_server() -> None:
     script = (
         "import subprocess, sys, time\n"
-        "from sliceplane.kit.io.lifeline import lifeline\n"
+        "from sliceplane.kit.io.process.lifeline import lifeline\n"
         "environment, descriptors, _ = lifeline()\n"
         "worker = subprocess.Popen((sys.executable, '-m', 'sliceplane.server.io.heavy.worker'), "
         "env=environment,\n"

@@ -35,7 +35,7 @@ from sliceplane.slices.removing.guard import ANNOTATION_MASS_REMOVAL, HOLD
 from sliceplane.watch.cache import Change
 from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.hosting.host import ControllerHost
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import from_file
 from sliceplane.watch.io.reflect import RunningInformer
 

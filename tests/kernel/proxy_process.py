@@ -14,7 +14,7 @@ from tests.kernel.netns import Host
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import Resource
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 
 SERVER = """
 import http.server, sys

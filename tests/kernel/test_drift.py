@@ -31,7 +31,7 @@ from sliceplane.controllers.traffic_distribution import CACHE_DIFFERS
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.node.io.kernel.nft_backend import Nftables, NftRunner
 from sliceplane.node.io.options import ProxyTiming
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
 
 pytestmark = pytest.mark.kernel

@@ -31,7 +31,7 @@ from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.node.io.kernel.iptables_backend import Flavour, Iptables
 from sliceplane.node.io.options import ProxyTiming
 from sliceplane.node.surroundings import RulesConfig
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
 
 pytestmark = pytest.mark.kernel

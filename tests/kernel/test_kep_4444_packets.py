@@ -18,7 +18,7 @@ from tests.waiting import eventually
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import Namespaces, Nodes, Pods, Services
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
 
 pytestmark = pytest.mark.kernel

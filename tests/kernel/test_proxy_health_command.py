@@ -11,7 +11,7 @@ from tests.ports import free_port
 from tests.waiting import eventually
 
 from sliceplane.api.scheme import Namespaces, Services
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
 
 pytestmark = pytest.mark.kernel

@@ -25,7 +25,7 @@ from tests.waiting import eventually
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Services
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load as load_kubeconfig
 
 pytestmark = pytest.mark.kernel

@@ -21,14 +21,14 @@ PYTHON = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 #: starts a child in the way of the program, says which, and waits to be killed
 PARENT = """
 import subprocess, sys, time
-from sliceplane.kit.io.lifeline import lifeline
+from sliceplane.kit.io.process.lifeline import lifeline
 environment, descriptors, _ = lifeline()
 child = subprocess.Popen((sys.executable, "-c", sys.argv[1]), env=environment, pass_fds=descriptors)
 print(child.pid, flush=True)
 time.sleep(600)
 """
 CHILD = """
-from sliceplane.kit.io import lifeline
+from sliceplane.kit.io.process import lifeline
 import time
 {}
 lifeline.end_with_parent()
@@ -38,7 +38,7 @@ time.sleep(600)
 #: starts a foreign program whose group must not outlive it
 FOREIGN = """
 import subprocess, sys, time
-from sliceplane.kit.io.orphans import ended_with_us
+from sliceplane.kit.io.process.orphans import ended_with_us
 program = subprocess.Popen(("sh", "-c", sys.argv[1]), start_new_session=True)
 with ended_with_us(program.pid, float(sys.argv[2])):
     print(program.pid, flush=True)
@@ -129,7 +129,7 @@ def test_an_id_that_means_another_process_is_left_alone() -> None:
     other = subprocess.Popen(("sleep", "600"), start_new_session=True)
     try:
         standby = subprocess.Popen(
-            (sys.executable, "-I", "-S", str(ROOT / "src/sliceplane/kit/io/orphans.py")),
+            (sys.executable, "-I", "-S", str(ROOT / "src/sliceplane/kit/io/process/orphans.py")),
             stdin=subprocess.PIPE,
         )
         standby.communicate(f"{other.pid} 12345 0.0\n".encode(), timeout=60)

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from sliceplane.kit.io import log_output
-from sliceplane.kit.io.line_writer import LineWriter
 from sliceplane.kit.io.log import get_logger
-from sliceplane.kit.io.log_lines import LINE_CHARACTERS_MAX
-from sliceplane.kit.io.log_output import QUEUE_BYTES_MAX, lost_lines, settle
+from sliceplane.kit.io.logs import output as log_output
+from sliceplane.kit.io.logs.line_writer import LineWriter
+from sliceplane.kit.io.logs.lines import LINE_CHARACTERS_MAX
+from sliceplane.kit.io.logs.output import QUEUE_BYTES_MAX, lost_lines, settle
 
 #: a thousand lines that no one takes: without a queue the first of them that does not fit takes for
 #: ever
@@ -289,7 +289,7 @@ def test_what_libraries_log_is_a_line_like_ours(capsys: pytest.CaptureFixture[st
 
 def test_a_forked_process_has_a_log_of_its_own() -> None:
     code = (
-        "import os\nfrom sliceplane.kit.io.log import get_logger\nfrom sliceplane.kit.io.log_output import settle\n"
+        "import os\nfrom sliceplane.kit.io.log import get_logger\nfrom sliceplane.kit.io.logs.output import settle\n"
         "get_logger('test').warning('the parent')\nassert settle(60)\n"
         "child = os.fork()\n"
         "get_logger('test').warning('child' if child == 0 else 'parent again')\nassert settle(60)\n"

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.kit.io.log_lines import (
+from sliceplane.kit.io.logs.lines import (
     KEYS,
     LINE_CHARACTERS_MAX,
     as_json,
@@ -93,7 +93,7 @@ _WRITER = """
 import logging, sys
 from sliceplane.cli.logs import Logs
 from sliceplane.kit.io.log import get_logger
-from sliceplane.kit.io.log_output import settle
+from sliceplane.kit.io.logs.output import settle
 Logs("info", sys.argv[1], colour=sys.argv[2] == "colour").begin()
 log = get_logger("plane")
 log.debug("not wanted")
@@ -160,7 +160,7 @@ def test_text_is_coloured_on_a_terminal_unless_a_person_says_no() -> None:
 
 
 def test_what_was_lost_is_told_in_json_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from sliceplane.kit.io import log_output
+    from sliceplane.kit.io.logs import output as log_output
 
     monkeypatch.setattr(log_output, "_json", True)
     monkeypatch.setattr(log_output, "_stderr", fresh := log_output._Stderr())

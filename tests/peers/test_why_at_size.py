@@ -33,7 +33,7 @@ from tests.waiting import until
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import Namespaces, Services
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import from_file
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(2400)]

@@ -20,10 +20,11 @@ from tests.ports import free_port
 from tests.waiting import eventually
 
 from sliceplane.consume.model import ServiceKey
-from sliceplane.kit.io import descriptors, door
+from sliceplane.kit.io import door
 from sliceplane.kit.io.door import Door, GuardedPort
 from sliceplane.kit.io.interfaces import addresses_of
 from sliceplane.kit.io.pages import Page, serve_pages
+from sliceplane.kit.io.process import descriptors
 from sliceplane.node.aftermath import HealthCheck
 from sliceplane.node.io.consequences import ServiceHealth
 from sliceplane.node.io.kernel.backend import KernelError

@@ -22,7 +22,7 @@ import aiohttp
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Leases, Pods, Resource
 from sliceplane.watch.io.base import Unreachable
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 
 NAMESPACE = "/api/v1/namespaces/default"
 REQUEST_SECONDS_MAX = 60.0

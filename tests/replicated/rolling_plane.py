@@ -22,8 +22,8 @@ from tests.replicated.members import Member
 from tests.waiting import eventually
 
 from sliceplane.watch.io import kubeconfig
-from sliceplane.watch.io.http import HttpClient
-from sliceplane.watch.io.replies import Retries
+from sliceplane.watch.io.http.client import HttpClient
+from sliceplane.watch.io.http.replies import Retries
 
 #: a balancer that is held up all that time sends a client to a server that is gone
 DELAY_SECONDS = 4.0

@@ -17,7 +17,7 @@ from tests.server.serving import Server, run_plane
 from tests.waiting import until
 
 from sliceplane.kit.io import log as log_module
-from sliceplane.kit.io import log_output
+from sliceplane.kit.io.logs import output as log_output
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.server.io.audit.log import (
     LEFT_OUT,

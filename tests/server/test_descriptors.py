@@ -16,8 +16,8 @@ from benchmarks.tools.process import PlaneProcess
 from tests.attack.harness import admin_context, anonymous_context
 from tests.waiting import until
 
-from sliceplane.kit.io import log_output
 from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.io.logs import output as log_output
 
 LIMIT = 200
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"

@@ -14,7 +14,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.watch.controller.base import Controller
 from sliceplane.watch.io import kubeconfig
 from sliceplane.watch.io.hosting.host import ControllerHost
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 
 NAMESPACE = "/api/v1/namespaces/default"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"

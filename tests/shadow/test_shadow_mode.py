@@ -45,7 +45,7 @@ from sliceplane.diagnose.shadow.report import (
 from sliceplane.server.io.plane import PlaneConfig
 from sliceplane.watch.io import kubeconfig
 from sliceplane.watch.io.base import ReadOnlyClient
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 
 ROOT = Path(__file__).parents[2]
 PODS = 4

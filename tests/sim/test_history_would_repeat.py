@@ -25,7 +25,6 @@ from tests.sim import test_selector_life as selectors
 
 from sliceplane.api.core import Pod
 from sliceplane.api.discovery import ANNOTATION_OVER_CAPACITY
-from sliceplane.api.own_writes import OwnWrites
 from sliceplane.kit.containers import Passed
 from sliceplane.kit.workqueue import WorkQueue
 from sliceplane.lab.sim.checks.steady import Broken
@@ -41,6 +40,7 @@ from sliceplane.slices.pod_routes import UNTOUCHED, SelectorIndex
 from sliceplane.slices.service import ServiceState
 from sliceplane.slices.writes import SlicePlan
 from sliceplane.watch.cache import Cache
+from sliceplane.watch.controller.own_writes import OwnWrites
 from sliceplane.watch.reflector import Reflector, ReflectorConfig
 
 Patch = pytest.MonkeyPatch

@@ -10,10 +10,10 @@ from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Pod
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import conflict
-from sliceplane.api.own_writes import STALE_PLANS
 from sliceplane.slices.engine import SliceEngine
 from sliceplane.slices.service import IMMEDIATELY
 from sliceplane.slices.writes import SliceWrite
+from sliceplane.watch.controller.own_writes import STALE_PLANS
 
 KEY = "shop/web"
 CONFLICT = conflict("endpointslices", "discovery.k8s.io", "a", "the object has been modified")

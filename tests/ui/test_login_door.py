@@ -22,8 +22,8 @@ from tests.waiting import eventually
 from sliceplane.diagnose.page.io import login_door
 from sliceplane.diagnose.page.io.rooms import Rooms
 from sliceplane.diagnose.page.logins import LINK_TRIES, LOGINS_EACH_MAX
+from sliceplane.watch.io.http.pool import watchful_socket
 from sliceplane.watch.io.kubeconfig import from_file
-from sliceplane.watch.io.pool import watchful_socket
 
 pytestmark = pytest.mark.timeout(120)
 

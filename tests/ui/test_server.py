@@ -23,7 +23,7 @@ from sliceplane.diagnose.page.io.server import PageServer, page
 from sliceplane.diagnose.page.io.static_files import StaticFiles
 from sliceplane.diagnose.page.io.viewer import Tab
 from sliceplane.testing import Plane
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import from_file
 
 SAME = {"Sec-Fetch-Site": "same-origin"}

@@ -34,7 +34,7 @@ from sliceplane.lab.whatif.state import of_snapshot
 from sliceplane.lab.whatif.verify import Figure, compared, happened
 from sliceplane.server.io.config import PlaneConfig
 from sliceplane.server.io.plane import ServerPlane
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 
 ZONES = ("zone-a", "zone-b", "zone-c")
 NODES = 6

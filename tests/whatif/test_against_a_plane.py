@@ -51,7 +51,7 @@ from sliceplane.lab.whatif.prediction import Prediction
 from sliceplane.lab.whatif.state import of_snapshot
 from sliceplane.server.io.config import PlaneConfig
 from sliceplane.server.io.plane import ServerPlane
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import from_file
 
 ZONES = ("zone-a", "zone-b", "zone-c")

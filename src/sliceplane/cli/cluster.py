@@ -23,7 +23,7 @@ from sliceplane.kit.terminal_text import printable
 
 if TYPE_CHECKING:
     from sliceplane.watch.io.connection import Connection
-    from sliceplane.watch.io.http import HttpClient
+    from sliceplane.watch.io.http.client import HttpClient
 
 #: requests a second; upstream's controllers have 20 and 30 each, here one process shares them
 QPS_DEFAULT: Final = 50.0
@@ -90,7 +90,7 @@ class TargetCluster(NamedTuple):
 
         async def with_client(connection: Connection) -> _T:
             from sliceplane.watch.io.bounds import QUESTION_TIMEOUT_S, question
-            from sliceplane.watch.io.http import HttpClient
+            from sliceplane.watch.io.http.client import HttpClient
 
             timeout_s = meta.get(_TIMEOUT, QUESTION_TIMEOUT_S)
             bounds = question(timeout_s) if self.once else nullcontext()
@@ -371,8 +371,8 @@ def limited_client(
 ) -> HttpClient:
     """A client that keeps to ``rate_options`` and sends again what a server had no time for."""
     from sliceplane.kit.delays import TokenBucket
-    from sliceplane.watch.io.http import HttpClient
-    from sliceplane.watch.io.replies import Retries
+    from sliceplane.watch.io.http.client import HttpClient
+    from sliceplane.watch.io.http.replies import Retries
 
     qps = flags["kube_api_qps"]
     limit = TokenBucket(rate_per_s=qps, burst=flags["kube_api_burst"]) if qps > 0 else None

@@ -22,7 +22,7 @@ def main() -> None:
     if (
         "SLICEPLANE_PARENT" in os.environ
     ):  # a child of a plane: what it imports takes long, and its parent may end
-        from sliceplane.kit.io.lifeline import end_with_parent
+        from sliceplane.kit.io.process.lifeline import end_with_parent
 
         end_with_parent()
     spare_collector()

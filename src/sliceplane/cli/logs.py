@@ -21,7 +21,7 @@ class Logs(msgspec.Struct, frozen=True):
 
     def begin(self) -> None:
         """Before the first line."""
-        from sliceplane.kit.io.log_output import configure
+        from sliceplane.kit.io.logs.output import configure
 
         # https://no-color.org: set, and not empty
         plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"

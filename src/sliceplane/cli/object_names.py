@@ -76,7 +76,7 @@ async def _read(connection: Any, plural: str, namespace: str) -> list[str]:
 
     from sliceplane.api.requests import Selection
     from sliceplane.api.scheme import Deployments, Namespaces, Nodes, Pods, Services
-    from sliceplane.watch.io.http import HttpClient
+    from sliceplane.watch.io.http.client import HttpClient
 
     kinds = {
         resource.plural: resource for resource in (Deployments, Namespaces, Nodes, Pods, Services)

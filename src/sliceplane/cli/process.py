@@ -131,7 +131,7 @@ def spare_descriptors() -> None:
     """
     import asyncio
 
-    from sliceplane.kit.io import descriptors
+    from sliceplane.kit.io.process import descriptors
 
     descriptors.raise_limit()
     descriptors.tell_of_exhaustion(asyncio.get_running_loop())
@@ -165,7 +165,7 @@ def saying(control: str = "", *, is_secret: bool = False) -> Iterator[Callable[[
     except (OSError, ValueError, AttributeError):  # what a test runner put there
         yield lambda line: click.echo(control + printable_lines(line))
         return
-    from sliceplane.kit.io.line_writer import LineWriter
+    from sliceplane.kit.io.logs.line_writer import LineWriter
 
     problems: list[tuple[bytes, OSError]] = []
 

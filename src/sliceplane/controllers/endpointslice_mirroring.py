@@ -17,7 +17,6 @@ import msgspec
 from sliceplane.api.core import Endpoints, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object, ObjectMeta
-from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
 from sliceplane.controllers.service_syncs import (
     FirstSync,
@@ -36,6 +35,7 @@ from sliceplane.slices.hinting.hint_policy import Notice
 from sliceplane.slices.succession import SelectorChanges
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import ControllerInfo, Done, Job, Selection, Work
+from sliceplane.watch.controller.own_writes import PlannedWrite
 
 _PREFIX: Final = "endpoint_slice_mirroring_controller_"
 _PER_SYNC_BUCKETS: Final = exponential_buckets(2, 2, 15)

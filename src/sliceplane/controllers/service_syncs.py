@@ -17,7 +17,6 @@ from typing import Final
 
 from sliceplane.api.errors import StatusError, is_namespace_terminating
 from sliceplane.api.meta import Object, ObjectMeta
-from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.workqueue import RETRY_BACKOFF
@@ -25,6 +24,7 @@ from sliceplane.server.registry.kinds.event import NOTE_MAX
 from sliceplane.slices.pod_routes import Touched
 from sliceplane.watch.controller.base import ControllerInfo, Done, EventNote, Write
 from sliceplane.watch.controller.keyed import QueueController
+from sliceplane.watch.controller.own_writes import PlannedWrite
 
 
 class FirstSync:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from sliceplane.api.own_writes import Unseen
 from sliceplane.slices.facts import NodeFacts
 from sliceplane.slices.heuristics.asking import Find
 from sliceplane.slices.hinting.topology import ZoneShares
 from sliceplane.slices.removing.guard import RemovalBurst
 from sliceplane.slices.subsets import NodeZones
 from sliceplane.slices.succession import SelectorChanges
+from sliceplane.watch.controller.own_writes import Unseen
 
 
 class SliceSettings(msgspec.Struct, frozen=True, kw_only=True):

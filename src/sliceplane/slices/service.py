@@ -6,7 +6,7 @@ result of the plan's writes. Between the two calls any event may come in, even t
 own writes cause: the state holds only what the server is *known* to hold (``SlicePacker``).
 
 The engine plans on the newer of two versions of each slice: the informer's, and the server's answer
-to our own write (``api.own_writes``); so no plan is made on a cache that has not seen them.
+to our own write (``watch.controller.own_writes``); so no plan is made on a cache that has not seen them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Final
 from sliceplane.api.core import Pod
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
-from sliceplane.api.own_writes import OwnWrites, Shown
 from sliceplane.kit.ip import Family
 from sliceplane.slices.cluster import ClusterFacts, SliceSettings
 from sliceplane.slices.content import Content, PortResolver, Stored, read_slice
@@ -47,6 +46,7 @@ from sliceplane.slices.writes import (
     update_slice,
     written,
 )
+from sliceplane.watch.controller.own_writes import OwnWrites, Shown
 
 #: deadline value: when the current plan has finished
 IMMEDIATELY: Final = 0.0

@@ -18,13 +18,13 @@ import msgspec
 from sliceplane.api.codec import decode
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME
 from sliceplane.api.meta import Object, ObjectMeta
-from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.kit.times import format_nano_time, parse_nanoseconds
 from sliceplane.slices.content import Content, PortGroup, Ports, Stored, slice_body
 from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.hinting.hint_policy import Notice
 from sliceplane.slices.shape import ServiceShape
 from sliceplane.slices.subsets import with_subset
+from sliceplane.watch.controller.own_writes import PlannedWrite
 
 
 class MemberChanges:

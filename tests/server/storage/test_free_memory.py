@@ -7,7 +7,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from sliceplane.kit.io.free_memory import QUIET_REVISIONS, WORTHWHILE_REVISIONS, FreeMemory, trim
+from sliceplane.kit.io.process.free_memory import (
+    QUIET_REVISIONS,
+    WORTHWHILE_REVISIONS,
+    FreeMemory,
+    trim,
+)
 
 
 def test_memory_is_given_back_once_after_a_burst() -> None:
@@ -40,7 +45,7 @@ def test_trimming_does_no_harm() -> None:
 _BLOCKS = """
 import re, threading
 from pathlib import Path
-from sliceplane.kit.io.free_memory import bound_heap
+from sliceplane.kit.io.process.free_memory import bound_heap
 bound_heap()
 resident = lambda: int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024
 bytearray(b"x") * (30 << 20)

@@ -17,7 +17,7 @@ from sliceplane.server.io.inprocess import InProcessClient
 from sliceplane.server.io.plane import PlaneConfig, ServerPlane
 from sliceplane.watch.io import kubeconfig
 from sliceplane.watch.io.base import Client
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 
 _numbers = count()
 

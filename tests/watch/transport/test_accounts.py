@@ -28,7 +28,7 @@ from sliceplane.dns.io.embedded import DnsService
 from sliceplane.server.io.config import PlaneConfig
 from sliceplane.server.io.plane import ServerPlane
 from sliceplane.watch.io.base import Client
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import from_file
 from sliceplane.xds.io.serving import RULES as XDS_RULES
 from sliceplane.xds.io.serving import XdsService

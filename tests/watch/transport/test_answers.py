@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.watch.io.answers import (
+from sliceplane.watch.io.http.answers import (
     HEAD_BYTES_MAX,
     LINE_BYTES_MAX,
     AnswerParser,

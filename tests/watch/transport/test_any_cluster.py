@@ -23,8 +23,8 @@ from sliceplane.watch.io import kubeconfig, tls
 from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.connection import CredentialsError, KubeconfigError
 from sliceplane.watch.io.credentials import Exec
-from sliceplane.watch.io.http import HttpClient
-from sliceplane.watch.io.proxies import from_environment
+from sliceplane.watch.io.http.client import HttpClient
+from sliceplane.watch.io.http.proxies import from_environment
 from sliceplane.watch.io.tls import Pem, Tls
 
 V1 = "client.authentication.k8s.io/v1"

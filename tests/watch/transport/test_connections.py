@@ -14,9 +14,10 @@ import pytest
 import yaml
 from tests.server.serving import Server
 
-from sliceplane.watch.io import kubeconfig, pool
+from sliceplane.watch.io import kubeconfig
 from sliceplane.watch.io.connection import CredentialsError, KubeconfigError, basic, bearer
 from sliceplane.watch.io.credentials import Exec, TokenFile
+from sliceplane.watch.io.http import pool
 
 
 def written(

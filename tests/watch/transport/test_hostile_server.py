@@ -30,8 +30,9 @@ from sliceplane.client import EndpointView, HttpClient, StatusError, Unreachable
 from sliceplane.diagnose.page.io import live, questions
 from sliceplane.diagnose.page.io.server import page
 from sliceplane.watch import paging
-from sliceplane.watch.io import bounds, http, kubeconfig
+from sliceplane.watch.io import bounds, kubeconfig
 from sliceplane.watch.io.connection import KubeconfigError
+from sliceplane.watch.io.http import client as http
 
 TIMEOUT_S: Final = 1.0
 #: where the answer is not given by time: longer than any of these takes on a busy machine

@@ -17,8 +17,8 @@ from sliceplane.api.scheme import ConfigMaps
 from sliceplane.watch.io import kubeconfig
 from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.connection import Connection, Credentials, Fixed
-from sliceplane.watch.io.http import HttpClient
-from sliceplane.watch.io.replies import error_of
+from sliceplane.watch.io.http.client import HttpClient
+from sliceplane.watch.io.http.replies import error_of
 
 Answer = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 

@@ -14,8 +14,8 @@ from sliceplane.api.scheme import ConfigMaps
 from sliceplane.kit.delays import TokenBucket
 from sliceplane.kit.metrics import Distribution
 from sliceplane.watch.io.base import Unreachable
-from sliceplane.watch.io.http import HttpClient
-from sliceplane.watch.io.replies import NO_RETRIES, RETRY_S, Retries
+from sliceplane.watch.io.http.client import HttpClient
+from sliceplane.watch.io.http.replies import NO_RETRIES, RETRY_S, Retries
 
 ONCE_MORE = Retries(1)
 

@@ -15,14 +15,14 @@ from tests.waiting import eventually
 
 import sliceplane
 from sliceplane.kit.io.identity import ProcessIdentity, identity
-from sliceplane.kit.io.orphans import ended_with_us
+from sliceplane.kit.io.process.orphans import ended_with_us
 from sliceplane.watch.io.connection import CredentialsError
 from sliceplane.watch.io.credentials import API_VERSIONS, Exec
 
 #: asks a program that waits for a person, and writes a file as soon as that would not outlive it
 CLIENT = """
 import asyncio, contextlib, pathlib, sys
-from sliceplane.kit.io import orphans
+from sliceplane.kit.io.process import orphans
 from sliceplane.watch.io import credentials
 
 real = orphans.ended_with_us
@@ -86,7 +86,7 @@ async def test_it_ends_when_the_client_does_not_wait_any_more(
             guarded.set()
             yield
 
-    monkeypatch.setattr("sliceplane.kit.io.orphans.ended_with_us", ended)
+    monkeypatch.setattr("sliceplane.kit.io.process.orphans.ended_with_us", ended)
     asking = asyncio.create_task(login(tmp_path).authorization())
     processes = await started(tmp_path)
     assert len(processes) == 2

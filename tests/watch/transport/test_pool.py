@@ -17,10 +17,11 @@ from tests.watch.transport.test_http_faults import chunk, reply, serving, stream
 
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps, Namespaces
-from sliceplane.watch.io import kubeconfig, pool
+from sliceplane.watch.io import kubeconfig
 from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.connection import Connection, Fixed
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http import pool
+from sliceplane.watch.io.http.client import HttpClient
 
 KEPT = reply(200, b"{}").replace(b"Connection: close\r\n", b"")
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.waiting import eventually
 
-from sliceplane.watch.io.answers import BadStream
 from sliceplane.watch.io.base import WatchMessage
-from sliceplane.watch.io.replies import WatchLines, WatchStream, message_of
-from sliceplane.watch.io.wire import ClientConnection
+from sliceplane.watch.io.http.answers import BadStream
+from sliceplane.watch.io.http.replies import WatchLines, WatchStream, message_of
+from sliceplane.watch.io.http.wire import ClientConnection
 
 EVENTS = [
     {"type": "ADDED", "object": {"metadata": {"name": "ä\n€"}}},

@@ -15,8 +15,8 @@ from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Services
 from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.connection import Connection, Fixed
-from sliceplane.watch.io.http import HttpClient
-from sliceplane.watch.io.replies import why_no_answer
+from sliceplane.watch.io.http.client import HttpClient
+from sliceplane.watch.io.http.replies import why_no_answer
 
 
 async def told(server: str, context: ssl.SSLContext | None = None) -> str:

@@ -17,10 +17,10 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from sliceplane.consume.agents.checks import CheckSpec
-from sliceplane.kit.io.orphans import ended_with_us
-from sliceplane.watch.io.answers import BadStream, request_head
-from sliceplane.watch.io.http import PATH_SAFE
-from sliceplane.watch.io.wire import ClientConnection
+from sliceplane.kit.io.process.orphans import ended_with_us
+from sliceplane.watch.io.http.answers import BadStream, request_head
+from sliceplane.watch.io.http.client import PATH_SAFE
+from sliceplane.watch.io.http.wire import ClientConnection
 
 #: of what a command prints, for people
 _SHOWN_MAX: Final = 200

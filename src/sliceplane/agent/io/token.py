@@ -30,7 +30,7 @@ from sliceplane.consume.io.accounts import request_token
 from sliceplane.kit.io.log import get_logger
 from sliceplane.watch.io.base import Client, Unreachable
 from sliceplane.watch.io.connection import Connection, Fixed
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 
 #: between two tries while the server is away
 _RETRY_S: Final = 60.0

@@ -9,7 +9,7 @@ from sliceplane.cli.cluster import TargetCluster, cluster_command, show_read
 
 if TYPE_CHECKING:
     from sliceplane.diagnose.explain.status import PlaneStatus
-    from sliceplane.watch.io.http import HttpClient
+    from sliceplane.watch.io.http.client import HttpClient
 
 _EXIT_CODES = {"well": GOOD, "attention": BAD, "unknown": NO_ANSWER}
 

@@ -18,7 +18,7 @@ from sliceplane.cli.values import ParsedType
 
 if TYPE_CHECKING:
     from sliceplane.diagnose.timeline.timeline import Line, Timeline
-    from sliceplane.watch.io.http import HttpClient
+    from sliceplane.watch.io.http.client import HttpClient
     from sliceplane.watch.recorder.file import Recording
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sliceplane.lab.whatif.prediction import Prediction
-    from sliceplane.watch.io.http import HttpClient
+    from sliceplane.watch.io.http.client import HttpClient
 
 #: the engine computes while other questions of the page wait: endpoints that there are or would be,
 #: and objects

@@ -272,7 +272,7 @@ def _many(runs: Iterator[Options], jobs: int, *, stop: bool) -> Iterator[RunVerd
     from concurrent.futures import Future, ProcessPoolExecutor
     from multiprocessing import get_context
 
-    from sliceplane.kit.io.lifeline import end_with_pool
+    from sliceplane.kit.io.process.lifeline import end_with_pool
 
     spawn = get_context("spawn")
     with ProcessPoolExecutor(

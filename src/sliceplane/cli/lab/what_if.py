@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sliceplane.lab.whatif.picture import Clients
     from sliceplane.lab.whatif.prediction import Prediction, Price
     from sliceplane.lab.whatif.state import ClusterState
-    from sliceplane.watch.io.http import HttpClient
+    from sliceplane.watch.io.http.client import HttpClient
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 PRICE_DEFAULT = "0.02@2026-11"

@@ -18,7 +18,7 @@ from sliceplane.cli.flags import boolean, duration, string, switch
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import begin_service, run, say, say_ready, work_until
-from sliceplane.cli.run.controller_flags import (
+from sliceplane.cli.run.flags.controllers import (
     check_slice_options,
     choose,
     controllers_option,
@@ -26,7 +26,7 @@ from sliceplane.cli.run.controller_flags import (
     discovery_options,
     slice_options,
 )
-from sliceplane.cli.run.monitoring import monitoring_options, serve_monitoring
+from sliceplane.cli.run.flags.monitoring import monitoring_options, serve_monitoring
 from sliceplane.cli.run.serving import gates_of
 from sliceplane.cli.run.shadow import check_shadow_flags, run_shadow, shadow_options
 
@@ -184,7 +184,7 @@ async def _serve(
     from contextlib import AsyncExitStack
 
     from sliceplane.controllers.io.standalone import Standalone
-    from sliceplane.watch.io.http import HttpClient
+    from sliceplane.watch.io.http.client import HttpClient
 
     stop = begin_service()
     async with AsyncExitStack() as stack:

@@ -15,7 +15,7 @@ from sliceplane.cli.flags import boolean, duration, string, switch
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import begin_service, require, run, say_listening, work_until
-from sliceplane.cli.run.dns_options import (
+from sliceplane.cli.run.flags.dns import (
     answer_config,
     client_options,
     forward_flags,
@@ -24,12 +24,12 @@ from sliceplane.cli.run.dns_options import (
     zone_config,
     zone_options,
 )
-from sliceplane.cli.run.monitoring import monitoring_options, serve_monitoring
+from sliceplane.cli.run.flags.monitoring import monitoring_options, serve_monitoring
 
 if TYPE_CHECKING:
     from sliceplane.diagnose.io.names import LookedUp
     from sliceplane.watch.io.connection import Connection
-    from sliceplane.watch.io.http import HttpClient
+    from sliceplane.watch.io.http.client import HttpClient
 
 
 @click.group(
@@ -111,7 +111,7 @@ async def _serve(
 
     from sliceplane.dns.io.service import Resolver, watches
     from sliceplane.kit.rng import Rng
-    from sliceplane.watch.io.http import HttpClient
+    from sliceplane.watch.io.http.client import HttpClient
     from sliceplane.watch.io.reflect import loop_clock
 
     stop = begin_service()

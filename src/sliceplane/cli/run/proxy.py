@@ -22,8 +22,8 @@ from sliceplane.cli.flags import FILE, boolean, duration, option, string, switch
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import begin_service, require, say_ready, work_until
-from sliceplane.cli.run.dns_options import DOMAIN
-from sliceplane.cli.run.proxy_flags import drain_port_option, flag, given_by, proxy_options, used
+from sliceplane.cli.run.flags.dns import DOMAIN
+from sliceplane.cli.run.flags.proxy import drain_port_option, flag, given_by, proxy_options, used
 from sliceplane.cli.run.proxy_render import command as render
 from sliceplane.cli.run.serving import gates_of
 from sliceplane.cli.values import LISTEN
@@ -255,7 +255,7 @@ async def _serve(connection: Connection, process: _Process) -> None:
     from sliceplane.kit.rng import Rng
     from sliceplane.node.io.own_node import OwnNode
     from sliceplane.node.io.setup import running_proxy
-    from sliceplane.watch.io.http import HttpClient
+    from sliceplane.watch.io.http.client import HttpClient
     from sliceplane.watch.io.reflect import loop_clock
 
     stop = begin_service()

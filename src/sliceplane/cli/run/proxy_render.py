@@ -13,7 +13,7 @@ import click
 from sliceplane.cli.answers import note, show
 from sliceplane.cli.cluster import TargetCluster, attempt, cluster_command
 from sliceplane.cli.flags import choice, option, string, switch
-from sliceplane.cli.run.proxy_flags import RENDERED
+from sliceplane.cli.run.flags.proxy import RENDERED
 from sliceplane.cli.values import NETWORKS
 from sliceplane.node.configuration.fields import BACK_ENDS
 

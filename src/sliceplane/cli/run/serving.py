@@ -37,7 +37,7 @@ from sliceplane.cli.process import (
     spare_descriptors,
 )
 from sliceplane.cli.run.access import access_options, with_access
-from sliceplane.cli.run.etcd import etcd_options, with_etcd
+from sliceplane.cli.run.flags.etcd import etcd_options, with_etcd
 from sliceplane.cli.values import ADDRESS, ParsedType
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def serve(
     import is not paid for by ``--help`` and usage errors. *notes*: further lines for a person, when
     it is ready. *stays*: what else the plane leaves behind, told with what it keeps.
     """
-    from sliceplane.kit.io.free_memory import bound_heap
+    from sliceplane.kit.io.process.free_memory import bound_heap
     from sliceplane.kit.io.start_error import StartError
 
     bound_heap()

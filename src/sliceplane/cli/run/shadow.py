@@ -185,7 +185,7 @@ async def _run(
     output: Printed,
     once_timeout_s: float | None,
 ) -> int:
-    from sliceplane.cli.run.monitoring import serve_monitoring
+    from sliceplane.cli.run.flags.monitoring import serve_monitoring
     from sliceplane.diagnose.shadow.io.hosting import ShadowRun
     from sliceplane.watch.io.hosting.informers import check_readable
 

@@ -23,7 +23,7 @@ from sliceplane.cli.flags import (
 )
 from sliceplane.cli.logs import Logs
 from sliceplane.cli.options import Command
-from sliceplane.cli.run.controller_flags import (
+from sliceplane.cli.run.flags.controllers import (
     ALL,
     check_slice_options,
     choose,
@@ -32,7 +32,7 @@ from sliceplane.cli.run.controller_flags import (
     discovery_options,
     slice_options,
 )
-from sliceplane.cli.run.proxy_flags import drain_port_option
+from sliceplane.cli.run.flags.proxy import drain_port_option
 from sliceplane.cli.run.serving import gates_of, plane_config, serve, serving_options
 from sliceplane.cli.values import LISTEN, given_flags
 

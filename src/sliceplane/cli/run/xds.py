@@ -29,7 +29,7 @@ from sliceplane.cli.flags import (
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import Command, CommandGroup
 from sliceplane.cli.process import begin_service, require, run, say_listening, work_until
-from sliceplane.cli.run.monitoring import monitoring_options, serve_monitoring
+from sliceplane.cli.run.flags.monitoring import monitoring_options, serve_monitoring
 from sliceplane.cli.values import LISTEN, ParsedType, names_in
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ async def _serve(connection: Connection, doors: Doors, flags: dict[str, Any]) ->
     import time
 
     from sliceplane.kit.rng import Rng
-    from sliceplane.watch.io.http import HttpClient
+    from sliceplane.watch.io.http.client import HttpClient
     from sliceplane.watch.io.reflect import loop_clock
     from sliceplane.xds.catalog import XdsCatalog, XdsConfig
     from sliceplane.xds.io.admission import AdmissionConfig

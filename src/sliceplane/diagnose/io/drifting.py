@@ -48,7 +48,7 @@ from sliceplane.kit.ip import parse_strict
 from sliceplane.kit.times import time_or_zero
 from sliceplane.watch.io.base import Reader, Unreachable
 from sliceplane.watch.io.connection import Connection, Fixed
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.xds.catalog import catalog_of
 
 #: versions at which lists are asked for: nodes of a quiet cluster tell of few

@@ -21,7 +21,7 @@ from sliceplane.diagnose.explain.kernel import KernelFacts
 from sliceplane.diagnose.explain.question import ExplainQuestion, Explanation
 from sliceplane.diagnose.io.lists import list_decoded
 from sliceplane.watch.io.base import Reader, Unreachable, connect
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 
 WRITES_PATH: Final = "/sliceplane/writes"
 #: the page names four writes of one object

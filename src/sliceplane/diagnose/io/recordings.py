@@ -29,7 +29,7 @@ from sliceplane.diagnose.timeline.index import Index
 from sliceplane.diagnose.timeline.reader import UNREADABLE
 from sliceplane.diagnose.timeline.timeline import Line, Timeline
 from sliceplane.watch.io.flight import PATH, write_file
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.recorder.blocks import RecordingError
 from sliceplane.watch.recorder.file import Recording, read_lines
 

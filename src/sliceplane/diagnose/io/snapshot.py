@@ -36,7 +36,7 @@ from sliceplane.server.store.snapshot import (
 )
 
 if TYPE_CHECKING:
-    from sliceplane.watch.io.http import HttpClient
+    from sliceplane.watch.io.http.client import HttpClient
 
 #: all objects of a server that has them in memory
 SNAPSHOT_BYTES_MAX = 16 << 30

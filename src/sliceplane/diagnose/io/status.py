@@ -22,7 +22,7 @@ from sliceplane.diagnose.explain.status_parts import LEADER_NAMESPACE, NODE_NAME
 from sliceplane.diagnose.io.explaining import investigated
 from sliceplane.diagnose.io.lists import list_objects
 from sliceplane.watch.io.bounds import AnswerTooLarge
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 
 #: more metrics than any server has
 PAGE_BYTES_MAX: Final = 64 << 20

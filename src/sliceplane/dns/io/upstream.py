@@ -29,9 +29,9 @@ from sliceplane.dns.forwarding.local import HostTable, parse_hosts
 from sliceplane.dns.forwarding.message import WholeRecord
 from sliceplane.dns.forwarding.upstreams import SocketAddress
 from sliceplane.dns.wire import CNAME, ROOT, DnsQuestion
-from sliceplane.kit.io.descriptors import tell
 from sliceplane.kit.io.files import read_bytes
 from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.io.process.descriptors import tell
 
 #: how often files are looked at
 LOOK_S: Final = 5.0

@@ -23,7 +23,8 @@ import logging
 import socket
 from typing import TYPE_CHECKING, cast
 
-from sliceplane.kit.io import descriptors, log_output
+from sliceplane.kit.io.logs import output as log_output
+from sliceplane.kit.io.process import descriptors
 from sliceplane.kit.metrics import Metrics
 
 if TYPE_CHECKING:

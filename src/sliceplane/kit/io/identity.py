@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.kit.io.lifeline import VARIABLE
+from sliceplane.kit.io.process.lifeline import VARIABLE
 
 _PROC: Final = Path("/proc")
 _BOOT_ID: Final = _PROC / "sys/kernel/random/boot_id"

@@ -1,4 +1,4 @@
-"""Named loggers.  ``log_output``, which the first line loads, writes the lines."""
+"""Named loggers.  ``logs.output``, which the first line loads, writes the lines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
-#: of the least severe lines that are written; ``log_output.configure`` sets it
+#: of the least severe lines that are written; ``logs.output.configure`` sets it
 _level = LEVELS["info"]
 
 
@@ -22,7 +22,7 @@ class Logger:
         if not self.writes(level):
             return
         try:
-            from sliceplane.kit.io import log_output
+            from sliceplane.kit.io.logs import output as log_output
         except (OSError, ImportError):
             return  # no descriptor is left to read it with; our programs load it at their start
         log_output.write(level, self._component, event, values)

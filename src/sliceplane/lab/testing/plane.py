@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sliceplane.consume.balancing.model import Endpoint
     from sliceplane.lab.testing.objects import Document, Objects, Source
     from sliceplane.server.io import plane as server
-    from sliceplane.watch.io.http import HttpClient
+    from sliceplane.watch.io.http.client import HttpClient
 
 T = TypeVar("T")
 

@@ -28,9 +28,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from sliceplane.consume.model import ServiceKey
-from sliceplane.kit.io import descriptors
 from sliceplane.kit.io.door import Door, GuardedPort, door
 from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.io.process import descriptors
 from sliceplane.kit.ip import Family
 from sliceplane.node.aftermath import HealthCheck
 from sliceplane.node.io.kernel.conntrack import ConntrackError

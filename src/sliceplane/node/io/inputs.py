@@ -11,7 +11,7 @@ brought something: at most every ``PROBE_VALID_S``, and for no longer than ``PRO
 we say is at most a second old, nodes that are not asked cost the server nothing, and nodes of a
 busy cluster hardly anything. A watch that failed and was not opened again since is a reason by
 itself. (That the connection of one watch died, while the server answers on others, is for TCP's
-keep-alive to find: ``watch.io.http``.)
+keep-alive to find: ``watch.io.http.client``.)
 """
 
 from __future__ import annotations

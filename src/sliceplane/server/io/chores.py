@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Callable
 
 from sliceplane.api.errors import StatusError
-from sliceplane.kit.io.free_memory import FreeMemory, trim
 from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.io.process.free_memory import FreeMemory, trim
 from sliceplane.kit.metrics import Count
 from sliceplane.server.io.storage.committing import AnyCommitter
 from sliceplane.server.store.mvcc import Store

@@ -7,7 +7,7 @@ of a Pod's change: its labels, plus one address for each Service that selects it
 
 ``EndpointsState`` is one Service's object: what it must say, what the server is known to hold, and
 the write between the two. What the server holds is the newer of what the cache shows and what it
-answered to our own writes (``api.own_writes``), so no plan is made on a cache that has not seen
+answered to our own writes (``watch.controller.own_writes``), so no plan is made on a cache that has not seen
 them; the event of our own write tells nothing new, so its addresses are not looked at. What an
 object says is known by the digest of its canonical subsets, worked out at most once a version, and
 compared with what would be written: truncated with truncated, so that an object that cannot hold
@@ -27,7 +27,6 @@ from sliceplane.api.core import Endpoints, Service
 from sliceplane.api.discovery import ANNOTATION_LEADER
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
-from sliceplane.api.own_writes import OwnWrites, Shown, Unseen
 from sliceplane.slices.endpoints.members import (
     EndpointsMembers,
     EndpointsPlan,
@@ -44,6 +43,7 @@ from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.pod_routes import PodRoutes
 from sliceplane.slices.succession import SelectorChanges
 from sliceplane.slices.writes import TriggerTime
+from sliceplane.watch.controller.own_writes import OwnWrites, Shown, Unseen
 
 
 @dataclass(slots=True)

@@ -25,7 +25,6 @@ from sliceplane.api.discovery import (
     LABEL_SKIP_MIRROR,
 )
 from sliceplane.api.meta import ObjectMeta
-from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.kit.containers import SortedDict
 from sliceplane.kit.ip import family, parse_lenient
 from sliceplane.kit.times import format_nano_time
@@ -44,6 +43,7 @@ from sliceplane.slices.endpoints.subsets import (
 from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.pod_routes import Effect
 from sliceplane.slices.writes import MemberChanges
+from sliceplane.watch.controller.own_writes import PlannedWrite
 
 
 @dataclass(slots=True, eq=False)

@@ -24,12 +24,12 @@ import msgspec
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document, Object, ObjectMeta
-from sliceplane.api.own_writes import delete_options
 from sliceplane.api.requests import PatchType, Selection, Write
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.names import GENERATED_ALPHABET, GENERATED_BASE_MAX, GENERATED_SUFFIX_LENGTH
 from sliceplane.watch.cache import Change, Mark
+from sliceplane.watch.controller.own_writes import delete_options
 
 __all__ = [
     "Controller",

@@ -2,7 +2,7 @@
 own writes did.
 
 After a job the controller notes, per object that it wrote, the uid and the version that the server
-answered (``api.own_writes.Unseen``). The informer often shows a write *before* its answer arrives,
+answered (``watch.controller.own_writes.Unseen``). The informer often shows a write *before* its answer arrives,
 so what was seen is remembered too: the newest version per resource (one watch delivers in the order
 of versions) and the uids that live.
 """
@@ -15,9 +15,9 @@ import msgspec
 
 from sliceplane.api.codec import decode
 from sliceplane.api.meta import Object
-from sliceplane.api.own_writes import Unseen
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Done
+from sliceplane.watch.controller.own_writes import Unseen
 
 #: a version never arrives if the object came and went between two lists; then the cache is right
 #: all the same

@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-from sliceplane.watch.io.answers import BadStream
 from sliceplane.watch.io.base import Unreachable
+from sliceplane.watch.io.http.answers import BadStream
 
 #: a page of 500 objects, decompressed; EndpointSlices of 1,000 endpoints have some 400 kB each
 PAGE_BYTES_MAX: Final = 256 << 20

@@ -144,7 +144,7 @@ class Exec:
         self._logged_in += 1
 
     async def _run(self, environment: dict[str, str]) -> bytes:
-        from sliceplane.kit.io.orphans import ended_with_us  # which most clients never need
+        from sliceplane.kit.io.process.orphans import ended_with_us  # which most clients never need
 
         try:
             process = await asyncio.create_subprocess_exec(

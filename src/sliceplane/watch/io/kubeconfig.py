@@ -17,7 +17,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from sliceplane.kit.io.files import CREDENTIAL_BYTES_MAX, read_bytes, read_text
-from sliceplane.watch.io import proxies
 from sliceplane.watch.io.connection import (
     Connection,
     Credentials,
@@ -28,6 +27,7 @@ from sliceplane.watch.io.connection import (
     bearer,
 )
 from sliceplane.watch.io.credentials import API_VERSIONS, Exec, TokenFile
+from sliceplane.watch.io.http import proxies
 from sliceplane.watch.io.kubeconfig_files import (
     Chosen,
     ClusterEntry,

@@ -15,7 +15,7 @@ import asyncio
 from typing import Final
 
 from sliceplane.api.users import User, standing_of
-from sliceplane.kit.io.free_memory import trim
+from sliceplane.kit.io.process.free_memory import trim
 from sliceplane.kit.shares import Shares
 from sliceplane.xds.streams.requests import forget_shared
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from sliceplane.api import codec
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import Resource
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ from sliceplane.consume.balancing.usable import Scope
 from sliceplane.consume.io.client.picking import Picker
 from sliceplane.consume.io.client.view import EndpointView
 from sliceplane.watch.io.connection import Connection
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 
 T = TypeVar("T")
 

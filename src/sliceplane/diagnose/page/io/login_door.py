@@ -56,7 +56,7 @@ from sliceplane.server.registry.types import Attributes
 from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.certificates import Certificate
 from sliceplane.watch.io.connection import Connection, bearer
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.service import ServiceContext
 
 Scope = MutableMapping[str, Any]

@@ -35,7 +35,7 @@ from sliceplane.diagnose.trace.question import Unanswerable
 from sliceplane.kit.delays import TokenBucket
 from sliceplane.watch.io import bounds
 from sliceplane.watch.io.base import Unreachable
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.recorder.blocks import RecordingError
 
 #: a question is not asked again sooner after its answer than that

@@ -30,7 +30,7 @@ from sliceplane.diagnose.page.io.static_files import (
 )
 from sliceplane.diagnose.page.io.viewer import WATCH_REST_S, Tab, Viewer, refused_query
 from sliceplane.kit.io.door import http_logger, is_ambiguous
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 
 if TYPE_CHECKING:
     from aiohttp import web

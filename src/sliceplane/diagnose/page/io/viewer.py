@@ -21,7 +21,7 @@ from sliceplane.diagnose.page.io.hub import TICK_S, Topic, ViewHub
 from sliceplane.diagnose.page.io.live import LiveCluster
 from sliceplane.diagnose.page.io.questions import WHAT_IFS_MAX, Questions, WhatIf
 from sliceplane.diagnose.page.io.static_files import PageAnswer, json_answer, text
-from sliceplane.watch.io.http import HttpClient
+from sliceplane.watch.io.http.client import HttpClient
 
 TABS_MAX: Final = 64
 BEAT_S: Final = 1.0

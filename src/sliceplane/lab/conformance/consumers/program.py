@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from sliceplane.kit.io.last_steps import ends_within
-from sliceplane.kit.io.orphans import ended_with_us
+from sliceplane.kit.io.process.orphans import ended_with_us
 from sliceplane.lab.conformance.consumers.consumer import (
     FollowedService,
     FollowingConsumer,

@@ -16,7 +16,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from sliceplane.kit.io import descriptors
+from sliceplane.kit.io.process import descriptors
 from sliceplane.kit.ip import Family
 from sliceplane.node.conntrack import Expected, TrackedFlow, parse_tracked
 from sliceplane.node.io.kernel.nft_netlink import netfilter_socket

@@ -28,8 +28,8 @@ import threading
 import weakref
 from collections.abc import Iterator
 
-from sliceplane.kit.io import descriptors
 from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.io.process import descriptors
 from sliceplane.node.io.kernel.backend import KernelError
 from sliceplane.node.io.kernel.netns import FOLDER, within_at_once
 from sliceplane.node.nft.netlink.batch import MessageBatch, encode

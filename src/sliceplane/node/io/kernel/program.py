@@ -14,7 +14,7 @@ import os
 import re
 from typing import IO
 
-from sliceplane.kit.io import descriptors
+from sliceplane.kit.io.process import descriptors
 from sliceplane.node.io.kernel.backend import KernelError
 
 _MESSAGE_LENGTH_MAX = 400

@@ -25,8 +25,8 @@ from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.users import ANONYMOUS_NAME, User, user_info
 from sliceplane.kit.delays import TokenBucket
-from sliceplane.kit.io.line_writer import LineWriter
 from sliceplane.kit.io.log import get_logger
+from sliceplane.kit.io.logs.line_writer import LineWriter
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.times import format_micro_time

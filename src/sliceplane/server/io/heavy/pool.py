@@ -12,7 +12,7 @@ import contextlib
 import sys
 from typing import Any, Protocol, cast
 
-from sliceplane.kit.io.lifeline import lifeline
+from sliceplane.kit.io.process.lifeline import lifeline
 from sliceplane.server.io.heavy import jobs
 from sliceplane.server.io.heavy.jobs import Job, T
 

@@ -1,7 +1,7 @@
 """The process that runs jobs one at a time: ``python -m sliceplane.server.io.heavy.worker``.
 
 It has no state, no sockets and no files but its pipe; it ends when the pipe does, and when the
-server is killed it ends at once, in the middle of a job too (``kit.io.lifeline``). If a body ends
+server is killed it ends at once, in the middle of a job too (``kit.io.process.lifeline``). If a body ends
 it (too much memory, too deep a recursion, a signal), the next job gets a new process.
 """
 
@@ -15,8 +15,8 @@ import signal
 import sys
 from typing import BinaryIO
 
-from sliceplane.kit.io.free_memory import trim
-from sliceplane.kit.io.lifeline import end_with_parent
+from sliceplane.kit.io.process.free_memory import trim
+from sliceplane.kit.io.process.lifeline import end_with_parent
 from sliceplane.server.io.heavy import jobs
 
 #: the server and its other children go first

@@ -21,10 +21,10 @@ from sliceplane.api.discovery import (
     EndpointSlice,
 )
 from sliceplane.api.errors import StatusError
-from sliceplane.api.own_writes import Unseen
 from sliceplane.slices.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX
 from sliceplane.slices.endpoints.mirroring.service import MirrorLimits, MirrorState
 from sliceplane.slices.endpoints.mirroring.writes import MirrorPlan
+from sliceplane.watch.controller.own_writes import Unseen
 
 Keys = tuple[str, ...]
 

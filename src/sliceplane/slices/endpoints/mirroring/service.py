@@ -22,7 +22,6 @@ from sliceplane.api.codec import decode
 from sliceplane.api.core import Endpoints
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
-from sliceplane.api.own_writes import OwnWrites, PlannedWrite, Shown, Unseen
 from sliceplane.slices.endpoints.mirroring.desired import (
     ADDRESSES_PER_SUBSET_MAX,
     GroupKey,
@@ -43,6 +42,7 @@ from sliceplane.slices.endpoints.mirroring.writes import (
 )
 from sliceplane.slices.hinting.hint_policy import Notice
 from sliceplane.slices.succession import HandOver
+from sliceplane.watch.controller.own_writes import OwnWrites, PlannedWrite, Shown, Unseen
 
 
 class MirrorLimits(NamedTuple):

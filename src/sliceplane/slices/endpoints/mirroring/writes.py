@@ -9,10 +9,10 @@ import msgspec
 from sliceplane.api.codec import encode
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import ObjectMeta
-from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.slices.content import PortGroup, canonical_ports, slice_body
 from sliceplane.slices.endpoints.mirroring.desired import MirrorGroup, SliceMeta
 from sliceplane.slices.hinting.hint_policy import Notice
+from sliceplane.watch.controller.own_writes import PlannedWrite
 
 
 class MirrorSizes(NamedTuple):

@@ -17,9 +17,9 @@ from sliceplane.api.codec import UNREADABLE
 from sliceplane.api.errors import RETRY_AFTER_SECONDS_MAX, StatusError, from_status
 from sliceplane.api.requests import WatchMessage
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
-from sliceplane.watch.io.answers import BadStream
 from sliceplane.watch.io.base import Unreachable
-from sliceplane.watch.io.wire import ClientConnection
+from sliceplane.watch.io.http.answers import BadStream
+from sliceplane.watch.io.http.wire import ClientConnection
 
 #: of an error without a Status, this much goes into the message
 TEXT_CHARACTERS_MAX: Final = 1024

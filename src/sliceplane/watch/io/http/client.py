@@ -27,8 +27,6 @@ from sliceplane.api.requests import ListPage, PatchType, Selection, Verb, WatchM
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.delays import TokenBucket
 from sliceplane.kit.metrics import Metrics
-from sliceplane.watch.io import proxies
-from sliceplane.watch.io.answers import BadStream, request_head
 from sliceplane.watch.io.base import Unreachable, Verbs
 from sliceplane.watch.io.bounds import (
     OBJECT_BYTES_MAX,
@@ -41,8 +39,10 @@ from sliceplane.watch.io.bounds import (
     unzipped,
 )
 from sliceplane.watch.io.connection import CredentialsError
-from sliceplane.watch.io.pool import ConnectionPool
-from sliceplane.watch.io.replies import (
+from sliceplane.watch.io.http import proxies
+from sliceplane.watch.io.http.answers import BadStream, request_head
+from sliceplane.watch.io.http.pool import ConnectionPool
+from sliceplane.watch.io.http.replies import (
     LINE_BYTES_MAX,
     NO_RETRIES,
     Retries,
@@ -50,7 +50,7 @@ from sliceplane.watch.io.replies import (
     error_of,
     why_no_answer,
 )
-from sliceplane.watch.io.wire import ClientConnection
+from sliceplane.watch.io.http.wire import ClientConnection
 
 if TYPE_CHECKING:
     from sliceplane.watch.io.connection import Connection

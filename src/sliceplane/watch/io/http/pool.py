@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
-from sliceplane.watch.io import proxies
-from sliceplane.watch.io.answers import request_head
 from sliceplane.watch.io.base import Unreachable
-from sliceplane.watch.io.wire import ClientConnection
+from sliceplane.watch.io.http import proxies
+from sliceplane.watch.io.http.answers import request_head
+from sliceplane.watch.io.http.wire import ClientConnection
 
 if TYPE_CHECKING:
     from sliceplane.watch.io.connection import Connection

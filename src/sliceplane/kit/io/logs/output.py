@@ -6,7 +6,7 @@ line that is written loads it, too.
 **A line holds no caller up.**  Lines for a file go through a queue to a thread (``line_writer``),
 so a pipe without a reader, a terminal stopped with ^S, a full disk or a slow network file system
 costs lines, never a moment of the event loop. What is lost is counted, and reported by the next
-line that is taken. What a line looks like is the matter of ``log_lines``.
+line that is taken. What a line looks like is the matter of ``logs.lines``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from collections.abc import MutableMapping
 from functools import cache
 from typing import Any
 
-from sliceplane.kit.io import log, log_lines
-from sliceplane.kit.io.line_writer import LineWriter
+from sliceplane.kit.io import log
+from sliceplane.kit.io.logs import lines as log_lines
+from sliceplane.kit.io.logs.line_writer import LineWriter
 from sliceplane.kit.metrics import Metrics
 
 QUEUE_BYTES_MAX = 1024 * 1024
@@ -34,7 +35,7 @@ _colour = False
 
 def configure(level: str, form: str = "text", *, colour: bool = False) -> None:
     """Choose the least severe level that is written and the form of lines (one of
-    ``log_lines.FORMATS``), and have what libraries log written the same way: by themselves they
+    ``logs.lines.FORMATS``), and have what libraries log written the same way: by themselves they
     would write to stderr at once, and wait for it. With *colour*, text on a terminal has colours.
     Call once, before the first line.
     """

@@ -10,8 +10,8 @@ import ssl
 from collections.abc import Callable
 from typing import Final, cast
 
-from sliceplane.watch.io.answers import AnswerParser, BadStream
 from sliceplane.watch.io.bounds import TooLarge
+from sliceplane.watch.io.http.answers import AnswerParser, BadStream
 
 #: of an answer that its reader has not taken yet; then the rest waits in the socket
 UNREAD_BYTES_MAX: Final = 512 * 1024

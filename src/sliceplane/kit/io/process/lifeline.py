@@ -16,7 +16,7 @@ which the parent may close before it ends, and no signal; the child ends so many
 Meanwhile it logs nothing: the terminal is others' by then.
 
 A foreign program (a check, a program under test, a child of the agent) knows neither:
-``kit.io.orphans``.
+``kit.io.process.orphans``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Log lines: their form, and the thread that writes them."""

@@ -1,0 +1,1 @@
+"""This process and its children: descriptors, memory, and who ends with whom."""

@@ -37,7 +37,10 @@ DOCS = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "finding
 PAGES = [*DOCS, *(path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md") if path.exists())]
 #: findings are real transcripts, whose IPv6 addresses look like names of tests
 GUARANTEES = ROOT / "docs" / "guarantees.md"
-TEST_NAMING = [path for path in PAGES if path.parent.name != "findings"]
+TEST_NAMING = [
+    ROOT / "tests" / "upstream_tests.md",
+    *(path for path in PAGES if path.parent.name != "findings"),
+]
 #: documents whose dotted names in backticks are names of the package
 NAMING = [
     ROOT / "docs" / name

@@ -66,7 +66,7 @@ peers: dev ## real Kubernetes programs, built with Go, against our server
 bench: dev ## every budget of the design: ours, the peer's, the ratio
 	@$(PY) -m benchmarks
 
-consumers: dev ## judge other software that follows EndpointSlices; the numbers go to docs/conformance-kit.md
+consumers: dev ## judge other software that follows EndpointSlices; the numbers go to docs/testing.md
 	PYTHONPATH=src:. $(PY) -m benchmarks.tools.consumers
 
 reference: dev ## the made parts of docs/cli.md and docs/api.md (help texts, tables; no transcripts), the picture of imports

@@ -57,7 +57,7 @@ from sliceplane.watch.recorder.recorder import LifeRecord, Recorder
 
 BYTES_BUDGET = 300.0
 CPU_BUDGET_PERCENT = 2.0
-#: missed: what it costs to make lines of objects in Python is more (docs/recorder.md)
+#: missed: what it costs to make lines of objects in Python is more (docs/operations.md)
 SHARE_BUDGET_PERCENT = 5.0
 #: to append a thing to those that wait, which is too short to be measured each time
 APPEND_S = 0.3e-6

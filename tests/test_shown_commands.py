@@ -43,6 +43,7 @@ _BEGINS: Final = (
     "curl",
     "helm",
     "docker",
+    "skopeo",
 )
 _BLOCK: Final = re.compile(
     r"^ *```(?P<language>[a-z]*)\n(?P<text>.*?)^ *```$", re.DOTALL | re.MULTILINE

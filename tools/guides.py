@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-GUIDES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("tour.md", "etcd.md")))
+GUIDES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("tour.md", "deploy.md")))
 #: what a guide may use of the repository, beside what it makes itself
 SHOWN = ("demo", "deploy", "docs", "examples", "src", ".venv")
 COMMAND_S = 120.0

@@ -101,7 +101,7 @@ if [ "$what" = dev ] && [ "${PROGRAMS:-yes}" = yes ]; then
     apt_missing chromium chromium
     # What asks name servers.
     apt_missing dnsperf dnsperf dig bind9-dnsutils kdig knot-dnsutils
-    # What docs/etcd.md shows, and what checks deploy/systemd.
+    # What docs/deploy.md shows, and what checks deploy/systemd.
     apt_missing etcdctl etcd-client haproxy haproxy curl curl jq jq systemd-analyze systemd
     # Programs whose clock is another.
     apt_missing faketime faketime

@@ -1,4 +1,4 @@
-"""Writes the transcripts of docs/hints.md and docs/recorder.md.
+"""Writes the transcripts of docs/hints.md and docs/operations.md.
 
 Run from the root of the repository: ``PYTHONPATH=src:. .venv/bin/python
 tools/make_transcripts.py``, with the argument ``hints`` or ``timeline`` for one of them.
@@ -19,7 +19,7 @@ from tests.e2e.running import running_plane
 
 ROOT = Path(__file__).parents[1]
 HINTS = ROOT / "docs" / "hints.md"
-RECORDER = ROOT / "docs" / "recorder.md"
+RECORDER = ROOT / "docs" / "operations.md"
 #: everything after it in ``HINTS`` is made here
 MARK = "<!-- transcripts -->\n"
 #: in ``RECORDER`` the transcript is between the two

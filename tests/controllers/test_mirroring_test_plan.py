@@ -1,5 +1,5 @@
 """KEP-0752's test plan of the mirroring controller, bullet by bullet
-(docs/guarantees.md).
+(tests/upstream_tests.md).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import pytest
 from tools.guides import GUIDES, Step, cut, sessions, shape, terminal
 from tools.make_recording import PICTURE, picture, record
 
-NEEDED = {"etcd.md": ("etcd", "etcdctl", "haproxy", "curl", "jq")}
+NEEDED = {"deploy.md": ("etcd", "etcdctl", "haproxy", "curl", "jq")}
 
 
 @pytest.mark.kernel

@@ -1,7 +1,7 @@
-"""The node proxy's test plan in ``docs/guarantees.md`` is complete: every row names a test, and
-every case is one of the table's.
+"""The node proxy's test plan in ``tests/upstream_tests.md`` is complete: every row names a test,
+and every case is one of the table's.
 
-(That the tests exist is checked for every document, see ``tests/test_docs.py``.)
+(``tests/test_docs.py`` checks that the tests exist.)
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.proxy.test_usable import CASES
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "guarantees.md"
+DOCUMENT = Path(__file__).parents[1] / "upstream_tests.md"
 PLAN = (
     DOCUMENT.read_text(encoding="utf-8")
     .partition("\n### The node proxy's test plan\n")[2]

@@ -1,4 +1,7 @@
-"""docs/testing.md: every snippet runs as it is printed, and tables name what there is."""
+"""docs/testing.md: every snippet runs as it is printed, and tables name what there is.
+
+``tests/conformance/test_guide.py`` runs those of its section on the conformance kit.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from tests.testing.places import pytest as run_pytest
 from sliceplane import pytest_plugin
 from sliceplane.testing import Faults, Plane
 
-PAGE = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+PAGE = TEXT.partition("\n## Conformance kit\n")[0]
 PYTHON = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 TESTS = [code for code in PYTHON if "def test_" in code]
 PROGRAMS = [code for code in PYTHON if "def test_" not in code]

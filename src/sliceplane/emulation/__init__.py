@@ -4,7 +4,7 @@ there is no kubelet.
 Plainly labelled (every Node that it creates carries ``emulation.sliceplane.dev/node``), off by
 default, and a client of the public API like any other controller: nothing here knows the server.
 
-docs/emulation.md lists what it promises of upstream's behaviour, line by line with tests.
+docs/guarantees.md lists what it promises of upstream's behaviour, line by line with tests.
 
 * ``owner``       the base of all that follow: caches, claims, Events, back-off
 * ``deployments`` Deployments -> ReplicaSets; ``deployments.strategy`` decides the next step,

@@ -10,7 +10,7 @@ Promises: every history is one that a Kubernetes API server could show; each cas
 bug it stands for; a consumer is judged by what it claims (hints, terminating fall-back), never by
 more. Never: looks into a consumer; asks it in the way its users do.
 
-See ``docs/conformance-kit.md``.
+See ``docs/testing.md``.
 """
 
 from __future__ import annotations

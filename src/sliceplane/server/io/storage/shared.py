@@ -96,5 +96,5 @@ class SharedStorage:
                     f"the other servers of this etcd have another {what}: stop this server and "
                     "copy the folder pki "
                     f"(and tokens.csv) of one of their data directories to {pki.folder}; "
-                    "docs/etcd.md says more"
+                    "docs/deploy.md says more"
                 )

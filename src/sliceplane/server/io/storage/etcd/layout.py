@@ -1,4 +1,4 @@
-"""The layout of the state in etcd: keys and values. docs/etcd.md says it to operators.
+"""The layout of the state in etcd: keys and values. docs/deploy.md says it to operators.
 
     PREFIX/format                            the version of this layout
     PREFIX/head                              the newest batch: who wrote it, the revision after it, the batch that it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from tests.diagnose.explain.faults.probes import a_port_that_is_not_declared_refuses
+from tests.diagnose.explain.faults.ports import UNDECLARED_REFUSES
 from tests.diagnose.explain.world import add_pod, healthy, write_slice
 
 from sliceplane.api.requests import PortProbe
@@ -15,7 +15,7 @@ from sliceplane.watch.io.base import connect
 
 def test_a_refusal_makes_a_port_that_nobody_declares_certain() -> None:
     world = healthy()
-    a_port_that_is_not_declared_refuses(world)
+    UNDECLARED_REFUSES(world)
     finding = world.explain().findings[0]
     assert (finding.code, finding.certainty) == ("T1", "certain")
     world.unopened = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -38,12 +38,11 @@ class Fault:
     """
 
     code: str
-    plant: Callable[[World], ExplainQuestion | None]
+    plant: Callable[[World], object]
 
     def answer(self) -> Explanation:
         world = healthy()
-        question = self.plant(world) or ExplainQuestion("service", "cart", "shop")
-        return world.ask(question)
+        return world.ask(self.plant(world) or ExplainQuestion("service", "cart", "shop"))
 
     @property
     def looks_at_kernel(self) -> bool:
@@ -80,24 +79,6 @@ PLANTED: list[Fault] = []
 NEARLY: list[Fault] = []
 #: ... and what cannot be told from a fault yet
 YOUNG: list[Fault] = []
-Plant = TypeVar("Plant", bound=Callable[["World"], ExplainQuestion | None])
-
-
-def planted(code: str, named_by: type[Fault] = Fault) -> Callable[[Plant], Plant]:
-    """The function plants the fault *code*, which must be named first."""
-    return lambda plant: PLANTED.append(named_by(code, plant)) or plant  # type: ignore[func-returns-value]
-
-
-def near_miss(*codes: str, named_by: type[Fault] = Fault) -> Callable[[Plant], Plant]:
-    """The function makes what looks like *codes* and is none of them: they must stay silent."""
-    return lambda plant: NEARLY.extend(named_by(code, plant) for code in codes) or plant  # type: ignore[func-returns-value]
-
-
-def too_young(code: str) -> Callable[[Plant], Plant]:
-    """The function plants a state that is *code* if it lasts: neither a fault nor well until
-    then.
-    """
-    return lambda plant: YOUNG.append(Fault(code, plant)) or plant  # type: ignore[func-returns-value]
 
 
 def ago(seconds: float) -> str:

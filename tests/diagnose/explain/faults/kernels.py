@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
-from tests.diagnose.explain.world import (
-    World,
-    add_service,
-    ago,
-    near_miss,
-    planted,
-    too_young,
-    write_slice,
-)
+from tests.diagnose.explain.edits import CART, SLICE, Edit, ask, nearly, planted, put, too_young
+from tests.diagnose.explain.world import World, add_service, ago, write_slice
 
 from sliceplane.api.discovery import LABEL_FOR_ZONE
 from sliceplane.consume.served import ClusterDestination, ServedTarget
@@ -25,220 +20,171 @@ LEGACY = RuleSet(
     False,
     "iptables-legacy-save | grep -v KUBE | iptables-legacy-restore",
 )
+GONE = "10.244.9.9"
+LIVE = "10.244.0.3"
 #: where the kernel leads cart, as its three Pods are
-CART = ClusterDestination("10.96.0.2", "tcp", 80)
+CART_IP = ClusterDestination("10.96.0.2", "tcp", 80)
 TO_CART = frozenset(ServedTarget(f"10.244.0.{number}", 8080) for number in (3, 4, 5))
+
+
+def bridged(*hairpins: bool) -> tuple[BridgePort, ...]:
+    return tuple(
+        BridgePort(f"veth{number}", "cni0", hairpin) for number, hairpin in enumerate(hairpins, 1)
+    )
+
+
 #: a node of two Pods on a bridge, as it should be
 WELL = KernelFacts(
     flows_count=120,
     flows_max=262_144,
-    bridge_ports=(BridgePort("veth1", "cni0", True), BridgePort("veth2", "cni0", True)),
+    bridge_ports=bridged(True, True),
     bridge_calls=True,
     rule_sets=(OURS,),
-    rules=((CART, TO_CART),),
+    rules=((CART_IP, TO_CART),),
     flows=(),
 )
 
 
-@planted("N5")
-def maps_of_the_table_were_flushed(world: World) -> None:
-    world.kernel = replace(WELL, rules=())
+def kernel(**changes: Any) -> Edit:
+    facts = replace(WELL, **changes)
+    return lambda world: setattr(world, "kernel", facts)
 
 
-@planted("N5")
-def the_kernel_refuses_what_has_endpoints(world: World) -> None:
-    world.kernel = replace(WELL, rules=((CART, frozenset()),))
+def leads_to(targets: frozenset[ServedTarget]) -> Edit:
+    return kernel(rules=((CART_IP, targets),))
 
 
-@planted("N5")
-def the_kernel_leads_to_a_pod_of_before(world: World) -> None:
-    world.kernel = replace(WELL, rules=((CART, TO_CART | {ServedTarget("10.244.9.9", 8080)}),))
+# N5, N6
+
+LOST_ONE = leads_to(TO_CART - {ServedTarget(LIVE, 8080)})
+WRITTEN = {"endpoints.kubernetes.io/last-change-trigger-time": ago(3)}
 
 
-@planted("N5")
-def the_kernel_has_lost_one_endpoint(world: World) -> None:
-    world.kernel = replace(WELL, rules=((CART, TO_CART - {ServedTarget("10.244.0.3", 8080)}),))
-
-
-@too_young("N5")
-def a_slice_was_written_a_moment_ago(world: World) -> None:
-    metadata = world.get("EndpointSlice", "shop", "cart-x7k2p")["metadata"]
-    metadata["annotations"] = {"endpoints.kubernetes.io/last-change-trigger-time": ago(3)}
-    world.kernel = replace(WELL, rules=((CART, TO_CART - {ServedTarget("10.244.0.3", 8080)}),))
-
-
-@near_miss("N5")
-def each_node_reads_the_slices_of_its_zone(world: World) -> None:
-    metadata = world.get("EndpointSlice", "shop", "cart-x7k2p")["metadata"]
-    metadata["labels"][LABEL_FOR_ZONE] = "zone-a"
-    world.kernel = replace(WELL, rules=((CART, frozenset()),))
-
-
-@near_miss("N5")
-def the_kernel_leads_where_the_slices_say(world: World) -> None:
+def leads_where_the_pods_are(world: World) -> None:
     addresses = [pod["status"]["podIP"] for pod in world.all("Pod")]
-    assert {ServedTarget(address, 8080) for address in addresses} == TO_CART
-    world.kernel = replace(WELL, rules=((CART, TO_CART),))
+    leads_to(frozenset(ServedTarget(address, 8080) for address in addresses))(world)
 
 
-@near_miss("N5")
-def the_kernel_follows_hints(world: World) -> None:
-    for endpoint in world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"]:
-        endpoint["hints"] = {"forZones": [{"name": "zone-a"}]}
-    world.kernel = replace(WELL, rules=((CART, TO_CART - {ServedTarget("10.244.0.3", 8080)}),))
+planted("N5", "maps_of_the_table_were_flushed", kernel(rules=()))
+planted("N5", "the_kernel_refuses_what_has_endpoints", leads_to(frozenset()))
+planted("N5", "the_kernel_leads_to_a_pod_of_before", leads_to(TO_CART | {ServedTarget(GONE, 8080)}))
+planted("N5", "the_kernel_has_lost_one_endpoint", LOST_ONE)
+too_young(
+    "N5",
+    "a_slice_was_written_a_moment_ago",
+    put(f"{SLICE}:metadata.annotations", WRITTEN),
+    LOST_ONE,
+)
+nearly(
+    "N5",
+    "each_node_reads_the_slices_of_its_zone",
+    put(f"{SLICE}:metadata.labels", **{LABEL_FOR_ZONE: "zone-a"}),
+    leads_to(frozenset()),
+)
+nearly("N5", "the_kernel_leads_where_the_slices_say", leads_where_the_pods_are)
+nearly(
+    "N5",
+    "the_kernel_follows_hints",
+    put(f"{SLICE}:endpoints.*.hints", {"forZones": [{"name": "zone-a"}]}),
+    LOST_ONE,
+)
+planted("N6", "rules_of_before_are_still_there", kernel(rule_sets=(OURS, LEGACY)))
+nearly("N6 N8 N9 N10 N11 N12 N13 N14 D7", "the_kernel_is_as_it_should", kernel())
+UNREAD = KernelFacts(unread=("flows (nf_conntrack is not loaded)",))
+nearly(
+    "N6 N8 N9 N11 N12",
+    "nothing_of_the_kernel_could_be_read",
+    lambda world: setattr(world, "kernel", UNREAD),
+)
+
+# N8
+
+planted("N8", "no_room_for_another_flow", kernel(flows_count=262_144))
+planted(
+    "N8",
+    "a_node_is_asked_about_whose_table_is_almost_full",
+    kernel(flows_count=250_000),
+    ask("node", "node-1"),
+)
+nearly("N8", "many_flows_and_room_for_more", kernel(flows_count=200_000))
+
+# N9, D7, N10
 
 
-@planted("N6")
-def rules_of_before_are_still_there(world: World) -> None:
-    world.kernel = replace(WELL, rule_sets=(OURS, LEGACY))
-
-
-@near_miss("N6", "N8", "N9", "N10", "N11", "N12", "N13", "N14", "D7")
-def the_kernel_is_as_it_should(world: World) -> None:
-    world.kernel = WELL
-
-
-@near_miss("N6", "N8", "N9", "N11", "N12")
-def nothing_of_the_kernel_could_be_read(world: World) -> None:
-    world.kernel = KernelFacts(unread=("flows (nf_conntrack is not loaded)",))
-
-
-@planted("N8")
-def no_room_for_another_flow(world: World) -> None:
-    world.kernel = replace(WELL, flows_count=262_144)
-
-
-@planted("N8")
-def a_node_is_asked_about_whose_table_is_almost_full(world: World) -> ExplainQuestion:
-    world.kernel = replace(WELL, flows_count=250_000)
-    return ExplainQuestion("node", "node-1")
-
-
-@near_miss("N8")
-def many_flows_and_room_for_more(world: World) -> None:
-    world.kernel = replace(WELL, flows_count=200_000)
-
-
-def _dns(world: World, answered_by: str) -> ExplainQuestion:
+def dns(answered_by: str) -> Edit:
     """A UDP Service on cart's Pods, and 17 flows to it."""
-    port = {"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 8080}
-    service = add_service(world, "dns", selector={"app": "cart"}, ports=[port])
-    write_slice(world, "dns")
-    address = service["spec"]["clusterIP"]
-    flow = UdpFlow((address, 53), (answered_by, 8080))
-    rules = ((CART, TO_CART), (ClusterDestination(address, "udp", 53), TO_CART))
-    world.kernel = replace(WELL, flows=((flow, 17),), rules=rules)
-    return ExplainQuestion("service", "dns", "shop")
+
+    def edit(world: World) -> ExplainQuestion:
+        port = {"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 8080}
+        service = add_service(world, "dns", selector={"app": "cart"}, ports=[port])
+        write_slice(world, "dns")
+        address = service["spec"]["clusterIP"]
+        flow = UdpFlow((address, 53), (answered_by, 8080))
+        rules = ((CART_IP, TO_CART), (ClusterDestination(address, "udp", 53), TO_CART))
+        kernel(flows=((flow, 17),), rules=rules)(world)
+        return ExplainQuestion("service", "dns", "shop")
+
+    return edit
 
 
-@planted("N9")
-def flows_lead_to_a_pod_that_is_gone(world: World) -> ExplainQuestion:
-    return _dns(world, "10.244.9.9")
+def open_to(address: str) -> Edit:
+    flow = UdpFlow((CART_IP.address, 80), (address, 8080))
+    return kernel(connections=((flow, 31),))
 
 
-@near_miss("N9")
-def flows_lead_to_an_endpoint(world: World) -> ExplainQuestion:
-    return _dns(world, world.get("Pod", "shop", "cart-0")["status"]["podIP"])
-
-
-def _open_to(world: World, address: str) -> None:
-    service = world.get("Service", "shop", "cart")
-    flow = UdpFlow((service["spec"]["clusterIP"], 80), (address, 8080))
-    world.kernel = replace(WELL, connections=((flow, 31),))
-
-
-@planted("D7")
-def connections_are_open_to_a_pod_that_is_gone(world: World) -> None:
-    _open_to(world, "10.244.9.9")
-
-
-@near_miss("D7")
-def connections_are_open_to_an_endpoint(world: World) -> None:
-    _open_to(world, world.get("Pod", "shop", "cart-0")["status"]["podIP"])
-
-
-def _ipvs(world: World, address: str, weight: int) -> None:
+def ipvs(address: str, weight: int) -> Edit:
     """As the kernel lists it."""
-    behind = f"  -> {_hex(address)}:1F90 Masq {weight} 0 0"
-    head = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags"
-    ip = _hex(world.get("Service", "shop", "cart")["spec"]["clusterIP"])
     text = (
-        f"{head}\n  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\nTCP  {ip}:0050 "
-        f"rr\n{behind}\n"
+        "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n"
+        "  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\n"
+        f"TCP  {_hex(CART_IP.address)}:0050 rr\n  -> {_hex(address)}:1F90 Masq {weight} 0 0\n"
     )
-    world.kernel = replace(WELL, ipvs=parse_ipvs(text))
-    assert world.kernel.ipvs
+    servers = parse_ipvs(text)
+    assert servers
+    return kernel(ipvs=servers)
 
 
 def _hex(address: str) -> str:
     return "".join(f"{int(part):02X}" for part in address.split("."))
 
 
-@planted("N10")
-def ipvs_keeps_a_pod_that_is_gone(world: World) -> None:
-    _ipvs(world, "10.244.9.9", 0)
+planted("N9", "flows_lead_to_a_pod_that_is_gone", dns(GONE))
+nearly("N9", "flows_lead_to_an_endpoint", dns(LIVE))
+planted("D7", "connections_are_open_to_a_pod_that_is_gone", open_to(GONE))
+nearly("D7", "connections_are_open_to_an_endpoint", open_to(LIVE))
+planted("N10", "ipvs_keeps_a_pod_that_is_gone", ipvs(GONE, 0))
+nearly("N10", "ipvs_drains_an_endpoint", ipvs(LIVE, 0))
+nearly("N10", "ipvs_has_what_no_slice_has_yet", ipvs(GONE, 1))
+
+# N11 to N14
 
 
-@near_miss("N10")
-def ipvs_drains_an_endpoint(world: World) -> None:
-    _ipvs(world, world.get("Pod", "shop", "cart-0")["status"]["podIP"], 0)
+def offloads(release: str) -> Edit:
+    return kernel(offloading=("flannel.1",), release=release)
 
 
-@near_miss("N10")
-def ipvs_has_what_no_slice_has_yet(world: World) -> None:
-    _ipvs(world, "10.244.9.9", 1)
-
-
-@planted("N13")
-def an_old_kernel_counts_checksums_wrongly(world: World) -> None:
-    world.kernel = replace(WELL, offloading=("flannel.1",), release="5.4.0-40-generic")
-
-
-@near_miss("N13")
-def the_kernel_counts_checksums_rightly(world: World) -> None:
-    world.kernel = replace(WELL, offloading=("flannel.1",), release="5.15.0-105-generic")
-
-
-@near_miss("N13")
-def an_old_kernel_took_the_change_over(world: World) -> None:
-    world.kernel = replace(WELL, offloading=("flannel.1",), release="4.19.130")
-
-
-def _node_port(world: World, *addresses: str) -> None:
-    service = world.get("Service", "shop", "cart")["spec"]
-    service.update(type="NodePort", ports=[{**service["ports"][0], "nodePort": 30080}])
-    world.kernel = replace(WELL, node_port_addresses=addresses)
-
-
-@planted("N14")
-def node_ports_are_not_served_at_loopback(world: World) -> None:
-    _node_port(world, "192.168.0.1")
-
-
-@near_miss("N14")
-def node_ports_are_served_everywhere(world: World) -> None:
-    _node_port(world)
-
-
-@planted("N11")
-def nat_does_not_see_the_bridge(world: World) -> None:
-    world.kernel = replace(WELL, bridge_calls=False)
-
-
-@near_miss("N11", "N12")
-def there_is_no_bridge_for_pods(world: World) -> None:
-    world.kernel = replace(
-        WELL, bridge_calls=False, bridge_ports=(BridgePort("vxlan0", "br0", False),)
+def node_port(*addresses: str) -> tuple[Edit, ...]:
+    return (
+        put(f"{CART}:spec", type="NodePort"),
+        put(f"{CART}:spec.ports.0.nodePort", 30080),
+        kernel(node_port_addresses=addresses),
     )
 
 
-@planted("N12")
-def hairpin_is_off(world: World) -> None:
-    ports = (BridgePort("veth1", "cni0", False), BridgePort("veth2", "cni0", True))
-    world.kernel = replace(WELL, bridge_ports=ports)
-
-
-@near_miss("N12")
-def the_bridge_is_promiscuous(world: World) -> None:
-    ports = (BridgePort("veth1", "cni0", False), BridgePort("veth2", "cni0", False))
-    world.kernel = replace(WELL, bridge_ports=ports, promiscuous=frozenset({"cni0"}))
+planted("N13", "an_old_kernel_counts_checksums_wrongly", offloads("5.4.0-40-generic"))
+nearly("N13", "the_kernel_counts_checksums_rightly", offloads("5.15.0-105-generic"))
+nearly("N13", "an_old_kernel_took_the_change_over", offloads("4.19.130"))
+planted("N14", "node_ports_are_not_served_at_loopback", *node_port("192.168.0.1"))
+nearly("N14", "node_ports_are_served_everywhere", *node_port())
+planted("N11", "nat_does_not_see_the_bridge", kernel(bridge_calls=False))
+nearly(
+    "N11 N12",
+    "there_is_no_bridge_for_pods",
+    kernel(bridge_calls=False, bridge_ports=(BridgePort("vxlan0", "br0", False),)),
+)
+planted("N12", "hairpin_is_off", kernel(bridge_ports=bridged(False, True)))
+nearly(
+    "N12",
+    "the_bridge_is_promiscuous",
+    kernel(bridge_ports=bridged(False, False), promiscuous=frozenset({"cni0"})),
+)

@@ -1,100 +1,108 @@
-"""What happens when Pods come and go."""
+"""How a rollout replaces Pods, and Pods that are published before they are ready."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from tests.diagnose.explain.world import World, ago, near_miss, planted, write_slice
+from tests.diagnose.explain.edits import (
+    CART,
+    EVERYTHING,
+    SLICE,
+    Edit,
+    PodEdit,
+    cut,
+    nearly,
+    planted,
+    pod,
+    pods,
+    put,
+    rewritten,
+    too_young,
+)
+from tests.diagnose.explain.faults.pods import GATES_CLOSED, unready
+from tests.diagnose.explain.world import Doc, World, ago
+
+# Published before they are ready (publishNotReadyAddresses)
+
+PUBLISHED = put(f"{CART}:spec.publishNotReadyAddresses", True)
+
+
+def starts(since_s: float) -> PodEdit:
+    def edit(pod: Doc) -> None:
+        running = {"running": {"startedAt": ago(since_s)}}
+        unready(since_s=since_s, ready=False, state=running)(pod)
+        pod["status"]["startTime"] = ago(since_s)
+
+    return edit
+
+
+def all_published(world: World, since_s: float) -> None:
+    """As the controller writes the slice of such a Service."""
+    for edit in (pods(starts(since_s)), PUBLISHED, rewritten):
+        edit(world)
+    put(f"{SLICE}:endpoints.*.conditions.ready", True)(world)
+
+
+planted("R14", "one_that_is_not_ready_is_published", PUBLISHED, pod(starts(200)))
+nearly("R14", "one_that_starts_is_published", PUBLISHED, pod(starts(20)))
+nearly(
+    "R14",
+    "peers_of_a_headless_service_look_for_one_another",
+    PUBLISHED,
+    pod(starts(200)),
+    put(f"{CART}:spec", clusterIP="None", clusterIPs=["None"]),
+    EVERYTHING,
+)
+planted("R6", "none_is_ready_and_all_are_published", partial(all_published, since_s=200))
+too_young("R6", "all_start_and_are_published", partial(all_published, since_s=12))
+nearly("R6 R7", "all_are_ready_and_published", PUBLISHED)
+planted("R7", "gates_are_closed_and_the_pods_are_published", PUBLISHED, GATES_CLOSED)
+
+# Rollouts
 
 AWS = "service.beta.kubernetes.io/aws-load-balancer-nlb-target-type"
 
 
-def _containers(world: World) -> list[dict[str, Any]]:
-    return [pod["spec"]["containers"][0] for pod in world.all("Pod")]
+def hook(*command: str) -> Edit:
+    return put("Pod:spec.containers.0.lifecycle", {"preStop": {"exec": {"command": [*command]}}})
 
 
-@planted("D1")
-def there_is_no_readiness_probe(world: World) -> None:
-    for container in _containers(world):
-        del container["readinessProbe"]
+def strategy(kind: str, **rolling: Any) -> Edit:
+    more = {"rollingUpdate": {**rolling, "maxSurge": 1}} if rolling else {}
+    return put("Deployment/cart:spec.strategy", {"type": kind, **more})
 
 
-@near_miss("D1")
-def the_sidecar_alone_has_none(world: World) -> None:
-    for pod in world.all("Pod"):
-        pod["spec"]["containers"].append({"name": "log", "image": "log"})
+def annotated(**annotations: str) -> Edit:
+    return put(f"{CART}:metadata.annotations", annotations)
 
 
-@planted("D2")
-def there_is_no_pre_stop_hook(world: World) -> None:
-    for container in _containers(world):
-        del container["lifecycle"]
+def leaving(*numbers: int) -> Edit:
+    """They have 52 seconds of their 60 left."""
+    left = {"deletionTimestamp": ago(-52), "deletionGracePeriodSeconds": 60}
+    edits = [put(f"Pod/cart-{number}:metadata", **left) for number in numbers]
+    return lambda world: [edit(world) for edit in (*edits, rewritten)]
 
 
-@near_miss("D2", "D3")
-def the_hook_runs_a_command(world: World) -> None:
-    for container in _containers(world):
-        container["lifecycle"] = {
-            "preStop": {"exec": {"command": ["/bin/sh", "-c", "sleep 5 && quit"]}}
-        }
-
-
-@planted("D3")
-def the_hook_takes_the_whole_grace(world: World) -> None:
-    for pod in world.all("Pod"):
-        pod["spec"]["terminationGracePeriodSeconds"] = 30
-        pod["spec"]["containers"][0]["lifecycle"] = {
-            "preStop": {"exec": {"command": ["sh", "-c", "sleep 60"]}}
-        }
-
-
-@planted("D4")
-def everything_is_recreated(world: World) -> None:
-    world.get("Deployment", "shop", "cart")["spec"]["strategy"] = {"type": "Recreate"}
-
-
-@planted("D4")
-def all_may_be_unavailable(world: World) -> None:
-    _rolling(world, "100%")
-
-
-@near_miss("D4")
-def a_third_may_be_unavailable(world: World) -> None:
-    _rolling(world, "34%")
-
-
-@near_miss("D4")
-def two_of_three_may_be_unavailable(world: World) -> None:
-    _rolling(world, 2)
-
-
-def _rolling(world: World, away: str | int) -> None:
-    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": away, "maxSurge": 1}}
-    world.get("Deployment", "shop", "cart")["spec"]["strategy"] = strategy
-
-
-@planted("D5")
-def the_balancer_leads_to_pods_without_gates(world: World) -> None:
-    world.get("Service", "shop", "cart")["metadata"]["annotations"] = {AWS: "ip"}
-
-
-@near_miss("D5")
-def the_balancer_leads_to_nodes(world: World) -> None:
-    world.get("Service", "shop", "cart")["metadata"]["annotations"] = {AWS: "instance"}
-
-
-@planted("D6")
-def every_pod_terminates(world: World) -> None:
-    _leaving(world, 3)
-
-
-@near_miss("D6")
-def some_pods_terminate(world: World) -> None:
-    _leaving(world, 2)
-
-
-def _leaving(world: World, number: int) -> None:
-    for pod in list(world.all("Pod"))[:number]:
-        pod["metadata"].update(deletionTimestamp=ago(-52), deletionGracePeriodSeconds=60)
-    world.drop("EndpointSlice", "shop", "cart-x7k2p")
-    write_slice(world, "cart")
+planted("D1", "there_is_no_readiness_probe", cut("Pod:spec.containers.0.readinessProbe"))
+nearly(
+    "D1",
+    "the_sidecar_alone_has_none",
+    pods(lambda pod: pod["spec"]["containers"].append({"name": "log", "image": "log"})),
+)
+planted("D2", "there_is_no_pre_stop_hook", cut("Pod:spec.containers.0.lifecycle"))
+nearly("D2 D3", "the_hook_runs_a_command", hook("/bin/sh", "-c", "sleep 5 && quit"))
+planted(
+    "D3",
+    "the_hook_takes_the_whole_grace",
+    put("Pod:spec.terminationGracePeriodSeconds", 30),
+    hook("sh", "-c", "sleep 60"),
+)
+planted("D4", "everything_is_recreated", strategy("Recreate"))
+planted("D4", "all_may_be_unavailable", strategy("RollingUpdate", maxUnavailable="100%"))
+nearly("D4", "a_third_may_be_unavailable", strategy("RollingUpdate", maxUnavailable="34%"))
+nearly("D4", "two_of_three_may_be_unavailable", strategy("RollingUpdate", maxUnavailable=2))
+planted("D5", "the_balancer_leads_to_pods_without_gates", annotated(**{AWS: "ip"}))
+nearly("D5", "the_balancer_leads_to_nodes", annotated(**{AWS: "instance"}))
+planted("D6", "every_pod_terminates", leaving(0, 1, 2))
+nearly("D6", "some_pods_terminate", leaving(0, 1))

@@ -4,6 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.diagnose.explain.edits import (
+    CART,
+    EVERYTHING,
+    SLICE,
+    Edit,
+    add,
+    ask,
+    cut,
+    do,
+    drop,
+    nearly,
+    planted,
+    put,
+    refuse,
+    too_young,
+)
+from tests.diagnose.explain.faults.selection import API_ON_LOOPBACK, LEGACY, OF_LEGACY
 from tests.diagnose.explain.world import (
     NOW,
     World,
@@ -12,12 +29,8 @@ from tests.diagnose.explain.world import (
     ago,
     endpoint_of,
     healthy,
-    near_miss,
-    planted,
-    too_young,
 )
 
-from sliceplane.diagnose.explain.question import ExplainQuestion
 from sliceplane.diagnose.shadow.differences import DifferenceKind, SliceDifference
 from sliceplane.diagnose.shadow.ledger import News, StandingDifference
 from sliceplane.diagnose.shadow.report import (
@@ -29,266 +42,183 @@ from sliceplane.diagnose.shadow.report import (
 
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 SERVICE_NAME = "kubernetes.io/service-name"
+CONTROLLER = "endpointslice-controller.k8s.io"
+MIRRORING = "endpointslicemirroring-controller.k8s.io"
 
 
-def _late(world: World, seconds: float) -> dict[str, Any]:
-    """A Pod that is ready and in no slice."""
-    pod = add_pod(world, "cart-9", "shop", "node-1", {"app": "cart"})
-    for condition in pod["status"]["conditions"]:
-        condition["lastTransitionTime"] = ago(seconds)
-    return pod
-
-
-def _slice(world: World, name: str, manager: str, *addresses: str, **more: Any) -> dict[str, Any]:
+def of_slice(name: str, manager: str, *addresses: str, **more: Any) -> Edit:
+    """A slice of cart with one port."""
     endpoints = [{"addresses": [address], "conditions": {"ready": True}} for address in addresses]
-    ports = [{"name": "http", "port": 8080, "protocol": "TCP"}]
-    labels = {SERVICE_NAME: "cart", **({MANAGED_BY: manager} if manager else {})}
-    return world.add(
-        "EndpointSlice",
-        "shop",
-        name,
-        **{"labels": labels, "addressType": "IPv4", "endpoints": endpoints, "ports": ports, **more},
+    content = {
+        "labels": {SERVICE_NAME: "cart", **({MANAGED_BY: manager} if manager else {})},
+        "addressType": "IPv4",
+        "endpoints": endpoints,
+        "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+    }
+    return add(f"EndpointSlice/{name}", **{**content, **more})
+
+
+def pod(name: str, namespace: str, node: str, app: str) -> Edit:
+    return do(add_pod, name, namespace, node, {"app": app})
+
+
+# E1, R11
+
+
+def late(seconds: float) -> tuple[Edit, ...]:
+    """A Pod that is ready and in no slice."""
+    since = put("Pod/cart-9:status.conditions.*.lastTransitionTime", ago(seconds))
+    return pod("cart-9", "shop", "node-1", "cart"), since
+
+
+def drained(number: int) -> tuple[Edit, ...]:
+    """As ``sliceplane drain`` marks it, and the controller heeds it; it stays ready."""
+    annotations = {"sliceplane.dev/drain": ago(40)}
+    return (
+        put(f"Pod/cart-{number}:metadata.annotations", annotations),
+        put(f"{SLICE}:endpoints.{number}.conditions", ready=False, serving=False),
     )
 
 
-@planted("E1")
-def a_ready_pod_is_in_no_slice(world: World) -> None:
-    _late(world, 45)
+UNREADY = put("Pod/cart-1:status.conditions[Ready]", status="False", lastTransitionTime=ago(60))
+LATE = late(45)
+planted("E1", "a_ready_pod_is_in_no_slice", *LATE)
+planted("E1", "a_slice_says_ready_of_a_pod_that_is_not", UNREADY)
+planted(
+    "E1",
+    "a_slice_says_not_ready_of_a_pod_that_is",
+    put(f"{SLICE}:endpoints.1.conditions", ready=False, serving=False),
+)
+ALL_DRAINED = planted("R11", "all_of_them_are_drained", *drained(0), *drained(1), *drained(2))
+nearly("E1", ALL_DRAINED)
+planted("R11", "the_pod_that_is_asked_about_is_drained", *drained(1), ask("pod", "cart-1"))
+nearly("R11 E1", "one_is_drained_and_others_serve", *drained(1))
+nearly("E1 E2 E7", "a_pod_turned_ready_a_moment_ago", *late(3))
+
+# E2, E7, E11
 
 
-@planted("E1")
-def a_slice_says_ready_of_a_pod_that_is_not(world: World) -> None:
-    for condition in world.get("Pod", "shop", "cart-1")["status"]["conditions"]:
-        if condition["type"] == "Ready":
-            condition.update(status="False", lastTransitionTime=ago(60))
-
-
-@planted("E1")
-def a_slice_says_not_ready_of_a_pod_that_is(world: World) -> None:
-    world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"][1]["conditions"].update(
-        ready=False, serving=False
-    )
-
-
-def _drained(world: World, *numbers: int) -> None:
-    """As ``sliceplane drain`` marks them, and the controller heeds it; they stay ready."""
-    for number in numbers:
-        world.get("Pod", "shop", f"cart-{number}")["metadata"]["annotations"] = {
-            "sliceplane.dev/drain": ago(40)
-        }
-        endpoint = world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"][number]
-        endpoint["conditions"].update(ready=False, serving=False)
-
-
-@near_miss("E1")
-@planted("R11")
-def all_of_them_are_drained(world: World) -> None:
-    _drained(world, 0, 1, 2)
-
-
-@planted("R11")
-def the_pod_that_is_asked_about_is_drained(world: World) -> ExplainQuestion:
-    _drained(world, 1)
-    return ExplainQuestion("pod", "cart-1", "shop")
-
-
-@near_miss("R11", "E1")
-def one_is_drained_and_others_serve(world: World) -> None:
-    _drained(world, 1)
-
-
-@near_miss("E1", "E2", "E7")
-def a_pod_turned_ready_a_moment_ago(world: World) -> None:
-    _late(world, 3)
-
-
-@planted("E2")
-def the_leader_is_gone(world: World) -> None:
-    _late(world, 45)
-    _lease(world, 200)
-
-
-@near_miss("E2")
-def the_leader_renews(world: World) -> None:
-    _late(world, 45)
-    _lease(world, 4)
-
-
-def _lease(world: World, age: float) -> None:
+def lease(age: float) -> Edit:
     spec = {"holderIdentity": "control-1_4f0d", "leaseDurationSeconds": 15, "renewTime": ago(age)}
-    world.add("Lease", "kube-system", "kube-controller-manager", spec=spec)
+    return add("Lease/kube-system/kube-controller-manager", spec=spec)
 
 
-@planted("E7")
-def a_quota_of_slices_is_used_up(world: World) -> None:
-    _late(world, 45)
-    _quota(world, "20")
-
-
-@near_miss("E7")
-def a_quota_of_slices_has_room(world: World) -> None:
-    _late(world, 45)
-    _quota(world, "21")
-
-
-def _quota(world: World, hard: str) -> None:
+def quota(hard: str) -> Edit:
     name = "count/endpointslices.discovery.k8s.io"
     status = {"hard": {name: hard}, "used": {name: "20"}}
-    world.add("ResourceQuota", "shop", "objects", spec={"hard": {name: hard}}, status=status)
+    return add("ResourceQuota/objects", spec={"hard": {name: hard}}, status=status)
 
 
-@planted("E11")
-def the_node_of_a_pod_is_gone(world: World) -> None:
-    world.drop("Node", "", "node-1")
+planted("E2", "the_leader_is_gone", *LATE, lease(200))
+nearly("E2", "the_leader_renews", *LATE, lease(4))
+planted("E7", "a_quota_of_slices_is_used_up", *LATE, quota("20"))
+nearly("E7", "a_quota_of_slices_has_room", *LATE, quota("21"))
+planted("E11", "the_node_of_a_pod_is_gone", drop("Node/node-1"))
+nearly("E11", "the_reader_may_not_read_nodes", drop("Node/node-1"), refuse("nodes"))
+
+# E3, E13
+
+planted("E3", "a_slice_was_left_behind", of_slice("legacy-1", "legacy-sync", "10.9.0.9"))
+nearly(
+    "E3 E13",
+    "a_slice_of_another_manager_lists_the_services_own_pod",
+    of_slice("canary-1", "canary", "10.244.0.4"),
+)
+nearly(
+    "E3 E13",
+    "a_slice_of_another_manager_lists_a_pod_of_the_namespace",
+    pod("green-0", "shop", "node-0", "green"),
+    of_slice("green-1", "router", "10.244.0.6"),
+)
+planted(
+    "E13",
+    "a_slice_lists_a_pod_of_another_namespace",
+    pod("vault-0", "pay", "node-0", "vault"),
+    of_slice("shortcut", "by-hand", "10.244.0.6"),
+)
+
+# E4, E5, E15
+
+MIRROR = of_slice("cart-m", MIRRORING, "10.9.0.9")
+NO_SELECTOR = (cut(f"{CART}:spec.selector"), drop(SLICE))
+SUBSET = {
+    "addresses": [{"ip": "10.9.0.9"}],
+    "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+}
 
 
-@near_miss("E11")
-def the_reader_may_not_read_nodes(world: World) -> None:
-    world.drop("Node", "", "node-1")
-    world.refuse.add("nodes")
+def own_endpoints(**labels: str) -> tuple[Edit, ...]:
+    return *NO_SELECTOR, add("Endpoints/cart", labels=labels, subsets=[SUBSET])
 
 
-@planted("E3")
-def a_slice_was_left_behind(world: World) -> None:
-    _slice(world, "legacy-1", "legacy-sync", "10.9.0.9")
+planted("E4", "a_mirror_stayed_when_the_service_got_a_selector", MIRROR)
+nearly("E4", "a_mirror_of_a_service_without_selector", *NO_SELECTOR, MIRROR)
+planted("E15", "a_mirror_outlived_its_endpoints", *NO_SELECTOR, MIRROR)
+nearly("E15", "a_mirror_has_its_endpoints", *own_endpoints(), MIRROR)
+planted(
+    "E5",
+    "endpoints_are_not_to_be_mirrored",
+    *own_endpoints(**{"endpointslice.kubernetes.io/skip-mirror": "true"}),
+)
+nearly("E5", "endpoints_are_mirrored_in_a_moment", *own_endpoints())
+
+# E6, E8, E9, E10, E12
 
 
-@near_miss("E3", "E13")
-def a_slice_of_another_manager_lists_the_services_own_pod(world: World) -> None:
-    _slice(world, "canary-1", "canary", world.get("Pod", "shop", "cart-1")["status"]["podIP"])
-
-
-@near_miss("E3", "E13")
-def a_slice_of_another_manager_lists_a_pod_of_the_namespace(world: World) -> None:
-    pod = add_pod(world, "green-0", "shop", "node-0", {"app": "green"})
-    _slice(world, "green-1", "router", pod["status"]["podIP"])
-
-
-@planted("E13")
-def a_slice_lists_a_pod_of_another_namespace(world: World) -> None:
-    pod = add_pod(world, "vault-0", "pay", "node-0", {"app": "vault"})
-    _slice(world, "shortcut", "by-hand", pod["status"]["podIP"])
-
-
-@planted("E4")
-def a_mirror_stayed_when_the_service_got_a_selector(world: World) -> None:
-    _slice(world, "cart-m", "endpointslicemirroring-controller.k8s.io", "10.9.0.9")
-
-
-@near_miss("E4")
-def a_mirror_of_a_service_without_selector(world: World) -> None:
-    _no_selector(world)
-    _slice(world, "cart-m", "endpointslicemirroring-controller.k8s.io", "10.9.0.9")
-
-
-@planted("E15")
-def a_mirror_outlived_its_endpoints(world: World) -> None:
-    a_mirror_of_a_service_without_selector(world)
-
-
-@near_miss("E15")
-def a_mirror_has_its_endpoints(world: World) -> None:
-    _own_endpoints(world, {})
-    _slice(world, "cart-m", "endpointslicemirroring-controller.k8s.io", "10.9.0.9")
-
-
-def _no_selector(world: World) -> None:
-    del world.get("Service", "shop", "cart")["spec"]["selector"]
-    world.drop("EndpointSlice", "shop", "cart-x7k2p")
-
-
-@planted("E5")
-def endpoints_are_not_to_be_mirrored(world: World) -> None:
-    _own_endpoints(world, {"endpointslice.kubernetes.io/skip-mirror": "true"})
-
-
-@near_miss("E5")
-def endpoints_are_mirrored_in_a_moment(world: World) -> None:
-    _own_endpoints(world, {})
-
-
-def _own_endpoints(world: World, labels: dict[str, str]) -> None:
-    _no_selector(world)
-    subsets = [
-        {
-            "addresses": [{"ip": "10.9.0.9"}],
-            "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
-        }
-    ]
-    world.add("Endpoints", "shop", "cart", labels=labels, subsets=subsets)
-
-
-@planted("E6")
-def an_own_slice_has_no_label(world: World) -> None:
-    _no_selector(world)
-    _slice(world, "cart-1", "by-hand", "10.9.0.9", labels={})
-
-
-@near_miss("E6")
-def a_slice_of_a_like_name_is_anothers(world: World) -> None:
-    _no_selector(world)
-    add_service(world, "cart-api")
-    _slice(world, "cart-api-1", "by-hand", "10.9.0.9", labels={SERVICE_NAME: "cart-api"})
-
-
-@planted("E8")
-def endpoints_are_cut_off(world: World) -> None:
-    _many(world, 1100, "truncated")
-
-
-@near_miss("E8")
-def a_large_service_has_no_endpoints_object(world: World) -> None:
-    _many(world, 1100, "")
-
-
-def _many(world: World, replicas: int, told: str) -> None:
+def many(world: World, replicas: int) -> None:
     world.documents = healthy(replicas).documents
-    if told:
-        subsets = [{"addresses": [{"ip": "10.9.0.9"}] * 1000}]
-        annotations = {"endpoints.kubernetes.io/over-capacity": told}
-        world.add("Endpoints", "shop", "cart", meta={"annotations": annotations}, subsets=subsets)
 
 
-@planted("E9")
-def slices_are_of_the_service_of_before(world: World) -> None:
-    world.get("Service", "shop", "cart")["metadata"]["uid"] = "made-anew"
+def twice(manager: str) -> Edit:
+    def edit(world: World) -> None:
+        endpoint = endpoint_of(world.get("Pod", "shop", "cart-1"), {})
+        of_slice("cart-2", manager, endpoints=[endpoint])(world)
+
+    return edit
 
 
-@near_miss("E9")
-def a_slice_has_no_owner(world: World) -> None:
-    world.get("EndpointSlice", "shop", "cart-x7k2p")["metadata"]["ownerReferences"] = []
+planted(
+    "E6",
+    "an_own_slice_has_no_label",
+    *NO_SELECTOR,
+    of_slice("cart-1", "by-hand", "10.9.0.9", labels={}),
+)
+nearly(
+    "E6",
+    "a_slice_of_a_like_name_is_anothers",
+    *NO_SELECTOR,
+    do(add_service, "cart-api"),
+    of_slice("cart-api-1", "by-hand", "10.9.0.9", labels={SERVICE_NAME: "cart-api"}),
+)
+planted(
+    "E8",
+    "endpoints_are_cut_off",
+    do(many, 1100),
+    add(
+        "Endpoints/cart",
+        meta={"annotations": {"endpoints.kubernetes.io/over-capacity": "truncated"}},
+        subsets=[{"addresses": [{"ip": "10.9.0.9"}] * 1000}],
+    ),
+)
+nearly("E8", "a_large_service_has_no_endpoints_object", do(many, 1100))
+planted("E9", "slices_are_of_the_service_of_before", put(f"{CART}:metadata.uid", "made-anew"))
+nearly("E9", "a_slice_has_no_owner", put(f"{SLICE}:metadata.ownerReferences", []))
+planted(
+    "E10",
+    "an_own_slice_has_names",
+    *NO_SELECTOR,
+    of_slice("cart-1", "by-hand", "db.example.org", addressType="FQDN"),
+)
+nearly("E10", "an_own_slice_has_addresses", *NO_SELECTOR, of_slice("cart-1", "by-hand", "10.9.0.9"))
+planted("E12", "two_managers_list_one_pod", twice("other-sync"))
+nearly("E12", "one_manager_moves_an_endpoint", twice(CONTROLLER))
+
+# E16
 
 
-@planted("E10")
-def an_own_slice_has_names(world: World) -> None:
-    _no_selector(world)
-    _slice(world, "cart-1", "by-hand", "db.example.org", addressType="FQDN")
-
-
-@near_miss("E10")
-def an_own_slice_has_addresses(world: World) -> None:
-    _no_selector(world)
-    _slice(world, "cart-1", "by-hand", "10.9.0.9")
-
-
-@planted("E12")
-def two_managers_list_one_pod(world: World) -> None:
-    _twice(world, "other-sync")
-
-
-@near_miss("E12")
-def one_manager_moves_an_endpoint(world: World) -> None:
-    _twice(world, "endpointslice-controller.k8s.io")
-
-
-def _twice(world: World, manager: str) -> None:
-    endpoint = endpoint_of(world.get("Pod", "shop", "cart-1"), {})
-    _slice(world, "cart-2", manager, endpoints=[endpoint])
-
-
-def _in_shadow(world: World, *events: tuple[str, SliceDifference]) -> None:
-    """As ``controllers --shadow --shadow-output`` writes it; the first of two runs told of
-    something else.
+def in_shadow(*events: tuple[str, SliceDifference]) -> Edit:
+    """As ``controllers --shadow --shadow-output`` writes it; the first of two runs reported
+    another difference.
     """
     other = SliceDifference(DifferenceKind.READY, "IPv4", "Pod cart-2", "true", "false", "cart-2")
     lines = [
@@ -296,145 +226,101 @@ def _in_shadow(world: World, *events: tuple[str, SliceDifference]) -> None:
         for what, difference in [("appeared", other), *events]
     ]
     lines.insert(1, json_summary(ShadowSummary(1, 1, 1, 1, 0, 0, 1), NOW - 50))
-    world.shadow = findings_of_lines([*lines, lines[-1][:40]])
+    findings = findings_of_lines([*lines, lines[-1][:40]])
+    return lambda world: setattr(world, "shadow", findings)
 
 
 HINT = SliceDifference(
     DifferenceKind.HINT_MISSING, "IPv4", "Pod cart-1", "zones zone-b", "(none)", "cart-1"
 )
+planted("E16", "shadow_mode_misses_a_hint", in_shadow(("appeared", HINT)))
+nearly(
+    "E16 E1",
+    "what_shadow_mode_missed_came_later",
+    in_shadow(("appeared", HINT), ("resolved", HINT)),
+)
+
+# E14
+
+HELD = "the removal of 40 of 60 endpoints is held until 2026-11-22T02:31:00Z, then 6 go each minute"
 
 
-@planted("E16")
-def shadow_mode_misses_a_hint(world: World) -> None:
-    _in_shadow(world, ("appeared", HINT))
-
-
-@near_miss("E16", "E1")
-def what_shadow_mode_missed_came_later(world: World) -> None:
-    _in_shadow(world, ("appeared", HINT), ("resolved", HINT))
-
-
-def _guard(world: World, status: str, message: str, kind: str = "MassRemovalHeld") -> None:
+def guard(status: str, message: str, kind: str = "MassRemovalHeld") -> Edit:
     condition = {"type": kind, "status": status, "reason": kind, "message": message}
-    world.get("Service", "shop", "cart").setdefault("status", {})["conditions"] = [condition]
+    return put(f"{CART}:status.conditions", [condition])
 
 
-@planted("E14")
-def a_removal_is_held(world: World) -> None:
-    _guard(
-        world,
-        "True",
-        "the removal of 40 of 60 endpoints is held until 2026-11-22T02:31:00Z, then 6 go each "
-        "minute",
-    )
+planted("E14", "a_removal_is_held", guard("True", HELD))
+nearly("E14", "what_was_held_is_over", guard("False", "nothing is held"))
+planted(
+    "E14",
+    "endpoints_of_agents_are_held",
+    guard("True", "6 agents fell silent together", "AgentRemovalHeld"),
+)
+
+# E17
 
 
-@near_miss("E14")
-def what_was_held_is_over(world: World) -> None:
-    _guard(world, "False", "nothing is held")
-
-
-@planted("E14")
-def endpoints_of_agents_are_held(world: World) -> None:
-    _guard(world, "True", "6 agents fell silent together", "AgentRemovalHeld")
-
-
-def _of_agent(world: World, state: str, **annotations: str) -> None:
+def of_agent(state: str, **annotations: str) -> Edit:
     """An endpoint beside the Pods, as ``sliceplane agent`` writes it."""
     manager = "agent.sliceplane.dev"
     written = {f"{manager}/{name}": text for name, text in {"state": state, **annotations}.items()}
-    labels = {SERVICE_NAME: "cart", MANAGED_BY: manager, f"{manager}/name": "vm-1"}
-    endpoint = {
-        "addresses": ["192.0.2.10"],
-        "conditions": {"ready": state == "passing" and not annotations},
-    }
-    _slice(
-        world,
+    is_ready = state == "passing" and not annotations
+    return of_slice(
         "cart-vm-1-4",
         manager,
-        labels=labels,
+        labels={SERVICE_NAME: "cart", MANAGED_BY: manager, f"{manager}/name": "vm-1"},
         meta={"annotations": written},
-        endpoints=[endpoint],
+        endpoints=[{"addresses": ["192.0.2.10"], "conditions": {"ready": is_ready}}],
     )
 
 
-@planted("E17")
-def checks_of_an_agent_fail(world: World) -> None:
-    _of_agent(world, "failing")
-
-
-@planted("E17")
-def an_agent_fell_silent(world: World) -> None:
-    _of_agent(world, "lost")
-
-
-@planted("E17")
-def an_agent_has_the_address_of_a_pod(world: World) -> None:
-    _of_agent(world, "failing", refused="192.0.2.10 is the address of Pod shop/cart-1")
-
-
-@near_miss("E17", "E3")
-def an_agent_brings_an_endpoint_beside_pods(world: World) -> None:
-    _of_agent(world, "passing")
-
-
-@near_miss("E17", "E3")
-def an_agent_is_being_drained(world: World) -> None:
-    _of_agent(world, "draining")
-
+planted("E17", "checks_of_an_agent_fail", of_agent("failing"))
+planted("E17", "an_agent_fell_silent", of_agent("lost"))
+planted(
+    "E17",
+    "an_agent_has_the_address_of_a_pod",
+    of_agent("failing", refused="192.0.2.10 is the address of Pod shop/cart-1"),
+)
+nearly("E17 E3", "an_agent_brings_an_endpoint_beside_pods", of_agent("passing"))
+nearly("E17 E3", "an_agent_is_being_drained", of_agent("draining"))
 
 # E18
 
-
-@planted("E18")
-def an_own_slice_says_that_nothing_is_ready(world: World) -> ExplainQuestion:
-    add_service(world, "legacy", selector=None)
-    document = _slice(world, "legacy-1", "", "192.0.2.10")
-    document["metadata"]["labels"] = {SERVICE_NAME: "legacy"}
-    document["endpoints"][0]["conditions"]["ready"] = False
-    return ExplainQuestion("service", "legacy", "shop")
-
-
-@planted("E18")
-def pods_are_ready_and_no_slice_may_be_blamed(world: World) -> None:
-    """Nothing says why: Pods may not be read, and the slices are empty."""
-    world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"] = []
-    world.refuse.add("pods")
-
-
-@too_young("E18")
-def pods_were_ready_a_moment_ago(world: World) -> None:
-    world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"] = []
-    for pod in world.all("Pod"):
-        for condition in pod["status"]["conditions"]:
-            condition["lastTransitionTime"] = ago(4)
-
-
-@near_miss("E18")
-def slices_may_not_be_read(world: World) -> None:
-    world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"] = []
-    world.refuse.add("endpointslices")
-
-
-@near_miss("E18")
-def another_finding_says_why(world: World) -> None:
-    """Pods that are not ready (R6) say enough."""
-    for pod in world.all("Pod"):
-        for condition in pod["status"]["conditions"]:
-            if condition["type"] in ("ContainersReady", "Ready"):
-                condition.update(status="False", lastTransitionTime=ago(700))
-        pod["status"]["containerStatuses"][0].update(ready=False)
-    for endpoint in world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"]:
-        endpoint["conditions"]["ready"] = False
-
-
-@planted("E18")
-def the_api_server_is_asked_about_on_loopback(world: World) -> ExplainQuestion:
-    del add_service(world, "kubernetes", "default")["spec"]["selector"]
-    return ExplainQuestion("service", "kubernetes", "default")
-
-
-@near_miss("E18")
-def in_a_list_of_all_services_a_plane_on_loopback_is_no_fault(world: World) -> ExplainQuestion:
-    the_api_server_is_asked_about_on_loopback(world)
-    return ExplainQuestion("everything")
+EMPTY = put(f"{SLICE}:endpoints", [])
+planted(
+    "E18",
+    "an_own_slice_says_that_nothing_is_ready",
+    LEGACY,
+    of_slice("legacy-1", "", "192.0.2.10", labels={SERVICE_NAME: "legacy"}),
+    put("EndpointSlice/legacy-1:endpoints.0.conditions.ready", False),
+    OF_LEGACY,
+)
+planted(  # Nothing says why: Pods may not be read, and the slices are empty.
+    "E18", "pods_are_ready_and_no_slice_may_be_blamed", EMPTY, refuse("pods")
+)
+too_young(
+    "E18",
+    "pods_were_ready_a_moment_ago",
+    EMPTY,
+    put("Pod:status.conditions.*.lastTransitionTime", ago(4)),
+)
+nearly("E18", "slices_may_not_be_read", EMPTY, refuse("endpointslices"))
+nearly(  # Pods that are not ready (R6) say enough.
+    "E18",
+    "another_finding_says_why",
+    put(
+        "Pod:status.conditions[ContainersReady,Ready]",
+        status="False",
+        lastTransitionTime=ago(700),
+    ),
+    put("Pod:status.containerStatuses.0", ready=False),
+    put(f"{SLICE}:endpoints.*.conditions", ready=False),
+)
+planted("E18", "the_api_server_is_asked_about_on_loopback", *API_ON_LOOPBACK)
+nearly(
+    "E18",
+    "in_a_list_of_all_services_a_plane_on_loopback_is_no_fault",
+    *API_ON_LOOPBACK,
+    EVERYTHING,
+)

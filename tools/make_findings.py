@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import tests.explain.faults
+import tests.diagnose.explain.faults
 from msgspec.structs import replace
-from tests.explain.world import PLANTED, AuditFault, Fault
+from tests.diagnose.explain.world import PLANTED, AuditFault, Fault
 
 import sliceplane.diagnose.audit.text as audit_text
 import sliceplane.diagnose.explain.text as explain_text
 from sliceplane.api.findings.codes import Cause, catalogue
 
-assert tests.explain.faults, "importing it fills the list"
+assert tests.diagnose.explain.faults, "importing it fills the list"
 FINDINGS = Path(__file__).parents[1] / "docs" / "findings"
 INDEX = FINDINGS.parent / "troubleshooting.md"
 INDEX_BEGIN = "<!-- findings: made by tools/make_findings.py -->\n"

@@ -6,7 +6,8 @@ There are three sorts of parts, marked by the comment before them:
 
 - ``<!-- run -->``: a console block.  Each line ``$ sliceplane ARGUMENTS`` is followed by its output in a terminal of
   ``COLUMNS`` columns, ``$ echo $?`` by its exit code.  Only commands that end by themselves; those that name
-  ``cart.snapshot`` find one (``tests.whatif.asked``) and have 80 columns.  A help text is shown without its options.
+  ``cart.snapshot`` find one (``tests.lab.whatif.asked``) and have 80 columns.  A help text is shown without
+  its options.
 - ``<!-- options COMMAND -->``: a list of the command's options, up to ``<!-- end -->``.  An option that three commands
   share word by word is in the list ``<!-- options -->`` alone, one that ``up`` has, too, only in the list of ``up``.
 - ``<!-- table NAME -->``: a table that ``TABLES`` makes out of ``api.scheme``, up to the next empty line.
@@ -26,7 +27,7 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 from msgspec import Struct
-from tests.whatif.asked import cart_snapshot
+from tests.lab.whatif.asked import cart_snapshot
 
 from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import RESOURCES, Resource

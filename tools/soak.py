@@ -80,25 +80,25 @@ RUNS: Final = {
     ),
     "clusters": SoakRun(
         "simulated clusters under faults",
-        _slow("tests/sim/test_simulation.py"),
+        _slow("tests/lab/sim/test_simulation.py"),
         "2,000 seeds of 100 steps",
         "an invariant of [these](guarantees.md#invariants) that breaks",
     ),
     "drains": SoakRun(
         "drains in the simulator",
-        _slow("tests/sim/test_drains.py"),
+        _slow("tests/lab/sim/test_drains.py"),
         "10,000 seeds",
         '"drained" that is said too early',
     ),
     "removals": SoakRun(
         "mass removals",
-        _slow("tests/sim/test_guard.py"),
+        _slow("tests/lab/sim/test_guard.py"),
         "10,000 seeds",
         "endpoints held that should go, and the other way",
     ),
     "recordings": SoakRun(
         "recordings",
-        _slow("tests/recorder/test_replay.py"),
+        _slow("tests/diagnose/timeline/test_replay.py"),
         "1,000 incidents",
         "a replay with other writes",
     ),
@@ -159,7 +159,7 @@ RUNS: Final = {
     ),
     "agents": SoakRun(
         "agents outside",
-        _slow("tests/external"),
+        _slow("tests/agent"),
         "200 histories; 1,000 agents, 600 cut off",
         "endpoints taken away, or kept, wrongly",
     ),

@@ -20,7 +20,7 @@ from urllib.request import urlopen
 import grpc
 from benchmarks.tools.process import PlaneProcess, Process
 from tests.attack.harness import BYSTANDER_SECONDS_MAX, Attack, Figure, alive
-from tests.drain.paper import paper_node
+from tests.consume.drain.paper import paper_node
 from tests.xds.conftest import DELTA, delta_client, xds_server
 from tests.xds.streams.clients import delta_request, node, read_response
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from click.testing import CliRunner, Result
-from tests.drain.paper import paper_node
-from tests.drain.test_drain_live import NODES, Shop, node
+from tests.consume.drain.paper import paper_node
+from tests.consume.drain.test_drain_live import NODES, Shop, node
 from tests.waiting import eventually
 
 from sliceplane.api.codec import encode

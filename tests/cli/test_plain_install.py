@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.running import ROOT
-from tests.whatif.asked import cart_snapshot
+from tests.lab.whatif.asked import cart_snapshot
 
 from sliceplane.kit.io.extras import EXTRA_OF, requirement
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.whatif.asked import ask, cart_snapshot
+from tests.lab.whatif.asked import ask, cart_snapshot
 
 from sliceplane.cli.ask import ui_what_if
 from sliceplane.cli.ask.ui_what_if import foreseen

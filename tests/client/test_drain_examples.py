@@ -18,7 +18,7 @@ import grpc
 import httpx
 import pytest
 import uvicorn
-from tests.drain.paper import Paper, paper_node
+from tests.consume.drain.paper import Paper, paper_node
 from tests.waiting import PATIENCE_S, eventually
 
 from sliceplane.client import HttpClient, StatusError, connect, drain

@@ -16,7 +16,7 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSl
 from sliceplane.kit.io.pages import expose
 from sliceplane.kit.metrics import Distribution, Histogram
 from sliceplane.kit.workqueue import WorkQueue, queue_families
-from sliceplane.watch.controller.base import Done, Measured
+from sliceplane.watch.controller.base import Measured
 
 
 class Plane(ControllerPlane):
@@ -58,8 +58,7 @@ def test_gauges_follow_services_and_pods() -> None:
         plane.cluster.remove(Pods, "shop", f"p-{number}")
     plane.settle()
     assert [plane.figures()[name] for name in names] == [4, 3, 2]
-    plane.cluster.put(make_service("empty", selector={"app": "none"}, ip_families=("IPv4", "IPv6")))
-    plane.settle()
+    plane.put(make_service("empty", selector={"app": "none"}, ip_families=("IPv4", "IPv6")))
     assert [plane.figures()[name] for name in names] == [4, 5, 4]  # a placeholder for each family
     for name in ("web", "empty"):
         plane.cluster.remove(Services, "shop", name)
@@ -86,7 +85,7 @@ def test_syncs_and_changes_are_counted() -> None:
 def test_failures_are_counted_and_their_writes_are_not() -> None:
     plane = Plane(make_pod("p-1"))
     (job,) = plane.controller.take_work(plane.now, 1).jobs
-    plane.controller.on_done(Done(job, (), internal("no")), plane.now)
+    plane.fail(job, internal("no"))
     figures = plane.figures()
     assert figures["syncs{error}"] == 1
     assert not [name for name in figures if name.startswith(("changes", "endpointslices_changed"))]
@@ -100,7 +99,7 @@ def test_a_stale_cache_is_counted() -> None:
     plane.cluster.deliver(plane.controller, plane.now)
     (job,) = plane.controller.take_work(plane.now, 1).jobs
     refused: StatusError = conflict("endpointslices", "discovery.k8s.io", "x", "no")
-    plane.controller.on_done(Done(job, (), refused), plane.now)
+    plane.fail(job, refused)
     plane.controller.take_work(plane.now + 1, 1)
     assert plane.figures()["syncs{stale}"] == 1
 
@@ -112,8 +111,7 @@ def test_traffic_distribution_labels() -> None:
     plane.settle()
     auto = {"service.kubernetes.io/topology-mode": "Auto"}
     plane.cluster.put(make_service("a", annotations=auto, traffic_distribution="PreferClose"))
-    plane.cluster.put(make_service("b", traffic_distribution="Odd"))
-    plane.settle()
+    plane.put(make_service("b", traffic_distribution="Odd"))
     figures = plane.figures()
     assert figures["services_count_by_traffic_distribution{PreferSameNode}"] == 1
     assert [name for name in figures if name.startswith("services_count")] == [
@@ -121,8 +119,7 @@ def test_traffic_distribution_labels() -> None:
     ]
     assert figures["endpointslices_changed_per_sync{Disabled,PreferSameNode}"][1] == 1
     assert figures["endpointslices_changed_per_sync{Auto,}"][1] == 1
-    plane.cluster.put(make_service())
-    plane.settle()
+    plane.put(make_service())
     assert plane.figures()["services_count_by_traffic_distribution{PreferSameNode}"] == 0
 
 

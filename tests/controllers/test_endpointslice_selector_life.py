@@ -30,11 +30,9 @@ def test_upstreams_way_leaves_slices_without_a_selector_where_they_are() -> None
     before = plane.slice()
     for change in ({"type": "ExternalName"}, {"selector": None}, {"selector": {}}):
         plane.cluster.put(make_service(**change))
-        plane.cluster.put(make_pod("p-1", ready=False))
-        plane.settle()
+        plane.put(make_pod("p-1", ready=False))
         assert plane.slice() == before
-    plane.cluster.put(make_service())
-    plane.settle()
+    plane.put(make_service())
     assert plane.cluster.endpoints()[0].conditions.ready is False
 
 
@@ -60,17 +58,14 @@ def test_slices_stay_until_others_follow_them(change: dict[str, Any]) -> None:
     """
     plane = Plane(make_pod("p-1"))
     plane.settle()
-    plane.cluster.put(make_service(**change))
-    plane.deliver()
+    plane.show(make_service(**change))
     assert plane.jobs() == ()
-    plane.cluster.put(successor(endpoints=()))
-    plane.deliver()
+    plane.show(successor(endpoints=()))
     assert plane.jobs(1.5) == (), "an empty slice takes nobody's traffic"
-    plane.cluster.put(successor())
-    plane.deliver()
+    plane.show(successor())
     (job,) = plane.jobs(1.5)
     assert [write.verb for write in job.writes] == ["delete"]
-    plane.controller.on_done(plane.cluster.run(job), plane.now)
+    plane.finish(job)
     plane.settle()
     assert [each.metadata.name for each in plane.cluster.slices()] == ["mirror-ipv4"]
 
@@ -78,14 +73,11 @@ def test_slices_stay_until_others_follow_them(change: dict[str, Any]) -> None:
 def test_slices_that_nobody_follows_go_in_the_end() -> None:
     plane = Plane(make_pod("p-1"))
     plane.settle()
-    plane.cluster.put(make_service(selector=None))
-    plane.deliver()
+    plane.show(make_service(selector=None))
     assert plane.jobs() == ()
-    plane.cluster.put(successor("IPv6"))
-    plane.deliver()
+    plane.show(successor("IPv6"))
     assert plane.jobs(HAND_OVER_TIMEOUT_S - 1) == (), "of another address type"
-    (job,) = plane.jobs(1.0)
-    plane.controller.on_done(plane.cluster.run(job), plane.now)
+    plane.run_job(1.0)
     assert [each.address_type for each in plane.cluster.slices()] == ["IPv6"]
 
 
@@ -94,11 +86,9 @@ def test_selector_that_goes_and_comes_back_changes_nothing() -> None:
     plane.settle()
     before = plane.slice()
     for _ in range(3):
-        plane.cluster.put(make_service(selector=None))
-        plane.deliver()
+        plane.show(make_service(selector=None))
         assert plane.jobs(5.0) == ()
-        plane.cluster.put(make_service())
-        plane.settle()
+        plane.put(make_service())
         assert plane.slice() == before
 
 
@@ -106,11 +96,9 @@ def test_external_name_needs_no_slices_and_gets_them_back() -> None:
     """kubernetes/kubernetes#103804, #125354."""
     plane = Plane(make_pod("p-1"))
     plane.settle()
-    plane.cluster.put(make_service(type="ExternalName"))
-    plane.settle()
+    plane.put(make_service(type="ExternalName"))
     assert plane.cluster.slices() == []
-    plane.cluster.put(make_service())
-    plane.settle()
+    plane.put(make_service())
     assert plane.addresses() == ["10.0.0.2"]
 
 

@@ -33,8 +33,7 @@ def test_slices_wait_for_their_successors_type_by_type() -> None:
     plane.cluster.put(make_service())
     plane.native()
     plane.deliver()
-    (job,) = plane.jobs()
-    plane.controller.on_done(plane.cluster.run(job), plane.now)
+    plane.run_job()
     assert [each.address_type for each in plane.slices()] == ["IPv6"]
     plane.native(kind="IPv6")
     plane.settle()
@@ -44,12 +43,10 @@ def test_slices_wait_for_their_successors_type_by_type() -> None:
 def test_slices_go_in_the_end_if_no_successor_comes() -> None:
     plane = Plane(custom())
     plane.settle()
-    plane.cluster.put(make_service())
-    plane.deliver()
+    plane.show(make_service())
     assert plane.jobs() == ()
     assert plane.jobs(HAND_OVER_TIMEOUT_S - 0.1) == ()
-    (job,) = plane.jobs(0.2)
-    plane.controller.on_done(plane.cluster.run(job), plane.now)
+    plane.run_job(0.2)
     assert plane.slices() == []
 
 
@@ -58,11 +55,9 @@ def test_selector_that_comes_and_goes_leaves_the_mirror_in_place() -> None:
     plane.settle()
     before = plane.one()
     for _ in range(3):
-        plane.cluster.put(make_service())
-        plane.deliver()
+        plane.show(make_service())
         assert plane.jobs(1.0) == ()
-        plane.cluster.put(make_service(selector=None))
-        plane.settle()
+        plane.put(make_service(selector=None))
         assert plane.one() == before
 
 
@@ -71,16 +66,14 @@ def test_successors_that_went_again_are_none() -> None:
     plane.settle()
     plane.native()
     plane.native(there=False)
-    plane.cluster.put(make_service())
-    plane.deliver()
+    plane.show(make_service())
     assert plane.jobs() == ()
 
 
 def test_upstreams_way_deletes_at_once() -> None:
     plane = Plane(custom(), config=MirroringConfig(selector_changes=SelectorChanges.UPSTREAM))
     plane.settle()
-    plane.cluster.put(make_service())
-    plane.deliver()
+    plane.show(make_service())
     (job,) = plane.jobs()
     assert [write.verb for write in job.writes] == ["delete"]
 
@@ -118,8 +111,7 @@ def test_service_that_comes_and_goes() -> None:
     plane.cluster.remove(Services, "shop", "web")
     plane.settle()
     assert plane.slices() == []
-    plane.cluster.put(make_service(selector=None))
-    plane.settle()
+    plane.put(make_service(selector=None))
     assert len(plane.slices()) == 1
 
 
@@ -131,8 +123,7 @@ def test_leases_are_not_mirrored() -> None:
 
 def test_endpoints_of_the_api_server_are_not_mirrored() -> None:
     plane = Plane(custom(name="kubernetes", labels=SKIPPED))
-    plane.cluster.put(make_service("kubernetes", selector=None))
-    plane.settle()
+    plane.put(make_service("kubernetes", selector=None))
     assert plane.slices() == []
 
 
@@ -149,8 +140,7 @@ def test_endpoints_deleted_and_made_again_own_their_slices_anew() -> None:
     plane = Plane(custom())
     plane.settle()
     plane.cluster.remove(EndpointsObjects, "shop", "web")
-    plane.cluster.put(custom(uid="another"))
-    plane.settle()
+    plane.put(custom(uid="another"))
     assert [owner.uid for owner in plane.one().metadata.owner_references or ()] == ["another"]
 
 
@@ -350,21 +340,19 @@ def test_seed_100376_a_slice_that_met_a_conflict_is_proven_by_a_job_of_its_own()
     other = (CoreEndpointPort(name="admin", port=9000),)
     plane = Plane(custom(subset("192.0.2.1"), subset("192.0.2.2", ports=other)))
     plane.settle()
-    plane.cluster.put(custom(subset("192.0.2.3"), subset("192.0.2.2", ports=other)))
-    plane.deliver()
+    plane.show(custom(subset("192.0.2.3"), subset("192.0.2.2", ports=other)))
     (job,) = plane.jobs()
     (refused,) = job.writes
     plane.controller.on_done(
         Done(job, (), conflict("endpointslices", "discovery.k8s.io", refused.name, "")), plane.now
     )
-    plane.cluster.put(custom(subset("192.0.2.3"), subset("192.0.2.4", ports=other)))
-    plane.deliver()
+    plane.show(custom(subset("192.0.2.3"), subset("192.0.2.4", ports=other)))
     (job,) = next(jobs for _ in range(STALE_PLANS + 1) if (jobs := plane.jobs(60.0)))
     (proof,) = job.writes
     (stored,) = (known for known in plane.slices() if known.metadata.name == refused.name)
     assert decode(proof.body, EndpointSlice) == stored
-    plane.controller.on_done(plane.cluster.run(job), plane.now)
+    plane.finish(job)
     (job,) = plane.jobs()
     assert len(job.writes) == 2
-    plane.controller.on_done(plane.cluster.run(job), plane.now)
+    plane.finish(job)
     assert plane.shown() == {("IPv4", (80,)): ["192.0.2.3"], ("IPv4", (9000,)): ["192.0.2.4"]}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.controllers.emulated import bare_pod, make, replica_set
+from tests.emulation.emulated import bare_pod, make, replica_set
 
 from sliceplane.api.scheme import Pods, ReplicaSets
 from sliceplane.lab.sim.cluster import Cluster

@@ -261,9 +261,9 @@ def test_objects_of_the_api_are_read_alike() -> None:
 
 def test_the_rooms_that_the_agent_is_made_of_pass_with_it() -> None:
     rooms = [
-        "tests/external/test_checks.py",
-        "tests/external/test_registration.py",
-        "tests/informer",
+        "tests/agent/test_checks.py",
+        "tests/agent/test_registration.py",
+        "tests/watch/informer",
         "tests/api",
     ]
     command = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *rooms)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.running import Plane, spawn
-from tests.recorder.test_encoding import plain_text
 from tests.waiting import until
+from tests.watch.recorder.test_encoding import plain_text
 
 from sliceplane.watch.recorder.file import read_lines
 

@@ -2,7 +2,7 @@
 must survive it.
 
 ``HostileApi`` runs in a thread of its own, so a command under test may block or run a loop of its
-own. It serves a healthy cluster (``tests.explain.world``), except for its *behaviour*, one of
+own. It serves a healthy cluster (``tests.diagnose.explain.world``), except for its *behaviour*, one of
 ``BEHAVIOURS``. It counts requests, and keeps what reaches its second listener, ``elsewhere``:
 another origin, where no client has business.
 
@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from tests.explain.world import healthy
+from tests.diagnose.explain.world import healthy
 from tests.fakes.fake_api import FakeApi
 
 from sliceplane.api.errors import StatusError

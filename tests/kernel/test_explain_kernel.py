@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.explain.world import World, add_service, healthy, write_slice
+from tests.diagnose.explain.world import World, add_service, healthy, write_slice
 from tests.kernel.netns import Host, Net
 
 from sliceplane.api.core import Service

@@ -1,6 +1,6 @@
 """docs/testing.md: every snippet runs as it is printed, and tables name what there is.
 
-``tests/conformance/test_guide.py`` runs those of its section on the conformance kit.
+``tests/lab/conformance/test_guide.py`` runs those of its section on the conformance kit.
 """
 
 from __future__ import annotations

@@ -46,13 +46,13 @@ PARTS = {
     "N": ("Nodes and kernels", "some nodes use other endpoints than others"),
     "L": ("Endpoints", "programs that read Endpoints have other addresses"),
 }
-#: where a cause is found
+#: where a cause is found, unless in API objects of any cluster
 _SEEN_IN = {
-    "objects": "API objects of any cluster",
-    "reports": "reports of our node proxies",
-    "kernel": "the kernel of a node: `sliceplane explain --kernel` there",
-    "probe": "an active probe: `--probe`",
-    "shadow": "the output of `sliceplane controllers --shadow --shadow-output FILE`",
+    "objects": "",
+    "reports": "; found in reports of our node proxies",
+    "kernel": "; found in the kernel of a node: `sliceplane explain --kernel` there",
+    "probe": "; found in an active probe: `--probe`",
+    "shadow": "; found in the output of `sliceplane controllers --shadow --shadow-output FILE`",
 }
 
 
@@ -94,7 +94,7 @@ def _page(code: str, cause: Cause) -> str:
     lines = [
         f"# {code}: {cause.title}",
         "",
-        f"*{cause.severity}; found in {_SEEN_IN[cause.seen_in]}.*",
+        f"*{cause.severity}{_SEEN_IN[cause.seen_in]}.*",
         "",
     ]
     lines += [

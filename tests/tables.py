@@ -1,5 +1,6 @@
 """Tables of tests as data: ``tables/NAME.yaml`` beside ``test_NAME.py`` has one for each test that
-has many rows. ``!of KEY`` stands for a resource of the scheme, ``!bytes TEXT`` for its bytes.
+has many rows. ``!of KEY`` stands for a resource of the scheme, ``!bytes TEXT`` for its bytes,
+``!times [VALUE, NUMBER]`` for a value that often.
 """
 
 from __future__ import annotations
@@ -23,6 +24,14 @@ def _resource(_loader: Loader, node: yaml.ScalarNode) -> Any:
 
 
 Loader.add_constructor("!of", _resource)
+
+
+def _repeated(loader: Loader, node: yaml.SequenceNode) -> Any:
+    value, times = loader.construct_sequence(node, deep=True)
+    return value * times
+
+
+Loader.add_constructor("!times", _repeated)
 Loader.add_constructor("!bytes", lambda _loader, node: node.value.encode())
 
 

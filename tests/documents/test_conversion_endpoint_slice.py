@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tables import tables
 
 from sliceplane.api import codec
 from sliceplane.server.documents import conversion
@@ -16,6 +17,8 @@ from sliceplane.server.documents.conversion import (
     Topologies,
     annotation_text,
 )
+
+TABLES = tables(__file__)
 
 HOST = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
@@ -49,45 +52,12 @@ def annotated(text: str, **others: str) -> dict[str, Any]:
     return {"name": "a", "annotations": {**others, ANNOTATION: text}}
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({}, {}),
-        ({"topology": {}}, {}),
-        ({"topology": {ZONE: "z"}}, {"zone": "z"}),
-        ({"topology": {ZONE: ""}}, {"zone": ""}),
-        (
-            {"topology": {ZONE: "z", "rack": "r"}},
-            {"zone": "z", "deprecatedTopology": {"rack": "r"}},
-        ),
-        ({"topology": {HOST: "n"}, "nodeName": "n"}, {"nodeName": "n"}),
-        (
-            {"topology": {HOST: "m"}, "nodeName": "n"},
-            {"nodeName": "n", "deprecatedTopology": {HOST: "m"}},
-        ),
-        ({"topology": {HOST: "m"}}, {"deprecatedTopology": {HOST: "m"}}),
-    ],
-)
+@pytest.mark.parametrize(("before", "after"), TABLES["to_hub"])
 def test_to_hub(before: dict[str, Any], after: dict[str, Any]) -> None:
     assert conversion.to_hub(old(before)) == new(after)
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({}, {}),
-        ({"zone": "z"}, {"topology": {ZONE: "z"}}),
-        ({"nodeName": "n"}, {"nodeName": "n", "topology": {HOST: "n"}}),
-        (
-            {"nodeName": "n", "zone": "z", "deprecatedTopology": {HOST: "m", REGION: "r"}},
-            {"nodeName": "n", "topology": {HOST: "m", REGION: "r", ZONE: "z"}},
-        ),
-        (
-            {"nodeName": "n", "deprecatedTopology": {HOST: ""}},
-            {"nodeName": "n", "topology": {HOST: "n"}},
-        ),
-    ],
-)
+@pytest.mark.parametrize(("before", "after"), TABLES["from_hub"])
 def test_from_hub(before: dict[str, Any], after: dict[str, Any]) -> None:
     assert conversion.from_hub(new(before)) == old(after)
 

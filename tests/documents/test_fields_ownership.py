@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tables import tables
 
 from sliceplane.server.documents import fields
 from sliceplane.server.documents.fields import objects, sets, shape
 from sliceplane.server.documents.schema import lookup, struct
+
+TABLES = tables(__file__)
 
 SERVICE = fields.shape_of("services")
 NOW = "2026-11-21T10:00:00Z"
@@ -35,47 +38,7 @@ def shown(found: fields.FieldSet) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("key", "path", "document", "wanted"),
-    [
-        ("services", "spec.selector", {"spec": {"selector": {"a": "b"}}}, [".spec.selector"]),
-        (
-            "services",
-            "spec.ports",
-            {"spec": {"ports": [{"port": 80}]}},
-            ['.spec.ports[port=80,protocol="TCP"]', '.spec.ports[port=80,protocol="TCP"].port'],
-        ),
-        (
-            "endpointslices.discovery.k8s.io",
-            "endpoints",
-            {
-                "addressType": "IPv4",
-                "endpoints": [{"addresses": ["10.0.0.1"]}],
-                "ports": [{"port": 1}],
-            },
-            [".addressType", ".endpoints", ".ports"],
-        ),
-        (
-            "deployments.apps",
-            "spec.selector",
-            {"spec": {"selector": {"matchLabels": {"a": "b"}}}},
-            [".spec.selector"],
-        ),
-        (
-            "persistentvolumes",
-            "spec.claimRef",
-            {"spec": {"claimRef": {"name": "a", "uid": "u"}}},
-            [".spec.claimRef.name", ".spec.claimRef.uid"],
-        ),
-        ("events", "involvedObject", {"involvedObject": {"name": "a"}}, [".involvedObject"]),
-        ("configmaps", "data", {"data": {"k": "v"}, "immutable": True}, [".immutable", ".data.k"]),
-        ("configmaps", "data", {"data": {}}, [".data"]),
-        (
-            "pods",
-            "metadata.finalizers",
-            {"metadata": {"finalizers": ["a.io/b"], "labels": {"x": "y"}}},
-            ['.metadata.finalizers[="a.io/b"]', ".metadata.labels.x"],
-        ),
-    ],
+    ("key", "path", "document", "wanted"), TABLES["the_fields_of_a_configuration"]
 )
 def test_the_fields_of_a_configuration(
     key: str, path: str, document: Any, wanted: list[str]
@@ -138,19 +101,7 @@ def test_what_is_said_of_fields_is_said_of_fields_that_there_are() -> None:
 # --- merging lists ---
 
 
-@pytest.mark.parametrize(
-    ("live", "wanted", "merged"),
-    [
-        ("ab", "ab", "ab"),
-        ("ab", "ba", "ba"),
-        ("axb", "ba", "xba"),
-        ("abx", "a", "abx"),
-        ("ab", "c", "abc"),
-        ("ab", "acb", "acb"),
-        ("xayb", "cab", "xcayb"),
-        ("", "ab", "ab"),
-    ],
-)
+@pytest.mark.parametrize(("live", "wanted", "merged"), TABLES["the_order_of_a_merged_list"])
 def test_the_order_of_a_merged_list(live: str, wanted: str, merged: str) -> None:
     made = objects.merge(
         SERVICE,
@@ -325,46 +276,7 @@ def test_older_updaters_become_ancient() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("document", "problem"),
-    [
-        ({"spec": {"type": "x"}}, ""),
-        ({"dat": {}}, ".dat: field not declared in schema"),
-        ({"spec": {"prots": []}}, ".spec.prots: field not declared in schema"),
-        (
-            {"spec": {"ports": [{"port": 80}, {"port": 80, "protocol": "TCP"}]}},
-            '.spec.ports: duplicate entries for key [port=80,protocol="TCP"]',
-        ),
-        (
-            {"metadata": {"finalizers": ["a", "a"]}},
-            '.metadata.finalizers: duplicate entries for key [="a"]',
-        ),
-        (
-            {"spec": {"type": 1}},
-            ".spec.type: expected string, got &value.valueUnstructured{Value:1}",
-        ),
-        ({"spec": []}, ".spec: expected map, got &{[]}"),
-        ({"spec": {"ports": {}}}, ".spec.ports: expected list, got &{map[]}"),
-        (
-            {"spec": {"ports": [{"port": "x"}]}},
-            (
-                '.spec.ports[port="x",protocol="TCP"].port: expected numeric (int or float), got '
-                "string"
-            ),
-        ),
-        (
-            {"spec": {"publishNotReadyAddresses": "yes"}},
-            ".spec.publishNotReadyAddresses: expected boolean, got &{yes}",
-        ),
-        (
-            {"spec": {"type": 1, "clusterIP": True}},
-            (
-                "errors:\n  .spec.type: expected string, got &value.valueUnstructured{Value:1}\n"
-                "  .spec.clusterIP: expected string, got &value.valueUnstructured{Value:true}"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("document", "problem"), TABLES["configurations_that_cannot_be_owned"])
 def test_configurations_that_cannot_be_owned(document: Any, problem: str) -> None:
     assert fields.check(lookup("services"), document) == problem
 

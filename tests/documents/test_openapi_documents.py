@@ -9,12 +9,15 @@ import sys
 from typing import Any
 
 import pytest
+from tests.tables import tables
 
 from sliceplane.api.schema import definition_names
 from sliceplane.api.scheme import DESCRIBED, RESOURCES, Pods
 from sliceplane.server.documents import openapi
 from sliceplane.server.documents.openapi.fields import SHARED, rows_of, sections
 from sliceplane.server.documents.schema import struct
+
+TABLES = tables(__file__)
 
 
 def load(name: str) -> dict[str, Any]:
@@ -190,26 +193,7 @@ def test_every_kind_has_a_description() -> None:
     assert [name for name in kinds if "description" not in schemas[name]] == []
 
 
-@pytest.mark.parametrize(
-    ("schema", "field", "values"),
-    [
-        (
-            "core.v1.PodSpec",
-            "dnsPolicy",
-            ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"],
-        ),
-        ("core.v1.PodSpec", "restartPolicy", ["Always", "Never", "OnFailure"]),
-        ("core.v1.Container", "imagePullPolicy", ["Always", "IfNotPresent", "Never"]),
-        ("core.v1.ContainerPort", "protocol", ["SCTP", "TCP", "UDP"]),
-        ("core.v1.Taint", "effect", ["NoExecute", "NoSchedule", "PreferNoSchedule"]),
-        ("core.v1.HostPathVolumeSource", "type", None),
-        ("core.v1.ServiceSpec", "type", ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]),
-        ("apps.v1.DeploymentStrategy", "type", ["Recreate", "RollingUpdate"]),
-        ("apps.v1.StatefulSetSpec", "podManagementPolicy", ["OrderedReady", "Parallel"]),
-        ("discovery.v1.EndpointSlice", "addressType", ["FQDN", "IPv4", "IPv6"]),
-        ("storage.v1.StorageClass", "volumeBindingMode", ["Immediate", "WaitForFirstConsumer"]),
-    ],
-)
+@pytest.mark.parametrize(("schema", "field", "values"), TABLES["an_enumeration_names_its_values"])
 def test_an_enumeration_names_its_values(schema: str, field: str, values: list[str] | None) -> None:
     entry = schemas_of_all_documents()[f"io.k8s.api.{schema}"]["properties"][field]
     if values is None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tables import tables
 
 from sliceplane.api.errors import StatusError
 from sliceplane.server.documents import patch
@@ -19,6 +20,8 @@ from sliceplane.server.documents.patch import (
     decode_merge_patch,
 )
 
+TABLES = tables(__file__)
+
 GENERIC = "the server rejected our request due to an error in our request"
 
 
@@ -26,25 +29,7 @@ def document() -> dict[str, Any]:
     return {"metadata": {"name": "a", "labels": {"x": "1"}}, "list": [1, 2, 3]}
 
 
-@pytest.mark.parametrize(
-    ("operation", "expected"),
-    [
-        ({"op": "add", "path": "/metadata/labels/a~1b", "value": "2"}, {"x": "1", "a/b": "2"}),
-        ({"op": "remove", "path": "/metadata/labels/x"}, {}),
-        ({"op": "replace", "path": "/metadata/labels/x", "value": "2"}, {"x": "2"}),
-        (
-            {"op": "replace", "path": "/metadata/labels/missing", "value": "2"},
-            {"x": "1", "missing": "2"},
-        ),
-        (
-            {"op": "copy", "from": "/metadata/name", "path": "/metadata/labels/y"},
-            {"x": "1", "y": "a"},
-        ),
-        ({"op": "move", "from": "/metadata/labels/x", "path": "/metadata/labels/y"}, {"y": "1"}),
-        ({"op": "test", "path": "/metadata/labels/x", "value": "1"}, {"x": "1"}),
-        ({"op": "test", "path": "/metadata/labels/missing", "value": None}, {"x": "1"}),
-    ],
-)
+@pytest.mark.parametrize(("operation", "expected"), TABLES["operations"])
 def test_operations(operation: dict[str, Any], expected: dict[str, str]) -> None:
     before = document()
     result = apply_json(before, [operation])
@@ -52,38 +37,7 @@ def test_operations(operation: dict[str, Any], expected: dict[str, str]) -> None
     assert before == document()
 
 
-@pytest.mark.parametrize(
-    "operation",
-    [
-        {"op": "test", "path": "/metadata/name", "value": "b"},
-        {"op": "test", "path": "/metadata/name", "value": None},
-        {"op": "test", "path": "/list/0", "value": True},
-        {"op": "remove", "path": "/metadata/labels/missing"},
-        {"op": "remove", "path": "/list/7"},
-        {"op": "remove", "path": ""},
-        {"op": "replace", "path": "/list/7", "value": 1},
-        {"op": "replace", "path": "/missing/name", "value": 1},
-        {"op": "replace", "path": "", "value": []},
-        {"op": "add", "path": "/missing/name", "value": 1},
-        {"op": "add", "path": "/metadata/name/x", "value": 1},
-        {"op": "add", "path": "/list/9", "value": 1},
-        {"op": "add", "path": "/list/x", "value": 1},
-        {"op": "add", "path": "no-slash", "value": 1},
-        {"op": "add", "path": "/x"},
-        {"op": "add", "path": 5, "value": 1},
-        {"op": "add", "value": 1},
-        {"op": "move", "from": "/metadata", "path": "/metadata/labels/x"},
-        {"op": "copy", "from": "/missing", "path": "/x"},
-        {"op": "copy", "from": 5, "path": "/x"},
-        {"op": "copy", "path": "/x"},
-        {"op": "copy", "from": "/list/-", "path": "/x"},
-        {"op": "nope", "path": "/x"},
-        {"op": ["add"], "path": "/x"},
-        {"path": "/x"},
-        {},
-        "add",
-    ],
-)
+@pytest.mark.parametrize("operation", TABLES["an_operation_that_fails_is_one_generic_422"])
 def test_an_operation_that_fails_is_one_generic_422(operation: Any) -> None:
     before = document()
     with pytest.raises(StatusError) as caught:
@@ -174,26 +128,7 @@ def test_an_empty_json_patch_changes_nothing() -> None:
     assert apply_json(document(), decode_json_patch(b"[]")) == document()
 
 
-@pytest.mark.parametrize(
-    ("raw", "message"),
-    [
-        (b"null", "Invalid JSON Patch"),
-        (
-            b"[]",
-            (
-                "error decoding patch: json: cannot unmarshal array into Go value of type "
-                "map[string]interface {}"
-            ),
-        ),
-        (
-            b"{x",
-            (
-                "error decoding patch: invalid character 'x' looking for beginning of object key "
-                "string"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("raw", "message"), TABLES["bodies_that_are_no_merge_patch"])
 def test_bodies_that_are_no_merge_patch(raw: bytes, message: str) -> None:
     with pytest.raises(StatusError) as caught:
         decode_merge_patch(raw)
@@ -205,21 +140,7 @@ def test_repeated_members_of_a_merge_patch_are_told() -> None:
 
 
 # The examples of RFC 7396, appendix A, whose target and patch are objects.
-@pytest.mark.parametrize(
-    ("target", "change", "result"),
-    [
-        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
-        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
-        ({"a": "b"}, {"a": None}, {}),
-        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
-        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
-        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
-        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
-        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
-        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
-        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
-    ],
-)
+@pytest.mark.parametrize(("target", "change", "result"), TABLES["merge_patches"])
 def test_merge_patches(
     target: dict[str, Any], change: dict[str, Any], result: dict[str, Any]
 ) -> None:

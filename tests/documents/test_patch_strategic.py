@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tables import tables
 
 from sliceplane.api.errors import StatusError
 from sliceplane.server.documents.patch import apply_strategic, decode_strategic_patch, go_text
+
+TABLES = tables(__file__)
 
 DEPLOYMENTS = "deployments.apps"
 SLICES = "endpointslices.discovery.k8s.io"
@@ -178,24 +181,7 @@ def test_an_element_without_its_key() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("patch", "message"),
-    [
-        ({"spec": {"strategy": {"$retainKeys": "type"}}}, "invalid patch format of retainKeys"),
-        (
-            {"spec": {"strategy": {"$retainKeys": ["a"], "type": "b"}}},
-            "invalid patch format of retainKeys",
-        ),
-        (
-            {"metadata": {"$deleteFromPrimitiveList/finalizers": "x"}},
-            "invalid patch format of primitive list",
-        ),
-        (
-            {"metadata": {"$setElementOrder/finalizers": 5}},
-            "invalid patch format of setElementOrder list",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("patch", "message"), TABLES["directives_of_a_wrong_form"])
 def test_directives_of_a_wrong_form(patch: dict[str, Any], message: str) -> None:
     document = {"metadata": {"finalizers": ["a/b"]}, "spec": {"strategy": {"type": "Recreate"}}}
     with pytest.raises(StatusError) as caught:

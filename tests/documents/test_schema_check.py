@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import effort
+from tests.tables import tables
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.schema import SCALARS, _data
@@ -36,6 +37,8 @@ from sliceplane.server.documents.schema.scalars import (
     check_time,
 )
 from tools import make_openapi_fields, make_protobuf_fields, make_schema
+
+TABLES = tables(__file__)
 
 SLICES = "endpointslices.discovery.k8s.io"
 
@@ -124,85 +127,7 @@ def test_no_more_than_the_limit_is_reported() -> None:
     assert len(unknown_fields(SLICES, document)) == PROBLEMS_MAX
 
 
-@pytest.mark.parametrize(
-    ("key", "document", "detail"),
-    [
-        (
-            "configmaps",
-            {"data": 5},
-            "number into Go struct field ConfigMap.data of type map[string]string",
-        ),
-        (
-            "configmaps",
-            {"data": {"a": 5}},
-            "number into Go struct field ConfigMap.data of type string",
-        ),
-        (
-            "configmaps",
-            {"data": {"a": True}},
-            "bool into Go struct field ConfigMap.data of type string",
-        ),
-        (
-            "configmaps",
-            {"immutable": "yes"},
-            "string into Go struct field ConfigMap.immutable of type bool",
-        ),
-        (
-            "configmaps",
-            {"metadata": []},
-            "array into Go struct field ConfigMap.metadata of type v1.ObjectMeta",
-        ),
-        ("configmaps", [], "array into Go value of type v1.ConfigMap"),
-        (
-            SLICES,
-            {"addressType": 4},
-            "number into Go struct field EndpointSlice.addressType of type v1.AddressType",
-        ),
-        (
-            SLICES,
-            {"endpoints": [{"addresses": "10.0.0.1"}]},
-            "string into Go struct field Endpoint.endpoints.addresses of type []string",
-        ),
-        (
-            SLICES,
-            {"endpoints": {"a": 1}},
-            "object into Go struct field EndpointSlice.endpoints of type []v1.Endpoint",
-        ),
-        (
-            "services",
-            {"spec": {"ports": [{"port": "80"}]}},
-            "string into Go struct field ServicePort.spec.ports.port of type int32",
-        ),
-        (
-            "services",
-            {"spec": {"ports": [{"port": 80.5}]}},
-            "number 80.5 into Go struct field ServicePort.spec.ports.port of type int32",
-        ),
-        (
-            "services",
-            {"spec": {"ports": [{"port": 2**31}]}},
-            "number 2147483648 into Go struct field ServicePort.spec.ports.port of type int32",
-        ),
-        (
-            "services",
-            {"spec": {"ports": [{"targetPort": True}]}},
-            "bool into Go struct field ServicePort.spec.ports.targetPort of type int32",
-        ),
-        (
-            "deployments.apps",
-            {
-                "spec": {
-                    "template": {"spec": {"containers": [{"env": [{"name": "a", "value": 1}]}]}}
-                }
-            },
-            (
-                "number into Go struct field EnvVar.spec.template.spec.containers.env.value of "
-                "type "
-                "string"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("key", "document", "detail"), TABLES["wrong_json_types"])
 def test_wrong_json_types(key: str, document: Any, detail: str) -> None:
     with pytest.raises(StatusError) as caught:
         check_types(key, document)
@@ -258,36 +183,7 @@ def test_good_times(text: str) -> None:
     assert check_time(text) == ""
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("", 'parsing time "" as "2006-01-02T15:04:05Z07:00": cannot parse "" as "2006"'),
-        (
-            "soon",
-            'parsing time "soon" as "2006-01-02T15:04:05Z07:00": cannot parse "soon" as "2006"',
-        ),
-        ("2026-13-01T00:00:00Z", 'parsing time "2026-13-01T00:00:00Z": month out of range'),
-        ("2026-02-29T00:00:00Z", 'parsing time "2026-02-29T00:00:00Z": day out of range'),
-        ("2026-02-01T24:00:00Z", 'parsing time "2026-02-01T24:00:00Z": hour out of range'),
-        (
-            "2026-02-01 10:00:00Z",
-            (
-                'parsing time "2026-02-01 10:00:00Z" as "2006-01-02T15:04:05Z07:00": cannot parse '
-                '" '
-                '10:00:00Z" as "T"'
-            ),
-        ),
-        (
-            "2026-02-01T10:00:00",
-            (
-                'parsing time "2026-02-01T10:00:00" as "2006-01-02T15:04:05Z07:00": cannot parse '
-                '"" '
-                'as "Z07:00"'
-            ),
-        ),
-        ("2026-02-01T10:00:00Zx", 'parsing time "2026-02-01T10:00:00Zx": extra text: "x"'),
-    ],
-)
+@pytest.mark.parametrize(("text", "complaint"), TABLES["bad_times"])
 def test_bad_times(text: str, complaint: str) -> None:
     assert check_time(text) == complaint
 

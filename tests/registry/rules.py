@@ -259,8 +259,7 @@ class RuleCheck:
         if self._is_whole and self.untested:
             terminalreporter.section("rules without a test", red=True)
             terminalreporter.write_line(
-                "No quick test of tests/registry breaks these; a row of test_validation_details "
-                "does."
+                "No quick test of tests/registry breaks these; a row of its cases/*.yaml does."
             )
             for rule in self.untested:
                 terminalreporter.write_line(str(rule))

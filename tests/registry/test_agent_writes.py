@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.registry.conftest import Api
+from tests.tables import tables
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import (
@@ -27,7 +28,6 @@ from sliceplane.api.users import AUTHENTICATED, User
 from sliceplane.consume.agents.registration import (
     ANNOTATION_REFUSED,
     LABEL_AGENT,
-    MANAGED_BY,
     AgentPort,
     Registration,
     slice_name,
@@ -35,6 +35,8 @@ from sliceplane.consume.agents.registration import (
 from sliceplane.server.registry import offload
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.registry.types import Body, Context, WriteOptions
+
+TABLES = tables(__file__)
 
 SERVICE = "kubernetes.io/service-name"
 MANAGER = "endpointslice.kubernetes.io/managed-by"
@@ -140,26 +142,7 @@ def by_name(label: str, wanted: str, found: str) -> str:
     return f'by its name, the label {label} must be "{wanted}"; it is {found}'
 
 
-MISFITS = [
-    ({"service": "bank"}, "192.0.2.1", by_name(SERVICE, "web", '"bank"')),
-    ({"service": "db"}, "192.0.2.1", by_name(SERVICE, "web", '"db"')),
-    ({"service": None}, "192.0.2.1", by_name(SERVICE, "web", "missing")),
-    (
-        {"manager": "endpointslice-controller.k8s.io"},
-        "192.0.2.1",
-        by_name(MANAGER, MANAGED_BY, '"endpointslice-controller.k8s.io"'),
-    ),
-    ({"manager": None}, "10.99.99.99", by_name(MANAGER, MANAGED_BY, "missing")),
-    ({"agent": "vm-2"}, "192.0.2.1", by_name(LABEL_AGENT, "vm-1", '"vm-2"')),
-    (
-        {},
-        "10.99.99.99",
-        (
-            "10.99.99.99 is not among the addresses that the account of agent default/vm-1 may "
-            "use: 192.0.2.0/24, 2001:db8::/64"
-        ),
-    ),
-]
+MISFITS = TABLES["MISFITS"]
 
 
 @pytest.mark.parametrize("verb", ["create", "apply", "update", "merge", "json", "strategic"])

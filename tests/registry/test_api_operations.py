@@ -9,24 +9,18 @@ from typing import Any
 
 import pytest
 from tests.registry.conftest import Api
+from tests.tables import tables
 
 from sliceplane.api.scheme import (
     RESOURCES,
     ConfigMaps,
-    DaemonSets,
     Deployments,
-    EndpointSlices,
     EndpointsObjects,
-    EventsV1,
-    IngressClasses,
     Ingresses,
     Leases,
     Namespaces,
-    PersistentVolumeClaims,
     PersistentVolumes,
-    PodDisruptionBudgets,
     Pods,
-    PodTemplates,
     ReplicaSets,
     ReplicationControllers,
     Resource,
@@ -38,75 +32,14 @@ from sliceplane.api.scheme import (
     VolumeAttachments,
 )
 
+TABLES = tables(__file__)
+
 LABELS = {"of": "test"}
 TEMPLATE = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
 WORKLOAD = {"selector": {"matchLabels": LABELS}, "template": TEMPLATE}
 REGARDING = {"kind": "Pod", "name": "p", "namespace": "default"}
 #: what a kind needs besides a name
-CONTENT: dict[str, dict[str, Any]] = {
-    EndpointSlices.key: {"addressType": "IPv4"},
-    Pods.key: {"spec": TEMPLATE["spec"]},
-    PodTemplates.key: {"template": TEMPLATE},
-    ReplicationControllers.key: {"spec": {"template": TEMPLATE}},
-    **{
-        each.key: {"spec": WORKLOAD}
-        for each in (Deployments, ReplicaSets, DaemonSets, StatefulSets)
-    },
-    "events": {"involvedObject": REGARDING},
-    EventsV1.key: {
-        "regarding": REGARDING,
-        "eventTime": "2026-01-01T00:00:00.000000Z",
-        "reportingController": "x.io/c",
-        "reportingInstance": "c-1",
-        "action": "a",
-        "reason": "r",
-        "type": "Normal",
-    },
-    IngressClasses.key: {"spec": {"controller": "example.com/c"}},
-    Ingresses.key: {"spec": {"defaultBackend": {"service": {"name": "s", "port": {"number": 80}}}}},
-    "servicecidrs.networking.k8s.io": {"spec": {"cidrs": ["10.99.0.0/24"]}},
-    "ipaddresses.networking.k8s.io": {
-        "spec": {"parentRef": {"resource": "services", "namespace": "x", "name": "s"}}
-    },
-    "controllerrevisions.apps": {"revision": 1, "data": {"spec": {"template": TEMPLATE}}},
-    PodDisruptionBudgets.key: {"spec": {"minAvailable": 1, "selector": {"matchLabels": LABELS}}},
-    "priorityclasses.scheduling.k8s.io": {"value": 5},
-    "runtimeclasses.node.k8s.io": {"handler": "h"},
-    Services.key: {"spec": {"ports": [{"port": 80}]}},
-    PersistentVolumeClaims.key: {
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    },
-    PersistentVolumes.key: {
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "capacity": {"storage": "1Gi"},
-            "hostPath": {"path": "/a"},
-        }
-    },
-    "storageclasses.storage.k8s.io": {"provisioner": "example.com/disk"},
-    "volumeattributesclasses.storage.k8s.io": {
-        "driverName": "disk.example.com",
-        "parameters": {"a": "b"},
-    },
-    VolumeAttachments.key: {
-        "spec": {
-            "attacher": "disk.example.com",
-            "nodeName": "n",
-            "source": {"persistentVolumeName": "v"},
-        }
-    },
-    "csistoragecapacities.storage.k8s.io": {"storageClassName": "fast"},
-    **{
-        f"{kind}.rbac.authorization.k8s.io": {
-            "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io",
-                "kind": "ClusterRole",
-                "name": "view",
-            }
-        }
-        for kind in ("rolebindings", "clusterrolebindings")
-    },
-}
+CONTENT: dict[str, dict[str, Any]] = TABLES["CONTENT"]
 #: several objects of a kind that need different contents
 _OTHER_RANGES = {"b": ["10.98.0.0/24"], "c": ["10.97.0.0/24"]}
 WRITTEN = [resource for resource in RESOURCES if "create" in resource.verbs]

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import pytest
+from tests.tables import tables
 
 from sliceplane.api.scheme import (
     RESOURCES,
@@ -22,6 +23,8 @@ from sliceplane.api.scheme import (
 )
 from sliceplane.server.documents import schema
 from sliceplane.server.registry.kinds import kind_of
+
+TABLES = tables(__file__)
 
 
 def filled(resource: Resource, document: Any) -> Any:
@@ -51,18 +54,7 @@ def test_endpoint_slice() -> None:
     assert filled(EndpointSlices, {}) == {"ports": [], "endpoints": []}
 
 
-@pytest.mark.parametrize(
-    ("image", "policy"),
-    [
-        ("nginx", "Always"),
-        ("nginx:latest", "Always"),
-        ("nginx:1.27", "IfNotPresent"),
-        ("registry:5000/nginx", "Always"),
-        ("registry:5000/nginx:1", "IfNotPresent"),
-        ("nginx@sha256:abc", "IfNotPresent"),
-        ("nginx:latest@sha256:abc", "IfNotPresent"),
-    ],
-)
+@pytest.mark.parametrize(("image", "policy"), TABLES["pull_policy"])
 def test_pull_policy(image: str, policy: str) -> None:
     pod = filled(Pods, {"spec": {"containers": [{"name": "c", "image": image}]}})
     assert pod["spec"]["containers"][0]["imagePullPolicy"] == policy
@@ -152,51 +144,7 @@ def test_deployment() -> None:
     assert filled(ReplicaSets, {})["spec"]["replicas"] == 1
 
 
-@pytest.mark.parametrize(
-    ("sent", "expected"),
-    [
-        ({}, {"type": "ClusterIP", "sessionAffinity": "None", "internalTrafficPolicy": "Cluster"}),
-        (
-            {"type": "NodePort"},
-            {
-                "type": "NodePort",
-                "sessionAffinity": "None",
-                "internalTrafficPolicy": "Cluster",
-                "externalTrafficPolicy": "Cluster",
-            },
-        ),
-        (
-            {"type": "LoadBalancer", "externalTrafficPolicy": "Local"},
-            {
-                "type": "LoadBalancer",
-                "sessionAffinity": "None",
-                "internalTrafficPolicy": "Cluster",
-                "externalTrafficPolicy": "Local",
-                "allocateLoadBalancerNodePorts": True,
-            },
-        ),
-        ({"type": "ExternalName"}, {"type": "ExternalName", "sessionAffinity": "None"}),
-        (
-            {"sessionAffinity": "ClientIP"},
-            {
-                "type": "ClusterIP",
-                "sessionAffinity": "ClientIP",
-                "internalTrafficPolicy": "Cluster",
-                "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 10800}},
-            },
-        ),
-        (
-            {"externalIPs": ["1.2.3.4"]},
-            {
-                "externalIPs": ["1.2.3.4"],
-                "type": "ClusterIP",
-                "sessionAffinity": "None",
-                "internalTrafficPolicy": "Cluster",
-                "externalTrafficPolicy": "Cluster",
-            },
-        ),
-    ],
-)
+@pytest.mark.parametrize(("sent", "expected"), TABLES["service"])
 def test_service(sent: Any, expected: Any) -> None:
     assert filled(Services, {"spec": sent})["spec"] == expected
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.registry.conftest import Api
+from tests.tables import tables
 
 from sliceplane.api.errors import StatusError, quote
 from sliceplane.api.scheme import (
@@ -28,6 +29,8 @@ from sliceplane.api.users import AUTHENTICATED, User
 from sliceplane.server.registry.authorization import escalation
 from sliceplane.server.registry.authorization.index import refusal
 from sliceplane.server.registry.types import Attributes, Body, Context, WriteOptions
+
+TABLES = tables(__file__)
 
 EVE = User(name="eve", groups=(AUTHENTICATED,))
 TO_VIEW = "rbac.authorization.k8s.io/aggregate-to-view"
@@ -297,20 +300,7 @@ def test_no_role_begins_or_stops_gathering_in_other_hands_than_an_administrators
     assert NOT_HELD in eve.refused("merge", ClusterRoles, {"rules": [rule("secrets")]}, "g")
 
 
-@pytest.mark.parametrize(
-    "held",
-    [
-        [
-            {
-                **EVERYTHING[0],
-                "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"],
-            },
-            EVERYTHING[1],
-        ],
-        EVERYTHING[1:],
-        [{**EVERYTHING[0], "resourceNames": ["g"]}, EVERYTHING[1]],
-    ],
-)
+@pytest.mark.parametrize("held", TABLES["half_of_everything_is_not_everything"])
 def test_half_of_everything_is_not_everything(eve: Eve, held: list[dict[str, Any]]) -> None:
     eve.grant("half", *held)
     assert eve.refused("create", ClusterRoles, gatherer({"matchLabels": {"a": "b"}})).endswith(
@@ -326,25 +316,7 @@ def test_who_holds_everything_or_escalates_makes_a_role_gather(eve: Eve) -> None
     eve.write("create", ClusterRoles, gatherer({}, name="h"))
 
 
-SELECTORS: list[tuple[dict[str, Any], str]] = [
-    (
-        {"key": "a", "operator": "Sounds"},
-        'operator: Invalid value: "Sounds": not a valid selector operator',
-    ),
-    (
-        {"key": "a", "operator": "In"},
-        "values: Required value: must be specified when `operator` is 'In' or 'NotIn'",
-    ),
-    (
-        {"key": "a", "operator": "Exists", "values": ["x"]},
-        "values: Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
-    ),
-    ({"key": "a b", "operator": "Exists"}, 'key: Invalid value: "a b": name part must consist of'),
-    (
-        {"key": "a", "operator": "In", "values": ["x y"]},
-        'values[0]: Invalid value: "x y": a valid label must be',
-    ),
-]
+SELECTORS: list[tuple[dict[str, Any], str]] = TABLES["SELECTORS"]
 
 
 @pytest.mark.parametrize(("expression", "problem"), SELECTORS)

@@ -6,11 +6,14 @@ import json
 from typing import Any
 
 import pytest
+from tests.tables import tables
 
 from sliceplane.api.scheme import LimitRanges, Pods
 from sliceplane.server.documents import table
 from sliceplane.server.documents.protobuf import decode, encode
 from sliceplane.server.documents.table.columns import PLAIN
+
+TABLES = tables(__file__)
 
 
 def limits(*items: Any, name: str = "l") -> Any:
@@ -79,67 +82,7 @@ def test_the_class_of_service_is_told_of_what_the_pod_ends_up_with(api: Any) -> 
 CPU = "Container"
 
 
-@pytest.mark.parametrize(
-    ("item", "given", "why"),
-    [
-        (
-            {"type": CPU, "min": {"cpu": "1"}},
-            {"requests": {"cpu": "500m"}},
-            "minimum cpu usage per Container is 1, but request is 500m",
-        ),
-        (
-            {"type": CPU, "max": {"cpu": "1"}},
-            {"limits": {"cpu": "2"}},
-            "maximum cpu usage per Container is 1, but limit is 2",
-        ),
-        (
-            {"type": CPU, "max": {"cpu": "1"}},
-            {"limits": {"cpu": "1"}, "requests": {"cpu": "2"}},
-            "maximum cpu usage per Container is 1, but request is 2",
-        ),
-        (
-            {"type": CPU, "maxLimitRequestRatio": {"cpu": "2"}},
-            {"limits": {"cpu": "3"}, "requests": {"cpu": "1"}},
-            "cpu max limit to request ratio per Container is 2, but provided ratio is 3.000000",
-        ),
-        (
-            {"type": CPU, "maxLimitRequestRatio": {"cpu": "2"}},
-            {},
-            (
-                "cpu max limit to request ratio per Container is 2, but no request is specified or "
-                "request is 0"
-            ),
-        ),
-        (
-            {"type": CPU, "maxLimitRequestRatio": {"cpu": "2"}},
-            {"requests": {"cpu": "1"}},
-            (
-                "cpu max limit to request ratio per Container is 2, but no limit is specified or "
-                "limit is 0"
-            ),
-        ),
-        (
-            {"type": "Pod", "max": {"cpu": "1"}},
-            {},
-            "maximum cpu usage per Pod is 1.  No limit is specified",
-        ),
-        (
-            {"type": "Pod", "min": {"cpu": "1"}},
-            {},
-            "minimum cpu usage per Pod is 1.  No request is specified",
-        ),
-        (
-            {"type": "Pod", "max": {"cpu": "3", "memory": "1"}},
-            {"limits": {"cpu": "2", "memory": "1"}},
-            (
-                "[maximum cpu usage per Pod is 3, but limit is 4, maximum memory usage per Pod is "
-                "1, but limit is 2]"
-            ),
-        ),
-        ({"type": "Pod", "max": {"cpu": "4"}}, {"limits": {"cpu": "2"}}, ""),
-        ({"type": "PersistentVolumeClaim", "max": {"storage": "1"}}, {"limits": {"cpu": "2"}}, ""),
-    ],
-)
+@pytest.mark.parametrize(("item", "given", "why"), TABLES["bounds"])
 def test_bounds(api: Any, item: Any, given: Any, why: str) -> None:
     api.create(LimitRanges, limits(item))
     if not why:
@@ -158,76 +101,7 @@ def test_a_pod_is_as_large_as_its_largest_init_container(api: Any) -> None:
     assert error.message.endswith("maximum cpu usage per Pod is 2500m, but limit is 2600m")
 
 
-@pytest.mark.parametrize(
-    ("item", "complaint"),
-    [
-        (
-            {"type": "Box"},
-            (
-                'limits[0].type: Invalid value: "Box": must be a standard limit type or fully '
-                "qualified"
-            ),
-        ),
-        (
-            {"type": "Pod", "default": {"cpu": "1"}},
-            "limits[0].default: Forbidden: may not be specified when `type` is 'Pod'",
-        ),
-        (
-            {"type": "Pod", "min": {"cpu": "2"}, "max": {"cpu": "1"}},
-            'limits[0].min[cpu]: Invalid value: "2": min value 2 is greater than max value 1',
-        ),
-        (
-            {"type": "Container", "default": {"cpu": "1"}, "defaultRequest": {"cpu": "2"}},
-            (
-                'limits[0].defaultRequest[cpu]: Invalid value: "2": default request value 2 is '
-                "greater than default limit value 1"
-            ),
-        ),
-        (
-            {
-                "type": "Container",
-                "default": {"cpu": "2"},
-                "defaultRequest": {"cpu": "1"},
-                "max": {"cpu": "1"},
-            },
-            (
-                'limits[0].default[cpu]: Invalid value: "2": default value 2 is greater than max '
-                "value 1"
-            ),
-        ),
-        (
-            {"type": "Pod", "maxLimitRequestRatio": {"cpu": "500m"}},
-            'limits[0].maxLimitRequestRatio[cpu]: Invalid value: "500m": ratio 500m is less than 1',
-        ),
-        (
-            {
-                "type": "Pod",
-                "maxLimitRequestRatio": {"cpu": "3"},
-                "min": {"cpu": "1"},
-                "max": {"cpu": "2"},
-            },
-            (
-                'limits[0].maxLimitRequestRatio[cpu]: Invalid value: "3": ratio 3 is greater than '
-                "max/min = 2.000000"
-            ),
-        ),
-        (
-            {"type": "PersistentVolumeClaim"},
-            (
-                "limits[0].limits: Required value: either minimum or maximum storage value is "
-                "required, but neither was provided"
-            ),
-        ),
-        (
-            {"type": "Pod", "max": {"gpu": "1"}},
-            (
-                'limits[0].max[gpu]: Invalid value: "gpu": must be a standard resource type or '
-                "fully "
-                "qualified"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("item", "complaint"), TABLES["rules"])
 def test_rules(api: Any, item: Any, complaint: str) -> None:
     error = api.fails("create", LimitRanges, limits(item))
     assert (error.code, error.message) == (422, f'LimitRange "l" is invalid: spec.{complaint}')

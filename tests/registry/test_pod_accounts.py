@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 from tests.registry.conftest import Api
+from tests.tables import tables
 
 from sliceplane.api.scheme import Pods, ServiceAccounts
 from sliceplane.server.registry.admission.service_accounts import MOUNT_PATH
+
+TABLES = tables(__file__)
 
 MIRROR = {"kubernetes.io/config.mirror": "hash"}
 
@@ -120,31 +123,7 @@ def test_secrets_for_images_come_from_the_account(api: Api) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("spec", "why"),
-    [
-        ({"serviceAccountName": "robot"}, "a mirror pod may not reference service accounts"),
-        (
-            {"volumes": [{"name": "v", "secret": {"secretName": "s"}}]},
-            "a mirror pod may not reference secrets",
-        ),
-        (
-            {"containers": [container(envFrom=[{"secretRef": {"name": "s"}}])]},
-            "a mirror pod may not reference secrets",
-        ),
-        (
-            {
-                "volumes": [
-                    {
-                        "name": "v",
-                        "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]},
-                    }
-                ]
-            },
-            "a mirror pod may not use ServiceAccountToken volume projections",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("spec", "why"), TABLES["a_mirror_pod_has_no_account"])
 def test_a_mirror_pod_has_no_account(api: Api, spec: Any, why: str) -> None:
     assert refusal(api, pod(MIRROR, nodeName="n", **spec)) == why
     bare = made(api, MIRROR, nodeName="n")
@@ -154,39 +133,7 @@ def test_a_mirror_pod_has_no_account(api: Api, spec: Any, why: str) -> None:
 END = "is not allowed because service account strict does not reference that"
 
 
-@pytest.mark.parametrize(
-    ("spec", "why"),
-    [
-        (
-            {"volumes": [{"name": "v", "secret": {"secretName": "other"}}]},
-            f'volume with secret.secretName="other" {END} secret',
-        ),
-        (
-            {
-                "initContainers": [
-                    container(
-                        "i",
-                        env=[
-                            {
-                                "name": "E",
-                                "valueFrom": {"secretKeyRef": {"name": "other", "key": "k"}},
-                            }
-                        ],
-                    )
-                ]
-            },
-            f'init container i with envVar E referencing secret.secretName="other" {END} secret',
-        ),
-        (
-            {"containers": [container(envFrom=[{"secretRef": {"name": "other"}}])]},
-            f'container c with envFrom referencing secret.secretName="other" {END} secret',
-        ),
-        (
-            {"imagePullSecrets": [{"name": "pull"}, {"name": "other"}]},
-            f'imagePullSecrets[1].name="other" {END} imagePullSecret',
-        ),
-    ],
-)
+@pytest.mark.parametrize(("spec", "why"), TABLES["an_account_that_enforces_its_secrets"])
 def test_an_account_that_enforces_its_secrets(api: Api, spec: Any, why: str) -> None:
     account(
         api,

@@ -8,8 +8,11 @@ import json
 from typing import Any
 
 import pytest
+from tests.tables import tables
 
 from sliceplane.api.scheme import IngressClasses, Ingresses, Pods, PriorityClasses, RuntimeClasses
+
+TABLES = tables(__file__)
 
 NOT_READY, UNREACHABLE = (
     {
@@ -59,27 +62,7 @@ def test_what_is_tolerated_already_stays(api: Any, given: Any, added: list[Any])
     assert spec_of(api.create(Pods, pod(tolerations=[given])))["tolerations"] == [given, *added]
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ({"priorityClassName": "high"}, "no PriorityClass with name high was found"),
-        (
-            {"priority": 7},
-            (
-                "the integer value of priority (7) must not be provided in pod spec; "
-                "priority admission controller computed 0 from the given PriorityClass name"
-            ),
-        ),
-        (
-            {"preemptionPolicy": "Never"},
-            (
-                "the string value of PreemptionPolicy (Never) must not be provided in pod spec; "
-                "priority admission controller computed PreemptLowerPriority from the given "
-                "PriorityClass name"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("given", "why"), TABLES["priorities_are_not_for_the_asking"])
 def test_priorities_are_not_for_the_asking(api: Any, given: Any, why: str) -> None:
     error = api.fails("create", Pods, pod(**given))
     assert (error.code, error.message) == (403, f'pods "p" is forbidden: {why}')
@@ -208,24 +191,7 @@ def test_a_runtime_class_without_overhead_adds_none(api: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "why"),
-    [
-        (
-            {"overhead": {"cpu": "1"}},
-            "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead",
-        ),
-        (
-            {"overhead": {"cpu": "1"}, "runtimeClassName": "sandboxed"},
-            "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead",
-        ),
-        (
-            {"nodeSelector": {"disk": "none"}, "runtimeClassName": "sandboxed"},
-            (
-                "conflict: runtimeClass.scheduling.nodeSelector[disk] = ssd; "
-                "pod.spec.nodeSelector[disk] = none"
-            ),
-        ),
-    ],
+    ("spec", "why"), TABLES["what_a_runtime_class_says_is_not_for_pods_to_change"]
 )
 def test_what_a_runtime_class_says_is_not_for_pods_to_change(api: Any, spec: Any, why: str) -> None:
     runtime_class(api)

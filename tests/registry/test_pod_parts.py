@@ -8,10 +8,13 @@ import json
 from typing import Any
 
 import pytest
+from tests.tables import tables
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Bindings, LimitRanges, Pods, ResourceQuotas
 from sliceplane.server.registry.types import Body, WriteOptions
+
+TABLES = tables(__file__)
 
 Api = Any
 DEBUGGER = {"name": "debugger", "image": "busybox", "targetContainerName": "c"}
@@ -118,40 +121,7 @@ def test_what_is_there_stays_as_it_is(api: Api) -> None:
     assert api.fails("update", Pods, "p", pod).code == 422
 
 
-@pytest.mark.parametrize(
-    ("wanted", "why"),
-    [
-        ({**DEBUGGER, "name": "c"}, 'spec.ephemeralContainers[0].name: Duplicate value: "c"'),
-        ({**DEBUGGER, "image": ""}, "spec.ephemeralContainers[0].image: Required value"),
-        (
-            {**DEBUGGER, "targetContainerName": "d"},
-            'spec.ephemeralContainers[0].targetContainerName: Not found: "d"',
-        ),
-        (
-            {**DEBUGGER, "ports": [{"containerPort": 80}]},
-            (
-                "spec.ephemeralContainers[0].ports: Forbidden: cannot be set for an Ephemeral "
-                "Container"
-            ),
-        ),
-        (
-            {**DEBUGGER, "resources": SMALL},
-            (
-                "spec.ephemeralContainers[0].resources: Forbidden: cannot be set for an Ephemeral "
-                "Container"
-            ),
-        ),
-        (
-            {**DEBUGGER, "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "s"}]},
-            (
-                '[spec.ephemeralContainers[0].volumeMounts[0].name: Not found: "v", '
-                "spec.ephemeralContainers[0].volumeMounts[0].subPath: Forbidden: cannot be set "
-                "for an Ephemeral "
-                "Container]"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("wanted", "why"), TABLES["what_a_debugger_cannot_be"])
 def test_what_a_debugger_cannot_be(api: Api, wanted: Any, why: str) -> None:
     assert complaint(api, "ephemeralcontainers", {"ephemeralContainers": [wanted]}) == why
 
@@ -191,36 +161,7 @@ def test_requests_are_changed_and_nothing_else(api: Api) -> None:
     assert api.fails("update", Pods, "p", pod).code == 422
 
 
-@pytest.mark.parametrize(
-    ("containers", "why"),
-    [
-        (
-            [{"name": "c", "resources": {"limits": {"cpu": "100m", "memory": "64Mi"}}}],
-            (
-                'spec: Invalid value: "Guaranteed": Pod QOS Class may not change as a result of '
-                "resizing"
-            ),
-        ),
-        (
-            [{"name": "c", "resources": {"requests": {"memory": None}}}],
-            "spec.containers[0].resources.requests: Forbidden: resource requests cannot be removed",
-        ),
-        (
-            [{"name": "c", "resources": {"requests": {"ephemeral-storage": "1Gi"}}}],
-            (
-                "spec.containers[0].resources.requests.ephemeral-storage: "
-                "Forbidden: only cpu and memory resources are mutable"
-            ),
-        ),
-        (
-            [{"name": "d", "image": "i"}],
-            (
-                "spec.containers: Forbidden: containers may not be added, removed, reordered or "
-                "renamed by a resize"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("containers", "why"), TABLES["what_a_resize_cannot_do"])
 def test_what_a_resize_cannot_do(api: Api, containers: Any, why: str) -> None:
     assert complaint(api, "resize", {"containers": containers}) == why
 

@@ -9,11 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 from tests.registry.conftest import Api
+from tests.tables import tables
 
 from sliceplane.api.core import Pod, PodSpec
 from sliceplane.api.scheme import Pods, PriorityClasses, ResourceQuotas
 from sliceplane.server.registry.kinds import quota_text, usage
 from sliceplane.server.registry.kinds.pods.pod_quota import qos_class
+
+TABLES = tables(__file__)
 
 
 def container(name: str = "c", **resources: dict[str, str]) -> dict[str, Any]:
@@ -225,32 +228,6 @@ def test_every_name_that_pods_are_counted_under() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        ({"containers": [container()]}, "BestEffort"),
-        (
-            {"containers": [container(requests={"ephemeral-storage": "1Gi", "cpu": "0"})]},
-            "BestEffort",
-        ),
-        ({"containers": [container(requests={"cpu": "1"})]}, "Burstable"),
-        (
-            {"containers": [container(limits={"cpu": "1", "memory": "1Gi"}), container("b")]},
-            "Burstable",
-        ),
-        (
-            {
-                "containers": [
-                    container(limits={"cpu": "1", "memory": "1Gi"}, requests={"cpu": "1000m"})
-                ]
-            },
-            "Guaranteed",
-        ),
-        (
-            {"containers": [container()], "resources": {"limits": {"cpu": "1", "memory": "1"}}},
-            "Guaranteed",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("spec", "expected"), TABLES["the_class_of_a_pod"])
 def test_the_class_of_a_pod(spec: Any, expected: str) -> None:
     assert qos_class(msgspec.convert(spec, PodSpec)) == expected

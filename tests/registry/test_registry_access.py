@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.registry.conftest import Api
+from tests.tables import tables
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import (
@@ -27,6 +28,8 @@ from sliceplane.api.users import AUTHENTICATED, User
 from sliceplane.server.registry.authorization.policy import AGGREGATED, ROLES, gathered_rules
 from sliceplane.server.registry.authorization.rules import rules_of
 from sliceplane.server.registry.types import Attributes, Body, Context, Target, WriteOptions
+
+TABLES = tables(__file__)
 
 BOB = User(name="bob", groups=(AUTHENTICATED,))
 MASTER = User(name="root", groups=("system:masters",))
@@ -116,14 +119,7 @@ def test_a_cluster_begins_with_its_policy(api: Api) -> None:
 
 @pytest.mark.parametrize(
     ("verb", "namespace", "allowed"),
-    [
-        ("create", "kube-node-lease", True),
-        ("patch", "kube-node-lease", True),
-        ("get", "kube-node-lease", False),
-        ("delete", "kube-node-lease", False),
-        ("create", "kube-system", False),
-        ("patch", "default", False),
-    ],
+    TABLES["a_node_proxy_may_write_its_lease_and_nothing_else_of_leases"],
 )
 def test_a_node_proxy_may_write_its_lease_and_nothing_else_of_leases(
     api: Api, verb: str, namespace: str, allowed: bool
@@ -191,96 +187,7 @@ def rule(**members: Any) -> dict[str, Any]:
     return {"rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"], **members}]}
 
 
-VALIDATION: list[tuple[Resource, dict[str, Any], str]] = [
-    (
-        Roles,
-        rule(verbs=[]),
-        "rules[0].verbs: Required value: verbs must contain at least one value",
-    ),
-    (
-        Roles,
-        rule(apiGroups=[]),
-        "rules[0].apiGroups: Required value: resource rules must supply at least one api group",
-    ),
-    (
-        Roles,
-        rule(resources=[]),
-        "rules[0].resources: Required value: resource rules must supply at least one resource",
-    ),
-    (
-        Roles,
-        {"rules": [{"verbs": ["get"], "nonResourceURLs": ["/a"]}]},
-        (
-            'rules[0].nonResourceURLs: Invalid value: ["/a"]: namespaced rules cannot apply to '
-            "non-resource URLs"
-        ),
-    ),
-    (
-        ClusterRoles,
-        rule(nonResourceURLs=["/a"]),
-        (
-            'rules[0].nonResourceURLs: Invalid value: ["/a"]: rules cannot apply to both regular '
-            "resources and "
-            "non-resource URLs"
-        ),
-    ),
-    (
-        ClusterRoles,
-        {"aggregationRule": {}},
-        (
-            "aggregationRule.clusterRoleSelectors: Required value: at least one "
-            "clusterRoleSelector required if aggregationRule is non-nil"
-        ),
-    ),
-    (
-        ClusterRoleBindings,
-        {"roleRef": {"kind": "Role", "name": "r"}},
-        'roleRef.kind: Unsupported value: "Role": supported values: "ClusterRole"',
-    ),
-    (
-        RoleBindings,
-        {"roleRef": {"apiGroup": "x", "kind": "Role", "name": "r"}},
-        f'roleRef.apiGroup: Unsupported value: "x": supported values: "{RBAC_GROUP}"',
-    ),
-    (RoleBindings, {"roleRef": {"kind": "Role"}}, "roleRef.name: Required value"),
-    (
-        RoleBindings,
-        {"roleRef": {"kind": "Role", "name": "a/b"}},
-        "roleRef.name: Invalid value: \"a/b\": may not contain '/'",
-    ),
-    (
-        RoleBindings,
-        {"roleRef": {"kind": "Role", "name": "r"}, "subjects": [{"kind": "Robot", "name": "x"}]},
-        (
-            'subjects[0].kind: Unsupported value: "Robot": supported values: "Group", '
-            '"ServiceAccount", "User"'
-        ),
-    ),
-    (
-        ClusterRoleBindings,
-        {
-            "roleRef": {"kind": "ClusterRole", "name": "r"},
-            "subjects": [{"kind": "ServiceAccount", "name": "x"}],
-        },
-        "subjects[0].namespace: Required value",
-    ),
-    (
-        RoleBindings,
-        {
-            "roleRef": {"kind": "Role", "name": "r"},
-            "subjects": [{"kind": "User", "name": "x", "apiGroup": "y"}],
-        },
-        f'subjects[0].apiGroup: Unsupported value: "y": supported values: "{RBAC_GROUP}"',
-    ),
-    (
-        RoleBindings,
-        {
-            "roleRef": {"kind": "Role", "name": "r"},
-            "subjects": [{"kind": "ServiceAccount", "name": "X"}],
-        },
-        'subjects[0].name: Invalid value: "X": a lowercase RFC 1123 subdomain',
-    ),
-]
+VALIDATION: list[tuple[Resource, dict[str, Any], str]] = TABLES["VALIDATION"]
 
 
 @pytest.mark.parametrize(("resource", "document", "message"), VALIDATION)

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from tests.effort import effort
 from tests.registry.applied import apply, config_map, owners, refused, slice_document
+from tests.tables import tables
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import (
@@ -22,6 +23,8 @@ from sliceplane.api.scheme import (
 )
 from sliceplane.api.users import User
 from sliceplane.server.documents.fields import sets
+
+TABLES = tables(__file__)
 
 
 def test_apply_creates_what_is_missing(api: Any) -> None:
@@ -126,62 +129,7 @@ def test_a_first_apply_that_changes_nothing_has_no_time(api: Any) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("document", "code", "message"),
-    [
-        ({}, 400, "invalid object type: /, Kind="),
-        ({"apiVersion": "v1", "kind": "Pod"}, 400, "invalid object type: /v1, Kind=Pod"),
-        (
-            {"apiVersion": "apps/v1", "kind": "Deployment"},
-            400,
-            "invalid object type: apps/v1, Kind=Deployment",
-        ),
-        (config_map({}, managedFields=[]), 400, "metadata.managedFields must be nil"),
-        (b"a: [", 400, None),
-        (
-            b"- a",
-            400,
-            (
-                "error decoding YAML: error unmarshaling JSON: while decoding JSON: "
-                "json: cannot unmarshal array into Go value of type map[string]interface {}"
-            ),
-        ),
-        (
-            {**config_map({}), "dat": {}},
-            500,
-            (
-                "failed to create typed patch object (/c; /v1, Kind=ConfigMap): .dat: field not "
-                "declared in schema"
-            ),
-        ),
-        (
-            config_map({"a": 1}, namespace="default"),
-            500,
-            (
-                "failed to create typed patch object (default/c; /v1, Kind=ConfigMap): "
-                ".data.a: expected string, got &value.valueUnstructured{Value:1}"
-            ),
-        ),
-        (
-            {**config_map({}), "metadata": {"name": "d"}},
-            400,
-            "the name of the object (d) does not match the name on the URL (c)",
-        ),
-        (
-            config_map({}, namespace="elsewhere"),
-            400,
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ),
-        (
-            config_map({}, resourceVersion="1"),
-            409,
-            (
-                'Operation cannot be fulfilled on configmaps "c": the object has been modified; '
-                "please apply your changes to the latest version and try again"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("document", "code", "message"), TABLES["bad_configurations"])
 def test_bad_configurations(api: Any, document: Any, code: int, message: str | None) -> None:
     api.create(ConfigMaps, config_map({}))
     error = refused(api, ConfigMaps, "c", document)

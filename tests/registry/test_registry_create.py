@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.tables import tables
 
 from sliceplane.api.scheme import (
     ConfigMaps,
@@ -16,6 +17,8 @@ from sliceplane.api.scheme import (
     Pods,
     ReplicaSets,
 )
+
+TABLES = tables(__file__)
 
 SLICE = {
     "metadata": {"name": "s"},
@@ -145,70 +148,7 @@ def test_taken_names(api: Any) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("resource", "document", "code", "message"),
-    [
-        (
-            ConfigMaps,
-            {"metadata": {}},
-            422,
-            (
-                'ConfigMap "" is invalid: metadata.name: Required value: name or generateName is '
-                "required"
-            ),
-        ),
-        (
-            ConfigMaps,
-            {"metadata": {"name": "c", "resourceVersion": "4"}},
-            500,
-            "resourceVersion should not be set on objects to be created",
-        ),
-        (
-            ConfigMaps,
-            {"metadata": {"name": "c", "namespace": "other"}},
-            400,
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ),
-        (
-            ConfigMaps,
-            {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "c"}},
-            400,
-            (
-                'Pod in version "v1" cannot be handled as a ConfigMap: converting (v1.Pod) to '
-                "(core.ConfigMap): "
-                "unknown conversion"
-            ),
-        ),
-        (
-            ConfigMaps,
-            {"metadata": {"name": "c"}, "data": {"a": 1}},
-            400,
-            (
-                'ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot '
-                "unmarshal number into Go "
-                "struct "
-                "field ConfigMap.data of type string"
-            ),
-        ),
-        (
-            EndpointSlices,
-            {"metadata": {"name": "c"}, "endpoints": [None]},
-            400,
-            (
-                'EndpointSlice in version "v1" cannot be handled as a EndpointSlice: json: cannot '
-                "unmarshal null "
-                "into an "
-                "element of a list"
-            ),
-        ),
-        (
-            EndpointSlices,
-            {"metadata": {"generateName": "Bad-"}, "addressType": "IPv4"},
-            422,
-            None,
-        ),
-    ],
-)
+@pytest.mark.parametrize(("resource", "document", "code", "message"), TABLES["refused"])
 def test_refused(api: Any, resource: Any, document: Any, code: int, message: str | None) -> None:
     error = api.fails("create", resource, document)
     assert error.code == code
@@ -309,15 +249,7 @@ def test_status_is_the_servers_at_create(api: Any) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("resources", "expected"),
-    [
-        ({}, "BestEffort"),
-        ({"requests": {"cpu": "1"}}, "Burstable"),
-        ({"limits": {"cpu": "1", "memory": "1Gi"}}, "Guaranteed"),
-        ({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}}, "Burstable"),
-    ],
-)
+@pytest.mark.parametrize(("resources", "expected"), TABLES["quality_of_service"])
 def test_quality_of_service(api: Any, resources: Any, expected: str) -> None:
     container = {"name": "c", "image": "i", "resources": resources}
     pod = body(api.create(Pods, {"metadata": {"name": "p"}, "spec": {"containers": [container]}}))

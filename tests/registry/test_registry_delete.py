@@ -6,9 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from tests.tables import tables
 
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Namespaces, Pods, Services
 from sliceplane.server.store.types import EventType
+
+TABLES = tables(__file__)
 
 
 def body(outcome: Any) -> Any:
@@ -67,20 +70,7 @@ def test_finalizers_hold_it(api: Any) -> None:
     assert (body(again), again.revision) == (marked, 0)
 
 
-@pytest.mark.parametrize(
-    ("given", "policy", "left"),
-    [
-        ([], "Foreground", ["foregroundDeletion"]),
-        ([], "Orphan", ["orphan"]),
-        ([], "Background", None),
-        ([], None, None),
-        (["x.io/f"], "Foreground", ["x.io/f", "foregroundDeletion"]),
-        (["orphan"], None, ["orphan"]),
-        (["foregroundDeletion"], None, ["foregroundDeletion"]),
-        (["orphan"], "Background", None),
-        (["orphan"], "Foreground", ["foregroundDeletion"]),
-    ],
-)
+@pytest.mark.parametrize(("given", "policy", "left"), TABLES["propagation"])
 def test_propagation(api: Any, given: list[str], policy: Any, left: list[str] | None) -> None:
     api.create(EndpointSlices, new_slice(finalizers=given))
     answer = body(api.delete(EndpointSlices, "s", propagation=policy))

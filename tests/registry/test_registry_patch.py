@@ -6,8 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from tests.tables import tables
 
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Services
+
+TABLES = tables(__file__)
 
 
 def body(outcome: Any) -> Any:
@@ -67,37 +70,7 @@ def test_an_empty_patch_is_a_no_op(with_map: Any) -> None:
     assert with_map.store.revision == before
 
 
-@pytest.mark.parametrize(
-    ("kind", "patch", "code", "message"),
-    [
-        (
-            "json",
-            [{"op": "remove", "path": "/data/nope"}],
-            422,
-            "the server rejected our request due to an error in our request",
-        ),
-        (
-            "json",
-            [{"op": "test", "path": "/data/x", "value": "2"}],
-            422,
-            "the server rejected our request due to an error in our request",
-        ),
-        ("merge", b"null", 400, "Invalid JSON Patch"),
-        (
-            "merge",
-            {"metadata": {"name": "d"}},
-            400,
-            "the name of the object (d) does not match the name on the URL (c)",
-        ),
-        (
-            "merge",
-            {"metadata": {"namespace": "d"}},
-            400,
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ),
-        ("apply", {}, 400, "invalid object type: /, Kind="),
-    ],
-)
+@pytest.mark.parametrize(("kind", "patch", "code", "message"), TABLES["bad_patches"])
 def test_bad_patches(with_map: Any, kind: Any, patch: Any, code: int, message: str | None) -> None:
     error = with_map.fails("patch", ConfigMaps, "c", patch, kind)
     assert error.code == code

@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.registry.conftest import Api
+from tests.tables import tables
 
 from sliceplane.api.quantity import AMOUNT_MAX, amount, exact, quantity_of
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Events, ResourceQuotas, Services
+
+TABLES = tables(__file__)
 
 SLICES = "count/endpointslices.discovery.k8s.io"
 
@@ -140,73 +143,7 @@ def test_what_was_forgotten_is_not_charged(api: Api) -> None:
     assert used(api) == {"count/configmaps": "1"}
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        (
-            {"hard": {"foo": 1}},
-            (
-                '[spec.hard[foo]: Invalid value: "foo": must be a standard resource type or fully '
-                "qualified, "
-                'spec.hard[foo]: Invalid value: "foo": must be a standard resource for quota]'
-            ),
-        ),
-        (
-            {"hard": {"pods": "-1"}},
-            'spec.hard[pods]: Invalid value: "-1": must be greater than or equal to 0',
-        ),
-        ({"hard": {"pods": "500m"}}, 'spec.hard[pods]: Invalid value: "500m": must be an integer'),
-        (
-            {"hard": {"services": 1, "pods": 1}, "scopes": ["Terminating"]},
-            'spec.scopes: Invalid value: ["Terminating"]: unsupported scope applied to resource',
-        ),
-        (
-            {"hard": {"cpu": 1}, "scopes": ["BestEffort"]},
-            'spec.scopes: Invalid value: ["BestEffort"]: unsupported scope applied to resource',
-        ),
-        ({"scopes": ["Fast"]}, 'spec.scopes: Invalid value: ["Fast"]: unsupported scope'),
-        (
-            {"scopes": ["Terminating", "NotTerminating"]},
-            'spec.scopes: Invalid value: ["Terminating","NotTerminating"]: conflicting scopes',
-        ),
-        (
-            {
-                "scopeSelector": {
-                    "matchExpressions": [{"scopeName": "BestEffort", "operator": "DoesNotExist"}]
-                }
-            },
-            (
-                'spec.scopeSelector.matchExpressions.operator: Invalid value: "DoesNotExist": '
-                "must be 'Exist' when "
-                "scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, "
-                "ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or "
-                "ResourceQuotaScopeCrossNamespacePodAffinity"
-            ),
-        ),
-        (
-            {
-                "scopeSelector": {
-                    "matchExpressions": [{"scopeName": "PriorityClass", "operator": "In"}]
-                }
-            },
-            (
-                "spec.scopeSelector.matchExpressions.values: Required value: "
-                "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
-            ),
-        ),
-        (
-            {
-                "scopeSelector": {
-                    "matchExpressions": [{"scopeName": "PriorityClass", "operator": "Like"}]
-                }
-            },
-            (
-                'spec.scopeSelector.matchExpressions.operator: Invalid value: "Like": not a valid '
-                "selector operator"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("spec", "message"), TABLES["rules"])
 def test_rules(api: Api, spec: Any, message: str) -> None:
     error = api.fails("create", ResourceQuotas, {"metadata": {"name": "q"}, "spec": spec})
     assert error.message == f'ResourceQuota "q" is invalid: {message}'

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.tables import tables
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Namespaces, Nodes, Pods
@@ -16,6 +17,8 @@ from sliceplane.server.registry.verbs.options import (
     decode_continue,
     encode_continue_start,
 )
+
+TABLES = tables(__file__)
 
 
 def fill(api: Any, *names: str, namespace: str = "default", labels: Any = None) -> None:
@@ -182,81 +185,7 @@ def test_versions_of_a_list(spread: Any) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (
-            {"resource_version": "0", "resource_version_match": "Exact"},
-            422,
-            (
-                'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: '
-                "resourceVersionMatch "
-                '"exact" is '
-                'forbidden for resourceVersion "0"'
-            ),
-        ),
-        (
-            {"resource_version_match": "NotOlderThan"},
-            422,
-            (
-                'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: '
-                "resourceVersionMatch is "
-                "forbidden "
-                "unless resourceVersion is provided"
-            ),
-        ),
-        (
-            {"resource_version": "1", "resource_version_match": "Foo"},
-            422,
-            (
-                'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Unsupported value: '
-                '"Foo": supported '
-                "values: "
-                '"Exact", "NotOlderThan", ""'
-            ),
-        ),
-        (
-            {"resource_version": "1", "resource_version_match": "Exact", "continue_token": "x"},
-            422,
-            (
-                'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: '
-                "resourceVersionMatch is "
-                "forbidden "
-                "when continue is provided"
-            ),
-        ),
-        (
-            {"send_initial_events": True},
-            422,
-            (
-                'ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: Forbidden: '
-                "sendInitialEvents is forbidden "
-                "for list"
-            ),
-        ),
-        (
-            {"resource_version": "1", "continue_token": "x"},
-            400,
-            "specifying resource version is not allowed when using continue",
-        ),
-        (
-            {"resource_version": "abc"},
-            400,
-            (
-                'invalid resource version: resourceVersion: Invalid value: "abc": '
-                'strconv.ParseUint: parsing "abc": '
-                "invalid "
-                "syntax"
-            ),
-        ),
-        ({"label_selector": "a b"}, 400, None),
-        (
-            {"field_selector": "spec.foo=1"},
-            400,
-            "field label not supported: spec.foo",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("options", "code", "message"), TABLES["wrong_list_options"])
 def test_wrong_list_options(api: Any, options: Any, code: int, message: str | None) -> None:
     error = api.fails("list", Pods, **options)
     assert error.code == code
@@ -319,45 +248,7 @@ def test_readers_do_not_see_what_is_not_durable(api: Any) -> None:
 # Watches
 
 
-@pytest.mark.parametrize(
-    ("options", "initial", "since"),
-    [
-        ({}, True, None),
-        ({"resource_version": ""}, True, None),
-        ({"resource_version": "0"}, True, None),
-        ({"resource_version": "3"}, False, 3),
-        ({"resource_version": "999"}, False, 999),
-        ({"send_initial_events": True, "resource_version_match": "NotOlderThan"}, True, None),
-        (
-            {
-                "send_initial_events": True,
-                "resource_version_match": "NotOlderThan",
-                "resource_version": "3",
-            },
-            True,
-            None,
-        ),
-        ({"send_initial_events": False, "resource_version_match": "NotOlderThan"}, False, None),
-        (
-            {
-                "send_initial_events": False,
-                "resource_version_match": "NotOlderThan",
-                "resource_version": "0",
-            },
-            False,
-            None,
-        ),
-        (
-            {
-                "send_initial_events": False,
-                "resource_version_match": "NotOlderThan",
-                "resource_version": "3",
-            },
-            False,
-            3,
-        ),
-    ],
-)
+@pytest.mark.parametrize(("options", "initial", "since"), TABLES["where_a_watch_starts"])
 def test_where_a_watch_starts(api: Any, options: Any, initial: bool, since: int | None) -> None:
     plan = api.watch(EndpointSlices, **options, allow_bookmarks=True)
     assert (plan.initial, plan.since, plan.bookmarks, plan.wait_for) == (initial, since, True, None)
@@ -374,40 +265,7 @@ def test_a_watch_list_of_the_future_waits(api: Any) -> None:
     assert plan.wait_for == 999
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (
-            {"send_initial_events": True},
-            422,
-            (
-                "resourceVersionMatch: Forbidden: sendInitialEvents requires setting "
-                "resourceVersionMatch to NotOlderThan"
-            ),
-        ),
-        (
-            {"resource_version_match": "NotOlderThan", "resource_version": "1"},
-            422,
-            (
-                "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch "
-                "unless sendInitialEvents is provided"
-            ),
-        ),
-        (
-            {"resource_version_match": "Exact", "send_initial_events": True},
-            422,
-            (
-                "[resourceVersionMatch: Forbidden: sendInitialEvents requires setting "
-                "resourceVersionMatch to "
-                "NotOlderThan, "
-                'resourceVersionMatch: Unsupported value: "Exact": supported values: '
-                '"NotOlderThan"]'
-            ),
-        ),
-        ({"resource_version": "abc"}, 500, None),
-        ({"label_selector": "a b"}, 400, None),
-    ],
-)
+@pytest.mark.parametrize(("options", "code", "message"), TABLES["wrong_watch_options"])
 def test_wrong_watch_options(api: Any, options: Any, code: int, message: str | None) -> None:
     error = api.fails("watch", EndpointSlices, **options)
     assert error.code == code

@@ -6,8 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from tests.tables import tables
 
 from sliceplane.api.scheme import Deployments, ReplicaSets
+
+TABLES = tables(__file__)
 
 TEMPLATE = {
     "metadata": {"labels": {"a": "b"}},
@@ -62,33 +65,7 @@ def test_put_and_patch(scaled: Any) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("patch", "code", "message"),
-    [
-        (
-            {"spec": {"replicas": -1}},
-            422,
-            (
-                'Scale.autoscaling "w" is invalid: spec.replicas: Invalid value: -1: must be '
-                "greater "
-                "than or equal to 0"
-            ),
-        ),
-        (
-            {"spec": {"replicas": "x"}},
-            400,
-            (
-                'Scale in version "v1" cannot be handled as a Scale: json: cannot unmarshal '
-                "string into Go struct "
-                "field "
-                "ScaleSpec.spec.replicas of type int32"
-            ),
-        ),
-        ({"spec": []}, 400, None),
-        ({"metadata": {"name": "v"}}, 400, None),
-        ({"kind": "Deployment"}, 400, None),
-    ],
-)
+@pytest.mark.parametrize(("patch", "code", "message"), TABLES["refused"])
 def test_refused(scaled: Any, patch: Any, code: int, message: str | None) -> None:
     api, resource = scaled
     error = api.fails("patch", resource, "w", patch, subresource="scale")

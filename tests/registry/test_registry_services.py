@@ -6,11 +6,14 @@ import json
 from typing import Any
 
 import pytest
+from tests.tables import tables
 
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Namespaces, Services
 from sliceplane.kit.rng import Rng
 from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.registry import Registry
+
+TABLES = tables(__file__)
 
 PORTS = [{"port": 80}]
 
@@ -40,29 +43,7 @@ def test_defaults(api: Any) -> None:
     api.registry.check()
 
 
-@pytest.mark.parametrize(
-    ("given", "families", "policy", "count"),
-    [
-        ({"ipFamilyPolicy": "PreferDualStack"}, ["IPv4", "IPv6"], "PreferDualStack", 2),
-        ({"ipFamilyPolicy": "RequireDualStack"}, ["IPv4", "IPv6"], "RequireDualStack", 2),
-        (
-            {"ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv6"]},
-            ["IPv6", "IPv4"],
-            "PreferDualStack",
-            2,
-        ),
-        ({"ipFamilies": ["IPv6"]}, ["IPv6"], "SingleStack", 1),
-        ({"clusterIP": "fd00:10:96::77"}, ["IPv6"], "SingleStack", 1),
-        ({"clusterIP": "None"}, ["IPv4"], "SingleStack", 1),
-        ({"clusterIP": "None", "selector": {}}, ["IPv4", "IPv6"], "RequireDualStack", 1),
-        (
-            {"clusterIP": "None", "selector": {}, "ipFamilyPolicy": "SingleStack"},
-            ["IPv4"],
-            "SingleStack",
-            1,
-        ),
-    ],
-)
+@pytest.mark.parametrize(("given", "families", "policy", "count"), TABLES["families"])
 def test_families(api: Any, given: Any, families: list[str], policy: str, count: int) -> None:
     spec = spec_of(api.create(Services, service(**given)))
     assert (spec["ipFamilies"], spec["ipFamilyPolicy"], len(spec["clusterIPs"])) == (
@@ -118,22 +99,7 @@ def test_explicit_addresses(api: Any) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "message"),
-    [
-        (
-            {},
-            {"clusterIP": "10.96.1.1"},
-            'spec.clusterIPs[0]: Invalid value: ["10.96.1.1"]: may not change once set',
-        ),
-        (
-            {},
-            {"clusterIP": "None"},
-            'spec.clusterIPs[0]: Invalid value: ["None"]: may not change once set',
-        ),
-        ({}, {"ipFamilies": ["IPv6"]}, None),
-    ],
-)
+@pytest.mark.parametrize(("first", "second", "message"), TABLES["addresses_stay"])
 def test_addresses_stay(api: Any, first: Any, second: Any, message: str | None) -> None:
     api.create(Services, service(**first))
     error = api.fails("patch", Services, "s", {"spec": second})

@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-import pytest
 from tests.registry.conftest import Api
 
-from sliceplane.api.scheme import IPAddresses, Resource, Secrets, ServiceAccounts, ServiceCIDRs
+from sliceplane.api.scheme import IPAddresses, Secrets, ServiceAccounts, ServiceCIDRs
 
 JSON = base64.b64encode(b"{}").decode()
 TLS = "kubernetes.io/tls"
@@ -29,38 +28,6 @@ def test_string_data_is_written_only(api: Api) -> None:
     assert api.names(Secrets, field_selector="type!=Opaque") == []
 
 
-@pytest.mark.parametrize(
-    ("members", "message"),
-    [
-        ({"type": TLS, "data": {"tls.crt": ""}}, "data[tls.key]: Required value"),
-        (
-            {"type": "kubernetes.io/ssh-auth", "data": {"ssh-privatekey": ""}},
-            "data[ssh-privatekey]: Required value",
-        ),
-        (
-            {"type": "kubernetes.io/basic-auth"},
-            "[data[username]: Required value, data[password]: Required value]",
-        ),
-        (
-            {"type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": "eA=="}},
-            'data[.dockerconfigjson]: Invalid value: "<secret contents redacted>": Expecting value',
-        ),
-        (
-            {"type": "kubernetes.io/service-account-token"},
-            "metadata.annotations[kubernetes.io/service-account.name]: Required value",
-        ),
-        ({"data": {"..": "eA=="}}, "data[..]: Invalid value: \"..\": must not be '..'"),
-        (
-            {"data": {"k": base64.b64encode(bytes(1048577)).decode()}},
-            "data: Too long: may not be more than 1048576 bytes",
-        ),
-    ],
-)
-def test_secret_rules(api: Api, members: Any, message: str) -> None:
-    error = api.fails("create", Secrets, named("s", **members))
-    assert (error.code, error.message) == (422, f'Secret "s" is invalid: {message}')
-
-
 def test_good_secrets_of_each_type(api: Api) -> None:
     api.create(Secrets, named("a", type=TLS, data={"tls.crt": "", "tls.key": ""}))
     api.create(Secrets, named("b", type="kubernetes.io/dockercfg", data={".dockercfg": JSON}))
@@ -78,58 +45,6 @@ def test_good_secrets_of_each_type(api: Api) -> None:
 def test_deleting_a_service_account_answers_with_it(api: Api) -> None:
     api.create(ServiceAccounts, named("robot", imagePullSecrets=[{"name": "pull"}]))
     assert b'"kind":"ServiceAccount"' in api.delete(ServiceAccounts, "robot").body
-
-
-@pytest.mark.parametrize(
-    ("resource", "document", "message"),
-    [
-        (
-            IPAddresses,
-            named("10.01.2.3", spec={"parentRef": {"resource": "services", "name": "s"}}),
-            (
-                'metadata.name: Invalid value: "10.01.2.3": must be a '
-                "valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
-            ),
-        ),
-        (
-            IPAddresses,
-            named("fd00:0::1", spec={"parentRef": {"resource": "services", "name": "s"}}),
-            ('metadata.name: Invalid value: "fd00:0::1": must be in canonical form ("fd00::1")'),
-        ),
-        (
-            IPAddresses,
-            named("10.1.2.3"),
-            "spec.parentRef: Required value",
-        ),
-        (
-            ServiceCIDRs,
-            named("c"),
-            "spec.cidrs: Required value: at least one CIDR required",
-        ),
-        (
-            ServiceCIDRs,
-            named("c", spec={"cidrs": ["10.0.0.1/8"]}),
-            (
-                'spec.cidrs[0]: Invalid value: "10.0.0.1/8": must be in canonical form '
-                '("10.0.0.0/8")'
-            ),
-        ),
-        (
-            ServiceCIDRs,
-            named("c", spec={"cidrs": ["10.0.0.0/8", "10.1.0.0/16"]}),
-            (
-                'spec.cidrs: Invalid value: ["10.0.0.0/8","10.1.0.0/16"]: '
-                "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and "
-                "2001:db8::/64"
-            ),
-        ),
-    ],
-)
-def test_addresses_and_ranges(api: Api, resource: Resource, document: Any, message: str) -> None:
-    error = api.fails("create", resource, document)
-    assert error.message == (
-        f'{resource.kind}.networking.k8s.io "{document["metadata"]["name"]}" is invalid: {message}'
-    )
 
 
 def test_a_range_may_only_become_dual_stack(api: Api) -> None:

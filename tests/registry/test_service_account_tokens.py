@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.registry.conftest import Api
+from tests.tables import tables
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
@@ -20,6 +21,8 @@ from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.registry.types import Body, Target, WriteOptions
 from sliceplane.server.store.mvcc import Store
+
+TABLES = tables(__file__)
 
 ISSUER = "https://here"
 STATIC = User(name="alice", groups=("system:authenticated",))
@@ -119,38 +122,7 @@ OF_OTHERS = (
     'cannot bind token for serviceaccount "robot" to pod running with different serviceaccount '
     "name."
 )
-REFUSALS: list[tuple[Document, int, str]] = [
-    (
-        {"expirationSeconds": 599},
-        422,
-        f'TokenRequest.authentication.k8s.io "" is invalid: {TOO_SHORT}',
-    ),
-    (
-        {"expirationSeconds": (1 << 32) + 1},
-        422,
-        f'TokenRequest.authentication.k8s.io "" is invalid: {TOO_LONG}',
-    ),
-    (
-        {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "no"}},
-        404,
-        'pods "no" not found',
-    ),
-    ({"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p"}}, 400, OF_OTHERS),
-    (
-        {"boundObjectRef": {"kind": "ConfigMap", "apiVersion": "v1", "name": "c"}},
-        400,
-        "cannot bind token to object of type /v1, Kind=ConfigMap",
-    ),
-    (
-        {"boundObjectRef": {"kind": "Secret", "apiVersion": "v1", "name": "s", "uid": "other"}},
-        409,
-        (
-            'Operation cannot be fulfilled on Secret "s": the UID in the bound object reference '
-            "(other) does not match "
-            "the UID in record. The object might have been deleted and then recreated"
-        ),
-    ),
-]
+REFUSALS: list[tuple[Document, int, str]] = TABLES["REFUSALS"]
 
 
 @pytest.mark.parametrize(("spec", "code", "message"), REFUSALS)

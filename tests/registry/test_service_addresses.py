@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.tables import tables
 
 from sliceplane.api.scheme import Events, IPAddresses, ServiceCIDRs, Services
 from sliceplane.kit.rng import Rng
@@ -16,6 +17,8 @@ from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key
+
+TABLES = tables(__file__)
 
 PARENT = {"resource": "services", "namespace": "default", "name": "s"}
 
@@ -246,22 +249,7 @@ def test_changed_labels_are_set_right(api: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parent", "wait_s", "event", "message"),
-    [
-        (
-            {"name": "gone"},
-            61.0,
-            "IPAddressNotAllocated",
-            "IPAddress: 10.96.0.9 for Service default/gone appears to have leaked: cleaning up",
-        ),
-        (
-            {},
-            0.0,
-            "IPAddressWrongReference",
-            "IPAddress: 10.96.0.9 for Service default/s has a wrong reference; cleaning up",
-        ),
-        ({"resource": "pods"}, 0.0, "IPAddressNotAllocated", "not referencing a Service"),
-    ],
+    ("parent", "wait_s", "event", "message"), TABLES["a_stray_address_object_is_removed"]
 )
 def test_a_stray_address_object_is_removed(
     api: Any, parent: Any, wait_s: float, event: str, message: str

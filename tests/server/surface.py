@@ -1,11 +1,17 @@
-"""Cases for everything that a client can see: one line of the reference each, as data."""
+"""Cases for everything that a client can see: one line of the reference each, as data.
+
+A row of a table ``CASES`` is ``[line, method, path, code, message, {body, sent, headers}]``, of
+which the last two may be absent. A text may begin with one of the names below: ``$SLICES/x``.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.server.serving import Reply, Server
+from tests.tables import tables
 
 NAMESPACES = "/api/v1/namespaces"
 CONFIG_MAPS = f"{NAMESPACES}/default/configmaps"
@@ -37,6 +43,24 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.line} {self.method} {self.path}"[:80]
+
+
+def cases(test_file: str) -> list[Case]:
+    """The cases of a file of tests."""
+    return [
+        Case(line, method, path, code, *rest[:1], **dict(*rest[1:]))
+        for line, method, path, code, *rest in map(_spelled, tables(test_file)["CASES"])
+    ]
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _spelled(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_spelled(item) for item in value]
+    if isinstance(value, str) and value.startswith("$"):
+        return re.sub(r"\$(\w+)", lambda name: globals()[name[1]], value, count=1)
+    return value
 
 
 def check(server: Server, case: Case) -> Reply:

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.server.serving import Server
+from tests.tables import tables
 
 from sliceplane.server.io.keys import pki
+
+TABLES = tables(__file__)
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
@@ -63,38 +66,7 @@ def test_anonymous_may_see_health_and_version(server: Server, path: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "message"),
-    [
-        (
-            "GET",
-            "/api/v1/namespaces/ns1/pods",
-            (
-                'pods is forbidden: User "system:anonymous" cannot list resource "pods" in API '
-                'group "" in the '
-                'namespace "ns1"'
-            ),
-        ),
-        (
-            "POST",
-            "/apis/discovery.k8s.io/v1/namespaces/n/endpointslices",
-            (
-                'endpointslices.discovery.k8s.io is forbidden: User "system:anonymous" cannot '
-                "create resource "
-                '"endpointslices" in API group "discovery.k8s.io" in the namespace "n"'
-            ),
-        ),
-        (
-            "GET",
-            "/apis/example.com/v3/things?watch=1",
-            (
-                'things.example.com is forbidden: User "system:anonymous" cannot watch resource '
-                '"things" in API group '
-                '"example.com" at the cluster scope'
-            ),
-        ),
-        ("GET", "/metrics", 'forbidden: User "system:anonymous" cannot get path "/metrics"'),
-        ("GET", "/api", 'forbidden: User "system:anonymous" cannot get path "/api"'),
-    ],
+    ("method", "path", "message"), TABLES["anonymous_is_refused_before_anything_else"]
 )
 def test_anonymous_is_refused_before_anything_else(
     server: Server, method: str, path: str, message: str
@@ -354,28 +326,7 @@ def test_unknown_resources_are_status_404(server: Server, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "unserved"),
-    [
-        ("/apis/batch/v1/namespaces/default/jobs/a/status", "jobs/status of batch/v1"),
-        ("/apis/batch/v1beta1/cronjobs?watch=true", "cronjobs of batch/v1beta1"),
-        (
-            "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers/a",
-            "horizontalpodautoscalers of autoscaling/v1",
-        ),
-        (
-            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-            "customresourcedefinitions of apiextensions.k8s.io/v1",
-        ),
-        (
-            "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
-            "validatingwebhookconfigurations of admissionregistration.k8s.io/v1",
-        ),
-        ("/api/v1/namespaces/default/services/a/proxy", "services/proxy of v1"),
-        (
-            "/apis/discovery.k8s.io/v1beta1/endpointslices",
-            "endpointslices of discovery.k8s.io/v1beta1",
-        ),
-    ],
+    ("path", "unserved"), TABLES["a_404_of_a_kind_that_is_not_served_names_the_page_that_says_so"]
 )
 def test_a_404_of_a_kind_that_is_not_served_names_the_page_that_says_so(
     server: Server, path: str, unserved: str

@@ -6,8 +6,11 @@ import json
 
 import pytest
 from tests.server.serving import CM, ES, Server, assert_status, config_map, endpoint_slice
+from tests.tables import tables
 
 from sliceplane.server.io.requests.request import BODY_BYTES_MAX
+
+TABLES = tables(__file__)
 
 # Verbs
 
@@ -153,33 +156,7 @@ def test_unsupported_media_types(server: Server) -> None:
     assert server.request("DELETE", f"{CM}/none", b"", Content_Type="text/plain").code == 404
 
 
-BAD_BODIES = [
-    (
-        b'{"metadata":',
-        (
-            "the object provided is unrecognized (must be of type ConfigMap): couldn't get "
-            "version/kind; json parse "
-            "error: "
-            'unexpected end of JSON input ({"metadata":)'
-        ),
-    ),
-    (
-        b'{"kind":"Pod","apiVersion":"v1"}',
-        (
-            'Pod in version "v1" cannot be handled as a ConfigMap: converting (v1.Pod) to '
-            "(core.ConfigMap): unknown "
-            "conversion"
-        ),
-    ),
-    (
-        b'{"apiVersion":"v1","kind":"ConfigMap","data":{"a":1}}',
-        (
-            'ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal '
-            "number into Go struct "
-            "field ConfigMap.data of type string"
-        ),
-    ),
-]
+BAD_BODIES = TABLES["BAD_BODIES"]
 
 
 @pytest.mark.parametrize(("body", "message"), BAD_BODIES)
@@ -211,66 +188,7 @@ def test_too_large_a_chunked_body(server: Server) -> None:
 # Options
 
 
-OPTION_ERRORS = [
-    (
-        "POST",
-        CM,
-        "dryRun=foo",
-        (
-            'CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: ["foo"]: '
-            "supported "
-            'values: "All"'
-        ),
-    ),
-    (
-        "PUT",
-        f"{CM}/x",
-        "fieldValidation=foo",
-        (
-            'UpdateOptions.meta.k8s.io "" is invalid: fieldValidation: Unsupported value: "foo": '
-            'supported values: "", '
-            '"Ignore", "Strict", "Warn"'
-        ),
-    ),
-    (
-        "PATCH",
-        f"{CM}/x",
-        "force=false",
-        (
-            'PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for '
-            "non-apply patch"
-        ),
-    ),
-    (
-        "PATCH",
-        f"{CM}/x",
-        "fieldManager=a%0Ab",
-        (
-            'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Invalid value: "a\\nb": '
-            "invalid character U+000A "
-            "(at position 1)"
-        ),
-    ),
-    (
-        "POST",
-        CM,
-        f"fieldManager={'m' * 129}",
-        (
-            'CreateOptions.meta.k8s.io "" is invalid: fieldManager: Too long: may not be more than '
-            "128 bytes"
-        ),
-    ),
-    (
-        "DELETE",
-        f"{CM}/x",
-        "propagationPolicy=Foo",
-        (
-            'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: '
-            '"Foo": supported values: '
-            '"Foreground", "Background", "Orphan", "nil"'
-        ),
-    ),
-]
+OPTION_ERRORS = TABLES["OPTION_ERRORS"]
 
 
 @pytest.mark.parametrize(("method", "path", "query", "message"), OPTION_ERRORS)

@@ -12,116 +12,17 @@ from tests.server.surface import (
     PROTOBUF,
     TABLE,
     Case,
+    cases,
     check,
     config_map,
     make,
 )
 
-INVALID = 'DeleteOptions.meta.k8s.io "" is invalid: '
 KEPT = f"{CONFIG_MAPS}/kept"
-MEDIA = (
-    "the body of the request was in an unknown format - accepted media types include: "
-    "application/json, application/yaml, application/vnd.kubernetes.protobuf"
-)
-POLICY = (
-    f'{INVALID}propagationPolicy: Unsupported value: "Foo": supported values: "Foreground", '
-    '"Background", '
-)
-DRY_RUN = f"{INVALID}dryRun: Unsupported value: "
-BOTH = (
-    f'{INVALID}propagationPolicy: Invalid value: "Orphan": orphanDependents and '
-    "deletionPropagation cannot be both set"
-)
-UNKNOWN = (
-    "cannot be handled as a DeleteOptions: converting (v1.Pod) to (v1.DeleteOptions): unknown "
-    "conversion"
-)
-
-
-def deleted(
-    line: str, query: str, code: int, told: str = "", body: Any = None, **sent: str
-) -> Case:
-    return Case(line, "DELETE", f"{KEPT}{query}", code, told, body, sent)
 
 
 #: none of these removes anything
-CASES = [
-    deleted("B9 policy", "?propagationPolicy=Foo", 422, f'{POLICY}"Orphan", "nil"'),
-    deleted("B9 policy, body", "", 422, f'{POLICY}"Orphan", "nil"', {"propagationPolicy": "Foo"}),
-    deleted("B9 both", "?propagationPolicy=Orphan&orphanDependents=true", 422, BOTH),
-    deleted(
-        "B9 both, body", "", 422, BOTH, {"propagationPolicy": "Orphan", "orphanDependents": False}
-    ),
-    deleted("B9 body wins", "?dryRun=foo", 200, '"status":"Success"', {"dryRun": ["All"]}),
-    deleted("B9 dryRun", "?dryRun=All", 200, '"status":"Success"'),
-    *(
-        deleted("B10 dryRun", f"?dryRun={bad}", 422, f'{DRY_RUN}["{bad}"]: supported values: "All"')
-        for bad in ("", "foo")
-    ),
-    deleted("B9 unknown fields", "", 200, '"status":"Success"', {"foo": 1, "dryRun": ["All"]}),
-    *(
-        deleted(
-            "B9 kind",
-            "",
-            200,
-            "Success",
-            {"kind": "DeleteOptions", "apiVersion": version, "dryRun": ["All"]},
-        )
-        for version in ("v1", "meta.k8s.io/v1")
-    ),
-    deleted(
-        "B9 other kind",
-        "",
-        400,
-        f'Pod in version "v1" {UNKNOWN}',
-        {"kind": "Pod", "apiVersion": "v1"},
-    ),
-    deleted(
-        "B9 bad JSON",
-        "",
-        400,
-        "the object provided is unrecognized (must be of type DeleteOptions): couldn't get "
-        "version/kind; json parse error: unexpected end of JSON input",
-        b"{",
-    ),
-    deleted(
-        "B9 types",
-        "",
-        400,
-        'DeleteOptions in version "v1" cannot be handled as a DeleteOptions: json: cannot '
-        "unmarshal string into Go struct field DeleteOptions.gracePeriodSeconds",
-        {"gracePeriodSeconds": "x"},
-    ),
-    deleted(
-        "B9 grace", "?gracePeriodSeconds=x", 400, 'strconv.ParseInt: parsing "x": invalid syntax'
-    ),
-    deleted("B3 media type", "", 415, MEDIA, b"{}", Content_Type="text/plain"),
-    deleted("B3 empty body", "?dryRun=All", 200, "Success", b"", Content_Type="text/plain"),
-    deleted(
-        "B3 parameters",
-        "",
-        200,
-        "Success",
-        {"dryRun": ["All"]},
-        Content_Type="application/json; charset=utf-8",
-    ),
-    Case("B9 missing", "DELETE", f"{CONFIG_MAPS}/none", 404, 'configmaps "none" not found'),
-    Case("B9 empty match", "DELETE", f"{CONFIG_MAPS}?labelSelector=none", 200, '"items":[]'),
-    Case(
-        "B9 collection",
-        "DELETE",
-        f"{CONFIG_MAPS}?limit=x",
-        400,
-        'strconv.ParseInt: parsing "x": invalid syntax',
-    ),
-    Case(
-        "B9 collection",
-        "DELETE",
-        f"{CONFIG_MAPS}?dryRun=foo",
-        422,
-        f'{INVALID}dryRun: Unsupported value: ["foo"]: supported values: "All"',
-    ),
-]
+CASES = cases(__file__)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from tests.slices.fake_cluster import FakeCluster
 
-from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
-from sliceplane.watch.controller.base import Controller, Done, Job
+from sliceplane.watch.controller.base import Controller, Job
 
 
 class ControllerPlane:
     """A subclass says in ``make`` which controller runs."""
 
     controller: Controller
-    #: seconds
-    now = 1000.0
 
     def __init__(self, *objects: Object) -> None:
         self.cluster = FakeCluster()
         for each in objects:
             self.cluster.put(each)
+        self.now = 1000.0
         self.begin()
 
     def make(self) -> Controller:
@@ -35,37 +33,12 @@ class ControllerPlane:
         self.now, notes = self.cluster.settle(self.controller, self.now)
         return [f"{note.type} {note.reason}: {note.note}" for note in notes]
 
-    def put(self, *objects: Object) -> list[str]:
-        """Changes objects, and runs until nothing is due."""
-        for each in objects:
-            self.cluster.put(each)
-        return self.settle()
-
-    def show(self, *objects: Object) -> None:
-        """Changes objects; the controller sees it, and has not worked yet."""
-        for each in objects:
-            self.cluster.put(each)
-        self.deliver()
-
     def deliver(self) -> None:
         self.cluster.deliver(self.controller, self.now)
 
     def jobs(self, seconds: float = 0.0) -> tuple[Job, ...]:
         self.now += seconds
         return self.controller.take_work(self.now, 10).jobs
-
-    def run_job(self, seconds: float = 0.0) -> Job:
-        """Runs the only job that is due."""
-        (job,) = self.jobs(seconds)
-        self.finish(job)
-        return job
-
-    def finish(self, job: Job) -> None:
-        """The server answers the writes of *job*; the watch shows nothing of it yet."""
-        self.controller.on_done(self.cluster.run(job), self.now)
-
-    def fail(self, job: Job, error: StatusError) -> None:
-        self.controller.on_done(Done(job, (), error), self.now)
 
     def verbs(self) -> list[str]:
         return [write.verb for write in self.cluster.writes]

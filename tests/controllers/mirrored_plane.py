@@ -65,6 +65,10 @@ class Plane(ControllerPlane):
     def make(self) -> EndpointSliceMirroringController:
         return EndpointSliceMirroringController(self.config)
 
+    def put(self, new: Endpoints | EndpointSlice) -> list[str]:
+        self.cluster.put(new)
+        return self.settle()
+
     def slices(self) -> list[EndpointSlice]:
         found = self.cluster.slices()
         return [

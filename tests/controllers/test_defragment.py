@@ -4,15 +4,12 @@ possible.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.controllers.controller_plane import ControllerPlane
 from tests.controllers.test_subsetting_convergence import shown
-from tests.slices.fake_cluster import make_node, make_pod, make_service
+from tests.slices.fake_cluster import FakeCluster, make_node, make_pod, make_service
 
 from sliceplane.api.core import Pod
 from sliceplane.api.meta import ObjectMeta
@@ -33,25 +30,27 @@ def pod(number: int, *, ready: bool = True) -> Pod:
     )
 
 
-class Plane(ControllerPlane):
+class Plane:
     """A service with slices of at most ten endpoints, of which *keep* of every ten are left."""
 
     def __init__(self, slices: int, keep: int, **config: object) -> None:
-        self.config: dict[str, Any] = {"defragment": True, **config}
-        super().__init__(
-            make_node("n0", "a"), make_service(), *(pod(number) for number in range(slices * MAX))
-        )
+        options: dict[str, object] = {"defragment": True, **config}
+        self.controller = EndpointSliceController(
+            EndpointSliceConfig(max_endpoints_per_slice=MAX, **options)
+        )  # type: ignore[arg-type]  # checked by the class
+        self.cluster = FakeCluster()
+        self.cluster.put(make_node("n0", "a"))
+        self.cluster.put(make_service())
+        for number in range(slices * MAX):
+            self.cluster.put(pod(number))
+        self.now = 1000.0
+        self.cluster.start(self.controller, self.now)
         self.sync()
         for number in range(slices * MAX):
             if number % MAX >= keep:
                 self.cluster.remove(Pods, "shop", f"p-{number:03}")
         self.sync()
         self.cluster.writes.clear()
-
-    def make(self) -> EndpointSliceController:
-        return EndpointSliceController(
-            EndpointSliceConfig(max_endpoints_per_slice=MAX, **self.config)
-        )
 
     def sync(self) -> list[str]:
         """Everything that is due now; gives the verbs."""
@@ -60,7 +59,7 @@ class Plane(ControllerPlane):
             self.cluster.deliver(self.controller, self.now)
             jobs = self.controller.take_work(self.now, 10).jobs
             for job in jobs:
-                self.finish(job)
+                self.controller.on_done(self.cluster.run(job), self.now)
             self.controller.check()
             if not jobs and not self.cluster.pending:
                 return [write.verb for write in self.cluster.writes[before:]]

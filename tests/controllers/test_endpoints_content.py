@@ -48,7 +48,8 @@ def test_service_without_pods_has_empty_endpoints() -> None:
     plane = Plane()
     plane.settle()
     assert plane.one().subsets is None
-    plane.put(make_pod("p-1"))
+    plane.cluster.put(make_pod("p-1"))
+    plane.settle()
     plane.cluster.remove(Pods, "shop", "p-1")
     plane.settle()
     assert plane.one().subsets is None
@@ -63,7 +64,8 @@ def test_pods_that_resolve_named_ports_differently() -> None:
         (["10.0.0.3"], [], [9090]),
         (["10.0.0.2", "10.0.0.3"], [], [9000]),
     ]
-    plane.put(make_pod("p-2", port=8080))
+    plane.cluster.put(make_pod("p-2", port=8080))
+    plane.settle()
     assert plane.subsets() == [(["10.0.0.2", "10.0.0.3"], [], [8080, 9000])]
 
 
@@ -72,7 +74,8 @@ def test_headless_service_without_ports_has_addresses_alone() -> None:
     plane.settle()
     assert plane.subsets() == [(["10.0.0.2"], [], [])]
     assert (plane.one().metadata.labels or {})[LABEL_HEADLESS] == ""
-    plane.put(make_service(ports=()))
+    plane.cluster.put(make_service(ports=()))
+    plane.settle()
     assert plane.subsets() == []
     assert LABEL_HEADLESS not in (plane.one().metadata.labels or {})
 
@@ -98,7 +101,8 @@ def test_terminating_pods_are_out_unless_unready_ones_are_published() -> None:
     plane.settle()
     assert plane.subsets() == [(["10.0.0.2"], [], [8080])]
     plane.cluster.put(make_service(publish_not_ready_addresses=True))
-    plane.put(make_pod("p-1", ready=False))
+    plane.cluster.put(make_pod("p-1", ready=False))
+    plane.settle()
     assert plane.subsets() == [(["10.0.0.2", "10.0.0.3"], [], [8080])]
 
 
@@ -131,7 +135,8 @@ def test_kubernetes_127370_address_1001_is_left_out_and_comes_back() -> None:
     assert len(plane.subsets()[0][0]) == 1000
     assert first not in plane.subsets()[0][0]
     assert ANNOTATION_OVER_CAPACITY not in (plane.one().metadata.annotations or {})
-    plane.put(make_pod("p-7", ips=("10.0.0.7",), ready=False))
+    plane.cluster.put(make_pod("p-7", ips=("10.0.0.7",), ready=False))
+    plane.settle()
     assert plane.subsets()[0][1] == ["10.0.0.7"]
 
 
@@ -140,7 +145,8 @@ def test_truncated_object_is_not_written_for_nothing() -> None:
     plane = Plane(*many(1500))
     plane.settle()
     assert plane.verbs() == ["create"]
-    plane.put(make_service(annotations={"some": "thing"}))
+    plane.cluster.put(make_service(annotations={"some": "thing"}))
+    plane.settle()
     last = max(
         plane.cluster.objects.values(),
         key=lambda each: each.metadata.name if isinstance(each, Pod) else "",

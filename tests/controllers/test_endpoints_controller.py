@@ -12,12 +12,29 @@ from sliceplane.api.discovery import (
     ANNOTATION_LEADER,
     ANNOTATION_TRIGGER_TIME,
 )
-from sliceplane.api.errors import internal
-from sliceplane.api.scheme import EndpointsObjects, Services
+from sliceplane.api.errors import StatusError, forbidden, internal
+from sliceplane.api.own_writes import UNSEEN_TIMEOUT_S
+from sliceplane.api.scheme import EndpointsObjects, Pods, Services
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
-from sliceplane.controllers.service_syncs import FirstSync
+from sliceplane.controllers.service_syncs import MAX_RETRIES, FirstSync
+from sliceplane.watch.controller.base import Done
 
 # Writes, answers, caches
+
+
+def test_restart_with_everything_in_place_writes_nothing() -> None:
+    """nacos#10209, kubernetes/kubernetes#23034: nor does it ever show an empty list."""
+    plane = Plane(
+        make_pod("p-1", port=8080),
+        make_pod("p-2", port=9090, ready=False),
+        ports=NAMED,
+        labels={"x": "y"},
+    )
+    plane.settle()
+    before = len(plane.verbs())
+    plane.begin()
+    plane.settle()
+    assert len(plane.verbs()) == before
 
 
 def test_object_that_upstream_wrote_in_another_order_is_left_alone() -> None:
@@ -58,6 +75,54 @@ def test_echo_of_an_own_write_is_not_read_again(monkeypatch: pytest.MonkeyPatch)
     assert read == []
 
 
+def test_lag_conflict_and_double_flip_converge_without_a_further_event() -> None:
+    """kubernetes/kubernetes#127429: ready, not ready, ready within the watch's lag, and a
+    conflict.
+    """
+    plane = Plane(make_pod("p-1"), make_pod("p-2"))
+    plane.settle()
+    plane.cluster.put(make_pod("p-1", ready=False))
+    plane.deliver()
+    (job,) = plane.jobs()
+    found = plane.one()
+    annotations = {**(found.metadata.annotations or {}), "by": "somebody"}
+    plane.cluster.put(replace(found, metadata=replace(found.metadata, annotations=annotations)))
+    plane.cluster.put(make_pod("p-1", ready=True))
+    plane.controller.on_done(plane.cluster.run(job), plane.now)  # conflict: the object has moved on
+    plane.cluster.put(make_pod("p-1", ready=False))
+    plane.settle()
+    assert plane.subsets() == [(["10.0.0.3"], ["10.0.0.2"], [8080])]
+    assert (plane.one().metadata.annotations or {})["by"] == "somebody"
+
+
+def test_after_a_conflict_nothing_is_written_before_the_cache_caught_up() -> None:
+    plane = Plane(make_pod("p-1"))
+    plane.settle()
+    plane.cluster.put(
+        replace(plane.one(), subsets=None)
+    )  # a foreign edit that the watch does not show yet
+    held = plane.cluster.pending.pop()
+    plane.cluster.put(make_pod("p-2"))
+    plane.deliver()
+    (job,) = plane.jobs()
+    plane.controller.on_done(plane.cluster.run(job), plane.now)
+    assert plane.jobs(0.006) == ()
+    plane.cluster.pending.append(held)
+    plane.settle()
+    assert plane.subsets() == [(["10.0.0.2", "10.0.0.3"], [], [8080])]
+
+
+def test_conflict_without_news_is_tried_again_in_the_end() -> None:
+    plane = Plane(make_pod("p-1"))
+    plane.settle()
+    plane.cluster.put(make_pod("p-2"))
+    plane.deliver()
+    (job,) = plane.jobs()
+    plane.controller.on_done(Done(job, (), StatusError(409, "Conflict", "no reason")), plane.now)
+    assert plane.settle() == []
+    assert plane.subsets() == [(["10.0.0.2", "10.0.0.3"], [], [8080])]
+
+
 def test_server_that_was_restored_from_a_copy_is_believed_in_the_end() -> None:
     """Its versions are smaller than those that we know, and what it refuses twice is not so any
     more.
@@ -72,6 +137,62 @@ def test_server_that_was_restored_from_a_copy_is_believed_in_the_end() -> None:
     assert plane.subsets() == [(["10.0.0.2", "10.0.0.3"], [], [8080])]
 
 
+def test_old_event_is_passed_over() -> None:
+    """kubernetes/kubernetes#93374: a cache that has not seen our last write is not planned on."""
+    plane = Plane(make_pod("p-1"))
+    plane.settle()
+    held = []
+    for ready in (False, True):
+        plane.cluster.put(make_pod("p-1", ready=ready))
+        plane.deliver()
+        (job,) = plane.jobs()
+        plane.controller.on_done(plane.cluster.run(job), plane.now)
+        held.append(plane.cluster.pending.pop())
+    plane.cluster.pending = [held[0]]
+    plane.deliver()
+    assert plane.jobs(5.0) == ()
+    plane.cluster.pending = [held[1]]
+    plane.settle()
+    assert len(plane.verbs()) == 3
+
+
+def test_create_that_the_cache_does_not_show_is_not_repeated() -> None:
+    plane = Plane(make_pod("p-1"))
+    (job,) = plane.jobs()
+    plane.controller.on_done(plane.cluster.run(job), plane.now)
+    held, plane.cluster.pending = plane.cluster.pending, []
+    plane.cluster.put(make_pod("p-2"))
+    plane.deliver()
+    (job,) = plane.jobs()
+    assert [write.verb for write in job.writes] == ["update"]
+    plane.controller.on_done(plane.cluster.run(job), plane.now)
+    plane.cluster.pending[:0] = held
+    plane.settle()
+    assert plane.verbs() == ["create", "update"]
+
+
+def test_create_that_was_deleted_before_its_answer_came_is_made_again() -> None:
+    plane = Plane(make_pod("p-1"))
+    (job,) = plane.jobs()
+    done = plane.cluster.run(job)
+    plane.cluster.remove(EndpointsObjects, "shop", "web")
+    plane.deliver()
+    plane.controller.on_done(done, plane.now)
+    assert len(plane.jobs(2.0)) == 1
+
+
+def test_create_that_went_unseen_is_given_up_in_time() -> None:
+    plane = Plane(make_pod("p-1"))
+    (job,) = plane.jobs()
+    plane.controller.on_done(plane.cluster.run(job), plane.now)
+    plane.cluster.remove(EndpointsObjects, "shop", "web")
+    plane.cluster.pending.clear()
+    start = plane.now
+    plane.settle()
+    assert plane.subsets() == [(["10.0.0.2"], [], [8080])]
+    assert plane.now - start >= UNSEEN_TIMEOUT_S
+
+
 def test_deleted_endpoints_are_made_again_and_edits_are_undone() -> None:
     plane = Plane(make_pod("p-1"))
     plane.settle()
@@ -79,13 +200,14 @@ def test_deleted_endpoints_are_made_again_and_edits_are_undone() -> None:
     plane.settle()
     assert plane.subsets() == [(["10.0.0.2"], [], [8080])]
     found = plane.one()
-    plane.put(
+    plane.cluster.put(
         replace(
             found,
             subsets=custom().subsets,
             metadata=replace(found.metadata, labels={**OURS, "odd": "1"}),
         )
     )
+    plane.settle()
     assert plane.subsets() == [(["10.0.0.2"], [], [8080])]
     assert plane.one().metadata.labels == OURS
 
@@ -96,8 +218,18 @@ def test_leases_kept_in_annotations_cause_no_writes() -> None:
     for second in range(5):
         found = plane.one()
         annotations = {**(found.metadata.annotations or {}), ANNOTATION_LEADER: str(second)}
-        plane.put(replace(found, metadata=replace(found.metadata, annotations=annotations)))
+        plane.cluster.put(replace(found, metadata=replace(found.metadata, annotations=annotations)))
+        plane.settle()
     assert plane.verbs() == ["create"]
+
+
+def test_failed_pods_address_is_not_advertised() -> None:
+    """kubernetes/kubernetes#109414: the address may be another Pod's soon."""
+    plane = Plane(make_pod("p-1"), make_pod("p-2"))
+    plane.settle()
+    plane.cluster.put(make_pod("p-1", phase="Failed"))
+    plane.settle()
+    assert plane.subsets() == [(["10.0.0.3"], [], [8080])]
 
 
 def test_kubernetes_135334_ghost_and_live_pod_share_an_address() -> None:
@@ -108,6 +240,16 @@ def test_kubernetes_135334_ghost_and_live_pod_share_an_address() -> None:
     plane.settle()
     (subset,) = plane.one().subsets or ()
     assert [a.target_ref.uid for a in subset.addresses or () if a.target_ref] == ["uid-p-2"]
+
+
+def test_deletion_that_only_a_relist_tells_of_converges() -> None:
+    """cilium#48050."""
+    plane = Plane(make_pod("p-1"), make_pod("p-2"))
+    plane.settle()
+    plane.cluster.remove(Pods, "shop", "p-1")
+    plane.cluster.relist(plane.controller, plane.now)
+    plane.settle()
+    assert plane.subsets() == [(["10.0.0.3"], [], [8080])]
 
 
 def test_kubernetes_134739_pod_event_cost_is_flat_in_services_of_the_namespace() -> None:
@@ -145,27 +287,44 @@ def test_removals_are_not_held_back_by_the_batch_period() -> None:
         config=EndpointsConfig(endpoint_updates_batch_period_s=5.0),
     )
     plane.settle()
-    plane.show(make_pod("p-3"))
+    plane.cluster.put(make_pod("p-3"))
+    plane.deliver()
     assert plane.jobs(1.0) == ()
-    plane.show(make_pod("p-1", ready=False))
-    plane.run_job()
+    plane.cluster.put(make_pod("p-1", ready=False))
+    plane.deliver()
+    (job,) = plane.jobs()
+    plane.controller.on_done(plane.cluster.run(job), plane.now)
     assert plane.subsets() == [(["10.0.0.3", "10.0.0.4"], ["10.0.0.2"], [8080])]
 
 
-def test_failed_create_is_told_about_the_service() -> None:
+def test_failures_are_told_back_off_and_are_given_up_after_fifteen() -> None:
     plane = Plane(make_pod("p-1"))
-    (job,) = plane.jobs()
-    plane.fail(job, internal("disk full"))
-    (note,) = plane.controller.take_work(plane.now, 0).notes
-    assert note.note == "Failed to create endpoint for service shop/web: disk full"
+    delays = []
+    notes = []
+    for _ in range(MAX_RETRIES + 1):
+        work = plane.controller.take_work(plane.now, 10)
+        (job,) = work.jobs
+        notes += [note.note for note in work.notes]
+        plane.controller.on_done(Done(job, (), internal("disk full")), plane.now)
+        deadline = plane.controller.next_deadline()
+        if deadline is not None:
+            delays.append(deadline - plane.now)
+            plane.now = deadline
+    assert [round(delay, 3) for delay in delays[:4]] == [0.005, 0.01, 0.02, 0.04]
+    assert len(delays) == MAX_RETRIES
+    assert set(notes) == {"Failed to create endpoint for service shop/web: disk full"}
+    plane.cluster.put(make_pod("p-2"))
+    plane.settle()
+    assert plane.subsets() == [(["10.0.0.2", "10.0.0.3"], [], [8080])]
 
 
 def test_failed_update_is_told_about_the_endpoints() -> None:
     plane = Plane(make_pod("p-1"))
     plane.settle()
-    plane.show(make_pod("p-2"))
+    plane.cluster.put(make_pod("p-2"))
+    plane.deliver()
     (job,) = plane.jobs()
-    plane.fail(job, internal("no"))
+    plane.controller.on_done(Done(job, (), internal("no")), plane.now)
     (note,) = plane.controller.take_work(plane.now, 0).notes
     assert (note.type, note.reason, note.note) == (
         "Warning",
@@ -178,18 +337,29 @@ def test_failed_update_is_told_about_the_endpoints() -> None:
     )
 
 
+def test_terminating_namespace_ends_a_sync_without_a_word() -> None:
+    plane = Plane(make_pod("p-1"))
+    (job,) = plane.jobs()
+    cause = {"reason": "NamespaceTerminating", "message": "x", "field": "metadata.namespace"}
+    plane.controller.on_done(Done(job, (), forbidden("endpoints", "", "", "x", [cause])), plane.now)
+    work = plane.controller.take_work(plane.now, 10)
+    assert (work.jobs, work.notes, plane.controller.next_deadline()) == ((), (), None)
+
+
 def test_trigger_time_is_the_oldest_change_and_survives_a_failure() -> None:
     plane = Plane(make_pod("p-1", since="2026-11-21T10:00:00Z"), make_pod("p-2"))
     plane.settle()
     plane.cluster.put(make_pod("p-1", ready=False, since="2026-11-21T10:05:00Z"))
-    plane.show(make_pod("p-2", ready=False, since="2026-11-21T10:04:00Z"))
+    plane.cluster.put(make_pod("p-2", ready=False, since="2026-11-21T10:04:00Z"))
+    plane.deliver()
     (job,) = plane.jobs()
-    plane.fail(job, internal("no"))
+    plane.controller.on_done(Done(job, (), internal("no")), plane.now)
     plane.settle()
     assert (plane.one().metadata.annotations or {})[
         ANNOTATION_TRIGGER_TIME
     ] == "2026-11-21T10:04:00Z"
-    plane.put(make_service(labels={"a": "b"}))
+    plane.cluster.put(make_service(labels={"a": "b"}))
+    plane.settle()
     assert ANNOTATION_TRIGGER_TIME not in (plane.one().metadata.annotations or {})
 
 
@@ -202,9 +372,9 @@ def test_first_sync_is_over_when_every_service_had_its_turn() -> None:
     plane.begin()
     assert not plane.first_sync.over
     first, second = plane.jobs()
-    plane.finish(first)
+    plane.controller.on_done(plane.cluster.run(first), plane.now)
     assert not plane.first_sync.over
-    plane.fail(second, internal("no"))
+    plane.controller.on_done(Done(second, (), internal("no")), plane.now)
     assert plane.first_sync.over, "one that cannot be written holds nobody up"
 
 
@@ -215,6 +385,14 @@ def test_first_sync_of_nothing_is_over_at_once() -> None:
     assert not first_sync.over
     FakeCluster().start(controller, 1000.0)
     assert first_sync.over
+
+
+def test_nothing_is_done_before_the_caches_are_filled() -> None:
+    controller = EndpointsController()
+    cluster = FakeCluster()
+    cluster.put(make_service())
+    cluster.deliver(controller, 1000.0)
+    assert (controller.take_work(2000.0, 10).jobs, controller.next_deadline()) == ((), None)
 
 
 def test_config_refuses_what_cannot_work() -> None:

@@ -40,7 +40,8 @@ def test_strays_go_at_the_start_but_for_leases() -> None:
     assert plane.maybe("stray") is None
     assert plane.maybe("lease") is not None
     assert plane.now >= began + STRAY_DELAY_S
-    plane.put(custom("later"))
+    plane.cluster.put(custom("later"))
+    plane.settle()
     assert plane.maybe("later") is not None, "upstream leaves it until its next start, too"
 
 
@@ -49,7 +50,8 @@ def test_stray_whose_service_turns_up_is_spared() -> None:
     plane.cluster.put(custom("late"))
     plane.begin()
     plane.jobs(STRAY_DELAY_S / 2)
-    plane.put(make_service("late", selector=None))
+    plane.cluster.put(make_service("late", selector=None))
+    plane.settle()
     assert plane.maybe("late") == plane.cluster.cache[EndpointsObjects.key, "shop", "late"]
 
 
@@ -79,8 +81,10 @@ def test_endpoints_of_the_api_server_are_its_own() -> None:
 def test_selector_added_takes_over_endpoints_that_are_there() -> None:
     """KEP-0752, test plan: the skip label is added to the existing object."""
     plane = Plane(make_pod("p-1"), selector=None)
-    plane.put(custom(annotations={"note": "mine"}))
-    plane.put(make_service())
+    plane.cluster.put(custom(annotations={"note": "mine"}))
+    plane.settle()
+    plane.cluster.put(make_service())
+    plane.settle()
     assert plane.subsets() == [(["10.0.0.2"], [], [8080])]
     assert plane.one().metadata.labels == OURS
     assert (plane.one().metadata.annotations or {})["note"] == "mine"
@@ -93,20 +97,25 @@ def test_selector_removed_hands_endpoints_over() -> None:
     plane = Plane(make_pod("p-1"), labels={"a": "b"})
     plane.settle()
     before = plane.one()
-    plane.put(make_service(selector=None, labels={"a": "b"}))
+    plane.cluster.put(make_service(selector=None, labels={"a": "b"}))
+    plane.settle()
     assert plane.one().subsets == before.subsets
     assert plane.one().metadata.labels == {"a": "b"}
-    plane.put(make_pod("p-1", ready=False))
+    plane.cluster.put(make_pod("p-1", ready=False))
+    plane.settle()
     assert plane.one().subsets == before.subsets
-    plane.put(make_service())
+    plane.cluster.put(make_service())
+    plane.settle()
     assert plane.subsets() == [([], ["10.0.0.2"], [8080])]
 
 
 def test_selector_removed_before_the_cache_shows_the_object() -> None:
     plane = Plane(make_pod("p-1"))
-    plane.run_job()
+    (job,) = plane.jobs()
+    plane.controller.on_done(plane.cluster.run(job), plane.now)
     held, plane.cluster.pending = plane.cluster.pending, []
-    plane.show(make_service(selector=None))
+    plane.cluster.put(make_service(selector=None))
+    plane.deliver()
     assert plane.jobs(1.0) == ()
     plane.cluster.pending = held
     plane.settle()
@@ -127,9 +136,11 @@ def test_external_name_and_back() -> None:
     """kubernetes/kubernetes#103804, #125354."""
     plane = Plane(make_pod("p-1"))
     plane.settle()
-    plane.put(make_service(type="ExternalName"))
+    plane.cluster.put(make_service(type="ExternalName"))
+    plane.settle()
     assert plane.maybe() is None
-    plane.put(make_service())
+    plane.cluster.put(make_service())
+    plane.settle()
     assert plane.subsets() == [(["10.0.0.2"], [], [8080])]
 
 
@@ -141,5 +152,6 @@ def test_upstreams_way_leaves_everything_where_it_is() -> None:
     before = plane.one()
     assert LABEL_SKIP_MIRROR not in (before.metadata.labels or {})
     for change in ({"selector": None}, {"type": "ExternalName"}):
-        plane.put(make_service(**change))
+        plane.cluster.put(make_service(**change))
+        plane.settle()
         assert plane.one() == before

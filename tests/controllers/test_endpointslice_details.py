@@ -10,7 +10,7 @@ from tests.slices.fake_cluster import make_node, make_pod, make_service, replace
 
 from sliceplane.api.core import Pod, ServicePort
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_CONTROLLER
-from sliceplane.api.scheme import Nodes, Pods
+from sliceplane.api.scheme import EndpointSlices, Nodes, Pods
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.watch.controller.base import Done
 
@@ -36,9 +36,11 @@ def batching(*pods: Pod) -> Plane:
 )
 def test_what_traffic_must_leave_never_waits(over: dict[str, Any]) -> None:
     plane = batching(make_pod("p-1"), make_pod("p-2"))
-    plane.show(make_pod("p-3"))
+    plane.cluster.put(make_pod("p-3"))
+    plane.deliver()
     assert plane.jobs() == ()
-    plane.show(make_pod("p-1", **over))
+    plane.cluster.put(make_pod("p-1", **over))
+    plane.deliver()
     (job,) = plane.jobs()
     (write,) = job.writes
     assert b'"p-3"' in write.body  # what was held back so far goes with it
@@ -53,14 +55,17 @@ def test_a_deleted_pod_never_waits() -> None:
 
 def test_a_named_port_that_moves_never_waits() -> None:
     plane = batching(make_pod("p-1"), make_pod("p-2"))
-    plane.put(make_service(ports=(ServicePort(name="http", port=80, target_port="http"),)))
-    plane.show(make_pod("p-1", port=9090))
+    plane.cluster.put(make_service(ports=(ServicePort(name="http", port=80, target_port="http"),)))
+    plane.settle()
+    plane.cluster.put(make_pod("p-1", port=9090))
+    plane.deliver()
     assert len(plane.jobs()) == 1
 
 
 def test_a_node_that_goes_takes_its_endpoints_at_once_and_a_zone_waits() -> None:
     plane = batching(make_pod("p-1"))
-    plane.show(make_node("n0", "b"))
+    plane.cluster.put(make_node("n0", "b"))
+    plane.deliver()
     assert plane.jobs() == ()
     plane.cluster.remove(Nodes, "", "n0")
     plane.deliver()
@@ -72,7 +77,8 @@ def test_a_node_that_goes_takes_its_endpoints_at_once_and_a_zone_waits() -> None
 )
 def test_what_is_no_removal_waits(over: dict[str, Any]) -> None:
     plane = batching(make_pod("p-1", terminating=True), make_pod("p-2", ready=False))
-    plane.show(make_pod("p-2", **over))
+    plane.cluster.put(make_pod("p-2", **over))
+    plane.deliver()
     assert plane.jobs() == ()
     assert len(plane.jobs(10.0)) == 1
 
@@ -83,7 +89,8 @@ def test_slices_of_ours_are_seen_after_the_longer_of_a_second_and_the_batch_peri
             make_pod("p-1"), config=EndpointSliceConfig(endpointslice_updates_batch_period_s=period)
         )
         plane.settle()
-        plane.show(replace(plane.slice(), endpoints=()))
+        plane.cluster.put(replace(plane.slice(), endpoints=()))
+        plane.deliver()
         assert plane.controller.next_deadline() == plane.now + delay
 
 
@@ -105,7 +112,8 @@ def test_conditions(
     pod: dict[str, Any], publish: bool, conditions: tuple[bool, bool, bool]
 ) -> None:
     plane = Plane(make_pod("p-1", **pod))
-    plane.put(make_service(publish_not_ready_addresses=publish))
+    plane.cluster.put(make_service(publish_not_ready_addresses=publish))
+    plane.settle()
     found = plane.cluster.endpoints()[0].conditions
     assert (found.ready, found.serving, found.terminating) == conditions
 
@@ -113,7 +121,8 @@ def test_conditions(
 def test_a_pod_deleted_while_unready_leaves_only_with_its_object() -> None:
     plane = Plane(make_pod("p-1", ready=False))
     plane.settle()
-    plane.put(make_pod("p-1", ready=False, terminating=True))
+    plane.cluster.put(make_pod("p-1", ready=False, terminating=True))
+    plane.settle()
     assert plane.cluster.endpoints()[0].conditions.terminating
     plane.cluster.remove(Pods, "shop", "p-1")
     plane.settle()
@@ -127,13 +136,15 @@ def test_a_hostname_counts_with_the_services_name_as_subdomain() -> None:
         make_pod("p-3", hostname="db-2"),
     )
     plane = Plane(*pods)
-    plane.put(make_service(cluster_ip="None"))
+    plane.cluster.put(make_service(cluster_ip="None"))
+    plane.settle()
     assert [each.hostname for each in plane.cluster.endpoints()] == ["db-0", None, None]
 
 
 def test_pods_with_unequal_named_ports_are_in_slices_of_their_own() -> None:
     plane = Plane(make_pod("p-1"), make_pod("p-2", port=9090), make_pod("p-3"))
-    plane.put(make_service(ports=(ServicePort(name="http", port=80, target_port="http"),)))
+    plane.cluster.put(make_service(ports=(ServicePort(name="http", port=80, target_port="http"),)))
+    plane.settle()
     found = {
         each.ports[0].port: len(each.endpoints or ())
         for each in plane.cluster.slices()
@@ -144,18 +155,21 @@ def test_pods_with_unequal_named_ports_are_in_slices_of_their_own() -> None:
 
 def test_ports_that_no_pod_has_leave_endpoints_without_ports() -> None:
     plane = Plane(make_pod("p-1"))
-    plane.put(make_service(ports=(ServicePort(name="x", port=80, target_port="absent"),)))
+    plane.cluster.put(make_service(ports=(ServicePort(name="x", port=80, target_port="absent"),)))
+    plane.settle()
     assert (plane.slice().ports, plane.addresses()) == ((), ["10.0.0.2"])
 
 
 def test_dual_stack_has_slices_of_both_families_and_loses_the_one_that_goes() -> None:
     plane = Plane(make_pod("p-1", ips=("10.0.0.1", "fd00::1")), make_pod("p-2"))
-    plane.put(make_service(ip_families=("IPv4", "IPv6")))
+    plane.cluster.put(make_service(ip_families=("IPv4", "IPv6")))
+    plane.settle()
     assert {each.address_type: len(each.endpoints or ()) for each in plane.cluster.slices()} == {
         "IPv4": 2,
         "IPv6": 1,
     }
-    plane.put(make_service(ip_families=("IPv6",)))
+    plane.cluster.put(make_service(ip_families=("IPv6",)))
+    plane.settle()
     assert plane.addresses() == ["fd00::1"]
 
 
@@ -167,19 +181,22 @@ def test_labels_are_the_services_and_reserved_ones_are_ours() -> None:
         "service.kubernetes.io/headless": "stolen",
     }
     plane = Plane(make_pod("p-1"))
-    plane.put(make_service(labels=labels, annotations={"not": "copied"}))
+    plane.cluster.put(make_service(labels=labels, annotations={"not": "copied"}))
+    plane.settle()
     ours = {
         "kubernetes.io/service-name": "web",
         "endpointslice.kubernetes.io/managed-by": MANAGED_BY_CONTROLLER,
     }
     assert plane.slice().metadata.labels == {"team": "a", **ours}
     assert "not" not in (plane.slice().metadata.annotations or {})
-    plane.put(make_service(cluster_ip="None"))
+    plane.cluster.put(make_service(cluster_ip="None"))
+    plane.settle()
     assert plane.slice().metadata.labels == {**ours, "service.kubernetes.io/headless": ""}
     odd = replace(
         plane.slice(), metadata=replace(plane.slice().metadata, labels={**ours, "foreign": "x"})
     )
-    plane.put(odd)
+    plane.cluster.put(odd)
+    plane.settle()
     assert plane.slice().metadata.labels == {**ours, "service.kubernetes.io/headless": ""}
 
 
@@ -199,17 +216,20 @@ def test_a_slice_that_comes_under_our_label_is_ours_from_then_on() -> None:
         foreign = plane.cluster.put(replace(own, metadata=meta))
         plane.settle()
         assert len(plane.cluster.slices()) == 2, "somebody else's slice was touched"
-        plane.put(replace(foreign, metadata=replace(meta, labels=ours)))
+        plane.cluster.put(replace(foreign, metadata=replace(meta, labels=ours)))
+        plane.settle()
         assert len(plane.cluster.slices()) == 1, "its endpoints are in another slice already"
     assert plane.addresses() == ["10.0.0.2"]
 
 
 def test_a_slice_that_moves_to_another_service_syncs_both() -> None:
     plane = Plane(make_pod("p-1"))
-    plane.put(make_service("api"))
+    plane.cluster.put(make_service("api"))
+    plane.settle()
     one = next(each for each in plane.cluster.slices() if each.metadata.name.startswith("api"))
     labels = {**(one.metadata.labels or {}), "kubernetes.io/service-name": "web"}
-    plane.put(replace(one, metadata=replace(one.metadata, labels=labels)))
+    plane.cluster.put(replace(one, metadata=replace(one.metadata, labels=labels)))
+    plane.settle()
     assert sorted(s.metadata.name.partition("-")[0] for s in plane.cluster.slices()) == [
         "api",
         "web",
@@ -249,12 +269,16 @@ def test_an_answer_does_not_undo_what_the_cache_showed_after_it() -> None:
     """
     plane = Plane(make_pod("p-1", ips=("10.0.0.1",)))
     plane.settle()
-    plane.show(make_pod("p-2", ips=("10.0.0.2",)))
+    plane.cluster.put(make_pod("p-2", ips=("10.0.0.2",)))
+    plane.deliver()
     (job,) = plane.jobs(1.0)
     assert [each.verb for each in job.writes] == ["update"]
     answer = plane.cluster.perform(job.writes[0])
     ours = plane.slice()
-    plane.show(replace(ours, metadata=replace(ours.metadata, owner_references=None)))
+    plane.cluster.put(
+        replace(ours, metadata=replace(ours.metadata, owner_references=None)), EndpointSlices
+    )
+    plane.deliver()
     plane.controller.on_done(Done(job, (answer,)), plane.now)
     plane.settle()
     assert plane.slice().metadata.owner_references, "a slice that nobody owns is replaced"

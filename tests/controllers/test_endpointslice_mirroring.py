@@ -8,15 +8,140 @@ import pytest
 from tests.controllers.mirrored_plane import SKIPPED, Plane, custom, subset
 from tests.slices.fake_cluster import FakeCluster, make_service, replace
 
+from sliceplane.api.core import EndpointAddress, EndpointSubset
+from sliceplane.api.errors import StatusError, forbidden, internal
+from sliceplane.api.meta import ObjectReference
+from sliceplane.api.own_writes import UNSEEN_TIMEOUT_S
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
 from sliceplane.controllers.endpointslice_mirroring import (
     FIRST_SYNC_TIMEOUT_S,
     EndpointSliceMirroringController,
     MirroringConfig,
 )
-from sliceplane.controllers.service_syncs import PLANS_PER_TURN, FirstSync
+from sliceplane.controllers.service_syncs import MAX_RETRIES, PLANS_PER_TURN, FirstSync
+from sliceplane.watch.controller.base import Done
 
 # Caches, answers, failures
+
+
+def test_restart_with_everything_in_place_writes_nothing() -> None:
+    target = ObjectReference(kind="VM", name="vm", resource_version="3")
+    with_target = EndpointSubset(
+        addresses=(EndpointAddress(ip="192.0.2.8", target_ref=target, node_name=""),)
+    )
+    plane = Plane(
+        custom(
+            subset("192.0.2.1", "2001:db8::1"),
+            with_target,
+            annotations={"a": "b"},
+            labels={"c": "d"},
+        )
+    )
+    plane.settle()
+    before = len(plane.verbs())
+    plane.begin()
+    plane.settle()
+    assert len(plane.verbs()) == before
+
+
+def test_own_create_that_the_cache_does_not_show_is_not_repeated() -> None:
+    """kubernetes/kubernetes#93374."""
+    plane = Plane(custom())
+    (job,) = plane.jobs()
+    plane.controller.on_done(plane.cluster.run(job), plane.now)
+    held, plane.cluster.pending = plane.cluster.pending, []
+    plane.cluster.put(custom(subset("192.0.2.1", "192.0.2.2")))
+    plane.deliver()
+    (job,) = plane.jobs()
+    assert [write.verb for write in job.writes] == ["update"]
+    plane.controller.on_done(plane.cluster.run(job), plane.now)
+    plane.cluster.pending[:0] = held
+    plane.settle()
+    assert plane.verbs() == ["create", "update"]
+
+
+def test_create_that_was_deleted_before_its_answer_came_is_made_again() -> None:
+    plane = Plane(custom())
+    (job,) = plane.jobs()
+    done = plane.cluster.run(job)
+    plane.cluster.remove(EndpointSlices, "shop", plane.one().metadata.name)
+    plane.deliver()
+    plane.controller.on_done(done, plane.now)
+    assert len(plane.jobs()) == 1
+
+
+def test_create_that_went_unseen_is_given_up_in_time() -> None:
+    plane = Plane(custom())
+    (job,) = plane.jobs()
+    plane.controller.on_done(plane.cluster.run(job), plane.now)
+    plane.cluster.remove(EndpointSlices, "shop", plane.one().metadata.name)
+    plane.cluster.pending.clear()
+    start = plane.now
+    plane.settle()
+    assert len(plane.slices()) == 1
+    assert plane.now - start >= UNSEEN_TIMEOUT_S
+
+
+def test_after_a_conflict_nothing_is_written_before_the_cache_caught_up() -> None:
+    """kubernetes/kubernetes#127429's case for mirrored slices."""
+    plane = Plane(custom())
+    plane.settle()
+    plane.cluster.put(replace(plane.one(), endpoints=()))
+    held = plane.cluster.pending.pop()
+    plane.cluster.put(custom(subset("192.0.2.2")))
+    plane.deliver()
+    (job,) = plane.jobs()
+    plane.controller.on_done(plane.cluster.run(job), plane.now)
+    assert plane.jobs(1.0) == ()
+    plane.cluster.pending.append(held)
+    plane.settle()
+    assert plane.shown() == {("IPv4", (80,)): ["192.0.2.2"]}
+
+
+def test_conflict_without_news_is_tried_again_in_the_end() -> None:
+    plane = Plane(custom())
+    plane.settle()
+    plane.cluster.put(custom(subset("192.0.2.2")))
+    plane.deliver()
+    (job,) = plane.jobs()
+    plane.controller.on_done(Done(job, (), StatusError(409, "Conflict", "no reason")), plane.now)
+    plane.settle()
+    assert plane.shown() == {("IPv4", (80,)): ["192.0.2.2"]}
+
+
+def test_deletion_that_only_a_relist_tells_of_converges() -> None:
+    """cilium#48050."""
+    plane = Plane(custom())
+    plane.settle()
+    plane.cluster.remove(EndpointsObjects, "shop", "web")
+    plane.cluster.relist(plane.controller, plane.now)
+    plane.settle()
+    assert plane.slices() == []
+
+
+def test_failures_back_off_to_a_hundred_seconds_and_are_given_up_after_fifteen() -> None:
+    plane = Plane(custom())
+    delays = []
+    for _ in range(MAX_RETRIES + 1):
+        (job,) = plane.jobs()
+        plane.controller.on_done(Done(job, (), internal("disk full")), plane.now)
+        deadline = plane.controller.next_deadline()
+        if deadline is not None:
+            delays.append(round(deadline - plane.now))
+            plane.now = deadline
+    assert delays == [1, 2, 4, 8, 16, 32, 64, *[100] * (MAX_RETRIES - 7)]
+    plane.put(custom(subset("192.0.2.2")))
+    assert plane.shown() == {("IPv4", (80,)): ["192.0.2.2"]}
+
+
+def test_terminating_namespace_ends_a_sync_without_a_word() -> None:
+    plane = Plane(custom())
+    (job,) = plane.jobs()
+    cause = {"reason": "NamespaceTerminating", "message": "x", "field": "metadata.namespace"}
+    error = forbidden("endpointslices", "discovery.k8s.io", "", "x", [cause])
+    plane.controller.on_done(Done(job, (), error), plane.now)
+    work = plane.controller.take_work(plane.now, 10)
+    assert (work.jobs, work.notes, plane.controller.next_deadline()) == ((), (), None)
 
 
 def test_slice_changes_wait_for_the_batch_period_and_others_do_not() -> None:
@@ -27,7 +152,8 @@ def test_slice_changes_wait_for_the_batch_period_and_others_do_not() -> None:
     assert plane.jobs(4.0) == ()
     assert len(plane.jobs(1.5)) == 1
     plane.cluster.put(custom(subset("192.0.2.2"), name="other"))
-    plane.show(make_service("other", selector=None))
+    plane.cluster.put(make_service("other", selector=None))
+    plane.deliver()
     assert len(plane.jobs()) == 1
 
 
@@ -66,6 +192,15 @@ def test_first_sync_that_never_ends_is_not_waited_for_for_ever() -> None:
     cluster.put(custom())
     cluster.start(controller, 1000.0)
     assert len(controller.take_work(1000.0 + FIRST_SYNC_TIMEOUT_S, 10).jobs) == 1
+
+
+def test_nothing_is_done_before_the_caches_are_filled() -> None:
+    controller = EndpointSliceMirroringController()
+    cluster = FakeCluster()
+    cluster.put(make_service(selector=None))
+    cluster.put(custom())
+    cluster.deliver(controller, 1000.0)
+    assert (controller.take_work(2000.0, 10).jobs, controller.next_deadline()) == ((), None)
 
 
 @pytest.mark.parametrize(

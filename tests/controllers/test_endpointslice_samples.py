@@ -16,7 +16,7 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSl
 from sliceplane.kit.io.pages import expose
 from sliceplane.kit.metrics import Distribution, Histogram
 from sliceplane.kit.workqueue import WorkQueue, queue_families
-from sliceplane.watch.controller.base import Measured
+from sliceplane.watch.controller.base import Done, Measured
 
 
 class Plane(ControllerPlane):
@@ -58,7 +58,8 @@ def test_gauges_follow_services_and_pods() -> None:
         plane.cluster.remove(Pods, "shop", f"p-{number}")
     plane.settle()
     assert [plane.figures()[name] for name in names] == [4, 3, 2]
-    plane.put(make_service("empty", selector={"app": "none"}, ip_families=("IPv4", "IPv6")))
+    plane.cluster.put(make_service("empty", selector={"app": "none"}, ip_families=("IPv4", "IPv6")))
+    plane.settle()
     assert [plane.figures()[name] for name in names] == [4, 5, 4]  # a placeholder for each family
     for name in ("web", "empty"):
         plane.cluster.remove(Services, "shop", name)
@@ -85,7 +86,7 @@ def test_syncs_and_changes_are_counted() -> None:
 def test_failures_are_counted_and_their_writes_are_not() -> None:
     plane = Plane(make_pod("p-1"))
     (job,) = plane.controller.take_work(plane.now, 1).jobs
-    plane.fail(job, internal("no"))
+    plane.controller.on_done(Done(job, (), internal("no")), plane.now)
     figures = plane.figures()
     assert figures["syncs{error}"] == 1
     assert not [name for name in figures if name.startswith(("changes", "endpointslices_changed"))]
@@ -99,7 +100,7 @@ def test_a_stale_cache_is_counted() -> None:
     plane.cluster.deliver(plane.controller, plane.now)
     (job,) = plane.controller.take_work(plane.now, 1).jobs
     refused: StatusError = conflict("endpointslices", "discovery.k8s.io", "x", "no")
-    plane.fail(job, refused)
+    plane.controller.on_done(Done(job, (), refused), plane.now)
     plane.controller.take_work(plane.now + 1, 1)
     assert plane.figures()["syncs{stale}"] == 1
 
@@ -111,7 +112,8 @@ def test_traffic_distribution_labels() -> None:
     plane.settle()
     auto = {"service.kubernetes.io/topology-mode": "Auto"}
     plane.cluster.put(make_service("a", annotations=auto, traffic_distribution="PreferClose"))
-    plane.put(make_service("b", traffic_distribution="Odd"))
+    plane.cluster.put(make_service("b", traffic_distribution="Odd"))
+    plane.settle()
     figures = plane.figures()
     assert figures["services_count_by_traffic_distribution{PreferSameNode}"] == 1
     assert [name for name in figures if name.startswith("services_count")] == [
@@ -119,7 +121,8 @@ def test_traffic_distribution_labels() -> None:
     ]
     assert figures["endpointslices_changed_per_sync{Disabled,PreferSameNode}"][1] == 1
     assert figures["endpointslices_changed_per_sync{Auto,}"][1] == 1
-    plane.put(make_service())
+    plane.cluster.put(make_service())
+    plane.settle()
     assert plane.figures()["services_count_by_traffic_distribution{PreferSameNode}"] == 0
 
 

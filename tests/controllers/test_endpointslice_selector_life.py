@@ -30,9 +30,11 @@ def test_upstreams_way_leaves_slices_without_a_selector_where_they_are() -> None
     before = plane.slice()
     for change in ({"type": "ExternalName"}, {"selector": None}, {"selector": {}}):
         plane.cluster.put(make_service(**change))
-        plane.put(make_pod("p-1", ready=False))
+        plane.cluster.put(make_pod("p-1", ready=False))
+        plane.settle()
         assert plane.slice() == before
-    plane.put(make_service())
+    plane.cluster.put(make_service())
+    plane.settle()
     assert plane.cluster.endpoints()[0].conditions.ready is False
 
 
@@ -58,14 +60,17 @@ def test_slices_stay_until_others_follow_them(change: dict[str, Any]) -> None:
     """
     plane = Plane(make_pod("p-1"))
     plane.settle()
-    plane.show(make_service(**change))
+    plane.cluster.put(make_service(**change))
+    plane.deliver()
     assert plane.jobs() == ()
-    plane.show(successor(endpoints=()))
+    plane.cluster.put(successor(endpoints=()))
+    plane.deliver()
     assert plane.jobs(1.5) == (), "an empty slice takes nobody's traffic"
-    plane.show(successor())
+    plane.cluster.put(successor())
+    plane.deliver()
     (job,) = plane.jobs(1.5)
     assert [write.verb for write in job.writes] == ["delete"]
-    plane.finish(job)
+    plane.controller.on_done(plane.cluster.run(job), plane.now)
     plane.settle()
     assert [each.metadata.name for each in plane.cluster.slices()] == ["mirror-ipv4"]
 
@@ -73,11 +78,14 @@ def test_slices_stay_until_others_follow_them(change: dict[str, Any]) -> None:
 def test_slices_that_nobody_follows_go_in_the_end() -> None:
     plane = Plane(make_pod("p-1"))
     plane.settle()
-    plane.show(make_service(selector=None))
+    plane.cluster.put(make_service(selector=None))
+    plane.deliver()
     assert plane.jobs() == ()
-    plane.show(successor("IPv6"))
+    plane.cluster.put(successor("IPv6"))
+    plane.deliver()
     assert plane.jobs(HAND_OVER_TIMEOUT_S - 1) == (), "of another address type"
-    plane.run_job(1.0)
+    (job,) = plane.jobs(1.0)
+    plane.controller.on_done(plane.cluster.run(job), plane.now)
     assert [each.address_type for each in plane.cluster.slices()] == ["IPv6"]
 
 
@@ -86,9 +94,11 @@ def test_selector_that_goes_and_comes_back_changes_nothing() -> None:
     plane.settle()
     before = plane.slice()
     for _ in range(3):
-        plane.show(make_service(selector=None))
+        plane.cluster.put(make_service(selector=None))
+        plane.deliver()
         assert plane.jobs(5.0) == ()
-        plane.put(make_service())
+        plane.cluster.put(make_service())
+        plane.settle()
         assert plane.slice() == before
 
 
@@ -96,9 +106,11 @@ def test_external_name_needs_no_slices_and_gets_them_back() -> None:
     """kubernetes/kubernetes#103804, #125354."""
     plane = Plane(make_pod("p-1"))
     plane.settle()
-    plane.put(make_service(type="ExternalName"))
+    plane.cluster.put(make_service(type="ExternalName"))
+    plane.settle()
     assert plane.cluster.slices() == []
-    plane.put(make_service())
+    plane.cluster.put(make_service())
+    plane.settle()
     assert plane.addresses() == ["10.0.0.2"]
 
 

@@ -33,7 +33,8 @@ def test_slices_wait_for_their_successors_type_by_type() -> None:
     plane.cluster.put(make_service())
     plane.native()
     plane.deliver()
-    plane.run_job()
+    (job,) = plane.jobs()
+    plane.controller.on_done(plane.cluster.run(job), plane.now)
     assert [each.address_type for each in plane.slices()] == ["IPv6"]
     plane.native(kind="IPv6")
     plane.settle()
@@ -43,10 +44,12 @@ def test_slices_wait_for_their_successors_type_by_type() -> None:
 def test_slices_go_in_the_end_if_no_successor_comes() -> None:
     plane = Plane(custom())
     plane.settle()
-    plane.show(make_service())
+    plane.cluster.put(make_service())
+    plane.deliver()
     assert plane.jobs() == ()
     assert plane.jobs(HAND_OVER_TIMEOUT_S - 0.1) == ()
-    plane.run_job(0.2)
+    (job,) = plane.jobs(0.2)
+    plane.controller.on_done(plane.cluster.run(job), plane.now)
     assert plane.slices() == []
 
 
@@ -55,9 +58,11 @@ def test_selector_that_comes_and_goes_leaves_the_mirror_in_place() -> None:
     plane.settle()
     before = plane.one()
     for _ in range(3):
-        plane.show(make_service())
+        plane.cluster.put(make_service())
+        plane.deliver()
         assert plane.jobs(1.0) == ()
-        plane.put(make_service(selector=None))
+        plane.cluster.put(make_service(selector=None))
+        plane.settle()
         assert plane.one() == before
 
 
@@ -66,14 +71,16 @@ def test_successors_that_went_again_are_none() -> None:
     plane.settle()
     plane.native()
     plane.native(there=False)
-    plane.show(make_service())
+    plane.cluster.put(make_service())
+    plane.deliver()
     assert plane.jobs() == ()
 
 
 def test_upstreams_way_deletes_at_once() -> None:
     plane = Plane(custom(), config=MirroringConfig(selector_changes=SelectorChanges.UPSTREAM))
     plane.settle()
-    plane.show(make_service())
+    plane.cluster.put(make_service())
+    plane.deliver()
     (job,) = plane.jobs()
     assert [write.verb for write in job.writes] == ["delete"]
 
@@ -111,7 +118,8 @@ def test_service_that_comes_and_goes() -> None:
     plane.cluster.remove(Services, "shop", "web")
     plane.settle()
     assert plane.slices() == []
-    plane.put(make_service(selector=None))
+    plane.cluster.put(make_service(selector=None))
+    plane.settle()
     assert len(plane.slices()) == 1
 
 
@@ -123,7 +131,8 @@ def test_leases_are_not_mirrored() -> None:
 
 def test_endpoints_of_the_api_server_are_not_mirrored() -> None:
     plane = Plane(custom(name="kubernetes", labels=SKIPPED))
-    plane.put(make_service("kubernetes", selector=None))
+    plane.cluster.put(make_service("kubernetes", selector=None))
+    plane.settle()
     assert plane.slices() == []
 
 
@@ -140,7 +149,8 @@ def test_endpoints_deleted_and_made_again_own_their_slices_anew() -> None:
     plane = Plane(custom())
     plane.settle()
     plane.cluster.remove(EndpointsObjects, "shop", "web")
-    plane.put(custom(uid="another"))
+    plane.cluster.put(custom(uid="another"))
+    plane.settle()
     assert [owner.uid for owner in plane.one().metadata.owner_references or ()] == ["another"]
 
 
@@ -340,19 +350,21 @@ def test_seed_100376_a_slice_that_met_a_conflict_is_proven_by_a_job_of_its_own()
     other = (CoreEndpointPort(name="admin", port=9000),)
     plane = Plane(custom(subset("192.0.2.1"), subset("192.0.2.2", ports=other)))
     plane.settle()
-    plane.show(custom(subset("192.0.2.3"), subset("192.0.2.2", ports=other)))
+    plane.cluster.put(custom(subset("192.0.2.3"), subset("192.0.2.2", ports=other)))
+    plane.deliver()
     (job,) = plane.jobs()
     (refused,) = job.writes
     plane.controller.on_done(
         Done(job, (), conflict("endpointslices", "discovery.k8s.io", refused.name, "")), plane.now
     )
-    plane.show(custom(subset("192.0.2.3"), subset("192.0.2.4", ports=other)))
+    plane.cluster.put(custom(subset("192.0.2.3"), subset("192.0.2.4", ports=other)))
+    plane.deliver()
     (job,) = next(jobs for _ in range(STALE_PLANS + 1) if (jobs := plane.jobs(60.0)))
     (proof,) = job.writes
     (stored,) = (known for known in plane.slices() if known.metadata.name == refused.name)
     assert decode(proof.body, EndpointSlice) == stored
-    plane.finish(job)
+    plane.controller.on_done(plane.cluster.run(job), plane.now)
     (job,) = plane.jobs()
     assert len(job.writes) == 2
-    plane.finish(job)
+    plane.controller.on_done(plane.cluster.run(job), plane.now)
     assert plane.shown() == {("IPv4", (80,)): ["192.0.2.3"], ("IPv4", (9000,)): ["192.0.2.4"]}

@@ -180,6 +180,6 @@ class TestPlan:
         plane.deliver()
         (job,) = plane.jobs()
         assert [write.verb for write in job.writes] == ["delete"]
-        plane.finish(job)
+        plane.controller.on_done(plane.cluster.run(job), plane.now)
         plane.settle()
         assert plane.slices() == []

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import pytest
 from click.testing import CliRunner
-from tests.controllers.controller_plane import ControllerPlane
 from tests.controllers.test_subsetting_convergence import shown
-from tests.slices.fake_cluster import make_node, make_pod, make_service, replace
+from tests.slices.fake_cluster import FakeCluster, make_node, make_pod, make_service, replace
 
 from sliceplane.api.codec import decode
 from sliceplane.api.discovery import LABEL_FOR_ZONE, EndpointSlice
@@ -23,21 +22,22 @@ from sliceplane.watch.controller.base import Job
 ZONES = ("a", "b", "c")
 
 
-class Plane(ControllerPlane):
+class Plane:
     def __init__(
         self, approach: Subsetting | None, count: int = 0, *, gates: Gates | None = None
     ) -> None:
         self.config = EndpointSliceConfig(subsetting=approach, gates=gates or Gates())
-        nodes = (make_node(f"n{number}", zone) for number, zone in enumerate(ZONES))
-        super().__init__(*nodes, make_service())
+        self.cluster = FakeCluster()
+        for number, zone in enumerate(ZONES):
+            self.cluster.put(make_node(f"n{number}", zone))
+        self.cluster.put(make_service())
+        self.now = 1000.0
         self.scale(0, count)
         self.start()
 
-    def make(self) -> EndpointSliceController:
-        return EndpointSliceController(self.config)
-
     def start(self) -> None:
-        self.begin()
+        self.controller = EndpointSliceController(self.config)
+        self.cluster.start(self.controller, self.now)
         self.settle()
 
     def scale(self, first: int, last: int) -> None:
@@ -50,6 +50,10 @@ class Plane(ControllerPlane):
                     node=f"n{number % 3}",
                 )
             )
+
+    def settle(self) -> list[str]:
+        self.now, notes = self.cluster.settle(self.controller, self.now)
+        return [note.note for note in notes]
 
     def writes(self) -> list[str]:
         """Verbs since the last call, after everything has come to rest."""
@@ -132,16 +136,19 @@ def test_prefer_zone_does_not_flap() -> None:
 def test_prefer_zone_leaves_no_zone_without_endpoints() -> None:
     plane = Plane(Subsetting.PREFER_ZONE, 30)
     assert plane.subsets() == each_zone(10)
-    plane.put(make_node("n9", "d"))
+    plane.cluster.put(make_node("n9", "d"))
+    plane.settle()
     assert plane.subsets() == [("", 30)]
-    plane.put(make_node("n9", "a"))
+    plane.cluster.put(make_node("n9", "a"))
+    plane.settle()
     assert plane.subsets() == each_zone(10)
 
 
 def test_an_endpoint_without_a_zone_is_for_all() -> None:
     plane = Plane(Subsetting.REQUIRE_ZONE, 6)
     plane.cluster.put(make_node("n9"))
-    plane.put(make_pod("p-100", ips=("10.9.9.9",), node="n9"))
+    plane.cluster.put(make_pod("p-100", ips=("10.9.9.9",), node="n9"))
+    plane.settle()
     assert plane.subsets() == [("", 1), *each_zone(2)]
     plane.cluster.put(make_node("n9", "a"))
     assert plane.writes() == ["update", "delete"]
@@ -173,7 +180,8 @@ def test_while_the_feature_is_off_nothing_is_different() -> None:
         "sliceplane.dev/subsetting=RequireZone is ignored: subsetting is switched off"
     ]
     assert plane.subsets() == [("", 30)]
-    plane.put(make_service(labels={LABEL_FOR_ZONE: "mirrored"}))
+    plane.cluster.put(make_service(labels={LABEL_FOR_ZONE: "mirrored"}))
+    plane.settle()
     assert plane.subsets() == [("mirrored", 30)]
 
 
@@ -232,7 +240,8 @@ def test_a_quota_holds_back_the_move_but_not_the_news() -> None:
     moving = plane.cluster.put(make_pod("p-50", ips=("10.9.9.9",), node="n9"))
     plane.settle()
     assert moving is not None
-    plane.put(make_node("n9", "a"))
+    plane.cluster.put(make_node("n9", "a"))
+    plane.settle()
     plane.cluster.put(make_node("n9", "d"))
     refused = forbidden("endpointslices", "discovery.k8s.io", "", "quota")
     for _ in range(2):
@@ -248,7 +257,7 @@ def test_a_quota_holds_back_the_move_but_not_the_news() -> None:
         "10.0.0.4": True,
         "10.9.9.9": True,
     }
-    plane.finish(job)
+    plane.controller.on_done(plane.cluster.run(job), plane.now)
     plane.settle()
     assert plane.subsets() == [*each_zone(2), ("d", 1)]
 

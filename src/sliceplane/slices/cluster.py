@@ -14,8 +14,10 @@ from sliceplane.slices.succession import SelectorChanges
 
 
 class SliceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """``find`` resolves the heuristic that a Service names. ``holds``: mass removals are retained
-    for Services that do not say, in Namespaces that do not say either.
+    """Settings of a slice engine.
+
+    ``find`` resolves the heuristic that a Service names. ``hold_by_default``: mass removals are
+    retained where neither the Service nor its Namespace has the annotation.
     """
 
     max_endpoints: int
@@ -36,12 +38,12 @@ class ClusterFacts:
         self.burst = RemovalBurst()
         #: own writes of all Services that the cache does not show yet
         self.unseen = Unseen()
-        #: by Namespace: the answer of ``asks_to_hold``, and when it was read
+        #: ``requests_hold`` of each Namespace, and the time at which it was read
         self.namespaces: dict[str, tuple[bool | None, float]] = {}
 
     def set_node(self, name: str, facts: NodeFacts | None) -> tuple[bool, bool]:
-        """Stores the Node *name*; ``None``: it is gone. Returns whether the zones' shares of CPU
-        changed, and whether the set of zones did. Costs O(1).
+        """Stores the Node *name*; ``None`` removes it. Returns two flags: the zones' shares of CPU
+        changed; the set of zones changed. Costs O(1).
         """
         known = self.nodes.get(name)
         if facts is None:
@@ -51,7 +53,7 @@ class ClusterFacts:
         return self.zones.replace(known, facts), self.node_zones.replace(known, facts)
 
     def check(self) -> None:
-        """The sums by zone follow from the Nodes. Costs O(nodes)."""
+        """Asserts that the sums by zone follow from the Nodes. Costs O(nodes)."""
         fresh = ZoneShares()
         for facts in self.nodes.values():
             fresh.replace(None, facts)

@@ -1,4 +1,4 @@
-"""The pods that a service selects, and the endpoint that each of them is."""
+"""The Pods that a Service selects, and the endpoint of each."""
 
 from __future__ import annotations
 
@@ -38,17 +38,16 @@ _CONDITIONS: Final = {
     )
     for ready, serving, terminating in product(_BOOLEANS, _BOOLEANS, _BOOLEANS)
 }
-#: without the feature gate EndpointSliceTerminatingCondition
+#: the conditions without the feature gate EndpointSliceTerminatingCondition
 _READY_ALONE: Final = {key: encode(EndpointConditions(ready=key[0])) for key in _CONDITIONS}
 
 
 class SliceMembers:
-    """Members of one active service.  Owned by ``ServiceState``; sets the packers' desired
+    """The members of one active Service. Owned by ``ServiceState``; sets the packers' desired
     endpoints.
 
-    A pod on a node that the cache does not have is left out until the node comes (unless unready
-    pods are published, too): its zone is not known, and a consumer would send it traffic from
-    everywhere.
+    A Pod on a Node that the cache lacks gets no endpoint until the Node appears, unless unready
+    Pods are published: without a zone, consumers everywhere would send it traffic.
     """
 
     def __init__(
@@ -71,17 +70,18 @@ class SliceMembers:
         self._hints = shape.hints
         self._node_names = shape.node_names
         self._conditions = _CONDITIONS if shape.all_conditions else _READY_ALONE
-        #: pods that terminate are endpoints
+        #: terminating Pods are endpoints
         self._terminating = shape.all_conditions or shape.publish_not_ready
-        #: by address type, if hints depend on more than one endpoint; empty in every other mode
+        #: policies by address type, if hints depend on more than one endpoint; empty in other modes
         self._policies = hint_policies(shape, packers, cluster.zones, find)
-        #: by address type, if the approach is by zone; empty in every other
+        #: subsets by address type, if the approach is by zone; otherwise empty
         self._subsets = zone_subsets(shape.subsetting, packers, cluster.node_zones)
-        #: why there were no hints when they were settled last, where a policy would give some
+        #: the reasons why the last reconciliation of hints gave none, where a policy would give
+        #: some
         self.hint_problems: tuple[str, ...] = ()
         self._notices: list[Notice] = []
         self._pods: dict[str, PodFacts] = {}
-        #: number of Pods that take traffic and that no retained endpoint stands for
+        #: number of Pods that take traffic and have no retained endpoint
         self.ready = 0
         #: endpoints that were lost although no Pod reported it
         self.losses: Final[EndpointLosses] = EndpointLosses(
@@ -90,15 +90,15 @@ class SliceMembers:
             else None
         )
         self._retained: Final = self.losses.retained
-        #: the Pod that is dropped next without having reported its end, and whether an event or a
-        #: list shows that
+        #: the Pod that ``drop`` removes next without a reported end, and the source: an event, or
+        #: else a list
         self._lacked = ""
         self._event_lacks = False
-        #: Pods without endpoint, and the Node that is missing
+        #: Pods without an endpoint, with the name of their missing Node
         self._skipped: dict[str, str] = {}
-        #: those of them that were reported
+        #: the part of ``_skipped`` that was reported
         self._reported: dict[str, str] = {}
-        #: since the last plan
+        #: changes since the last plan
         self._changes = MemberChanges(None)
         if earlier is not None:
             self._continue(earlier)
@@ -119,7 +119,7 @@ class SliceMembers:
         return len(self._pods)
 
     def begin(self, pods: Iterable[PodFacts]) -> None:
-        """Sets the members at the start: as ``set`` for each, without its result."""
+        """Sets the members at the start. Equivalent to ``set`` for each Pod, without its result."""
         assert not self._pods, f"{self._shape.key} has members already"
         for facts in pods:
             name = facts.name
@@ -133,7 +133,7 @@ class SliceMembers:
         self._burst.ready += self.ready
 
     def set(self, facts: PodFacts) -> Effect:
-        """The pod is a member in this version."""
+        """Adds or replaces a member."""
         name = facts.name
         old = self._pods.get(name)
         was_ready = old is not None and self._is_ready(name)
@@ -158,8 +158,8 @@ class SliceMembers:
         return Effect.REMOVAL if name in self._skipped or self._loses(old, facts) else Effect.CHANGE
 
     def _loses(self, old: PodFacts, new: PodFacts) -> bool:
-        """Returns True if traffic to *old* must not go to *new*: it is not there, not ready, or
-        somewhere else.
+        """Returns True if traffic for *old* must not go to *new*: it has no endpoint, is less
+        ready, or has another address, host name or ports.
         """
         if old.excluded:
             return False
@@ -177,7 +177,7 @@ class SliceMembers:
         )
 
     def drop(self, pod: str) -> Effect:
-        """The pod is no member any more."""
+        """Removes a member."""
         was_ready = self._is_ready(pod)
         old = self._pods.pop(pod, None)
         if old is None:
@@ -195,7 +195,9 @@ class SliceMembers:
         return Effect.REMOVAL if self._want(pod, None) else Effect.NONE
 
     def refresh(self, pod: str, *, gone: bool = False, by_event: bool = False) -> Effect:
-        """The node of *pod* changed; *gone*: a list lacks it, or an event says so."""
+        """Handles a change of the Node of *pod*. *gone*: the Node is gone, as an event (*by_event*)
+        or a list shows.
+        """
         losses = self.losses
         facts = losses[pod] if pod in self._retained else self._pods.get(pod)
         if facts is None:
@@ -272,7 +274,9 @@ class SliceMembers:
         node: NodeFacts | None,
         hostname: bytes,
     ) -> bytes:
-        """The endpoint's JSON, member by member in the order of ``api.discovery.SliceEndpoint``."""
+        """Returns the endpoint's JSON, with its members in the order of
+        ``api.discovery.SliceEndpoint``.
+        """
         serving = facts.serving
         terminating = facts.terminating
         ready = self._publish_not_ready or (serving and not terminating)
@@ -294,8 +298,8 @@ class SliceMembers:
     # -- removals that no Pod reported
 
     def expect_drop(self, pod: str, *, by_event: bool) -> None:
-        """The next change is that *pod* is gone without having reported it: an event shows it, or
-        a list lacks the Pod.
+        """Announces that the next change removes *pod*, which had not reported its end. *by_event*:
+        an event reports the deletion; otherwise a list lacks the Pod.
         """
         self._lacked = pod if pod in self._pods else ""
         self._event_lacks = by_event
@@ -309,20 +313,22 @@ class SliceMembers:
         )
 
     def confirm_losses(self, names: Iterable[str]) -> None:
-        """These of the unconfirmed are lost indeed."""
+        """Confirms the unconfirmed losses *names*."""
         for name in names:
             if not self.losses.confirm(name):
                 self.remove_lost(name)
 
     def retain_losses(self, keep: int) -> None:
-        """The unconfirmed and *keep* of the confirmed stay endpoints.  Costs O(both)."""
+        """Retains the endpoints of all unconfirmed losses and of *keep* confirmed ones. Costs
+        O(both).
+        """
         for name in sorted(self.losses.confirmed)[keep:]:
             self.remove_lost(name)
         for facts in self.losses.retain():
             self._place(facts)
 
     def retained_ports(self) -> tuple[tuple[str, PortProbe], ...]:
-        """Retained Pods that are confirmed to be lost, each with an address and a TCP port, if it
+        """Returns retained Pods whose loss is confirmed, each with an address and a TCP port, if it
         has one.
         """
         probes = []
@@ -339,7 +345,7 @@ class SliceMembers:
         return tuple(probes)
 
     def remove_lost(self, pod: str) -> None:
-        """The endpoint becomes what its Pod, or the lack of one, says."""
+        """Stops retaining the endpoint of *pod*: it follows its Pod again, or is removed with it."""
         was_ready = self._is_ready(pod)
         self.losses.forget(pod)
         facts = self._pods.get(pod)
@@ -374,11 +380,11 @@ class SliceMembers:
 
     @property
     def subsets_settled(self) -> bool:
-        """No endpoint has to change its subset for the zones there are.  Costs O(zones)."""
+        """True if no endpoint must change its subset because of the current zones. Costs O(zones)."""
         return all(subsets.settled for subsets in self._subsets.values())
 
     def settle(self, now: float) -> None:
-        """Updates subsets and hints; before every plan."""
+        """Updates subsets and hints; called before every plan."""
         if self._subsets:
             for family, packer in self._packers:
                 for pod in self._subsets[family].switch(shown=packer.shows_subsets):
@@ -386,11 +392,11 @@ class SliceMembers:
         if self._policies:
             self._settle_hints(now)
 
-    # -- hints that look beyond one endpoint
+    # -- hints that depend on more than one endpoint
 
     @property
     def hints_settled(self) -> bool:
-        """No hint has to change for the zones there are.  Costs O(zones)."""
+        """True if no hint must change because of the current zones. Costs O(zones)."""
         return all(policy.settled for policy in self._policies.values())
 
     def _settle_hints(self, now: float) -> None:
@@ -413,13 +419,15 @@ class SliceMembers:
     # -- before a plan
 
     def take_trigger_time(self) -> int:
-        """Returns the earliest time at which a member changed since the last call; 0 for none.
-        Nanoseconds.
+        """Returns the earliest time, in nanoseconds, at which a member changed since the last call;
+        0 for none.
         """
         return self._changes.take(self._pods.get)
 
     def take_problems(self) -> tuple[str, ...]:
-        """Returns a sentence for each pod that is newly left out because its node is not known."""
+        """Returns a sentence for each Pod that newly has no endpoint because its Node is not in the
+        cache.
+        """
         if self._reported == self._skipped:
             return ()
         news = {pod: node for pod, node in self._skipped.items() if self._reported.get(pod) != node}
@@ -431,7 +439,7 @@ class SliceMembers:
         )
 
     def check(self) -> None:
-        """The desired endpoints follow from each member's newest version."""
+        """Asserts that the desired endpoints follow from each member's newest version."""
         for _, packer in self._packers:
             expected = {
                 name for name, facts in self._pods.items() if not facts.excluded

@@ -1,5 +1,5 @@
-"""The specification of hints by heuristics (``slices.oracle`` calls this): ask about everything
-anew and compare.
+"""The specification of hints by heuristics (for ``slices.oracle``): query everything anew and
+compare.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _CONTROL_PLANE = {"node-role.kubernetes.io/control-plane", "node-role.kubernetes
 
 
 def is_plugin(service: Service) -> bool:
-    """By the field alone; whether the annotation is stronger is the caller's question."""
+    """Returns True if the field names a heuristic; the caller checks if the annotation takes
+    precedence.
+    """
     return "/" in (service.spec.traffic_distribution or "")
 
 
@@ -58,8 +60,8 @@ def check_plugin_hints(
     *,
     find: Find,
 ) -> None:
-    """Ready endpoints of one address type have the hints that the heuristic wants now; all others
-    have none.
+    """Asserts that ready endpoints of one address type have the hints of the heuristic, and all
+    others none.
     """
     endpoints = [
         endpoint for endpoint_slice in slices for endpoint in endpoint_slice.endpoints or ()

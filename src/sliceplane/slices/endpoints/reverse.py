@@ -1,16 +1,16 @@
-"""The way back from EndpointSlices to Endpoints, for readers that know nothing else (the reverse of
-KEP-0752's mirroring).
+"""Endpoints from EndpointSlices, for readers of Endpoints only (the reverse of KEP-0752's
+mirroring).
 
-A ``ReverseSource`` holds what the slices of one Service say, and gives the subsets of its
+A ``ReverseSource`` has the contents of the slices of one Service, and renders the subsets of its
 Endpoints. Slices with the same ports are one *group* whose addresses are kept sorted and encoded,
-so a changed endpoint costs its own address; where a Service has one group, as nearly all have,
-writing joins texts that are there. Several groups are packed anew (``slices.endpoints.subsets``),
-as readers of Endpoints expect it.
+so a changed endpoint costs its own address. A Service with one group, as nearly all have, is
+written by joining existing texts. Several groups are packed anew (``slices.endpoints.subsets``), in
+the form that readers of Endpoints expect.
 
-What Endpoints cannot say is left out: host names as addresses, ports without a number, addresses of
-an endpoint beyond its first (which is all that consumers of slices use), more than 1,000 addresses.
-An endpoint that is terminating is in Endpoints only if it is said to be ready, which is what
-``publishNotReadyAddresses`` does to it.
+Endpoints cannot contain everything. Host names as addresses, ports without a number, addresses of
+an endpoint beyond its first (the only one that consumers of slices use), and addresses beyond 1,000
+are left out. A terminating endpoint is in Endpoints only if its slice reports it as ready, as
+``publishNotReadyAddresses`` does.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from sliceplane.slices.endpoints.subsets import (
 
 
 class AddressEntry(NamedTuple):
-    """An address, encoded, as one slice has it."""
+    """An encoded address in one slice."""
 
     ready: bool
     text: bytes
 
 
 class SliceContent(NamedTuple):
-    """What counts of a slice.  Equal views need equal Endpoints."""
+    """The part of a slice that Endpoints depend on. Equal contents need equal Endpoints."""
 
     family: Family
     ports: Ports
@@ -47,12 +47,12 @@ class SliceContent(NamedTuple):
 
 
 def view_of(observed: EndpointSlice) -> SliceContent | None:
-    """``None``: nothing in it that Endpoints could hold."""
+    """Returns the content of a slice; ``None`` if Endpoints can hold nothing of it."""
     if observed.address_type not in ("IPv4", "IPv6"):
         return None
     ports = tuple(port for port in canonical_ports(observed.ports or ()) if port.port is not None)
     if observed.ports and not ports:
-        return None  # all ports by name alone: there is nothing that a reader could dial
+        return None  # no port has a number, so a reader could not connect
     entries: dict[AddressKey, AddressEntry] = {}
     for endpoint in observed.endpoints or ():
         ready = _is_ready(endpoint)
@@ -68,7 +68,7 @@ def view_of(observed: EndpointSlice) -> SliceContent | None:
 
 
 def _is_ready(endpoint: SliceEndpoint) -> bool | None:
-    """``None``: not in Endpoints at all."""
+    """Returns readiness; ``None`` for an endpoint that is not in Endpoints at all."""
     said = endpoint.conditions
     if said.ready is None or said.ready:
         return True
@@ -76,17 +76,17 @@ def _is_ready(endpoint: SliceEndpoint) -> bool | None:
 
 
 class SharedGroup:
-    """The addresses of all slices of one family with the same ports. Changed by ``ReverseSource``
-    alone.
+    """The addresses of all slices of one family with the same ports. Changed only by
+    ``ReverseSource``.
 
-    An address that several slices have (it moves from one to another, say) is ready if one of them
-    says so.
+    An address in several slices (while it moves between them, for example) is ready if one of them
+    reports it as ready.
     """
 
     __slots__ = ("_held", "ready", "waiting")
 
     def __init__(self) -> None:
-        #: the slices that have it, by name, with what they say
+        #: the slices that have an address, by name, with their entries
         self._held: dict[AddressKey, tuple[tuple[str, AddressEntry], ...]] = {}
         self.ready: SortedDict[AddressKey, bytes] = SortedDict()
         self.waiting: SortedDict[AddressKey, bytes] = SortedDict()
@@ -95,7 +95,7 @@ class SharedGroup:
         return len(self._held)
 
     def put(self, key: AddressKey, name: str, entry: AddressEntry | None) -> None:
-        """The slice *name* has this *entry* now, or none."""
+        """Replaces the *entry* of the slice *name*, or removes it."""
         others = [entry for entry in self._held.get(key, ()) if entry[0] != name]
         held = others if entry is None else [*others, (name, entry)]
         self.ready.pop(key, None)
@@ -109,7 +109,7 @@ class SharedGroup:
 
     def check(self) -> None:
         assert self._held.keys() == self.ready.keys() | self.waiting.keys(), (
-            "an address is held and not shown"
+            "an address has entries and no text"
         )
         assert not self.ready.keys() & self.waiting.keys(), "an address is ready and not"
         for key, held in self._held.items():
@@ -124,14 +124,14 @@ def _shown(held: Sequence[tuple[str, AddressEntry]]) -> AddressEntry:
 
 
 class ReverseSource:
-    """What the slices of one Service say.  Owned by the controller."""
+    """The contents of the slices of one Service. Owned by the controller."""
 
     def __init__(self) -> None:
         self._views: dict[str, SliceContent] = {}
         self._groups: dict[tuple[Family, Ports], SharedGroup] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is a slice at all, be it an empty one."""
+        """Returns True if there is a slice, even an empty one."""
         return bool(self._views)
 
     @property
@@ -139,7 +139,9 @@ class ReverseSource:
         return frozenset(view.family for view in self._views.values())
 
     def put(self, name: str, view: SliceContent | None) -> bool:
-        """The slice *name* is so now, or gone.  Whether that can make a difference to Endpoints."""
+        """Replaces or removes the content of the slice *name*. Returns True if Endpoints may
+        change.
+        """
         before = self._views.pop(name, None)
         if view is not None:
             self._views[name] = view
@@ -174,7 +176,9 @@ class ReverseSource:
             del self._groups[which]
 
     def render(self, family: Family) -> RenderedSubsets:
-        """At most as many addresses as one object may hold."""
+        """Returns the subsets of *family*, with at most as many addresses as one object
+        may hold.
+        """
         parts = (
             Subset(ports, group.ready, group.waiting)
             for (which, ports), group in self._groups.items()

@@ -1,9 +1,9 @@
-"""Put a question to a heuristic so that whatever it does costs its own Services their hints and
-nothing else.
+"""Queries of heuristics, such that a faulty one costs its own Services their hints and nothing
+else.
 
-The answer is checked, copied and made plain, or it is a sentence: a ``HeuristicError`` in its own
-words, any other exception with its type, nonsense with what is wrong about it. What cannot be
-guarded against is a heuristic that does not come back.
+A query returns the answer, checked and copied into plain values, or a sentence: the text of a
+``HeuristicError``, the type of any other exception, or the fault of an invalid answer. Nothing
+protects against a heuristic that does not return.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from sliceplane.slices.heuristics.types import (
     problem_of_hints,
 )
 
-#: of the sentence, in characters: an Event and a condition have room for it
+#: maximum length of the sentence in characters; an Event and a condition have space for it
 PROBLEM_MAX: Final = 512
 
-#: the zone of the endpoints -> hinted zones -> how many endpoints of the zone have these; no zeros
+#: number of endpoints by hinted zones, by the zone of the endpoints; no zeros
 Portions = dict[str, dict[tuple[str, ...], int]]
-#: gives the heuristic of a name (``domain/Name``), or a sentence that says why there is none
+#: returns the heuristic of a name (``domain/Name``), or a sentence with the reason why there is
+#: none
 Find = Callable[[str], Heuristic | str]
 
 
@@ -55,7 +56,7 @@ def ask_zonal(
     endpoints: Mapping[str, int],
     zones: tuple[ZoneView, ...],
 ) -> Portions | str:
-    """The order within ``Portions`` is the heuristic's."""
+    """Queries a zonal heuristic. The order within ``Portions`` is the heuristic's."""
     try:
         answer = heuristic.allocate(service, dict(endpoints), zones)
         problem = problem_of_allocation(answer, endpoints)
@@ -74,7 +75,7 @@ def ask_zonal(
 
 
 def problem_of_heuristic(candidate: object, name: str) -> str:
-    """Why *candidate* cannot be the heuristic *name*; "" if it can."""
+    """Returns the reason why *candidate* cannot be the heuristic *name*; "" if it can."""
     if getattr(candidate, "name", None) != name:
         return f"its name is {getattr(candidate, 'name', None)!r}"
     method = {"local": "hints", "zonal": "allocate"}.get(str(getattr(candidate, "kind", None)))

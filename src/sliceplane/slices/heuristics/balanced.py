@@ -1,26 +1,25 @@
-"""``sliceplane.dev/Balanced``: the own zone first, and no endpoint expected to carry more than a
-stated bound.
+"""``sliceplane.dev/Balanced``: endpoints serve their own zone first, and none is expected to carry
+more than a given bound.
 
-The model: a zone sends its ``share`` of the traffic, evenly to the endpoints hinted for it. With n
-endpoints, the load of an endpoint is measured in fair shares, 1 being the n-th part of everything;
+The model: a zone sends its ``share`` of the traffic evenly to the endpoints hinted for it. With n
+endpoints, the load of an endpoint is measured in fair shares, 1 being the n-th part of all traffic;
 the bound is ``1 + overload``. A zone with traffic ``t = share * n`` needs ``ceil(t / bound)``
 endpoints.
 
-1. Zones that together need more endpoints than there are (few endpoints, coarse numbers) share: the
-   one that lacks most is joined with the least loaded one, until the needs fit. All zones joined is
-   plain even spreading, whose load is 1, so this always ends well; topology-aware hints give up at
+1. If zones together need more endpoints than there are (few endpoints, coarse numbers), some share:
+   the zone that lacks most is joined with the least loaded one, until the needs fit. All zones
+   joined is plain even spreading with load 1, so this always ends; topology-aware hints give up at
    this point.
-2. A group that lacks endpoints borrows exactly as many, from those that are then still loaded
-   least. A borrowed endpoint serves the borrower alone, as with topology-aware hints: it is the
-   spill that is needed, and no more.
-3. Everybody else keeps all endpoints to themselves.
+2. A group that lacks endpoints borrows exactly as many, from the groups that are then still least
+   loaded. A borrowed endpoint serves only the borrower, as with topology-aware hints.
+3. All other groups keep their endpoints to themselves.
 
-Endpoints in a zone without ready nodes, or without a zone, are lent first; those that no group
+Endpoints in a zone without ready Nodes, or without a zone, are lent first. Those that no group
 needs go to the group with the highest load, since proxies ignore all hints of a Service if one
 endpoint has none.
 
 The overload is 20% unless the Service has the annotation ``sliceplane.dev/max-overload`` ("50%" or
-"0.5"). The cost is that of zones, never of endpoints.
+"0.5"). The cost is O(zones), independent of the number of endpoints.
 """
 
 from __future__ import annotations
@@ -42,18 +41,18 @@ from sliceplane.slices.heuristics.types import (
 ANNOTATION_MAX_OVERLOAD: Final = "sliceplane.dev/max-overload"
 OVERLOAD_DEFAULT: Final = 0.2
 OVERLOAD_MAX: Final = 100.0
-#: sums of shares are floats
+#: tolerance for sums of shares, which are floats
 _EPSILON: Final = 1e-9
-#: halvings in the search for a load; the remainder is dealt out one by one
+#: halvings in the search for a load; the remainder is assigned one by one
 _HALVINGS: Final = 60
 
 
 @dataclass(slots=True)
 class _Group:
-    """Zones that share their endpoints; usually one. ``held``: zone of the endpoints -> how many
-    serve the group.
+    """Zones that share their endpoints; usually one. ``held``: number of endpoints that serve the
+    group, by their zone.
 
-    The group without names holds the endpoints that are in no zone with nodes.
+    The group without names has the endpoints outside all zones with Nodes.
     """
 
     names: tuple[str, ...]
@@ -65,7 +64,7 @@ class _Group:
         return sum(self.held.values())
 
     def load(self, lent: int = 0) -> float:
-        """Expected load of its endpoints, were *lent* of them gone."""
+        """Returns the expected load of its endpoints after it lent *lent* of them."""
         left = self.count - lent
         if left > 0:
             return self.traffic / left
@@ -98,7 +97,7 @@ class Balanced:
                 bound,
             )
         if len(groups) < 2:
-            # no group shares, or all share everything: that is what no hints mean
+            # Without groups, or with one for all zones, endpoints need no hints.
             return {zone: (Portion(count, ()),) for zone, count in endpoints.items()}
         known = {zone.name for zone in zones}
         spare = _Group(
@@ -110,7 +109,7 @@ class Balanced:
 
 
 def overload_of(annotations: Mapping[str, str]) -> float:
-    """The part of a fair share that an endpoint may carry on top of it.  Raises
+    """Returns the part of a fair share that an endpoint may carry on top of it. Raises
     ``HeuristicError``.
     """
     text = annotations.get(ANNOTATION_MAX_OVERLOAD)
@@ -133,8 +132,8 @@ def _own_group(zone: ZoneView, traffic: float, endpoints: Mapping[str, int]) -> 
 
 
 def _joined(groups: list[_Group], total: int, bound: float) -> list[_Group]:
-    """Join until the needs fit into *total*; what the whole needs alone, one group with load 1,
-    always does.
+    """Joins groups until the needs fit into *total*; one group of all zones, with load 1, always
+    fits.
     """
     while sum(group.needs(bound) for group in groups) > total:
         neediest = max(groups, key=lambda group: (group.needs(bound) - group.count, group.names))
@@ -156,13 +155,13 @@ def _joined(groups: list[_Group], total: int, bound: float) -> list[_Group]:
 
 
 def _lend(groups: list[_Group], bound: float) -> None:
-    """Move endpoints to groups that lack some.  Changes *groups*."""
+    """Moves endpoints to groups that lack some. Changes *groups*."""
     wants = [(group, group.needs(bound) - group.count) for group in groups]
     lacking = sum(amount for _, amount in wants if amount > 0)
     loans: list[tuple[str, int]] = []
     for group, amount in zip(groups, _amounts(groups, lacking, bound), strict=True):
         loans += _take(group, amount)
-    loans.reverse()  # dealt out from the end
+    loans.reverse()  # taken from the end
     for group, amount in wants:
         while amount > 0:
             zone, count = loans.pop()
@@ -175,12 +174,12 @@ def _lend(groups: list[_Group], bound: float) -> None:
 
 
 def _amounts(groups: list[_Group], wanted: int, bound: float) -> list[int]:
-    """How many each group lends: *wanted* in all, so that the highest load among lenders is the
-    least possible.
+    """Returns how many endpoints each group lends, *wanted* in all, so that the highest load among
+    lenders is the least possible.
     """
     amounts = [0] * len(groups)
     for index, group in enumerate(groups):
-        if group.traffic <= _EPSILON:  # lends without being loaded more
+        if group.traffic <= _EPSILON:  # lending does not increase its load
             amounts[index] = min(group.count, wanted)
             wanted -= amounts[index]
     lenders = [
@@ -209,14 +208,14 @@ def _amounts(groups: list[_Group], wanted: int, bound: float) -> list[int]:
 
 
 def _lendable(group: _Group, load: float, bound: float) -> int:
-    """How many *group* can give away and not be loaded beyond *load*."""
+    """Returns how many endpoints *group* can lend without a load beyond *load*."""
     if load <= 0:
         return 0
     return max(0, min(group.surplus(bound), floor(group.count - group.traffic / load + _EPSILON)))
 
 
 def _take(group: _Group, amount: int) -> Iterator[tuple[str, int]]:
-    """Runs of endpoints out of *group*, zone by zone."""
+    """Takes *amount* endpoints out of *group* and yields their numbers, zone by zone."""
     for zone in sorted(group.held):
         taken = min(group.held[zone], amount)
         if taken:
@@ -231,7 +230,7 @@ def _give_away(spare: _Group, to: _Group) -> None:
 
 
 def _portions(zone: str, groups: list[_Group]) -> tuple[Portion, ...]:
-    """The zone's own group first, then borrowers by name."""
+    """Returns the portions of *zone*: its own group first, then borrowers by name."""
     portions = [
         (zone not in group.names, Portion(group.held[zone], group.names))
         for group in groups

@@ -1,4 +1,4 @@
-"""The heuristics that come with us; they need no entry point to be found."""
+"""The heuristics of this distribution; they need no entry point."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHIPPED: Final[Mapping[str, Heuristic]] = MappingProxyType(
 
 
 def unknown(name: str) -> str:
-    """The sentence for a name that no heuristic has."""
+    """Returns the sentence for a name that no heuristic has."""
     return f"no heuristic {name} is installed"
 
 

@@ -1,10 +1,9 @@
-"""What every way of giving hints that looks beyond one endpoint has in common (``hints``,
-``plugin_hints``).
+"""The common base of hints that depend on more than one endpoint (``hints``, ``plugin_hints``).
 
-One policy is there for one service and one address type. ``Members`` tells it where every ready
-endpoint is and asks for the hints of each; before every plan it lets the policy settle, and makes
-the endpoints anew that the policy names. A policy gives hints to all ready endpoints (``active``)
-or, while there is a ``problem``, to none.
+A policy belongs to one Service and one address type. ``SliceMembers`` passes it the location of
+every ready endpoint and gets the endpoint's hints. Before every plan the policy may change hints,
+and ``SliceMembers`` rebuilds the endpoints that it returns. A policy gives hints to all ready
+endpoints (``active``) or, while it has a ``problem``, to none.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ import msgspec
 from sliceplane.slices.heuristics.types import EndpointPlace
 from sliceplane.slices.packing.packer import SlicePacker
 
-#: a problem that stays is told again by the next sync after this; servers keep Events for an hour
+#: seconds after which a sync reports a lasting problem again; servers keep Events for an hour
 REPEAT_S: Final = 1800.0
 
 
 class Notice(NamedTuple):
-    """What an Event is to tell about a service."""
+    """The content of an Event about a Service."""
 
     warning: bool
     reason: str
@@ -30,8 +29,8 @@ class Notice(NamedTuple):
 
 
 class HintPolicy(ABC):
-    """Owned by ``Members``.  ``problem``: why there are no hints, in the words of the Event; "":
-    there are.
+    """A way of giving hints. Owned by ``SliceMembers``. ``problem``: the reason for giving no
+    hints, as the Event states it; "" if there is none.
     """
 
     reason_enabled: ClassVar[str]
@@ -42,38 +41,38 @@ class HintPolicy(ABC):
         self._address_type = address_type
         self.active = False
         self.problem = ""
-        #: what people know
+        #: the state that Events reported last
         self._told_active = told_active
         self._told_problem = ""
         self._told_at = 0.0
 
     @abstractmethod
     def set(self, pod: str, at: EndpointPlace | None) -> bytes:
-        """The endpoint of *pod* is ready and there; ``None``: it is not ready, or no endpoint.
-        Gives its hints' JSON piece. Costs O(zones) at most.
+        """Sets the location of the endpoint of *pod*; ``None`` if it is not ready or no endpoint.
+        Returns the JSON piece of its hints. Costs at most O(zones).
         """
 
     @property
     @abstractmethod
     def settled(self) -> bool:
-        """What is given may stay as it is.  Costs O(zones), more only after a change of zones."""
+        """True if all hints may stay. Costs O(zones), more only after a change of zones."""
 
     @abstractmethod
     def switch(self, packer: SlicePacker) -> tuple[str, ...]:
-        """Begin or cease to give hints, if that has to change; gives the pods concerned."""
+        """Starts or stops giving hints if necessary. Returns the Pods concerned."""
 
     @abstractmethod
     def rebalance(self, packer: SlicePacker) -> tuple[str, ...]:
-        """Give as many other hints as must be; gives the pods concerned."""
+        """Changes as many hints as necessary. Returns the Pods concerned."""
 
     def inherit(self, earlier: HintPolicy) -> None:
-        """*earlier* was there before this service changed: what it told is known."""
+        """Takes over the reported state of *earlier*, the policy before the Service changed."""
         if type(earlier) is type(self):
             self._told_active = earlier._told_active
 
     def take_notices(self, now: float) -> tuple[Notice, ...]:
-        """Each state is told when it begins; a problem again when its words change, or the Event
-        could be gone.
+        """Returns notices of a new state, or of a problem whose text changed or whose Event may
+        have expired.
         """
         if self.active and not self._told_active:
             self._told_active = True
@@ -87,7 +86,7 @@ class HintPolicy(ABC):
         return ()
 
     def farewell(self) -> tuple[Notice, ...]:
-        """The service asks for something else now."""
+        """Returns notices for the end of the policy, when the Service requests another."""
         return ()
 
     def _worded(self, message: str) -> str:
@@ -95,7 +94,7 @@ class HintPolicy(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Derived state follows from where endpoints are."""
+        """Asserts that derived state follows from the locations of endpoints."""
 
 
 class _Name(msgspec.Struct):
@@ -111,7 +110,7 @@ class _Hinted(msgspec.Struct):
 
 
 def zones_shown(endpoint: bytes) -> tuple[str, ...]:
-    """The zones that an endpoint's JSON is hinted for."""
+    """Returns the zones that an endpoint's JSON is hinted for."""
     if b'"hints"' not in endpoint:
         return ()
     return tuple(zone.name for zone in msgspec.json.decode(endpoint, type=_Hinted).hints.for_zones)

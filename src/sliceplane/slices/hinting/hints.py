@@ -1,12 +1,12 @@
-"""Hints of topology-mode ``Auto`` for one service and one address type, kept by differences.
+"""Hints of topology-mode ``Auto`` for one Service and one address type, kept incrementally.
 
 Every ready endpoint is hinted for one zone: its own, as long as each zone then has enough endpoints
 for its share of CPU (``slices.hinting.topology``). An assignment stays while it is good enough: an
-endpoint that comes, goes or flips costs a comparison per zone. Only when a zone falls short are
-endpoints moved, as few as bring all zones near their shares, and out of as few slices as possible;
-so the next shortage is far.
+endpoint that is added, removed or changed costs a comparison for each zone. Endpoints are moved
+only when a zone lacks some: as few as bring all zones near their shares, so that the next shortage
+is far, from as few slices as possible.
 
-What the slices say when a service is seen first is taken over, so that a restart moves nothing.
+The first plan takes over the hints of existing slices, so a restart moves nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REASON_DISABLED: Final = "TopologyAwareHintsDisabled"
 
 
 class ZoneHints(HintPolicy):
-    """A ``HintPolicy``.  Problems are in upstream's words."""
+    """A ``HintPolicy`` by shares of CPU. Problems are worded as upstream."""
 
     reason_enabled: ClassVar[str] = REASON_ENABLED
     reason_disabled: ClassVar[str] = REASON_DISABLED
@@ -42,10 +42,10 @@ class ZoneHints(HintPolicy):
     def __init__(self, address_type: str, zones: ZoneShares) -> None:
         super().__init__(address_type, told_active=False)
         self._zones = zones
-        #: zone of each ready endpoint, by pod ("": it has none)
+        #: zone of each ready endpoint, by Pod; "" without a zone
         self._own: dict[str, str] = {}
         self._zoneless = 0
-        #: while active: the zone that each is hinted for, and how many each zone has
+        #: while active: the hinted zone of each endpoint, and the number of endpoints for each zone
         self._given: dict[str, str] = {}
         self._counts: dict[str, int] = {}
         self._pieces: dict[str, bytes] = {}
@@ -67,7 +67,7 @@ class ZoneHints(HintPolicy):
         if not self.active:
             return b""
         shares = self._zones.shares
-        if zone and shares and zone not in shares:  # no client is there
+        if zone and shares and zone not in shares:  # the zone has no clients
             zone = min(shares, key=lambda zone: self._counts.get(zone, 0) / shares[zone])
         self._given[pod] = zone
         self._counts[zone] = self._counts.get(zone, 0) + 1
@@ -108,7 +108,7 @@ class ZoneHints(HintPolicy):
         return tuple(self._own)
 
     def rebalance(self, packer: SlicePacker) -> tuple[str, ...]:
-        """Move hints if a zone falls short.  Costs O(endpoints) then, O(zones) else."""
+        """Moves hints if a zone lacks endpoints. Costs O(endpoints) then, O(zones) otherwise."""
         shares = self._zones.shares
         minimum = self._zones.allocation(len(self._own)).minimum if self.active else {}
         if not self.active or holds(self._counts, minimum):

@@ -1,4 +1,4 @@
-"""Which endpoints get other hints when some must: as many as were counted, out of as few slices as
+"""The choice of endpoints whose hints change: as many as are counted, from as few slices as
 possible.
 """
 
@@ -13,7 +13,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Movable(NamedTuple, Generic[K]):
-    """An endpoint that could have other hints than *given*; *own* is what it had best."""
+    """An endpoint that could have other hints than *given*; *own* are its preferred hints."""
 
     pod: str
     own: K
@@ -26,12 +26,12 @@ def pick(
     getting: Mapping[K, int],
     free: frozenset[str],
 ) -> list[Movable[K]]:
-    """As many of each ``given`` as *giving* says.
+    """Returns as many endpoints with each present hint as *giving* requires.
 
-    *movable* is by slice ("": in none yet); those in *free* are written anyway. Others are taken by
-    how much they can give, most first: the fewest slices where one kind is given up, and nearly
-    that where several are. Within a slice endpoints that come home go first, then those that are
-    away already.
+    *movable* is by slice ("": not in a slice yet); slices in *free* are written anyway. Others are
+    used in the order of how many endpoints they can contribute: the fewest slices for one kind of
+    hint, and nearly the fewest for several. Within a slice, endpoints that return to their own
+    hints come first, then those that are away already.
     """
     give = dict(giving)
     chosen: list[Movable[K]] = []
@@ -57,7 +57,7 @@ def pick(
         _, name = heapq.heappop(heap)
         now = use(name)
         if heap and -now > heap[0][0]:
-            heapq.heappush(heap, (-now, name))  # others took what it would have given
+            heapq.heappush(heap, (-now, name))  # earlier slices contributed the same hints
         else:
             take(name)
     assert not any(give.values()), f"no endpoint can give {give}"
@@ -70,14 +70,16 @@ def choose(
     getting: Mapping[str, int],
     free: frozenset[str],
 ) -> dict[str, str]:
-    """Which pods are hinted for which other zone: as many as *giving* and *getting* say; see
-    ``pick``.
+    """Returns the new zone of each Pod whose hints change, in the numbers of *giving* and *getting*
+    (``pick``).
     """
     return _send(pick(movable, giving, getting, free), dict(getting))
 
 
 def _send(chosen: list[Movable[str]], get: dict[str, int]) -> dict[str, str]:
-    """Each to its own zone if that gets any, the rest to where most are missing."""
+    """Returns the new zone of each Pod: its own if that needs endpoints, otherwise the one that
+    needs most.
+    """
     sent: dict[str, str] = {}
     for candidate in chosen:
         if get.get(candidate.own, 0):

@@ -1,15 +1,15 @@
-"""Hints by a heuristic (``trafficDistribution: domain/Name``) for one service and one address type.
+"""Hints by a heuristic (``trafficDistribution: domain/Name``) for one Service and one address type.
 
-*Local* heuristics are asked once for each different place that an endpoint can be in, not for each
-endpoint: a Pod that flips, or is replaced by one beside it, costs a look-up. A change of zones asks
-once for each place anew.
+*Local* heuristics are queried once for each distinct location, not for each endpoint: a Pod that
+changes, or is replaced by one at the same location, costs a look-up. A change of zones queries each
+location anew.
 
-*Zonal* heuristics are asked when the number of ready endpoints of a zone changed. Which endpoint
-has which portion is kept: an endpoint that comes gets the portion that lacks most, and others move
-only as the new allocation demands, within their zone, out of slices that are written anyway if that
-is enough, else out of the fewest. What the slices say when a service is seen first is taken over.
+*Zonal* heuristics are queried when the number of ready endpoints of a zone changed. The portion of
+each endpoint is kept: a new endpoint gets the portion that lacks most, and others move only as the
+new allocation requires, within their zone. They come from slices that are written anyway if these
+suffice, else from the fewest slices. The first plan takes over the hints of existing slices.
 
-A heuristic that fails is a ``problem``: no endpoint of the service then has hints.
+A failure of a heuristic is a ``problem``: the Service's endpoints then have no hints.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _Names = tuple[str, ...]
 def hint_policies(
     shape: ServiceShape, families: Iterable[Family], zones: ZoneShares, find: Find
 ) -> dict[Family, HintPolicy]:
-    """Returns the policy of each address type; none if hints depend on one endpoint alone."""
+    """Returns the policy of each address type; empty if hints depend on one endpoint alone."""
     if shape.hints is HintMode.AUTO:
         return {family: ZoneHints(family, zones) for family in families}
     if shape.hints is HintMode.PLUGIN:
@@ -62,7 +62,7 @@ def hint_policies(
 def policy_of(
     heuristic: Heuristic | str, service: ServiceView, address_type: str, zones: ZoneShares
 ) -> HintPolicy:
-    """*heuristic*: the heuristic, or why there is none."""
+    """Returns the policy for *heuristic*, which is a heuristic or the reason why there is none."""
     if isinstance(heuristic, str):
         return Unsupported(address_type, heuristic)
     if heuristic.kind == "local":
@@ -71,7 +71,9 @@ def policy_of(
 
 
 class _PluginPolicy(HintPolicy):
-    """That hints begin is told only where people were told before that there are none."""
+    """A policy of heuristics. It reports the start of hints only after it reported that there are
+    none.
+    """
 
     reason_enabled: ClassVar[str] = REASON_ENABLED
     reason_disabled: ClassVar[str] = REASON_FAILED
@@ -92,7 +94,7 @@ class _PluginPolicy(HintPolicy):
 
 
 class Unsupported(_PluginPolicy):
-    """There is no heuristic of that name."""
+    """The policy for a name that no heuristic has."""
 
     reason_disabled: ClassVar[str] = REASON_UNSUPPORTED
 
@@ -121,7 +123,9 @@ class Unsupported(_PluginPolicy):
 
 
 class LocalHints(_PluginPolicy):
-    """Active from the start: an endpoint's hints do not wait for others."""
+    """Hints by a local heuristic. Active from the start: an endpoint's hints do not wait for
+    others.
+    """
 
     def __init__(
         self, address_type: str, heuristic: LocalHeuristic, service: ServiceView, zones: ZoneShares
@@ -132,14 +136,14 @@ class LocalHints(_PluginPolicy):
         self._zones = zones
         self.active = True
         self._at: dict[str, EndpointPlace] = {}
-        #: for each place that has ready endpoints: how many, and the answer, which is hints or a
+        #: for each location with ready endpoints: their number, and the answer, which is hints or a
         #: problem
         self._users: dict[EndpointPlace, int] = {}
         self._pieces: dict[EndpointPlace, bytes] = {}
         self._faults: dict[EndpointPlace, str] = {}
-        #: the zones that the answers are for
+        #: the zones for which the answers are valid
         self._asked: tuple[ZoneView, ...] = zones.views
-        #: places whose answer changed with the zones, until endpoints were made anew
+        #: locations whose answer changed with the zones, until their endpoints are rebuilt
         self._changed: dict[EndpointPlace, None] = {}
 
     def set(self, pod: str, at: EndpointPlace | None) -> bytes:
@@ -210,7 +214,9 @@ class LocalHints(_PluginPolicy):
 
 
 class ZonalHints(_PluginPolicy):
-    """Inactive until the first plan, so that what slices show can be taken over."""
+    """Hints by a zonal heuristic. Inactive until the first plan, which takes over the hints of
+    existing slices.
+    """
 
     def __init__(
         self, address_type: str, heuristic: ZonalHeuristic, service: ServiceView, zones: ZoneShares
@@ -219,13 +225,14 @@ class ZonalHints(_PluginPolicy):
         self._heuristic = heuristic
         self._service = service
         self._zones = zones
-        #: zone of each ready endpoint by pod, and how many each zone has; no zeros
+        #: zone of each ready endpoint by Pod, and number of endpoints by zone, without zeros
         self._own: dict[str, str] = {}
         self._counts: dict[str, int] = {}
-        #: while active: the zones that each is hinted for, and how many have each; no zeros
+        #: while active: the hinted zones of each endpoint, and the number of endpoints with each,
+        #: without zeros
         self._given: dict[str, _Names] = {}
         self._placed: Portions = {}
-        #: the last question and its answer
+        #: the last query and its answer
         self._asked_counts: dict[str, int] | None = None
         self._asked_zones: tuple[ZoneView, ...] = ()
         self._answer: Portions | str = {}
@@ -252,8 +259,8 @@ class ZonalHints(_PluginPolicy):
         return self._piece(portion)
 
     def _lacking(self, zone: str) -> _Names:
-        """The portion of *zone* that lacks most endpoints of the last allocation, the first of
-        equals.
+        """Returns the portion of *zone* that lacks most endpoints of the last allocation; the first
+        of equals.
         """
         wanted = {} if isinstance(self._answer, str) else self._answer.get(zone, {})
         placed = self._placed.get(zone, {})
@@ -274,8 +281,8 @@ class ZonalHints(_PluginPolicy):
     # -- before a plan
 
     def _ask(self) -> Portions | str:
-        """What the heuristic says to the present counts; asked only if they, or the zones, have
-        changed.
+        """Returns the heuristic's answer for the present counts. Queries it only after a change of
+        counts or zones.
         """
         if self._asked_counts != self._counts or self._asked_zones != self._zones.views:
             self._asked_counts = dict(sorted(self._counts.items()))
@@ -316,7 +323,9 @@ class ZonalHints(_PluginPolicy):
         return tuple(self._own)
 
     def rebalance(self, packer: SlicePacker) -> tuple[str, ...]:
-        """Costs O(endpoints) if endpoints must move, O(zones) else."""
+        """Moves endpoints to other portions if necessary. Costs O(endpoints) then, O(zones)
+        otherwise.
+        """
         portions = self._ask()
         if isinstance(portions, str) or portions == self._placed:
             return ()
@@ -346,7 +355,9 @@ class ZonalHints(_PluginPolicy):
         return tuple(candidate.pod for candidate in moved)
 
     def _differences(self, portions: Portions) -> Iterator[tuple[str, _Names, int]]:
-        """Zone, portion, by how many more endpoints shall have it."""
+        """Yields zone, portion, and the number of endpoints that must be added to it (negative:
+        removed).
+        """
         for zone in self._counts:
             wanted = portions[zone]
             placed = self._placed.get(zone, {})

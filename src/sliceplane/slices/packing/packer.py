@@ -1,9 +1,9 @@
-"""Which slice holds which endpoint: packing for one service and one address type, incrementally.
+"""Packing of endpoints into slices for one Service and one address type, incrementally.
 
-A plan is made from the touched slices and the unplaced endpoints of a ``SlicePlacement`` alone and
-changes neither; only the *result* of a write (``attach`` of what was stored) does. So a write that
-failed, or whose end is not known, leaves nothing to undo, and a plan is always what full packing
-over the server's slices would be.
+A plan is made only from the touched slices and the unplaced endpoints of a ``SlicePlacement`` and
+changes neither; only the *result* of a write (``attach`` of the stored slice) does. So a write that
+failed, or whose outcome is unknown, leaves nothing to undo, and a plan always equals full packing
+over the server's slices.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sliceplane.slices.packing.packplan import Creation, PackPlan, Update, settl
 from sliceplane.slices.packing.placement import SlicePlacement
 from sliceplane.slices.subsets import with_subset
 
-#: how many equally full slices are compared in bytes
+#: number of equally full slices that are compared in bytes
 ROOMY_LOOKS: Final = 4
 
 
@@ -28,7 +28,7 @@ class SlicePacker(SlicePlacement):
 
     @property
     def surplus(self) -> int:
-        """How many slices merging can save.  Costs O(groups)."""
+        """Number of slices that merging can save. Costs O(groups)."""
         return sum(
             len(self._rooms[group]) - -(-size // self._max) for group, size in self._mergeable()
         )
@@ -44,7 +44,9 @@ class SlicePacker(SlicePlacement):
         ]
 
     def merge(self, max_writes: int, *, at_least_one: bool) -> PackPlan:
-        """Fewer slices for the same endpoints; nothing unless all is at rest."""
+        """Returns a plan with fewer slices for the same endpoints; empty while any slice is touched
+        or any endpoint unplaced.
+        """
         updates: list[Update] = []
         deletes: list[SliceState] = []
         for group, _ in sorted(self._mergeable(), key=lambda pair: pair[0].order):
@@ -58,8 +60,8 @@ class SlicePacker(SlicePlacement):
     # -- the plan
 
     def plan(self, labels: dict[str, str]) -> PackPlan:
-        """What must be written so that the server holds what is desired, in slices with exactly
-        *labels* (and that of their subset).
+        """Returns the writes after which the server has the desired endpoints, in slices with
+        exactly *labels* (and the label of their subset).
         """
         added = 0
         removed = 0
@@ -77,9 +79,8 @@ class SlicePacker(SlicePlacement):
             self._fill(group, waiting, updates, creates)
         self._keep_placeholder(labels, creates, deletes)
         recycled = min(len(creates), len(deletes))
-        if (
-            recycled
-        ):  # a create takes over the name of a slice that would go: one write instead of two
+
+        if recycled:  # a create reuses a slice that would be deleted: one write instead of two
             rewritten += [
                 Update(state, creation.group, creation.content)
                 for creation, state in zip(creates[:recycled], deletes[:recycled], strict=True)
@@ -91,7 +92,9 @@ class SlicePacker(SlicePlacement):
         return settle_order(plan, moving) if moving else plan
 
     def _moving(self) -> frozenset[str]:
-        """Endpoints that no slice shows where they belong, but one of the same ports elsewhere."""
+        """Returns endpoints that no slice of their group has, but a slice of the same ports and
+        another subset.
+        """
         return frozenset(
             identity
             for group, waiting in self._unplaced.items()
@@ -100,17 +103,17 @@ class SlicePacker(SlicePlacement):
         )
 
     def _review(self, labels: dict[str, str]) -> tuple[dict[str, Update], list[SliceState]]:
-        """Step 1a and 2: what becomes of touched slices; those found in order are touched no
-        more.
+        """Steps 1a and 2: returns updates and deletions of touched slices, and untouches those that
+        are as desired.
         """
         updates: dict[str, Update] = {}
         deletes: list[SliceState] = []
         for name in sorted(self._touched):
             state = self._touched[name]
             same = state.want == state.server
-            idle = not state.want and (
-                not same or bool(state.group.subset)
-            )  # the placeholder is for no subset
+
+            # The placeholder has no subset.
+            idle = not state.want and (not same or bool(state.group.subset))
             if state.group not in self._wanting or idle:
                 deletes.append(state)
             elif same and (state.stored.meta.labels or {}) == (
@@ -129,11 +132,11 @@ class SlicePacker(SlicePlacement):
         deletes: list[SliceState],
         rewritten: list[Update],
     ) -> Content:
-        """Slices that would go although some of *group*'s leftovers are in them: they stay, for
-        *group*, with these.
+        """Reuses slices that would be deleted for unplaced endpoints of *group* that are in them.
 
-        As many stay as are needed, those with most first, so the fewest endpoints move. The
-        endpoints of the others fill them up. Gives what is left over.
+        As many slices stay as are needed, those with most such endpoints first, so the fewest
+        endpoints move. Other unplaced endpoints fill them up. Returns the endpoints that remain
+        unplaced.
         """
         waiting = self._unplaced[group]
         heirs: dict[str, list[str]] = {}
@@ -171,8 +174,8 @@ class SlicePacker(SlicePlacement):
         return left
 
     def _top_up(self, group: PortGroup, waiting: Content, updates: dict[str, Update]) -> Content:
-        """Step 1b: leftovers into slices that are written anyway, fullest first.  Gives what is
-        left over.
+        """Step 1b: adds unplaced endpoints to slices that are written anyway, the fullest first.
+        Returns the remaining ones.
         """
         written = [update for update in updates.values() if update.group is group]
         if not written:
@@ -193,8 +196,8 @@ class SlicePacker(SlicePlacement):
         updates: dict[str, Update],
         creates: list[Creation],
     ) -> None:
-        """Steps 1b and 1c: leftovers into slices that are written anyway, then into one with room
-        for all, then new.
+        """Steps 1b and 1c: adds unplaced endpoints to slices that are written anyway, then to one
+        with space for all, then to new ones.
         """
         waiting = self._top_up(group, leftovers, updates)
         left = len(waiting)
@@ -208,8 +211,9 @@ class SlicePacker(SlicePlacement):
             left -= min(left, self._max)
 
     def _roomy(self, group: PortGroup, count: int) -> SliceState | None:
-        """The fullest unchanged slice with room for *count* more; among equals (of which it looks
-        at four) the one that costs the fewest bytes to write, then the greatest name.
+        """Returns the fullest untouched slice with space for *count* more endpoints. Among equally
+        full ones, of which it compares four, it prefers the fewest bytes to write, then the
+        greatest name.
         """
         rooms = self._rooms.get(group)
         if rooms is None:
@@ -233,9 +237,7 @@ class SlicePacker(SlicePlacement):
     def _keep_placeholder(
         self, labels: dict[str, str], creates: list[Creation], deletes: list[SliceState]
     ) -> None:
-        """Step 3: where no slice would be left, one without ports and endpoints stays or is
-        made.
-        """
+        """Step 3: if no slice would remain, keeps or creates one without ports and endpoints."""
         if creates or len(deletes) < len(self.slices):
             return
         empty = self._ports.empty

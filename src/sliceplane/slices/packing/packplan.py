@@ -1,10 +1,10 @@
-"""The writes that a packer plans, and the order in which an endpoint that moves is never missing.
+"""The writes that a packer plans, in an order in which an endpoint that moves is never missing.
 
-An endpoint *moves* if a slice of the same ports shows it that it does not belong into: its subset
-has changed, or slices are merged. The write that adds it must come before the write that removes
-it. Creates remove nothing and go first, deletes add nothing and go last; updates are sorted
-between. If updates wait for each other in a circle (two zones swap endpoints between full slices),
-one of them is cut in two: the endpoints that it would add get a slice of their own.
+An endpoint *moves* if a slice of the same ports has it but is not the slice that it belongs to: its
+subset has changed, or slices are merged. The write that adds it must come before the write that
+removes it. Creates remove nothing and come first, deletes add nothing and come last; updates are
+sorted between them. If updates wait for each other in a circle (two zones swap endpoints between
+full slices), one of them is split: the endpoints that it would add get a slice of their own.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ class Update(NamedTuple):
 
 
 class PackPlan(NamedTuple):
-    """``updates`` may change a slice's ports: a slice that would be deleted serves one that would
-    be created.
+    """The writes for one address type, in the order ``creates``, ``updates``, ``dependents``,
+    ``deletes``.
 
-    To be written in the order ``creates``, ``updates``, ``dependents``, ``deletes``. ``dependents``
-    are updates that take endpoints out which another write must have added before.
+    ``updates`` may change a slice's ports: a slice that would be deleted is reused instead of
+    creating one. ``dependents`` are updates that remove endpoints which another write must add
+    first. ``moving`` are the identities of the endpoints that move.
     """
 
     creates: list[Creation]
     updates: list[Update]
     deletes: list[SliceState]
-    #: endpoints
+    #: numbers of endpoints
     added: int
     removed: int
     dependents: list[Update] = []
@@ -85,7 +86,7 @@ def settle_order(plan: PackPlan, moving: frozenset[str]) -> PackPlan:
 
 
 class _WaitingUpdates:
-    """Updates that remove endpoints which other writes must add before; *losing*: these endpoints,
+    """Updates that remove endpoints which other writes must add first. *losing*: these endpoints,
     by slice.
     """
 
@@ -93,7 +94,7 @@ class _WaitingUpdates:
         by_name = sorted(updates, key=lambda update: update.slice.name)
         self.updates = {update.slice.name: update for update in by_name}
         self._losing = losing
-        #: by endpoint that moves and was not added yet: the slices that wait to remove it
+        #: the slices that wait to remove a moving endpoint, by endpoint that was not added yet
         self._shown_by: dict[str, list[str]] = {}
         for name in self.updates:
             for identity in losing[name]:
@@ -124,8 +125,8 @@ class _WaitingUpdates:
 
 
 def hold_back(update: Update, moving: frozenset[str]) -> Update | None:
-    """Returns the part of *update* that does not wait for its endpoints that move; ``None`` if
-    there is none.
+    """Returns the part of *update* that does not remove endpoints that move; ``None`` if it is
+    empty.
     """
     state = update.slice
     content: Content = {}
@@ -141,9 +142,9 @@ def hold_back(update: Update, moving: frozenset[str]) -> Update | None:
 
 
 def _cut(update: Update) -> tuple[Creation, Update | None]:
-    """Cuts *update* into a slice of its own for the endpoints that it adds, and the remaining
-    update: ``None`` for a slice that changes its group or keeps nothing, since an empty one of a
-    subset would stay for ever.
+    """Splits *update* into a new slice for the endpoints that it adds, and the remaining update:
+    ``None`` for a slice that changes its group or keeps nothing, since an empty slice of a subset
+    would stay forever.
     """
     state = update.slice
     kept = {identity: body for identity, body in update.content.items() if identity in state.server}

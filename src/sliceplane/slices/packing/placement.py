@@ -1,13 +1,13 @@
-"""Where each endpoint is, for one service and one address type, kept incrementally.
+"""The slice of each endpoint, for one Service and one address type, kept incrementally.
 
-The state has two inputs, what is *desired* (an endpoint per pod) and what the *server* holds (slices), and
-everything else follows from the two::
+The state has two inputs, the *desired* endpoints (one for each Pod) and the slices on the *server*.
+Everything else follows from the two::
 
-    holders     identity -> slices that list it on the server
-    home        of a desired endpoint: among its holders with its port group, the one with the least name
-    slice.want  the endpoints whose home the slice is, as they should be now
-    unplaced    desired endpoints without a home, by port group
-    touched     slices that are perhaps not as they should be (every other one surely is)
+    holders        slices on the server that list an endpoint, by its identity
+    home           of a desired endpoint: among its holders with its port group, the one with the least name
+    slice.desired  the endpoints whose home the slice is, in their desired versions
+    unplaced       desired endpoints without a home, by port group
+    touched        slices that may differ from what is desired (all others do not)
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from sliceplane.slices.subsets import subset_of
 
 
 class Desired(msgspec.Struct, frozen=True, gc=False):
-    """A pod's endpoint. Without ``identity`` the pod has none here, but its port group is wanted
-    all the same.
+    """A Pod's endpoint. Without ``identity`` the Pod has none here, but its port group still counts
+    as desired.
 
-    There is one for each endpoint, so the garbage collector is not to look at them: nothing in them
-    leads back.
+    There is one for each endpoint, and none is part of a cycle, so the garbage collector need not
+    track them.
     """
 
     group: PortGroup
@@ -42,11 +42,10 @@ _Rooms = SortedDict[tuple[int, str], SliceState]
 
 
 class SlicePlacement:
-    """Owned by a ``ServiceState``. Every method but ``check`` costs in proportion to what it
-    changes.
+    """The placement of endpoints. Owned by a ``ServiceState``. Every method except ``check`` costs
+    in proportion to its changes.
 
-    *subsets*: slices are told apart by the subset that they are labelled for. Otherwise that label
-    is any label.
+    *subsets*: the subset label distinguishes slices. Otherwise it is an ordinary label.
     """
 
     def __init__(self, ports: PortResolver, max_endpoints: int, *, subsets: bool = False) -> None:
@@ -56,23 +55,24 @@ class SlicePlacement:
         self.desired: dict[str, Desired] = {}
         self.slices: dict[str, SliceState] = {}
         self._wanting: dict[PortGroup, int] = {}
-        #: how many endpoints each group has
+        #: number of endpoints of each group
         self._sizes: dict[PortGroup, int] = {}
         self._holders: dict[str, tuple[SliceState, ...]] = {}
         self._unplaced: dict[PortGroup, Content] = {}
         self._touched: dict[str, SliceState] = {}
-        #: slices of each group by fill, to find the fullest with enough room
+        #: slices of each group by fill, to find the fullest with enough space
         self._rooms: dict[PortGroup, _Rooms] = {}
 
-    # -- what is desired
+    # -- desired endpoints
 
     def want(self, pod: str, new: Desired | None) -> bool:
-        """The desired endpoint of *pod* is *new* from now on.  False: it was already."""
+        """Sets the desired endpoint of *pod*. Returns False if it is unchanged."""
         old = self.desired.get(pod)
         if old == new:
             return False
         if old is None or new is None or old.identity != new.identity or old.group is not new.group:
-            # the new group first: one that is left and entered at once must not look unwanted
+            # The new group is counted first: a group that one Pod leaves and enters must not reach
+            # zero.
             if new is not None:
                 self._count(new, 1)
             if old is not None:
@@ -88,7 +88,9 @@ class SlicePlacement:
         return True
 
     def _count(self, wanted: Desired, step: int) -> None:
-        """A group that no endpoint needs loses its slices, so both ends of its life touch them."""
+        """Counts the Pods and endpoints of a group. A group without Pods loses its slices, so its
+        first and last Pod touch them.
+        """
         group = wanted.group
         count = self._wanting.get(group, 0) + step
         if count:
@@ -141,10 +143,10 @@ class SlicePlacement:
     def _touch(self, state: SliceState) -> None:
         self._touched[state.name] = state
 
-    # -- what the server holds
+    # -- slices on the server
 
     def attach(self, stored: Stored) -> None:
-        """The server has *stored*: a new slice, or another version of one that it had."""
+        """Adds *stored*, a new slice on the server or a new version of one."""
         known = self.slices.get(stored.meta.name)
         subset = subset_of(stored.meta.labels) if self._subsets else ""
         if known is not None:
@@ -166,15 +168,15 @@ class SlicePlacement:
         self._touch(state)
 
     def _refresh(self, known: SliceState, stored: Stored) -> None:
-        """The same endpoints in a new version: nothing changes its home."""
+        """Stores a new version with the same endpoints: no home changes."""
         if known.want is not stored.content:
-            known.own_want()  # before its dictionary stops being the server's
+            known.own_want()  # it may still be the old version's dictionary
         known.stored = stored
         known.server = stored.content
         self._touch(known)
 
     def _hold(self, identity: str, state: SliceState, wanted: Desired | None) -> bool:
-        """Note that *state* lists *identity*.  True: it is the home of *wanted* now."""
+        """Records that *state* lists *identity*. Returns True if it is now the home of *wanted*."""
         holders = self._holders.get(identity)
         if holders is None:
             self._holders[identity] = (state,)
@@ -194,7 +196,7 @@ class SlicePlacement:
         return True
 
     def detach(self, name: str) -> None:
-        """The server has no slice *name* any more (or one that is on its way out)."""
+        """Removes the slice *name*, which the server no longer has, or which is terminating."""
         state = self.slices.pop(name)
         rooms = self._rooms[state.group]
         del rooms[len(state.server), name]
@@ -217,7 +219,7 @@ class SlicePlacement:
         return wanted if wanted is not None and wanted.identity == identity else None
 
     def desired_content(self, content: Content) -> Content:
-        """Returns the endpoints of *content* that are desired, as they should be."""
+        """Returns the desired versions of the endpoints of *content*, without undesired ones."""
         return {
             identity: wanted.body
             for identity in content
@@ -225,32 +227,36 @@ class SlicePlacement:
         }
 
     def touch_all(self) -> None:
-        """Slices may differ in what endpoints do not show: labels."""
+        """Touches all slices after a change outside their endpoints: labels."""
         self._touched.update(self.slices)
 
     # -- for hints and metrics
 
     def stored(self, pod: str) -> bytes:
-        """The endpoint of *pod* as the server shows it where it should; empty if it does not."""
+        """Returns the server's version of the endpoint of *pod* in its home; empty
+        without a home.
+        """
         wanted = self.desired.get(pod)
         home = None if wanted is None else self._home(wanted)
         return b"" if wanted is None or home is None else home.server[wanted.identity]
 
     def home_name(self, pod: str) -> str:
-        """The slice that has the endpoint of *pod*; "" if none has."""
+        """Returns the name of the slice that is the home of the endpoint of *pod*; "" if it has
+        none.
+        """
         wanted = self.desired.get(pod)
         home = None if wanted is None else self._home(wanted)
         return "" if home is None else home.name
 
     def changed_slices(self) -> frozenset[str]:
-        """Slices whose endpoints will be written anew whatever else happens."""
+        """Returns the names of slices whose endpoints are to be written in any case."""
         return frozenset(
             name for name, state in self._touched.items() if state.want != state.server
         )
 
     @property
     def shows_subsets(self) -> bool:
-        """Slices on the server are labelled.  Costs O(groups)."""
+        """True if slices on the server are labelled. Costs O(groups)."""
         return any(group.subset for group in self._rooms)
 
     @property
@@ -259,13 +265,15 @@ class SlicePlacement:
 
     @property
     def fewest_slices(self) -> int:
-        """How many slices the endpoints would fill, packed anew."""
+        """Number of slices that the endpoints would fill if packed anew."""
         return sum(-(-size // self._max) for size in self._sizes.values())
 
     # -- invariants
 
     def check(self) -> None:
-        """Everything derived follows from ``desired`` and ``slices``.  Costs O(state)."""
+        """Asserts that all derived state follows from ``desired`` and ``slices``. Costs
+        O(state).
+        """
         holders: dict[str, list[SliceState]] = {}
         for name in sorted(self.slices):
             for identity in self.slices[name].server:
@@ -293,7 +301,7 @@ class SlicePlacement:
             "rooms are not the slices"
         )
         for name, state in self.slices.items():
-            assert state.want == wants[name], f"{name} wants {state.want}, should {wants[name]}"
+            assert state.want == wants[name], f"{name} has {state.want}, should {wants[name]}"
             clean = state.want == state.server and state.group in self._wanting
             assert clean or name in self._touched, f"{name} is not as it should be, yet untouched"
         assert all(self.slices.get(n) is s for n, s in self._touched.items()), (
@@ -302,13 +310,12 @@ class SlicePlacement:
 
 
 class ServiceSnapshot(NamedTuple):
-    """A service for a reader that compares and never plans. The mappings are the engine's own
-    state: good until its next event.
+    """The state of a Service for a reader that compares and never plans. The mappings are the
+    engine's own state: valid until its next event.
 
-    ``desired``: by address type, in the order in which the service has them, and by name of the
-    pod; an entry without ``identity`` is no endpoint. Empty for a service without endpoints of
-    ours. ``slices``: those labelled as ours and not terminating, by name, of any address type,
-    owned or not.
+    ``desired``: by address type, in the order of the Service, and by name of the Pod; an entry
+    without ``identity`` is no endpoint. Empty for a Service without endpoints of ours. ``slices``:
+    slices labelled as ours and not terminating, by name, of any address type, owned or not.
     """
 
     shape: ServiceShape

@@ -1,18 +1,18 @@
-"""Retention of endpoints whose removal is inferred: a mass removal is retained, for a while.
+"""The mass-removal guard: retains endpoints for a while if the removal of many is inferred.
 
-A removal is *reported* if the Pod itself shows it: it is being deleted, it is over, its containers
-or gates are not ready, or a user changed the selector. It is *inferred* otherwise: the Pod is
-missing in a new list, its Node is, or its Node fell silent, whereupon the node life cycle
-controller takes ``Ready`` from the Pod and leaves ``ContainersReady`` as it was
-(kubernetes/kubernetes#77864). A reported removal is never retained.
+A removal is *reported* if the Pod itself shows it: it is terminating or finished, its containers or
+gates are not ready, or a user changed the selector. It is *inferred* otherwise: the Pod is missing
+in a new list, its Node is, or its Node stopped reporting, so the node life cycle controller set
+``Ready`` of the Pod to False and left ``ContainersReady`` as it was (kubernetes/kubernetes#77864).
+A reported removal is never retained.
 
-Removals are *many* if fewer than half would stay of the greatest number of endpoints that stood for
-a minute in the last ten, which must have been four or more; or if over 30% of all endpoints were
-lost within 30 s. Many are confirmed in any case (``slices.removing.losses``), and retained then if
-the Service asks for it, else its Namespace, else a flag. To know how many they are, each waits
-``GATHER_S`` where retention is asked for. They are retained for ``HOLD_S``, and then removed at 10%
-of that number a minute. The number counts endpoints that are there, never retained ones: a guard
-must not follow its own output. A controller that starts knows of no earlier number.
+Removals are *many* in two cases. Either fewer than half would remain of the peak, the greatest
+number of endpoints that lasted a minute within ten minutes, if it is at least four; or over 30% of
+all endpoints were lost within 30 s. Many removals are always confirmed
+(``slices.removing.losses``), and then retained if the Service requests it, else its Namespace, else
+a flag. If retention is requested, each removal waits ``GATHER_S`` for others. Endpoints are
+retained for ``HOLD_S``, and then removed at 10% of the peak a minute. The peak never counts
+retained endpoints: a guard must not follow its own output. A controller that starts has no peak.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from sliceplane.consume.removal_hold import Hold
 from sliceplane.slices.removing.losses import RemovalConfirmation
 
 ANNOTATION_MASS_REMOVAL: Final = "sliceplane.dev/mass-removal"
-#: RFC 3339: holds that began before it end
+#: RFC 3339; ends holds that began before this time
 ANNOTATION_RELEASE: Final = "sliceplane.dev/mass-removal-release"
 HOLD: Final = "hold"
 
-#: seconds that an inferred loss waits for others: Nodes that fell silent together are found so
-#: within a renewal (10 s)
+#: seconds that an inferred loss waits for others: Nodes that stop reporting together are detected
+#: within one renewal (10 s)
 GATHER_S: Final = 15.0
 PEAK_MIN: Final = 4
 STAY_SHARE: Final = 0.5
@@ -49,14 +49,16 @@ REASON_REFUTED: Final = "MassRemovalRefuted"
 
 
 def asks_to_hold(annotations: Mapping[str, str] | None) -> bool | None:
-    """Reads the annotation of a Service or a Namespace; ``None``: it has none."""
+    """Returns the value of a Service's or Namespace's annotation; ``None`` without the
+    annotation.
+    """
     asked = (annotations or {}).get(ANNOTATION_MASS_REMOVAL)
     return None if asked is None else asked == HOLD
 
 
 class Peak:
-    """The greatest number of the last ten minutes that stood through a whole minute of the clock.
-    O(1) a note.
+    """The greatest number within ten minutes that lasted a whole minute of the clock. A note costs
+    O(1).
     """
 
     __slots__ = ("_floor", "_floors", "_last", "_minute")
@@ -79,7 +81,7 @@ class Peak:
     def _roll(self, now: float) -> None:
         minute = int(now // _MINUTE_S)
         if self._minute is None:
-            self._minute = minute  # the first minute has begun before: its floor is 0
+            self._minute = minute  # the first minute is incomplete: its floor is 0
         if minute <= self._minute:
             return
         between = min(minute - self._minute - 1, PEAK_MINUTES)
@@ -94,7 +96,7 @@ class RemovalBurst:
     def __init__(self) -> None:
         self.ready = 0
         self._pending = 0
-        #: times and numbers, the oldest first
+        #: times and numbers of losses, the oldest first
         self._lost: deque[tuple[float, int]] = deque()
         self._sum = 0
 
@@ -112,9 +114,11 @@ class RemovalBurst:
 
 
 class Losses(msgspec.Struct, frozen=True, kw_only=True):
-    """Losses of one Service. ``missed``: confirmed inferred losses beside the *ready* endpoints.
-    ``asks``: retention is asked for; ``released_at``: holds that began before it end. ``burst``:
-    see ``RemovalBurst``.
+    """Losses of one Service.
+
+    ``missed``: number of confirmed inferred losses, beside the *ready* endpoints. ``asks``:
+    retention is requested. ``released_at``: holds that began before this time end. ``burst``: see
+    ``RemovalBurst``.
     """
 
     ready: int
@@ -125,8 +129,8 @@ class Losses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceGuard:
-    """The guard of one Service. ``news``: reasons and texts of holds that began or ended, for the
-    reader to take.
+    """The guard of one Service. ``news``: reasons and texts of holds that began or ended, until the
+    caller takes them.
     """
 
     def __init__(self) -> None:
@@ -134,16 +138,16 @@ class ServiceGuard:
         self.news: list[tuple[str, str]] = []
         self.confirmation: Final = RemovalConfirmation()
         self._peak = Peak()
-        #: a burst that was met counts until the removals in it are confirmed
+        #: a burst counts until this time, so that its removals can be confirmed
         self._burst_until = 0.0
-        #: when the first loss came that waits for others
+        #: the time of the first loss that waits for others
         self._gathers: float | None = None
 
     def needs_confirmation(
         self, lost: int, ready: int, now: float, *, burst: bool, unknown: bool
     ) -> bool:
         """Returns True if *lost* endpoints, beside the *ready* ones, stay until their removal is
-        confirmed. *unknown*: the annotation of their Namespace was not read. O(1).
+        confirmed. *unknown*: the annotation of their Namespace was not read. Costs O(1).
         """
         peak = self._peak.standing(now)
         if not lost or peak < PEAK_MIN:
@@ -155,8 +159,8 @@ class ServiceGuard:
         return self.confirmation.update(many=many, unknown=unknown, now=now)
 
     def rest(self, ready: int, now: float) -> None:
-        """Nothing is lost, unconfirmed or retained, as nearly always: ``needs_confirmation`` and
-        ``weigh`` are not needed.
+        """Updates the peak when nothing is lost, unconfirmed or retained, the usual case. Replaces
+        ``needs_confirmation`` and ``weigh``.
         """
         assert self.hold is None, f"{self.hold} is not over"
         self.confirmation.close()
@@ -164,7 +168,9 @@ class ServiceGuard:
         self._peak.note(ready, now)
 
     def weigh(self, losses: Losses, now: float) -> int:
-        """Returns how many of the missed endpoints stay.  O(1)."""
+        """Begins, continues or ends the hold. Returns the number of missed endpoints that stay.
+        Costs O(1).
+        """
         if losses.missed:
             keep = (
                 self._begin(losses, now)
@@ -221,7 +227,7 @@ class ServiceGuard:
         self.news.append((reason, text))
 
     def deadline(self, now: float) -> float | None:
-        """When the result for the same losses changes."""
+        """Returns the time at which the same losses have another result."""
         gathered = None if self._gathers is None else self._gathers + GATHER_S
         step = gathered if self.hold is None else self.hold.next_step(now)
         return min(

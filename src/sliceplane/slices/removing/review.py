@@ -1,8 +1,8 @@
 """The review of one Service's inferred removals before each plan: they wait for confirmation, are
 then retained, or take effect.
 
-``guard`` decides how many removals are many and how long they are retained, ``losses`` keeps the
-endpoints concerned; the review feeds both with what the Service, its Namespace and its members say.
+``guard`` decides how many removals are many and how long they are retained; ``losses`` has the
+endpoints concerned. The review feeds both from the Service, its Namespace and its members.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _WARNINGS: Final = (REASON_HELD, REASON_EXPIRED, REASON_REFUTED)
 
 
 class RemovalReview:
-    """Owned by a ``ServiceState``. *holds*: removals are retained for Services and Namespaces
-    without the annotation.
+    """Reviews removals. Owned by a ``ServiceState``. *holds*: removals are retained for Services
+    and Namespaces without the annotation.
     """
 
     def __init__(self, cluster: ClusterFacts, *, holds: bool) -> None:
         self._cluster = cluster
         self._holds = holds
         self.guard: Final = ServiceGuard()
-        #: when the next review is due
+        #: the time of the next review
         self.deadline: float | None = None
 
     def apply(self, members: SliceMembers, shape: ServiceShape, now: float) -> tuple[Notice, ...]:
@@ -74,7 +74,7 @@ class RemovalReview:
         return tuple(Notice(reason in _WARNINGS, reason, text) for reason, text in news)
 
     def _asks_to_hold(self, shape: ServiceShape) -> bool:
-        """As the Service says; else its Namespace, as far as that was read; else the flag."""
+        """Returns the Service's annotation; else its Namespace's, if it was read; else the flag."""
         asked = shape.holds
         if asked is None:
             asked = self._cluster.namespaces.get(shape.namespace, (None, 0.0))[0]
@@ -87,7 +87,7 @@ class RemovalReview:
         return known is None or now >= known[1] + NAMESPACE_S
 
     def question(self, members: SliceMembers, shape: ServiceShape) -> RemovalQuestion | None:
-        """Returns the reads that are needed before endpoints go."""
+        """Returns the reads that must come before endpoints are removed."""
         confirmation = self.guard.confirmation
         if not members.losses.unconfirmed or confirmation.due is None:
             return None
@@ -102,7 +102,7 @@ class RemovalReview:
     def on_listed(
         self, members: SliceMembers, pods: Mapping[str, Pod], nodes: Container[str], now: float
     ) -> RemovalVerdict:
-        """A fresh list of the Service's Pods, and of Nodes if the question asked for them."""
+        """Handles a fresh list of the Service's Pods, and of Nodes if the query requested them."""
         unconfirmed = members.losses.unconfirmed
         if not unconfirmed:
             return RemovalVerdict()

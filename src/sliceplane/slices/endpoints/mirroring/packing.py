@@ -1,19 +1,19 @@
-"""Which mirrored slice holds which endpoints of a group: all in one, as upstream, or packed into
-smaller ones.
+"""The distribution of a group's endpoints over mirrored slices: all in one, as upstream, or packed
+into smaller ones.
 
-Packed means: no slice holds more than its limit, and no two slices of one group would fit into one.
-Then a changed address writes a slice of a hundred endpoints, say, where upstream writes all
-thousand, and no object is cut into more slices than twice the fewest. How few writes that takes:
+In a packed group no slice exceeds its limit, and no two slices would fit into one. So a changed
+address writes a slice of, say, a hundred endpoints, while upstream writes all thousand, and an
+object has at most twice the fewest slices. Writes are few:
 
-- an endpoint stays in the slice that it is in; what is new goes into slices that have to be written
-  anyway, then into one that has room for all that is left, else into new ones;
-- slices that fit together are put together, those first that are written anyway;
-- so from a packed state an address that comes or changes is one write, and one that goes is one, or
-  two where its slice goes too.
+- an endpoint stays in its slice; new ones go into slices that are written anyway, then into one
+  with space for all the rest, else into new slices;
+- slices that fit into one are merged, first those that are written anyway;
+- so from a packed state an added or changed address is one write, and a removed one is one, or two
+  if its slice is deleted.
 
-No address is missing meanwhile if slices are written in this order: new ones, then ``kept`` without
-``gives``, then those that take over a ``spare``, then ``kept`` with ``gives``, then deletions. What
-moves is in its new place first.
+No address is missing meanwhile if slices are written in this order: new ones, ``kept`` without
+``gives``, reused ``spare`` ones, ``kept`` with ``gives``, deletions. An endpoint that moves is
+added before it is removed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from sliceplane.slices.endpoints.mirroring.desired import (
 
 
 class Kept(NamedTuple):
-    """A slice that stays, what it holds and what it must hold.  ``gives``: some of its endpoints go
-    to other slices.
+    """A slice that stays, with its present and desired content. ``gives``: some of its endpoints
+    move to other slices.
     """
 
     known: EndpointSlice
@@ -44,7 +44,7 @@ class Kept(NamedTuple):
 
 
 class Arrangement(NamedTuple):
-    """The slices of one group; ``spare`` ones are not needed any more."""
+    """The slices of one group. ``spare`` slices are not needed any more."""
 
     kept: tuple[Kept, ...] = ()
     new: tuple[MirrorGroup, ...] = ()
@@ -52,9 +52,7 @@ class Arrangement(NamedTuple):
 
 
 class _Bin:
-    """A slice while it is decided what goes into it.  ``dirty``: it must be written, or go,
-    whatever is decided.
-    """
+    """A slice during packing. ``dirty``: it must be written or deleted in any case."""
 
     __slots__ = ("dirty", "gives", "held", "inside", "known")
 
@@ -70,7 +68,7 @@ class _Bin:
 
 
 def in_one(group: MirrorGroup, slices: Sequence[EndpointSlice], wanted: SliceMeta) -> Arrangement:
-    """The first of *slices* has all of *group*, as upstream."""
+    """Puts all of *group* into the first of *slices*, as upstream."""
     if not slices:
         return Arrangement(new=(group,))
     known = slices[0]
@@ -82,8 +80,8 @@ def in_one(group: MirrorGroup, slices: Sequence[EndpointSlice], wanted: SliceMet
 def packed(
     group: MirrorGroup, slices: Sequence[EndpointSlice], wanted: SliceMeta, limit: int
 ) -> Arrangement:
-    """*slices* are those of the group's family and ports, in a fixed order; *limit* is in
-    endpoints.
+    """Distributes *group* over several slices. *slices* are those of its family and ports, in a
+    fixed order; *limit* is in endpoints.
 
     Costs O(endpoints), and a sort of the slices.
     """
@@ -108,7 +106,9 @@ def packed(
 def _as_they_are(
     group: MirrorGroup, slices: Sequence[EndpointSlice], wanted: SliceMeta, limit: int
 ) -> tuple[list[_Bin], list[Identity]]:
-    """What is in a slice and wanted stays in the first that has it; the rest has no place yet."""
+    """Leaves each desired endpoint in the first slice that has it. Returns the slices and the
+    unplaced endpoints.
+    """
     unplaced = dict.fromkeys(group.content)
     bins: list[_Bin] = []
     for known in slices:
@@ -128,8 +128,8 @@ def _as_they_are(
 
 
 def _place(bins: list[_Bin], pool: list[Identity], limit: int) -> list[list[Identity]]:
-    """*pool* goes into slices that are written anyway, the fullest first; then the rest.  Gives
-    what is in new ones.
+    """Adds *pool* to slices that are written anyway, the fullest first, and then to others. Returns
+    the contents of new slices.
     """
     begin = 0
     for box in sorted((box for box in bins if box.dirty), key=len, reverse=True):
@@ -147,10 +147,10 @@ def _place(bins: list[_Bin], pool: list[Identity], limit: int) -> list[list[Iden
 
 
 def _merge(bins: list[_Bin], limit: int) -> list[_Bin]:
-    """Until no two fit into one.  Gives those that were emptied.
+    """Merges slices until no two fit into one. Returns the emptied ones.
 
-    If any two fit, the two smallest do: the smallest moves, to one that is written anyway if that
-    has room, and to the fullest such.
+    If any two fit, the two smallest do. The smallest moves into a slice with space: one that is
+    written anyway if possible, and among these the fullest.
     """
     emptied: list[_Bin] = []
     ordered = sorted(bins, key=len)

@@ -1,13 +1,13 @@
-"""One Endpoints object and its mirror: which slices must exist, which do, and the writes between
-the two.
+"""One Endpoints object and its mirror: the slices that must exist, those that do, and the writes
+between the two.
 
-Each family and set of ports has one slice, or several if slices are limited (``packing``); one is
-written whole when anything of it differs. A slice that would be deleted while another of its
-address type is made becomes that one.
+Each family and set of ports has one slice, or several if slices are limited (``packing``); a slice
+is written whole if anything in it differs. A slice that would be deleted is reused if another of
+its address type is created.
 
-When the Service gets a selector its slices are the EndpointSlice controller's business. Ours then
-stay until that controller's are there, type by type, or until it is clear that none are made:
-traffic always has somewhere to go.
+When the Service gains a selector, its slices become the task of the EndpointSlice controller. Our
+slices stay until that controller has made its own, type by type, or until the wait is over: traffic
+always has a destination.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from sliceplane.slices.succession import HandOver
 
 
 class MirrorLimits(NamedTuple):
-    """Of addresses that are mirrored of one subset, and of endpoints in one slice; ``None``: as
-    many as there are.
+    """Limits: addresses that are mirrored of one subset, and endpoints in one slice (``None``:
+    unlimited).
     """
 
     per_subset: int = ADDRESSES_PER_SUBSET_MAX
@@ -55,7 +55,7 @@ class MirrorLimits(NamedTuple):
 
 
 class MirrorState:
-    """Owned by ``MirrorEngine``, which alone calls it."""
+    """The state of one Endpoints object. Owned by ``MirrorEngine``, its only caller."""
 
     __slots__ = (
         "_hand_over",
@@ -69,24 +69,23 @@ class MirrorState:
 
     def __init__(self, key: str, selecting: bool | None, unseen: Unseen) -> None:
         self.key: Final = key
-        #: if nothing on the object itself forbids mirroring it
+        #: the object, if no metadata of it forbids mirroring
         self.endpoints: Endpoints | None = None
-        #: the Service has a selector; ``None``: there is no Service
+        #: True if the Service has a selector; ``None`` without a Service
         self.selecting = selecting
         #: desired endpoints and slices, as last planned
         self.counts = (0, 0)
-        #: our slices that are not terminating, as the cache has them: tens of thousands cost
-        #: little beside it
+        #: our slices that are not terminating; they share the cache's objects, so they cost little
         self._own: OwnWrites[EndpointSlice] = OwnWrites(key, unseen, attrgetter("metadata"))
-        #: to the EndpointSlice controller
+        #: the hand-over to the EndpointSlice controller
         self._hand_over = HandOver()
         #: the version of the object whose warnings were reported
         self._reported = ""
 
     @property
     def empty(self) -> bool:
-        """Nothing is left to know: no object that could be mirrored, no slice, no write under
-        way.
+        """True if the state can be dropped: no object that may be mirrored, no slice, no write in
+        flight.
         """
         return self.endpoints is None and not self._own
 
@@ -105,23 +104,25 @@ class MirrorState:
         self._hand_over.restart()
 
     def on_slice(self, observed: EndpointSlice) -> bool:
-        """A slice of ours is there.  False: that tells nothing new."""
+        """Handles a slice of ours in the cache. Returns False if it contains nothing new."""
         meta = observed.metadata
         if meta.deletion_timestamp is not None:
             return self.on_slice_gone(meta.name, meta.uid)
         shown = self._own.on_shown(meta, lambda: observed)
         if shown is Shown.ECHO:
-            self._own.keep(observed)  # one copy, the cache's, is enough
+            self._own.keep(observed)  # shares the cache's object
         return shown is Shown.NEW
 
     def on_slice_gone(self, name: str, uid: str) -> bool:
-        """The cache lost a slice, or it is on its way out, or not labelled as ours any more.
-        False: that was known.
+        """Handles a slice that left the cache, is terminating, or is no longer labelled as ours.
+        Returns False if that was known.
         """
         return self._own.on_gone(name, uid)
 
     def on_successor(self, address_type: str, *, there: bool) -> bool:
-        """A slice of the EndpointSlice controller came or went.  True: ours may go now."""
+        """Handles a slice of the EndpointSlice controller that exists (*there*) or is gone. Returns
+        True if our slices may be deleted now.
+        """
         if not there:
             self._hand_over.on_successor_gone(address_type)
             return False
@@ -130,7 +131,9 @@ class MirrorState:
     # -- plan and result
 
     def plan(self, now: float, limits: MirrorLimits, *, hand_over: bool) -> MirrorPlan:
-        """The writes that are due; ``in_flight`` until their end is told, if there are any."""
+        """Returns the writes that are due. If there are any, they are in flight until
+        ``finish``.
+        """
         assert not self._own.in_flight, f"{self.key} has a plan under way"
         self._own.give_up(now)
         if self._own.wait_once():
@@ -147,7 +150,7 @@ class MirrorState:
         return plan
 
     def _clean(self, now: float, *, hand_over: bool) -> MirrorPlan:
-        """Nothing is to be mirrored."""
+        """Plans deletions: nothing must be mirrored."""
         self.counts = (0, 0)
         obsolete = [known for _, known in sorted(self._own.objects.items())]
         if hand_over and self.selecting and obsolete:
@@ -222,8 +225,8 @@ class MirrorState:
         last: list[PlannedWrite],
         spare: list[EndpointSlice],
     ) -> tuple[PlannedWrite, ...]:
-        """Creates, updates, those that move endpoints away, deletes: what moves is in its new place
-        before it leaves its old one (``packing``). An object that is on its way out gets no new
+        """Returns all writes in order: creates, updates, updates that move endpoints away, deletes
+        (``packing``). Slices to delete are reused for creates. A terminating object gets no new
         slices.
         """
         meta = endpoints.metadata
@@ -243,8 +246,8 @@ class MirrorState:
     def finish(
         self, plan: MirrorPlan, answers: Sequence[bytes], error: StatusError | None, now: float
     ) -> None:
-        """*answers* are those to the first writes of *plan*; *error* is the next one's, if one
-        failed.
+        """Takes the result of *plan*. *answers* are the responses to its first writes; *error* is
+        that of the next write, if one failed.
         """
         for write, answer in zip(plan.writes, answers, strict=False):
             self._own.succeeded(write, answer, lambda body: decode(body, EndpointSlice), now)
@@ -253,7 +256,7 @@ class MirrorState:
         self._own.ended()
 
     def deadline(self) -> float | None:
-        """When to plan again although nothing happens."""
+        """Returns the time at which a plan is needed even without an event."""
         waiting = self._hand_over.deadline if self._own.objects else None
         return min(
             (time for time in (self._own.deadline(), waiting) if time is not None), default=None

@@ -124,7 +124,7 @@ class EndpointsController(SyncController):
 
     def on_synced(self, now: float) -> None:
         super().on_synced(now)
-        for key in self._engine.condemn_strays():
+        for key in self._engine.mark_strays_for_deletion():
             self._queue.drop(key)
             self._unvisited.discard(key)
             self.add((key,), STRAY_DELAY_S, now)
@@ -152,7 +152,7 @@ class EndpointsController(SyncController):
         self._end(done.job.key, failed=error is not None, now=now)
 
     def _end(self, key: str, *, failed: bool, now: float) -> None:
-        failed = failed and self._engine.is_wanted(key)
+        failed = failed and self._engine.needs_retry(key)
         self.end(key, failed=failed, deadline=self._engine.deadline(key), now=now)
         if self._unvisited:
             self._unvisited.discard(key)

@@ -35,7 +35,7 @@ from sliceplane.controllers.service_syncs import (
 )
 from sliceplane.kit.metrics import DEFAULT_BUCKETS, Family, Metrics, exponential_buckets
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine
-from sliceplane.slices.heuristics.asking import Find
+from sliceplane.slices.heuristics.queries import Find
 from sliceplane.slices.heuristics.shipped import find_shipped
 from sliceplane.slices.hinting.hint_policy import Notice
 from sliceplane.slices.service import IMMEDIATELY
@@ -220,8 +220,8 @@ class EndpointSliceController(SyncController):
             ),
             subsetting=self._config.approach,
             claim_unlabelled=self._config.claim_unlabelled_slices,
-            changes=self._config.selector_changes,
-            holds=self._config.hold_mass_removals,
+            selector_changes=self._config.selector_changes,
+            hold_by_default=self._config.hold_mass_removals,
         )
         self._batch_period_s = self._config.endpointslice_updates_batch_period_s
         self._removals = MassRemovals(self._engine, probes=self._config.probe_held)
@@ -266,7 +266,7 @@ class EndpointSliceController(SyncController):
     # -- work
 
     def take_work(self, now: float, max_jobs: int) -> Work:
-        unsettled = self._engine.take_unsettled() if self._synced else ()
+        unsettled = self._engine.take_unconverged() if self._synced else ()
         if unsettled:
             self.add(unsettled, 0.0, now)
         work = super().take_work(now, max_jobs)

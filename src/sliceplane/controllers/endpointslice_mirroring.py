@@ -227,7 +227,7 @@ class EndpointSliceMirroringController(SyncController):
             self.add((done.job.key,), 0.0, now)
 
     def _end(self, key: str, *, failed: bool, now: float) -> None:
-        failed = failed and self._engine.knows(key)
+        failed = failed and self._engine.has_state(key)
         self.end(key, failed=failed, deadline=self._engine.deadline(key), now=now)
 
     def next_deadline(self) -> float | None:

@@ -30,7 +30,7 @@ from sliceplane.slices.removing.guard import (
     REASON_OVER,
     REASON_RELEASED,
 )
-from sliceplane.slices.removing.losses import RemovalQuestion
+from sliceplane.slices.removing.losses import ConfirmationQuery
 from sliceplane.watch.controller.base import Done, Job, Selection, Write, condition_write
 
 #: keys of the queue: the condition of a Service; the reads that confirm removals, of all Services
@@ -116,7 +116,7 @@ class MassRemovals:
             "gauge",
             "sliceplane_mass_removal_held_endpoints",
             "Endpoints that stay although no Pod says that it is there.",
-            lambda: engine.held,
+            lambda: engine.retained,
         )
 
     def families(self) -> tuple[Family, ...]:
@@ -141,7 +141,7 @@ class MassRemovals:
         due: list[tuple[str, float]] = []
         if self._wanted(key) != self._shown.get(key):
             due.append((f"{_CONDITION}{key}", 0.0))
-        question = self._engine.question(key)
+        question = self._engine.confirmation_query(key)
         if question is None:
             self._doubted.pop(key, None)
         else:
@@ -188,9 +188,9 @@ class MassRemovals:
     # -- what is in doubt is read
 
     def _confirmation(self, now: float) -> Job | None:
-        spaces: dict[str, dict[str, RemovalQuestion]] = {}
+        spaces: dict[str, dict[str, ConfirmationQuery]] = {}
         for key in self._doubted:
-            question = self._engine.question(key)
+            question = self._engine.confirmation_query(key)
             space = key.partition("/")[0]
             if (
                 question is not None
@@ -266,7 +266,7 @@ class MassRemovals:
         self, key: str, pods: dict[str, Pod] | None, nodes: frozenset[str], now: float
     ) -> None:
         if pods is None:
-            self._engine.on_unread(key, now)
+            self._engine.on_read_failed(key, now)
             self._confirmations.of("failed").value += 1
             return
         verdict = self._engine.on_listed(key, pods, nodes, now)
@@ -284,7 +284,7 @@ class MassRemovals:
             if turn.due > now:
                 continue
             targets = [
-                target for target in self._engine.held_ports(key) if target[0] not in turn.tried
+                target for target in self._engine.retained_ports(key) if target[0] not in turn.tried
             ][:PROBES_MAX]
             if targets:
                 turn.tried.update(name for name, _ in targets)
@@ -306,7 +306,7 @@ class MassRemovals:
             if not answer
         ]
         for name in refused:
-            self._engine.on_refused(done.job.token, name)
+            self._engine.on_connection_refused(done.job.token, name)
         self._refused.value += len(refused)
         return (done.job.token, _PROBE) if refused else (_PROBE,)
 

@@ -41,7 +41,7 @@ from sliceplane.slices.endpoints.members import (
     digest_of_subsets,
     update_endpoints,
 )
-from sliceplane.slices.endpoints.reverse import ReverseSource, view_of
+from sliceplane.slices.endpoints.reverse import ReverseSource, read_content
 from sliceplane.slices.endpoints.shape import EndpointsShape, Role, endpoints_shape
 from sliceplane.slices.endpoints.subsets import Capacity, RenderedSubsets
 from sliceplane.watch.cache import Change
@@ -120,7 +120,7 @@ class ReverseMirrorController(KeyedController):
         source = self._sources.get(key)
         if source is None:
             source = self._sources[key] = ReverseSource()
-        changed = source.put(name, None if seen is None else view_of(seen))
+        changed = source.put(name, None if seen is None else read_content(seen))
         if not source:
             del self._sources[key]
         if changed:
@@ -173,7 +173,7 @@ class ReverseMirrorController(KeyedController):
             meta = stored.meta
             return (deletion(EndpointsObjects, meta, meta.resource_version, ("NotFound",)),)
         content = content_of(self._rendered(key, shape), Capacity.TRUNCATE)
-        if stored is not None and content.is_in(stored.meta, stored.digest, shape.labels):
+        if stored is not None and content.matches(stored.meta, stored.digest, shape.labels):
             self._triggers.pop(key, None)
             return ()
         trigger = self._triggers.pop(key, 0)

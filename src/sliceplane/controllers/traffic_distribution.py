@@ -38,8 +38,8 @@ from sliceplane.controllers.service_syncs import HintProblems
 from sliceplane.kit.metrics import Family, merged
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.kit.times import format_time
-from sliceplane.slices.heuristics.asking import Find
-from sliceplane.slices.shape import is_headless, traffic_distribution, wants_annotation_hints
+from sliceplane.slices.heuristics.queries import Find
+from sliceplane.slices.shape import is_headless, requests_annotation_hints, traffic_distribution
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.controller.base import (
     CACHE_DIFFERS,
@@ -262,7 +262,7 @@ class TrafficDistributionController(KeyedController):
 
     def _accepted(self, service: Service) -> WantedCondition:
         value = service.spec.traffic_distribution or ""
-        if wants_annotation_hints(service.metadata.annotations or {}):
+        if requests_annotation_hints(service.metadata.annotations or {}):
             text = (
                 "the annotation service.kubernetes.io/topology-mode is stronger than "
                 "trafficDistribution"

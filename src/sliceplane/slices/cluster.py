@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from sliceplane.api.own_writes import Unseen
+from sliceplane.api.own_writes import PendingWrites
 from sliceplane.slices.facts import NodeFacts
-from sliceplane.slices.heuristics.asking import Find
+from sliceplane.slices.heuristics.queries import Find
 from sliceplane.slices.hinting.topology import ZoneShares
 from sliceplane.slices.removing.guard import RemovalBurst
 from sliceplane.slices.subsets import NodeZones
@@ -22,8 +22,8 @@ class SliceSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     max_endpoints: int
     find: Find
-    changes: SelectorChanges
-    holds: bool
+    selector_changes: SelectorChanges
+    hold_by_default: bool
 
 
 class ClusterFacts:
@@ -37,7 +37,7 @@ class ClusterFacts:
         self.node_zones = NodeZones()
         self.burst = RemovalBurst()
         #: own writes of all Services that the cache does not show yet
-        self.unseen = Unseen()
+        self.pending = PendingWrites()
         #: ``requests_hold`` of each Namespace, and the time at which it was read
         self.namespaces: dict[str, tuple[bool | None, float]] = {}
 
@@ -45,12 +45,12 @@ class ClusterFacts:
         """Stores the Node *name*; ``None`` removes it. Returns two flags: the zones' shares of CPU
         changed; the set of zones changed. Costs O(1).
         """
-        known = self.nodes.get(name)
+        old = self.nodes.get(name)
         if facts is None:
             self.nodes.pop(name, None)
         else:
             self.nodes[name] = facts
-        return self.zones.replace(known, facts), self.node_zones.replace(known, facts)
+        return self.zones.replace(old, facts), self.node_zones.replace(old, facts)
 
     def check(self) -> None:
         """Asserts that the sums by zone follow from the Nodes. Costs O(nodes)."""
@@ -61,4 +61,4 @@ class ClusterFacts:
             f"shares {self.zones.shares} should be {fresh.shares}"
         )
         assert self.zones.views == fresh.views, f"zones {self.zones.views} should be {fresh.views}"
-        self.unseen.check()
+        self.pending.check()

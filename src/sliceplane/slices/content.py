@@ -246,24 +246,24 @@ class SliceState:
     ``own_desired`` before changing it.
     """
 
-    __slots__ = ("_shared", "group", "name", "server", "stored", "want")
+    __slots__ = ("_shared", "desired", "group", "name", "server", "stored")
 
     def __init__(self, stored: Stored, group: PortGroup) -> None:
         self.stored = stored
         self.name: Final = stored.meta.name
         self.group: Final = group
         self.server = stored.content
-        self.want: Content = {}
+        self.desired: Content = {}
         self._shared = False
 
-    def own_want(self) -> Content:
+    def own_desired(self) -> Content:
         """Returns ``desired`` as a dictionary that may be changed."""
-        if self._shared or self.want is self.server:
-            self.want = dict(self.want)
+        if self._shared or self.desired is self.server:
+            self.desired = dict(self.desired)
             self._shared = False
-        return self.want
+        return self.desired
 
-    def share_want(self) -> Content:
+    def share_desired(self) -> Content:
         """Returns ``desired`` for a reader that keeps it."""
         self._shared = True
-        return self.want
+        return self.desired

@@ -27,13 +27,13 @@ from sliceplane.api.requests import PortProbe
 from sliceplane.consume.removal_hold import Hold
 from sliceplane.slices.cluster import ClusterFacts, SliceSettings
 from sliceplane.slices.facts import NodeFacts, PodFacts
-from sliceplane.slices.heuristics.asking import Find
+from sliceplane.slices.heuristics.queries import Find
 from sliceplane.slices.heuristics.shipped import find_shipped
 from sliceplane.slices.members import SliceMembers
 from sliceplane.slices.packing.placement import ServiceSnapshot
 from sliceplane.slices.pod_routes import UNTOUCHED, Effect, PodRoutes, Touched, touched
-from sliceplane.slices.removing.guard import asks_to_hold
-from sliceplane.slices.removing.losses import RemovalQuestion, RemovalVerdict
+from sliceplane.slices.removing.guard import requests_hold
+from sliceplane.slices.removing.losses import ConfirmationQuery, RemovalVerdict
 from sliceplane.slices.service import ServiceState
 from sliceplane.slices.shape import HintMode, ServiceShape, shape_of
 from sliceplane.slices.subsets import Subsetting
@@ -60,8 +60,8 @@ class SliceEngine:
         *,
         subsetting: Subsetting = Subsetting.OFF,
         claim_unlabelled: bool = False,
-        changes: SelectorChanges = SelectorChanges.HAND_OVER,
-        holds: bool = False,
+        selector_changes: SelectorChanges = SelectorChanges.HAND_OVER,
+        hold_by_default: bool = False,
     ) -> None:
         """*subsetting* is the approach of Services without the annotation; ``OFF`` disables the
         feature for all Services. *hold_by_default*: mass removals are retained for Services without
@@ -72,7 +72,10 @@ class SliceEngine:
             f"max endpoints {max_endpoints_per_slice}"
         )
         self._settings = SliceSettings(
-            max_endpoints=max_endpoints_per_slice, find=find, changes=changes, holds=holds
+            max_endpoints=max_endpoints_per_slice,
+            find=find,
+            selector_changes=selector_changes,
+            hold_by_default=hold_by_default,
         )
         self._gates = gates or Gates()
         self._subsetting = subsetting
@@ -100,22 +103,22 @@ class SliceEngine:
     def on_pod(self, old: Pod | None, new: Pod | None, *, missing: bool = False) -> Touched:
         """Handles a Pod event. *missing*: a list lacks the Pod; no event reported its deletion."""
         if new is None and old is not None:
-            known = self._routes.pod(old.metadata.namespace, old.metadata.name) or old
+            cached = self._routes.pod(old.metadata.namespace, old.metadata.name) or old
             if (
-                known.metadata.deletion_timestamp is None
+                cached.metadata.deletion_timestamp is None
                 and old.metadata.deletion_timestamp is None
             ):
-                labels = known.metadata.labels or {}
-                for service in self._routes.matching(known.metadata.namespace, labels).values():
-                    _members(service).expect_drop(known.metadata.name, by_event=not missing)
+                labels = cached.metadata.labels or {}
+                for service in self._routes.matching(cached.metadata.namespace, labels).values():
+                    _members(service).expect_drop(cached.metadata.name, by_event=not missing)
         result = self._routes.on_pod(old, new)
         if new is None or not self._retaining:
             return result
         return Touched(
-            result.later, tuple(dict.fromkeys((*result.urgent, *self._yield_addresses(new))))
+            result.later, tuple(dict.fromkeys((*result.urgent, *self._release_addresses(new))))
         )
 
-    def _yield_addresses(self, pod: Pod) -> Keys:
+    def _release_addresses(self, pod: Pod) -> Keys:
         """Removes retained endpoints whose address now belongs to *pod*. Costs O(Services with
         retained endpoints).
         """
@@ -141,12 +144,12 @@ class SliceEngine:
         same call.
         """
         name = (new or old or Node()).metadata.name
-        known = self._cluster.nodes.get(name)
+        cached = self._cluster.nodes.get(name)
         facts = None if new is None else NodeFacts(new)
         zones_changed, node_zones_changed = self._cluster.set_node(name, facts)
         self._zones_changed |= zones_changed
         self._node_zones_changed |= node_zones_changed
-        if known is not None and facts is not None and known.view == facts.view:
+        if cached is not None and facts is not None and cached.view == facts.view:
             return UNTOUCHED
         effects: dict[str, Effect] = {}
         for pod, service in self._routes.on_node(name):
@@ -154,7 +157,7 @@ class SliceEngine:
             effects[service.key] = max(effect, effects.get(service.key, Effect.NONE))
         return touched(effects)
 
-    def take_unsettled(self) -> Keys:
+    def take_unconverged(self) -> Keys:
         """Returns the keys of Services whose hints no longer fit the zones' shares of CPU, or whose
         subsets no longer fit the zones.
 
@@ -165,12 +168,14 @@ class SliceEngine:
         if self._zones_changed:
             self._zones_changed = False
             keys = tuple(
-                key for key, service in self._zonal.items() if not _members(service).hints_settled
+                key for key, service in self._zonal.items() if not _members(service).hints_converged
             )
         if self._node_zones_changed:
             self._node_zones_changed = False
             services = self._preferring.items()
-            keys += tuple(key for key, service in services if not _members(service).subsets_settled)
+            keys += tuple(
+                key for key, service in services if not _members(service).subsets_converged
+            )
         return keys
 
     def on_service(self, new: Service) -> Keys:
@@ -245,7 +250,7 @@ class SliceEngine:
                 touched[after] = None
             self._drop_if_empty(service)  # a terminating slice does not count
         elif new is not None:
-            successor = self._services.get(f"{new.metadata.namespace}/{_named_service(new)}")
+            successor = self._services.get(f"{new.metadata.namespace}/{_service_name(new)}")
             if successor is not None and successor.on_successor(new):
                 touched[successor.key] = None
         return tuple(touched)
@@ -270,7 +275,9 @@ class SliceEngine:
         return plan
 
     def snapshot(self, key: str, now: float) -> ServiceSnapshot | None:
-        """Returns the desired and stored state of *key* for a reader that compares and never plans."""
+        """Returns the desired and stored state of *key* for a reader that compares and
+        never plans.
+        """
         service = self._services.get(key)
         return None if service is None else service.snapshot(now)
 
@@ -320,22 +327,24 @@ class SliceEngine:
         return None if service is None else service.removals.guard.hold
 
     @property
-    def held(self) -> int:
-        """Number of retained endpoints of all Services. Costs O(Services with retained endpoints)."""
+    def retained(self) -> int:
+        """Number of retained endpoints of all Services. Costs O(Services with retained
+        endpoints).
+        """
         return sum(len(_members(service).losses.retained) for service in self._retaining.values())
 
     # -- confirmation of mass removals
 
-    def question(self, key: str) -> RemovalQuestion | None:
+    def confirmation_query(self, key: str) -> ConfirmationQuery | None:
         """Returns the reads that must come before endpoints of *key* are removed although no Pod
         reported it.
         """
         service = self._services.get(key)
-        return None if service is None else service.question()
+        return None if service is None else service.confirmation_query()
 
     def on_namespace(self, name: str, annotations: Mapping[str, str] | None, now: float) -> None:
         """Stores the annotation of a Namespace that was read."""
-        self._cluster.namespaces[name] = (asks_to_hold(annotations), now)
+        self._cluster.namespaces[name] = (requests_hold(annotations), now)
 
     def on_listed(
         self, key: str, pods: Mapping[str, Pod], nodes: Container[str], now: float
@@ -346,20 +355,20 @@ class SliceEngine:
         service = self._services.get(key)
         return RemovalVerdict() if service is None else service.on_listed(pods, nodes, now)
 
-    def on_unread(self, key: str, now: float) -> None:
+    def on_read_failed(self, key: str, now: float) -> None:
         """Handles the failure of the reads of a query."""
         service = self._services.get(key)
         if service is not None:
             service.removals.guard.confirmation.on_failure(now)
 
-    def held_ports(self, key: str) -> tuple[tuple[str, PortProbe], ...]:
+    def retained_ports(self, key: str) -> tuple[tuple[str, PortProbe], ...]:
         """Returns ports at which retained Pods of *key* can be probed."""
         service = self._services.get(key)
         if service is None or service.members is None:
             return ()
         return service.members.retained_ports()
 
-    def on_refused(self, key: str, pod: str) -> None:
+    def on_connection_refused(self, key: str, pod: str) -> None:
         """Removes the endpoint of a retained Pod that refused a connection."""
         service = self._services.get(key)
         members = None if service is None else service.members
@@ -445,5 +454,5 @@ def _members(service: ServiceState) -> SliceMembers:
     return service.members
 
 
-def _named_service(observed: EndpointSlice) -> str:
+def _service_name(observed: EndpointSlice) -> str:
     return (observed.metadata.labels or {}).get(LABEL_SERVICE_NAME, "")

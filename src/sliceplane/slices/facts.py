@@ -73,7 +73,7 @@ class PodFacts:
         "transition",
     )
 
-    def __init__(self, pod: Pod, known: PodFacts | None = None) -> None:
+    def __init__(self, pod: Pod, earlier: PodFacts | None = None) -> None:
         """*earlier* are the facts of an earlier version; its pieces are reused where they are
         equal.
         """
@@ -89,12 +89,12 @@ class PodFacts:
         self.subdomain: Final = spec.subdomain
         self.terminating: Final = meta.deletion_timestamp is not None
         self.excluded: Final = pod.has_ended or not (status.pod_ip or status.pod_ips)
-        same = known if known is not None and known.pod.metadata.uid == meta.uid else None
-        stays = same is not None and same.pod.status.pod_ips == status.pod_ips
+        reusable = earlier if earlier is not None and earlier.pod.metadata.uid == meta.uid else None
+        same_ips = reusable is not None and reusable.pod.status.pod_ips == status.pod_ips
         self.addresses: Final[dict[Family, Addresses]] = (
-            same.addresses if same is not None and stays else _addresses(pod)
+            reusable.addresses if reusable is not None and same_ips else _addresses(pod)
         )
-        self.target: Final[bytes] = _target(pod) if same is None else same.target
+        self.target: Final[bytes] = _target(pod) if reusable is None else reusable.target
         self._named_ports: NamedPorts | None = None
         ready = find_condition(status.conditions, "Ready")
         self.drained: Final = ANNOTATION_DRAIN in (meta.annotations or {})
@@ -112,14 +112,14 @@ class PodFacts:
         return self._transition_ns
 
     @property
-    def answers(self) -> int:
+    def readiness(self) -> int:
         """Readiness as a number: 2, takes new traffic; 1, still serving but terminating; 0,
         neither.
         """
         return 0 if not self.serving else 1 if self.terminating else 2
 
     @property
-    def is_silenced(self) -> bool:
+    def is_unready_by_node(self) -> bool:
         """True if the Pod is not ready although its containers and gates are: its Node stopped
         reporting.
         """

@@ -38,7 +38,7 @@ from sliceplane.api.discovery import (
 from sliceplane.api.meta import ObjectReference
 from sliceplane.api.quantity import amount
 from sliceplane.kit.ip import family, parse_lenient
-from sliceplane.slices.heuristics.asking import Find
+from sliceplane.slices.heuristics.queries import Find
 from sliceplane.slices.heuristics.shipped import find_shipped
 from sliceplane.slices.oracle_plugins import check_plugin_hints, is_plugin
 
@@ -268,12 +268,14 @@ def _check_slice(
 
 
 def _check_endpoints(what: str, slices: list[EndpointSlice], groups: Groups) -> None:
-    shown = Counter((port_set(s.ports or ()), encode(e)) for s in slices for e in s.endpoints or ())
-    wanted = Counter((ports, encode(e)) for ports, endpoints in groups.items() for e in endpoints)
-    assert shown == wanted, f"{what}: {shown - wanted} too many, {wanted - shown} missing"
-    unwanted = [s for s in slices if port_set(s.ports or ()) not in groups]
-    if unwanted:  # the one placeholder, and only if there is no other slice
-        assert len(slices) == 1, f"{what} keeps {[s.metadata.name for s in unwanted]}"
+    actual = Counter(
+        (port_set(s.ports or ()), encode(e)) for s in slices for e in s.endpoints or ()
+    )
+    expected = Counter((ports, encode(e)) for ports, endpoints in groups.items() for e in endpoints)
+    assert actual == expected, f"{what}: {actual - expected} too many, {expected - actual} missing"
+    placeholders = [s for s in slices if port_set(s.ports or ()) not in groups]
+    if placeholders:  # the one placeholder, and only if there is no other slice
+        assert len(slices) == 1, f"{what} keeps {[s.metadata.name for s in placeholders]}"
         assert all(not s.endpoints and not s.ports for s in slices), (
             f"{slices[0].metadata.name} is no placeholder"
         )
@@ -283,8 +285,10 @@ def _check_endpoints(what: str, slices: list[EndpointSlice], groups: Groups) -> 
 
 
 def approach_of(service: Service, default: str) -> str:
-    asked = (service.metadata.annotations or {}).get("sliceplane.dev/subsetting", default)
-    return (asked if asked in ("PreferZone", "RequireZone") else "Original") if default else ""
+    requested = (service.metadata.annotations or {}).get("sliceplane.dev/subsetting", default)
+    return (
+        (requested if requested in ("PreferZone", "RequireZone") else "Original") if default else ""
+    )
 
 
 def subset_of(observed: EndpointSlice) -> str:
@@ -327,9 +331,11 @@ def check_subsets(
             f"{what}: {endpoint_slice.metadata.name} is for {zone} and empty"
         )
         if split or approach == "RequireZone":
-            alien = [e.addresses for e in endpoint_slice.endpoints or () if (e.zone or "") != zone]
-            assert not alien, (
-                f"{what}: {endpoint_slice.metadata.name} is for {zone!r} and has {alien}"
+            foreign = [
+                e.addresses for e in endpoint_slice.endpoints or () if (e.zone or "") != zone
+            ]
+            assert not foreign, (
+                f"{what}: {endpoint_slice.metadata.name} is for {zone!r} and has {foreign}"
             )
 
 

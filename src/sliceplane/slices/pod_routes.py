@@ -45,7 +45,7 @@ class Touched(NamedTuple):
 UNTOUCHED: Final = Touched()
 
 
-class TellsOfPods(Protocol):
+class PodMembers(Protocol):
     """The members of a Service, as Pods change."""
 
     def set(self, facts: PodFacts) -> Effect:
@@ -55,16 +55,16 @@ class TellsOfPods(Protocol):
         """Handles a Pod that is gone or no longer matches."""
 
 
-class Selecting(Protocol):
+class RoutedService(Protocol):
     """The state of a Service. It has members while it is filed here."""
 
     @property
     def key(self) -> str: ...
     @property
-    def members(self) -> TellsOfPods | None: ...
+    def members(self) -> PodMembers | None: ...
 
 
-S = TypeVar("S", bound=Selecting)
+S = TypeVar("S", bound=RoutedService)
 
 
 class PodRoutes(Generic[S]):
@@ -83,23 +83,23 @@ class PodRoutes(Generic[S]):
         meta = new.metadata
         if old is not None and old.metadata.resource_version == meta.resource_version:
             return UNTOUCHED
-        known = self._pods.get(meta.namespace, meta.name)
-        facts = PodFacts(new, known)
-        self._pods.put(facts, known)
+        cached = self._pods.get(meta.namespace, meta.name)
+        facts = PodFacts(new, cached)
+        self._pods.put(facts, cached)
         states = self._selectors.matching(facts.namespace, facts.labels)
         effects = {state.key: _members(state).set(facts) for state in states.values()}
-        if known is not None and known.labels != facts.labels:
-            earlier = self._selectors.matching(facts.namespace, known.labels)
-            left = [state for name, state in earlier.items() if name not in states]
-            effects.update((state.key, _members(state).drop(facts.name)) for state in left)
+        if cached is not None and cached.labels != facts.labels:
+            earlier = self._selectors.matching(facts.namespace, cached.labels)
+            unselected = [state for name, state in earlier.items() if name not in states]
+            effects.update((state.key, _members(state).drop(facts.name)) for state in unselected)
         return touched(effects)
 
     def _drop_pod(self, namespace: str, name: str) -> Touched:
-        known = self._pods.get(namespace, name)
-        if known is None:
+        cached = self._pods.get(namespace, name)
+        if cached is None:
             return UNTOUCHED
         self._pods.remove(namespace, name)
-        states = self._selectors.matching(namespace, known.labels)
+        states = self._selectors.matching(namespace, cached.labels)
         return touched({state.key: _members(state).drop(name) for state in states.values()})
 
     def on_node(self, node: str) -> Iterator[tuple[PodFacts, S]]:
@@ -147,7 +147,7 @@ class PodRoutes(Generic[S]):
         )
 
 
-def _members(state: Selecting) -> TellsOfPods:
+def _members(state: RoutedService) -> PodMembers:
     members = state.members
     assert members is not None, f"{state.key} is filed under a selector and has no members"
     return members
@@ -189,11 +189,11 @@ class SelectorIndex(Generic[V]):
         pair = min(
             selector.items(), key=lambda pair: (self._sizes.get((namespace, *pair), 0), pair)
         )
-        where = (namespace, *pair)
+        bucket_key = (namespace, *pair)
         keys = tuple(sorted(selector))
-        by_values = self._buckets.setdefault(where, {}).setdefault(keys, {})
+        by_values = self._buckets.setdefault(bucket_key, {}).setdefault(keys, {})
         by_values.setdefault(tuple(selector[key] for key in keys), {})[name] = service
-        self._sizes[where] = self._sizes.get(where, 0) + 1
+        self._sizes[bucket_key] = self._sizes.get(bucket_key, 0) + 1
         self._filed[namespace, name] = pair, selector
         return pair
 
@@ -201,19 +201,19 @@ class SelectorIndex(Generic[V]):
         pair, selector = self._filed.pop((namespace, name), (None, {}))
         if pair is None:
             return
-        where = (namespace, *pair)
+        bucket_key = (namespace, *pair)
         keys = tuple(sorted(selector))
         values = tuple(selector[key] for key in keys)
-        bucket = self._buckets[where]
+        bucket = self._buckets[bucket_key]
         services = bucket[keys][values]
         del services[name]
         if not services:
             del bucket[keys][values]
         if not bucket[keys]:
             del bucket[keys]
-        self._sizes[where] -= 1
+        self._sizes[bucket_key] -= 1
         if not bucket:
-            del self._buckets[where], self._sizes[where]
+            del self._buckets[bucket_key], self._sizes[bucket_key]
 
     def matching(self, namespace: str, labels: dict[str, str]) -> dict[str, V]:
         """Returns the Services whose selector matches, by name. Costs O(labels + sets of keys filed
@@ -238,8 +238,8 @@ class SelectorIndex(Generic[V]):
     def check(self) -> None:
         """Asserts that every selector is filed once, under one of its own pairs."""
         filed = {
-            (where[0], name): (where[1:], dict(zip(keys, values, strict=True)))
-            for where, bucket in self._buckets.items()
+            (bucket_key[0], name): (bucket_key[1:], dict(zip(keys, values, strict=True)))
+            for bucket_key, bucket in self._buckets.items()
             for keys, by_values in bucket.items()
             for values, services in by_values.items()
             for name in services

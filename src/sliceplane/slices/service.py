@@ -20,7 +20,7 @@ from typing import Final
 from sliceplane.api.core import Pod
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
-from sliceplane.api.own_writes import OwnWrites, Shown
+from sliceplane.api.own_writes import Observation, OwnWrites
 from sliceplane.kit.ip import Family
 from sliceplane.slices.cluster import ClusterFacts, SliceSettings
 from sliceplane.slices.content import Content, PortResolver, Stored, read_slice
@@ -28,9 +28,9 @@ from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.hinting.hint_policy import Notice
 from sliceplane.slices.members import SliceMembers
 from sliceplane.slices.packing.packer import SlicePacker
-from sliceplane.slices.packing.packplan import Update, hold_back
+from sliceplane.slices.packing.packplan import Update, independent_part
 from sliceplane.slices.packing.placement import ServiceSnapshot
-from sliceplane.slices.removing.losses import RemovalQuestion, RemovalVerdict
+from sliceplane.slices.removing.losses import ConfirmationQuery, RemovalVerdict
 from sliceplane.slices.removing.review import RemovalReview
 from sliceplane.slices.shape import ServiceShape
 from sliceplane.slices.subsets import REASON_DISABLED, REASON_INVALID, Subsetting
@@ -60,12 +60,12 @@ class ServiceState:
         self.key: Final = key
         self._cluster = cluster
         self._settings = settings
-        self.removals: Final = RemovalReview(cluster, holds=settings.holds)
+        self.removals: Final = RemovalReview(cluster, hold_by_default=settings.hold_by_default)
         #: used while the Service has no endpoints of ours
         self._hand_over = HandOver()
         self.shape: ServiceShape | None = None
         self.members: SliceMembers | None = None
-        self._own: OwnWrites[Stored] = OwnWrites(key, cluster.unseen, attrgetter("meta"))
+        self._own: OwnWrites[Stored] = OwnWrites(key, cluster.pending, attrgetter("meta"))
         #: slices labelled as ours and not terminating, by name, whatever their owner
         self.slices: Final = self._own.objects
         #: slices to delete: not owned, or of an address type that the Service does not have
@@ -145,7 +145,7 @@ class ServiceState:
         meta = observed.metadata
         if meta.deletion_timestamp is not None:
             return self.on_slice_gone(meta.name, meta.uid)
-        if self._own.on_shown(meta, partial(self._read, observed)) is not Shown.NEW:
+        if self._own.on_observed(meta, partial(self._read, observed)) is not Observation.NEW:
             return False
         self._file(meta.name)
         return True
@@ -155,9 +155,9 @@ class ServiceState:
         content of the current write is a good guess.
         """
         name = observed.metadata.name
-        known = self.slices.get(name)
+        stored = self.slices.get(name)
         return read_slice(
-            observed, self._writing.get(name), None if known is None else known.content
+            observed, self._writing.get(name), None if stored is None else stored.content
         )
 
     def on_slice_gone(self, name: str, uid: str) -> bool:
@@ -215,7 +215,9 @@ class ServiceState:
     # -- plan and result
 
     def plan(self, now: float) -> SlicePlan:
-        """Returns the writes that are due. If there are any, they are in flight until ``finish``."""
+        """Returns the writes that are due. If there are any, they are in flight until
+        ``finish``.
+        """
         assert not self._own.in_flight, f"{self.key} has a plan under way"
         for name in self._own.give_up(now):
             self._file(name)
@@ -225,10 +227,10 @@ class ServiceState:
         if self._own.wait_once():
             return SlicePlan(stale=True)
         if self.members is None:
-            return self._plan_farewell(self.shape, now)
+            return self._plan_hand_over(self.shape, now)
         self._trigger.note(self.members.take_trigger_time(), self.shape.created)
         removal_notices = self.removals.apply(self.members, self.shape, now)
-        self.members.settle(now)
+        self.members.reconcile(now)
         writes: list[SliceWrite] = []
         families = [self._plan_family(self.shape, family, writes) for family in self._order]
         if self._to_delete:
@@ -260,11 +262,11 @@ class ServiceState:
             proof=bool(proofs),
         )
 
-    def question(self) -> RemovalQuestion | None:
+    def confirmation_query(self) -> ConfirmationQuery | None:
         """Returns the reads that must come before endpoints are removed."""
         if self.members is None or self.shape is None:
             return None
-        return self.removals.question(self.members, self.shape)
+        return self.removals.confirmation_query(self.members, self.shape)
 
     def on_listed(
         self, pods: Mapping[str, Pod], nodes: Container[str], now: float
@@ -274,7 +276,7 @@ class ServiceState:
             return RemovalVerdict()
         return self.removals.on_listed(self.members, pods, nodes, now)
 
-    def _plan_farewell(self, shape: ServiceShape, now: float) -> SlicePlan:
+    def _plan_hand_over(self, shape: ServiceShape, now: float) -> SlicePlan:
         """Plans deletions for a Service without a selector or of type ExternalName
         (``slices.succession``). Slices that the Service does not own belong to another writer,
         whatever their labels.
@@ -284,7 +286,7 @@ class ServiceState:
             for _, stored in sorted(self.slices.items())
             if shape.owns(stored.meta.owner_references)
         ]
-        if self._settings.changes is SelectorChanges.UPSTREAM or not owned:
+        if self._settings.selector_changes is SelectorChanges.UPSTREAM or not owned:
             return SlicePlan()
         self._hand_over.advance(now, timeout_s=0.0 if shape.external else HAND_OVER_TIMEOUT_S)
         obsolete = [stored for stored in owned if self._hand_over.is_over(stored.address_type)]
@@ -302,7 +304,7 @@ class ServiceState:
             if self.members.losses:
                 self.members.confirm_losses(tuple(self.members.losses.unconfirmed))
                 self.members.retain_losses(0)
-            self.members.settle(now)
+            self.members.reconcile(now)
             self.members.take_notices()
         desired = {family: packer.desired for family, packer in self._packers.items()}
         return ServiceSnapshot(self.shape, desired, self.slices)
@@ -310,7 +312,7 @@ class ServiceState:
     @property
     def surplus(self) -> int:
         """Number of slices that merging can save; 0 while other writes are due."""
-        if self._own.in_flight or self._own.waits or self._own.suspects or self._to_delete:
+        if self._own.in_flight or self._own.is_waiting or self._own.suspects or self._to_delete:
             return 0
         if self.shape is None or self.shape.terminating:
             return 0
@@ -325,8 +327,10 @@ class ServiceState:
         updates: list[SliceWrite] = []
         deletes: list[SliceWrite] = []
         for family in self._order:
-            left = max_writes - len(updates) - len(deletes)
-            plan = self._packers[family].merge(left, at_least_one=at_least_one and not deletes)
+            writes_left = max_writes - len(updates) - len(deletes)
+            plan = self._packers[family].merge(
+                writes_left, at_least_one=at_least_one and not deletes
+            )
             updates += [self._update(self.shape, planned) for planned in plan.updates]
             deletes += [delete_slice(planned.stored) for planned in plan.deletes]
         self._own.in_flight = bool(deletes)
@@ -354,15 +358,15 @@ class ServiceState:
         )
         deletes = [delete_slice(planned.stored) for planned in plan.deletes]
         if self._creates_last and dependents:
-            held = [
+            parts = [
                 part
                 for planned in plan.dependents
-                if (part := hold_back(planned, plan.moving)) is not None
+                if (part := independent_part(planned, plan.moving)) is not None
             ]
-            if held:
+            if parts:
                 # The next plan adds the rest of their endpoints; until then no write may remove
                 # these elsewhere.
-                updates += [self._update(shape, part) for part in held]
+                updates += [self._update(shape, part) for part in parts]
                 dependents = []
                 deletes = []
                 self._has_more = True
@@ -413,7 +417,7 @@ class ServiceState:
                 self._file(name)
         if error is not None:
             self._failed(plan.writes[len(answers)], error)
-        self._own.ended()
+        self._own.on_plan_ended()
         self._writing = {}
         if error is None and not plan.proof:
             self._trigger.written()

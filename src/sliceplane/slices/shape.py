@@ -35,7 +35,7 @@ from sliceplane.kit.ip import FAMILIES, Family, family, parse_lenient
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.kit.times import parse_time
 from sliceplane.slices.heuristics.types import ServiceView
-from sliceplane.slices.removing.guard import ANNOTATION_RELEASE, asks_to_hold
+from sliceplane.slices.removing.guard import ANNOTATION_RELEASE, requests_hold
 from sliceplane.slices.subsets import ANNOTATION_SUBSETTING, APPROACHES, Subsetting
 
 ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"
@@ -107,7 +107,7 @@ class ServiceShape(msgspec.Struct, frozen=True, kw_only=True):
     subsetting: Subsetting = Subsetting.OFF
     subsetting_problem: str = ""
     #: the annotation requests that mass removals are retained; ``None`` without the annotation
-    holds: bool | None = None
+    hold_requested: bool | None = None
     #: holds that began before this time have ended; seconds since the epoch
     released_at: float = 0.0
     #: annotations for the heuristic; empty without one
@@ -195,7 +195,7 @@ def shape_of(
         all_conditions=gates.enabled(ENDPOINT_SLICE_TERMINATING_CONDITION),
         subsetting=approach,
         subsetting_problem=problem,
-        holds=asks_to_hold(service.metadata.annotations),
+        hold_requested=requests_hold(service.metadata.annotations),
         released_at=_released_at(service),
         annotations=_parameters(service) if hints is HintMode.PLUGIN else {},
     )
@@ -210,18 +210,23 @@ def _released_at(service: Service) -> float:
 
 
 def subsetting_of(service: Service, default: Subsetting) -> tuple[Subsetting, str]:
-    """Returns the approach, and the reason why it differs from the annotation ("" if it does not)."""
-    asked = (service.metadata.annotations or {}).get(ANNOTATION_SUBSETTING)
-    if asked is None:
+    """Returns the approach, and the reason why it differs from the annotation ("" if it
+    does not).
+    """
+    requested = (service.metadata.annotations or {}).get(ANNOTATION_SUBSETTING)
+    if requested is None:
         return default, ""
     if default is Subsetting.OFF:
-        return default, f"{ANNOTATION_SUBSETTING}={asked} is ignored: subsetting is switched off"
-    if asked in APPROACHES:
-        return APPROACHES[asked], ""
-    words = ", ".join(APPROACHES)
+        return (
+            default,
+            f"{ANNOTATION_SUBSETTING}={requested} is ignored: subsetting is switched off",
+        )
+    if requested in APPROACHES:
+        return APPROACHES[requested], ""
+    values = ", ".join(APPROACHES)
     return (
         Subsetting.ORIGINAL,
-        f"{ANNOTATION_SUBSETTING}={asked} counts as Original: must be one of {words}",
+        f"{ANNOTATION_SUBSETTING}={requested} counts as Original: must be one of {values}",
     )
 
 
@@ -258,7 +263,9 @@ def slice_labels(service: Service, *, subsets: bool = False) -> dict[str, str]:
 
 
 def _parameters(service: Service) -> dict[str, str]:
-    """Returns all annotations except kubectl's copy of the object, which changes with every edit."""
+    """Returns all annotations except kubectl's copy of the object, which changes with
+    every edit.
+    """
     return {
         k: v for k, v in sorted((service.metadata.annotations or {}).items()) if k != _LAST_APPLIED
     }
@@ -271,7 +278,7 @@ def hint_mode(service: Service, gates: Gates = _NEWEST) -> HintMode:
     """
     if not gates.enabled(TOPOLOGY_AWARE_HINTS):
         return HintMode.NONE
-    if wants_annotation_hints(service.metadata.annotations or {}):
+    if requests_annotation_hints(service.metadata.annotations or {}):
         return HintMode.AUTO
     value = traffic_distribution(service, gates)
     return HintMode.PLUGIN if is_domain_qualified(value) else _HINT_MODES.get(value, HintMode.NONE)
@@ -280,7 +287,7 @@ def hint_mode(service: Service, gates: Gates = _NEWEST) -> HintMode:
 def traffic_distribution(service: Service, gates: Gates = _NEWEST) -> str:
     """Returns the field's value if it is valid and enabled; otherwise ""."""
     value = service.spec.traffic_distribution or ""
-    if wants_annotation_hints(service.metadata.annotations or {}) or not gates.enabled(
+    if requests_annotation_hints(service.metadata.annotations or {}) or not gates.enabled(
         SERVICE_TRAFFIC_DISTRIBUTION
     ):
         return ""
@@ -291,7 +298,7 @@ def traffic_distribution(service: Service, gates: Gates = _NEWEST) -> str:
     )
 
 
-def wants_annotation_hints(annotations: Mapping[str, str]) -> bool:
+def requests_annotation_hints(annotations: Mapping[str, str]) -> bool:
     value = annotations.get(
         ANNOTATION_TOPOLOGY_AWARE_HINTS, annotations.get(ANNOTATION_TOPOLOGY_MODE)
     )

@@ -88,7 +88,9 @@ class NodeZones:
         return came or went
 
 
-def splits(counts: Mapping[str, int], total: int, zones: Collection[str], *, was: bool) -> bool:
+def should_split(
+    counts: Mapping[str, int], total: int, zones: Collection[str], *, was: bool
+) -> bool:
     """Returns True if PreferZone has a group for each zone, given *counts* by zone of *total*
     endpoints and the *zones* of nodes. *was*: it has them now.
     """
@@ -131,22 +133,22 @@ class ZoneSubsets:
         return zone or "" if self._split else ""
 
     @property
-    def settled(self) -> bool:
+    def is_converged(self) -> bool:
         """True if the present split fits the endpoints. Costs O(zones)."""
-        return not self._prefers or self._split is self._should(was=bool(self._split))
+        return not self._prefers or self._split is self._should_split(was=bool(self._split))
 
-    def _should(self, *, was: bool) -> bool:
-        return splits(self._counts, len(self._zone_of), self._zones.nodes, was=was)
+    def _should_split(self, *, was: bool) -> bool:
+        return should_split(self._counts, len(self._zone_of), self._zones.nodes, was=was)
 
-    def switch(self, *, shown: bool) -> tuple[str, ...]:
+    def switch(self, *, labelled: bool) -> tuple[str, ...]:
         """Starts or stops splitting, before every plan. Returns the Pods whose subset changes.
 
-        *shown*: slices on the server are labelled. It decides at the first call.
+        *labelled*: slices on the server are labelled. It decides at the first call.
         """
-        if self.settled:
+        if self.is_converged:
             return ()
         before = bool(self._split)
-        self._split = self._should(was=shown if self._split is None else before)
+        self._split = self._should_split(was=labelled if self._split is None else before)
         return tuple(self._zone_of) if self._split is not before else ()
 
     def check(self) -> None:

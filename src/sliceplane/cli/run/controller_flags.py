@@ -14,7 +14,7 @@ from sliceplane.cli.flags import choice, duration, number, string, switch, with_
 
 if TYPE_CHECKING:
     from sliceplane.controllers.io.catalogue import DiscoveryConfig
-    from sliceplane.slices.heuristics.asking import Find
+    from sliceplane.slices.heuristics.queries import Find
     from sliceplane.watch.io.hosting.host import ControllerEntry
 
 #: all that are on by default

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from sliceplane.kit.io.log import get_logger
-from sliceplane.slices.heuristics.asking import PROBLEM_MAX, problem_of_heuristic
-from sliceplane.slices.heuristics.shipped import SHIPPED, unknown
+from sliceplane.slices.heuristics.queries import PROBLEM_MAX, problem_of_heuristic
+from sliceplane.slices.heuristics.shipped import SHIPPED, not_installed
 from sliceplane.slices.heuristics.types import ENTRY_POINT_GROUP, Heuristic
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _log = get_logger("heuristics")
 
 
 class InstalledHeuristics:
-    """``find`` is an ``asking.Find``.  A heuristic, or why there is none, stays for the life of the
+    """``find`` is an ``queries.Find``.  A heuristic, or why there is none, stays for the life of the
     process.
     """
 
@@ -40,7 +40,7 @@ class InstalledHeuristics:
             return heuristic
         points = self._installed().get(name)
         if points is None:
-            return unknown(name)  # not kept: users choose these names
+            return not_installed(name)  # not kept: users choose these names
         heuristic = self._known[name] = _load(name, points)
         if isinstance(heuristic, str):
             _log.error("a heuristic cannot be used", heuristic=name, problem=heuristic)

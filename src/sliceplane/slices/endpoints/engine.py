@@ -27,7 +27,7 @@ from sliceplane.api.core import Endpoints, Service
 from sliceplane.api.discovery import ANNOTATION_LEADER
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
-from sliceplane.api.own_writes import OwnWrites, Shown, Unseen
+from sliceplane.api.own_writes import Observation, OwnWrites, PendingWrites
 from sliceplane.slices.endpoints.members import (
     EndpointsMembers,
     EndpointsPlan,
@@ -63,16 +63,20 @@ class EndpointsState:
     """The state of one Service. Owned by ``EndpointsEngine``, its only caller."""
 
     def __init__(
-        self, key: str, capacity: Capacity, changes: SelectorChanges, unseen: Unseen
+        self,
+        key: str,
+        capacity: Capacity,
+        selector_changes: SelectorChanges,
+        pending: PendingWrites,
     ) -> None:
         self.key: Final = key
-        self.own: Final[OwnWrites[_Version]] = OwnWrites(key, unseen, attrgetter("meta"))
+        self.own: Final[OwnWrites[_Version]] = OwnWrites(key, pending, attrgetter("meta"))
         self._capacity = capacity
-        self._changes = changes
+        self._selector_changes = selector_changes
         self.shape: EndpointsShape | None = None
         self.members: EndpointsMembers | None = None
         #: the Service is gone, and the object must be deleted
-        self.condemned = False
+        self.to_delete = False
         self._trigger = TriggerTime()
 
     @property
@@ -85,7 +89,7 @@ class EndpointsState:
         return self.own.objects.get(self.key.partition("/")[2])
 
     @property
-    def _known(self) -> ObjectMeta | None:
+    def _meta(self) -> ObjectMeta | None:
         version = self._version
         return None if version is None else version.meta
 
@@ -98,7 +102,7 @@ class EndpointsState:
         if self.shape is None or shape is None or self.shape.uid != shape.uid:
             self._trigger.restart()
         self.shape = shape
-        self.condemned = shape is None and (self._known is not None or self.own.in_flight)
+        self.to_delete = shape is None and (self._meta is not None or self.own.in_flight)
         active = shape is not None and shape.active
         self.members = (
             EndpointsMembers(shape, pods, self.members) if shape is not None and active else None
@@ -113,32 +117,32 @@ class EndpointsState:
     @property
     def is_stray(self) -> bool:
         """True for an object without a Service. An object that names a leader needs no Service."""
-        known = self._known
+        meta = self._meta
         return (
             self.shape is None
-            and known is not None
-            and ANNOTATION_LEADER not in (known.annotations or {})
+            and meta is not None
+            and ANNOTATION_LEADER not in (meta.annotations or {})
         )
 
     @property
     def is_ours(self) -> bool:
-        return self._known is not None and is_ours(self._known)
+        return self._meta is not None and is_ours(self._meta)
 
     def on_endpoints(self, observed: Endpoints) -> bool:
         """Handles an object in the cache. Returns False if it contains nothing new."""
         meta = observed.metadata
-        shown = self.own.on_shown(meta, partial(_Version, meta, None, observed))
+        shown = self.own.on_observed(meta, partial(_Version, meta, None, observed))
         version = self._version
-        if shown is Shown.ECHO and version is not None:
+        if shown is Observation.ECHO and version is not None:
             version.observed = observed
             return self.shape is not None and not self.shape.active
-        return shown is Shown.NEW
+        return shown is Observation.NEW
 
     def on_endpoints_gone(self, uid: str) -> bool:
         """Handles an object that left the cache. Returns False if that was known."""
         if not self.own.on_gone(self.key.partition("/")[2], uid):
             return False
-        self.condemned = self.condemned and self.own.in_flight
+        self.to_delete = self.to_delete and self.own.in_flight
         return True
 
     # -- plan and result
@@ -157,23 +161,23 @@ class EndpointsState:
 
     def _write(self) -> EndpointsWrite | None:
         version = self._version
-        known = self._known
+        meta = self._meta
         if self.shape is None:
-            return EndpointsWrite.delete(known) if self.condemned and known is not None else None
+            return EndpointsWrite.delete(meta) if self.to_delete and meta is not None else None
         if self.members is not None:
             return self._desired(self.shape, self.members)
         if (
             version is None
-            or known is None
-            or not is_ours(known)
-            or self._changes is SelectorChanges.UPSTREAM
+            or meta is None
+            or not is_ours(meta)
+            or self._selector_changes is SelectorChanges.UPSTREAM
         ):
             return None
         if self.shape.role is Role.EXTERNAL_NAME:
-            return EndpointsWrite.delete(known)
+            return EndpointsWrite.delete(meta)
         if version.observed is None:
             return None  # the cache will show it soon
-        return hand_over(known, version.observed.subsets, self._digest(version))
+        return hand_over(meta, version.observed.subsets, self._digest(version))
 
     def _desired(self, shape: EndpointsShape, members: EndpointsMembers) -> EndpointsWrite | None:
         self._trigger.note(members.take_trigger_time(), shape.created)
@@ -181,7 +185,7 @@ class EndpointsState:
         version = self._version
         if version is None:
             return create_endpoints(shape, content, self._trigger.since)
-        if content.is_in(version.meta, self._digest(version), shape.labels):
+        if content.matches(version.meta, self._digest(version), shape.labels):
             return None
         return update_endpoints(shape, version.meta, content, self._trigger.since)
 
@@ -210,8 +214,8 @@ class EndpointsState:
         if error is not None:
             self.own.failed(write, error)
         elif self.own.succeeded(write, answer, read, now) and write.verb == "delete":
-            self.condemned = False
-        self.own.ended()
+            self.to_delete = False
+        self.own.on_plan_ended()
         if error is None:
             self._trigger.written()
 
@@ -222,7 +226,7 @@ class EndpointsState:
         assert (self.members is not None) == active, (
             f"{self.key}: members of a Service that is {self.shape}"
         )
-        assert not (self.condemned and self.shape is not None), (
+        assert not (self.to_delete and self.shape is not None), (
             f"{self.key} is condemned although it has a Service"
         )
         self.own.check()
@@ -240,12 +244,12 @@ class EndpointsEngine:
     def __init__(
         self,
         capacity: Capacity = Capacity.TRUNCATE,
-        changes: SelectorChanges = SelectorChanges.HAND_OVER,
+        selector_changes: SelectorChanges = SelectorChanges.HAND_OVER,
     ) -> None:
         self._capacity = capacity
-        self._changes = changes
+        self._selector_changes = selector_changes
         self._states: dict[str, EndpointsState] = {}
-        self._unseen = Unseen()
+        self._pending = PendingWrites()
         self._routes: PodRoutes[EndpointsState] = PodRoutes()
         self.on_pod: Final = self._routes.on_pod
 
@@ -254,7 +258,9 @@ class EndpointsEngine:
     def on_service(self, new: Service) -> str:
         # KEP-0752 requires the label. Upstream omits it, since it has no code that removes it with
         # the selector.
-        shape = endpoints_shape(new, skip_mirror=self._changes is SelectorChanges.HAND_OVER)
+        shape = endpoints_shape(
+            new, skip_mirror=self._selector_changes is SelectorChanges.HAND_OVER
+        )
         state = self._state(shape.key)
         before = state.shape
         if before is not None and before.same_addresses(shape):
@@ -294,17 +300,17 @@ class EndpointsEngine:
             else state.on_endpoints(new)
         )
         if state.is_stray and state.is_ours:
-            state.condemned = True
+            state.to_delete = True
         self._drop_if_empty(state)
-        return (state.key,) if changed and (state.shape is not None or state.condemned) else ()
+        return (state.key,) if changed and (state.shape is not None or state.to_delete) else ()
 
-    def condemn_strays(self) -> tuple[str, ...]:
+    def mark_strays_for_deletion(self) -> tuple[str, ...]:
         """Marks objects without a Service for deletion, ours or not. Called at the start, when all
         Services are cached.
         """
         strays = [state for state in self._states.values() if state.is_stray]
         for state in strays:
-            state.condemned = True
+            state.to_delete = True
         return tuple(state.key for state in strays)
 
     # -- plan and result
@@ -313,10 +319,10 @@ class EndpointsEngine:
         state = self._states.get(key)
         return None if state is None else state.shape
 
-    def is_wanted(self, key: str) -> bool:
+    def needs_retry(self, key: str) -> bool:
         """Returns True if a failed sync of *key* must be retried."""
         state = self._states.get(key)
-        return state is not None and (state.shape is not None or state.condemned)
+        return state is not None and (state.shape is not None or state.to_delete)
 
     def plan(self, key: str, now: float) -> EndpointsPlan:
         state = self._states.get(key)
@@ -347,7 +353,7 @@ class EndpointsEngine:
         state = self._states.get(key)
         if state is None:
             state = self._states[key] = EndpointsState(
-                key, self._capacity, self._changes, self._unseen
+                key, self._capacity, self._selector_changes, self._pending
             )
         return state
 
@@ -357,7 +363,7 @@ class EndpointsEngine:
 
     def check(self) -> None:
         self._routes.check()
-        self._unseen.check()
+        self._pending.check()
         for key, state in self._states.items():
             assert state.key == key, f"{state.key} is filed under {key}"
             assert not state.empty, f"{key} is empty and was not dropped"

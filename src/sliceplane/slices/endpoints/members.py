@@ -53,7 +53,7 @@ class AddressGroup:
 
     ports: Ports
     ready: SortedDict[AddressKey, bytes] = field(default_factory=SortedDict)
-    waiting: SortedDict[AddressKey, bytes] = field(default_factory=SortedDict)
+    not_ready: SortedDict[AddressKey, bytes] = field(default_factory=SortedDict)
 
 
 class _Placed(NamedTuple):
@@ -101,7 +101,7 @@ class EndpointsMembers:
         self._placed[facts.name] = _Placed(facts, group, key, ready)
         if old is not None and old.group is not None:
             if old.group is group and old.key == key and old.ready is ready:
-                side = group.ready if ready else group.waiting
+                side = group.ready if ready else group.not_ready
                 if side[key] == text:
                     return Effect.NONE
                 self._side(group, key, ready=ready)[key] = text
@@ -135,7 +135,7 @@ class EndpointsMembers:
         """Returns the side of *group* in which the address *key* is about to change."""
         if ready and self._cut is not None and key <= self._cut.last:
             self._cut = None
-        return group.ready if ready else group.waiting
+        return group.ready if ready else group.not_ready
 
     def _place(self, facts: PodFacts) -> tuple[AddressGroup | None, AddressKey, bytes]:
         """Returns group, key and text of the Pod's address; no group if the Pod is not in these
@@ -158,13 +158,13 @@ class EndpointsMembers:
 
     def _address(self, facts: PodFacts) -> str:
         """Returns the Pod's first address of the Service's family; "" for none."""
-        wanted = self._shape.family
-        if wanted is None:
+        wanted_family = self._shape.family
+        if wanted_family is None:
             parsed = parse_lenient(facts.pod.status.pod_ip)
             if parsed is None:
                 return ""
-            wanted = family(parsed)
-        addresses = facts.addresses.get(wanted)
+            wanted_family = family(parsed)
+        addresses = facts.addresses.get(wanted_family)
         return "" if addresses is None else addresses.first
 
     # -- desired content
@@ -182,7 +182,7 @@ class EndpointsMembers:
         )
         if is_cut and self._cut is not None:
             return self._cut.content
-        parts = (Subset(group.ports, group.ready, group.waiting) for group in groups)
+        parts = (Subset(group.ports, group.ready, group.not_ready) for group in groups)
         content = content_of(render(parts, truncate=capacity is Capacity.TRUNCATE), capacity)
         self._cut = (
             _Cut(groups[0].ready.peekitem(ADDRESSES_MAX - 1)[0], content) if is_cut else None
@@ -211,16 +211,16 @@ class EndpointsMembers:
             assert (group, key) == (placed.group, placed.key), f"{placed.facts.name} is out of date"
             if group is not None:
                 expected[id(group), placed.ready, key] = text
-        held = {
+        actual = {
             (id(group), ready, key): text
             for group in self._groups.values()
-            for ready, side in ((True, group.ready), (False, group.waiting))
+            for ready, side in ((True, group.ready), (False, group.not_ready))
             for key, text in side.items()
         }
-        assert held == expected, f"{self._shape.key}: {held.keys() ^ expected.keys()} differ"
-        kept = self.content(Capacity.TRUNCATE)
+        assert actual == expected, f"{self._shape.key}: {actual.keys() ^ expected.keys()} differ"
+        before = self.content(Capacity.TRUNCATE)
         self._cut = None
-        assert self.content(Capacity.TRUNCATE) == kept, (
+        assert self.content(Capacity.TRUNCATE) == before, (
             f"{self._shape.key}: the desired content is out of date"
         )
 
@@ -264,7 +264,7 @@ class EndpointsContent(NamedTuple):
     digest: bytes
     capacity: str
 
-    def is_in(self, meta: ObjectMeta, digest: bytes, labels: dict[str, str]) -> bool:
+    def matches(self, meta: ObjectMeta, digest: bytes, labels: dict[str, str]) -> bool:
         """Returns True if the object with this metadata, and subsets of this *digest*, needs no
         write.
         """
@@ -296,30 +296,30 @@ def create_endpoints(
 
 
 def update_endpoints(
-    shape: EndpointsShape, known: ObjectMeta, content: EndpointsContent, trigger: int
+    shape: EndpointsShape, current: ObjectMeta, content: EndpointsContent, trigger: int
 ) -> EndpointsWrite:
     """Returns the update of an object. Labels become the shape's; other metadata stays, foreign
     annotations included.
     """
-    annotations = _annotations(known.annotations or {}, content.capacity, trigger)
-    meta = msgspec.structs.replace(known, labels=shape.labels, annotations=annotations)
-    return EndpointsWrite.update(known, _body(meta, content.text), digest=content.digest)
+    annotations = _annotations(current.annotations or {}, content.capacity, trigger)
+    meta = msgspec.structs.replace(current, labels=shape.labels, annotations=annotations)
+    return EndpointsWrite.update(current, _body(meta, content.text), digest=content.digest)
 
 
 def hand_over(
-    known: ObjectMeta, subsets: tuple[EndpointSubset, ...] | None, digest: bytes
+    current: ObjectMeta, subsets: tuple[EndpointSubset, ...] | None, digest: bytes
 ) -> EndpointsWrite:
     """Returns an update that only removes the labels which mark the object as ours and exclude it
     from mirroring.
     """
     labels = {
         k: v
-        for k, v in (known.labels or {}).items()
+        for k, v in (current.labels or {}).items()
         if k not in (LABEL_ENDPOINTS_MANAGED_BY, LABEL_SKIP_MIRROR)
     }
-    meta = msgspec.structs.replace(known, labels=labels or None)
+    meta = msgspec.structs.replace(current, labels=labels or None)
     return EndpointsWrite.update(
-        known, _body(meta, encode(subsets) if subsets else _EMPTY), digest=digest
+        current, _body(meta, encode(subsets) if subsets else _EMPTY), digest=digest
     )
 
 

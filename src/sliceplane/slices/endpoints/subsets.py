@@ -56,22 +56,22 @@ def shares(sizes: Sequence[tuple[int, int]], limit: int = ADDRESSES_MAX) -> list
     they are at most *limit*.
     """
     ready = sum(size[0] for size in sizes)
-    waiting = sum(size[1] for size in sizes)
-    if ready + waiting <= limit:
+    not_ready = sum(size[1] for size in sizes)
+    if ready + not_ready <= limit:
         return list(sizes)
     if ready > limit:
         return [(kept, 0) for kept in _proportional([size[0] for size in sizes], ready, limit)]
-    kept = _proportional([size[1] for size in sizes], waiting, limit - ready)
+    kept = _proportional([size[1] for size in sizes], not_ready, limit - ready)
     return [(size[0], count) for size, count in zip(sizes, kept, strict=True)]
 
 
 def _proportional(counts: list[int], total: int, limit: int) -> list[int]:
-    left = limit
+    remaining = limit
     kept = []
     for count in counts:
-        share = min(-(-count * limit // total), left)
+        share = min(-(-count * limit // total), remaining)
         kept.append(share)
-        left -= share
+        remaining -= share
     return kept
 
 
@@ -91,7 +91,7 @@ class Subset(NamedTuple, Generic[A]):
 
     ports: Ports
     ready: Mapping[AddressKey, A]
-    waiting: Mapping[AddressKey, A]
+    not_ready: Mapping[AddressKey, A]
 
 
 def pack(
@@ -103,11 +103,11 @@ def pack(
     not. *named*: in a subset of several ports each port has a name, as the API server requires; a
     port without a name gets its own subset.
     """
-    filled = [part for part in parts if part.ready or part.waiting]
+    filled = [part for part in parts if part.ready or part.not_ready]
     packed = filled if len(filled) <= 1 else _pack(filled, ready_wins=ready_wins)
     if named:
         packed = [
-            Subset(ports, part.ready, part.waiting)
+            Subset(ports, part.ready, part.not_ready)
             for part in packed
             for ports in _split(part.ports)
         ]
@@ -123,17 +123,17 @@ def _pack(parts: Sequence[Subset[A]], *, ready_wins: bool) -> list[Subset[A]]:
         for port in part.ports or (None,):
             origins.setdefault(port, []).append(index)
     # Ports from the same parts have the same addresses; other ports may have them, too.
-    together: dict[tuple[int, ...], list[Port | None]] = {}
+    ports_by_origin: dict[tuple[int, ...], list[Port | None]] = {}
     for port, indexes in origins.items():
-        together.setdefault(tuple(indexes), []).append(port)
+        ports_by_origin.setdefault(tuple(indexes), []).append(port)
     packed: dict[object, tuple[list[Port | None], Subset[A]]] = {}
-    for origin, ports in together.items():
+    for origin, ports in ports_by_origin.items():
         merged = _merge([parts[index] for index in origin], ready_wins=ready_wins)
-        alone = len(together) == 1 or None in ports
-        which: object = origin if alone else (frozenset(merged.ready), frozenset(merged.waiting))
+        alone = len(ports_by_origin) == 1 or None in ports
+        which: object = origin if alone else (frozenset(merged.ready), frozenset(merged.not_ready))
         packed.setdefault(which, ([], merged))[0].extend(ports)
     return [
-        Subset(_ordered(ports), merged.ready, merged.waiting) for ports, merged in packed.values()
+        Subset(_ordered(ports), merged.ready, merged.not_ready) for ports, merged in packed.values()
     ]
 
 
@@ -143,10 +143,10 @@ def _merge(parts: Sequence[Subset[A]], *, ready_wins: bool) -> Subset[A]:
     winning: dict[AddressKey, A] = {}
     losing: dict[AddressKey, A] = {}
     for part in parts:
-        for key, address in (part.ready if ready_wins else part.waiting).items():
+        for key, address in (part.ready if ready_wins else part.not_ready).items():
             winning.setdefault(key, address)
     for part in parts:
-        for key, address in (part.waiting if ready_wins else part.ready).items():
+        for key, address in (part.not_ready if ready_wins else part.ready).items():
             if key not in winning:
                 losing.setdefault(key, address)
     sides = [{key: side[key] for key in sorted(side)} for side in (winning, losing)]
@@ -170,15 +170,15 @@ def canonical(
     subsets: Iterable[EndpointSubset], *, named: bool = False
 ) -> list[Subset[EndpointAddress]]:
     """Returns the canonical subsets of an object as read."""
-    return pack(map(_as_read, subsets), named=named)
+    return pack(map(_read_subset, subsets), named=named)
 
 
-def _as_read(subset: EndpointSubset) -> Subset[EndpointAddress]:
-    waiting = {_key(address): address for address in subset.not_ready_addresses or ()}
+def _read_subset(subset: EndpointSubset) -> Subset[EndpointAddress]:
+    not_ready = {_key(address): address for address in subset.not_ready_addresses or ()}
     ready: dict[AddressKey, EndpointAddress] = {}
     for address in subset.addresses or ():
         key = _key(address)
-        if key not in waiting:
+        if key not in not_ready:
             ready.setdefault(key, address)
     ports = {
         Port(port.name, port.protocol, port.port, port.app_protocol) for port in subset.ports or ()
@@ -186,7 +186,7 @@ def _as_read(subset: EndpointSubset) -> Subset[EndpointAddress]:
     return Subset(
         _ordered(ports),
         {key: ready[key] for key in sorted(ready)},
-        {key: waiting[key] for key in sorted(waiting)},
+        {key: not_ready[key] for key in sorted(not_ready)},
     )
 
 
@@ -214,20 +214,20 @@ def render(
     Costs O(ports + addresses that are written) if there is one part.
     """
     subsets = pack(parts, ready_wins=ready_wins, named=named)
-    sizes = [(len(subset.ready), len(subset.waiting)) for subset in subsets]
+    sizes = [(len(subset.ready), len(subset.not_ready)) for subset in subsets]
     total = sum(map(sum, sizes))
     if truncate and total > ADDRESSES_MAX:
         # the remainders of two subsets may be equal: then they are one subset
-        cut = [
-            Subset(subset.ports, _first(subset.ready, ready), _first(subset.waiting, waiting))
-            for subset, (ready, waiting) in zip(subsets, shares(sizes), strict=True)
+        truncated = [
+            Subset(subset.ports, _first(subset.ready, ready), _first(subset.not_ready, not_ready))
+            for subset, (ready, not_ready) in zip(subsets, shares(sizes), strict=True)
         ]
-        subsets = pack(cut, named=named)
+        subsets = pack(truncated, named=named)
     # values() of a SortedDict is ten times slower than looking up each of its keys
     texts = (
         subset_text(
             map(part.ready.__getitem__, part.ready),
-            map(part.waiting.__getitem__, part.waiting),
+            map(part.not_ready.__getitem__, part.not_ready),
             part.ports,
         )
         for part in subsets
@@ -245,20 +245,20 @@ def text_of(subsets: Iterable[EndpointSubset], *, named: bool = False) -> bytes:
     """
     texts = (
         subset_text(
-            map(_text, subset.ready.values()), map(_text, subset.waiting.values()), subset.ports
+            map(_text, subset.ready.values()), map(_text, subset.not_ready.values()), subset.ports
         )
         for subset in canonical(subsets, named=named)
     )
     return b"[" + b",".join(texts) + b"]"
 
 
-def subset_text(ready: Iterable[bytes], waiting: Iterable[bytes], ports: Ports) -> bytes:
+def subset_text(ready: Iterable[bytes], not_ready: Iterable[bytes], ports: Ports) -> bytes:
     """Returns a subset as JSON. Each address is an encoded text."""
     members = [
         b'"%s":[%s]' % (name, addresses)
         for name, addresses in (
             (b"addresses", b",".join(ready)),
-            (b"notReadyAddresses", b",".join(waiting)),
+            (b"notReadyAddresses", b",".join(not_ready)),
         )
         if addresses
     ]

@@ -49,19 +49,19 @@ _HALVINGS: Final = 60
 
 @dataclass(slots=True)
 class _Group:
-    """Zones that share their endpoints; usually one. ``held``: number of endpoints that serve the
-    group, by their zone.
+    """Zones that share their endpoints; usually one. ``endpoints_by_zone``: number of endpoints
+    that serve the group, by their zone.
 
     The group without names has the endpoints outside all zones with Nodes.
     """
 
     names: tuple[str, ...]
     traffic: float
-    held: dict[str, int]
+    endpoints_by_zone: dict[str, int]
 
     @property
     def count(self) -> int:
-        return sum(self.held.values())
+        return sum(self.endpoints_by_zone.values())
 
     def load(self, lent: int = 0) -> float:
         """Returns the expected load of its endpoints after it lent *lent* of them."""
@@ -91,7 +91,7 @@ class Balanced:
         whole = sum(zone.share for zone in zones)
         groups: list[_Group] = []
         if whole > 0:
-            groups = _joined(
+            groups = _join(
                 [_own_group(zone, zone.share / whole * total, endpoints) for zone in zones],
                 total,
                 bound,
@@ -99,12 +99,12 @@ class Balanced:
         if len(groups) < 2:
             # Without groups, or with one for all zones, endpoints need no hints.
             return {zone: (Portion(count, ()),) for zone, count in endpoints.items()}
-        known = {zone.name for zone in zones}
+        zone_names = {zone.name for zone in zones}
         spare = _Group(
-            (), 0.0, {zone: count for zone, count in endpoints.items() if zone not in known}
+            (), 0.0, {zone: count for zone, count in endpoints.items() if zone not in zone_names}
         )
         _lend([spare, *groups], bound)
-        _give_away(spare, max(groups, key=lambda group: (group.load(), group.names)))
+        _lend_all(spare, max(groups, key=lambda group: (group.load(), group.names)))
         return {zone: _portions(zone, groups) for zone in endpoints}
 
 
@@ -131,7 +131,7 @@ def _own_group(zone: ZoneView, traffic: float, endpoints: Mapping[str, int]) -> 
     return _Group((zone.name,), traffic, {zone.name: count} if count else {})
 
 
-def _joined(groups: list[_Group], total: int, bound: float) -> list[_Group]:
+def _join(groups: list[_Group], total: int, bound: float) -> list[_Group]:
     """Joins groups until the needs fit into *total*; one group of all zones, with load 1, always
     fits.
     """
@@ -141,7 +141,9 @@ def _joined(groups: list[_Group], total: int, bound: float) -> list[_Group]:
         partner = min(others, key=lambda group: (group.load(), group.names))
         names = tuple(sorted((*neediest.names, *partner.names)))
         joined = _Group(
-            names, neediest.traffic + partner.traffic, {**neediest.held, **partner.held}
+            names,
+            neediest.traffic + partner.traffic,
+            {**neediest.endpoints_by_zone, **partner.endpoints_by_zone},
         )
         groups = [
             joined if group is neediest else group for group in groups if group is not partner
@@ -156,32 +158,32 @@ def _joined(groups: list[_Group], total: int, bound: float) -> list[_Group]:
 
 def _lend(groups: list[_Group], bound: float) -> None:
     """Moves endpoints to groups that lack some. Changes *groups*."""
-    wants = [(group, group.needs(bound) - group.count) for group in groups]
-    lacking = sum(amount for _, amount in wants if amount > 0)
+    shortages = [(group, group.needs(bound) - group.count) for group in groups]
+    lacking = sum(amount for _, amount in shortages if amount > 0)
     loans: list[tuple[str, int]] = []
     for group, amount in zip(groups, _amounts(groups, lacking, bound), strict=True):
         loans += _take(group, amount)
     loans.reverse()  # taken from the end
-    for group, amount in wants:
+    for group, amount in shortages:
         while amount > 0:
             zone, count = loans.pop()
             taken = min(count, amount)
-            group.held[zone] = group.held.get(zone, 0) + taken
+            group.endpoints_by_zone[zone] = group.endpoints_by_zone.get(zone, 0) + taken
             amount -= taken
             if taken < count:
                 loans.append((zone, count - taken))
     assert not loans, f"{loans} were lent and not taken"
 
 
-def _amounts(groups: list[_Group], wanted: int, bound: float) -> list[int]:
-    """Returns how many endpoints each group lends, *wanted* in all, so that the highest load among
+def _amounts(groups: list[_Group], needed: int, bound: float) -> list[int]:
+    """Returns how many endpoints each group lends, *needed* in all, so that the highest load among
     lenders is the least possible.
     """
     amounts = [0] * len(groups)
     for index, group in enumerate(groups):
         if group.traffic <= _EPSILON:  # lending does not increase its load
-            amounts[index] = min(group.count, wanted)
-            wanted -= amounts[index]
+            amounts[index] = min(group.count, needed)
+            needed -= amounts[index]
     lenders = [
         index
         for index, group in enumerate(groups)
@@ -189,15 +191,15 @@ def _amounts(groups: list[_Group], wanted: int, bound: float) -> list[int]:
     ]
     low = 0.0
     high = bound
-    for _ in range(_HALVINGS if wanted else 0):
+    for _ in range(_HALVINGS if needed else 0):
         load = (low + high) / 2
-        if sum(_lendable(groups[index], load, bound) for index in lenders) < wanted:
+        if sum(_lendable(groups[index], load, bound) for index in lenders) < needed:
             low = load
         else:
             high = load
-    for index in lenders if wanted else ():
+    for index in lenders if needed else ():
         amounts[index] = _lendable(groups[index], low, bound)
-    for _ in range(wanted - sum(amounts[index] for index in lenders)):
+    for _ in range(needed - sum(amounts[index] for index in lenders)):
         able = [index for index in lenders if amounts[index] < groups[index].surplus(bound)]
         next_one = min(
             able,
@@ -216,25 +218,25 @@ def _lendable(group: _Group, load: float, bound: float) -> int:
 
 def _take(group: _Group, amount: int) -> Iterator[tuple[str, int]]:
     """Takes *amount* endpoints out of *group* and yields their numbers, zone by zone."""
-    for zone in sorted(group.held):
-        taken = min(group.held[zone], amount)
+    for zone in sorted(group.endpoints_by_zone):
+        taken = min(group.endpoints_by_zone[zone], amount)
         if taken:
-            group.held[zone] -= taken
+            group.endpoints_by_zone[zone] -= taken
             amount -= taken
             yield zone, taken
 
 
-def _give_away(spare: _Group, to: _Group) -> None:
+def _lend_all(spare: _Group, to: _Group) -> None:
     for zone, count in _take(spare, spare.count):
-        to.held[zone] = to.held.get(zone, 0) + count
+        to.endpoints_by_zone[zone] = to.endpoints_by_zone.get(zone, 0) + count
 
 
 def _portions(zone: str, groups: list[_Group]) -> tuple[Portion, ...]:
     """Returns the portions of *zone*: its own group first, then borrowers by name."""
     portions = [
-        (zone not in group.names, Portion(group.held[zone], group.names))
+        (zone not in group.names, Portion(group.endpoints_by_zone[zone], group.names))
         for group in groups
-        if group.held.get(zone)
+        if group.endpoints_by_zone.get(zone)
     ]
     return tuple(
         portion for _, portion in sorted(portions, key=lambda pair: (pair[0], pair[1].zones))

@@ -37,24 +37,24 @@ class HintPolicy(ABC):
     reason_disabled: ClassVar[str]
     enabled_message: ClassVar[str]
 
-    def __init__(self, address_type: str, *, told_active: bool) -> None:
+    def __init__(self, address_type: str, *, reported_active: bool) -> None:
         self._address_type = address_type
         self.active = False
         self.problem = ""
         #: the state that Events reported last
-        self._told_active = told_active
-        self._told_problem = ""
-        self._told_at = 0.0
+        self._reported_active = reported_active
+        self._reported_problem = ""
+        self._reported_at = 0.0
 
     @abstractmethod
-    def set(self, pod: str, at: EndpointPlace | None) -> bytes:
+    def set(self, pod: str, location: EndpointPlace | None) -> bytes:
         """Sets the location of the endpoint of *pod*; ``None`` if it is not ready or no endpoint.
         Returns the JSON piece of its hints. Costs at most O(zones).
         """
 
     @property
     @abstractmethod
-    def settled(self) -> bool:
+    def is_converged(self) -> bool:
         """True if all hints may stay. Costs O(zones), more only after a change of zones."""
 
     @abstractmethod
@@ -68,28 +68,30 @@ class HintPolicy(ABC):
     def inherit(self, earlier: HintPolicy) -> None:
         """Takes over the reported state of *earlier*, the policy before the Service changed."""
         if type(earlier) is type(self):
-            self._told_active = earlier._told_active
+            self._reported_active = earlier._reported_active
 
     def take_notices(self, now: float) -> tuple[Notice, ...]:
         """Returns notices of a new state, or of a problem whose text changed or whose Event may
         have expired.
         """
-        if self.active and not self._told_active:
-            self._told_active = True
-            self._told_problem = ""
-            return (Notice(False, self.reason_enabled, self._worded(self.enabled_message)),)
-        if self.problem and (self.problem != self._told_problem or now - self._told_at >= REPEAT_S):
-            self._told_active = False
-            self._told_problem = self.problem
-            self._told_at = now
-            return (Notice(True, self.reason_disabled, self._worded(self.problem)),)
+        if self.active and not self._reported_active:
+            self._reported_active = True
+            self._reported_problem = ""
+            return (Notice(False, self.reason_enabled, self._message(self.enabled_message)),)
+        if self.problem and (
+            self.problem != self._reported_problem or now - self._reported_at >= REPEAT_S
+        ):
+            self._reported_active = False
+            self._reported_problem = self.problem
+            self._reported_at = now
+            return (Notice(True, self.reason_disabled, self._message(self.problem)),)
         return ()
 
-    def farewell(self) -> tuple[Notice, ...]:
+    def final_notices(self) -> tuple[Notice, ...]:
         """Returns notices for the end of the policy, when the Service requests another."""
         return ()
 
-    def _worded(self, message: str) -> str:
+    def _message(self, message: str) -> str:
         return f"{message}, addressType: {self._address_type}"
 
     @abstractmethod
@@ -109,7 +111,7 @@ class _Hinted(msgspec.Struct):
     hints: _Hints = msgspec.field(default_factory=_Hints)
 
 
-def zones_shown(endpoint: bytes) -> tuple[str, ...]:
+def hinted_zones(endpoint: bytes) -> tuple[str, ...]:
     """Returns the zones that an endpoint's JSON is hinted for."""
     if b'"hints"' not in endpoint:
         return ()

@@ -47,10 +47,10 @@ class ZoneShares:
     def __init__(self) -> None:
         self._cpu: dict[str, int] = {}
         self._nodes: dict[str, int] = {}
-        self._unclear = 0
+        self._nodes_without_share = 0
         #: for each zone with counted Nodes, even without CPU: number of Nodes by region, and CPU
         self._regions: dict[str, dict[str, int]] = {}
-        self._any_cpu: dict[str, int] = {}
+        self._cpu_by_zone: dict[str, int] = {}
         self._views: tuple[ZoneView, ...] | None = ()
         self._shares: Shares | None = None
         #: allocations of the present shares by number of endpoints: most Services vary between few
@@ -72,7 +72,7 @@ class ZoneShares:
         self._allocations.clear()
         self._add_view(node, step)
         if not node.zone or not node.cpu_milli:
-            self._unclear += step
+            self._nodes_without_share += step
             return True
         if adjust_count(self._nodes, node.zone, step):
             self._cpu[node.zone] = self._cpu.get(node.zone, 0) + step * node.cpu_milli
@@ -88,9 +88,9 @@ class ZoneShares:
         self._views = None
         regions = self._regions.setdefault(zone, {})
         adjust_count(regions, region, step)
-        self._any_cpu[zone] = self._any_cpu.get(zone, 0) + step * node.cpu_milli
+        self._cpu_by_zone[zone] = self._cpu_by_zone.get(zone, 0) + step * node.cpu_milli
         if not regions:
-            del self._regions[zone], self._any_cpu[zone]
+            del self._regions[zone], self._cpu_by_zone[zone]
 
     @property
     def views(self) -> tuple[ZoneView, ...]:
@@ -98,9 +98,11 @@ class ZoneShares:
         that most of its Nodes name.
         """
         if self._views is None:
-            whole = sum(self._any_cpu.values()) or 1
+            whole = sum(self._cpu_by_zone.values()) or 1
             self._views = tuple(
-                ZoneView(name=zone, region=_most(regions), share=self._any_cpu[zone] / whole)
+                ZoneView(
+                    name=zone, region=_most_frequent(regions), share=self._cpu_by_zone[zone] / whole
+                )
                 for zone, regions in sorted(self._regions.items())
             )
         return self._views
@@ -109,8 +111,8 @@ class ZoneShares:
     def shares(self) -> Shares:
         """Shares by zone, sorted; empty if they are unknown, or if there is only one zone."""
         if self._shares is None:
-            known = not self._unclear and len(self._cpu) > 1
-            self._shares = dict(sorted(self._cpu.items())) if known else {}
+            is_known = not self._nodes_without_share and len(self._cpu) > 1
+            self._shares = dict(sorted(self._cpu.items())) if is_known else {}
         return self._shares
 
     def allocation(self, total: int) -> Allocation:
@@ -123,7 +125,7 @@ class ZoneShares:
         return allocation
 
 
-def _most(counts: Mapping[str, int]) -> str:
+def _most_frequent(counts: Mapping[str, int]) -> str:
     """Returns the name with the highest count, the least of equals."""
     return min(counts, key=lambda name: (-counts[name], name))
 
@@ -161,7 +163,7 @@ def _size(total: int, shares: Shares) -> str:
     return f"({total} endpoints, {len(shares)} zones)"
 
 
-def holds(counts: Mapping[str, int], minimum: Mapping[str, int]) -> bool:
+def is_sufficient(counts: Mapping[str, int], minimum: Mapping[str, int]) -> bool:
     """Returns True if an assignment may stay: each zone has enough endpoints, and no endpoint is
     for a zone that does not count.
 

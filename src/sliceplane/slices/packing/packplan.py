@@ -45,7 +45,7 @@ class PackPlan(NamedTuple):
     moving: frozenset[str] = frozenset()
 
 
-def settle_order(plan: PackPlan, moving: frozenset[str]) -> PackPlan:
+def order_writes(plan: PackPlan, moving: frozenset[str]) -> PackPlan:
     """Returns *plan* in an order in which none of the *moving* endpoints is ever missing."""
     losing = {
         update.slice.name: {
@@ -73,13 +73,13 @@ def settle_order(plan: PackPlan, moving: frozenset[str]) -> PackPlan:
             waiting.on_written(update.content)
             continue
         update = waiting.take_blocker()
-        cut, rest = _cut(update)
-        creates.append(cut)
+        created, rest = _split(update)
+        creates.append(created)
         if rest is None:
             deletes.append(update.slice)
         else:
             waiting.updates[update.slice.name] = rest
-        waiting.on_written(cut.content)
+        waiting.on_written(created.content)
     return plan._replace(
         creates=creates, updates=free, deletes=deletes, dependents=ordered, moving=moving
     )
@@ -95,16 +95,16 @@ class _WaitingUpdates:
         self.updates = {update.slice.name: update for update in by_name}
         self._losing = losing
         #: the slices that wait to remove a moving endpoint, by endpoint that was not added yet
-        self._shown_by: dict[str, list[str]] = {}
+        self._waiting_by_identity: dict[str, list[str]] = {}
         for name in self.updates:
             for identity in losing[name]:
-                self._shown_by.setdefault(identity, []).append(name)
+                self._waiting_by_identity.setdefault(identity, []).append(name)
         self._ready: list[str] = []
         self._candidates = iter(list(self.updates))
 
     def on_written(self, content: Content) -> None:
         for identity in content:
-            for name in self._shown_by.pop(identity, ()):
+            for name in self._waiting_by_identity.pop(identity, ()):
                 self._losing[name].discard(identity)
                 if not self._losing[name] and name in self.updates:
                     heapq.heappush(self._ready, name)
@@ -119,12 +119,12 @@ class _WaitingUpdates:
             name
             for name in self._candidates
             if name in self.updates
-            and not self._shown_by.keys().isdisjoint(self.updates[name].content)
+            and not self._waiting_by_identity.keys().isdisjoint(self.updates[name].content)
         )
         return self.updates.pop(name)
 
 
-def hold_back(update: Update, moving: frozenset[str]) -> Update | None:
+def independent_part(update: Update, moving: frozenset[str]) -> Update | None:
     """Returns the part of *update* that does not remove endpoints that move; ``None`` if it is
     empty.
     """
@@ -133,7 +133,7 @@ def hold_back(update: Update, moving: frozenset[str]) -> Update | None:
     for identity, body in state.server.items():
         fresh = (
             update.content.get(identity)
-            or state.want.get(identity)
+            or state.desired.get(identity)
             or (body if identity in moving else b"")
         )
         if fresh:
@@ -141,7 +141,7 @@ def hold_back(update: Update, moving: frozenset[str]) -> Update | None:
     return None if content == state.server else Update(state, state.group, content)
 
 
-def _cut(update: Update) -> tuple[Creation, Update | None]:
+def _split(update: Update) -> tuple[Creation, Update | None]:
     """Splits *update* into a new slice for the endpoints that it adds, and the remaining update:
     ``None`` for a slice that changes its group or keeps nothing, since an empty slice of a subset
     would stay forever.

@@ -48,12 +48,12 @@ REASON_OVER: Final = "MassRemovalOver"
 REASON_REFUTED: Final = "MassRemovalRefuted"
 
 
-def asks_to_hold(annotations: Mapping[str, str] | None) -> bool | None:
+def requests_hold(annotations: Mapping[str, str] | None) -> bool | None:
     """Returns the value of a Service's or Namespace's annotation; ``None`` without the
     annotation.
     """
-    asked = (annotations or {}).get(ANNOTATION_MASS_REMOVAL)
-    return None if asked is None else asked == HOLD
+    value = (annotations or {}).get(ANNOTATION_MASS_REMOVAL)
+    return None if value is None else value == HOLD
 
 
 class Peak:
@@ -116,26 +116,26 @@ class RemovalBurst:
 class Losses(msgspec.Struct, frozen=True, kw_only=True):
     """Losses of one Service.
 
-    ``missed``: number of confirmed inferred losses, beside the *ready* endpoints. ``asks``:
-    retention is requested. ``released_at``: holds that began before this time end. ``burst``: see
-    ``RemovalBurst``.
+    ``missed``: number of confirmed inferred losses, beside the *ready* endpoints.
+    ``hold_requested``: retention is requested. ``released_at``: holds that began before this time
+    end. ``burst``: see ``RemovalBurst``.
     """
 
     ready: int
     missed: int
-    asks: bool
+    hold_requested: bool
     released_at: float
     burst: bool
 
 
 class ServiceGuard:
-    """The guard of one Service. ``news``: reasons and texts of holds that began or ended, until the
-    caller takes them.
+    """The guard of one Service. ``pending_notices``: reasons and texts of holds that began or
+    ended, until the caller takes them.
     """
 
     def __init__(self) -> None:
         self.hold: Hold | None = None
-        self.news: list[tuple[str, str]] = []
+        self.pending_notices: list[tuple[str, str]] = []
         self.confirmation: Final = RemovalConfirmation()
         self._peak = Peak()
         #: a burst counts until this time, so that its removals can be confirmed
@@ -158,36 +158,38 @@ class ServiceGuard:
         many = burst or ready < max(1.0, STAY_SHARE * peak)
         return self.confirmation.update(many=many, unknown=unknown, now=now)
 
-    def rest(self, ready: int, now: float) -> None:
+    def on_no_losses(self, ready: int, now: float) -> None:
         """Updates the peak when nothing is lost, unconfirmed or retained, the usual case. Replaces
-        ``needs_confirmation`` and ``weigh``.
+        ``needs_confirmation`` and ``update_hold``.
         """
         assert self.hold is None, f"{self.hold} is not over"
         self.confirmation.close()
         self._gathers = None
         self._peak.note(ready, now)
 
-    def weigh(self, losses: Losses, now: float) -> int:
+    def update_hold(self, losses: Losses, now: float) -> int:
         """Begins, continues or ends the hold. Returns the number of missed endpoints that stay.
         Costs O(1).
         """
         if losses.missed:
             keep = (
-                self._begin(losses, now)
+                self._begin_hold(losses, now)
                 if self.hold is None
-                else self._go_on(self.hold, losses, now)
+                else self._continue_hold(self.hold, losses, now)
             )
         else:
             keep = 0
             self._gathers = None
             if self.hold is not None:
-                self._end(REASON_OVER, "every endpoint that was held is back, or known to be gone")
+                self._end_hold(
+                    REASON_OVER, "every retained endpoint is back, or confirmed to be gone"
+                )
         self._peak.note(losses.ready, now)
         return keep
 
-    def _begin(self, losses: Losses, now: float) -> int:
+    def _begin_hold(self, losses: Losses, now: float) -> int:
         peak = self._peak.standing(now)
-        if not losses.asks or peak < PEAK_MIN:
+        if not losses.hold_requested or peak < PEAK_MIN:
             self._gathers = None
             return 0
         burst = losses.burst or now < self._burst_until
@@ -195,22 +197,22 @@ class ServiceGuard:
             return self._gather(losses.missed, now)
         self._gathers = None
         self.hold = Hold(now, peak, losses.missed)
-        self.news.append((REASON_HELD, str(self.hold)))
+        self.pending_notices.append((REASON_HELD, str(self.hold)))
         return losses.missed
 
-    def _go_on(self, hold: Hold, losses: Losses, now: float) -> int:
-        if not losses.asks or losses.released_at >= hold.since:
-            self._end(
+    def _continue_hold(self, hold: Hold, losses: Losses, now: float) -> int:
+        if not losses.hold_requested or losses.released_at >= hold.since:
+            self._end_hold(
                 REASON_RELEASED,
-                f"{losses.missed} endpoints that were held are let go: that was asked for",
+                f"{losses.missed} retained endpoints are removed: their release was requested",
             )
             return 0
         if losses.missed > hold.count and now < hold.until:
             hold = self.hold = Hold(hold.since, hold.peak, losses.missed)
         keep = min(losses.missed, hold.keeps(now))
         if not keep:
-            self._end(
-                REASON_EXPIRED, "the last endpoints that were held are let go: their time is over"
+            self._end_hold(
+                REASON_EXPIRED, "the last retained endpoints are removed: the hold has expired"
             )
         return keep
 
@@ -222,9 +224,9 @@ class ServiceGuard:
         self._gathers = None
         return 0
 
-    def _end(self, reason: str, text: str) -> None:
+    def _end_hold(self, reason: str, text: str) -> None:
         self.hold = None
-        self.news.append((reason, text))
+        self.pending_notices.append((reason, text))
 
     def deadline(self, now: float) -> float | None:
         """Returns the time at which the same losses have another result."""

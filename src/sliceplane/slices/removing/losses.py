@@ -32,7 +32,7 @@ NAMESPACE_S: Final = 60.0
 REFUTED_MIN: Final = 2
 
 
-class RemovalQuestion(msgspec.Struct, frozen=True, kw_only=True):
+class ConfirmationQuery(msgspec.Struct, frozen=True, kw_only=True):
     """The reads that must come before endpoints of a Service are removed, and when they are due."""
 
     due: float
@@ -84,10 +84,10 @@ class RemovalConfirmation:
         return None if self._since is None else self._due
 
     @property
-    def asks_pods(self) -> bool:
+    def needs_pods(self) -> bool:
         return self._pods
 
-    def on_answer(self, refuted: int, now: float) -> bool:
+    def on_list(self, refuted: int, now: float) -> bool:
         """Handles a list that *refuted* this number of removals. Returns True if the informer's
         cache is wrong.
         """
@@ -96,7 +96,7 @@ class RemovalConfirmation:
         return self._refuted >= REFUTED_MIN and refuted > 0
 
     @property
-    def first_proof(self) -> bool:
+    def is_first_proof(self) -> bool:
         """True if the last list was the first that proved a cache wrong."""
         return self._refuted == REFUTED_MIN
 
@@ -181,8 +181,8 @@ class EndpointLosses:
 
     def retained_at(self, addresses: Iterable[str]) -> tuple[str, ...]:
         """Returns the retained Pods that have one of *addresses*."""
-        found = (self._retained_at.get(address) for address in addresses)
-        return tuple(dict.fromkeys(pod for pod in found if pod is not None))
+        names = (self._retained_at.get(address) for address in addresses)
+        return tuple(dict.fromkeys(pod for pod in names if pod is not None))
 
     def check(self) -> None:
         lost = self.confirmed.keys() | self.unconfirmed.keys()
@@ -197,4 +197,4 @@ def confirms_removal(lost: PodFacts, listed: Pod | None) -> bool:
     if listed is None or listed.metadata.uid != lost.pod.metadata.uid:
         return True
     facts = PodFacts(listed)
-    return facts.excluded or facts.answers != READY
+    return facts.excluded or facts.readiness != READY

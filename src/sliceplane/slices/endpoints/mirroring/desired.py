@@ -71,19 +71,19 @@ def mirror_of(endpoints: Endpoints, max_per_subset: int) -> Mirror:
     invalid = 0
     for subset in canonical(endpoints.subsets or ()):
         by_family: dict[Family, tuple[Content, list[bytes]]] = {"IPv4": ({}, []), "IPv6": ({}, [])}
-        room = max_per_subset
-        for ready, addresses in ((True, subset.ready), (False, subset.waiting)):
+        capacity = max_per_subset
+        for ready, addresses in ((True, subset.ready), (False, subset.not_ready)):
             for address in addresses.values():
-                if room == 0:
+                if capacity == 0:
                     break
                 parsed = canonical_with_family(address.ip)
                 if parsed is None:
                     invalid += 1
                     continue
-                room -= 1
+                capacity -= 1
                 content, texts = by_family[parsed[0]]
                 _add(_endpoint(parsed[1], address, ready=ready), content, texts)
-        skipped += len(subset.ready) + len(subset.waiting) - (max_per_subset - room)
+        skipped += len(subset.ready) + len(subset.not_ready) - (max_per_subset - capacity)
         groups.extend(
             MirrorGroup(kind, subset.ports, content, tuple(texts))
             for kind, (content, texts) in by_family.items()
@@ -111,8 +111,8 @@ def _add(endpoint: SliceEndpoint, content: Content, texts: list[bytes]) -> None:
         text = encode(endpoint)
         texts.append(text)
         target = endpoint.target_ref
-        plain = target is None or not target.resource_version
-        content[identity] = text if plain else encode(_comparable(endpoint))
+        is_comparable = target is None or not target.resource_version
+        content[identity] = text if is_comparable else encode(_comparable(endpoint))
 
 
 def content_of(observed: EndpointSlice) -> Content:

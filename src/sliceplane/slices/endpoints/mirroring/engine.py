@@ -21,7 +21,7 @@ from sliceplane.api.discovery import (
     EndpointSlice,
 )
 from sliceplane.api.errors import StatusError
-from sliceplane.api.own_writes import Unseen
+from sliceplane.api.own_writes import PendingWrites
 from sliceplane.slices.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX
 from sliceplane.slices.endpoints.mirroring.service import MirrorLimits, MirrorState
 from sliceplane.slices.endpoints.mirroring.writes import MirrorPlan
@@ -45,7 +45,7 @@ class MirrorEngine:
         assert 1 <= self._limits.per_subset <= ADDRESSES_PER_SUBSET_MAX, f"{self._limits}"
         self._hand_over = hand_over
         self._states: dict[str, MirrorState] = {}
-        self._unseen = Unseen()
+        self._pending = PendingWrites()
         #: by key of the Service: it has a selector
         self._selecting: dict[str, bool] = {}
         self._totals = MirrorTotals()
@@ -93,7 +93,7 @@ class MirrorEngine:
         state = self._states.get(before.key)
         if old is not None and before != after and state is not None:
             if not before.ours:
-                state.on_successor(old.address_type, there=False)
+                state.on_successor(old.address_type, exists=False)
             elif state.on_slice_gone(old.metadata.name, old.metadata.uid):
                 touched[before.key] = None
             self._drop_if_empty(state)
@@ -103,8 +103,8 @@ class MirrorEngine:
                 touched[after.key] = None
             self._drop_if_empty(state)  # a terminating slice does not count
         elif new is not None and after.key in self._states:
-            going = new.metadata.deletion_timestamp is not None
-            if self._states[after.key].on_successor(new.address_type, there=not going):
+            terminating = new.metadata.deletion_timestamp is not None
+            if self._states[after.key].on_successor(new.address_type, exists=not terminating):
                 touched[after.key] = None
         return tuple(touched)
 
@@ -115,7 +115,7 @@ class MirrorEngine:
         state = self._states.get(key)
         return None if state is None else state.endpoints
 
-    def knows(self, key: str) -> bool:
+    def has_state(self, key: str) -> bool:
         return key in self._states
 
     def plan(self, key: str, now: float) -> MirrorPlan:
@@ -157,7 +157,7 @@ class MirrorEngine:
     def _state(self, key: str) -> MirrorState:
         state = self._states.get(key)
         if state is None:
-            state = self._states[key] = MirrorState(key, self._selecting.get(key), self._unseen)
+            state = self._states[key] = MirrorState(key, self._selecting.get(key), self._pending)
         return state
 
     def _count(self, state: MirrorState) -> None:
@@ -176,7 +176,7 @@ class MirrorEngine:
             self._count(state)
 
     def check(self) -> None:
-        self._unseen.check()
+        self._pending.check()
         for key, state in self._states.items():
             assert state.key == key, f"{state.key} is filed under {key}"
             assert not state.empty, f"{key} is empty and was not dropped"

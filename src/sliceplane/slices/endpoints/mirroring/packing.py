@@ -36,8 +36,8 @@ class Kept(NamedTuple):
     move to other slices.
     """
 
-    known: EndpointSlice
-    held: Content
+    stored: EndpointSlice
+    content: Content
     group: MirrorGroup
     changed: bool
     gives: bool = False
@@ -54,31 +54,33 @@ class Arrangement(NamedTuple):
 class _Bin:
     """A slice during packing. ``dirty``: it must be written or deleted in any case."""
 
-    __slots__ = ("dirty", "gives", "held", "inside", "known")
+    __slots__ = ("content", "dirty", "gives", "identities", "stored")
 
-    def __init__(self, known: EndpointSlice, held: Content) -> None:
-        self.known = known
-        self.held = held
-        self.inside: list[Identity] = []
+    def __init__(self, stored: EndpointSlice, content: Content) -> None:
+        self.stored = stored
+        self.content = content
+        self.identities: list[Identity] = []
         self.dirty = False
         self.gives = False
 
     def __len__(self) -> int:
-        return len(self.inside)
+        return len(self.identities)
 
 
-def in_one(group: MirrorGroup, slices: Sequence[EndpointSlice], wanted: SliceMeta) -> Arrangement:
+def arrange_in_one(
+    group: MirrorGroup, slices: Sequence[EndpointSlice], desired_meta: SliceMeta
+) -> Arrangement:
     """Puts all of *group* into the first of *slices*, as upstream."""
     if not slices:
         return Arrangement(new=(group,))
-    known = slices[0]
-    held = content_of(known)
-    changed = held != group.content or not wanted.fits(known.metadata)
-    return Arrangement((Kept(known, held, group, changed),), spare=tuple(slices[1:]))
+    stored = slices[0]
+    content = content_of(stored)
+    changed = content != group.content or not desired_meta.fits(stored.metadata)
+    return Arrangement((Kept(stored, content, group, changed),), spare=tuple(slices[1:]))
 
 
-def packed(
-    group: MirrorGroup, slices: Sequence[EndpointSlice], wanted: SliceMeta, limit: int
+def arrange_packed(
+    group: MirrorGroup, slices: Sequence[EndpointSlice], desired_meta: SliceMeta, limit: int
 ) -> Arrangement:
     """Distributes *group* over several slices. *slices* are those of its family and ports, in a
     fixed order; *limit* is in endpoints.
@@ -86,44 +88,44 @@ def packed(
     Costs O(endpoints), and a sort of the slices.
     """
     assert limit > 0, f"a slice of {limit} endpoints"
-    bins, pool = _as_they_are(group, slices, wanted, limit)
-    made = _place(bins, pool, limit)
-    spare = [box for box in bins if not box.inside]
-    staying = [box for box in bins if box.inside]
+    bins, pool = _keep_in_place(group, slices, desired_meta, limit)
+    created = _place(bins, pool, limit)
+    spare = [box for box in bins if not box.identities]
+    staying = [box for box in bins if box.identities]
     spare += _merge(staying, limit)
     texts = dict(zip(group.content, group.texts, strict=True))
     return Arrangement(
         tuple(
-            Kept(box.known, box.held, _part(group, box.inside, texts), box.dirty, box.gives)
+            Kept(box.stored, box.content, _part(group, box.identities, texts), box.dirty, box.gives)
             for box in staying
-            if box.inside
+            if box.identities
         ),
-        tuple(_part(group, inside, texts) for inside in made),
-        tuple(box.known for box in spare),
+        tuple(_part(group, identities, texts) for identities in created),
+        tuple(box.stored for box in spare),
     )
 
 
-def _as_they_are(
-    group: MirrorGroup, slices: Sequence[EndpointSlice], wanted: SliceMeta, limit: int
+def _keep_in_place(
+    group: MirrorGroup, slices: Sequence[EndpointSlice], desired_meta: SliceMeta, limit: int
 ) -> tuple[list[_Bin], list[Identity]]:
     """Leaves each desired endpoint in the first slice that has it. Returns the slices and the
     unplaced endpoints.
     """
     unplaced = dict.fromkeys(group.content)
     bins: list[_Bin] = []
-    for known in slices:
-        each = _Bin(known, content_of(known))
-        ours = [identity for identity in each.held if identity in unplaced]
-        each.inside = ours[:limit]
-        each.gives = len(ours) > limit
-        for identity in each.inside:
+    for stored in slices:
+        box = _Bin(stored, content_of(stored))
+        identities = [identity for identity in box.content if identity in unplaced]
+        box.identities = identities[:limit]
+        box.gives = len(identities) > limit
+        for identity in box.identities:
             del unplaced[identity]
-        each.dirty = (
-            len(each.inside) != len(each.held)
-            or any(each.held[identity] != group.content[identity] for identity in each.inside)
-            or not wanted.fits(known.metadata)
+        box.dirty = (
+            len(box.identities) != len(box.content)
+            or any(box.content[identity] != group.content[identity] for identity in box.identities)
+            or not desired_meta.fits(stored.metadata)
         )
-        bins.append(each)
+        bins.append(box)
     return bins, list(unplaced)
 
 
@@ -134,16 +136,16 @@ def _place(bins: list[_Bin], pool: list[Identity], limit: int) -> list[list[Iden
     begin = 0
     for box in sorted((box for box in bins if box.dirty), key=len, reverse=True):
         end = begin + limit - len(box)
-        box.inside += pool[begin:end]
+        box.identities += pool[begin:end]
         begin = min(end, len(pool))
-    made = [pool[at : at + limit] for at in range(begin, len(pool), limit)]
-    if made:
-        roomy = [box for box in bins if not box.dirty and len(box) + len(made[-1]) <= limit]
+    created = [pool[at : at + limit] for at in range(begin, len(pool), limit)]
+    if created:
+        roomy = [box for box in bins if not box.dirty and len(box) + len(created[-1]) <= limit]
         if roomy:
             best = max(roomy, key=len)
-            best.inside += made.pop()
+            best.identities += created.pop()
             best.dirty = True
-    return made
+    return created
 
 
 def _merge(bins: list[_Bin], limit: int) -> list[_Bin]:
@@ -160,16 +162,18 @@ def _merge(bins: list[_Bin], limit: int) -> list[_Bin]:
             (box for box in ordered if len(box) + len(donor) <= limit),
             key=lambda box: (box.dirty, len(box)),
         )
-        best.inside += donor.inside
+        best.identities += donor.identities
         best.dirty = True
-        donor.inside = []
+        donor.identities = []
         emptied.append(donor)
         ordered.sort(key=len)
     return emptied
 
 
-def _part(group: MirrorGroup, inside: list[Identity], texts: dict[Identity, bytes]) -> MirrorGroup:
-    content = {identity: group.content[identity] for identity in inside}
+def _part(
+    group: MirrorGroup, identities: list[Identity], texts: dict[Identity, bytes]
+) -> MirrorGroup:
+    content = {identity: group.content[identity] for identity in identities}
     return MirrorGroup(
-        group.address_type, group.ports, content, tuple(texts[identity] for identity in inside)
+        group.address_type, group.ports, content, tuple(texts[identity] for identity in identities)
     )

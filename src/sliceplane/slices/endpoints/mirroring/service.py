@@ -22,7 +22,7 @@ from sliceplane.api.codec import decode
 from sliceplane.api.core import Endpoints
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
-from sliceplane.api.own_writes import OwnWrites, PlannedWrite, Shown, Unseen
+from sliceplane.api.own_writes import Observation, OwnWrites, PendingWrites, PlannedWrite
 from sliceplane.slices.endpoints.mirroring.desired import (
     ADDRESSES_PER_SUBSET_MAX,
     GroupKey,
@@ -33,7 +33,7 @@ from sliceplane.slices.endpoints.mirroring.desired import (
     mirror_of,
     slice_meta,
 )
-from sliceplane.slices.endpoints.mirroring.packing import in_one, packed
+from sliceplane.slices.endpoints.mirroring.packing import arrange_in_one, arrange_packed
 from sliceplane.slices.endpoints.mirroring.writes import (
     MirrorPlan,
     MirrorSizes,
@@ -67,7 +67,7 @@ class MirrorState:
         "selecting",
     )
 
-    def __init__(self, key: str, selecting: bool | None, unseen: Unseen) -> None:
+    def __init__(self, key: str, selecting: bool | None, pending: PendingWrites) -> None:
         self.key: Final = key
         #: the object, if no metadata of it forbids mirroring
         self.endpoints: Endpoints | None = None
@@ -76,7 +76,7 @@ class MirrorState:
         #: desired endpoints and slices, as last planned
         self.counts = (0, 0)
         #: our slices that are not terminating; they share the cache's objects, so they cost little
-        self._own: OwnWrites[EndpointSlice] = OwnWrites(key, unseen, attrgetter("metadata"))
+        self._own: OwnWrites[EndpointSlice] = OwnWrites(key, pending, attrgetter("metadata"))
         #: the hand-over to the EndpointSlice controller
         self._hand_over = HandOver()
         #: the version of the object whose warnings were reported
@@ -94,7 +94,7 @@ class MirrorState:
         return len(self._own.objects)
 
     @property
-    def _mirrored(self) -> bool:
+    def _is_mirrored(self) -> bool:
         return self.endpoints is not None and self.selecting is False
 
     # -- events
@@ -108,10 +108,10 @@ class MirrorState:
         meta = observed.metadata
         if meta.deletion_timestamp is not None:
             return self.on_slice_gone(meta.name, meta.uid)
-        shown = self._own.on_shown(meta, lambda: observed)
-        if shown is Shown.ECHO:
+        shown = self._own.on_observed(meta, lambda: observed)
+        if shown is Observation.ECHO:
             self._own.keep(observed)  # shares the cache's object
-        return shown is Shown.NEW
+        return shown is Observation.NEW
 
     def on_slice_gone(self, name: str, uid: str) -> bool:
         """Handles a slice that left the cache, is terminating, or is no longer labelled as ours.
@@ -119,11 +119,11 @@ class MirrorState:
         """
         return self._own.on_gone(name, uid)
 
-    def on_successor(self, address_type: str, *, there: bool) -> bool:
-        """Handles a slice of the EndpointSlice controller that exists (*there*) or is gone. Returns
+    def on_successor(self, address_type: str, *, exists: bool) -> bool:
+        """Handles a slice of the EndpointSlice controller: added (*exists*) or removed. Returns
         True if our slices may be deleted now.
         """
-        if not there:
+        if not exists:
             self._hand_over.on_successor_gone(address_type)
             return False
         return self._hand_over.on_successor(address_type) and self.selecting is True
@@ -140,8 +140,8 @@ class MirrorState:
             return MirrorPlan(stale=True)
         plan = (
             self._mirror(self.endpoints, limits)
-            if self._mirrored
-            else self._clean(now, hand_over=hand_over)
+            if self._is_mirrored
+            else self._plan_deletes(now, hand_over=hand_over)
         )
         proofs = self._own.proofs(plan.writes, prove_slice)
         if proofs:
@@ -149,15 +149,17 @@ class MirrorState:
         self._own.in_flight = bool(plan.writes)
         return plan
 
-    def _clean(self, now: float, *, hand_over: bool) -> MirrorPlan:
+    def _plan_deletes(self, now: float, *, hand_over: bool) -> MirrorPlan:
         """Plans deletions: nothing must be mirrored."""
         self.counts = (0, 0)
-        obsolete = [known for _, known in sorted(self._own.objects.items())]
+        obsolete = [stored for _, stored in sorted(self._own.objects.items())]
         if hand_over and self.selecting and obsolete:
             self._hand_over.advance(now)
-            obsolete = [known for known in obsolete if self._hand_over.is_over(known.address_type)]
+            obsolete = [
+                stored for stored in obsolete if self._hand_over.is_over(stored.address_type)
+            ]
         return MirrorPlan(
-            tuple(PlannedWrite.delete(known.metadata) for known in obsolete), counted=False
+            tuple(PlannedWrite.delete(stored.metadata) for stored in obsolete), counted=False
         )
 
     def _mirror(self, endpoints: Endpoints | None, limits: MirrorLimits) -> MirrorPlan:
@@ -173,10 +175,10 @@ class MirrorState:
     def _differences(
         self, endpoints: Endpoints, mirror: Mirror, per_slice: int | None
     ) -> tuple[tuple[PlannedWrite, ...], MirrorSizes]:
-        wanted = slice_meta(endpoints)
-        known: dict[GroupKey, list[EndpointSlice]] = {}
+        desired_meta = slice_meta(endpoints)
+        stored_by_group: dict[GroupKey, list[EndpointSlice]] = {}
         for _, mirrored in sorted(self._own.objects.items()):
-            known.setdefault(group_key(mirrored), []).append(mirrored)
+            stored_by_group.setdefault(group_key(mirrored), []).append(mirrored)
         creates: list[MirrorGroup] = []
         updates: list[PlannedWrite] = []
         last: list[PlannedWrite] = []
@@ -186,39 +188,41 @@ class MirrorState:
         removed = 0
         slices = 0
         for group in mirror.groups:
-            held = known.pop((group.address_type, group.ports), [])
+            existing = stored_by_group.pop((group.address_type, group.ports), [])
             arrangement = (
-                in_one(group, held, wanted)
+                arrange_in_one(group, existing, desired_meta)
                 if per_slice is None
-                else packed(group, held, wanted, per_slice)
+                else arrange_packed(group, existing, desired_meta, per_slice)
             )
             creates += arrangement.new
             spare += arrangement.spare
             slices += len(arrangement.kept) + len(arrangement.new)
             added += sum(len(group.content) for group in arrangement.new)
             for kept in arrangement.kept:
-                before = kept.held
+                before = kept.content
                 after = kept.group.content
                 if kept.changed:
                     (last if kept.gives else updates).append(
-                        update_slice(kept.known, wanted, kept.group)
+                        update_slice(kept.stored, desired_meta, kept.group)
                     )
                 added += len(after.keys() - before.keys())
                 removed += len(before.keys() - after.keys())
                 updated += sum(
                     before.get(identity, text) != text for identity, text in after.items()
                 )
-        for left in known.values():
-            spare += left
-        removed += sum(len(known.endpoints or ()) for known in spare)
+        for unused in stored_by_group.values():
+            spare += unused
+        removed += sum(len(stored.endpoints or ()) for stored in spare)
         self.counts = (mirror.endpoints, slices)
-        writes = self._recycle(endpoints, wanted, creates, updates=updates, last=last, spare=spare)
+        writes = self._recycle(
+            endpoints, desired_meta, creates, updates=updates, last=last, spare=spare
+        )
         return writes, MirrorSizes(added, updated, removed, mirror.skipped)
 
     def _recycle(
         self,
         endpoints: Endpoints,
-        wanted: SliceMeta,
+        desired_meta: SliceMeta,
         creates: list[MirrorGroup],
         *,
         updates: list[PlannedWrite],
@@ -230,18 +234,23 @@ class MirrorState:
         slices.
         """
         meta = endpoints.metadata
-        made: list[PlannedWrite] = []
-        left = sorted(spare, key=lambda known: known.metadata.name)
+        created: list[PlannedWrite] = []
+        unused = sorted(spare, key=lambda stored: stored.metadata.name)
         for group in creates:
             reused = next(
-                (known for known in left if known.address_type == group.address_type), None
+                (stored for stored in unused if stored.address_type == group.address_type), None
             )
             if reused is not None:
-                left.remove(reused)
-                updates.append(update_slice(reused, wanted, group))
+                unused.remove(reused)
+                updates.append(update_slice(reused, desired_meta, group))
             elif meta.deletion_timestamp is None:
-                made.append(create_slice(meta.namespace, meta.name, wanted, group))
-        return (*made, *updates, *last, *(PlannedWrite.delete(known.metadata) for known in left))
+                created.append(create_slice(meta.namespace, meta.name, desired_meta, group))
+        return (
+            *created,
+            *updates,
+            *last,
+            *(PlannedWrite.delete(stored.metadata) for stored in unused),
+        )
 
     def finish(
         self, plan: MirrorPlan, answers: Sequence[bytes], error: StatusError | None, now: float
@@ -253,7 +262,7 @@ class MirrorState:
             self._own.succeeded(write, answer, lambda body: decode(body, EndpointSlice), now)
         if error is not None:
             self._own.failed(plan.writes[len(answers)], error)
-        self._own.ended()
+        self._own.on_plan_ended()
 
     def deadline(self) -> float | None:
         """Returns the time at which a plan is needed even without an event."""

@@ -40,33 +40,42 @@ class MirrorPlan(msgspec.Struct, frozen=True):
     proof: bool = False
 
 
-def create_slice(namespace: str, name: str, wanted: SliceMeta, group: MirrorGroup) -> PlannedWrite:
+def create_slice(
+    namespace: str, name: str, desired_meta: SliceMeta, group: MirrorGroup
+) -> PlannedWrite:
     meta = ObjectMeta(
         generate_name=f"{name}-",
         namespace=namespace,
-        labels=wanted.labels,
-        annotations=wanted.annotations,
-        owner_references=(wanted.owner,),
+        labels=desired_meta.labels,
+        annotations=desired_meta.annotations,
+        owner_references=(desired_meta.owner,),
     )
     return PlannedWrite(verb="create", namespace=namespace, body=_body(meta, group))
 
 
-def update_slice(known: EndpointSlice, wanted: SliceMeta, group: MirrorGroup) -> PlannedWrite:
+def update_slice(
+    stored: EndpointSlice, desired_meta: SliceMeta, group: MirrorGroup
+) -> PlannedWrite:
     """Returns an update that gives the slice the content of *group* and keeps its name."""
-    meta = known.metadata
+    meta = stored.metadata
     new = msgspec.structs.replace(
-        meta, labels=wanted.labels, annotations=wanted.annotations, owner_references=(wanted.owner,)
+        meta,
+        labels=desired_meta.labels,
+        annotations=desired_meta.annotations,
+        owner_references=(desired_meta.owner,),
     )
     return PlannedWrite.update(meta, _body(new, group))
 
 
-def prove_slice(known: EndpointSlice) -> PlannedWrite:
+def prove_slice(stored: EndpointSlice) -> PlannedWrite:
     """Returns an update that changes nothing if the server has the slice as believed, and conflicts
     otherwise.
     """
-    ports = PortGroup(canonical_ports(known.ports or ())).body
-    body = slice_body(known.metadata, known.address_type, map(encode, known.endpoints or ()), ports)
-    return PlannedWrite.update(known.metadata, body)
+    ports = PortGroup(canonical_ports(stored.ports or ())).body
+    body = slice_body(
+        stored.metadata, stored.address_type, map(encode, stored.endpoints or ()), ports
+    )
+    return PlannedWrite.update(stored.metadata, body)
 
 
 def _body(meta: ObjectMeta, group: MirrorGroup) -> bytes:

@@ -34,7 +34,7 @@ Portions = dict[str, dict[tuple[str, ...], int]]
 Find = Callable[[str], Heuristic | str]
 
 
-def ask_local(
+def query_local(
     heuristic: LocalHeuristic,
     service: ServiceView,
     endpoint: EndpointPlace,
@@ -43,14 +43,14 @@ def ask_local(
     try:
         answer: object = heuristic.hints(service, endpoint, zones)
         if not isinstance(answer, Hints):
-            return _nonsense(f"the answer is a {type(answer).__name__}, not Hints")
+            return _invalid(f"the answer is a {type(answer).__name__}, not Hints")
         problem = problem_of_hints(answer)
-        return _nonsense(problem) if problem else Hints(tuple(answer.zones), tuple(answer.nodes))
+        return _invalid(problem) if problem else Hints(tuple(answer.zones), tuple(answer.nodes))
     except Exception as error:
-        return _told(error)
+        return _failure_text(error)
 
 
-def ask_zonal(
+def query_zonal(
     heuristic: ZonalHeuristic,
     service: ServiceView,
     endpoints: Mapping[str, int],
@@ -61,17 +61,17 @@ def ask_zonal(
         answer = heuristic.allocate(service, dict(endpoints), zones)
         problem = problem_of_allocation(answer, endpoints)
         if problem:
-            return _nonsense(problem)
+            return _invalid(problem)
         portions: Portions = {}
         for zone in endpoints:
-            mine = portions[zone] = {}
+            by_zones = portions[zone] = {}
             for portion in answer[zone]:
                 if portion.count:
-                    named = tuple(portion.zones)
-                    mine[named] = mine.get(named, 0) + portion.count
+                    zone_names = tuple(portion.zones)
+                    by_zones[zone_names] = by_zones.get(zone_names, 0) + portion.count
         return portions
     except Exception as error:
-        return _told(error)
+        return _failure_text(error)
 
 
 def problem_of_heuristic(candidate: object, name: str) -> str:
@@ -84,11 +84,11 @@ def problem_of_heuristic(candidate: object, name: str) -> str:
     return "" if callable(getattr(candidate, method, None)) else f"it has no method {method}"
 
 
-def _nonsense(problem: str) -> str:
+def _invalid(problem: str) -> str:
     return f"its answer cannot be used: {problem}"[:PROBLEM_MAX]
 
 
-def _told(error: Exception) -> str:
+def _failure_text(error: Exception) -> str:
     text = " ".join(str(error).split())
     if not isinstance(error, HeuristicError):
         text = (

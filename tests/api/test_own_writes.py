@@ -15,12 +15,12 @@ from sliceplane.api.codec import decode, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta, is_newer, is_older, revision_of
 from sliceplane.watch.controller.own_writes import (
+    PENDING_TIMEOUT_S,
     STALE_PLANS,
-    UNSEEN_TIMEOUT_S,
+    Observation,
     OwnWrites,
+    PendingWrites,
     PlannedWrite,
-    Shown,
-    Unseen,
 )
 
 NAMES = ("a", "b")
@@ -72,7 +72,7 @@ class World:
     """A server, a watch whose events wait to be delivered, and answers that wait as well."""
 
     own: OwnWrites[ObjectMeta] = field(init=False)
-    unseen: Unseen = field(default_factory=Unseen)
+    pending: PendingWrites = field(default_factory=PendingWrites)
     server: dict[str, ObjectMeta] = field(default_factory=dict)
     cache: dict[str, ObjectMeta] = field(default_factory=dict)
     events: list[tuple[ObjectMeta, bool]] = field(default_factory=list)
@@ -82,7 +82,7 @@ class World:
     now: float = 0.0
 
     def __post_init__(self) -> None:
-        self.own = OwnWrites("n/s", self.unseen, lambda meta: meta)
+        self.own = OwnWrites("n/s", self.pending, lambda meta: meta)
 
     # the server
 
@@ -168,7 +168,7 @@ class World:
                 assert adopted.revision < known.revision
                 assert Told("shown", write.name, write.uid, adopted.revision) in self.history
                 self.history.append(Told("adopted", write.name, write.uid, adopted.revision))
-        self.own.ended()
+        self.own.on_plan_ended()
 
     # the cache
 
@@ -184,7 +184,7 @@ class World:
             self.lose(before)
         self.cache[meta.name] = meta
         self.history.append(Told("shown", meta.name, meta.uid, meta.revision))
-        self.own.on_shown(meta, lambda: meta)
+        self.own.on_observed(meta, lambda: meta)
 
     def lose(self, meta: ObjectMeta) -> None:
         self.cache.pop(meta.name, None)
@@ -242,12 +242,12 @@ def test_what_is_known_is_what_all_that_was_told_amounts_to(steps: list[tuple[st
             case _:
                 world.relist()
         world.own.check()
-        world.unseen.check()
+        world.pending.check()
         known = {name: (meta.uid, meta.revision) for name, meta in world.own.objects.items()}
         assert known == believed(world.history)
     world.hear_answer()
     world.relist()
-    world.now += UNSEEN_TIMEOUT_S
+    world.now += PENDING_TIMEOUT_S
     world.own.give_up(world.now)
     assert world.own.objects == world.server, "in the end it is what the server has"
     assert world.own.deadline() is None
@@ -262,7 +262,7 @@ def meta_at(version: str, generation: int = 0) -> ObjectMeta:
 
 def known_at(version: str) -> World:
     world = World()
-    world.own.on_shown(meta_at(version), lambda: meta_at(version))
+    world.own.on_observed(meta_at(version), lambda: meta_at(version))
     return world
 
 
@@ -278,8 +278,8 @@ def test_after_a_conflict_some_plans_wait_for_the_cache() -> None:
     refuse(world)
     assert [world.own.wait_once() for _ in range(STALE_PLANS + 1)] == [True] * STALE_PLANS + [False]
     refuse(world)
-    world.own.on_shown(meta_at("6"), lambda: meta_at("6"))
-    assert not world.own.waits, "the cache has caught up"
+    world.own.on_observed(meta_at("6"), lambda: meta_at("6"))
+    assert not world.own.is_waiting, "the cache has caught up"
 
 
 def test_what_is_known_of_a_suspect_is_proven_before_other_writes() -> None:
@@ -302,7 +302,7 @@ def test_what_is_known_of_a_suspect_is_proven_before_other_writes() -> None:
 
 def test_a_server_that_was_restored_from_a_copy_is_believed_when_it_refused_twice() -> None:
     world = known_at("900")
-    assert world.own.on_shown(meta_at("40"), lambda: meta_at("40")) is Shown.OLD
+    assert world.own.on_observed(meta_at("40"), lambda: meta_at("40")) is Observation.OLD
     assert not refuse(world)
     assert refuse(world)
     assert world.own.objects == {"a": meta_at("40")}
@@ -310,8 +310,8 @@ def test_a_server_that_was_restored_from_a_copy_is_believed_when_it_refused_twic
 
 def test_an_older_event_before_our_own_is_no_sign_of_a_copy() -> None:
     world = known_at("900")
-    world.own.on_shown(meta_at("40"), lambda: meta_at("40"))
-    assert world.own.on_shown(meta_at("900"), lambda: meta_at("900")) is Shown.ECHO
+    world.own.on_observed(meta_at("40"), lambda: meta_at("40"))
+    assert world.own.on_observed(meta_at("900"), lambda: meta_at("900")) is Observation.ECHO
     assert not refuse(world)
     assert not refuse(world)
     assert world.own.objects == {"a": meta_at("900")}
@@ -323,9 +323,9 @@ def test_a_name_that_is_taken_is_waited_for() -> None:
         PlannedWrite(verb="create", namespace="n", name="a", body=b""),
         StatusError(409, "AlreadyExists", ""),
     )
-    assert world.own.waits
-    world.own.on_shown(meta_at("5"), lambda: meta_at("5"))
-    assert not world.own.waits
+    assert world.own.is_waiting
+    world.own.on_observed(meta_at("5"), lambda: meta_at("5"))
+    assert not world.own.is_waiting
 
 
 def test_an_answer_that_cannot_be_read_tells_nothing() -> None:
@@ -353,35 +353,35 @@ WAITS = st.lists(
 @given(WAITS)
 def test_a_key_waits_for_what_was_not_shown(steps: list[tuple[str, str, str, int]]) -> None:
     """The oracle is a plain list of what is awaited, searched from end to end."""
-    unseen, now = Unseen(10.0), 0.0
+    pending, now = PendingWrites(10.0), 0.0
     awaited: list[tuple[str, str, float, float]] = []  # key, uid, version, deadline
     for step, key, uid, version in steps:
         match step:
             case "wait" | "end":
                 awaited = [entry for entry in awaited if entry[1] != uid]
                 awaited.append((key, uid, version if step == "wait" else float("inf"), now + 10.0))
-                unseen.wait(key, uid, version, now) if step == "wait" else unseen.wait_for_end(
+                pending.wait(key, uid, version, now) if step == "wait" else pending.wait_for_end(
                     key, uid, now
                 )
             case "shown":
                 behind = any(entry[1] == uid and version < entry[2] for entry in awaited)
-                assert unseen.on_shown(uid, str(version)) is not behind
+                assert pending.on_observed(uid, str(version)) is not behind
                 awaited = [entry for entry in awaited if entry[1] != uid or version < entry[2]]
             case "gone":
-                unseen.settle(uid)
+                pending.resolve(uid)
                 awaited = [entry for entry in awaited if entry[1] != uid]
             case "forget":
-                unseen.forget(key)
+                pending.forget(key)
                 awaited = [entry for entry in awaited if entry[0] != key]
             case _:
                 now += version
                 for name in KEYS:
                     lost = {entry[1] for entry in awaited if entry[0] == name and entry[3] <= now}
-                    assert set(unseen.give_up(name, now)) == lost
+                    assert set(pending.give_up(name, now)) == lost
                 awaited = [entry for entry in awaited if entry[3] > now]
-        unseen.check()
+        pending.check()
         for name in KEYS:
-            assert unseen.deadline(name) == min(
+            assert pending.deadline(name) == min(
                 (entry[3] for entry in awaited if entry[0] == name), default=None
             )
 

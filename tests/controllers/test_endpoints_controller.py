@@ -13,11 +13,11 @@ from sliceplane.api.discovery import (
     ANNOTATION_TRIGGER_TIME,
 )
 from sliceplane.api.errors import StatusError, forbidden, internal
-from sliceplane.api.own_writes import UNSEEN_TIMEOUT_S
 from sliceplane.api.scheme import EndpointsObjects, Pods, Services
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.service_syncs import MAX_RETRIES, FirstSync
 from sliceplane.watch.controller.base import Done
+from sliceplane.watch.controller.own_writes import PENDING_TIMEOUT_S
 
 # Writes, answers, caches
 
@@ -190,7 +190,7 @@ def test_create_that_went_unseen_is_given_up_in_time() -> None:
     start = plane.now
     plane.settle()
     assert plane.subsets() == [(["10.0.0.2"], [], [8080])]
-    assert plane.now - start >= UNSEEN_TIMEOUT_S
+    assert plane.now - start >= PENDING_TIMEOUT_S
 
 
 def test_deleted_endpoints_are_made_again_and_edits_are_undone() -> None:

@@ -14,11 +14,11 @@ from sliceplane.api.discovery import (
     ForZone,
 )
 from sliceplane.api.errors import StatusError, forbidden, internal
-from sliceplane.api.own_writes import UNSEEN_TIMEOUT_S
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.service_syncs import MAX_RETRIES
 from sliceplane.watch.controller.base import Done
+from sliceplane.watch.controller.own_writes import PENDING_TIMEOUT_S
 
 
 def test_lag_conflict_and_double_flip_converge_without_a_further_event() -> None:
@@ -211,7 +211,7 @@ def test_create_that_went_unseen_is_given_up_in_time() -> None:
     start = plane.now
     plane.settle()
     assert plane.addresses() == ["10.0.0.2"]
-    assert plane.now - start >= UNSEEN_TIMEOUT_S
+    assert plane.now - start >= PENDING_TIMEOUT_S
 
 
 def test_restart_with_everything_in_place_writes_nothing() -> None:

@@ -11,7 +11,6 @@ from tests.slices.fake_cluster import FakeCluster, make_service, replace
 from sliceplane.api.core import EndpointAddress, EndpointSubset
 from sliceplane.api.errors import StatusError, forbidden, internal
 from sliceplane.api.meta import ObjectReference
-from sliceplane.api.own_writes import UNSEEN_TIMEOUT_S
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
 from sliceplane.controllers.endpointslice_mirroring import (
     FIRST_SYNC_TIMEOUT_S,
@@ -20,6 +19,7 @@ from sliceplane.controllers.endpointslice_mirroring import (
 )
 from sliceplane.controllers.service_syncs import MAX_RETRIES, PLANS_PER_TURN, FirstSync
 from sliceplane.watch.controller.base import Done
+from sliceplane.watch.controller.own_writes import PENDING_TIMEOUT_S
 
 # Caches, answers, failures
 
@@ -79,7 +79,7 @@ def test_create_that_went_unseen_is_given_up_in_time() -> None:
     start = plane.now
     plane.settle()
     assert len(plane.slices()) == 1
-    assert plane.now - start >= UNSEEN_TIMEOUT_S
+    assert plane.now - start >= PENDING_TIMEOUT_S
 
 
 def test_after_a_conflict_nothing_is_written_before_the_cache_caught_up() -> None:

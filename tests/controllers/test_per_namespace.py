@@ -14,7 +14,7 @@ from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import ConfigMaps, Namespaces, ResourceQuotas, ServiceAccounts
 from sliceplane.controllers.objects.namespace import NamespaceController
 from sliceplane.controllers.objects.per_namespace import (
-    LOOK_AGAIN_S,
+    RECHECK_S,
     RootCaPublisher,
     ServiceAccountController,
 )
@@ -114,6 +114,6 @@ def test_what_came_and_went_unseen_is_made_again() -> None:
     (job,) = controller.take_work(0.0, 5).jobs
     controller.on_done(Done(job, (b"{}",)), 1.0)
     assert controller.take_work(1.0, 5).jobs == (), "the cache is given time"
-    assert controller.next_deadline() == 1.0 + LOOK_AGAIN_S
-    (again,) = controller.take_work(1.0 + LOOK_AGAIN_S, 5).jobs
+    assert controller.next_deadline() == 1.0 + RECHECK_S
+    (again,) = controller.take_work(1.0 + RECHECK_S, 5).jobs
     assert [(each.verb, each.namespace) for each in again.writes] == [("create", "shop")]

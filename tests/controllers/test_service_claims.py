@@ -57,7 +57,7 @@ def test_each_claim_that_is_not_honoured_is_one_event_with_who_has_it() -> None:
             "evil",
             "AddressNotServed",
             (
-                f"no node serves what is another's: 10.11.0.9 belongs to Node node-1; {taken}; "
+                f"no node serves addresses of another owner: 10.11.0.9 belongs to Node node-1; {taken}; "
                 f"{of_range}; and 1 more"
             ),
         )
@@ -82,7 +82,7 @@ def test_an_address_that_becomes_a_nodes_is_told_then() -> None:
         (
             "web",
             "AddressNotServed",
-            "no node serves what is another's: 192.168.7.9 belongs to Node node-1",
+            "no node serves addresses of another owner: 192.168.7.9 belongs to Node node-1",
         )
     ]
 

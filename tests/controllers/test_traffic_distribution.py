@@ -30,8 +30,8 @@ from sliceplane.controllers.traffic_distribution import (
     HONORED,
     PERIOD_S,
     PROGRAMMED,
+    DesiredCondition,
     TrafficDistributionController,
-    WantedCondition,
     _changes,
 )
 from sliceplane.lab.sim.cluster import Cluster
@@ -319,7 +319,7 @@ def test_nodes_report_and_fall_behind() -> None:
         plane.settle(7)
     found = plane.conditions()[HONORED]
     assert (found["status"], found["reason"]) == ("False", "NodesBehind")
-    assert found["message"].startswith("N2: 2 of 3 nodes do not hold the EndpointSlices of 20")
+    assert found["message"].startswith("N2: 2 of 3 nodes have not applied the EndpointSlices of 20")
     assert found["message"].endswith("Z yet: n2, n3")
     plane.report("n2")
     plane.report("n3")
@@ -520,7 +520,7 @@ def test_a_conflict_is_tried_again_and_a_service_that_went_is_left() -> None:
 
 def test_a_server_that_counts_generations_of_services_is_told_which_one() -> None:
     service = Service(metadata=ObjectMeta(name="web", generation=3))
-    (change,) = _changes(service, (WantedCondition(ACCEPTED, "True", "Accepted", "fine"),), 0.0)
+    (change,) = _changes(service, (DesiredCondition(ACCEPTED, "True", "Accepted", "fine"),), 0.0)
     assert change["observedGeneration"] == 3
     seen = ObservedCondition(
         type=ACCEPTED,
@@ -531,7 +531,7 @@ def test_a_server_that_counts_generations_of_services_is_told_which_one() -> Non
         last_transition_time="2026-11-21T10:00:00Z",
     )
     told = Service(metadata=service.metadata, status=ServiceStatus(conditions=(seen,)))
-    (again,) = _changes(told, (WantedCondition(ACCEPTED, "True", "Accepted", "fine"),), 0.0)
+    (again,) = _changes(told, (DesiredCondition(ACCEPTED, "True", "Accepted", "fine"),), 0.0)
     assert (again["observedGeneration"], again["lastTransitionTime"]) == (3, "2026-11-21T10:00:00Z")
 
 

@@ -197,7 +197,7 @@ NO_HINTS = condition(
     "Accepted",
     "False",
     "AnnotationOverrides",
-    "the annotation .* is stronger than trafficDistribution",
+    "the annotation .* takes precedence over trafficDistribution",
 )
 FORGET = hidden("kubectl delete events --all")
 
@@ -511,7 +511,7 @@ STORY: tuple[Chapter, ...] = (
                         "Honored",
                         "False",
                         "NodesBehind",
-                        r"'N2: 1 of 2 nodes do not hold the EndpointSlices of .*\s+yet:\s+node-2'",
+                        r"'N2: 1 of 2 nodes have not applied the EndpointSlices of .*\s+yet:\s+node-2'",
                     ),
                 ),
                 wait_s=LATE_S,

@@ -11,7 +11,7 @@ import pytest
 from tests.slices.test_plugin_hints import Plane
 
 from sliceplane.lab.testing.heuristics import QUESTIONS
-from sliceplane.slices.heuristics.asking import problem_of_heuristic
+from sliceplane.slices.heuristics.queries import problem_of_heuristic
 from sliceplane.slices.heuristics.shipped import SHIPPED
 from sliceplane.slices.heuristics.types import HINTS_MAX
 

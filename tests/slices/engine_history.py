@@ -388,7 +388,7 @@ class History:
         """Many Pods that went without a word stay until a list says so, too.  Whether there was
         something to say.
         """
-        question = self.engine.question(key)
+        question = self.engine.confirmation_query(key)
         if question is None or question.due > self.now:
             return False
         self.asked += 1

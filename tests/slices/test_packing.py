@@ -29,7 +29,9 @@ class Bench:
     def want(self, *pods: str, body: bytes = b"{}", group: object = GROUP) -> None:
         assert group is GROUP or group is OTHER
         for pod in pods:
-            self.packer.want(pod, Desired(GROUP if group is GROUP else OTHER, f"{pod} ip", body))
+            self.packer.set_desired(
+                pod, Desired(GROUP if group is GROUP else OTHER, f"{pod} ip", body)
+            )
 
     def hold(
         self, name: str, *pods: str, group: object = GROUP, labels: dict[str, str] = LABELS
@@ -73,7 +75,7 @@ def test_a_change_that_is_taken_back_is_no_change() -> None:
     bench.hold("s1", "a", "b")
     bench.plan()
     bench.want("a", body=b"{1}")
-    bench.packer.want("b", None)
+    bench.packer.set_desired("b", None)
     bench.want("b")
     bench.want("a")
     assert bench.plan() == ([], {}, [])
@@ -123,7 +125,7 @@ def test_scale_to_zero_and_back_is_two_updates_of_one_slice() -> None:
     bench = Bench()
     bench.want("a")
     bench.hold("s1", "a")
-    bench.packer.want("a", None)
+    bench.packer.set_desired("a", None)
     assert bench.plan() == ([], {"s1": ""}, [])
     bench.hold("s1", group=None)
     assert bench.plan() == ([], {}, [])
@@ -156,10 +158,10 @@ def test_a_duplicate_stays_in_the_slice_with_the_least_name() -> None:
 
 def test_a_pod_without_address_keeps_its_empty_group_alive() -> None:
     bench = Bench()
-    bench.packer.want("a", Desired(GROUP, "", b""))
+    bench.packer.set_desired("a", Desired(GROUP, "", b""))
     bench.hold("s1")
     assert bench.plan() == ([], {}, [])
-    bench.packer.want("a", None)
+    bench.packer.set_desired("a", None)
     assert bench.plan() == ([], {"s1": ""}, [])  # now the placeholder, without ports
 
 

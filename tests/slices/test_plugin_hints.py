@@ -18,13 +18,13 @@ from sliceplane.api.scheme import Pods
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.slices import oracle
-from sliceplane.slices.heuristics.asking import (
-    PROBLEM_MAX,
-    ask_local,
-    ask_zonal,
-    problem_of_heuristic,
-)
 from sliceplane.slices.heuristics.balanced import ANNOTATION_MAX_OVERLOAD, Balanced
+from sliceplane.slices.heuristics.queries import (
+    PROBLEM_MAX,
+    problem_of_heuristic,
+    query_local,
+    query_zonal,
+)
 from sliceplane.slices.heuristics.shipped import find_shipped
 from sliceplane.slices.heuristics.spread_constraints import KEY_HOSTNAME, KEY_REGION, KEY_ZONE
 from sliceplane.slices.heuristics.types import (
@@ -268,7 +268,7 @@ def test_nonsense_about_zones(answer: Any) -> None:
         def allocate(self, *_: object) -> Any:  # type: ignore[override]
             return answer
 
-    found = ask_zonal(Nonsense(), ServiceView(namespace="n", name="s"), {"a": 2}, ())
+    found = query_zonal(Nonsense(), ServiceView(namespace="n", name="s"), {"a": 2}, ())
     assert isinstance(found, str)
     assert found
 
@@ -277,7 +277,7 @@ def test_a_text_is_bounded() -> None:
     def long(*_: object) -> Hints:
         raise HeuristicError("x" * 10_000)
 
-    found = ask_local(Local(long), ServiceView(namespace="n", name="s"), EndpointPlace(), ())
+    found = query_local(Local(long), ServiceView(namespace="n", name="s"), EndpointPlace(), ())
     assert isinstance(found, str)
     assert len(found) == PROBLEM_MAX
 

@@ -21,8 +21,8 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSl
 from sliceplane.slices import oracle
 from sliceplane.slices.facts import NodeFacts
 from sliceplane.slices.hinting.hint_policy import REPEAT_S
-from sliceplane.slices.hinting.moves import Movable, choose
-from sliceplane.slices.hinting.topology import ZoneShares, allocate, holds, transfers
+from sliceplane.slices.hinting.moves import Movable, choose_moves
+from sliceplane.slices.hinting.topology import ZoneShares, allocate, is_sufficient, transfers
 from sliceplane.watch.controller.base import EventNote
 
 AUTO = {"service.kubernetes.io/topology-mode": "Auto"}
@@ -121,7 +121,9 @@ def test_transfers_leave_every_zone_with_enough_and_near_its_share(
     assert sum(giving.values()) == sum(getting.values())
     assert not giving.keys() & getting.keys()
     after = {z: counts.get(z, 0) - giving.get(z, 0) + getting.get(z, 0) for z in {*counts, *shares}}
-    assert holds(after, allocation.minimum), f"{after} is not enough for {allocation.minimum}"
+    assert is_sufficient(after, allocation.minimum), (
+        f"{after} is not enough for {allocation.minimum}"
+    )
     # no transfer is left that would be worth it, but for what a minimum takes
     over = {
         z: after[z] - max(Fraction(total * shares[z], sum(cpu.values())), allocation.minimum[z])
@@ -157,12 +159,12 @@ def test_the_fewest_slices_are_written_where_one_zone_gives(
         f"s{n}": [Movable(f"p{n}-{k}", zone, zone) for k, zone in enumerate(zones)]
         for n, zones in enumerate(slices)
     }
-    room = {name: sum(each.given == "a" for each in found) for name, found in movable.items()}
+    room = {name: sum(each.hinted == "a" for each in found) for name, found in movable.items()}
     wanted = min(wanted, sum(room.values()))
     if not wanted:
         return
     unpaid = frozenset(f"s{n}" for n in free if n < len(slices))
-    moves = choose(movable, {"a": wanted}, {"b": wanted}, unpaid)
+    moves = choose_moves(movable, {"a": wanted}, {"b": wanted}, unpaid)
     assert len(moves) == wanted
     written = {
         name for name, found in movable.items() for each in found if each.pod in moves
@@ -177,8 +179,8 @@ def test_the_fewest_slices_are_written_where_one_zone_gives(
 
 def test_endpoints_come_home_before_others_leave() -> None:
     found = [Movable("p1", "a", "a"), Movable("p2", "b", "a"), Movable("p3", "c", "a")]
-    assert choose({"s": found}, {"a": 1}, {"b": 1}, frozenset()) == {"p2": "b"}
-    assert choose({"s": found}, {"a": 2}, {"b": 2}, frozenset()) == {"p2": "b", "p3": "b"}
+    assert choose_moves({"s": found}, {"a": 1}, {"b": 1}, frozenset()) == {"p2": "b"}
+    assert choose_moves({"s": found}, {"a": 2}, {"b": 2}, frozenset()) == {"p2": "b", "p3": "b"}
 
 
 node_facts = st.builds(

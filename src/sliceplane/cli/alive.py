@@ -1,14 +1,14 @@
-"""Whether the command that a container runs is alive: ``python -m sliceplane.cli.alive``, the
-image's HEALTHCHECK.
+"""The health check of a container's command: ``python -m sliceplane.cli.alive``, the image's
+HEALTHCHECK.
 
-The container's first process says what to ask: its command, and its flags or environment if its
-port is not the usual one. Another's port is never asked, since containers may share a network. Exit
-code 0: it says that it is alive, or has no health page, so that it runs is all there is to know; 1:
-it says that it is not, or does not answer.
+The container's first process determines the query: its command, and its flags or environment if its
+port is not the default. Ports of other processes are never queried, since containers may share a
+network. Exit code 0: the process reports that it is alive, or it has no health page and runs; 1: it
+reports that it is not alive, or does not answer.
 
-Nothing of a probe is secret and it goes to this machine alone, so the certificate is not looked at:
-the authority may be in a folder of any name. Little more than the standard library is imported,
-since this runs every few seconds.
+A probe contains no secret and goes only to this machine, so the certificate is not verified: the
+authority may be in any folder. Little more than the standard library is imported, since the check
+runs every few seconds.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ def show(text: str, *, newline: bool = True, exit_code: int = 1) -> None:
 
 
 def give_up_stdout() -> None:
-    """What is still in its buffer would fail again at the end of the process, with an exit code of
-    its own.
+    """Discards the buffer of standard output, which would fail again at the end of the process,
+    with another exit code.
     """
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)

@@ -288,8 +288,9 @@ async def _watched(
 
 
 def attempt(work: Callable[[], _T], *sentences: type[Exception], exit_code: int = 1) -> _T:
-    """What *work* gives. Where it fails, the command ends with *exit_code* and one line: for faults
-    of the kubeconfig, the way there and the server, and for *sentences*, whose text is for people.
+    """Returns the result of *work*. On failure the command ends with *exit_code* and one line: for
+    faults of the kubeconfig, the connection and the server, and for *sentences*, whose text is for
+    users.
     """
     from sliceplane.api.codec import UNREADABLE
     from sliceplane.api.errors import StatusError

@@ -1,9 +1,10 @@
-"""What the ``sliceplane`` program calls first: an installation may lack what a command needs.
+"""The first code of the ``sliceplane`` program: an installation may lack the dependencies of a
+command.
 
-The plain package has the Python client and every command that only asks (``trace``, ``estimate``,
-...). What runs a part of the plane needs an extra. A command that lacks one says which, in a line
-that can be pasted, instead of showing a traceback. Nothing but the standard library may be imported
-at module level here, and of that only what is cheap.
+The plain package has the Python client and every command that only reads (``trace``, ``estimate``,
+...). Commands that run a part of the plane need an extra. If it is missing, the command prints a
+line that installs it, instead of a traceback. At module level only cheap modules of the standard
+library may be imported.
 """
 
 from __future__ import annotations

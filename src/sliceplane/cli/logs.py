@@ -13,7 +13,7 @@ from sliceplane.cli.flags import choice, switch, with_options
 
 
 class Logs(msgspec.Struct, frozen=True):
-    """What the three flags say."""
+    """The values of the three log flags."""
 
     level: str = "info"
     form: str = "text"

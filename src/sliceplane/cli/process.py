@@ -1,5 +1,5 @@
-"""What every long-running command owes the process that started it: streams, signals, the line that
-says "ready".
+"""The contract of long-running commands with the process that started them: streams, signals, the
+line that reports readiness.
 """
 
 from __future__ import annotations

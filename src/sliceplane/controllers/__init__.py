@@ -1,6 +1,6 @@
 """Controllers as cores: informer changes in, API writes out, one file or folder each.
 
-Promises: level-driven and idempotent; jobs for one key are strictly ordered; a controller that was
-killed at any moment and started again converges with no needless write.
-Never: performs a write itself, reads a clock, logs.
+Promises: level-driven and idempotent; jobs for one key are strictly ordered; a controller that is
+killed at any moment and restarted converges without a needless write. A core never executes a write
+itself, reads a clock or logs.
 """

@@ -1,17 +1,17 @@
-"""The condition ``sliceplane.dev/Drained`` of Pods: no node's kernel sends new connections to it
-any more.
+"""The condition ``sliceplane.dev/Drained`` of Pods: no node's kernel sends new connections to the
+Pod any more.
 
-For Pods that ask for it: by the annotation ``sliceplane.dev/drain-barrier`` in their template, from
-then on when they are deleted; or by the mark of ``sliceplane drain``. It is written once, with the
-version, the nodes and the milliseconds since this controller saw the Pod go, so that ``kubectl
-wait`` and the node proxy of the Pod's own node (``node.io.drain_hook``) need not follow every
-Lease; a mark that is taken away takes the condition back.
+It is for Pods that request it, either by the annotation ``sliceplane.dev/drain-barrier`` in their
+template, which takes effect at their deletion, or by the mark of ``sliceplane drain``. It is
+written once, with the version, the number of nodes and the milliseconds since this controller
+observed the start of the drain. So ``kubectl wait`` and the node proxy of the Pod's own node
+(``node.io.drain_hook``) need not follow every Lease. Removing the mark removes the condition.
 
-Nodes are asked through the server's memory (``consume.drain.reports``): one question at a time for
-all Pods that wait. Those that have not told after ``MEMORY_S``, or all where the server has no such
-memory, are asked to write their Leases: by an annotation on slices, at most once in
-``ASK_PERIOD_S`` for each Pod; Pods that leave one Service together share that. A node that never
-told is waited for: unknown is not done.
+Nodes are queried through the server's memory (``consume.drain.reports``), with one query at a time
+for all draining Pods. Nodes that have not reported after ``MEMORY_S``, or all nodes if the server
+has no such memory, are requested to write their Leases by an annotation on slices: at most once in
+``ASK_PERIOD_S`` for each Pod, shared by Pods that leave one Service together. The controller also
+waits for a node that never reported: unknown is not drained.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write, condition_write
 from sliceplane.watch.controller.keyed import KeyedController
 
-#: the key of the question to the server's memory
-_QUESTION: Final = ""
-#: after an answer that there is none
-_ABSENT_S: Final = 60.0
+#: the key of the query of the server's memory
+_QUERY: Final = ""
+#: seconds until the next query after a server without the memory
+_NO_MEMORY_S: Final = 60.0
 
 
 class DrainedController(KeyedController):
-    """Jobs are keyed ``namespace/name`` of the Pod."""
+    """The controller. Jobs are keyed ``namespace/name`` of the Pod."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -51,18 +51,19 @@ class DrainedController(KeyedController):
             )
         )
         self._cluster = DrainCluster()
-        #: those that ask for the condition
+        #: Pods that request the condition
         self._pods: dict[str, Pod] = {}
-        #: those that leave and are not known to be drained -> since when
-        self._leaving: dict[str, float] = {}
-        #: uids of those that were told what they are now
-        self._told: dict[str, tuple[str, str]] = {}
-        self._asked: dict[str, float] = {}
-        self._asks = 0
-        #: by Pod, since when nodes are waited for; and until when the server's memory is not tried
-        self._waits: dict[str, float] = {}
+        #: start time of the drain of Pods that are not known to be drained
+        self._draining: dict[str, float] = {}
+        #: uid and status of the condition that was written last, by Pod
+        self._written: dict[str, tuple[str, str]] = {}
+        self._requested_at: dict[str, float] = {}
+        self._requests = 0
+        #: start time of the wait for nodes, by Pod; and the time until which the server's memory is
+        #: not queried
+        self._waiting_since: dict[str, float] = {}
         self._no_memory_until = 0.0
-        self._question_due = 0.0
+        self._query_due = 0.0
 
     # -- events
 
@@ -74,99 +75,110 @@ class DrainedController(KeyedController):
             case _:
                 self._cluster.on_change(change, now)
         if change.resource in (Nodes.key, Leases.key):
-            self._look_at_all(now)
+            self._enqueue_draining(now)
 
     def on_mark(self, mark: Mark, now: float) -> None:
-        """A ``watch.controller.base.MarkReader``."""
+        """Implements ``watch.controller.base.MarkReader``."""
         for key in self._cluster.on_mark(mark, now):
-            if key in self._leaving:
+            if key in self._draining:
                 self.enqueue(key, now)
 
     def _on_pod(self, pod: Pod, *, gone: bool, now: float) -> None:
         key = pod.metadata.key
-        if gone or not (_asks(pod) or _condition(pod) == "True"):
+        if gone or not (_is_requested(pod) or _condition(pod) == "True"):
             self._forget(key)
             return
         self._pods[key] = pod
         self._cluster.departures.add(subject_of(pod))
         if not leaves(pod):
-            self._leaving.pop(key, None)
-            self._waits.pop(key, None)
+            self._draining.pop(key, None)
+            self._waiting_since.pop(key, None)
         elif _condition(pod) != "True":
-            self._leaving.setdefault(key, now)
+            self._draining.setdefault(key, now)
         self.enqueue(key, now)
 
     def _forget(self, key: str) -> None:
         self._cluster.departures.discard(key)
-        for kept in (self._pods, self._leaving, self._told, self._asked, self._waits):
+        for kept in (
+            self._pods,
+            self._draining,
+            self._written,
+            self._requested_at,
+            self._waiting_since,
+        ):
             kept.pop(key, None)
 
-    def _look_at_all(self, now: float) -> None:
-        """Thousands of nodes answer one after the other, and to look at all of them takes a
-        while.
+    def _enqueue_draining(self, now: float) -> None:
+        """Queues all draining Pods, delayed if there are many nodes: thousands of them report one
+        after the other, and checking every Pod takes a while.
         """
         delay_s = 0.0 if len(self._cluster.nodes) <= FEW_NODES else LOOK_S
-        for key in self._leaving:
+        for key in self._draining:
             self.enqueue_after(key, delay_s, now)
 
     # -- work
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
-        if key == _QUESTION:
-            return self._question()
+        if key == _QUERY:
+            return self._query()
         pod = self._pods.get(key)
         if pod is None:
             return ()
-        shown = _condition(pod)
+        current = _condition(pod)
         if not leaves(pod):
-            return (self._told_write(pod, "False", "Serving", "", now),) if shown == "True" else ()
-        if shown == "True" or self._told.get(key) == (pod.metadata.uid, "True"):
+            return (
+                (self._condition_write(pod, "False", "Serving", "", now),)
+                if current == "True"
+                else ()
+            )
+        if current == "True" or self._written.get(key) == (pod.metadata.uid, "True"):
             return ()
-        since = self._leaving.setdefault(key, now)
+        since = self._draining.setdefault(key, now)
         verdict = self._verdict(key, now)
         if verdict is None:
             return ()
         if verdict.state == "proven":
-            return (self._told_write(pod, "True", "Proven", message(verdict, now - since), now),)
+            return (
+                self._condition_write(pod, "True", "Proven", message(verdict, now - since), now),
+            )
         if verdict.state == "waiting":
             return self._ask(key, verdict, now)
         return ()
 
     def _verdict(self, key: str, now: float) -> DrainVerdict | None:
         if not self._cluster.departures.is_known(key):
-            for other in (
-                self._cluster.departures.look()
-            ):  # a Pod without a Service may wait for the next mark for long
-                if other != key and other in self._leaving:
+            # A Pod without a Service may wait long for the next mark.
+            for other in self._cluster.departures.look():
+                if other != key and other in self._draining:
                     self.enqueue(other, now)
             if not self._cluster.departures.is_known(key):
                 return None
         return self._cluster.verdict(key, self._cluster.facts(), now)
 
-    def _question(self) -> tuple[Write, ...]:
+    def _query(self) -> tuple[Write, ...]:
         goal: dict[Place, int] = {}
-        for key in self._waits:
+        for key in self._waiting_since:
             for place, revision in self._cluster.departures.goal(key).items():
                 goal[place] = max(revision, goal.get(place, 0))
         return (question(goal, self._cluster.heard),) if goal else ()
 
     def _ask(self, key: str, verdict: DrainVerdict, now: float) -> tuple[Write, ...]:
-        waits_until = self._waits.setdefault(key, now) + MEMORY_S
+        waits_until = self._waiting_since.setdefault(key, now) + MEMORY_S
         if now >= self._no_memory_until:
-            self.enqueue_after(_QUESTION, max(self._question_due - now, 0.0), now)
+            self.enqueue_after(_QUERY, max(self._query_due - now, 0.0), now)
             if now < waits_until:
                 self.enqueue_after(key, waits_until - now, now)
                 return ()
-        due = self._asked.get(key, -ASK_PERIOD_S) + ASK_PERIOD_S
+        due = self._requested_at.get(key, -ASK_PERIOD_S) + ASK_PERIOD_S
         if now < due:
             self.enqueue_after(key, due - now, now)
             return ()
-        self._asked[key] = now
-        self._asks += 1
+        self._requested_at[key] = now
+        self._requests += 1
         self.enqueue_after(key, ASK_PERIOD_S, now)
-        return self._cluster.asks(key, f"{key}.{self._asks}", verdict.required)
+        return self._cluster.asks(key, f"{key}.{self._requests}", verdict.required)
 
-    def _told_write(self, pod: Pod, status: str, reason: str, text: str, now: float) -> Write:
+    def _condition_write(self, pod: Pod, status: str, reason: str, text: str, now: float) -> Write:
         condition = {
             "type": CONDITION,
             "status": status,
@@ -177,36 +189,36 @@ class DrainedController(KeyedController):
         return condition_write(Pods, pod.metadata, condition)
 
     def finished(self, done: Done, now: float) -> None:
-        """What was written is known before the cache shows it."""
+        """Records the written condition before the cache shows it."""
         key = done.job.key
-        if key == _QUESTION:
+        if key == _QUERY:
             self._on_answer(done, now)
             return
         pod = self._pods.get(key)
         if done.error is None and pod is not None and done.job.writes[0].resource is Pods:
-            self._told[key] = (pod.metadata.uid, "True" if leaves(pod) else "False")
-            self._leaving.pop(key, None)
-            self._waits.pop(key, None)
+            self._written[key] = (pod.metadata.uid, "True" if leaves(pod) else "False")
+            self._draining.pop(key, None)
+            self._waiting_since.pop(key, None)
 
     def _on_answer(self, done: Done, now: float) -> None:
         answer = next(iter(done.results), b"")
         if answer:
             self._cluster.on_heard(answer, now)
         else:
-            self._no_memory_until = now + _ABSENT_S
-        self._question_due = now + pause_s(len(self._cluster.nodes))
-        self._look_at_all(now)
+            self._no_memory_until = now + _NO_MEMORY_S
+        self._query_due = now + pause_s(len(self._cluster.nodes))
+        self._enqueue_draining(now)
 
     def check(self) -> None:
         super().check()
         self._cluster.check()
-        assert self._leaving.keys() <= self._pods.keys(), "a Pod leaves that nobody asked for"
-        assert self._waits.keys() <= self._pods.keys(), (
-            "nodes are asked for a Pod that nobody asked for"
+        assert self._draining.keys() <= self._pods.keys(), "a Pod drains without a request"
+        assert self._waiting_since.keys() <= self._pods.keys(), (
+            "nodes are queried for a Pod without a request"
         )
 
 
-def _asks(pod: Pod) -> bool:
+def _is_requested(pod: Pod) -> bool:
     annotations = pod.metadata.annotations or {}
     return ANNOTATION_DRAIN in annotations or ANNOTATION_DRAIN_BARRIER in annotations
 

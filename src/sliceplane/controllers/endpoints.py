@@ -1,13 +1,13 @@
 """The Endpoints controller: Services and Pods in, Endpoints out (KEP-0752, "Endpoints Controller").
 
-Policy and state are ``slices.endpoints.engine.EndpointsEngine``'s; this file decides *when* a
-Service is synced: at once after a change of the Service or where traffic must leave an address,
-after the batch period for all else that its Pods do, a second later for a foreign edit of its
-Endpoints, and with exponential back-off after a failure.
+Policy and state belong to ``slices.endpoints.engine.EndpointsEngine``; this module decides *when* a
+Service is synced. A change of the Service, or one after which an address must stop receiving
+traffic, is synced at once. Other changes of its Pods wait for the batch period, a foreign edit of
+its Endpoints for a second. A failure is retried with exponential back-off.
 
-An object's end is this controller's, too: Endpoints have no ownerReference. They go with their
-Service; and at the start those without a Service go, a moment later, so that a Service that is just
-being made is not mistaken for none.
+This controller also deletes the objects, since Endpoints have no ownerReference: together with
+their Service, and, shortly after the start, those without a Service. The delay protects Endpoints
+whose Service is just being created.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sliceplane.api.scheme import EndpointsObjects, Pods, Services
 from sliceplane.controllers.service_syncs import (
     FirstSync,
     SyncController,
-    error_to_heed,
+    actionable_error,
     note_about,
     to_write,
 )
@@ -38,19 +38,19 @@ from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import ControllerInfo, Done, Job, Selection
 
 RETRY_BACKOFF: Final = Backoff(base_s=0.005, cap_s=1000.0)
-#: between a foreign edit of an object, or the event of our own write, and the look at it
+#: seconds between a foreign edit of an object, or the event of our own write, and its sync
 EDIT_DELAY_S: Final = 1.0
-#: between the finding that an object has no Service and its end
+#: seconds between the detection of an object without a Service and its deletion
 STRAY_DELAY_S: Final = 3.0
 EVENT_COMPONENT: Final = "endpoint-controller"
 
 
 class EndpointsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """kube-controller-manager's flags of the same names, the gates, whose release decides what
-    becomes of more than 1,000 addresses, and what becomes of objects whose Service loses its
-    selector.
+    """The flags of kube-controller-manager of the same names, the feature gates, and the treatment
+    of objects whose Service loses its selector. The release of the gates decides the treatment of
+    more than 1,000 addresses.
 
-    Raises ``ValueError`` for what cannot work.
+    Raises ``ValueError`` for invalid values.
     """
 
     concurrent_endpoint_syncs: int = 5
@@ -66,7 +66,7 @@ class EndpointsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndpointsController(SyncController):
-    """Jobs are keyed ``namespace/name`` of the Service, and of its Endpoints."""
+    """The controller. Jobs are keyed ``namespace/name`` of the Service, and of its Endpoints."""
 
     def __init__(
         self, config: EndpointsConfig | None = None, first_sync: FirstSync | None = None
@@ -87,7 +87,7 @@ class EndpointsController(SyncController):
         )
         self._first_sync = first_sync or FirstSync()
         self._first_sync.begin()
-        #: keys whose first turn has not ended
+        #: keys whose first sync has not ended
         self._unvisited: set[str] = set()
 
     # -- events
@@ -124,7 +124,7 @@ class EndpointsController(SyncController):
 
     def on_synced(self, now: float) -> None:
         super().on_synced(now)
-        for key in self._engine.condemn_strays():
+        for key in self._engine.mark_strays_for_deletion():
             self._queue.drop(key)
             self._unvisited.discard(key)
             self.add((key,), STRAY_DELAY_S, now)
@@ -146,28 +146,30 @@ class EndpointsController(SyncController):
         self._engine.finish(
             done.job.key, plan, done.results[0] if done.results else b"", done.error, now
         )
-        error = error_to_heed(done)
+        error = actionable_error(done)
         if error is not None:
             self._report(done.job.key, plan.write, error)
         self._end(done.job.key, failed=error is not None, now=now)
 
     def _end(self, key: str, *, failed: bool, now: float) -> None:
-        failed = failed and self._engine.is_wanted(key)
+        failed = failed and self._engine.needs_retry(key)
         self.end(key, failed=failed, deadline=self._engine.deadline(key), now=now)
         if self._unvisited:
             self._unvisited.discard(key)
             self._note_first_sync()
 
     def _note_first_sync(self) -> None:
-        """A Service that cannot be written counts as visited: it must not hold up all others."""
+        """Ends the first sync if all keys were visited. A Service that cannot be written counts as
+        visited: it must not block others.
+        """
         if not self._unvisited:
             self._first_sync.end()
 
-    # -- events for people
+    # -- Events
 
     def _report(self, key: str, write: EndpointsWrite, error: StatusError) -> None:
         if error.reason in ("Conflict", "AlreadyExists") or write.verb == "delete":
-            return  # another writer was first; the retry will build on what it wrote
+            return  # another writer was first; the retry builds on its version
         if write.verb == "create":
             reason = "FailedToCreateEndpoint"
             message = f"Failed to create endpoint for service {key}: {error.message}"
@@ -185,5 +187,5 @@ class EndpointsController(SyncController):
         super().check()
         self._engine.check()
         assert self._first_sync.over or not self._synced or self._unvisited, (
-            "the first sync is over and was not told"
+            "the first sync is over and was not reported"
         )

@@ -1,14 +1,15 @@
 """The EndpointSlice controller: Services, Pods and Nodes in, EndpointSlices out (KEP-0752).
 
-Policy and state are ``slices.engine.SliceEngine``'s; this file decides *when* a service is synced:
-at once after a change of the service or where traffic must leave an endpoint, after the batch
-period for all else that its pods and nodes do, a second later for its slices (most such changes are
-echoes of our own writes, and of a foreign edit there is often a second one), and with exponential
-back-off after a failure. A sync costs what changed since the last one, so syncing once too often is
-cheap.
+Policy and state belong to ``slices.engine.SliceEngine``; this module decides *when* a Service is
+synced. A change of the Service, or one after which an endpoint must stop receiving traffic, is
+synced at once. Other changes of its Pods and Nodes wait for the batch period. Changes of its slices
+wait for a second: most are echoes of our own writes, and a foreign edit is often followed by
+another. A failure is retried with exponential back-off. A sync costs in proportion to the changes
+since the last one, so an additional sync is cheap.
 
-A service deleted is forgotten; its slices are the garbage collector's, by their ownerReferences.
-One that loses its selector, or becomes a name elsewhere, hands over (``slices.succession``).
+A deleted Service is forgotten; the garbage collector deletes its slices by their ownerReferences. A
+Service that loses its selector, or becomes an ExternalName, hands its slices over
+(``slices.succession``).
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from sliceplane.controllers.mass_removal import MassRemovals
 from sliceplane.controllers.service_syncs import (
     HintProblems,
     SyncController,
-    error_to_heed,
+    actionable_error,
     note_about,
     to_write,
 )
 from sliceplane.kit.metrics import DEFAULT_BUCKETS, Family, Metrics, exponential_buckets
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine
-from sliceplane.slices.heuristics.asking import Find
+from sliceplane.slices.heuristics.queries import Find
 from sliceplane.slices.heuristics.shipped import find_shipped
 from sliceplane.slices.hinting.hint_policy import Notice
 from sliceplane.slices.service import IMMEDIATELY
@@ -53,17 +54,16 @@ Result = Literal["success", "stale", "error"]
 
 
 class SliceMetrics(Metrics):
-    """Owned by one ``EndpointSliceController``; under upstream's names, labels and buckets
-    (``pkg/controller/endpointslice/metrics`` of k8s.io/endpointslice)."""
+    """The metrics of one ``EndpointSliceController``, with upstream's names, labels and buckets
+    (``pkg/controller/endpointslice/metrics`` of k8s.io/endpointslice).
+    """
 
     def __init__(self, engine: SliceEngine) -> None:
         super().__init__()
         self._changes = self.counters(
             f"{_PREFIX}changes", "Writes of slices that the server accepted.", "operation"
         )
-        self._syncs = self.counters(
-            f"{_PREFIX}syncs", "Syncs of Services by how they ended.", "result"
-        )
+        self._syncs = self.counters(f"{_PREFIX}syncs", "Syncs of Services by result.", "result")
         self._added = self.histogram(
             f"{_PREFIX}endpoints_added_per_sync",
             "Endpoints added by a sync, per address type.",
@@ -90,7 +90,7 @@ class SliceMetrics(Metrics):
             ("endpoints_desired", "Endpoints that are desired.", lambda: engine.totals.endpoints),
             (
                 "num_endpoint_slices",
-                "Slices that exist or are being made.",
+                "Slices that exist or are being created.",
                 lambda: engine.totals.slices,
             ),
         ):
@@ -98,7 +98,7 @@ class SliceMetrics(Metrics):
         self.computed(
             "gauge",
             f"{_PREFIX}services_count_by_traffic_distribution",
-            "Services by the trafficDistribution that is in effect.",
+            "Services by effective trafficDistribution.",
             lambda: [((group,), count) for group, count in sorted(engine.distributions.items())],
             "traffic_distribution",
         )
@@ -115,8 +115,8 @@ class SliceMetrics(Metrics):
         plan: SlicePlan,
         accepted: Sequence[SliceWrite] = (),
     ) -> None:
-        """A sync ended, of whose writes the server *accepted* these; all of them are a
-        "success".
+        """Counts a sync. *accepted*: the writes that the server accepted; all of them if the result
+        is "success".
         """
         self._syncs.of(result).value += 1
         for write in accepted:
@@ -135,12 +135,12 @@ EVENT_COMPONENT: Final = "endpoint-slice-controller"
 
 
 class EndpointSliceConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """kube-controller-manager's flags of the same names, its feature gates, what becomes of slices
-    when a selector is removed, and what is ours alone.
+    """The flags of kube-controller-manager of the same names, its feature gates, the treatment of
+    slices when a selector is removed, and flags of our own.
 
-    ``subsetting``: for Services without the annotation; ``None`` is not to say. The feature is on
-    if it is said, or if the gate is on. Raises ``ValueError`` for what upstream refuses, and for
-    contradictions.
+    ``subsetting``: the approach of Services without the annotation; ``None`` if the flag is absent.
+    The flag or the gate enables the feature. Raises ``ValueError`` for values that upstream
+    rejects, and for contradictions.
     """
 
     max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT
@@ -190,12 +190,12 @@ class EndpointSliceConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndpointSliceController(SyncController):
-    """Jobs are keyed ``namespace/name`` of the service."""
+    """The controller. Jobs are keyed ``namespace/name`` of the Service."""
 
     def __init__(
         self, config: EndpointSliceConfig | None = None, problems: HintProblems | None = None
     ) -> None:
-        """*problems* is told why Services have no hints."""
+        """*problems* receives the reasons why Services have no hints."""
         self._config = config or EndpointSliceConfig()
         super().__init__(
             ControllerInfo(
@@ -220,8 +220,8 @@ class EndpointSliceController(SyncController):
             ),
             subsetting=self._config.approach,
             claim_unlabelled=self._config.claim_unlabelled_slices,
-            changes=self._config.selector_changes,
-            holds=self._config.hold_mass_removals,
+            selector_changes=self._config.selector_changes,
+            hold_by_default=self._config.hold_mass_removals,
         )
         self._batch_period_s = self._config.endpointslice_updates_batch_period_s
         self._removals = MassRemovals(self._engine, probes=self._config.probe_held)
@@ -266,9 +266,9 @@ class EndpointSliceController(SyncController):
     # -- work
 
     def take_work(self, now: float, max_jobs: int) -> Work:
-        unsettled = self._engine.take_unsettled() if self._synced else ()
-        if unsettled:
-            self.add(unsettled, 0.0, now)
+        unconverged = self._engine.take_unconverged() if self._synced else ()
+        if unconverged:
+            self.add(unconverged, 0.0, now)
         work = super().take_work(now, max_jobs)
         relist = self._removals.take_relist()
         return msgspec.structs.replace(work, relist=relist) if relist else work
@@ -281,8 +281,8 @@ class EndpointSliceController(SyncController):
             return job
         plan = self._engine.plan(key, now)
         self._removals.on_notices(plan.notices)
-        for own, delay_s in self._removals.keys_after_plan(key, now):
-            self.add((own,), delay_s, now)
+        for removal_key, delay_s in self._removals.keys_after_plan(key, now):
+            self.add((removal_key,), delay_s, now)
         if not plan.stale:
             self._problems.set(key, plan.hint_problems)
         self._metrics.planned(plan.families)
@@ -296,14 +296,14 @@ class EndpointSliceController(SyncController):
             )
             return Job(key=key, writes=writes, token=plan)
         if plan.notices:
-            self._tell(key, plan.notices)
+            self._report_notices(key, plan.notices)
         self._metrics.synced("stale" if plan.stale else "success", self._engine.shape(key), plan)
         self._end(key, failed=plan.stale, now=now)
         return None
 
     def _merge(self, merges: Defragmenter, key: str, plan: SlicePlan, now: float) -> SlicePlan:
-        """*plan*, or where it has nothing to write and the service has been quiet, one that merges
-        slices.
+        """Returns *plan*, or a plan that merges slices if *plan* has no writes and the Service has
+        been quiet.
         """
         if plan.writes or plan.stale:
             merges.changed(key, now)
@@ -313,7 +313,7 @@ class EndpointSliceController(SyncController):
             return plan
         if merges.wait(key, now):
             return plan
-        merged = self._engine.merge(key, merges.budget(now), at_least_one=merges.full(now))
+        merged = self._engine.merge(key, merges.budget(now), at_least_one=merges.is_full(now))
         merges.spend(len(merged.writes))
         return msgspec.structs.replace(merged, notices=plan.notices) if merged.writes else plan
 
@@ -324,16 +324,16 @@ class EndpointSliceController(SyncController):
             self.end(done.job.key, failed=done.error is not None, deadline=None, now=now)
             return
         assert isinstance(plan, SlicePlan), f"job {done.job.key} has a foreign token {plan!r}"
-        error = error_to_heed(done)
+        error = actionable_error(done)
         accepted = plan.writes[: len(done.results)]
         if plan.saves and self._merges is not None:
             self._merges.slices_saved.value += sum(write.verb == "delete" for write in accepted)
         shape = self._engine.shape(done.job.key)
         self._metrics.synced("success" if error is None else "error", shape, plan, accepted)
         if error is not None:
-            self._report(done.job.key, plan.writes[len(done.results)], error)
+            self._report_error(done.job.key, plan.writes[len(done.results)], error)
         if plan.notices:
-            self._tell(done.job.key, plan.notices)
+            self._report_notices(done.job.key, plan.notices)
         self._engine.finish(done.job.key, plan, done.results, error, now)
         self._end(done.job.key, failed=error is not None, now=now)
 
@@ -345,27 +345,27 @@ class EndpointSliceController(SyncController):
         deadline = self._engine.deadline(key)
         self.end(key, failed=failed, deadline=deadline, now=now)
         if deadline == IMMEDIATELY:
-            self.add((key,), 0.0, now)  # the plan that just ended well left something on purpose
-        if self._merges is not None and self._merges.pending(key):
-            # quiet, and yet nothing was merged: there were too few writes left for the next step
+            self.add((key,), 0.0, now)  # the plan that has just succeeded postponed writes
+        if self._merges is not None and self._merges.is_pending(key):
+            # The Service is quiet, but the budget of writes was too small for the next step.
             wait = self._merges.wait(key, now) or self._merges.wait_for_writes(
                 self._merges.budget(now) + 1, now
             )
             self.add((key,), max(wait, MERGE_DELAY_MIN_S), now)
 
-    # -- events for people
+    # -- Events
 
-    def _report(self, key: str, write: SliceWrite, error: StatusError) -> None:
+    def _report_error(self, key: str, write: SliceWrite, error: StatusError) -> None:
         if error.reason == "Conflict":
-            return  # another writer was first; the retry will build on what it wrote
-        which = f"{write.name} EndpointSlice" if write.name else "EndpointSlice"
-        self._warn(key, f"failed to {write.verb} {which} for Service {key}: {error.message}")
+            return  # another writer was first; the retry builds on its version
+        subject = f"{write.name} EndpointSlice" if write.name else "EndpointSlice"
+        self._warn(key, f"failed to {write.verb} {subject} for Service {key}: {error.message}")
 
     def _warn(self, key: str, problem: str) -> None:
         message = f"Error updating Endpoint Slices for Service {key}: {problem}"
-        self._tell(key, (Notice(True, "FailedToUpdateEndpointSlices", message),))
+        self._report_notices(key, (Notice(True, "FailedToUpdateEndpointSlices", message),))
 
-    def _tell(self, key: str, notices: tuple[Notice, ...]) -> None:
+    def _report_notices(self, key: str, notices: tuple[Notice, ...]) -> None:
         shape = self._engine.shape(key)
         if shape is None:
             return

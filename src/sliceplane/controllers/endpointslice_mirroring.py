@@ -1,10 +1,11 @@
-"""The EndpointSliceMirroring controller: Endpoints of others in, EndpointSlices out (KEP-0752).
+"""The EndpointSliceMirroring controller: Endpoints of other writers in, EndpointSlices out
+(KEP-0752).
 
-Policy and state are ``slices.endpoints.mirroring.engine.MirrorEngine``'s; this file decides *when*
-an object is synced: at once after a change of it or of its Service's selector, after the batch
-period for its slices, with exponential back-off after a failure. Nothing is written before the
-Endpoints controller of this process has been through all Services once, or has had a minute for it;
-then everything is looked at, so that slices that nothing stands behind any more go.
+Policy and state belong to ``slices.endpoints.mirroring.engine.MirrorEngine``; this module decides
+*when* an object is synced. A change of it, or of its Service's selector, is synced at once; changes
+of its slices wait for the batch period; a failure is retried with exponential back-off. Nothing is
+written before the Endpoints controller of this process has synced all Services once, or a minute
+has passed. Then every object is synced, so that obsolete slices are deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
 from sliceplane.controllers.service_syncs import (
     FirstSync,
     SyncController,
-    error_to_heed,
+    actionable_error,
     note_about,
     to_write,
 )
@@ -43,8 +44,9 @@ _SECONDS_BUCKETS: Final = exponential_buckets(0.001, 2, 15)
 
 
 class MirroringMetrics(Metrics):
-    """Owned by one ``EndpointSliceMirroringController``; under upstream's names, labels and buckets
-    (``pkg/controller/endpointslicemirroring/metrics``)."""
+    """The metrics of one ``EndpointSliceMirroringController``, with upstream's names, labels and
+    buckets (``pkg/controller/endpointslicemirroring/metrics``).
+    """
 
     def __init__(self, engine: MirrorEngine) -> None:
         super().__init__()
@@ -65,7 +67,7 @@ class MirroringMetrics(Metrics):
         for name, text, read in (
             (
                 "desired_endpoint_slices",
-                "Slices that mirror exactly what there is.",
+                "Slices that mirror the Endpoints exactly.",
                 lambda: engine.totals.desired_slices,
             ),
             ("endpoints_desired", "Endpoints that are desired.", lambda: engine.totals.endpoints),
@@ -82,30 +84,31 @@ class MirroringMetrics(Metrics):
         self._removed.observe(sizes.removed)
         self._skipped.observe(sizes.skipped)
 
-    def performed(self, writes: Sequence[PlannedWrite]) -> None:
-        """These were accepted by the server."""
+    def written(self, writes: Sequence[PlannedWrite]) -> None:
+        """Counts writes that the server accepted."""
         for write in writes:
             self._changes.of(write.verb).value += 1
 
     def synced(self, seconds: float) -> None:
-        """A sync ended, well or not."""
+        """Records the duration of a sync, successful or not."""
         self._seconds.observe(max(seconds, 0.0))
 
 
 MAX_SYNCS_LIMIT: Final = 50
 RETRY_BACKOFF: Final = Backoff(base_s=1.0, cap_s=100.0)
-#: how often it is asked whether the Endpoints controller is through, and how long at most
-FIRST_SYNC_LOOK_S: Final = 0.05
+#: interval of the check if the Endpoints controller has synced all Services, and the longest wait
+#: for it
+FIRST_SYNC_CHECK_S: Final = 0.05
 FIRST_SYNC_TIMEOUT_S: Final = 60.0
 EVENT_COMPONENT: Final = "endpoint-slice-mirroring-controller"
 
 
 class MirroringConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """kube-controller-manager's flags ``--mirroring-...``, and what becomes of slices when a
+    """The flags ``--mirroring-...`` of kube-controller-manager, and the treatment of slices when a
     selector is added.
 
-    ``max_endpoints_per_slice`` is ours: ``None`` is one slice for each family and set of ports, as
-    upstream. Raises ``ValueError`` for what upstream refuses.
+    ``max_endpoints_per_slice`` is our own: ``None`` means one slice for each family and set of
+    ports, as upstream. Raises ``ValueError`` for values that upstream rejects.
     """
 
     concurrent_service_endpoint_syncs: int = 5
@@ -142,7 +145,7 @@ class _MirrorToken(msgspec.Struct, frozen=True):
 
 
 class EndpointSliceMirroringController(SyncController):
-    """Jobs are keyed ``namespace/name`` of the Endpoints."""
+    """The controller. Jobs are keyed ``namespace/name`` of the Endpoints."""
 
     def __init__(
         self, config: MirroringConfig | None = None, first_sync: FirstSync | None = None
@@ -170,8 +173,8 @@ class EndpointSliceMirroringController(SyncController):
         self._metrics = MirroringMetrics(self._engine)
         self._first_sync = first_sync or FirstSync()
         self._started = False
-        self._looked = 0.0
-        self._patience = 0.0
+        self._checked_at = 0.0
+        self._first_sync_deadline = 0.0
 
     # -- events
 
@@ -190,15 +193,17 @@ class EndpointSliceMirroringController(SyncController):
 
     def on_synced(self, now: float) -> None:
         super().on_synced(now)
-        self._looked = now
-        self._patience = now + FIRST_SYNC_TIMEOUT_S
+        self._checked_at = now
+        self._first_sync_deadline = now + FIRST_SYNC_TIMEOUT_S
 
     # -- work
 
     def take_work(self, now: float, max_jobs: int) -> Work:
         if self._synced:
-            self._looked = now
-            self._started = self._started or self._first_sync.over or now >= self._patience
+            self._checked_at = now
+            self._started = (
+                self._started or self._first_sync.over or now >= self._first_sync_deadline
+            )
         return super().take_work(now, max_jobs) if self._started else Work()
 
     def job(self, key: str, now: float) -> Job | None:
@@ -221,30 +226,32 @@ class EndpointSliceMirroringController(SyncController):
         self._engine.finish(done.job.key, plan, done.results, done.error, now)
         self._metrics.synced(now - token.began)
         if plan.counted:
-            self._metrics.performed(plan.writes[: len(done.results)])
-        self._end(done.job.key, failed=error_to_heed(done) is not None, now=now)
+            self._metrics.written(plan.writes[: len(done.results)])
+        self._end(done.job.key, failed=actionable_error(done) is not None, now=now)
         if plan.proof and done.error is None:
             self.add((done.job.key,), 0.0, now)
 
     def _end(self, key: str, *, failed: bool, now: float) -> None:
-        failed = failed and self._engine.knows(key)
+        failed = failed and self._engine.has_state(key)
         self.end(key, failed=failed, deadline=self._engine.deadline(key), now=now)
 
     def next_deadline(self) -> float | None:
         if self._synced and not self._started:
-            return self._looked + FIRST_SYNC_LOOK_S
+            return self._checked_at + FIRST_SYNC_CHECK_S
         return super().next_deadline()
 
     def samples(self, now: float) -> tuple[Family, ...]:
         return (*self._metrics.families(), *super().samples(now))
 
-    # -- events for people
+    # -- Events
 
     def _warn(self, key: str, notice: Notice) -> None:
         endpoints = self._engine.endpoints(key)
         assert endpoints is not None, f"{key} is not mirrored and has a warning: {notice}"
-        known = endpoints.metadata
-        meta = ObjectMeta(namespace=known.namespace, name=known.name, uid=known.uid)
+        endpoints_meta = endpoints.metadata
+        meta = ObjectMeta(
+            namespace=endpoints_meta.namespace, name=endpoints_meta.name, uid=endpoints_meta.uid
+        )
         note = note_about(
             EndpointsObjects,
             meta,

@@ -1,19 +1,19 @@
 """The versions that nodes have applied, from the Leases of node proxies (``consume.progress``).
 
-Clocks of machines differ, so a Lease lives as long as it says from the moment at which *we* saw it
-change.
+Clocks of machines differ, so a Lease is valid for its duration from the moment at which *we*
+observed its change.
 
-**Which slices concern a node?**  Those that it reads (``consume.selections``), and for each reading
-the node tells a version of its own; so what is asked for is a version for each reading. A proxy of
-an older release tells one version for all. A node whose cache lost an event
-(``consume.node_caches``) holds no version, whatever it says.
+**Selections.** A node needs the slices of the selections that it reads (``consume.selections``),
+and reports a version for each. So a goal is a version for each selection. A proxy of an older
+release reports one version for all. A node whose cache lost an event (``consume.node_caches``) has
+applied no version, whatever it reports.
 
-**Stopped or removed?**  A Lease that ran out is of a proxy that stopped, or of a node that is gone.
-A proxy lets its Node own the Lease, so the garbage collector takes the Lease with the Node: one
-that ran out, has such an owner and is still there, is of a node whose rules stay as the proxy left
-them. That node counts, with the version that it had, for ``STOPPED_KEPT_S``; an operator who takes
-proxies away deletes the Leases, or waits for so long. Without an owner (a proxy on a machine that
-is no Node) it cannot be told, and it counts no more.
+**Stopped or removed.** An expired Lease belongs to a proxy that stopped, or to a node that is gone.
+A Node owns the Lease of its proxy, so the garbage collector deletes the Lease with the Node. An
+expired Lease with such an owner therefore belongs to a node that keeps the rules of its stopped
+proxy. That node counts, with its last version, for ``STOPPED_KEPT_S``; an operator who removes
+proxies deletes the Leases, or waits for so long. Without an owner (a proxy on a machine that is no
+Node) the two cases look the same, and the node no longer counts.
 """
 
 from __future__ import annotations
@@ -42,23 +42,25 @@ from sliceplane.consume.selections import ALL, SHARED
 from sliceplane.kit.metrics import Metrics
 from sliceplane.watch.cache import Change, Mark
 
-#: the sorted lists of all revisions are made anew at most so often: thousands of nodes, and as many
-#: Services that ask
+#: minimum seconds between two rebuilds of the sorted lists of revisions, for thousands of nodes and
+#: as many Services
 REFRESH_S: Final = 1.0
-#: a proxy that has not reported for so long was taken away on purpose
+#: seconds without a report after which a proxy counts as removed on purpose
 STOPPED_KEPT_S: Final = 86_400.0
 #: nodes that a sentence names
 NAMED_MAX: Final = 3
-#: what metrics call the states of nodes; the first that fits counts
+#: states of nodes in metrics; the first that applies counts
 STATES: Final = ("stopped", "cache_differs", "rules_damaged", "behind", "current")
-#: the reading of a proxy that tells one version for all
+#: the selection of a proxy that reports one version for all
 _EVERY: Final = ""
 _COMMON: Final = (ALL, SHARED, _EVERY)
 
 
 class Lag(NamedTuple):
-    """``examples``: nodes that are behind, those that are furthest first, ``NAMED_MAX`` at most,
-    each with what is to be said of it. ``reporting``: how many of the ``nodes`` are heard of.
+    """The nodes that are behind.
+
+    ``examples``: at most ``NAMED_MAX`` of them with a remark, those furthest behind first.
+    ``reporting``: the number of the ``nodes`` that report.
     """
 
     behind: int
@@ -68,13 +70,13 @@ class Lag(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The nodes that are behind: the first few, and how many more; "" if none is."""
+        """The first few nodes that are behind, and the number of others; "" if none is."""
         more = self.behind - len(self.examples)
         return ", ".join(self.examples) + (f" and {more} more" if more else "")
 
 
 class Differing(NamedTuple):
-    """A node whose cache turned out to differ."""
+    """A node whose cache was found to differ."""
 
     node: str
     owner: OwnerReference | None
@@ -84,27 +86,27 @@ class Differing(NamedTuple):
 class _Node(NamedTuple):
     name: str
     owner: OwnerReference | None
-    #: by reading
+    #: revisions by selection
     revisions: dict[str, int]
     problems: tuple[str, ...]
-    until: float
-    kept: float
+    valid_until: float
+    kept_until: float
 
 
 class NodeProgress:
-    """Owned by ``TrafficDistributionController``."""
+    """The progress of all nodes. Owned by ``TrafficDistributionController``."""
 
     def __init__(self) -> None:
-        #: by the name of the Lease
+        #: nodes by the name of the Lease
         self._nodes: dict[str, _Node] = {}
         self._caches = NodeCaches()
-        #: by reading: version and Lease of every node that has it, the lowest first
+        #: version and Lease of every node with a selection, by selection, the lowest first
         self._sorted: dict[str, list[tuple[int, str]]] = {}
         self._sorted_at = float("-inf")
         self._reporting = 0
 
     def on_change(self, change: Change[Object]) -> None:
-        """Takes a change of a slice or Service; other changes are ignored."""
+        """Handles a change of a slice or Service; other changes are ignored."""
         self._caches.on_change(change)
 
     def on_mark(self, mark: Mark, now: float) -> tuple[Differing, ...]:
@@ -113,8 +115,8 @@ class NodeProgress:
     def on_lease(
         self, name: str, new: Lease | None, now: float
     ) -> tuple[bool, tuple[Differing, ...]]:
-        """True: this is the first node, or the last one went.  And whose cache turned out to
-        differ.
+        """Handles a Lease. Returns True if this is the first node or the last one was removed, and
+        the node if its cache was found to differ.
         """
         before = bool(self._nodes)
         differs = False
@@ -139,44 +141,43 @@ class NodeProgress:
         node = self._nodes[name]
         return Differing(node.name, node.owner, self._caches.verdict(name))
 
-    def lag(self, wanted: Mapping[str, int], now: float) -> Lag:
-        """Returns which nodes have not applied the versions *wanted*, by reading. O(log nodes) and
-        the nodes that are behind in zones and regions; O(nodes * log nodes) once in ``REFRESH_S``.
+    def lag(self, goal: Mapping[str, int], now: float) -> Lag:
+        """Returns the nodes that have not applied the versions *goal*, by selection. Costs O(log
+        nodes) and the nodes that are behind in zones and regions; O(nodes * log nodes) once in
+        ``REFRESH_S``.
         """
         self._refresh(now)
-        wanted = {**wanted, _EVERY: max(wanted.values(), default=0)}
+        goal = {**goal, _EVERY: max(goal.values(), default=0)}
         count = 0
         furthest: list[tuple[int, str]] = []
         more: dict[str, int] = dict.fromkeys(self._caches.differing, 0)
-        for reading, revision in wanted.items():
+        for reading, revision in goal.items():
             nodes = self._sorted.get(reading, [])
             behind = bisect_left(nodes, (revision, ""))
             if reading in _COMMON:  # each node has one of these
                 count += behind
                 furthest += nodes[: min(behind, NAMED_MAX)]
             else:
-                for held, name in nodes[:behind]:
-                    more[name] = min(held, more.get(name, held))
-        for name, held in more.items():
-            if name in self._nodes and not self._is_counted(name, wanted):
+                for applied, name in nodes[:behind]:
+                    more[name] = min(applied, more.get(name, applied))
+        for name, applied in more.items():
+            if name in self._nodes and not self._is_counted(name, goal):
                 count += 1
-                furthest.append((held, name))
+                furthest.append((applied, name))
         names = dict.fromkeys(name for _, name in sorted(furthest) if name in self._nodes)
-        examples = tuple(self._shown(name, now) for name in list(names)[:NAMED_MAX])
+        examples = tuple(self._remark(name, now) for name in list(names)[:NAMED_MAX])
         return Lag(count, len(self._nodes), self._reporting, examples)
 
-    def _is_counted(self, name: str, wanted: Mapping[str, int]) -> bool:
+    def _is_counted(self, name: str, goal: Mapping[str, int]) -> bool:
         revisions = self._nodes[name].revisions
         return any(
-            revisions[reading] < wanted.get(reading, 0)
-            for reading in _COMMON
-            if reading in revisions
+            revisions[reading] < goal.get(reading, 0) for reading in _COMMON if reading in revisions
         )
 
     def _refresh(self, now: float) -> None:
         if now - self._sorted_at < REFRESH_S:
             return
-        for name in [name for name, node in self._nodes.items() if node.kept <= now]:
+        for name in [name for name, node in self._nodes.items() if node.kept_until <= now]:
             self._forget(name)
         self._sorted = {}
         for name, node in self._nodes.items():
@@ -184,12 +185,12 @@ class NodeProgress:
                 self._sorted.setdefault(reading, []).append((revision, name))
         for nodes in self._sorted.values():
             nodes.sort()
-        self._reporting = sum(node.until > now for node in self._nodes.values())
+        self._reporting = sum(node.valid_until > now for node in self._nodes.values())
         self._sorted_at = now
 
-    def _shown(self, name: str, now: float) -> str:
+    def _remark(self, name: str, now: float) -> str:
         node = self._nodes[name]
-        if node.until <= now:
+        if node.valid_until <= now:
             return f"{node.name} (its proxy stopped reporting)"
         return (
             f"{node.name} (its cache lost an event)"
@@ -200,7 +201,7 @@ class NodeProgress:
     # -- metrics
 
     def metrics(self, now: float) -> Metrics:
-        """Returns the current figures. O(nodes)."""
+        """Returns the current metrics. Costs O(nodes)."""
         states: Counter[str] = Counter()
         longest_s = 0.0
         for name, node in self._nodes.items():
@@ -212,20 +213,20 @@ class NodeProgress:
         metrics.computed(
             "gauge",
             "sliceplane_node_proxies",
-            "Node proxies, by what their Leases tell.",
+            "Node proxies, by the state that their Leases report.",
             lambda: [((state,), states[state]) for state in STATES] if self._nodes else [],
             "state",
         )
         metrics.computed(
             "gauge",
             "sliceplane_node_proxies_behind_seconds",
-            "How long the oldest change of EndpointSlices waits that a node has not told it holds.",
+            "Age of the oldest change of EndpointSlices that a node has not reported as applied.",
             lambda: longest_s,
         )
         return metrics
 
     def _state(self, name: str, node: _Node, behind_s: float, now: float) -> str:
-        if node.until <= now:
+        if node.valid_until <= now:
             return "stopped"
         if name in self._caches.differing:
             return "cache_differs"
@@ -240,15 +241,15 @@ class NodeProgress:
 def _node_of(
     name: str, lease: Lease, report: ProgressReport | None, revision: str, now: float
 ) -> _Node:
-    until = now + (lease.spec.lease_duration_seconds or LEASE_DURATION_S)
+    valid_until = now + (lease.spec.lease_duration_seconds or LEASE_DURATION_S)
     owner = next(
         (owner for owner in lease.metadata.owner_references or () if owner.kind == "Node"), None
     )
     revisions = {_EVERY: revision_of(revision)}
     if report is not None:
         revisions = {
-            reading: held.revision
-            for (resource, reading), held in report.places().items()
+            reading: applied.revision
+            for (resource, reading), applied in report.places().items()
             if resource == EndpointSlices.plural
         }
     return _Node(
@@ -256,6 +257,6 @@ def _node_of(
         owner,
         revisions,
         report.problems if report is not None else (),
-        until,
-        until + STOPPED_KEPT_S if owner is not None else until,
+        valid_until,
+        valid_until + STOPPED_KEPT_S if owner is not None else valid_until,
     )

@@ -1,15 +1,15 @@
-"""The reverse mirror: EndpointSlices in, Endpoints out, for readers that are left when the
-Endpoints controller is off.
+"""The reverse mirror: EndpointSlices in, Endpoints out, for readers of Endpoints when the Endpoints
+controller is off.
 
-It makes Endpoints for every Service that has a selector, or slices that are no mirror; they are
-labelled as its own and as not to be mirrored (they would come back as slices). **It never touches
-an object without its label.**  Where another writer's Endpoints are, that is how it stays, until
-they are deleted or handed over: ``kubectl label --overwrite endpoints NAME
-endpoints.kubernetes.io/managed-by=reverse-mirror.sliceplane.dev``. A user who takes the label away
-has the object back.
+It makes Endpoints for every Service with a selector, or with slices that are no mirror. They are
+labelled as its own and as not to be mirrored, since they would come back as slices. **It never
+changes an object without its label.** Endpoints of another writer stay until they are deleted or
+handed over: ``kubectl label --overwrite endpoints NAME
+endpoints.kubernetes.io/managed-by=reverse-mirror.sliceplane.dev``. A user who removes the label
+takes the object back.
 
-An object goes with its Service, when its Service becomes an ExternalName, and when the last slice
-of a Service without selector goes. With ``cleanup`` all of them go, and none is made.
+An object is deleted with its Service, when its Service becomes an ExternalName, and with the last
+slice of a Service without a selector. With ``cleanup`` all of them are deleted, and none is made.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from sliceplane.slices.endpoints.members import (
     digest_of_subsets,
     update_endpoints,
 )
-from sliceplane.slices.endpoints.reverse import ReverseSource, view_of
+from sliceplane.slices.endpoints.reverse import ReverseSource, read_content
 from sliceplane.slices.endpoints.shape import EndpointsShape, Role, endpoints_shape
 from sliceplane.slices.endpoints.subsets import Capacity, RenderedSubsets
 from sliceplane.watch.cache import Change
@@ -52,14 +52,14 @@ NAME: Final = "reverse-mirror-controller"
 
 
 class _Stored(msgspec.Struct, frozen=True):
-    """An object of ours, as the cache shows it; *digest* stands for its subsets."""
+    """One of our objects in the cache; *digest* represents its subsets."""
 
     meta: ObjectMeta
     digest: bytes
 
 
 class ReverseMirrorController(KeyedController):
-    """Jobs are keyed ``namespace/name`` of the Service, and of its Endpoints."""
+    """The controller. Jobs are keyed ``namespace/name`` of the Service, and of its Endpoints."""
 
     def __init__(self, *, cleanup: bool = False) -> None:
         super().__init__(
@@ -77,10 +77,9 @@ class ReverseMirrorController(KeyedController):
         self._services: dict[str, EndpointsShape] = {}
         self._sources: dict[str, ReverseSource] = {}
         self._objects: dict[str, _Stored] = {}
-        #: keys of Endpoints that are another writer's
+        #: keys of Endpoints of another writer
         self._foreign: set[str] = set()
-        #: the oldest trigger time, in nanoseconds, of what is not written yet; and of what is being
-        #: written
+        #: the oldest trigger time, in nanoseconds, of unwritten changes, and of writes in flight
         self._triggers: dict[str, int] = {}
         self._sent: dict[str, int] = {}
 
@@ -116,11 +115,11 @@ class ReverseMirrorController(KeyedController):
         if self._put(after, change.new.metadata.name, change.new, now) and self._synced:
             self._note_trigger(after, change)
 
-    def _put(self, key: str, name: str, seen: EndpointSlice | None, now: float) -> bool:
+    def _put(self, key: str, name: str, observed: EndpointSlice | None, now: float) -> bool:
         source = self._sources.get(key)
         if source is None:
             source = self._sources[key] = ReverseSource()
-        changed = source.put(name, None if seen is None else view_of(seen))
+        changed = source.put(name, None if observed is None else read_content(observed))
         if not source:
             del self._sources[key]
         if changed:
@@ -128,26 +127,26 @@ class ReverseMirrorController(KeyedController):
         return changed
 
     def _note_trigger(self, key: str, change: Change[Object]) -> None:
-        assert change.new is not None, f"{key}: nothing triggered anything"
+        assert change.new is not None, f"{key}: a slice changed without a new version"
         text = (change.new.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME)
-        known = (
+        is_known = (
             change.old is not None
             and (change.old.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME) == text
         )
-        time = 0 if known else parse_nanoseconds(text)
+        time = 0 if is_known else parse_nanoseconds(text)
         if time:
             self._triggers[key] = min(time, self._triggers.get(key, time))
 
-    def _on_endpoints(self, seen: Endpoints, *, gone: bool, now: float) -> None:
-        key = seen.metadata.key
+    def _on_endpoints(self, observed: Endpoints, *, gone: bool, now: float) -> None:
+        key = observed.metadata.key
         self._objects.pop(key, None)
         self._foreign.discard(key)
         if not gone:
-            if (seen.metadata.labels or {}).get(
+            if (observed.metadata.labels or {}).get(
                 LABEL_ENDPOINTS_MANAGED_BY
             ) == MANAGED_BY_REVERSE_MIRROR:
                 self._objects[key] = _Stored(
-                    seen.metadata, digest_of_subsets(seen.subsets, named=True)
+                    observed.metadata, digest_of_subsets(observed.subsets, named=True)
                 )
             else:
                 self._foreign.add(key)
@@ -165,15 +164,15 @@ class ReverseMirrorController(KeyedController):
         if stored is not None and stored.meta.deletion_timestamp is not None:
             return ()
         shape = self._services.get(key)
-        if shape is None or not self._is_wanted(key, shape):
+        if shape is None or not self._needs_endpoints(key, shape):
             self._triggers.pop(key, None)
             if stored is None:
                 return ()
-            # Only this version: with the next one it may be another writer's.
+            # Only this version: the next one may belong to another writer.
             meta = stored.meta
             return (deletion(EndpointsObjects, meta, meta.resource_version, ("NotFound",)),)
         content = content_of(self._rendered(key, shape), Capacity.TRUNCATE)
-        if stored is not None and content.is_in(stored.meta, stored.digest, shape.labels):
+        if stored is not None and content.matches(stored.meta, stored.digest, shape.labels):
             self._triggers.pop(key, None)
             return ()
         trigger = self._triggers.pop(key, 0)
@@ -181,14 +180,14 @@ class ReverseMirrorController(KeyedController):
             self._sent[key] = trigger
         return (_write(shape, content, trigger, stored),)
 
-    def _is_wanted(self, key: str, shape: EndpointsShape) -> bool:
+    def _needs_endpoints(self, key: str, shape: EndpointsShape) -> bool:
         has_slices = shape.role is Role.WITHOUT_SELECTOR and key in self._sources
         return not self._cleanup and (shape.active or has_slices)
 
     def _rendered(self, key: str, shape: EndpointsShape) -> RenderedSubsets:
         source = self._sources.get(key) or ReverseSource()
-        chosen: Family = "IPv6" if source.families == {"IPv6"} else "IPv4"
-        return source.render(shape.family or chosen)
+        default_family: Family = "IPv6" if source.families == {"IPv6"} else "IPv4"
+        return source.render(shape.family or default_family)
 
     def finished(self, done: Done, now: float) -> None:
         key = done.job.key
@@ -205,24 +204,25 @@ class ReverseMirrorController(KeyedController):
             source.check()
 
 
-def _service_of(seen: Object | None) -> str | None:
-    """The key that a slice counts for; ``None``: for none, or it came from Endpoints itself."""
-    if seen is None:
+def _service_of(observed: Object | None) -> str | None:
+    """Returns the key of the Service of a slice; ``None`` without one, or for a mirrored slice."""
+    if observed is None:
         return None
-    labels = seen.metadata.labels or {}
+    labels = observed.metadata.labels or {}
     name = labels.get(LABEL_SERVICE_NAME, "")
     if not name or labels.get(LABEL_MANAGED_BY) == MANAGED_BY_MIRRORING:
         return None
-    return f"{seen.metadata.namespace}/{name}"
+    return f"{observed.metadata.namespace}/{name}"
 
 
 def _write(
     shape: EndpointsShape, content: EndpointsContent, trigger: int, stored: _Stored | None
 ) -> Write:
     if stored is None:
-        # AlreadyExists: another writer was first, and the cache will say who; NotFound: the
-        # namespace is gone.
+        # AlreadyExists: another writer was first, as the cache will show. NotFound: the Namespace
+        # is gone.
         planned = create_endpoints(shape, content, trigger)
         return replace(to_write(EndpointsObjects, planned), tolerate=("AlreadyExists", "NotFound"))
-    # It carries uid and version: an object that changed hands meanwhile, or is gone, refuses it.
+    # It contains uid and version, so the server rejects it if the object was handed over or deleted
+    # meanwhile.
     return to_write(EndpointsObjects, update_endpoints(shape, stored.meta, content, trigger))

@@ -1,13 +1,13 @@
-"""Tells the owner of a Service what no node serves of it: addresses that are another's, and what is
-beyond the bounds.
+"""Reports to the owner of a Service the parts that no node serves: addresses that belong to another
+object, and fields beyond the bounds.
 
-Every node proxy decides the same by itself (``consume.claims``, ``consume.bounds``); it writes no
-Event, since one Service would cost as many as there are nodes. This controller looks at the same
-objects with the same rules and writes one. Flags of proxies (``--cluster-cidr``,
-``--bind-address``) are not known here, so a node may refuse more than is told.
+Every node proxy makes the same decision by itself (``consume.claims``, ``consume.bounds``) without
+an Event, since one Service would cost an Event for each node. This controller applies the same
+rules to the same objects and writes one Event. It does not know flags of proxies
+(``--cluster-cidr``, ``--bind-address``), so a node may refuse more than is reported.
 
-A Service is looked at ``SETTLE_S`` after it changed, or after an address that it asks for changed
-hands, and an Event is written when what there is to say is not what was said last.
+A Service is checked ``SETTLE_S`` after a change of it, or of the owner of an address that it
+requests. An Event is written if its text differs from the last one.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write
 from sliceplane.watch.controller.keyed import KeyedController
 
-#: the reasons of its Events
+#: reasons of the Events
 NOT_SERVED: Final = "AddressNotServed"
 TOO_LARGE: Final = "ServiceTooLarge"
 COMPONENT: Final = "service-claims-controller"
 
 SETTLE_S: Final = 1.0
-#: refusals that one Event spells out
-TOLD_MAX: Final = 3
+#: refusals that one Event lists
+REPORTED_MAX: Final = 3
 
 
-class _OfFamily:
+class _FamilyClaims:
     """The claims of Services in one IP family."""
 
     def __init__(self, family: Family) -> None:
@@ -51,13 +51,13 @@ class _OfFamily:
     def on_service(self, key: ServiceKey, new: Service | None) -> set[ServiceKey]:
         ports, excess = read(new, self.family) if new is not None else ((), Excess())
         created = (new.metadata.creation_timestamp or "") if new is not None else ""
-        marked = self.claims.on_service(key, created, self._ports.pop(key, ()), ports)
+        affected = self.claims.on_service(key, created, self._ports.pop(key, ()), ports)
         if ports:
             self._ports[key] = ports
         self.excess.pop(key, None)
         if any(excess):
             self.excess[key] = excess
-        return marked
+        return affected
 
     def on_node(self, name: str, new: Node | None) -> set[ServiceKey]:
         ground = Ground() if new is None else node_ground(new, self.family)
@@ -82,10 +82,10 @@ class _OfFamily:
 
 
 class ServiceClaimsController(KeyedController):
-    """Keys are ``namespace/name`` of Services.  It writes nothing but Events."""
+    """The controller. Keys are ``namespace/name`` of Services. It writes only Events."""
 
     def __init__(self) -> None:
-        of_api = f"{LABEL_SERVICE_NAME}={API_SERVICE.name}"
+        api_selector = f"{LABEL_SERVICE_NAME}={API_SERVICE.name}"
         super().__init__(
             ControllerInfo(
                 name=COMPONENT,
@@ -95,82 +95,86 @@ class ServiceClaimsController(KeyedController):
                     Selection(Nodes),
                     Selection(ServiceCIDRs),
                     Selection(
-                        EndpointSlices, namespace=API_SERVICE.namespace, label_selector=of_api
+                        EndpointSlices, namespace=API_SERVICE.namespace, label_selector=api_selector
                     ),
                 ),
             )
         )
-        self._families = tuple(_OfFamily(family) for family in FAMILIES)
+        self._families = tuple(_FamilyClaims(family) for family in FAMILIES)
         self._services: dict[str, Service] = {}
-        self._told: dict[str, tuple[str, str]] = {}  # the two texts that were noted last
+        self._reported_texts: dict[str, tuple[str, str]] = {}  # the last two texts by Service
 
     def on_change(self, change: Change[Object], now: float) -> None:
         name = change.object.metadata.name
-        marked: set[ServiceKey] = set()
+        affected: set[ServiceKey] = set()
         match change.new if change.new is not None else change.old:
             case Service() as service:
-                marked = self._on_service(service, gone=change.new is None)
+                affected = self._on_service(service, gone=change.new is None)
             case Node() as node:
-                marked = self._each("on_node", name, node if change.new is not None else None)
+                affected = self._each("on_node", name, node if change.new is not None else None)
             case ServiceCIDR() as service_cidr:
-                marked = self._each(
+                affected = self._each(
                     "on_range", name, service_cidr if change.new is not None else None
                 )
-            case EndpointSlice() as found_slice:
-                marked = self._each(
-                    "on_api_slice", name, found_slice if change.new is not None else None
+            case EndpointSlice() as endpoint_slice:
+                affected = self._each(
+                    "on_api_slice", name, endpoint_slice if change.new is not None else None
                 )
             case unexpected:
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
-        for key in sorted(marked):
+        for key in sorted(affected):
             self.enqueue_after(str(key), SETTLE_S, now)
 
     def _each(self, method: str, name: str, new: Object | None) -> set[ServiceKey]:
         return set[ServiceKey]().union(
-            *(getattr(of_family, method)(name, new) for of_family in self._families)
+            *(getattr(family_claims, method)(name, new) for family_claims in self._families)
         )
 
     def _on_service(self, service: Service, *, gone: bool) -> set[ServiceKey]:
         key = ServiceKey(service.metadata.namespace, service.metadata.name)
-        marked = {key}
-        for of_family in self._families:
-            marked |= of_family.on_service(key, None if gone else service)
+        affected = {key}
+        for family_claims in self._families:
+            affected |= family_claims.on_service(key, None if gone else service)
         if gone:
             self._services.pop(str(key), None)
-            self._told.pop(str(key), None)
+            self._reported_texts.pop(str(key), None)
         else:
             self._services[str(key)] = service
-        return marked
+        return affected
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         service = self._services.get(key)
         if service is None:
             return ()
-        of = ServiceKey(service.metadata.namespace, service.metadata.name)
-        texts = (self._refused(of), self._excess(of))
-        before = self._told.get(key, ("", ""))
-        for reason, text, noted in zip((NOT_SERVED, TOO_LARGE), texts, before, strict=True):
-            if text and text != noted:
+        service_key = ServiceKey(service.metadata.namespace, service.metadata.name)
+        texts = (self._refused(service_key), self._excess(service_key))
+        before = self._reported_texts.get(key, ("", ""))
+        for reason, text, reported in zip((NOT_SERVED, TOO_LARGE), texts, before, strict=True):
+            if text and text != reported:
                 self.report(Services, service, "Warning", reason, text, action="Serve")
         if any(texts):
-            self._told[key] = texts
+            self._reported_texts[key] = texts
         else:
-            self._told.pop(key, None)
+            self._reported_texts.pop(key, None)
         return ()
 
     def _refused(self, key: ServiceKey) -> str:
         refusals = [
-            refusal for of_family in self._families for refusal in of_family.claims.refusals(key)
+            refusal
+            for family_claims in self._families
+            for refusal in family_claims.claims.refusals(key)
         ]
-        more = f"; and {len(refusals) - TOLD_MAX:,} more" if len(refusals) > TOLD_MAX else ""
-        sentences = "; ".join(str(refusal) for refusal in refusals[:TOLD_MAX])
-        return f"no node serves what is another's: {sentences}{more}" if refusals else ""
+        more = (
+            f"; and {len(refusals) - REPORTED_MAX:,} more" if len(refusals) > REPORTED_MAX else ""
+        )
+        sentences = "; ".join(str(refusal) for refusal in refusals[:REPORTED_MAX])
+        return f"no node serves addresses of another owner: {sentences}{more}" if refusals else ""
 
     def _excess(self, key: ServiceKey) -> str:
         sentences = [
-            f"{of_family.family}: {excess}"
-            for of_family in self._families
-            if (excess := of_family.excess.get(key)) is not None
+            f"{family_claims.family}: {excess}"
+            for family_claims in self._families
+            if (excess := family_claims.excess.get(key)) is not None
         ]
         return "; ".join(sentences)
 
@@ -179,6 +183,8 @@ class ServiceClaimsController(KeyedController):
 
     def check(self) -> None:
         super().check()
-        for of_family in self._families:
-            of_family.check()
-        assert self._told.keys() <= self._services.keys(), "told of Services that are gone"
+        for family_claims in self._families:
+            family_claims.check()
+        assert self._reported_texts.keys() <= self._services.keys(), (
+            "reported Services that are gone"
+        )

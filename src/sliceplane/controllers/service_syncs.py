@@ -1,13 +1,13 @@
 """The base of controllers that sync the objects of one Service at a time: queue, retries, writes,
-notes.
+Events.
 
-A *sync* is one turn of one key: the plan that its engine makes, the job that performs the plan's
-writes, and the end of both. ``SyncController`` says whose turn it is and what becomes of a key
-whose sync failed; a subclass says what a turn does. The functions below turn what an engine plans
-(``PlannedWrite``) into what a host performs.
+A *sync* is one pass over one key: its engine's plan, the job that executes the plan's writes, and
+the end of both. ``SyncController`` selects the next key and retries a key whose sync failed; a
+subclass defines the sync. The functions below convert an engine's ``PlannedWrite`` into a host's
+``Write``.
 
-``FirstSync`` and ``HintProblems`` are what two controllers of one process tell each other. Where
-only one of them runs, the other does without.
+``FirstSync`` and ``HintProblems`` pass facts between two controllers of one process. Each works
+without the other.
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ from sliceplane.watch.controller.own_writes import PlannedWrite
 
 
 class FirstSync:
-    """Tells whether the Endpoints controller of this process has visited all Services once since it
-    began.
+    """A flag: the Endpoints controller of this process has synced all Services once since its
+    start.
 
-    That controller alone changes it. The mirroring controller waits for it (KEP-0752, "Controller
-    Start Up"), so that it mirrors nothing that is about to be the Endpoints controller's.
+    Only that controller changes it. The mirroring controller waits for it (KEP-0752, "Controller
+    Start Up"), so that it mirrors no object that the Endpoints controller is about to take over.
     """
 
     def __init__(self) -> None:
-        self._under_way = False
+        self._in_progress = False
 
     @property
     def over(self) -> bool:
-        return not self._under_way
+        return not self._in_progress
 
     def begin(self) -> None:
-        """An Endpoints controller was made, and will run."""
-        self._under_way = True
+        """Records that an Endpoints controller was created and will run."""
+        self._in_progress = True
 
     def end(self) -> None:
-        self._under_way = False
+        self._in_progress = False
 
 
 class HintProblems:
-    """The reasons why Services have no hints: slices show that there are none and not why.
+    """The reasons why Services have no hints, which slices cannot show.
 
-    Written by one ``EndpointSliceController`` (the latest life of it), read by the controller of
-    conditions. Where these run in two processes a condition says what slices show, and the Event
-    has the reason.
+    Written by one ``EndpointSliceController`` (the newest one), read by the controller of
+    conditions. If these run in two processes, a condition is based on the slices, and the Event has
+    the reason.
     """
 
     def __init__(self) -> None:
         self._problems: dict[str, str] = {}
 
     def begin(self) -> None:
-        """A new life of the writer."""
+        """Clears the reasons for a new writer."""
         self._problems.clear()
 
     def set(self, key: str, problems: tuple[str, ...]) -> None:
-        """*key* is ``namespace/name``; without problems it is forgotten."""
+        """Sets the reasons of *key* (``namespace/name``), or forgets them if there are none."""
         if problems:
             self._problems[key] = "; ".join(problems)
         else:
@@ -77,17 +77,17 @@ class HintProblems:
 
 
 MAX_RETRIES: Final = 15
-#: keys that are looked at before others in the process get their turn; at a start there are many,
-#: without a write
+#: keys that are synced before other tasks of the process run; at a start there are many without a
+#: write
 PLANS_PER_TURN: Final = 256
 
 
 class SyncController(QueueController):
     """A controller whose keys are ``namespace/name`` of Services.
 
-    A subclass says in ``on_change`` which keys to look at when, and in ``job`` what a turn does: it
-    gives the job that the turn ends with, or calls ``end``. Times are seconds since the epoch,
-    delays are seconds.
+    A subclass decides in ``on_change`` which keys to sync and when. Its ``job`` executes a sync: it
+    returns the job that ends the sync, or calls ``end``. Times are seconds since the epoch, delays
+    are seconds.
     """
 
     def __init__(
@@ -101,27 +101,28 @@ class SyncController(QueueController):
         super().__init__(info, backoff=backoff, at_once=at_once, plans_per_turn=plans_per_turn)
 
     def add(self, keys: Iterable[str], delay_s: float, now: float) -> None:
-        """Before the caches are filled there is nothing to wait for: every key will be synced
-        once.
+        """Queues *keys* after *delay_s*; without a delay until the caches are filled, since every
+        key will then be synced once.
         """
         for key in keys:
             self._queue.add_after(key, delay_s if self._synced else 0.0, now)
 
     def add_touched(self, touched: Touched, batch_period_s: float, now: float) -> None:
-        """Queues urgent removals at once; they take the batch so far with them."""
+        """Queues urgent removals at once; they include the batch collected so far."""
         if touched.urgent:
             self.add(touched.urgent, 0.0, now)
         if touched.later:
             self.add(touched.later, batch_period_s, now)
 
     def end_idle(self, key: str, now: float) -> None:
-        """``job`` has ended it."""
+        """Does nothing: ``job`` has already called ``end``."""
 
     def end(self, key: str, *, failed: bool, deadline: float | None, now: float) -> None:
-        """A sync is over.  After 15 failures in a row the next event starts afresh.
+        """Ends a sync. After 15 consecutive failures the retries stop, and the next event starts
+        anew.
 
-        *deadline*: when the key has to be planned again although nothing happens. One that has
-        passed is the retry's to look at.
+        *deadline*: the time at which the key needs a plan even without an event. A past deadline is
+        left to the retry.
         """
         if failed and self._queue.num_requeues(key) < MAX_RETRIES:
             self._queue.add_rate_limited(key, now)
@@ -145,9 +146,9 @@ def to_write(resource: Resource, planned: PlannedWrite, parts: Collection[bytes]
     )
 
 
-def error_to_heed(done: Done) -> StatusError | None:
-    """The error of *done*, but for a create in a Namespace that is going: what it was for goes,
-    too.
+def actionable_error(done: Done) -> StatusError | None:
+    """Returns the error of *done*, except that of a create in a terminating Namespace, where the
+    object is not needed any more.
     """
     error = done.error
     if (
@@ -168,8 +169,8 @@ def note_about(
     message: str,
     warning: bool = True,
 ) -> EventNote:
-    """Returns an Event for people, cut to the length that an Event may have. *meta*: namespace,
-    name and uid of what it is about.
+    """Returns an Event, truncated to the maximum length. *meta*: namespace, name and uid of the
+    regarding object.
     """
     return EventNote(
         regarding=Object(api_version=resource.api_version, kind=resource.kind, metadata=meta),

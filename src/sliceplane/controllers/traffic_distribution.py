@@ -1,23 +1,23 @@
-"""Conditions of Services with ``trafficDistribution`` (KEP-4444, "Status Reporting"), from what
-others wrote.
+"""Conditions of Services with ``trafficDistribution`` (KEP-4444, "Status Reporting"), computed from
+the objects of other writers.
 
-    TrafficDistributionAccepted    the value is one that we know, and it is in effect
-    TrafficDistributionProgrammed  the EndpointSlices carry the hints for it
-    TrafficDistributionHonored     the node proxies' kernels hold these slices
+    TrafficDistributionAccepted    the value is supported, and it is in effect
+    TrafficDistributionProgrammed  the EndpointSlices have the hints for it
+    TrafficDistributionHonored     the kernels of the node proxies have applied these slices
 
-It watches Services, EndpointSlices and the node proxies' Leases, so it works in any cluster. Writes
-are strategic patches of the status subresource, of our conditions alone, and only where one of them
-changed: texts have no numbers that move with every Pod, a change is looked at after ``SETTLE_S``,
-and a node is late only after ``GRACE_S``. So a rolling update of a Service whose hints stay costs
-no write at all. A message begins with the code of the finding that ``sliceplane explain`` has of
-it, with names and numbers.
+The controller watches Services, EndpointSlices and the node proxies' Leases, so it works in any
+cluster. Writes are strategic patches of the status subresource, of our conditions only, and only if
+one of them changed. Texts have no numbers that vary with every Pod, a change is checked after
+``SETTLE_S``, and a node is late only after ``GRACE_S``. So a rolling update of a Service whose
+hints stay costs no write. A message begins with the code of the corresponding finding of
+``sliceplane explain``, with names and numbers.
 
 *Honored* compares with a **goal**: the newest revision of the Service's slices at some moment, for
-each reading that shows them (``consume.selections``). When all nodes hold it, the next goal is set;
-slices that change all the time do not make it false, nodes that stay behind do. They are named, a
-few of them; so are those whose proxy stopped (``controllers.node_progress``), for their kernels go
-on with old rules, and those whose cache lost an event, which are also told of in an Event of the
-Node.
+each selection with them (``consume.selections``). When all nodes have applied it, the next goal is
+set; so slices that change all the time do not make the condition false, but nodes that stay behind
+do. The message names a few of these nodes. It also names nodes whose proxy stopped
+(``controllers.node_progress``), because their kernels keep old rules, and nodes whose cache lost an
+event, which an Event of the Node reports, too.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from sliceplane.controllers.service_syncs import HintProblems
 from sliceplane.kit.metrics import Family, merged
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.kit.times import format_time
-from sliceplane.slices.heuristics.asking import Find
-from sliceplane.slices.shape import is_headless, traffic_distribution, wants_annotation_hints
+from sliceplane.slices.heuristics.queries import Find
+from sliceplane.slices.shape import is_headless, requests_annotation_hints, traffic_distribution
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.controller.base import (
     CACHE_DIFFERS,
@@ -54,22 +54,21 @@ from sliceplane.watch.controller.keyed import KeyedController
 ACCEPTED: Final = "TrafficDistributionAccepted"
 PROGRAMMED: Final = "TrafficDistributionProgrammed"
 HONORED: Final = "TrafficDistributionHonored"
-#: the finding that a Service gets no hints from what it names; its code begins messages, as those
-#: of others do
+#: the code of the finding that a Service gets no hints from its heuristic
 NO_HINTS: Final = "Z13"
 TYPES: Final = (ACCEPTED, PROGRAMMED, HONORED)
 
-#: from a change to the look at it: slices come one by one
+#: seconds from a change to its check: slices change one by one
 SETTLE_S: Final = 1.0
-#: between two looks at a Service whose nodes are behind
+#: seconds between two checks of a Service whose nodes are behind
 BEHIND_PERIOD_S: Final = 10.0
-#: a node that is behind for so long is late
+#: seconds after which a node that is behind is late
 GRACE_S: Final = 30.0
-#: between two looks at a Service where nothing happens: proxies may have gone, reasons changed
+#: seconds between two checks of a Service without events: proxies may have stopped, reasons changed
 PERIOD_S: Final = 60.0
 
 
-class WantedCondition(NamedTuple):
+class DesiredCondition(NamedTuple):
     """The desired content of a condition."""
 
     type: str
@@ -92,7 +91,7 @@ class _Goal(NamedTuple):
 
 
 class TrafficDistributionController(KeyedController):
-    """Jobs are keyed ``namespace/name`` of the Service."""
+    """The controller. Jobs are keyed ``namespace/name`` of the Service."""
 
     def __init__(
         self, find: Find, problems: HintProblems | None = None, gates: Gates | None = None
@@ -116,14 +115,15 @@ class TrafficDistributionController(KeyedController):
         self._find = find
         self._problems = problems or HintProblems()
         self._gates = gates or Gates()
-        #: those with the field, or with conditions of ours
+        #: Services with the field, or with conditions of ours
         self._services: dict[str, Service] = {}
-        #: by service and name, of all services: any of them may get the field
+        #: slices by Service and name; of all Services, since any of them may get the field
         self._slices: dict[str, dict[str, EndpointSlice]] = {}
-        #: the newest revision of each service's slices, by reading, those that went included
+        #: the newest revision of each Service's slices, by selection, deleted slices included
         self._newest: dict[str, dict[str, int]] = {}
-        #: services and readings of slices that went at a revision which only the next mark tells
-        self._going: set[tuple[str, str]] = set()
+        #: Services and selections of slices that were deleted at a revision which only the next
+        #: mark reveals
+        self._removed: set[tuple[str, str]] = set()
         self._counted: dict[str, dict[str, tuple[str, _Endpoints]]] = {}
         self._goals: dict[str, _Goal] = {}
         self._progress = NodeProgress()
@@ -138,23 +138,23 @@ class TrafficDistributionController(KeyedController):
             case EndpointSlice():
                 self._on_slice(*change.typed(EndpointSlice), now)
             case Lease() as lease:
-                known = None if change.new is None else lease
-                first_or_last, differing = self._progress.on_lease(lease.metadata.name, known, now)
-                self._tell(differing, now)
+                report = None if change.new is None else lease
+                first_or_last, differing = self._progress.on_lease(lease.metadata.name, report, now)
+                self._report_differing(differing, now)
                 if first_or_last:
-                    self._look_at_all(now)
+                    self._enqueue_all(now)
             case unexpected:
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
 
     def _on_service(self, service: Service, *, gone: bool, now: float) -> None:
         key = service.metadata.key
-        known = self._services.get(key)
+        cached = self._services.get(key)
         if gone or not (service.spec.traffic_distribution or _ours(service)):
-            if known is not None:
+            if cached is not None:
                 del self._services[key]
                 self._goals.pop(key, None)
                 self._counted.pop(key, None)
-        elif known is None or not _is_outdated(service, known):
+        elif cached is None or not _is_outdated(service, cached):
             self._services[key] = service
             self.enqueue_after(key, SETTLE_S, now)
 
@@ -168,35 +168,35 @@ class TrafficDistributionController(KeyedController):
                 self._newest.pop(before, None)
         if new is not None and after:
             self._slices.setdefault(after, {})[new.metadata.name] = new
-        for key, seen in ((before, old), (after, new)):
+        for key, observed in ((before, old), (after, new)):
             if key in self._slices:
                 newest = self._newest.setdefault(key, {})
-                for reading in readings_of_slice(seen):
+                for reading in readings_of_slice(observed):
                     if new is None:
-                        self._going.add((key, reading))
+                        self._removed.add((key, reading))
                     else:
                         newest[reading] = max(newest.get(reading, 0), new.metadata.revision)
             if key in self._services:
                 self.enqueue_after(key, SETTLE_S, now)
 
     def on_mark(self, mark: Mark, now: float) -> None:
-        """A ``watch.controller.base.MarkReader``."""
-        self._tell(self._progress.on_mark(mark, now), now)
+        """Implements ``watch.controller.base.MarkReader``."""
+        self._report_differing(self._progress.on_mark(mark, now), now)
         if mark.resource == EndpointSlices.key:
-            for key, reading in self._going:
+            for key, reading in self._removed:
                 if key in self._newest:
                     self._newest[key][reading] = max(
                         self._newest[key].get(reading, 0), mark.revision
                     )
-            self._going.clear()
+            self._removed.clear()
 
-    def _look_at_all(self, now: float) -> None:
+    def _enqueue_all(self, now: float) -> None:
         for key in self._services:
             self.enqueue_after(key, SETTLE_S, now)
 
-    def _tell(self, differing: tuple[Differing, ...], now: float) -> None:
+    def _report_differing(self, differing: tuple[Differing, ...], now: float) -> None:
         if differing:
-            self._look_at_all(now)
+            self._enqueue_all(now)
         for node, owner, verdict in differing:
             resource, reading = verdict.place
             text = (
@@ -235,13 +235,15 @@ class TrafficDistributionController(KeyedController):
     def finished(self, done: Done, now: float) -> None:
         """Takes the answer before the cache shows it, so that nothing is written twice."""
         for answer in done.results:
-            known = self._services.get(done.job.key)
-            if answer and known is not None:
+            cached = self._services.get(done.job.key)
+            if answer and cached is not None:
                 service = decode(answer, Service)
-                if service.metadata.uid == known.metadata.uid and not _is_outdated(service, known):
+                if service.metadata.uid == cached.metadata.uid and not _is_outdated(
+                    service, cached
+                ):
                     self._services[done.job.key] = service
 
-    def _verdicts(self, key: str, service: Service, now: float) -> tuple[WantedCondition, ...]:
+    def _verdicts(self, key: str, service: Service, now: float) -> tuple[DesiredCondition, ...]:
         if not service.spec.traffic_distribution:
             return ()
         accepted = self._accepted(service)
@@ -252,54 +254,58 @@ class TrafficDistributionController(KeyedController):
             self._goals.pop(key, None)
             self.enqueue_after(key, PERIOD_S, now)
             return (accepted, programmed)
-        if is_headless(service):  # no matter of node proxies
+        if is_headless(service):  # node proxies ignore it
             return (accepted, programmed)
-        noted = _ours(service).get(ACCEPTED)
-        another = noted is None or noted.message != accepted.message
-        if another:
+        written_condition = _ours(service).get(ACCEPTED)
+        is_new_request = written_condition is None or written_condition.message != accepted.message
+        if is_new_request:
             self._goals.pop(key, None)
-        return (accepted, programmed, self._honored(key, service, now, another=another))
+        return (
+            accepted,
+            programmed,
+            self._honored(key, service, now, is_new_request=is_new_request),
+        )
 
-    def _accepted(self, service: Service) -> WantedCondition:
+    def _accepted(self, service: Service) -> DesiredCondition:
         value = service.spec.traffic_distribution or ""
-        if wants_annotation_hints(service.metadata.annotations or {}):
+        if requests_annotation_hints(service.metadata.annotations or {}):
             text = (
-                "the annotation service.kubernetes.io/topology-mode is stronger than "
+                "the annotation service.kubernetes.io/topology-mode takes precedence over "
                 "trafficDistribution"
             )
-            return WantedCondition(ACCEPTED, "False", "AnnotationOverrides", text)
+            return DesiredCondition(ACCEPTED, "False", "AnnotationOverrides", text)
         if not traffic_distribution(service, self._gates):
             text = (
-                f"{NO_HINTS}: nothing here gives hints for {value}: its feature gate is off, or "
-                "it has no meaning"
+                f"{NO_HINTS}: no hints are given for {value}: its feature gate is off, or it "
+                "is unknown"
             )
-            return WantedCondition(ACCEPTED, "False", "UnsupportedValue", text)
+            return DesiredCondition(ACCEPTED, "False", "UnsupportedValue", text)
         if is_domain_qualified(value):
             heuristic = self._find(value)
             if isinstance(heuristic, str):
-                return WantedCondition(
+                return DesiredCondition(
                     ACCEPTED, "False", "UnsupportedValue", f"{NO_HINTS}: {heuristic}"
                 )
-        return WantedCondition(ACCEPTED, "True", "Accepted", f"{value} is supported")
+        return DesiredCondition(ACCEPTED, "True", "Accepted", f"{value} is supported")
 
-    def _programmed(self, key: str, service: Service) -> WantedCondition:
+    def _programmed(self, key: str, service: Service) -> DesiredCondition:
         problem = self._problems.get(key)
         if problem:
-            return WantedCondition(
+            return DesiredCondition(
                 PROGRAMMED, "False", "HintsUnavailable", f"{NO_HINTS}: {problem}"
             )
         endpoints = self._count(key)
         if not endpoints.ready:
-            return WantedCondition(PROGRAMMED, "False", "NoReadyEndpoints", "no endpoint is ready")
+            return DesiredCondition(PROGRAMMED, "False", "NoReadyEndpoints", "no endpoint is ready")
         if endpoints.hinted == endpoints.ready:
-            return WantedCondition(
+            return DesiredCondition(
                 PROGRAMMED, "True", "HintsProgrammed", "every ready endpoint has hints"
             )
         if endpoints.zoneless and not is_domain_qualified(service.spec.traffic_distribution or ""):
-            return _programmed_not("EndpointsWithoutZone", "Z2")
+            return _not_programmed("EndpointsWithoutZone", "Z2")
         if endpoints.hinted:
-            return _programmed_not("IncompleteHints", "Z4")
-        return WantedCondition(
+            return _not_programmed("IncompleteHints", "Z4")
+        return DesiredCondition(
             PROGRAMMED, "False", "NoHints", "Z4: the EndpointSlices have no hints"
         )
 
@@ -309,17 +315,21 @@ class TrafficDistributionController(KeyedController):
         total = _Endpoints()
         for name, endpoint_slice in self._slices.get(key, {}).items():
             version = endpoint_slice.metadata.resource_version
-            known = before.get(name)
+            counted_before = before.get(name)
             counted[name] = (
-                known
-                if known is not None and known[0] == version
+                counted_before
+                if counted_before is not None and counted_before[0] == version
                 else (version, _endpoints_of(endpoint_slice))
             )
             total = _Endpoints(*map(sum, zip(total, counted[name][1], strict=True)))
         return total
 
-    def _honored(self, key: str, service: Service, now: float, *, another: bool) -> WantedCondition:
-        """*another*: the Service asks for something that it did not ask for before."""
+    def _honored(
+        self, key: str, service: Service, now: float, *, is_new_request: bool
+    ) -> DesiredCondition:
+        """Returns the condition. *is_new_request*: the Service requests another distribution
+        than before.
+        """
         newest = self._newest.get(key, {})
         goal = self._goals.get(key)
         if goal is None:
@@ -328,34 +338,36 @@ class TrafficDistributionController(KeyedController):
         if not lag.behind and newest != goal.revisions:
             goal = self._goals[key] = _Goal(dict(newest), now)
             lag = self._progress.lag(newest, now)
-        self.enqueue_after(key, BEHIND_PERIOD_S if lag.behind or another else PERIOD_S, now)
+        self.enqueue_after(key, BEHIND_PERIOD_S if lag.behind or is_new_request else PERIOD_S, now)
         if not lag.reporting or not newest:
-            text = "no node proxy reports which EndpointSlices it holds"
-            return WantedCondition(
+            text = "no node proxy reports which EndpointSlices it has applied"
+            return DesiredCondition(
                 HONORED, "Unknown", "NoReports", f"{text}: {lag.text}" if lag.behind else text
             )
-        if not lag.behind and not another:
-            return WantedCondition(
+        if not lag.behind and not is_new_request:
+            return DesiredCondition(
                 HONORED,
                 "True",
                 "NodesUpToDate",
-                "every node proxy that reports holds the EndpointSlices",
+                "every reporting node proxy has applied the EndpointSlices",
             )
         if now - goal.since < GRACE_S:
-            known = _ours(service).get(HONORED)  # while nodes catch up, what was so stays so
-            if known is not None and known.status != "Unknown" and not another:
-                return WantedCondition(HONORED, known.status, known.reason, known.message)
-            return WantedCondition(
+            condition = _ours(service).get(HONORED)  # kept while nodes catch up
+            if condition is not None and condition.status != "Unknown" and not is_new_request:
+                return DesiredCondition(
+                    HONORED, condition.status, condition.reason, condition.message
+                )
+            return DesiredCondition(
                 HONORED,
                 "Unknown",
                 "NodesCatchUp",
-                "not every node proxy holds the EndpointSlices yet",
+                "not every node proxy has applied the EndpointSlices yet",
             )
         text = (
-            f"N2: {lag.behind} of {lag.nodes} nodes do not hold the EndpointSlices of "
+            f"N2: {lag.behind} of {lag.nodes} nodes have not applied the EndpointSlices of "
             f"{format_time(goal.since)} yet"
         )
-        return WantedCondition(
+        return DesiredCondition(
             HONORED, "False", "NodesBehind", f"{text}: {lag.text}" if lag.behind else text
         )
 
@@ -386,24 +398,26 @@ def _ours(service: Service) -> dict[str, ObservedCondition]:
     }
 
 
-def _programmed_not(reason: str, code: str) -> WantedCondition:
-    return WantedCondition(PROGRAMMED, "False", reason, f"{code}: {cause_of(code).title}")
+def _not_programmed(reason: str, code: str) -> DesiredCondition:
+    return DesiredCondition(PROGRAMMED, "False", reason, f"{code}: {cause_of(code).title}")
 
 
-def _key_of(seen: EndpointSlice | None) -> str:
+def _key_of(observed: EndpointSlice | None) -> str:
     """Returns the key of the slice's Service; "" if it has none."""
-    owner = (seen.metadata.labels or {}).get(LABEL_SERVICE_NAME) if seen is not None else ""
-    return f"{seen.metadata.namespace}/{owner}" if seen is not None and owner else ""
+    owner = (observed.metadata.labels or {}).get(LABEL_SERVICE_NAME) if observed is not None else ""
+    return f"{observed.metadata.namespace}/{owner}" if observed is not None and owner else ""
 
 
-def _is_outdated(seen: Service, known: Service) -> bool:
-    same = seen.metadata.uid == known.metadata.uid
-    return same and is_older(seen.metadata.resource_version, known.metadata.resource_version)
+def _is_outdated(observed: Service, cached: Service) -> bool:
+    is_same = observed.metadata.uid == cached.metadata.uid
+    return is_same and is_older(
+        observed.metadata.resource_version, cached.metadata.resource_version
+    )
 
 
-def _endpoints_of(seen: EndpointSlice) -> _Endpoints:
+def _endpoints_of(observed: EndpointSlice) -> _Endpoints:
     ready = [
-        endpoint for endpoint in seen.endpoints or () if endpoint.conditions.ready is not False
+        endpoint for endpoint in observed.endpoints or () if endpoint.conditions.ready is not False
     ]
     hinted = sum(
         endpoint.hints is not None and bool(endpoint.hints.for_zones or endpoint.hints.for_nodes)
@@ -412,25 +426,29 @@ def _endpoints_of(seen: EndpointSlice) -> _Endpoints:
     return _Endpoints(len(ready), hinted, sum(not endpoint.zone for endpoint in ready))
 
 
-def _changes(service: Service, wanted: tuple[WantedCondition, ...], now: float) -> list[Document]:
-    """The strategic patch of the list of conditions (merged by type); empty if all are as
-    *wanted*.
+def _changes(service: Service, desired: tuple[DesiredCondition, ...], now: float) -> list[Document]:
+    """Returns the strategic patch of the list of conditions (merged by type); empty if all are as
+    *desired*.
     """
-    have = _ours(service)
+    present = _ours(service)
     generation = service.metadata.generation
     changes: list[Document] = []
-    for verdict in wanted:
-        known = have.pop(verdict.type, None)
-        same = known is not None and (known.status, known.reason, known.message) == verdict[1:]
-        if known is not None and same and (known.observed_generation or 0) == generation:
+    for verdict in desired:
+        before = present.pop(verdict.type, None)
+        is_same = (
+            before is not None and (before.status, before.reason, before.message) == verdict[1:]
+        )
+        if before is not None and is_same and (before.observed_generation or 0) == generation:
             continue
-        stays = known is not None and known.status == verdict.status and known.last_transition_time
+        transition_time = (
+            before is not None and before.status == verdict.status and before.last_transition_time
+        )
         changes.append(
             {
                 **verdict._asdict(),
-                "lastTransitionTime": stays or format_time(now),
+                "lastTransitionTime": transition_time or format_time(now),
                 **({"observedGeneration": generation} if generation else {}),
             }
         )
-    changes.extend({"$patch": "delete", "type": name} for name in sorted(have))
+    changes.extend({"$patch": "delete", "type": name} for name in sorted(present))
     return changes

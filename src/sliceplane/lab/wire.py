@@ -1,6 +1,4 @@
-"""What a stored object takes as a watch event: one place for everything that counts bytes on the
-wire.
-"""
+"""The size of a stored object as a watch event, for everything that counts bytes on the wire."""
 
 from __future__ import annotations
 

@@ -5,23 +5,25 @@ from __future__ import annotations
 import msgspec
 
 from sliceplane.slices.facts import NodeFacts
-from sliceplane.slices.heuristics.asking import Find
+from sliceplane.slices.heuristics.queries import Find
 from sliceplane.slices.hinting.topology import ZoneShares
 from sliceplane.slices.removing.guard import RemovalBurst
 from sliceplane.slices.subsets import NodeZones
 from sliceplane.slices.succession import SelectorChanges
-from sliceplane.watch.controller.own_writes import Unseen
+from sliceplane.watch.controller.own_writes import PendingWrites
 
 
 class SliceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """``find`` resolves the heuristic that a Service names. ``holds``: mass removals are retained
-    for Services that do not say, in Namespaces that do not say either.
+    """Settings of a slice engine.
+
+    ``find`` resolves the heuristic that a Service names. ``hold_by_default``: mass removals are
+    retained where neither the Service nor its Namespace has the annotation.
     """
 
     max_endpoints: int
     find: Find
-    changes: SelectorChanges
-    holds: bool
+    selector_changes: SelectorChanges
+    hold_by_default: bool
 
 
 class ClusterFacts:
@@ -35,23 +37,23 @@ class ClusterFacts:
         self.node_zones = NodeZones()
         self.burst = RemovalBurst()
         #: own writes of all Services that the cache does not show yet
-        self.unseen = Unseen()
-        #: by Namespace: the answer of ``asks_to_hold``, and when it was read
+        self.pending = PendingWrites()
+        #: ``requests_hold`` of each Namespace, and the time at which it was read
         self.namespaces: dict[str, tuple[bool | None, float]] = {}
 
     def set_node(self, name: str, facts: NodeFacts | None) -> tuple[bool, bool]:
-        """Stores the Node *name*; ``None``: it is gone. Returns whether the zones' shares of CPU
-        changed, and whether the set of zones did. Costs O(1).
+        """Stores the Node *name*; ``None`` removes it. Returns two flags: the zones' shares of CPU
+        changed; the set of zones changed. Costs O(1).
         """
-        known = self.nodes.get(name)
+        old = self.nodes.get(name)
         if facts is None:
             self.nodes.pop(name, None)
         else:
             self.nodes[name] = facts
-        return self.zones.replace(known, facts), self.node_zones.replace(known, facts)
+        return self.zones.replace(old, facts), self.node_zones.replace(old, facts)
 
     def check(self) -> None:
-        """The sums by zone follow from the Nodes. Costs O(nodes)."""
+        """Asserts that the sums by zone follow from the Nodes. Costs O(nodes)."""
         fresh = ZoneShares()
         for facts in self.nodes.values():
             fresh.replace(None, facts)
@@ -59,4 +61,4 @@ class ClusterFacts:
             f"shares {self.zones.shares} should be {fresh.shares}"
         )
         assert self.zones.views == fresh.views, f"zones {self.zones.views} should be {fresh.views}"
-        self.unseen.check()
+        self.pending.check()

@@ -1,14 +1,14 @@
-"""What a slice holds: its ports, and its endpoints as the server has them and as they should be.
+"""The content of a slice: its ports, and its endpoints as the server has them and as desired.
 
-**Ports.**  One slice has one list of ports, so pods whose named ports resolve differently live in
-different slices; and one slice is for one subset of the nodes (``slices.subsets``), so pods of
-different subsets do, too. A ``PortGroup`` is such a set in canonical order (name, protocol, port)
-and a subset, interned per service: within one ``PortResolver`` two groups are equal exactly if they
-are the same object.
+**Ports.**  A slice has one list of ports, so Pods whose named ports resolve differently are in
+different slices. A slice is for one subset of the nodes (``slices.subsets``), so Pods of different
+subsets are in different slices, too. A ``PortGroup`` is a set of ports in canonical order (name,
+protocol, port) together with a subset. It is interned for each Service: within one ``PortResolver``
+two groups are equal exactly if they are the same object.
 
-**Endpoints.**  ``server`` maps the identity of each endpoint to its JSON; an endpoint that no pod
-of ours can have made (no target pod, or twice in one slice) gets an identity that nothing wants, so
-that it goes with the next write.
+**Endpoints.**  ``server`` maps the identity of each endpoint to its JSON. An endpoint that cannot
+come from a Pod of ours (no target Pod, or a duplicate in its slice) gets an identity that is never
+desired, so the next write removes it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sliceplane.slices.facts import NamedPorts, PodFacts, endpoint_identity
 
 
 class Port(NamedTuple):
-    """An endpoint port with the server's defaults filled in; ``port`` None is "all ports"."""
+    """An endpoint port with the server's defaults filled in; ``port`` None means all ports."""
 
     name: str
     protocol: str
@@ -58,7 +58,7 @@ class PortGroup:
     def __init__(self, ports: Ports, subset: str = "") -> None:
         self.ports: Final = ports
         self.subset: Final = subset
-        #: groups of the same ports, by subset, as far as they were asked for
+        #: groups of the same ports by subset, created on demand
         self.parts: Final[dict[str, PortGroup]] = {}
         self.body: Final = encode(
             [
@@ -78,7 +78,7 @@ class PortGroup:
 
 
 def canonical_ports(ports: Iterable[EndpointPort]) -> Ports:
-    """The ports of a slice as read, in canonical order."""
+    """Returns the ports of a slice as read, in canonical order."""
     plain = (
         Port(port.name or "", port.protocol or "TCP", port.port, port.app_protocol)
         for port in ports
@@ -87,7 +87,7 @@ def canonical_ports(ports: Iterable[EndpointPort]) -> Ports:
 
 
 class PortResolver:
-    """The port groups of one service.  Owned by its ``ServiceState``; made anew when the ports
+    """The port groups of one Service. Owned by its ``ServiceState``; replaced when the ports
     change.
     """
 
@@ -95,21 +95,21 @@ class PortResolver:
         self._ports = ports
         self._groups: dict[tuple[Ports, str], PortGroup] = {}
         self._by_names: dict[NamedPorts, PortGroup] = {}
-        #: the one group of all pods, where no target port is a name
+        #: the group of all Pods, if no target port is a name
         self._fixed = (
             None if any(isinstance(p.target_port, str) for p in ports) else self._resolve(())
         )
         self.empty: Final = self.intern(())
 
     def intern(self, ports: Ports, subset: str = "") -> PortGroup:
-        """The group for *ports*, which must be in canonical order, and *subset*."""
+        """Returns the group for *ports*, which must be in canonical order, and *subset*."""
         group = self._groups.get((ports, subset))
         if group is None:
             group = self._groups[ports, subset] = PortGroup(ports, subset)
         return group
 
     def part(self, group: PortGroup, subset: str) -> PortGroup:
-        """The group with the ports of *group* for *subset*."""
+        """Returns the group with the ports of *group* for *subset*."""
         part = group.parts.get(subset)
         if part is None:
             part = group.parts[subset] = self.intern(group.ports, subset)
@@ -129,7 +129,7 @@ class PortResolver:
 
 
 def resolve_ports(service_ports: tuple[ServicePort, ...], names: NamedPorts) -> Ports:
-    """Endpoint ports of a pod with *names*; a port whose name the pod lacks is left out."""
+    """Returns the endpoint ports of a Pod with *names*, without ports whose name the Pod lacks."""
     resolved = []
     for port in service_ports:
         target = port.target_port
@@ -146,14 +146,14 @@ def resolve_ports(service_ports: tuple[ServicePort, ...], names: NamedPorts) -> 
     return tuple(sorted(resolved, key=lambda port: port.order))
 
 
-#: identity -> the endpoint's JSON, in the order of the slice
+#: endpoint's JSON by identity, in the order of the slice
 Content = dict[str, bytes]
 
 _STRAY: Final = "\0"
 
 
 class Stored:
-    """A slice that exists, as last read or written.  Replaced, never changed."""
+    """A slice that exists, as last read or written. Replaced, never changed."""
 
     __slots__ = ("address_type", "content", "meta", "ports")
 
@@ -167,23 +167,22 @@ class Stored:
 def slice_body(
     meta: ObjectMeta, address_type: str, endpoints: Iterable[bytes], ports: bytes
 ) -> OwnJson:
-    """An EndpointSlice.  *endpoints* are encoded one by one, *ports* as a list."""
+    """Returns an encoded EndpointSlice. *endpoints* are encoded one by one, *ports* as a list."""
     kind = b'{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":'
     head = b'%b%b,"addressType":%b,"endpoints":[' % (kind, encode(meta), encode(address_type))
     tail = b'],"ports":%b}' % ports
     parts = [*endpoints]
     if not parts:
         return OwnJson(head + tail)
-    # Bodies are long: head and tail go onto the first and the last part, which saves copying it all
-    # once more.
+    # Bodies are long: adding head and tail to the first and last part avoids another copy.
     parts[0] = head + parts[0]
     parts[-1] += tail
     return OwnJson(b",".join(parts))
 
 
 def read_slice(observed: EndpointSlice, *guesses: Content | None) -> Stored:
-    """*guesses*: what the slice may well hold, such as what is being written to it. One that is
-    right is used as it is, which costs a third of reading every endpoint.
+    """Converts an observed slice. *guesses*: likely contents, such as the content of the current
+    write. A correct guess is used as it is, at a third of the cost of reading every endpoint.
     """
     endpoints = observed.endpoints or ()
     content: Content | None = None
@@ -231,38 +230,40 @@ def comparable(endpoint: SliceEndpoint) -> SliceEndpoint:
 
 
 def without_version(target: ObjectReference | None) -> ObjectReference | None:
-    """Old writers put the Pod's version into targetRef, where it means nothing."""
+    """Returns *target* without the Pod's version, which old writers set and which has no meaning
+    there.
+    """
     if target is not None and target.resource_version:
         return msgspec.structs.replace(target, resource_version="")
     return target
 
 
 class SliceState:
-    """One owned slice in its packer.  Changed by ``SlicePacker`` only.
+    """One owned slice in its packer. Changed by ``SlicePacker`` only.
 
-    ``want`` holds the endpoints of ``server`` that are still desired, as they should be now. It may
-    be the very dictionary ``server`` or one that was handed out in a plan: ``own_want`` before
-    changing it.
+    ``desired`` contains the endpoints of ``server`` that are still desired, in their desired
+    versions. It may be the same dictionary as ``server``, or one that a plan refers to: call
+    ``own_desired`` before changing it.
     """
 
-    __slots__ = ("_shared", "group", "name", "server", "stored", "want")
+    __slots__ = ("_shared", "desired", "group", "name", "server", "stored")
 
     def __init__(self, stored: Stored, group: PortGroup) -> None:
         self.stored = stored
         self.name: Final = stored.meta.name
         self.group: Final = group
         self.server = stored.content
-        self.want: Content = {}
+        self.desired: Content = {}
         self._shared = False
 
-    def own_want(self) -> Content:
-        """``want``, made changeable."""
-        if self._shared or self.want is self.server:
-            self.want = dict(self.want)
+    def own_desired(self) -> Content:
+        """Returns ``desired`` as a dictionary that may be changed."""
+        if self._shared or self.desired is self.server:
+            self.desired = dict(self.desired)
             self._shared = False
-        return self.want
+        return self.desired
 
-    def share_want(self) -> Content:
-        """``want`` for a reader that keeps it."""
+    def share_desired(self) -> Content:
+        """Returns ``desired`` for a reader that keeps it."""
         self._shared = True
-        return self.want
+        return self.desired

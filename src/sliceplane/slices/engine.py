@@ -1,11 +1,12 @@
-"""All services at once: routes every change to the services that it concerns.
+"""The engine of all Services: routes every change to the Services that it concerns.
 
-``on_*`` methods take informer events and return the keys (``namespace/name``) of services whose
-slices may now have to change. For Pods and Nodes the keys of services that traffic must leave soon
-are apart. The owner of the engine decides when to ask ``plan`` for each of them. After a plan with
-writes, ``finish`` takes their result before the next plan of the same service.
+``on_*`` methods take informer events and return the keys (``namespace/name``) of Services whose
+slices may have to change. For Pods and Nodes, keys of Services from whose endpoints traffic must be
+removed soon are returned separately. The owner of the engine decides when to call ``plan`` for each
+key. After a plan with writes, ``finish`` takes their result before the next plan of the same
+Service.
 
-Cost of a pod's change: its labels, plus one endpoint for each service that selects it.
+A Pod's change costs O(its labels), plus one endpoint for each Service that selects the Pod.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from sliceplane.api.requests import PortProbe
 from sliceplane.consume.removal_hold import Hold
 from sliceplane.slices.cluster import ClusterFacts, SliceSettings
 from sliceplane.slices.facts import NodeFacts, PodFacts
-from sliceplane.slices.heuristics.asking import Find
+from sliceplane.slices.heuristics.queries import Find
 from sliceplane.slices.heuristics.shipped import find_shipped
 from sliceplane.slices.members import SliceMembers
 from sliceplane.slices.packing.placement import ServiceSnapshot
 from sliceplane.slices.pod_routes import UNTOUCHED, Effect, PodRoutes, Touched, touched
-from sliceplane.slices.removing.guard import asks_to_hold
-from sliceplane.slices.removing.losses import RemovalQuestion, RemovalVerdict
+from sliceplane.slices.removing.guard import requests_hold
+from sliceplane.slices.removing.losses import ConfirmationQuery, RemovalVerdict
 from sliceplane.slices.service import ServiceState
 from sliceplane.slices.shape import HintMode, ServiceShape, shape_of
 from sliceplane.slices.subsets import Subsetting
@@ -49,7 +50,7 @@ _ZONAL: Final = (HintMode.AUTO, HintMode.PLUGIN)
 
 
 class SliceEngine:
-    """Owns all state of the EndpointSlice policy.  One caller at a time; nothing in here waits."""
+    """Owns all state of the EndpointSlice policy. One caller at a time; no method waits."""
 
     def __init__(
         self,
@@ -59,19 +60,22 @@ class SliceEngine:
         *,
         subsetting: Subsetting = Subsetting.OFF,
         claim_unlabelled: bool = False,
-        changes: SelectorChanges = SelectorChanges.HAND_OVER,
-        holds: bool = False,
+        selector_changes: SelectorChanges = SelectorChanges.HAND_OVER,
+        hold_by_default: bool = False,
     ) -> None:
-        """*subsetting* is the approach of services without the annotation; ``OFF``: of all.
-        *holds*: mass removals are retained for services that do not say. *claim_unlabelled*: slices
-        without the label of a manager are ours if a Service controls them (KEP-0752 as of 2019,
-        upgrade from 1.16).
+        """*subsetting* is the approach of Services without the annotation; ``OFF`` disables the
+        feature for all Services. *hold_by_default*: mass removals are retained for Services without
+        the annotation. *claim_unlabelled*: slices without the managed-by label are ours if a
+        Service controls them (KEP-0752 as of 2019, upgrade from 1.16).
         """
         assert 1 <= max_endpoints_per_slice <= MAX_ENDPOINTS_LIMIT, (
             f"max endpoints {max_endpoints_per_slice}"
         )
         self._settings = SliceSettings(
-            max_endpoints=max_endpoints_per_slice, find=find, changes=changes, holds=holds
+            max_endpoints=max_endpoints_per_slice,
+            find=find,
+            selector_changes=selector_changes,
+            hold_by_default=hold_by_default,
         )
         self._gates = gates or Gates()
         self._subsetting = subsetting
@@ -81,15 +85,15 @@ class SliceEngine:
         self._node_zones_changed = False
         self._services: dict[str, ServiceState] = {}
         self._routes: PodRoutes[ServiceState] = PodRoutes()
-        #: services with retained endpoints
+        #: Services with retained endpoints
         self._retaining: dict[str, ServiceState] = {}
-        #: services that prefer subsets; in the order in which they were seen
+        #: Services that prefer subsets, in the order of their first event
         self._preferring: dict[str, ServiceState] = {}
-        #: services whose hints depend on zones: topology-mode Auto, heuristics; in the order in
-        #: which they were seen
+        #: Services whose hints depend on zones (topology-mode Auto, heuristics), in the order of
+        #: their first event
         self._zonal: dict[str, ServiceState] = {}
         self._totals = SliceTotals()
-        #: the part of each service in ``_totals``, and the services to count anew
+        #: the part of each Service in ``_totals``, and the Services to count anew
         self._counted: dict[str, SliceTotals] = {}
         self._uncounted: dict[str, None] = {}
         self._distributions: dict[str, int] = {}
@@ -97,25 +101,27 @@ class SliceEngine:
     # -- events
 
     def on_pod(self, old: Pod | None, new: Pod | None, *, missing: bool = False) -> Touched:
-        """*missing*: a list lacks it."""
+        """Handles a Pod event. *missing*: a list lacks the Pod; no event reported its deletion."""
         if new is None and old is not None:
-            known = self._routes.pod(old.metadata.namespace, old.metadata.name) or old
+            cached = self._routes.pod(old.metadata.namespace, old.metadata.name) or old
             if (
-                known.metadata.deletion_timestamp is None
+                cached.metadata.deletion_timestamp is None
                 and old.metadata.deletion_timestamp is None
             ):
-                labels = known.metadata.labels or {}
-                for service in self._routes.matching(known.metadata.namespace, labels).values():
-                    _members(service).expect_drop(known.metadata.name, by_event=not missing)
+                labels = cached.metadata.labels or {}
+                for service in self._routes.matching(cached.metadata.namespace, labels).values():
+                    _members(service).expect_drop(cached.metadata.name, by_event=not missing)
         result = self._routes.on_pod(old, new)
         if new is None or not self._retaining:
             return result
         return Touched(
-            result.later, tuple(dict.fromkeys((*result.urgent, *self._yield_addresses(new))))
+            result.later, tuple(dict.fromkeys((*result.urgent, *self._release_addresses(new))))
         )
 
-    def _yield_addresses(self, pod: Pod) -> Keys:
-        """Removes retained endpoints whose address *pod* has.  Costs O(services that retain)."""
+    def _release_addresses(self, pod: Pod) -> Keys:
+        """Removes retained endpoints whose address now belongs to *pod*. Costs O(Services with
+        retained endpoints).
+        """
         if pod.spec.host_network or PodFacts(pod).excluded:
             return ()
         addresses = pod.status.ips
@@ -134,16 +140,16 @@ class SliceEngine:
         return tuple(keys)
 
     def on_node(self, old: Node | None, new: Node | None, *, missing: bool = False) -> Touched:
-        """Pods of a node whose zone changed get it at once; so do pods whose node comes after
-        them.
+        """Handles a Node event: a Pod whose Node is new, or changed its zone, gets the zone in the
+        same call.
         """
         name = (new or old or Node()).metadata.name
-        known = self._cluster.nodes.get(name)
+        cached = self._cluster.nodes.get(name)
         facts = None if new is None else NodeFacts(new)
         zones_changed, node_zones_changed = self._cluster.set_node(name, facts)
         self._zones_changed |= zones_changed
         self._node_zones_changed |= node_zones_changed
-        if known is not None and facts is not None and known.view == facts.view:
+        if cached is not None and facts is not None and cached.view == facts.view:
             return UNTOUCHED
         effects: dict[str, Effect] = {}
         for pod, service in self._routes.on_node(name):
@@ -151,21 +157,25 @@ class SliceEngine:
             effects[service.key] = max(effect, effects.get(service.key, Effect.NONE))
         return touched(effects)
 
-    def take_unsettled(self) -> Keys:
-        """Returns services whose hints no longer fit the zones' shares of CPU, or whose subsets no
-        longer fit the zones. O(services with hints), after a change of these shares; O(services
-        that prefer subsets), after a change of which zones there are; else O(1).
+    def take_unconverged(self) -> Keys:
+        """Returns the keys of Services whose hints no longer fit the zones' shares of CPU, or whose
+        subsets no longer fit the zones.
+
+        Costs O(Services with hints) after a change of these shares, O(Services that prefer subsets)
+        after a change of the set of zones, and O(1) otherwise.
         """
         keys: Keys = ()
         if self._zones_changed:
             self._zones_changed = False
             keys = tuple(
-                key for key, service in self._zonal.items() if not _members(service).hints_settled
+                key for key, service in self._zonal.items() if not _members(service).hints_converged
             )
         if self._node_zones_changed:
             self._node_zones_changed = False
             services = self._preferring.items()
-            keys += tuple(key for key, service in services if not _members(service).subsets_settled)
+            keys += tuple(
+                key for key, service in services if not _members(service).subsets_converged
+            )
         return keys
 
     def on_service(self, new: Service) -> Keys:
@@ -182,7 +192,7 @@ class SliceEngine:
         return (shape.key,)
 
     def on_service_gone(self, namespace: str, name: str) -> None:
-        """Its slices are left to the garbage collector."""
+        """Forgets a Service; the garbage collector deletes its slices."""
         service = self._services.get(f"{namespace}/{name}")
         if service is not None and service.shape is not None:
             self._unfile(namespace, name)
@@ -206,7 +216,7 @@ class SliceEngine:
             self._preferring[shape.key] = service
 
     def _count_distribution(self, before: ServiceShape | None, after: ServiceShape | None) -> None:
-        """A value that no Service has any more stays, at 0."""
+        """Updates the counts. A value that no Service has any more keeps its entry, at 0."""
         for shape, step in ((before, -1), (after, 1)):
             if shape is not None and shape.active and shape.distribution:
                 group = shape.distribution_group
@@ -222,8 +232,8 @@ class SliceEngine:
         self._routes.unselect(namespace, name)
 
     def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> Keys:
-        """A slice can come to us and leave us by its labels; slices of other controllers can only
-        replace ours.
+        """Handles a slice event. A change of labels can make a slice ours or another controller's;
+        slices of other controllers matter only as successors of ours.
         """
         before = self._service_of(old)
         after = self._service_of(new)
@@ -240,7 +250,7 @@ class SliceEngine:
                 touched[after] = None
             self._drop_if_empty(service)  # a terminating slice does not count
         elif new is not None:
-            successor = self._services.get(f"{new.metadata.namespace}/{_named_service(new)}")
+            successor = self._services.get(f"{new.metadata.namespace}/{_service_name(new)}")
             if successor is not None and successor.on_successor(new):
                 touched[successor.key] = None
         return tuple(touched)
@@ -265,7 +275,9 @@ class SliceEngine:
         return plan
 
     def snapshot(self, key: str, now: float) -> ServiceSnapshot | None:
-        """Returns desired and stored state of *key*, for a reader that compares and never plans."""
+        """Returns the desired and stored state of *key* for a reader that compares and
+        never plans.
+        """
         service = self._services.get(key)
         return None if service is None else service.snapshot(now)
 
@@ -273,13 +285,15 @@ class SliceEngine:
         return self._routes.pod(namespace, name)
 
     def surplus(self, key: str) -> int:
-        """Number of slices of *key* that merging can save now.  Costs O(groups of ports)."""
+        """Returns the number of slices of *key* that merging can save now. Costs O(groups of
+        ports).
+        """
         service = self._services.get(key)
         return 0 if service is None else service.surplus
 
     def merge(self, key: str, max_writes: int, *, at_least_one: bool) -> SlicePlan:
         """Returns a plan that merges slices, for use after a ``plan`` without writes.
-        *at_least_one* step, whatever it costs.
+        *at_least_one*: the first step is planned even if it needs more than *max_writes*.
         """
         service = self._services.get(key)
         if service is None:
@@ -295,63 +309,67 @@ class SliceEngine:
         error: StatusError | None,
         now: float,
     ) -> None:
-        """Takes the result of *plan*. *answers* are those to its first writes; *error* is the next
-        one's, if one failed.
+        """Takes the result of *plan*. *answers* are the responses to its first writes; *error* is
+        that of the next write, if one failed.
         """
         service = self._services[key]
         service.finish(plan, answers, error, now)
         self._drop_if_empty(service)
 
     def deadline(self, key: str) -> float | None:
-        """When *key* needs a plan although no event arrived."""
+        """Returns the time at which *key* needs a plan even without an event."""
         service = self._services.get(key)
         return None if service is None else service.deadline()
 
     def hold(self, key: str) -> Hold | None:
-        """Returns the hold on endpoints of *key*."""
+        """Returns the current mass-removal hold of *key*."""
         service = self._services.get(key)
         return None if service is None else service.removals.guard.hold
 
     @property
-    def held(self) -> int:
-        """Number of retained endpoints of all services.  Costs O(services that retain)."""
+    def retained(self) -> int:
+        """Number of retained endpoints of all Services. Costs O(Services with retained
+        endpoints).
+        """
         return sum(len(_members(service).losses.retained) for service in self._retaining.values())
 
-    # -- mass removals are confirmed
+    # -- confirmation of mass removals
 
-    def question(self, key: str) -> RemovalQuestion | None:
-        """Returns the reads that are needed before endpoints of *key* go that no Pod reported."""
+    def confirmation_query(self, key: str) -> ConfirmationQuery | None:
+        """Returns the reads that must come before endpoints of *key* are removed although no Pod
+        reported it.
+        """
         service = self._services.get(key)
-        return None if service is None else service.question()
+        return None if service is None else service.confirmation_query()
 
     def on_namespace(self, name: str, annotations: Mapping[str, str] | None, now: float) -> None:
-        """A Namespace was read."""
-        self._cluster.namespaces[name] = (asks_to_hold(annotations), now)
+        """Stores the annotation of a Namespace that was read."""
+        self._cluster.namespaces[name] = (requests_hold(annotations), now)
 
     def on_listed(
         self, key: str, pods: Mapping[str, Pod], nodes: Container[str], now: float
     ) -> RemovalVerdict:
-        """The reads of a question succeeded: *pods* are those of its Namespace that the Service
-        selects, or more of them.
+        """Handles the reads of a query that succeeded. *pods*: at least the Pods that the Service
+        selects in its Namespace.
         """
         service = self._services.get(key)
         return RemovalVerdict() if service is None else service.on_listed(pods, nodes, now)
 
-    def on_unread(self, key: str, now: float) -> None:
-        """The reads of a question failed."""
+    def on_read_failed(self, key: str, now: float) -> None:
+        """Handles the failure of the reads of a query."""
         service = self._services.get(key)
         if service is not None:
             service.removals.guard.confirmation.on_failure(now)
 
-    def held_ports(self, key: str) -> tuple[tuple[str, PortProbe], ...]:
+    def retained_ports(self, key: str) -> tuple[tuple[str, PortProbe], ...]:
         """Returns ports at which retained Pods of *key* can be probed."""
         service = self._services.get(key)
         if service is None or service.members is None:
             return ()
         return service.members.retained_ports()
 
-    def on_refused(self, key: str, pod: str) -> None:
-        """A retained Pod refused a connection: its endpoint goes."""
+    def on_connection_refused(self, key: str, pod: str) -> None:
+        """Removes the endpoint of a retained Pod that refused a connection."""
         service = self._services.get(key)
         members = None if service is None else service.members
         if members is not None and pod in members.losses.confirmed:
@@ -361,7 +379,7 @@ class SliceEngine:
 
     @property
     def totals(self) -> SliceTotals:
-        """Totals of all services.  Costs O(services with a plan since the last call)."""
+        """Totals of all Services. Costs O(Services with a plan since the last call)."""
         for key in self._uncounted:
             before = self._counted.pop(key, SliceTotals())
             service = self._services.get(key)
@@ -376,14 +394,14 @@ class SliceEngine:
 
     @property
     def distributions(self) -> Mapping[str, int]:
-        """Number of services by the value of ``spec.trafficDistribution`` that is in effect."""
+        """Number of Services by the effective value of ``spec.trafficDistribution``."""
         return self._distributions
 
     # -- helpers
 
     def _service_of(self, observed: EndpointSlice | None) -> str:
-        """Returns the key of the service that a slice of ours belongs to; "" for a slice that is
-        not ours.
+        """Returns the key of the Service that a slice of ours belongs to; "" if the slice is not
+        ours.
         """
         labels = {} if observed is None else observed.metadata.labels or {}
         name = labels.get(LABEL_SERVICE_NAME)
@@ -436,5 +454,5 @@ def _members(service: ServiceState) -> SliceMembers:
     return service.members
 
 
-def _named_service(observed: EndpointSlice) -> str:
+def _service_name(observed: EndpointSlice) -> str:
     return (observed.metadata.labels or {}).get(LABEL_SERVICE_NAME, "")

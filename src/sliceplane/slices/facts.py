@@ -1,10 +1,11 @@
-"""What a Pod and a Node say that endpoints are made of, worked out once and shared by all services.
+"""The facts of Pods and Nodes that endpoints are built from, computed once and shared by all
+Services.
 
-A ``PodFacts`` is one version of one pod, a ``NodeFacts`` one version of one node; both are
-immutable. They keep *pieces of JSON*: an endpoint is the concatenation of a few of them, so that
-making one for the hundredth service costs about a microsecond, and two endpoints are equal exactly
-if their bytes are. The pieces are what ``api.codec.encode`` gives for
-``api.discovery.SliceEndpoint``; a test holds the two together.
+A ``PodFacts`` is one version of one Pod, a ``NodeFacts`` one version of one Node; both are
+immutable. They contain *pieces of JSON*, and an endpoint is a concatenation of a few pieces. So the
+endpoint for the hundredth Service costs about a microsecond, and two endpoints are equal exactly if
+their bytes are. The pieces equal the output of ``api.codec.encode`` for
+``api.discovery.SliceEndpoint``; a test compares the two.
 """
 
 from __future__ import annotations
@@ -25,17 +26,15 @@ from sliceplane.kit.times import parse_nanoseconds
 from sliceplane.slices.heuristics.types import EndpointPlace
 
 _CONTROL_PLANE_LABELS = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
-#: ``PodFacts.answers`` of an endpoint for new traffic
+#: ``PodFacts.readiness`` of an endpoint that takes new traffic
 READY: Final = 2
 
-#: (name, protocol, container port), in the order in which names are looked up
+#: (name, protocol, container port), in the order of lookup
 NamedPorts = tuple[tuple[str, str, int], ...]
 
 
 class Addresses:
-    """A pod's addresses of one family: the identity that they give its endpoints, and their
-    JSON.
-    """
+    """A Pod's addresses of one family: the identity of an endpoint with them, and their JSON."""
 
     __slots__ = ("first", "head", "identity")
 
@@ -46,12 +45,12 @@ class Addresses:
 
 
 class PodFacts:
-    """One version of a pod.
+    """One version of a Pod.
 
     ``excluded``: never an endpoint (finished, or without any address). ``addresses`` has an entry
-    for each family of which ``status.podIPs`` has an address. ``drained``: its annotation asks it
-    to leave its Services. ``takes_traffic``: it may be an endpoint, and an endpoint for new traffic
-    (``answers`` is ``READY``).
+    for each family in ``status.podIPs``. ``drained``: an annotation requests its removal from its
+    Services. ``takes_traffic``: it may be an endpoint, and takes new traffic (``readiness`` is
+    ``READY``).
     """
 
     __slots__ = (
@@ -74,9 +73,9 @@ class PodFacts:
         "transition",
     )
 
-    def __init__(self, pod: Pod, known: PodFacts | None = None) -> None:
-        """*known* are the facts of an earlier version, whose pieces serve again where they are the
-        same.
+    def __init__(self, pod: Pod, earlier: PodFacts | None = None) -> None:
+        """*earlier* are the facts of an earlier version; its pieces are reused where they are
+        equal.
         """
         meta = pod.metadata
         spec = pod.spec
@@ -90,18 +89,18 @@ class PodFacts:
         self.subdomain: Final = spec.subdomain
         self.terminating: Final = meta.deletion_timestamp is not None
         self.excluded: Final = pod.has_ended or not (status.pod_ip or status.pod_ips)
-        same = known if known is not None and known.pod.metadata.uid == meta.uid else None
-        stays = same is not None and same.pod.status.pod_ips == status.pod_ips
+        reusable = earlier if earlier is not None and earlier.pod.metadata.uid == meta.uid else None
+        same_ips = reusable is not None and reusable.pod.status.pod_ips == status.pod_ips
         self.addresses: Final[dict[Family, Addresses]] = (
-            same.addresses if same is not None and stays else _addresses(pod)
+            reusable.addresses if reusable is not None and same_ips else _addresses(pod)
         )
-        self.target: Final[bytes] = _target(pod) if same is None else same.target
+        self.target: Final[bytes] = _target(pod) if reusable is None else reusable.target
         self._named_ports: NamedPorts | None = None
         ready = find_condition(status.conditions, "Ready")
         self.drained: Final = ANNOTATION_DRAIN in (meta.annotations or {})
         self.serving: Final = ready is not None and ready.status == "True" and not self.drained
         self.takes_traffic: Final = self.serving and not self.terminating and not self.excluded
-        #: when readiness last changed (RFC 3339), the pod's part of the trigger time
+        #: the time (RFC 3339) at which readiness last changed: the Pod's part of the trigger time
         self.transition: Final = None if ready is None else ready.last_transition_time
         self._transition_ns: int | None = None
 
@@ -113,14 +112,16 @@ class PodFacts:
         return self._transition_ns
 
     @property
-    def answers(self) -> int:
-        """2: ready for traffic; 1: still serving, but on its way out; 0: neither."""
+    def readiness(self) -> int:
+        """Readiness as a number: 2, takes new traffic; 1, still serving but terminating; 0,
+        neither.
+        """
         return 0 if not self.serving else 1 if self.terminating else 2
 
     @property
-    def is_silenced(self) -> bool:
-        """It is not ready, and not by its own word: containers and gates are.  So its Node's
-        silence leaves it.
+    def is_unready_by_node(self) -> bool:
+        """True if the Pod is not ready although its containers and gates are: its Node stopped
+        reporting.
         """
         if self.serving or self.terminating or self.excluded or self.drained:
             return False
@@ -134,7 +135,7 @@ class PodFacts:
 
     @property
     def topology_keys(self) -> tuple[str, ...]:
-        """Over what the pod was spread, for heuristics."""
+        """Topology keys of the Pod's spread constraints, for heuristics."""
         return tuple(
             constraint.topology_key
             for constraint in self.pod.spec.topology_spread_constraints or ()
@@ -142,7 +143,7 @@ class PodFacts:
 
     @property
     def named_ports(self) -> NamedPorts:
-        """Ports of containers, then of sidecars (init containers that restart always)."""
+        """Named ports of containers, then of sidecars (init containers that restart always)."""
         if self._named_ports is None:
             ports: list[tuple[str, str, int]] = []
             for container in self.pod.spec.containers or ():
@@ -161,9 +162,10 @@ class PodFacts:
 
 
 def endpoint_identity(pod: str, addresses: tuple[str, ...], hostname: str | None) -> str:
-    """What makes two endpoints "the same one", within the namespace of the slice.
+    """Returns the identity of an endpoint within the namespace of its slice: equal for two versions
+    of the same endpoint.
 
-    The pod's name comes first and ends at the first blank, see ``pod_of``.
+    The Pod's name comes first and ends at the first blank (``pod_of``).
     """
     joined = addresses[0] if len(addresses) == 1 else ",".join(sorted(addresses))
     return f"{pod} {joined} {hostname}" if hostname else f"{pod} {joined}"
@@ -190,12 +192,12 @@ def _addresses(pod: Pod) -> dict[Family, Addresses]:
 
 
 class NodeFacts:
-    """One version of a node: its zone, and the JSON of an endpoint's ``nodeName``, ``zone`` and
+    """One version of a Node: its zone, and the JSON of an endpoint's ``nodeName``, ``zone`` and
     hints.
 
-    ``view`` is where an endpoint on it is, as heuristics see it (all but what its Pod says).
-    ``counted``: it is ready and not of the control plane, so traffic comes from it; ``cpu_milli``
-    is then its share.
+    ``view`` is the location of its endpoints as heuristics get it, without the Pod's part.
+    ``counted``: the Node is ready and not part of the control plane, so traffic starts there;
+    ``cpu_milli`` is then its share.
     """
 
     __slots__ = (
@@ -223,7 +225,7 @@ class NodeFacts:
         self.cpu_milli: Final = _milli((node.status.allocatable or {}).get("cpu", 0))
         name = encode(self.name)
         zone = encode(self.zone)
-        #: where the endpoint is, without and with the node's name
+        #: location of the endpoint, without and with the Node's name
         self.zone_place: Final = b',"zone":' + zone if self.zone else b""
         self.place: Final = node_place(self.name) + self.zone_place
         for_zones = _for_zones(self.zone) if self.zone else b""
@@ -236,22 +238,24 @@ class NodeFacts:
 
     @property
     def topology(self) -> tuple[str, str, int] | None:
-        """All that the zones and their shares depend on."""
+        """The values that zones and their shares depend on; ``None`` for a Node that does not
+        count.
+        """
         return (self.zone, self.view.region, self.cpu_milli) if self.counted else None
 
 
 def node_place(name: str) -> bytes:
-    """The piece for a node of which nothing but the name is known ("" for not even that)."""
+    """Returns the piece for a Node of which only the name is known; empty for no name."""
     return b',"nodeName":' + encode(name) if name else b""
 
 
 def zone_hint(zone: str) -> bytes:
-    """The piece that hints an endpoint for one zone ("": no hint)."""
+    """Returns the piece that hints an endpoint for one zone; empty for no zone."""
     return b',"hints":{' + _for_zones(zone) + b"}" if zone else b""
 
 
 def hint_piece(zones: tuple[str, ...], nodes: tuple[str, ...] = ()) -> bytes:
-    """The piece that hints an endpoint for these zones and nodes; empty for none."""
+    """Returns the piece that hints an endpoint for these zones and nodes; empty for none."""
     lists = [b'"forZones":' + _names(zones)] if zones else []
     if nodes:
         lists.append(b'"forNodes":' + _names(nodes))
@@ -267,7 +271,7 @@ def _for_zones(zone: str) -> bytes:
 
 
 def _milli(quantity: str | int) -> int:
-    """A quantity in thousandths, rounded up; 0 for what is none."""
+    """Returns a quantity in thousandths, rounded up; 0 if it is invalid."""
     try:
         return max(0, ceil(amount(quantity) * 1000))
     except (AssertionError, KeyError, DecimalException):
@@ -275,7 +279,7 @@ def _milli(quantity: str | int) -> int:
 
 
 def endpoint_place(facts: PodFacts, node: NodeFacts | None) -> EndpointPlace:
-    """Returns the location of an endpoint, as heuristics see it."""
+    """Returns the location of an endpoint, as heuristics get it."""
     view = EndpointPlace(node=facts.node_name) if node is None else node.view
     keys = facts.topology_keys
     return replace(view, topology_keys=keys) if keys else view

@@ -1,4 +1,4 @@
-"""The pods that a service selects, and the endpoint that each of them is."""
+"""The Pods that a Service selects, and the endpoint of each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sliceplane.slices.facts import (
     endpoint_place,
     node_place,
 )
-from sliceplane.slices.heuristics.asking import Find
+from sliceplane.slices.heuristics.queries import Find
 from sliceplane.slices.hinting.hint_policy import Notice
 from sliceplane.slices.hinting.plugin_hints import hint_policies
 from sliceplane.slices.packing.packer import SlicePacker
@@ -38,17 +38,16 @@ _CONDITIONS: Final = {
     )
     for ready, serving, terminating in product(_BOOLEANS, _BOOLEANS, _BOOLEANS)
 }
-#: without the feature gate EndpointSliceTerminatingCondition
+#: the conditions without the feature gate EndpointSliceTerminatingCondition
 _READY_ALONE: Final = {key: encode(EndpointConditions(ready=key[0])) for key in _CONDITIONS}
 
 
 class SliceMembers:
-    """Members of one active service.  Owned by ``ServiceState``; sets the packers' desired
+    """The members of one active Service. Owned by ``ServiceState``; sets the packers' desired
     endpoints.
 
-    A pod on a node that the cache does not have is left out until the node comes (unless unready
-    pods are published, too): its zone is not known, and a consumer would send it traffic from
-    everywhere.
+    A Pod on a Node that the cache lacks gets no endpoint until the Node appears, unless unready
+    Pods are published: without a zone, consumers everywhere would send it traffic.
     """
 
     def __init__(
@@ -71,17 +70,18 @@ class SliceMembers:
         self._hints = shape.hints
         self._node_names = shape.node_names
         self._conditions = _CONDITIONS if shape.all_conditions else _READY_ALONE
-        #: pods that terminate are endpoints
+        #: terminating Pods are endpoints
         self._terminating = shape.all_conditions or shape.publish_not_ready
-        #: by address type, if hints depend on more than one endpoint; empty in every other mode
+        #: policies by address type, if hints depend on more than one endpoint; empty in other modes
         self._policies = hint_policies(shape, packers, cluster.zones, find)
-        #: by address type, if the approach is by zone; empty in every other
+        #: subsets by address type, if the approach is by zone; otherwise empty
         self._subsets = zone_subsets(shape.subsetting, packers, cluster.node_zones)
-        #: why there were no hints when they were settled last, where a policy would give some
+        #: the reasons why the last reconciliation of hints gave none, where a policy would give
+        #: some
         self.hint_problems: tuple[str, ...] = ()
         self._notices: list[Notice] = []
         self._pods: dict[str, PodFacts] = {}
-        #: number of Pods that take traffic and that no retained endpoint stands for
+        #: number of Pods that take traffic and have no retained endpoint
         self.ready = 0
         #: endpoints that were lost although no Pod reported it
         self.losses: Final[EndpointLosses] = EndpointLosses(
@@ -90,15 +90,15 @@ class SliceMembers:
             else None
         )
         self._retained: Final = self.losses.retained
-        #: the Pod that is dropped next without having reported its end, and whether an event or a
-        #: list shows that
-        self._lacked = ""
-        self._event_lacks = False
-        #: Pods without endpoint, and the Node that is missing
+        #: the Pod that ``drop`` removes next without a reported end, and the source: an event, or
+        #: else a list
+        self._expected_drop = ""
+        self._drop_by_event = False
+        #: Pods without an endpoint, with the name of their missing Node
         self._skipped: dict[str, str] = {}
-        #: those of them that were reported
+        #: the part of ``_skipped`` that was reported
         self._reported: dict[str, str] = {}
-        #: since the last plan
+        #: changes since the last plan
         self._changes = MemberChanges(None)
         if earlier is not None:
             self._continue(earlier)
@@ -108,7 +108,7 @@ class SliceMembers:
         self._reported = earlier._reported
         for family, policy in earlier._policies.items():
             if earlier._hints is not self._hints:
-                self._notices += policy.farewell()
+                self._notices += policy.final_notices()
             elif family in self._policies:
                 self._policies[family].inherit(policy)
 
@@ -119,13 +119,13 @@ class SliceMembers:
         return len(self._pods)
 
     def begin(self, pods: Iterable[PodFacts]) -> None:
-        """Sets the members at the start: as ``set`` for each, without its result."""
+        """Sets the members at the start. Equivalent to ``set`` for each Pod, without its result."""
         assert not self._pods, f"{self._shape.key} has members already"
         for facts in pods:
             name = facts.name
             self._pods[name] = facts
             self._changes.note(name, None)
-            if self.losses and not facts.is_silenced:
+            if self.losses and not facts.is_unready_by_node:
                 self.losses.forget(name)
             self._place(facts)
             if facts.takes_traffic and name not in self._skipped:
@@ -133,7 +133,7 @@ class SliceMembers:
         self._burst.ready += self.ready
 
     def set(self, facts: PodFacts) -> Effect:
-        """The pod is a member in this version."""
+        """Adds or replaces a member."""
         name = facts.name
         old = self._pods.get(name)
         was_ready = old is not None and self._is_ready(name)
@@ -142,10 +142,10 @@ class SliceMembers:
         self._changes.note(name, old)
         self._pods[name] = facts
         if was_ready or losses.confirmed or losses.unconfirmed:  # else nothing is lost
-            if not facts.is_silenced:
+            if not facts.is_unready_by_node:
                 losses.forget(name)
             elif old is not None and was_ready:
-                self._lose(name, old, by_event=False)
+                self._add_loss(name, old, by_event=False)
         was_left_out = name in self._skipped
         changed = self._place(losses[name] if name in self._retained else facts)
         self._count(name, was_ready=was_ready)
@@ -155,17 +155,21 @@ class SliceMembers:
             return Effect.REMOVAL
         if old is None or was_left_out:
             return Effect.CHANGE
-        return Effect.REMOVAL if name in self._skipped or self._loses(old, facts) else Effect.CHANGE
+        return (
+            Effect.REMOVAL
+            if name in self._skipped or self._must_lose_traffic(old, facts)
+            else Effect.CHANGE
+        )
 
-    def _loses(self, old: PodFacts, new: PodFacts) -> bool:
-        """Returns True if traffic to *old* must not go to *new*: it is not there, not ready, or
-        somewhere else.
+    def _must_lose_traffic(self, old: PodFacts, new: PodFacts) -> bool:
+        """Returns True if traffic for *old* must not go to *new*: it has no endpoint, is less
+        ready, or has another address, host name or ports.
         """
         if old.excluded:
             return False
         if (
             new.excluded
-            or old.answers > new.answers
+            or old.readiness > new.readiness
             or (old.hostname, old.subdomain) != (new.hostname, new.subdomain)
         ):
             return True
@@ -177,25 +181,27 @@ class SliceMembers:
         )
 
     def drop(self, pod: str) -> Effect:
-        """The pod is no member any more."""
+        """Removes a member."""
         was_ready = self._is_ready(pod)
         old = self._pods.pop(pod, None)
         if old is None:
             return Effect.NONE
-        if pod == self._lacked and was_ready:
-            self._lose(pod, old, by_event=self._event_lacks)
-        elif pod != self._lacked or self._event_lacks:
+        if pod == self._expected_drop and was_ready:
+            self._add_loss(pod, old, by_event=self._drop_by_event)
+        elif pod != self._expected_drop or self._drop_by_event:
             self.losses.forget(pod)
-        self._lacked = ""
+        self._expected_drop = ""
         self._changes.note(pod, old)
         self._skipped.pop(pod, None)
         self._count(pod, was_ready=was_ready)
         if pod in self._retained:
             return Effect.NONE
-        return Effect.REMOVAL if self._want(pod, None) else Effect.NONE
+        return Effect.REMOVAL if self._set_desired(pod, None) else Effect.NONE
 
     def refresh(self, pod: str, *, gone: bool = False, by_event: bool = False) -> Effect:
-        """The node of *pod* changed; *gone*: a list lacks it, or an event says so."""
+        """Handles a change of the Node of *pod*. *gone*: the Node is gone, as an event (*by_event*)
+        or a list shows.
+        """
         losses = self.losses
         facts = losses[pod] if pod in self._retained else self._pods.get(pod)
         if facts is None:
@@ -205,7 +211,7 @@ class SliceMembers:
         changed = self._place(facts)
         self._count(pod, was_ready=was_ready)
         if gone and was_ready and pod in self._skipped:
-            self._lose(pod, facts, by_event=by_event)
+            self._add_loss(pod, facts, by_event=by_event)
         elif pod in losses and self._is_back(pod):
             self.remove_lost(pod)
         if not changed:
@@ -216,16 +222,16 @@ class SliceMembers:
         name = facts.name
         if facts.excluded:
             self._skipped.pop(name, None)
-            return self._want(name, None)
+            return self._set_desired(name, None)
         if facts.terminating and not self._terminating:
             self._skipped.pop(name, None)
-            return self._want(name, Desired(self._ports.group_of(facts), "", b""))
+            return self._set_desired(name, Desired(self._ports.group_of(facts), "", b""))
         group = self._ports.group_of(facts)
         node = self._nodes.get(facts.node_name)
         if node is None and not self._publish_not_ready and name not in self._retained:
-            news = self._skipped.get(name) != facts.node_name
+            is_new = self._skipped.get(name) != facts.node_name
             self._skipped[name] = facts.node_name
-            return self._want(name, Desired(group, "", b"")) or news
+            return self._set_desired(name, Desired(group, "", b"")) or is_new
         if self._skipped:
             self._skipped.pop(name, None)
         changed = False
@@ -233,29 +239,29 @@ class SliceMembers:
             addresses = facts.addresses.get(family)
             if addresses is None:
                 self._forget_zone(name, family)
-                changed = packer.want(name, Desired(group, "", b"")) or changed
+                changed = packer.set_desired(name, Desired(group, "", b"")) or changed
                 continue
-            own = group
+            part = group
             if self._subsets:
                 subset = self._subsets[family].set(name, "" if node is None else node.zone)
-                own = self._ports.part(group, subset)
+                part = self._ports.part(group, subset)
             if facts.hostname and facts.subdomain == self._shape.name:
                 body = self._endpoint(
                     facts, family, addresses, node, b',"hostname":' + encode(facts.hostname)
                 )
-                wanted = Desired(own, f"{addresses.identity} {facts.hostname}", body)
+                desired = Desired(part, f"{addresses.identity} {facts.hostname}", body)
             else:
-                wanted = Desired(
-                    own, addresses.identity, self._endpoint(facts, family, addresses, node, b"")
+                desired = Desired(
+                    part, addresses.identity, self._endpoint(facts, family, addresses, node, b"")
                 )
-            changed = packer.want(name, wanted) or changed
+            changed = packer.set_desired(name, desired) or changed
         return changed
 
-    def _want(self, pod: str, wanted: Desired | None) -> bool:
+    def _set_desired(self, pod: str, desired: Desired | None) -> bool:
         changed = False
         for family, packer in self._packers:
             self._forget_zone(pod, family)
-            changed = packer.want(pod, wanted) or changed
+            changed = packer.set_desired(pod, desired) or changed
         return changed
 
     def _forget_zone(self, pod: str, family: Family) -> None:
@@ -272,16 +278,18 @@ class SliceMembers:
         node: NodeFacts | None,
         hostname: bytes,
     ) -> bytes:
-        """The endpoint's JSON, member by member in the order of ``api.discovery.SliceEndpoint``."""
+        """Returns the endpoint's JSON, with its members in the order of
+        ``api.discovery.SliceEndpoint``.
+        """
         serving = facts.serving
         terminating = facts.terminating
         ready = self._publish_not_ready or (serving and not terminating)
         hint = b""
-        place = b""
+        location = b""
         if node is None:
-            place = node_place(facts.node_name) if self._node_names else b""
+            location = node_place(facts.node_name) if self._node_names else b""
         else:
-            place = node.place if self._node_names else node.zone_place
+            location = node.place if self._node_names else node.zone_place
             if ready and (self._hints is HintMode.ZONE or self._hints is HintMode.NODE):
                 hint = node.zone_hint if self._hints is HintMode.ZONE else node.node_hint
         if self._policies:
@@ -289,16 +297,16 @@ class SliceMembers:
                 facts.name, endpoint_place(facts, node) if ready else None
             )
         conditions = self._conditions[ready, serving, terminating]
-        return b"".join((addresses.head, conditions, hostname, facts.target, place, hint, b"}"))
+        return b"".join((addresses.head, conditions, hostname, facts.target, location, hint, b"}"))
 
     # -- removals that no Pod reported
 
     def expect_drop(self, pod: str, *, by_event: bool) -> None:
-        """The next change is that *pod* is gone without having reported it: an event shows it, or
-        a list lacks the Pod.
+        """Announces that the next change removes *pod*, which had not reported its end. *by_event*:
+        an event reports the deletion; otherwise a list lacks the Pod.
         """
-        self._lacked = pod if pod in self._pods else ""
-        self._event_lacks = by_event
+        self._expected_drop = pod if pod in self._pods else ""
+        self._drop_by_event = by_event
 
     def unconfirmed_without_node(self) -> frozenset[str]:
         """Returns unconfirmed losses that are due to the loss of their Nodes."""
@@ -309,20 +317,22 @@ class SliceMembers:
         )
 
     def confirm_losses(self, names: Iterable[str]) -> None:
-        """These of the unconfirmed are lost indeed."""
+        """Confirms the unconfirmed losses *names*."""
         for name in names:
             if not self.losses.confirm(name):
                 self.remove_lost(name)
 
     def retain_losses(self, keep: int) -> None:
-        """The unconfirmed and *keep* of the confirmed stay endpoints.  Costs O(both)."""
+        """Retains the endpoints of all unconfirmed losses and of *keep* confirmed ones. Costs
+        O(both).
+        """
         for name in sorted(self.losses.confirmed)[keep:]:
             self.remove_lost(name)
         for facts in self.losses.retain():
             self._place(facts)
 
     def retained_ports(self) -> tuple[tuple[str, PortProbe], ...]:
-        """Retained Pods that are confirmed to be lost, each with an address and a TCP port, if it
+        """Returns retained Pods whose loss is confirmed, each with an address and a TCP port, if it
         has one.
         """
         probes = []
@@ -339,24 +349,26 @@ class SliceMembers:
         return tuple(probes)
 
     def remove_lost(self, pod: str) -> None:
-        """The endpoint becomes what its Pod, or the lack of one, says."""
+        """Stops retaining the endpoint of *pod*: it follows its Pod again, or is
+        removed with it.
+        """
         was_ready = self._is_ready(pod)
         self.losses.forget(pod)
         facts = self._pods.get(pod)
         if facts is None:
-            self._want(pod, None)
+            self._set_desired(pod, None)
         else:
             self._place(facts)
         self._count(pod, was_ready=was_ready)
 
-    def _lose(self, pod: str, facts: PodFacts, *, by_event: bool) -> None:
+    def _add_loss(self, pod: str, facts: PodFacts, *, by_event: bool) -> None:
         if pod not in self.losses:
             self.losses.add(pod, facts, by_event=by_event)
             self._burst.lost()
 
     def _is_back(self, pod: str) -> bool:
         facts = self._pods.get(pod)
-        return facts is not None and facts.answers == READY and facts.node_name in self._nodes
+        return facts is not None and facts.readiness == READY and facts.node_name in self._nodes
 
     def _is_ready(self, pod: str) -> bool:
         facts = self._pods.get(pod)
@@ -373,30 +385,32 @@ class SliceMembers:
     # -- subsets
 
     @property
-    def subsets_settled(self) -> bool:
-        """No endpoint has to change its subset for the zones there are.  Costs O(zones)."""
-        return all(subsets.settled for subsets in self._subsets.values())
+    def subsets_converged(self) -> bool:
+        """True if no endpoint must change its subset because of the current zones.
+        Costs O(zones).
+        """
+        return all(subsets.is_converged for subsets in self._subsets.values())
 
-    def settle(self, now: float) -> None:
-        """Updates subsets and hints; before every plan."""
+    def reconcile(self, now: float) -> None:
+        """Updates subsets and hints; called before every plan."""
         if self._subsets:
             for family, packer in self._packers:
-                for pod in self._subsets[family].switch(shown=packer.shows_subsets):
+                for pod in self._subsets[family].switch(labelled=packer.has_labelled_slices):
                     self.refresh(pod)
         if self._policies:
-            self._settle_hints(now)
+            self._reconcile_hints(now)
 
-    # -- hints that look beyond one endpoint
+    # -- hints that depend on more than one endpoint
 
     @property
-    def hints_settled(self) -> bool:
-        """No hint has to change for the zones there are.  Costs O(zones)."""
-        return all(policy.settled for policy in self._policies.values())
+    def hints_converged(self) -> bool:
+        """True if no hint must change because of the current zones. Costs O(zones)."""
+        return all(policy.is_converged for policy in self._policies.values())
 
-    def _settle_hints(self, now: float) -> None:
+    def _reconcile_hints(self, now: float) -> None:
         for family, packer in self._packers:
             hints = self._policies[family]
-            if not hints.settled:
+            if not hints.is_converged:
                 for pod in hints.switch(packer):
                     self.refresh(pod)
                 for pod in hints.rebalance(packer):
@@ -413,13 +427,15 @@ class SliceMembers:
     # -- before a plan
 
     def take_trigger_time(self) -> int:
-        """Returns the earliest time at which a member changed since the last call; 0 for none.
-        Nanoseconds.
+        """Returns the earliest time, in nanoseconds, at which a member changed since the last call;
+        0 for none.
         """
         return self._changes.take(self._pods.get)
 
     def take_problems(self) -> tuple[str, ...]:
-        """Returns a sentence for each pod that is newly left out because its node is not known."""
+        """Returns a sentence for each Pod that newly has no endpoint because its Node is not in the
+        cache.
+        """
         if self._reported == self._skipped:
             return ()
         news = {pod: node for pod, node in self._skipped.items() if self._reported.get(pod) != node}
@@ -431,7 +447,7 @@ class SliceMembers:
         )
 
     def check(self) -> None:
-        """The desired endpoints follow from each member's newest version."""
+        """Asserts that the desired endpoints follow from each member's newest version."""
         for _, packer in self._packers:
             expected = {
                 name for name, facts in self._pods.items() if not facts.excluded

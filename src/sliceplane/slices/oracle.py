@@ -1,9 +1,9 @@
 """The specification of the EndpointSlice policy: plain, complete and slow, over whole objects.
 
-Nothing in production calls it. ``desired`` says which endpoints must exist; ``check_converged``
-asserts that slices show exactly these.
+Production never calls it. ``desired`` returns the endpoints that must exist; ``check_converged``
+asserts that slices have exactly these.
 
-Written from the reference alone and sharing no code with the engine but the kit and the
+Written from the reference alone. It shares no code with the engine except the kit and the
 projections.
 """
 
@@ -38,17 +38,19 @@ from sliceplane.api.discovery import (
 from sliceplane.api.meta import ObjectReference
 from sliceplane.api.quantity import amount
 from sliceplane.kit.ip import family, parse_lenient
-from sliceplane.slices.heuristics.asking import Find
+from sliceplane.slices.heuristics.queries import Find
 from sliceplane.slices.heuristics.shipped import find_shipped
 from sliceplane.slices.oracle_plugins import check_plugin_hints, is_plugin
 
 PortSet = frozenset[bytes]
-#: port set -> the endpoints that must have it, maybe none
+#: the endpoints that must have each port set, maybe none
 Groups = dict[PortSet, list[SliceEndpoint]]
 
 
 def is_ours(observed: EndpointSlice, service: Service) -> bool:
-    """In the service's name and labelled as managed by us; nothing else is ever touched."""
+    """Returns True if the slice names the Service and us as its manager; the controller never
+    touches others.
+    """
     labels = observed.metadata.labels or {}
     return (
         observed.metadata.namespace == service.metadata.namespace
@@ -69,7 +71,7 @@ def is_owned(observed: EndpointSlice, service: Service) -> bool:
 
 
 def labels_of(service: Service, subsetting: str = "") -> dict[str, str]:
-    """But for the label of a subset."""
+    """Returns the labels of slices, without the label of a subset."""
     reserved = {LABEL_SERVICE_NAME: service.metadata.name, LABEL_MANAGED_BY: MANAGED_BY_CONTROLLER}
     if service.spec.cluster_ip in ("", "None"):
         reserved[LABEL_HEADLESS] = ""
@@ -85,14 +87,14 @@ def address_types(service: Service) -> list[str]:
     return ["IPv4", "IPv6"] if address is None else [family(address)]
 
 
-# -- which endpoints
+# -- desired endpoints
 
 
 def desired(
     service: Service, address_type: str, pods: Iterable[Pod], nodes: Mapping[str, Node]
 ) -> Groups:
-    """``staging/src/k8s.io/endpointslice/utils.go``, and ``topologycache`` beside it for the
-    hints.
+    """Returns the desired endpoints by ports: ``staging/src/k8s.io/endpointslice/utils.go``, and
+    ``topologycache`` beside it for the hints.
     """
     groups: Groups = {}
     for pod in pods:
@@ -197,7 +199,7 @@ def _hints(service: Service, zone: str, node: str) -> EndpointHints | None:
     return None
 
 
-# -- what must hold at rest
+# -- invariants after convergence
 
 
 def check_converged(
@@ -210,9 +212,10 @@ def check_converged(
     subsetting: str = "",
     find: Find = find_shipped,
 ) -> None:
-    """Assert that *slices* (all that exist) show exactly what *service* must have, and how.
+    """Asserts that *slices* (all that exist) have exactly the endpoints and metadata that *service*
+    must have.
 
-    *subsetting* is the approach of services that ask for none; "": the feature is off.
+    *subsetting* is the approach of Services without the annotation; "": the feature is disabled.
     """
     live = [
         endpoint_slice
@@ -265,12 +268,14 @@ def _check_slice(
 
 
 def _check_endpoints(what: str, slices: list[EndpointSlice], groups: Groups) -> None:
-    shown = Counter((port_set(s.ports or ()), encode(e)) for s in slices for e in s.endpoints or ())
-    wanted = Counter((ports, encode(e)) for ports, endpoints in groups.items() for e in endpoints)
-    assert shown == wanted, f"{what}: {shown - wanted} too many, {wanted - shown} missing"
-    unwanted = [s for s in slices if port_set(s.ports or ()) not in groups]
-    if unwanted:  # the one placeholder, and only if there is no other slice
-        assert len(slices) == 1, f"{what} keeps {[s.metadata.name for s in unwanted]}"
+    actual = Counter(
+        (port_set(s.ports or ()), encode(e)) for s in slices for e in s.endpoints or ()
+    )
+    expected = Counter((ports, encode(e)) for ports, endpoints in groups.items() for e in endpoints)
+    assert actual == expected, f"{what}: {actual - expected} too many, {expected - actual} missing"
+    placeholders = [s for s in slices if port_set(s.ports or ()) not in groups]
+    if placeholders:  # the one placeholder, and only if there is no other slice
+        assert len(slices) == 1, f"{what} keeps {[s.metadata.name for s in placeholders]}"
         assert all(not s.endpoints and not s.ports for s in slices), (
             f"{slices[0].metadata.name} is no placeholder"
         )
@@ -280,8 +285,10 @@ def _check_endpoints(what: str, slices: list[EndpointSlice], groups: Groups) -> 
 
 
 def approach_of(service: Service, default: str) -> str:
-    asked = (service.metadata.annotations or {}).get("sliceplane.dev/subsetting", default)
-    return (asked if asked in ("PreferZone", "RequireZone") else "Original") if default else ""
+    requested = (service.metadata.annotations or {}).get("sliceplane.dev/subsetting", default)
+    return (
+        (requested if requested in ("PreferZone", "RequireZone") else "Original") if default else ""
+    )
 
 
 def subset_of(observed: EndpointSlice) -> str:
@@ -291,8 +298,8 @@ def subset_of(observed: EndpointSlice) -> str:
 def check_subsets(
     what: str, approach: str, slices: Iterable[EndpointSlice], nodes: Mapping[str, Node]
 ) -> None:
-    """Slices are for the zone that all their endpoints are in; or all are for all, where the
-    approach says so.
+    """Asserts that each slice is for the zone of all its endpoints, or that all slices are for all
+    nodes, as the approach requires.
     """
     slices = list(slices)
     endpoints = [
@@ -324,9 +331,11 @@ def check_subsets(
             f"{what}: {endpoint_slice.metadata.name} is for {zone} and empty"
         )
         if split or approach == "RequireZone":
-            alien = [e.addresses for e in endpoint_slice.endpoints or () if (e.zone or "") != zone]
-            assert not alien, (
-                f"{what}: {endpoint_slice.metadata.name} is for {zone!r} and has {alien}"
+            foreign = [
+                e.addresses for e in endpoint_slice.endpoints or () if (e.zone or "") != zone
+            ]
+            assert not foreign, (
+                f"{what}: {endpoint_slice.metadata.name} is for {zone!r} and has {foreign}"
             )
 
 
@@ -342,7 +351,7 @@ def is_auto(service: Service) -> bool:
 
 
 def zone_shares(nodes: Mapping[str, Node]) -> dict[str, Fraction]:
-    """As ``topologycache.SetNodes`` upstream; empty: there can be no hints."""
+    """Returns shares as ``topologycache.SetNodes`` upstream; empty if there can be no hints."""
     cpu: dict[str, Fraction] = {}
     for node in nodes.values():
         labels = node.metadata.labels or {}
@@ -363,15 +372,15 @@ def zone_shares(nodes: Mapping[str, Node]) -> dict[str, Fraction]:
 
 
 def least_of_zones(total: int, shares: Mapping[str, Fraction]) -> dict[str, int]:
-    """How many of *total* endpoints each zone must have for no more than 1.2 times the even
+    """Returns how many of *total* endpoints each zone must have for at most 1.2 times the even
     load.
     """
     return {zone: math.ceil(total * share / Fraction(12, 10)) for zone, share in shares.items()}
 
 
 def auto_problem(ready: list[SliceEndpoint], nodes: Mapping[str, Node]) -> str:
-    """Why *ready* endpoints get no hints; "" if they do.  The Event's message but for the address
-    type.
+    """Returns the reason why *ready* endpoints get no hints; "" if they do. It is the Event's
+    message without the address type.
     """
     shares = zone_shares(nodes)
     total = len(ready)
@@ -398,8 +407,8 @@ def auto_problem(ready: list[SliceEndpoint], nodes: Mapping[str, Node]) -> str:
 def check_auto_hints(
     service: Service, address_type: str, slices: Iterable[EndpointSlice], nodes: Mapping[str, Node]
 ) -> None:
-    """All ready endpoints are hinted for one zone each so that every zone has enough, or none has a
-    hint.
+    """Asserts that all ready endpoints are hinted for one zone each so that every zone has enough,
+    or that no endpoint has a hint.
     """
     endpoints = [
         endpoint for endpoint_slice in slices for endpoint in endpoint_slice.endpoints or ()

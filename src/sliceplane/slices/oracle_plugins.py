@@ -1,5 +1,5 @@
-"""The specification of hints by heuristics (``slices.oracle`` calls this): ask about everything
-anew and compare.
+"""The specification of hints by heuristics (for ``slices.oracle``): query everything anew and
+compare.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import LABEL_REGION, LABEL_ZONE, EndpointSlice, SliceEndpoint
 from sliceplane.api.quantity import amount
-from sliceplane.slices.heuristics.asking import Find
+from sliceplane.slices.heuristics.queries import Find
 from sliceplane.slices.heuristics.types import (
     EndpointPlace,
     Hints,
@@ -25,7 +25,9 @@ _CONTROL_PLANE = {"node-role.kubernetes.io/control-plane", "node-role.kubernetes
 
 
 def is_plugin(service: Service) -> bool:
-    """By the field alone; whether the annotation is stronger is the caller's question."""
+    """Returns True if the field names a heuristic; the caller checks if the annotation takes
+    precedence.
+    """
     return "/" in (service.spec.traffic_distribution or "")
 
 
@@ -58,8 +60,8 @@ def check_plugin_hints(
     *,
     find: Find,
 ) -> None:
-    """Ready endpoints of one address type have the hints that the heuristic wants now; all others
-    have none.
+    """Asserts that ready endpoints of one address type have the hints of the heuristic, and all
+    others none.
     """
     endpoints = [
         endpoint for endpoint_slice in slices for endpoint in endpoint_slice.endpoints or ()
@@ -69,7 +71,7 @@ def check_plugin_hints(
             f"{what}: unready with hints {endpoint}"
         )
     ready = [endpoint for endpoint in endpoints if endpoint.conditions.ready]
-    shown = [_shown(endpoint) for endpoint in ready]
+    actual = [_hints_of(endpoint) for endpoint in ready]
     heuristic = find(service.spec.traffic_distribution or "")
     view = ServiceView(
         namespace=service.metadata.namespace,
@@ -78,22 +80,22 @@ def check_plugin_hints(
     )
     zones = zone_views(nodes)
     if isinstance(heuristic, str):
-        wanted = [Hints()] * len(ready)
-        assert shown == wanted, f"{what}: {shown} although {heuristic}"
+        expected = [Hints()] * len(ready)
+        assert actual == expected, f"{what}: {actual} although {heuristic}"
     elif heuristic.kind == "local":
-        wanted = _local(
+        expected = _local(
             heuristic, view, [_view(endpoint, pods, nodes) for endpoint in ready], zones
         )
-        assert shown == wanted, f"{what}: {shown}, not {wanted}"
+        assert actual == expected, f"{what}: {actual}, not {expected}"
     else:
         counts = Counter(_zone(endpoint, nodes) for endpoint in ready)
         portions = _zonal(heuristic, view, dict(sorted(counts.items())), zones)
         hinted = Counter(
             (_zone(endpoint, nodes), Hints(hint.zones))
-            for endpoint, hint in zip(ready, shown, strict=True)
+            for endpoint, hint in zip(ready, actual, strict=True)
         )
         assert hinted == portions, f"{what}: {hinted}, not {portions}"
-        assert not any(hint.nodes for hint in shown), f"{what}: node hints {shown}"
+        assert not any(hint.nodes for hint in actual), f"{what}: node hints {actual}"
 
 
 def _local(
@@ -128,7 +130,7 @@ def _zonal(
     return allocated
 
 
-def _shown(endpoint: SliceEndpoint) -> Hints:
+def _hints_of(endpoint: SliceEndpoint) -> Hints:
     hints = endpoint.hints
     if hints is None:
         return Hints()

@@ -1,16 +1,16 @@
 """The way from a Pod's change to the Services that select it, and only to them.
 
-What ``slices.engine`` and ``slices.endpoints.engine`` have in common: both keep a state per
-Service, and want each change of a Pod told to the members of just the Services whose selector
-matches its labels, now or before the change.
+``slices.engine`` and ``slices.endpoints.engine`` share it: both keep a state for each Service, and
+pass a Pod's change only to the members of Services whose selector matches its labels, now or before
+the change.
 
-No look-up here scans a namespace. A selector is filed under one of its label pairs, that with the
-fewest services so far, so that ``part-of=shop`` on five thousand services does no harm beside
-``app=cart``; and there under the keys that it has, so that all services with ``track=blue`` and
-some ``app`` are one look-up. Pods are indexed by just the label keys under which selectors are
+No look-up scans a namespace. A selector is filed under one of its label pairs, the one with the
+fewest Services so far, so ``part-of=shop`` on five thousand Services does not slow down
+``app=cart``. Under a pair, selectors are grouped by their keys, so all Services with ``track=blue``
+and some ``app`` are one look-up. Pods are indexed only by the label keys under which selectors are
 filed.
 
-Cost of a Pod's change: its labels, plus one endpoint for each Service that selects it.
+A Pod's change costs O(its labels), plus one endpoint for each Service that selects the Pod.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from sliceplane.slices.facts import PodFacts
 
 
 class Effect(IntEnum):
-    """The effect of a change on the endpoints of a service.  False: none."""
+    """The effect of a change on the endpoints of a Service. ``NONE`` is false."""
 
     NONE = 0
     CHANGE = 1
-    #: traffic must leave an endpoint
+    #: an endpoint must stop receiving traffic
     REMOVAL = 2
 
 
 class Touched(NamedTuple):
-    """Services with something to write: ``urgent`` where traffic goes to an endpoint that it must
-    leave.
+    """Keys of Services with something to write. ``urgent``: an endpoint must stop receiving
+    traffic.
     """
 
     later: tuple[str, ...] = ()
@@ -45,34 +45,34 @@ class Touched(NamedTuple):
 UNTOUCHED: Final = Touched()
 
 
-class TellsOfPods(Protocol):
-    """Members of a Service: what its Pods are to it."""
+class PodMembers(Protocol):
+    """The members of a Service, as Pods change."""
 
     def set(self, facts: PodFacts) -> Effect:
-        """A Pod that the selector matches is there, or changed."""
+        """Handles a Pod that the selector matches and that is new or changed."""
 
     def drop(self, name: str) -> Effect:
-        """A Pod is gone, or does not match any more."""
+        """Handles a Pod that is gone or no longer matches."""
 
 
-class Selecting(Protocol):
-    """A Service's state; it has members as long as it is filed here."""
+class RoutedService(Protocol):
+    """The state of a Service. It has members while it is filed here."""
 
     @property
     def key(self) -> str: ...
     @property
-    def members(self) -> TellsOfPods | None: ...
+    def members(self) -> PodMembers | None: ...
 
 
-S = TypeVar("S", bound=Selecting)
+S = TypeVar("S", bound=RoutedService)
 
 
 class PodRoutes(Generic[S]):
-    """Owns the indexes of Pods and selectors.  Owned by one engine, which alone calls it."""
+    """The indexes of Pods and selectors. Owned by one engine, its only caller."""
 
     def __init__(self) -> None:
         self._selectors: SelectorIndex[S] = SelectorIndex()
-        #: how many Services with a selector each namespace has
+        #: number of Services with a selector, by namespace
         self._selecting: dict[str, int] = {}
         self._pods = PodIndex()
 
@@ -83,27 +83,27 @@ class PodRoutes(Generic[S]):
         meta = new.metadata
         if old is not None and old.metadata.resource_version == meta.resource_version:
             return UNTOUCHED
-        known = self._pods.get(meta.namespace, meta.name)
-        facts = PodFacts(new, known)
-        self._pods.put(facts, known)
+        cached = self._pods.get(meta.namespace, meta.name)
+        facts = PodFacts(new, cached)
+        self._pods.put(facts, cached)
         states = self._selectors.matching(facts.namespace, facts.labels)
         effects = {state.key: _members(state).set(facts) for state in states.values()}
-        if known is not None and known.labels != facts.labels:
-            earlier = self._selectors.matching(facts.namespace, known.labels)
-            left = [state for name, state in earlier.items() if name not in states]
-            effects.update((state.key, _members(state).drop(facts.name)) for state in left)
+        if cached is not None and cached.labels != facts.labels:
+            earlier = self._selectors.matching(facts.namespace, cached.labels)
+            unselected = [state for name, state in earlier.items() if name not in states]
+            effects.update((state.key, _members(state).drop(facts.name)) for state in unselected)
         return touched(effects)
 
     def _drop_pod(self, namespace: str, name: str) -> Touched:
-        known = self._pods.get(namespace, name)
-        if known is None:
+        cached = self._pods.get(namespace, name)
+        if cached is None:
             return UNTOUCHED
         self._pods.remove(namespace, name)
-        states = self._selectors.matching(namespace, known.labels)
+        states = self._selectors.matching(namespace, cached.labels)
         return touched({state.key: _members(state).drop(name) for state in states.values()})
 
     def on_node(self, node: str) -> Iterator[tuple[PodFacts, S]]:
-        """The Pods of a node, each with every state that selects it."""
+        """Yields the Pods of a Node, each with every state that selects it."""
         for facts in self._pods.on_node(node):
             for state in self._selectors.matching(facts.namespace, facts.labels).values():
                 yield facts, state
@@ -111,15 +111,13 @@ class PodRoutes(Generic[S]):
     def select(
         self, namespace: str, name: str, selector: dict[str, str], state: S
     ) -> Iterator[PodFacts]:
-        """File *state*, which is not filed, under a *selector* that is not empty.  Gives the Pods
-        that it selects.
-        """
+        """Files *state* under a *selector* that is not empty. Returns the Pods that it selects."""
         pair = self._selectors.add(namespace, name, selector, state)
         self._selecting[namespace] = self._selecting.get(namespace, 0) + 1
         return self._pods.selected(namespace, pair, selector)
 
     def unselect(self, namespace: str, name: str) -> None:
-        """The state is not filed any more."""
+        """Removes the state of a Service."""
         self._selectors.remove(namespace, name)
         self._selecting[namespace] -= 1
         if not self._selecting[namespace]:
@@ -127,16 +125,18 @@ class PodRoutes(Generic[S]):
             self._pods.drop_labels(namespace)
 
     def pod(self, namespace: str, name: str) -> Pod | None:
-        """As last seen."""
+        """Returns the newest observed version of a Pod."""
         facts = self._pods.get(namespace, name)
         return None if facts is None else facts.pod
 
     def matching(self, namespace: str, labels: dict[str, str]) -> dict[str, S]:
-        """The states that select a Pod with these *labels*, by the name of their Service."""
+        """Returns the states that select a Pod with these *labels*, by the name of
+        their Service.
+        """
         return self._selectors.matching(namespace, labels)
 
     def probes(self, namespace: str, labels: dict[str, str]) -> int:
-        """What ``matching`` costs, for tests (``SelectorIndex.probes``)."""
+        """Returns the cost of ``matching``, for tests (``SelectorIndex.probes``)."""
         return self._selectors.probes(namespace, labels)
 
     def check(self) -> None:
@@ -147,14 +147,14 @@ class PodRoutes(Generic[S]):
         )
 
 
-def _members(state: Selecting) -> TellsOfPods:
+def _members(state: RoutedService) -> PodMembers:
     members = state.members
     assert members is not None, f"{state.key} is filed under a selector and has no members"
     return members
 
 
 def touched(effects: dict[str, Effect]) -> Touched:
-    """*effects* by the keys of Services; the order is kept."""
+    """Sorts *effects*, by the keys of Services, into later and urgent ones; the order is kept."""
     later: list[str] = []
     urgent: list[str] = []
     for key, effect in effects.items():
@@ -168,12 +168,12 @@ V = TypeVar("V")
 Pair = tuple[str, str]
 
 
-#: keys of selectors -> their values -> services by name
+#: Services by name, by the values of a selector, by its keys
 _Bucket = dict[tuple[str, ...], dict[tuple[str, ...], dict[str, V]]]
 
 
 class SelectorIndex(Generic[V]):
-    """Services by the labels that they select.  Owned by ``PodRoutes``."""
+    """Services by the labels that they select. Owned by ``PodRoutes``."""
 
     def __init__(self) -> None:
         self._buckets: dict[tuple[str, str, str], _Bucket[V]] = {}
@@ -181,17 +181,19 @@ class SelectorIndex(Generic[V]):
         self._filed: dict[tuple[str, str], tuple[Pair, dict[str, str]]] = {}
 
     def add(self, namespace: str, name: str, selector: dict[str, str], service: V) -> Pair:
-        """File a selector, which must not be empty.  Gives the pair under which it is filed."""
+        """Files a selector, which must not be empty. Returns the label pair under which it is
+        filed.
+        """
         assert selector, f"{namespace}/{name} has no selector"
         self.remove(namespace, name)
         pair = min(
             selector.items(), key=lambda pair: (self._sizes.get((namespace, *pair), 0), pair)
         )
-        where = (namespace, *pair)
+        bucket_key = (namespace, *pair)
         keys = tuple(sorted(selector))
-        by_values = self._buckets.setdefault(where, {}).setdefault(keys, {})
+        by_values = self._buckets.setdefault(bucket_key, {}).setdefault(keys, {})
         by_values.setdefault(tuple(selector[key] for key in keys), {})[name] = service
-        self._sizes[where] = self._sizes.get(where, 0) + 1
+        self._sizes[bucket_key] = self._sizes.get(bucket_key, 0) + 1
         self._filed[namespace, name] = pair, selector
         return pair
 
@@ -199,23 +201,23 @@ class SelectorIndex(Generic[V]):
         pair, selector = self._filed.pop((namespace, name), (None, {}))
         if pair is None:
             return
-        where = (namespace, *pair)
+        bucket_key = (namespace, *pair)
         keys = tuple(sorted(selector))
         values = tuple(selector[key] for key in keys)
-        bucket = self._buckets[where]
+        bucket = self._buckets[bucket_key]
         services = bucket[keys][values]
         del services[name]
         if not services:
             del bucket[keys][values]
         if not bucket[keys]:
             del bucket[keys]
-        self._sizes[where] -= 1
+        self._sizes[bucket_key] -= 1
         if not bucket:
-            del self._buckets[where], self._sizes[where]
+            del self._buckets[bucket_key], self._sizes[bucket_key]
 
     def matching(self, namespace: str, labels: dict[str, str]) -> dict[str, V]:
-        """Services whose selector matches, by name.  Costs O(labels + sets of keys filed under them
-        + matches).
+        """Returns the Services whose selector matches, by name. Costs O(labels + sets of keys filed
+        under them + matches).
         """
         services_by_name: dict[str, V] = {}
         for key, value in labels.items():
@@ -228,14 +230,16 @@ class SelectorIndex(Generic[V]):
         return services_by_name
 
     def probes(self, namespace: str, labels: dict[str, str]) -> int:
-        """How many look-ups ``matching`` makes beside one for each label; for tests of its cost."""
+        """Returns the number of look-ups of ``matching`` beyond one for each label; for tests of
+        its cost.
+        """
         return sum(len(self._buckets.get((namespace, *pair), ())) for pair in labels.items())
 
     def check(self) -> None:
-        """Every selector is filed once, under a pair of its own."""
+        """Asserts that every selector is filed once, under one of its own pairs."""
         filed = {
-            (where[0], name): (where[1:], dict(zip(keys, values, strict=True)))
-            for where, bucket in self._buckets.items()
+            (bucket_key[0], name): (bucket_key[1:], dict(zip(keys, values, strict=True)))
+            for bucket_key, bucket in self._buckets.items()
             for keys, by_values in bucket.items()
             for values, services in by_values.items()
             for name in services
@@ -248,16 +252,16 @@ class SelectorIndex(Generic[V]):
 
 
 class PodIndex:
-    """Every pod, by name, by node and by the label keys that selectors are filed under. Owned by
+    """Every Pod, by name, by Node and by the label keys that selectors are filed under. Owned by
     ``PodRoutes``.
 
-    The last two hold names, so that a Pod that stays where it is under the labels that it has costs
-    one entry.
+    The last two indexes contain names, so a change that keeps a Pod's Node and labels costs one
+    entry.
     """
 
     def __init__(self) -> None:
         self._pods: dict[str, dict[str, PodFacts]] = {}
-        #: sets that keep their order
+        #: sets in the order of insertion
         self._on_node: dict[str, dict[Pair, None]] = {}
         self._labelled: dict[str, dict[str, dict[str, dict[str, None]]]] = {}
 
@@ -265,7 +269,7 @@ class PodIndex:
         return self._pods.get(namespace, {}).get(name)
 
     def put(self, new: PodFacts, old: PodFacts | None) -> None:
-        """*old* is what ``get`` gives."""
+        """Stores a Pod. *old* is the result of ``get``."""
         self._pods.setdefault(new.namespace, {})[new.name] = new
         if old is None or old.node_name != new.node_name:
             if old is not None:
@@ -295,7 +299,7 @@ class PodIndex:
         return tuple(self._pods[namespace][name] for namespace, name in self._on_node.get(node, ()))
 
     def selected(self, namespace: str, pair: Pair, selector: dict[str, str]) -> Iterator[PodFacts]:
-        """Pods that match *selector*, of which *pair* is a part."""
+        """Returns the Pods that match *selector*, of which *pair* is a part."""
         key, value = pair
         keys = self._labelled.setdefault(namespace, {})
         by_value = keys.get(key)
@@ -307,12 +311,14 @@ class PodIndex:
         pods = self._pods.get(namespace, {})
         labelled = map(pods.__getitem__, by_value.get(value, ()))
         if len(selector) == 1:
-            return labelled  # that pair is all of it
+            return labelled  # the selector is that pair alone
         matches = from_map(selector).matches
         return (facts for facts in labelled if matches(facts.labels))
 
     def drop_labels(self, namespace: str) -> None:
-        """No service of *namespace* is left: stop indexing its pods by label."""
+        """Stops indexing the Pods of *namespace* by label, since no Service there has a
+        selector.
+        """
         self._labelled.pop(namespace, None)
 
     def _leave_node(self, old: PodFacts) -> None:

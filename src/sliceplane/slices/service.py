@@ -1,12 +1,13 @@
-"""One service: its members, their endpoints in each address type, its slices, and the plan of a
+"""One Service: its members, their endpoints for each address type, its slices, and the plan of a
 sync.
 
-Events change state at once and cost what they change. ``plan`` reads it; ``finish`` takes the
-result of the plan's writes. Between the two calls any event may come in, even those that the plan's
-own writes cause: the state holds only what the server is *known* to hold (``SlicePacker``).
+Events change state at once, at a cost in proportion to the change. ``plan`` reads the state;
+``finish`` takes the result of the plan's writes. Any event may arrive between the two calls,
+including events that the plan's own writes cause: the state contains only what the server is known
+to have (``SlicePacker``).
 
 The engine plans on the newer of two versions of each slice: the informer's, and the server's answer
-to our own write (``watch.controller.own_writes``); so no plan is made on a cache that has not seen them.
+to our own write (``watch.controller.own_writes``). So no plan is made from a cache that lacks them.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.hinting.hint_policy import Notice
 from sliceplane.slices.members import SliceMembers
 from sliceplane.slices.packing.packer import SlicePacker
-from sliceplane.slices.packing.packplan import Update, hold_back
+from sliceplane.slices.packing.packplan import Update, independent_part
 from sliceplane.slices.packing.placement import ServiceSnapshot
-from sliceplane.slices.removing.losses import RemovalQuestion, RemovalVerdict
+from sliceplane.slices.removing.losses import ConfirmationQuery, RemovalVerdict
 from sliceplane.slices.removing.review import RemovalReview
 from sliceplane.slices.shape import ServiceShape
 from sliceplane.slices.subsets import REASON_DISABLED, REASON_INVALID, Subsetting
@@ -46,31 +47,31 @@ from sliceplane.slices.writes import (
     update_slice,
     written,
 )
-from sliceplane.watch.controller.own_writes import OwnWrites, Shown
+from sliceplane.watch.controller.own_writes import Observation, OwnWrites
 
 #: deadline value: when the current plan has finished
 IMMEDIATELY: Final = 0.0
 
 
 class ServiceState:
-    """Owned by ``SliceEngine``, which alone calls it."""
+    """The state of one Service. Owned by ``SliceEngine``, its only caller."""
 
     def __init__(self, key: str, cluster: ClusterFacts, settings: SliceSettings) -> None:
         self.key: Final = key
         self._cluster = cluster
         self._settings = settings
-        self.removals: Final = RemovalReview(cluster, holds=settings.holds)
-        #: of a service without endpoints of ours
+        self.removals: Final = RemovalReview(cluster, hold_by_default=settings.hold_by_default)
+        #: used while the Service has no endpoints of ours
         self._hand_over = HandOver()
         self.shape: ServiceShape | None = None
         self.members: SliceMembers | None = None
-        self._own: OwnWrites[Stored] = OwnWrites(key, cluster.unseen, attrgetter("meta"))
+        self._own: OwnWrites[Stored] = OwnWrites(key, cluster.pending, attrgetter("meta"))
         #: slices labelled as ours and not terminating, by name, whatever their owner
         self.slices: Final = self._own.objects
-        #: those to delete: not owned, or of an address type that the service does not have
+        #: slices to delete: not owned, or of an address type that the Service does not have
         self._to_delete: dict[str, Stored] = {}
         self._packers: dict[Family, SlicePacker] = {}
-        #: the order in which address types are written; one that failed goes last
+        #: the order in which address types are written; a failed one moves to the end
         self._order: list[Family] = []
         self._creates_last = False
         self._trigger = TriggerTime()
@@ -85,7 +86,7 @@ class ServiceState:
 
     @property
     def totals(self) -> SliceTotals:
-        """Costs O(groups of ports)."""
+        """Counts for metrics. Costs O(groups of ports)."""
         packers = self._packers.values()
         return SliceTotals(
             sum(packer.endpoints for packer in packers),
@@ -95,14 +96,14 @@ class ServiceState:
 
     @property
     def empty(self) -> bool:
-        """No service, no slice and no write in flight is left."""
+        """True if the state can be dropped: no Service, no slice and no write in flight."""
         return self.shape is None and not self._own
 
     # -- the service and its pods
 
     def set_shape(self, shape: ServiceShape | None, pods: Iterable[PodFacts]) -> None:
-        """The service changed so that all endpoints are built anew.  *pods*: those that it selects
-        now.
+        """Replaces the shape after a change that requires all endpoints to be built anew. *pods*:
+        the Pods that the Service selects now.
         """
         if self.shape is None or shape is None or self.shape.uid != shape.uid:
             self._trigger.restart()
@@ -132,7 +133,7 @@ class ServiceState:
             self._file(name)
 
     def set_labels(self, shape: ServiceShape) -> None:
-        """The service changed in labels or termination only."""
+        """Replaces the shape after a change of labels or termination only."""
         self.shape = shape
         for packer in self._packers.values():
             packer.touch_all()
@@ -140,28 +141,28 @@ class ServiceState:
     # -- slices in the cache
 
     def on_slice(self, observed: EndpointSlice) -> bool:
-        """The cache shows a slice of ours.  False: nothing is new."""
+        """Handles a slice of ours in the cache. Returns False if it contains nothing new."""
         meta = observed.metadata
         if meta.deletion_timestamp is not None:
             return self.on_slice_gone(meta.name, meta.uid)
-        if self._own.on_shown(meta, partial(self._read, observed)) is not Shown.NEW:
+        if self._own.on_observed(meta, partial(self._read, observed)) is not Observation.NEW:
             return False
         self._file(meta.name)
         return True
 
     def _read(self, observed: EndpointSlice) -> Stored:
-        """The watch is often faster than the answer to our own write, so the content that is being
-        written is a good guess.
+        """Converts *observed*. The watch is often faster than the response to our own write, so the
+        content of the current write is a good guess.
         """
         name = observed.metadata.name
-        known = self.slices.get(name)
+        stored = self.slices.get(name)
         return read_slice(
-            observed, self._writing.get(name), None if known is None else known.content
+            observed, self._writing.get(name), None if stored is None else stored.content
         )
 
     def on_slice_gone(self, name: str, uid: str) -> bool:
-        """The cache lost a slice, or it is terminating, or not labelled as ours any more.
-        False: that was known.
+        """Handles a slice that left the cache, is terminating, or is no longer labelled as ours.
+        Returns False if that was known.
         """
         was_known = self._own.on_gone(name, uid)
         if was_known:
@@ -169,8 +170,8 @@ class ServiceState:
         return was_known
 
     def on_successor(self, observed: EndpointSlice) -> bool:
-        """A slice of another controller names this service.  True: ours of its address type
-        may go.
+        """Handles a slice of another controller for this Service. Returns True if our slices of its
+        address type may be deleted now.
         """
         if self.shape is None or self.shape.active or not self.slices or not observed.endpoints:
             return False
@@ -192,7 +193,7 @@ class ServiceState:
             self._to_delete[name] = stored
 
     def _packer_for(self, stored: Stored) -> SlicePacker | None:
-        """Returns the packer of an owned slice; ``None`` for one to delete (not owned, or of
+        """Returns the packer of an owned slice; ``None`` for a slice to delete (not owned, or of
         another address type).
         """
         if self.shape is None or not self.shape.owns(stored.meta.owner_references):
@@ -203,7 +204,9 @@ class ServiceState:
         )
 
     def _desired_content(self, stored: Stored) -> Content:
-        """Returns the endpoints of a slice to delete that are desired, as they should be."""
+        """Returns the desired versions of the endpoints in a slice to delete, without undesired
+        ones.
+        """
         packers = (
             packer for family, packer in self._packers.items() if family == stored.address_type
         )
@@ -224,10 +227,10 @@ class ServiceState:
         if self._own.wait_once():
             return SlicePlan(stale=True)
         if self.members is None:
-            return self._plan_farewell(self.shape, now)
+            return self._plan_hand_over(self.shape, now)
         self._trigger.note(self.members.take_trigger_time(), self.shape.created)
         removal_notices = self.removals.apply(self.members, self.shape, now)
-        self.members.settle(now)
+        self.members.reconcile(now)
         writes: list[SliceWrite] = []
         families = [self._plan_family(self.shape, family, writes) for family in self._order]
         if self._to_delete:
@@ -259,30 +262,31 @@ class ServiceState:
             proof=bool(proofs),
         )
 
-    def question(self) -> RemovalQuestion | None:
-        """Returns the reads that are needed before endpoints go."""
+    def confirmation_query(self) -> ConfirmationQuery | None:
+        """Returns the reads that must come before endpoints are removed."""
         if self.members is None or self.shape is None:
             return None
-        return self.removals.question(self.members, self.shape)
+        return self.removals.confirmation_query(self.members, self.shape)
 
     def on_listed(
         self, pods: Mapping[str, Pod], nodes: Container[str], now: float
     ) -> RemovalVerdict:
-        """A fresh list of its Pods, and of Nodes if they were asked for."""
+        """Handles a fresh list of the Service's Pods, and of Nodes if they were requested."""
         if self.members is None:
             return RemovalVerdict()
         return self.removals.on_listed(self.members, pods, nodes, now)
 
-    def _plan_farewell(self, shape: ServiceShape, now: float) -> SlicePlan:
-        """The service has no selector any more, or is a name elsewhere; see ``slices.succession``.
-        Slices that the service does not own are another writer's, whatever their labels say.
+    def _plan_hand_over(self, shape: ServiceShape, now: float) -> SlicePlan:
+        """Plans deletions for a Service without a selector or of type ExternalName
+        (``slices.succession``). Slices that the Service does not own belong to another writer,
+        whatever their labels.
         """
         owned = [
             stored
             for _, stored in sorted(self.slices.items())
             if shape.owns(stored.meta.owner_references)
         ]
-        if self._settings.changes is SelectorChanges.UPSTREAM or not owned:
+        if self._settings.selector_changes is SelectorChanges.UPSTREAM or not owned:
             return SlicePlan()
         self._hand_over.advance(now, timeout_s=0.0 if shape.external else HAND_OVER_TIMEOUT_S)
         obsolete = [stored for stored in owned if self._hand_over.is_over(stored.address_type)]
@@ -291,8 +295,8 @@ class ServiceState:
         return SlicePlan(tuple(map(delete_slice, obsolete)))
 
     def snapshot(self, now: float) -> ServiceSnapshot | None:
-        """Returns the desired endpoints and the slices, without a plan; ``None`` for no service.
-        Hints are settled as before a plan.
+        """Returns the desired endpoints and the slices, without a plan; ``None`` for no Service.
+        Hints are reconciled as before a plan.
         """
         if self.shape is None:
             return None
@@ -300,31 +304,33 @@ class ServiceState:
             if self.members.losses:
                 self.members.confirm_losses(tuple(self.members.losses.unconfirmed))
                 self.members.retain_losses(0)
-            self.members.settle(now)
+            self.members.reconcile(now)
             self.members.take_notices()
         desired = {family: packer.desired for family, packer in self._packers.items()}
         return ServiceSnapshot(self.shape, desired, self.slices)
 
     @property
     def surplus(self) -> int:
-        """Number of slices that merging can save; 0 while there is something to plan."""
-        if self._own.in_flight or self._own.waits or self._own.suspects or self._to_delete:
+        """Number of slices that merging can save; 0 while other writes are due."""
+        if self._own.in_flight or self._own.is_waiting or self._own.suspects or self._to_delete:
             return 0
         if self.shape is None or self.shape.terminating:
             return 0
         return sum(packer.surplus for packer in self._packers.values())
 
     def merge(self, max_writes: int, *, at_least_one: bool) -> SlicePlan:
-        """Merges slices with at most *max_writes* (or one step). Like ``plan``, and only if that
-        has no writes.
+        """Returns a plan that merges slices with at most *max_writes* (or one step). Like ``plan``;
+        for use only if ``plan`` has no writes.
         """
         if self.shape is None or self._own.deadline() is not None or not self.surplus:
             return SlicePlan()
         updates: list[SliceWrite] = []
         deletes: list[SliceWrite] = []
         for family in self._order:
-            left = max_writes - len(updates) - len(deletes)
-            plan = self._packers[family].merge(left, at_least_one=at_least_one and not deletes)
+            writes_left = max_writes - len(updates) - len(deletes)
+            plan = self._packers[family].merge(
+                writes_left, at_least_one=at_least_one and not deletes
+            )
             updates += [self._update(self.shape, planned) for planned in plan.updates]
             deletes += [delete_slice(planned.stored) for planned in plan.deletes]
         self._own.in_flight = bool(deletes)
@@ -335,10 +341,11 @@ class ServiceState:
     def _plan_family(
         self, shape: ServiceShape, family: Family, writes: list[SliceWrite]
     ) -> FamilyChanges:
-        """Creates before updates before deletes, so that an endpoint that moves is never missing.
+        """Plans creates before updates before deletes, so that an endpoint that moves is never
+        missing.
 
-        After a refused create the updates go first: a quota must not hold back that a pod is not
-        ready. Those that take out an endpoint which is to move do only the rest of their work then.
+        After a refused create the updates come first: a quota must not delay the report that a Pod
+        is not ready. Updates that remove a moving endpoint then do only the rest of their work.
         """
         plan = self._packers[family].plan(shape.labels)
         creates = [
@@ -351,15 +358,15 @@ class ServiceState:
         )
         deletes = [delete_slice(planned.stored) for planned in plan.deletes]
         if self._creates_last and dependents:
-            held = [
+            parts = [
                 part
                 for planned in plan.dependents
-                if (part := hold_back(planned, plan.moving)) is not None
+                if (part := independent_part(planned, plan.moving)) is not None
             ]
-            if held:
+            if parts:
                 # The next plan adds the rest of their endpoints; until then no write may remove
                 # these elsewhere.
-                updates += [self._update(shape, part) for part in held]
+                updates += [self._update(shape, part) for part in parts]
                 dependents = []
                 deletes = []
                 self._has_more = True
@@ -378,7 +385,7 @@ class ServiceState:
         )
 
     def _take_notices(self, shape: ServiceShape, notices: tuple[Notice, ...]) -> tuple[Notice, ...]:
-        """Adds to *notices* why the annotation for subsetting is not followed; once."""
+        """Adds to *notices*, once, the reason for ignoring the subsetting annotation."""
         problem = shape.subsetting_problem
         if problem == self._reported_problem:
             return notices
@@ -387,9 +394,9 @@ class ServiceState:
         return (*notices, Notice(True, reason, problem)) if problem else notices
 
     def deadline(self) -> float | None:
-        """When an own write that the cache never showed is given up, retained endpoints are
-        reviewed, or slices wait no more for their successors; ``IMMEDIATELY`` for writes that the
-        last plan left.
+        """Returns the earliest of three times: an unobserved own write is given up, retained
+        endpoints are reviewed, slices stop waiting for their successors. Returns ``IMMEDIATELY`` if
+        the last plan postponed writes.
         """
         if self._has_more:
             return IMMEDIATELY
@@ -400,9 +407,9 @@ class ServiceState:
     def finish(
         self, plan: SlicePlan, answers: Sequence[bytes], error: StatusError | None, now: float
     ) -> None:
-        """Takes the result of *plan*. *answers* are those to its first writes (the object;
-        anything, for a delete); *error* is the next one's, if one was refused or its end is not
-        known: later ones were not tried.
+        """Takes the result of *plan*. *answers* are the responses to its first writes: the object,
+        or anything for a delete. *error* is that of the next write, if it was refused or its
+        outcome is unknown; later writes were not tried.
         """
         for write, answer in zip(plan.writes, answers, strict=False):
             name = self._own.succeeded(write, answer, partial(written, write), now)
@@ -410,7 +417,7 @@ class ServiceState:
                 self._file(name)
         if error is not None:
             self._failed(plan.writes[len(answers)], error)
-        self._own.ended()
+        self._own.on_plan_ended()
         self._writing = {}
         if error is None and not plan.proof:
             self._trigger.written()

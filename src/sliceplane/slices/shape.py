@@ -1,8 +1,8 @@
-"""What a Service says that its slices are made of: the service's *shape*, and the labels and owner
-of its slices.
+"""The *shape* of a Service: the fields that its slices are built from, and the labels and owner of
+its slices.
 
-Two versions of a service with equal shapes need equal slices; a version that differs only in labels
-needs its slices written again, but none of its endpoints worked out again.
+Two versions of a Service with equal shapes need equal slices. A version that differs only in labels
+needs its slices written again, but no endpoint built again.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from sliceplane.kit.ip import FAMILIES, Family, family, parse_lenient
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.kit.times import parse_time
 from sliceplane.slices.heuristics.types import ServiceView
-from sliceplane.slices.removing.guard import ANNOTATION_RELEASE, asks_to_hold
+from sliceplane.slices.removing.guard import ANNOTATION_RELEASE, requests_hold
 from sliceplane.slices.subsets import ANNOTATION_SUBSETTING, APPROACHES, Subsetting
 
 ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"
-#: deprecated, and stronger than the newer one where both are set
+#: deprecated; takes precedence over the newer annotation
 ANNOTATION_TOPOLOGY_AWARE_HINTS = "service.kubernetes.io/topology-aware-hints"
 
-#: what metrics call every heuristic
+#: the label value of every heuristic in metrics
 IMPLEMENTATION_SPECIFIC = "ImplementationSpecific"
 
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -52,10 +52,10 @@ _SUBSET_LABELS = (LABEL_FOR_ZONE, LABEL_FOR_REGION)
 
 
 class HintMode(Enum):
-    """Which hints ready endpoints get.
+    """The kind of hints that ready endpoints get.
 
-    ``AUTO``: by the zones' shares of CPU, as the annotation asks (KEP-2433).  The others follow
-    ``spec.trafficDistribution`` (KEP-4444, KEP-3015), ``PLUGIN`` by a heuristic that it names.
+    ``AUTO``: by the zones' shares of CPU, requested by the annotation (KEP-2433). The others follow
+    ``spec.trafficDistribution`` (KEP-4444, KEP-3015); ``PLUGIN`` uses the heuristic that it names.
     """
 
     NONE = "none"
@@ -73,17 +73,19 @@ _HINT_MODES = {
 
 
 class ServiceShape(msgspec.Struct, frozen=True, kw_only=True):
-    """``active`` False: no endpoints are ours to make (no selector, or ExternalName, which
-    ``external`` tells); the rest is then meaningless.
+    """The part of a Service that its slices depend on.
 
-    ``node_names`` and ``all_conditions`` are False where a feature gate keeps ``nodeName``, or
-    ``serving`` and ``terminating``, out of slices; in the second case pods that terminate are no
+    ``active`` False: the controller makes no endpoints for it (no selector, or ExternalName:
+    ``external``); the other fields then have no meaning.
+
+    ``node_names`` and ``all_conditions`` are False if a feature gate removes ``nodeName``, or
+    ``serving`` and ``terminating``, from slices; in the second case terminating Pods are no
     endpoints (KEP-1672).
 
-    ``families`` are in the order of the spec. ``labels`` are those of the slices but for the label
-    of their subset, ``distribution`` the value of ``spec.trafficDistribution`` that is in effect.
-    ``terminating`` forbids creating, nothing else. ``subsetting_problem`` says why the annotation
-    for subsetting is not followed.
+    ``families`` are in the order of the spec. ``labels`` are those of the slices, without the label
+    of their subset. ``distribution`` is the effective value of ``spec.trafficDistribution``.
+    ``terminating`` forbids only creates. ``subsetting_problem`` is the reason for ignoring the
+    subsetting annotation.
     """
 
     namespace: str
@@ -104,16 +106,16 @@ class ServiceShape(msgspec.Struct, frozen=True, kw_only=True):
     all_conditions: bool = True
     subsetting: Subsetting = Subsetting.OFF
     subsetting_problem: str = ""
-    #: mass removals are held; ``None``: it is not said
-    holds: bool | None = None
-    #: holds that began before are over
+    #: the annotation requests that mass removals are retained; ``None`` without the annotation
+    hold_requested: bool | None = None
+    #: holds that began before this time have ended; seconds since the epoch
     released_at: float = 0.0
-    #: what a heuristic may read; empty without one
+    #: annotations for the heuristic; empty without one
     annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def view(self) -> ServiceView:
-        """What a heuristic is told of the service."""
+        """The Service as heuristics get it."""
         return ServiceView(
             namespace=self.namespace,
             name=self.name,
@@ -122,7 +124,9 @@ class ServiceShape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def distribution_group(self) -> str:
-        """For metrics: a user who writes Services must not be able to make labels of them."""
+        """The label value for metrics. Heuristics share one: users who write Services must not be
+        able to create label values.
+        """
         return IMPLEMENTATION_SPECIFIC if self.hints is HintMode.PLUGIN else self.distribution
 
     @property
@@ -131,7 +135,7 @@ class ServiceShape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def owner(self) -> OwnerReference:
-        """The controlling owner of every slice of the service."""
+        """The controlling owner of every slice of the Service."""
         return OwnerReference(
             api_version="v1",
             kind="Service",
@@ -142,7 +146,9 @@ class ServiceShape(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def same_endpoints(self, other: ServiceShape) -> bool:
-        """Equal but for labels and termination: every endpoint and port group is the same."""
+        """Returns True if *other* differs at most in labels and termination: every endpoint and
+        port group is the same.
+        """
         return self.endpoint_inputs == other.endpoint_inputs
 
     @property
@@ -163,7 +169,9 @@ class ServiceShape(msgspec.Struct, frozen=True, kw_only=True):
 def shape_of(
     service: Service, gates: Gates = _NEWEST, subsetting: Subsetting = Subsetting.OFF
 ) -> ServiceShape:
-    """*subsetting* is what services have that ask for nothing."""
+    """Returns the shape of *service*. *subsetting* is the approach of Services without the
+    annotation.
+    """
     spec = service.spec
     approach, problem = subsetting_of(service, subsetting)
     hints = hint_mode(service, gates)
@@ -173,7 +181,7 @@ def shape_of(
         uid=service.metadata.uid,
         created=service.metadata.creation_timestamp,
         terminating=service.metadata.deletion_timestamp is not None,
-        # an empty selector is one that a storage round trip would have dropped: it selects nothing
+        # an empty selector would be dropped by a storage round trip: it selects nothing
         external=spec.type == "ExternalName",
         active=spec.type != "ExternalName" and bool(spec.selector),
         selector=spec.selector or {},
@@ -187,14 +195,14 @@ def shape_of(
         all_conditions=gates.enabled(ENDPOINT_SLICE_TERMINATING_CONDITION),
         subsetting=approach,
         subsetting_problem=problem,
-        holds=asks_to_hold(service.metadata.annotations),
+        hold_requested=requests_hold(service.metadata.annotations),
         released_at=_released_at(service),
         annotations=_parameters(service) if hints is HintMode.PLUGIN else {},
     )
 
 
 def _released_at(service: Service) -> float:
-    """0 for no time, or one that cannot be read."""
+    """Returns the time of the release annotation; 0 if it is missing or invalid."""
     try:
         return parse_time((service.metadata.annotations or {}).get(ANNOTATION_RELEASE, ""))
     except ValueError:
@@ -202,23 +210,28 @@ def _released_at(service: Service) -> float:
 
 
 def subsetting_of(service: Service, default: Subsetting) -> tuple[Subsetting, str]:
-    """The approach, and why it is not what the annotation says ("" where it is)."""
-    asked = (service.metadata.annotations or {}).get(ANNOTATION_SUBSETTING)
-    if asked is None:
+    """Returns the approach, and the reason why it differs from the annotation ("" if it
+    does not).
+    """
+    requested = (service.metadata.annotations or {}).get(ANNOTATION_SUBSETTING)
+    if requested is None:
         return default, ""
     if default is Subsetting.OFF:
-        return default, f"{ANNOTATION_SUBSETTING}={asked} is ignored: subsetting is switched off"
-    if asked in APPROACHES:
-        return APPROACHES[asked], ""
-    words = ", ".join(APPROACHES)
+        return (
+            default,
+            f"{ANNOTATION_SUBSETTING}={requested} is ignored: subsetting is switched off",
+        )
+    if requested in APPROACHES:
+        return APPROACHES[requested], ""
+    values = ", ".join(APPROACHES)
     return (
         Subsetting.ORIGINAL,
-        f"{ANNOTATION_SUBSETTING}={asked} counts as Original: must be one of {words}",
+        f"{ANNOTATION_SUBSETTING}={requested} counts as Original: must be one of {values}",
     )
 
 
 def families_of(service: Service) -> tuple[Family, ...]:
-    """As listed; else the cluster IP's; else (headless) both.
+    """Returns the listed families; else the cluster IP's family; else (headless) both.
     ``staging/src/k8s.io/endpointslice/utils.go``.
     """
     listed = tuple(kind for kind in FAMILIES if kind in (service.spec.ip_families or ()))
@@ -234,8 +247,8 @@ def is_headless(service: Service) -> bool:
 
 
 def slice_labels(service: Service, *, subsets: bool = False) -> dict[str, str]:
-    """The service's labels but for reserved ones, and those that slices are found by; sorted by
-    key.
+    """Returns the labels of a Service's slices, sorted by key: the Service's own, except reserved
+    ones, and the labels that identify its slices.
 
     *subsets*: labels of subsets are reserved, too.
     """
@@ -250,28 +263,31 @@ def slice_labels(service: Service, *, subsets: bool = False) -> dict[str, str]:
 
 
 def _parameters(service: Service) -> dict[str, str]:
-    """All annotations but for kubectl's copy of the object, which changes with everything."""
+    """Returns all annotations except kubectl's copy of the object, which changes with
+    every edit.
+    """
     return {
         k: v for k, v in sorted((service.metadata.annotations or {}).items()) if k != _LAST_APPLIED
     }
 
 
 def hint_mode(service: Service, gates: Gates = _NEWEST) -> HintMode:
-    """The annotation ``Auto`` beats the field, whatever then comes of it; unknown values are no
-    value, and so are those of a feature that is off (KEP-4444, "Feature Enablement and Rollback").
+    """Returns the mode of hints. The annotation value ``Auto`` takes precedence over the field,
+    whatever its result. Unknown values, and values of a disabled feature, are ignored (KEP-4444,
+    "Feature Enablement and Rollback").
     """
     if not gates.enabled(TOPOLOGY_AWARE_HINTS):
         return HintMode.NONE
-    if wants_annotation_hints(service.metadata.annotations or {}):
+    if requests_annotation_hints(service.metadata.annotations or {}):
         return HintMode.AUTO
     value = traffic_distribution(service, gates)
     return HintMode.PLUGIN if is_domain_qualified(value) else _HINT_MODES.get(value, HintMode.NONE)
 
 
 def traffic_distribution(service: Service, gates: Gates = _NEWEST) -> str:
-    """The field, if it has a value that counts; "" otherwise."""
+    """Returns the field's value if it is valid and enabled; otherwise ""."""
     value = service.spec.traffic_distribution or ""
-    if wants_annotation_hints(service.metadata.annotations or {}) or not gates.enabled(
+    if requests_annotation_hints(service.metadata.annotations or {}) or not gates.enabled(
         SERVICE_TRAFFIC_DISTRIBUTION
     ):
         return ""
@@ -282,7 +298,7 @@ def traffic_distribution(service: Service, gates: Gates = _NEWEST) -> str:
     )
 
 
-def wants_annotation_hints(annotations: Mapping[str, str]) -> bool:
+def requests_annotation_hints(annotations: Mapping[str, str]) -> bool:
     value = annotations.get(
         ANNOTATION_TOPOLOGY_AWARE_HINTS, annotations.get(ANNOTATION_TOPOLOGY_MODE)
     )

@@ -1,18 +1,18 @@
-"""Subsets of a service's slices (KEP-2030, with the approaches of KEP-2004): for which zone's nodes
-a slice is.
+"""Subsets of a Service's slices (KEP-2030, with the approaches of KEP-2004): the zone whose nodes a
+slice is for.
 
-A slice with the label ``for-zone`` is for the nodes of that zone; a slice without is for all.  Every endpoint is in
-one slice, so the approaches differ in packing alone::
+A slice with the label ``for-zone`` is for the nodes of that zone; a slice without it is for all
+nodes. Every endpoint is in one slice, so the approaches differ only in packing::
 
     Original     no slice is labelled
     RequireZone  endpoints of a zone are in slices for that zone
-    PreferZone   likewise, while the service is large enough that each zone has what it needs; else one shared group
+    PreferZone   likewise, while the Service is large enough for each zone; else one shared group
 
-An endpoint whose zone is not known is in slices for all. Where PreferZone changes its mind,
-endpoints are written anew, so there are two thresholds with room between them: with Z zones it
-begins at 3 * Z + 3 endpoints and ceases at 3 * Z - 3. It also ceases when a zone that has nodes has
-no endpoint (nodes there would see none), and does not begin before each has two. Which side a
-service is on between the thresholds is told by the labels of its slices, and so survives a restart.
+An endpoint whose zone is unknown is in slices for all nodes. A switch of PreferZone rewrites
+endpoints, so two distant thresholds prevent oscillation: with Z zones it begins at 3 * Z + 3
+endpoints and ends at 3 * Z - 3. It also ends when a zone with nodes has no endpoint, since nodes
+there would see none, and does not begin before each zone has two. Between the thresholds the labels
+of the existing slices decide, so the state survives a restart.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from sliceplane.kit.containers import adjust_count
 from sliceplane.kit.ip import Family
 from sliceplane.slices.facts import NodeFacts
 
-#: the approach that a Service asks for; stronger than the flag
+#: the approach that a Service requests; takes precedence over the flag
 ANNOTATION_SUBSETTING: Final = "sliceplane.dev/subsetting"
 REASON_INVALID: Final = "InvalidSubsetting"
 REASON_DISABLED: Final = "SubsettingDisabled"
 
-#: endpoints for each zone, and how far around that PreferZone keeps to what it has
+#: endpoints for each zone, and the distance of the thresholds of PreferZone from their mean
 ENDPOINTS_PER_ZONE: Final = 3
 PADDING_ENDPOINTS: Final = 3
 #: endpoints that each zone must have before PreferZone begins
@@ -40,7 +40,9 @@ ZONE_STARTS_WITH: Final = 2
 
 
 class Subsetting(Enum):
-    """``OFF``: the feature is; labels of subsets are then as foreign as any other."""
+    """The approach to subsets. ``OFF``: the feature is disabled, and labels of subsets are ordinary
+    labels.
+    """
 
     OFF = ""
     ORIGINAL = "Original"
@@ -58,23 +60,25 @@ APPROACHES: Final[dict[str, Subsetting]] = {
 
 
 def subset_of(labels: Mapping[str, str] | None) -> str:
-    """The zone that a slice with *labels* is for; "" for all."""
+    """Returns the zone that a slice with *labels* is for; "" for all nodes."""
     return "" if labels is None else labels.get(LABEL_FOR_ZONE, "")
 
 
 def with_subset(labels: dict[str, str], subset: str) -> dict[str, str]:
-    """*labels* of a slice that is for *subset*."""
+    """Returns *labels* with the label of *subset* added."""
     return dict(sorted({**labels, LABEL_FOR_ZONE: subset}.items())) if subset else labels
 
 
 class NodeZones:
-    """The zones that have nodes.  Owned by ``SliceEngine``; a node that changes costs O(1)."""
+    """The zones that have nodes. Owned by ``SliceEngine``. A change of a Node costs O(1)."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, int] = {}
 
     def replace(self, old: NodeFacts | None, new: NodeFacts | None) -> bool:
-        """A node came, changed or went.  False: the zones are the same."""
+        """Handles a Node that was added, changed or removed. Returns True if the set of zones
+        changed.
+        """
         before = "" if old is None else old.zone
         after = "" if new is None else new.zone
         if before == after:
@@ -84,9 +88,11 @@ class NodeZones:
         return came or went
 
 
-def splits(counts: Mapping[str, int], total: int, zones: Collection[str], *, was: bool) -> bool:
-    """Whether PreferZone has a group for each zone: *counts* by zone of *total* endpoints, and the
-    *zones* of nodes.
+def should_split(
+    counts: Mapping[str, int], total: int, zones: Collection[str], *, was: bool
+) -> bool:
+    """Returns True if PreferZone has a group for each zone, given *counts* by zone of *total*
+    endpoints and the *zones* of nodes. *was*: it has them now.
     """
     if len(zones) < 2:
         return False
@@ -98,8 +104,8 @@ def splits(counts: Mapping[str, int], total: int, zones: Collection[str], *, was
 
 
 class ZoneSubsets:
-    """Subsets of one service and address type.  Owned by ``Members``, which tells it the zone of
-    every endpoint.
+    """The subsets of one Service and address type. Owned by ``SliceMembers``, which sets the zone
+    of every endpoint.
     """
 
     def __init__(self, approach: Subsetting, zones: NodeZones) -> None:
@@ -108,12 +114,12 @@ class ZoneSubsets:
         self._prefers = approach is Subsetting.PREFER_ZONE
         self._zone_of: dict[str, str] = {}
         self._counts: dict[str, int] = {}
-        #: ``None``: slices have not been asked yet
+        #: ``None`` until the labels of the slices are read
         self._split: bool | None = None if self._prefers else True
 
     def set(self, pod: str, zone: str | None) -> str:
-        """The endpoint of *pod* is in *zone* ("": not known); ``None``: there is none.  Gives its
-        subset.
+        """Sets the zone of the endpoint of *pod*: "" if unknown, ``None`` if there is no endpoint.
+        Returns its subset.
         """
         if self._prefers:
             old = self._zone_of.get(pod)
@@ -127,22 +133,22 @@ class ZoneSubsets:
         return zone or "" if self._split else ""
 
     @property
-    def settled(self) -> bool:
-        """Costs O(zones)."""
-        return not self._prefers or self._split is self._should(was=bool(self._split))
+    def is_converged(self) -> bool:
+        """True if the present split fits the endpoints. Costs O(zones)."""
+        return not self._prefers or self._split is self._should_split(was=bool(self._split))
 
-    def _should(self, *, was: bool) -> bool:
-        return splits(self._counts, len(self._zone_of), self._zones.nodes, was=was)
+    def _should_split(self, *, was: bool) -> bool:
+        return should_split(self._counts, len(self._zone_of), self._zones.nodes, was=was)
 
-    def switch(self, *, shown: bool) -> tuple[str, ...]:
-        """Before every plan: begin or cease to split; gives the pods whose subset changes.
+    def switch(self, *, labelled: bool) -> tuple[str, ...]:
+        """Starts or stops splitting, before every plan. Returns the Pods whose subset changes.
 
-        *shown*: slices on the server are labelled.  Counts where nothing else is known yet.
+        *labelled*: slices on the server are labelled. It decides at the first call.
         """
-        if self.settled:
+        if self.is_converged:
             return ()
         before = bool(self._split)
-        self._split = self._should(was=shown if self._split is None else before)
+        self._split = self._should_split(was=labelled if self._split is None else before)
         return tuple(self._zone_of) if self._split is not before else ()
 
     def check(self) -> None:
@@ -153,5 +159,5 @@ class ZoneSubsets:
 def zone_subsets(
     approach: Subsetting, families: Iterable[Family], zones: NodeZones
 ) -> dict[Family, ZoneSubsets]:
-    """Returns subsets by address type; none if the approach has none."""
+    """Returns subsets by address type; empty if the approach has none."""
     return {family: ZoneSubsets(approach, zones) for family in families if approach.by_zone}

@@ -1,21 +1,21 @@
-"""Which controller has a Service's endpoints when its selector comes or goes, and how one
-controller follows another.
+"""The controller of a Service's endpoints when its selector is added or removed, and how one
+controller succeeds another.
 
-A Service with a selector has slices by the EndpointSlice controller. One without has what its user
-makes, and Endpoints that the user makes are mirrored into slices by another controller. When a
-selector is removed, or added, the one takes over from the other, and neither knows of the other but
-by the slices that it sees:
+The EndpointSlice controller makes the slices of a Service with a selector. The user makes the
+slices or Endpoints of a Service without one, and the mirroring controller mirrors these Endpoints
+into slices. When the selector is removed or added, one controller succeeds the other; each observes
+the other only by its slices:
 
-- a selector is removed: the Endpoints controller hands its object over to the user (it takes its
-  labels away), so that it is mirrored; the EndpointSlice controller deletes its slices of an
-  address type when it sees others of that type;
+- a selector is removed: the Endpoints controller hands its object over to the user by removing its
+  labels, so that it is mirrored; the EndpointSlice controller deletes its slices of an address type
+  when it observes others of that type;
 - a selector is added: the EndpointSlice controller makes slices, the mirroring controller deletes
-  its own type by type likewise, and the Endpoints controller makes the object its own;
-- the Service becomes a name elsewhere (ExternalName): no client reads its endpoints; what
-  controllers made goes at once.
+  its own likewise, type by type, and the Endpoints controller takes over the object;
+- the Service becomes an ExternalName: no client reads its endpoints, so controllers delete their
+  slices and Endpoints at once.
 
-A controller waits for its successor for ``HAND_OVER_TIMEOUT_S`` at most: there may be none.
-Upstream leaves slices and Endpoints behind that no controller looks after
+A controller waits at most ``HAND_OVER_TIMEOUT_S`` for its successor, since there may be none.
+Upstream leaves slices and Endpoints behind that no controller manages
 (kubernetes/kubernetes#103804, #105987, #118376), and deletes mirrored ones before others exist.
 """
 
@@ -29,8 +29,8 @@ HAND_OVER_TIMEOUT_S: Final = 30.0
 
 
 class SelectorChanges(Enum):
-    """The fate of Endpoints and slices when their Service gets or loses its selector: see above, or
-    as upstream.
+    """The treatment of Endpoints and slices when their Service gains or loses its selector: as
+    above, or as upstream.
     """
 
     HAND_OVER = "hand-over"
@@ -45,18 +45,20 @@ class HandOver:
     __slots__ = ("_succeeded", "_until", "_waits")
 
     def __init__(self) -> None:
-        #: address types of which the other controller has endpoints
+        #: address types for which the other controller has endpoints
         self._succeeded: frozenset[str] = frozenset()
         self._until: float | None = None
         self._waits = False
 
     def restart(self) -> None:
-        """The Service changed its selector; the successor's slices are still there."""
+        """Restarts the wait after a change of the selector; the successor's slices stay known."""
         self._until = None
         self._waits = False
 
     def on_successor(self, address_type: str) -> bool:
-        """The other controller has endpoints of *address_type*. False: that was known."""
+        """Records that the other controller has endpoints of *address_type*. Returns False if that
+        was known.
+        """
         if address_type in self._succeeded:
             return False
         self._succeeded |= {address_type}
@@ -66,7 +68,7 @@ class HandOver:
         self._succeeded -= {address_type}
 
     def advance(self, now: float, *, timeout_s: float = HAND_OVER_TIMEOUT_S) -> None:
-        """Begins with the first call: slices wait for *timeout_s*."""
+        """Updates the state to *now*. The first call begins the wait of *timeout_s*."""
         if self._until is None:
             self._until = now + timeout_s
         self._waits = now < self._until
@@ -77,5 +79,7 @@ class HandOver:
 
     @property
     def deadline(self) -> float | None:
-        """When all slices may be deleted; ``None``: they may be now, or it has not begun."""
+        """The time at which all slices may be deleted; ``None`` if they already may, or before the
+        first ``advance``.
+        """
         return self._until if self._waits else None

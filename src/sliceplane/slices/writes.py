@@ -1,11 +1,11 @@
-"""The writes that a plan consists of, their bodies, and the *trigger time* that they tell.
+"""The writes of a plan, their bodies, and the *trigger time* that they report.
 
-A body is put together from bytes that were encoded when an endpoint changed; writing a slice of a
-hundred endpoints after one of them flipped encodes one endpoint and the metadata.
+A body is composed of bytes that were encoded when an endpoint changed: writing a slice of a hundred
+endpoints after one of them changed encodes one endpoint and the metadata.
 
-The trigger time says since when the oldest change that a write makes known has been waiting.
-Consumers subtract it from the time at which they have programmed the change; that difference is the
-network programming latency SLI. Times are whole nanoseconds since the epoch.
+The trigger time is the time since which the oldest change in a write has been waiting. Consumers
+subtract it from the time at which they have programmed the change; the difference is the network
+programming latency SLI. Times are whole nanoseconds since the epoch.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from sliceplane.watch.controller.own_writes import PlannedWrite
 
 
 class MemberChanges:
-    """Which members of a Service changed since a trigger time was taken last, and as what they were
-    known then.
+    """The members of a Service that changed since the last trigger time was taken, each with its
+    version at that time.
     """
 
     __slots__ = ("_before", "_tracking")
@@ -37,24 +37,24 @@ class MemberChanges:
     def __init__(
         self, earlier: MemberChanges | None, members: Iterable[tuple[str, PodFacts]] = ()
     ) -> None:
-        """*earlier* and *members*: of the Service as it was. A Pod that was a member has not
-        changed because the Service has.
+        """*earlier* and *members* belong to the previous version of the Service. A change of the
+        Service alone is no change of a Pod that was a member before.
         """
         self._before: dict[str, PodFacts | None] = dict(members)
-        #: False until the first trigger time is taken: there is nothing to compare with before
+        #: False until the first trigger time is taken: before it there is nothing to compare with
         self._tracking = False
         if earlier is not None:
             self._before.update(earlier._before)
             self._tracking = earlier._tracking
 
     def note(self, pod: str, old: PodFacts | None) -> None:
-        """*pod* is something else than *old* from now on."""
+        """Records that *pod*, which was *old*, has changed."""
         if self._tracking:
             self._before.setdefault(pod, old)
 
     def take(self, newest: Callable[[str], PodFacts | None]) -> int:
-        """The earliest time at which readiness of a member changed since the last call; 0 for none.
-        Nanoseconds.
+        """Returns the earliest time, in nanoseconds, at which readiness of a member changed since
+        the last call; 0 for none.
         """
         self._tracking = True
         earliest = 0
@@ -76,25 +76,25 @@ class MemberChanges:
 
 
 class TriggerTime:
-    """Of the changes of one Service that no write made known yet: since when the oldest waits. Kept
-    until it is written, so that a retry still tells it.
+    """The time since which the oldest unwritten change of one Service has been waiting. Kept until
+    the change is written, so that a retry still reports it.
     """
 
     __slots__ = ("_began", "since")
 
     def __init__(self) -> None:
-        #: nanoseconds; 0: nothing waits
+        #: nanoseconds since the epoch; 0: no change waits
         self.since = 0
         self._began = False
 
     def restart(self) -> None:
-        """It is another Service."""
+        """Starts anew for another Service."""
         self.since = 0
         self._began = False
 
     def note(self, changed: int, created: str | None) -> None:
-        """Members *changed* then (0: none did).  What is first made for a Service waits since its
-        creation.
+        """Adds a change of members at the time *changed* (0: none). The first plan of a Service
+        waits since the Service's creation.
         """
         if not self._began:
             changed = parse_nanoseconds(created)
@@ -107,7 +107,7 @@ class TriggerTime:
 
 
 class SliceWrite(PlannedWrite, frozen=True, kw_only=True):
-    """``ports`` and ``content`` are what the slice holds if the write succeeds."""
+    """A planned write. ``ports`` and ``content`` describe the slice after its success."""
 
     address_type: str
     ports: Ports = ()
@@ -115,9 +115,7 @@ class SliceWrite(PlannedWrite, frozen=True, kw_only=True):
 
 
 class FamilyChanges(NamedTuple):
-    """What one plan does for one address type, in numbers: endpoints added and removed, slices
-    written.
-    """
+    """Numbers of one plan for one address type: endpoints added and removed, slices written."""
 
     added: int
     removed: int
@@ -135,15 +133,14 @@ class SliceTotals(NamedTuple):
 
 
 class SlicePlan(msgspec.Struct, frozen=True):
-    """What one sync of a service writes, in this order.
+    """The writes of one sync of a Service, in order.
 
-    ``problems``: sentences about endpoints that were left out, each told once. ``notices``: what
-    became of hints, to be told when the writes were tried. ``families``: for metrics, in no order.
-    ``stale``: the cache has not caught up with a conflict; nothing may be planned before it has.
-    ``saves``: by how many slices there are fewer for the same endpoints, if this is a merge.
-    ``hint_problems``: why the service has no hints; empty if it has, or wants none of ours.
-    ``proof``: the writes change nothing, and show whether what is known is so; the next plan has
-    the others.
+    ``problems``: sentences about endpoints that were left out, each reported once. ``notices``:
+    Events about hints and holds, for after the writes. ``families``: counts for metrics, in no
+    order. ``stale``: the cache has not caught up with a conflict, so nothing may be planned yet.
+    ``saves``: number of slices that a merge saves. ``hint_problems``: the reasons why the Service
+    has no hints; empty if it has, or requests none of ours. ``proof``: the writes change nothing
+    but show whether suspect slices are as believed; the next plan has the other writes.
     """
 
     writes: tuple[SliceWrite, ...] = ()
@@ -180,8 +177,8 @@ def create_slice(
 def update_slice(
     shape: ServiceShape, stored: Stored, group: PortGroup, content: Content, trigger: int
 ) -> SliceWrite:
-    """Labels become the service's and the subset's; other metadata stays as it is, owners and other
-    annotations too.
+    """Returns the update of a slice. Labels become the Service's and the subset's; other metadata,
+    owners and other annotations stay.
     """
     annotations = _annotations(stored.meta.annotations or {}, trigger)
     labels = with_subset(shape.labels, group.subset) if group.subset else shape.labels
@@ -193,14 +190,14 @@ def update_slice(
 
 
 def prove_slice(stored: Stored) -> SliceWrite:
-    """The slice as it is known: nothing happens if the server has it so, and else it is a
-    conflict.
+    """Returns an update that changes nothing if the server has the slice as believed, and conflicts
+    otherwise.
     """
     return with_content(stored, stored.content)
 
 
 def with_content(stored: Stored, content: Content) -> SliceWrite:
-    """The slice with other endpoints and nothing else changed."""
+    """Returns an update that changes only the endpoints of a slice."""
     body = slice_body(
         stored.meta, stored.address_type, content.values(), PortGroup(stored.ports).body
     )
@@ -216,11 +213,11 @@ def delete_slice(stored: Stored) -> SliceWrite:
 def delete_unowned(
     slices: Mapping[str, Stored], desired_content: Callable[[Stored], Content] | None
 ) -> tuple[list[SliceWrite], list[SliceWrite]]:
-    """Returns writes that remove *slices*: those before all other writes, and those after.
+    """Returns the writes that remove *slices*: those before all other writes, and those after.
 
-    The slices stay until other slices have their endpoints. If new slices were refused, which a
-    quota can do for long, *desired_content* returns the endpoints of a slice that are desired, as
-    they should be; all others leave it first.
+    The slices stay until other slices have their endpoints. If creates were refused, which a quota
+    can do for long, *desired_content* returns the desired versions of a slice's desired endpoints;
+    all other endpoints are removed from it first.
     """
     first: dict[str, SliceWrite] = {}
     if desired_content is not None:

@@ -276,7 +276,7 @@ def test_references_that_come_and_go_leave_nothing_behind(
         now, _ = cluster.settle(collector, now)
         collector.check()
     assert sum(map(len, collector._graph._gone.values())) <= 2
-    assert sum(map(len, collector._told.values())) <= 1
+    assert sum(map(len, collector._reported.values())) <= 1
 
 
 def test_orphaning_lets_dependents_live(cluster: FakeCluster, collector: GarbageCollector) -> None:

@@ -108,7 +108,13 @@ def test_kubernetes_128928_churn_leaves_nothing_behind(
     cluster.settle(collector, 1000.0)
     graph = collector._graph
     state = (graph.items, graph._claimed, graph._blocking, graph._gone, graph._ended)
-    own = (collector._acted, collector._open, collector._patient, collector._freed, collector._told)
+    own = (
+        collector._acted,
+        collector._lookups,
+        collector._delayed,
+        collector._released,
+        collector._reported,
+    )
     assert [len(each) for each in (*state, *own)] == [0] * 10
     assert collector.next_deadline() is None
 

@@ -62,7 +62,9 @@ def test_a_bug_that_confirms_nothing_is_found(seed: int, monkeypatch: pytest.Mon
 
 def test_a_bug_that_holds_what_is_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        PodFacts, "is_silenced", property(lambda facts: not facts.serving and not facts.terminating)
+        PodFacts,
+        "is_unready_by_node",
+        property(lambda facts: not facts.serving and not facts.terminating),
     )
     with pytest.raises(Broken, match="told-is-never-held"):
         told(1)

@@ -99,9 +99,7 @@ def a_full_object_is_not_looked_at(patch: Patch) -> None:
     desired = EndpointsState._desired
 
     def skip(self: Any, *args: Any) -> Any:
-        full = self._known is not None and ANNOTATION_OVER_CAPACITY in (
-            self._known.annotations or {}
-        )
+        full = self._meta is not None and ANNOTATION_OVER_CAPACITY in (self._meta.annotations or {})
         return None if full else desired(self, *args)
 
     patch.setattr(EndpointsState, "_desired", skip)

@@ -180,7 +180,7 @@ def test_endpoints_are_written_once_and_never_again(monkeypatch: pytest.MonkeyPa
     desired = EndpointsState._desired
 
     def once(self: Any, *args: Any) -> Any:
-        return None if self._known is not None else desired(self, *args)
+        return None if self._meta is not None else desired(self, *args)
 
     monkeypatch.setattr(EndpointsState, "_desired", once)
     assert found("none", controllers=OLDER) == {"endpoints-true"}

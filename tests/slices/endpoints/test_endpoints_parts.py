@@ -95,7 +95,7 @@ def test_every_port_is_in_one_subset_and_no_two_subsets_are_alike(
     contents = [
         frozenset(
             (key, ready)
-            for ready, side in ((True, subset.ready), (False, subset.waiting))
+            for ready, side in ((True, subset.ready), (False, subset.not_ready))
             for key in side
         )
         for subset in found
@@ -144,7 +144,7 @@ def test_not_ready_beats_ready() -> None:
     (subset,) = canonical(
         (EndpointSubset(addresses=(one,), not_ready_addresses=(one,), ports=(http,)),)
     )
-    assert (subset.ready, list(subset.waiting.values())) == ({}, [one])
+    assert (subset.ready, list(subset.not_ready.values())) == ({}, [one])
 
 
 def test_all_ports_is_no_port_among_others() -> None:

@@ -19,7 +19,7 @@ from sliceplane.slices.endpoints.mirroring.desired import (
     content_of,
     identity_of,
 )
-from sliceplane.slices.endpoints.mirroring.packing import Arrangement, packed
+from sliceplane.slices.endpoints.mirroring.packing import Arrangement, arrange_packed
 
 OWNER = OwnerReference(api_version="v1", kind="Endpoints", name="web", uid="u", controller=True)
 WANTED = SliceMeta({"a": "b"}, None, OWNER)
@@ -80,12 +80,12 @@ def check(found: Arrangement, wanted: Holding, slices: list[EndpointSlice], limi
     assert len(fills) < 2 or fills[0] + fills[1] > limit, (
         f"two slices fit into one of {limit}: {fills}"
     )
-    names = [kept.known.metadata.name for kept in found.kept] + [
+    names = [kept.stored.metadata.name for kept in found.kept] + [
         each.metadata.name for each in found.spare
     ]
     assert sorted(names) == sorted(each.metadata.name for each in slices)
     for kept in found.kept:
-        same = content_of(kept.known) == kept.group.content and WANTED.fits(kept.known.metadata)
+        same = content_of(kept.stored) == kept.group.content and WANTED.fits(kept.stored.metadata)
         assert kept.changed is not same
 
 
@@ -103,7 +103,7 @@ def check_nothing_is_missing(
         (f"new-{n}", set(numbers(group))) for n, group in enumerate(found.new)
     ]
     early = [kept for kept in found.kept if kept.changed and not kept.gives]
-    steps += [(kept.known.metadata.name, set(numbers(kept.group))) for kept in (*early, *late)]
+    steps += [(kept.stored.metadata.name, set(numbers(kept.group))) for kept in (*early, *late)]
     steps += [(each.metadata.name, None) for each in found.spare]
     for name, holds in steps:
         if holds is None:
@@ -121,7 +121,7 @@ def test_any_slices_become_packed_ones_and_nothing_is_missing_meanwhile(
     slices = [
         slice_of(f"s{number}", holding, fits=fits) for number, (holding, fits) in enumerate(held)
     ]
-    found = packed(group_of(wanted), slices, WANTED, limit)
+    found = arrange_packed(group_of(wanted), slices, WANTED, limit)
     check(found, wanted, slices, limit)
     check_nothing_is_missing(found, wanted, slices)
 
@@ -134,7 +134,7 @@ def settled(wanted: Holding, limit: int) -> list[EndpointSlice]:
 
 def as_slices(found: Arrangement, turn: int) -> list[EndpointSlice]:
     """What the server holds afterwards."""
-    kept = [(each.known.metadata.name, each.group) for each in found.kept]
+    kept = [(each.stored.metadata.name, each.group) for each in found.kept]
     new = [(f"t{turn}-{number}", group) for number, group in enumerate(found.new)]
     return [
         slice_of(
@@ -154,7 +154,7 @@ def test_from_a_packed_state_a_changed_address_is_at_most_two_writes(
 ) -> None:
     slices = settled(history[0], limit)
     for turn, (before, wanted) in enumerate(pairwise(history)):
-        found = packed(group_of(wanted), slices, WANTED, limit)
+        found = arrange_packed(group_of(wanted), slices, WANTED, limit)
         check(found, wanted, slices, limit)
         check_nothing_is_missing(found, wanted, slices)
         gone = len(before.keys() - wanted.keys())
@@ -193,16 +193,16 @@ def test_no_other_packing_takes_fewer_writes(
     before: set[int], wanted: set[int], limit: int
 ) -> None:
     slices = settled(dict.fromkeys(before, True), limit)
-    found = packed(group_of(dict.fromkeys(wanted, True)), slices, WANTED, limit)
+    found = arrange_packed(group_of(dict.fromkeys(wanted, True)), slices, WANTED, limit)
     assert writes(found) == fewest(dict.fromkeys(wanted, True), slices, limit)
 
 
 def test_a_large_object_is_cut_and_one_address_writes_one_slice() -> None:
     wanted = dict.fromkeys(range(250), True)
     whole = [slice_of("all", wanted)]
-    found = packed(group_of(wanted), whole, WANTED, 100)
+    found = arrange_packed(group_of(wanted), whole, WANTED, 100)
     assert sizes(found) == [50, 100, 100]
     assert [kept.gives for kept in found.kept] == [True]
     slices = as_slices(found, 0)
-    after = packed(group_of({**wanted, 7: False}), slices, WANTED, 100)
+    after = arrange_packed(group_of({**wanted, 7: False}), slices, WANTED, 100)
     assert (writes(after), sizes(after)) == (1, [50, 100, 100])

@@ -15,7 +15,7 @@ from tests.effort import effort
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Endpoints
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.slices.endpoints.reverse import ReverseSource, view_of
+from sliceplane.slices.endpoints.reverse import ReverseSource, read_content
 from sliceplane.slices.endpoints.subsets import text_of
 
 Document = dict[str, Any]
@@ -125,7 +125,7 @@ def test_after_any_history_it_is_what_the_slices_say(
     held: dict[str, Document] = {}
     for name, found in steps:
         before = {each: source.render(each).text for each in ("IPv4", "IPv6")}  # type: ignore[arg-type]
-        view = None if found is None else view_of(decode(encode(found), EndpointSlice))
+        view = None if found is None else read_content(decode(encode(found), EndpointSlice))
         changed = source.put(name, view)
         held.pop(name, None)
         if found is not None:
@@ -148,7 +148,7 @@ def test_after_any_history_it_is_what_the_slices_say(
     # The order of the history leaves no trace, and what is read back is recognised.
     anew = ReverseSource()
     for name in sorted(held, reverse=True):
-        anew.put(name, view_of(decode(encode(held[name]), EndpointSlice)))
+        anew.put(name, read_content(decode(encode(held[name]), EndpointSlice)))
     assert anew.render(family) == rendered
     assert (
         text_of(decode(b'{"subsets":%s}' % rendered.text, Endpoints).subsets or (), named=True)
@@ -168,7 +168,7 @@ def source_of(ready: int, waiting: int, ports: list[Document] | None = None) -> 
             "endpoints": listed[start : start + 100],
             "ports": ports or [{"port": 80}],
         }
-        source.put(f"s{start}", view_of(decode(encode(found), EndpointSlice)))
+        source.put(f"s{start}", read_content(decode(encode(found), EndpointSlice)))
     return source
 
 
@@ -198,5 +198,5 @@ def test_a_hint_or_a_zone_is_no_change() -> None:
     }
     hinted = json.loads(json.dumps(plain_slice))
     hinted["endpoints"][0] |= {"zone": "a", "hints": {"forZones": [{"name": "a"}]}}
-    assert source.put("x", view_of(decode(encode(plain_slice), EndpointSlice)))
-    assert not source.put("x", view_of(decode(encode(hinted), EndpointSlice)))
+    assert source.put("x", read_content(decode(encode(plain_slice), EndpointSlice)))
+    assert not source.put("x", read_content(decode(encode(hinted), EndpointSlice)))

@@ -51,13 +51,13 @@ def command() -> None:
 def audit(
     *, cluster: TargetCluster, audit_logs: tuple[Path, ...], second_look: float, output: Output
 ) -> None:
-    """Who still writes and reads Endpoints, which objects are wrong, and whether their controller
-    can go.
+    """Reports the writers and readers of Endpoints, wrong objects, and if the Endpoints controller
+    can be switched off.
 
-    Reads only (get and list of Services, Endpoints and EndpointSlices), on any cluster. The last
-    line is the verdict: of one namespace it says nothing about others.
+    Read-only (get and list of Services, Endpoints and EndpointSlices), on any cluster. The last
+    line is the verdict; for one namespace it covers that namespace only.
 
-    Exit code 0: safe; 1: not safe, the line says why; 2: could not look.
+    Exit code 0: safe; 1: not safe, the line has the reason; 2: cannot tell.
     """
     from sliceplane.diagnose.audit.text import as_text
 

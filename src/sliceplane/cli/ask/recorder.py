@@ -66,9 +66,9 @@ def flight_config(flags: dict[str, Any]) -> FlightConfig:
     ],
 )
 def command() -> None:
-    """What controllers were told, and when: save it, look at it, tell it again.
+    """Saves, shows and replays the inputs of controllers, with their times.
 
-    Every plane keeps the newest of it in memory (--recorder-size), and saves it by itself when
+    Every plane keeps the newest inputs in memory (--recorder-size), and saves them by itself when
     something goes wrong.
     """
 

@@ -49,7 +49,7 @@ _AGO_MAX_S = 1e9
     ],
 )
 def command() -> None:
-    """What happened, who did it, and what followed from it."""
+    """Shows changes, their authors and their effects."""
 
 
 @cluster_command(

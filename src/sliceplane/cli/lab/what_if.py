@@ -128,14 +128,15 @@ def command(
     verify: Path | None,
     **flags: Any,
 ) -> None:
-    """What would a change do to a Service: writes, slices, bytes to every watcher, and where
-    connections go.
+    """Predicts the effects of a change on a Service: writes, slices, bytes to every watcher, and
+    the destinations of connections.
 
-    Runs the controllers of this version on virtual time, over a cluster as it is now or over a
-    snapshot, and makes the change there. Reads only; what the answer rests on stands first.
+    Runs the controllers of this version on virtual time, over the present state of a cluster or
+    over a snapshot, and makes the change there. Read-only; the output begins with its assumptions.
 
-    Exit code 0: nothing gets worse; 1: an endpoint is overloaded, or connections find none, that
-    did not before; with --verify: it happened otherwise; 2: no answer, stderr says why.
+    Exit code 0: nothing gets worse; 1: the change overloads an endpoint, or leaves connections
+    without one; with --verify: the prediction differs from the recording; 2: no answer, stderr has
+    the reason.
     """
     from sliceplane.cli.ask.recorder import making_sense, read
     from sliceplane.cli.progress import WorkTold

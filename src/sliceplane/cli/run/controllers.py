@@ -238,7 +238,7 @@ async def _once(
 
 
 def summary_text(summary: OnceSummary) -> str:
-    """What ``--once`` prints."""
+    """Returns the output of ``--once``."""
     informers = summary.status.informers
     read = ", ".join(
         f"{informer.objects} {informer.watched.resource.plural}"

@@ -187,7 +187,7 @@ command.add_command(render)
 
 
 class _Chosen(msgspec.Struct, frozen=True):
-    """What file and flags amount to."""
+    """The settings from file and flags."""
 
     given: Given
     settings: ProxySettings

@@ -1,4 +1,4 @@
-"""What the serving commands share: their flags, and the life of a process from flags to exit
+"""The common part of serving commands: their flags, and the life of a process from flags to exit
 code.
 """
 
@@ -161,7 +161,7 @@ serving_options = with_options(
 
 
 def plane_config(flags: dict[str, Any], gates: Gates) -> PlaneConfig:
-    """What *flags* (among others the values of ``serving_options``) ask for."""
+    """Returns the configuration from *flags*, which include the values of ``serving_options``."""
     from sliceplane.server.io.audit.log import AuditConfig
     from sliceplane.server.io.config import PlaneConfig
 

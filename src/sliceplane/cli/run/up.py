@@ -78,7 +78,8 @@ emulation_options = with_options(
 
 
 def emulation_config(flags: dict[str, Any]) -> EmulationConfig | None:
-    """What *flags* (the values of ``emulation_options``) ask for; ``None`` without ``--emulate``.
+    """Returns the emulation from *flags* (the values of ``emulation_options``); ``None`` without
+    ``--emulate``.
 
     Raises ``click.UsageError`` for flags that contradict each other or a file that cannot be used.
     """
@@ -295,8 +296,8 @@ def _of_names(
 
 
 def _proxy_settings(path: Path, gates: Gates) -> ProxySettings:
-    """What the file says.  Raises ``StartError``; a field that is the plane's own matter here is
-    told of.
+    """Returns the settings from the file. Raises ``StartError``. Fields that the plane itself
+    controls are logged.
     """
     from sliceplane.kit.io.log import get_logger
     from sliceplane.kit.io.start_error import StartError

@@ -1,5 +1,5 @@
-"""Which controllers there are: how each is made, with the settings that flags chose, and how many
-jobs it may have.
+"""The catalogue of controllers: their factories, with the settings from flags, and their numbers of
+jobs.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def default_controllers(
     """Returns the controllers of every plane; without the feature gate EndpointSlice, slices stay
     as they are (KEP-0752).
 
-    With *reverse* the reverse mirror makes Endpoints, in place of the Endpoints controller.
+    With *reverse*, the reverse mirror makes Endpoints instead of the Endpoints controller.
+    *conditions*: Services with trafficDistribution get conditions.
 
-    The mirroring controller of one call waits for the Endpoints controller of the same call, if
-    that runs. *conditions*: Services with trafficDistribution are told what became of it.
+    The mirroring controller waits for the Endpoints controller of the same call, if that runs.
     """
-    wanted = config or DiscoveryConfig()
-    slices = wanted.slices
-    endpoints = wanted.endpoints
-    mirroring = wanted.mirroring
+    discovery = config or DiscoveryConfig()
+    slices = discovery.slices
+    endpoints = discovery.endpoints
+    mirroring = discovery.mirroring
     first_sync = FirstSync()
     problems = HintProblems()
     entries: list[ControllerEntry] = []
@@ -90,8 +90,8 @@ def default_controllers(
 
 
 def reverse_mirror(*, cleanup: bool = False) -> ControllerEntry:
-    """For who asks for it: slices to Endpoints.  With *cleanup* it takes away what it made, and
-    makes no more.
+    """Returns the optional controller that mirrors slices to Endpoints. With *cleanup* it deletes
+    its objects and makes no more.
     """
     from sliceplane.controllers.reverse_mirroring import ReverseMirrorController
 

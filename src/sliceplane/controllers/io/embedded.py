@@ -1,8 +1,8 @@
 """The controllers of an embedded plane, as a service of its process.
 
-Which controllers run is decided by the command line; this file only puts them into one host over
-one client of the plane, and makes their freshness visible: ``/readyz`` and ``/metrics`` know
-whether the caches are filled and how stale they are.
+The command line decides which controllers run. This module puts them into one host over one client
+of the plane, and publishes their freshness: ``/readyz`` and ``/metrics`` report if the caches are
+filled and how stale they are.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from sliceplane.watch.io.hosting.host import ControllerEntry, ControllerHost, ma
 from sliceplane.watch.io.reflect import loop_clock
 from sliceplane.watch.io.service import ServiceContext
 
-#: who the embedded controllers are
+#: user name of the embedded controllers
 USER_NAME = "system:kube-controller-manager"
-#: the Lease that embedded controllers of several servers share, with those of ``sliceplane
+#: the Lease that embedded controllers of several servers share with those of ``sliceplane
 #: controllers``
 LEASE_NAME = "sliceplane-controllers"
-#: who they are in managedFields, as in any cluster
+#: their manager in managedFields, as in any cluster
 FIELD_MANAGER = "kube-controller-manager"
 
 
 class ControllerService:
-    """A ``watch.io.service.PlaneService``."""
+    """The ``watch.io.service.PlaneService`` of controllers."""
 
     name = "controllers"
 
@@ -45,8 +45,8 @@ class ControllerService:
         elect: bool = False,
         settings: dict[str, Any] | None = None,
     ) -> None:
-        """*elect*: other servers run the same controllers, and one of them at a time works.
-        *settings*: of *entries*, for recordings (``hosting.settings``).
+        """*elect*: several servers run the same controllers, and one of them at a time is active.
+        *settings*: settings of *entries*, for recordings (``hosting.settings``).
         """
         self._entries = entries
         self._settings = settings or {}
@@ -54,9 +54,8 @@ class ControllerService:
         self._host: ControllerHost | None = None
         self._candidate: LeaseCandidate | None = None
         self._term: asyncio.Task[None] | None = None
-        #: this server was ready once: a later term must not take it from clients while its caches
-        #: fill
-        self._settled = False
+        #: this server was ready once: a later term must not make it unready while its caches fill
+        self._was_ready = False
 
     async def start(self, context: ServiceContext) -> None:
         client = context.client(USER_NAME, FIELD_MANAGER)
@@ -95,8 +94,8 @@ class ControllerService:
         self._term = asyncio.get_running_loop().create_task(candidate.run(term), name="election")
 
     def _samples(self) -> tuple[Family, ...]:
-        """The figures of the controllers while they work, how fresh their caches are, and who
-        leads.
+        """Returns the metrics of active controllers, the age of their caches, and the
+        leader flag.
         """
         host = self._host
         candidate = self._candidate
@@ -109,26 +108,26 @@ class ControllerService:
         )
 
     def _filling(self) -> str:
-        """Whose caches are not filled at the start of this server.
+        """Returns the reason why caches are not filled at the start of this server; "" if they are.
 
-        Where controllers of several servers take turns, that alone counts: a server whose
-        controllers stand by is as ready as the one whose work, and is not to leave its clients in
-        the moment in which it takes over, as its predecessor is just gone.
+        With an election this applies only until the server is ready once. A server whose
+        controllers stand by is as ready as the active one, and must not lose its clients when it
+        takes over, just after its predecessor has stopped.
         """
-        if self._settled:
+        if self._was_ready:
             return ""
         if self._host is not None:
-            why = unfilled(self._host.status())
+            reason = unfilled(self._host.status())
         elif self._candidate is None or not self._candidate.holder:
-            why = "nobody is known to lead"
-        else:  # between the Lease and the first step of the work it leads without a host
-            why = "the controllers are starting" if self._candidate.leading else ""
-        self._settled = self._elect and not why
-        return why
+            reason = "no leader is known"
+        else:  # between the Lease and the start of the host
+            reason = "the controllers are starting" if self._candidate.leading else ""
+        self._was_ready = self._elect and not reason
+        return reason
 
     async def drain(self) -> None:
-        """Another server's controllers may work from now on.  Those that have no successor go on to
-        the end.
+        """Stops controllers under an election, so that another server's can take over. Without one
+        they continue to the end.
         """
         if self._term is not None:
             self._term.cancel()

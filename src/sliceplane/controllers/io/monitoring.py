@@ -14,8 +14,8 @@ from sliceplane.watch.io.version import declare_build
 
 
 def metrics_page(sources: Sequence[Source], staleness_s: Callable[[], float]) -> PageMaker:
-    """*sources* have no metric in common.  *staleness_s* is of the stalest cache; infinite: no
-    sample.
+    """Returns the metrics page. *sources* have no metric in common. *staleness_s* is that of the
+    stalest cache; infinite: no sample.
     """
 
     metrics = Metrics()
@@ -33,7 +33,7 @@ def metrics_page(sources: Sequence[Source], staleness_s: Callable[[], float]) ->
 
 
 def leader_family(name: str, leading: bool) -> Family:
-    """client-go's gauge."""
+    """Returns the gauge of client-go."""
     sample = Sample((name,), 1.0 if leading else 0.0)
     return Family(
         "leader_election_master_status",
@@ -45,7 +45,7 @@ def leader_family(name: str, leading: bool) -> Family:
 
 
 def staleness_family(staleness_s: float) -> Family:
-    """Without a sample while a cache is not filled."""
+    """Returns the gauge, without a sample while a cache is not filled."""
     samples = (Sample((), staleness_s),) if math.isfinite(staleness_s) else ()
     return Family(
         "sliceplane_informer_staleness_seconds", "gauge", "Age of the stalest cache.", (), samples
@@ -55,19 +55,21 @@ def staleness_family(staleness_s: float) -> Family:
 def health_pages(
     read: Callable[[], HostStatus | None], ready: Callable[[], Page]
 ) -> dict[str, PageMaker]:
-    """*read* gives ``None`` while no controllers run; *ready* answers where the caches are well, or
-    there are none.
+    """Returns the health pages. *read* returns ``None`` while no controllers run; *ready* answers
+    if the caches are healthy, or there are none.
     """
 
     def live() -> Page:
-        """Stale caches are the server's fault at first; a restart may help if they stay so."""
+        """Fails if stale caches may be repaired by a restart; at first staleness is attributed to
+        the server.
+        """
         status = read()
-        why = "" if status is None else stuck(status)
-        return Page(f"{why}\n".encode(), healthy=False) if why else Page(b"ok\n")
+        reason = "" if status is None else stuck(status)
+        return Page(f"{reason}\n".encode(), healthy=False) if reason else Page(b"ok\n")
 
     def readiness() -> Page:
         status = read()
-        why = "" if status is None else complaint(status)
-        return Page(f"{why}\n".encode(), healthy=False) if why else ready()
+        reason = "" if status is None else complaint(status)
+        return Page(f"{reason}\n".encode(), healthy=False) if reason else ready()
 
     return {"/healthz": live, "/livez": live, "/readyz": readiness}

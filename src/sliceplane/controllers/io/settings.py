@@ -1,5 +1,5 @@
-"""With which flags controllers run, as plain values in a recording; and controllers of such values,
-for a replay.
+"""The settings of controllers as plain values in a recording, and controllers from such values for
+a replay.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sliceplane.controllers.objects.per_namespace import RootCaPublisher
 from sliceplane.emulation.nodes import EmulationConfig
 from sliceplane.watch.controller.base import Controller
 
-#: members that are code: a replay uses what is installed
+#: fields that are code: a replay uses the installed one
 _CODE: Final = "find_heuristic"
 
 

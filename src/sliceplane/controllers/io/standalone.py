@@ -1,8 +1,8 @@
-"""Controllers without an API server of their own: against any cluster, one of several instances, or
-once.
+"""Controllers without an API server of their own: against any cluster, as one of several instances,
+or once.
 
-``Standalone`` runs them while this instance leads; ``reconcile_once`` runs them until nothing is
-left to do. Both use the host that the embedded plane uses, over another client.
+``Standalone`` runs them while this instance leads; ``reconcile_once`` runs them until no work is
+left. Both use the host of the embedded plane, over another client.
 """
 
 from __future__ import annotations
@@ -30,20 +30,22 @@ from sliceplane.watch.io.hosting.informers import check_readable
 from sliceplane.watch.io.hosting.runner import ControllerStatus
 from sliceplane.watch.io.reflect import loop_clock
 
-#: a controller without work for so long has none: its own writes came back long ago
+#: seconds without work after which a controller is idle: its own writes have come back long before
 IDLE_S: Final = 5.0
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 
 
 class RecordingHere(msgspec.Struct, frozen=True):
-    """``settings``: of the controllers (``hosting.settings``)."""
+    """The recording of this process. ``settings``: settings of the controllers
+    (``hosting.settings``).
+    """
 
     config: FlightConfig
     settings: dict[str, Any]
 
 
 class Standalone:
-    """The controllers of this process.  Made inside a running loop; ``run`` once."""
+    """The controllers of this process. Created inside a running loop; ``run`` is called once."""
 
     def __init__(
         self,
@@ -54,8 +56,8 @@ class Standalone:
         election_client: Client | None = None,
         recording: RecordingHere | None = None,
     ) -> None:
-        """*election_client*: where *client* keeps to a limit, one that does not: a Lease does not
-        wait its turn.
+        """*election_client*: a client without the rate limit of *client*, since a Lease must not
+        wait.
         """
         self._client = client
         self._election = election
@@ -70,7 +72,7 @@ class Standalone:
                 "controllers", recording.config.size_bytes, folder, self._clock, self._unhealthy
             )
             self._flight.settings.update(recording.settings)
-        #: for the election alone: the controllers' own lives and dies with their host
+        #: for the election only: the controllers' recorder belongs to their host
         self._recorder = EventRecorder(client, clock=self._clock)
         self._candidate = (
             None
@@ -85,8 +87,8 @@ class Standalone:
         )
 
     async def run(self) -> None:
-        """Until cancelled."""
-        flying = (
+        """Runs until cancelled."""
+        recording_task = (
             None
             if self._flight is None
             else asyncio.create_task(self._flight.run(), name="flight recorder")
@@ -94,25 +96,27 @@ class Standalone:
         try:
             await self._run()
         finally:
-            if flying is not None:
-                flying.cancel()
-                await asyncio.gather(flying, return_exceptions=True)
+            if recording_task is not None:
+                recording_task.cancel()
+                await asyncio.gather(recording_task, return_exceptions=True)
 
     async def _run(self) -> None:
         if self._candidate is None:
             await self._work()
             return
-        telling = asyncio.create_task(self._recorder.run(), name="event recorder of the election")
+        reporting_task = asyncio.create_task(
+            self._recorder.run(), name="event recorder of the election"
+        )
         try:
             await self._candidate.run(self._work)
         finally:
             await self._recorder.flush()
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
+            reporting_task.cancel()
+            await asyncio.gather(reporting_task, return_exceptions=True)
 
     async def wait_ready(self) -> str:
-        """Until the caches are filled, or until another instance is seen to lead; a line that says
-        which.
+        """Waits until the caches are filled, or until another instance leads. Returns a line with
+        the role.
         """
         while True:
             if self._host is not None and not complaint(self._host.status()):
@@ -123,7 +127,7 @@ class Standalone:
                 and self._candidate.holder
             ):
                 return f"standby leader={self._candidate.holder}"
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _work(self) -> None:
         candidate = self._candidate
@@ -140,7 +144,9 @@ class Standalone:
             self._host = None
 
     def pages(self) -> dict[str, PageMaker]:
-        """For ``kit.io.pages.serve_pages``: alive, and ready to work or to take over."""
+        """Returns the pages for ``kit.io.pages.serve_pages``: alive, and ready to work or to take
+        over.
+        """
         return health_pages(
             lambda: None if self._host is None else self._host.status(), self._ready
         )
@@ -153,10 +159,10 @@ class Standalone:
             return Page(b"ok: leading\n")
         if self._candidate is not None and self._candidate.holder:
             return Page(f"ok: standing by, {self._candidate.holder} leads\n".encode())
-        return Page(b"nobody is known to lead\n", healthy=False)
+        return Page(b"no leader is known\n", healthy=False)
 
     def samples(self) -> tuple[Family, ...]:
-        """The figures of the controllers while they work, and who leads."""
+        """Returns the metrics of active controllers, and the leader flag."""
         figures = () if self._host is None else self._host.samples()
         if self._flight is not None:
             figures = (*figures, *self._flight.metrics.families())
@@ -165,13 +171,13 @@ class Standalone:
         return (*figures, leader_family(self._election.name, self._candidate.leading))
 
     def staleness_s(self) -> float:
-        """Of the stalest cache; ``math.inf`` while there is none."""
+        """Returns the age of the stalest cache; ``math.inf`` while there is none."""
         return math.inf if self._host is None else self._host.status().staleness_s
 
 
 class OnceSummary(msgspec.Struct, frozen=True):
-    """The result of ``reconcile_once``. ``unfinished``: controllers that would try again, or never
-    came to rest.
+    """The result of ``reconcile_once``. ``unfinished``: controllers with retries due or with work
+    left.
     """
 
     seconds: float
@@ -182,8 +188,8 @@ class OnceSummary(msgspec.Struct, frozen=True):
 async def reconcile_once(
     client: Client, entries: tuple[ControllerEntry, ...], *, timeout_s: float
 ) -> OnceSummary:
-    """Run until every controller is at rest, or for *timeout_s*.  Raises ``CannotRead`` and
-    ``Unreachable`` before.
+    """Runs until every controller is idle, or for *timeout_s*. Raises ``CannotRead`` and
+    ``Unreachable`` before the start.
     """
     await check_readable(
         client, [watched for entry in entries for watched in entry.make().info.watches]
@@ -194,7 +200,7 @@ async def reconcile_once(
     host.start()
     try:
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             status = host.status()
             spent = clock() - began
             unfinished = _unfinished(status)
@@ -212,8 +218,8 @@ def _busy(status: HostStatus) -> bool:
 
 
 def _unfinished(status: HostStatus) -> tuple[str, ...]:
-    """At rest, a deadline is a retry only where something failed; others (an hourly resync) are no
-    work.
+    """Returns the controllers with work left. A deadline of an idle controller is a retry only
+    after a failure; others (an hourly resync) are no work.
     """
     return tuple(
         controller.name

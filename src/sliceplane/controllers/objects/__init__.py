@@ -1,3 +1,3 @@
-"""Controllers of the life of all objects: owners and dependents, namespaces, quotas, orphaned
+"""Controllers of the life cycle of all objects: owners and dependents, Namespaces, quotas, orphaned
 Pods.
 """

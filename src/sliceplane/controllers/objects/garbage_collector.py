@@ -1,32 +1,32 @@
-"""The garbage collector: objects go when their owners are gone (``pkg/controller/garbagecollector``
+"""The garbage collector: deletes objects whose owners are gone (``pkg/controller/garbagecollector``
 upstream).
 
-A graph of every watched object and its ownerReferences is kept up to date from the caches. For an
-object with owners, each owner is one of
+A graph of every watched object and its ownerReferences is updated from the caches. For an object
+with owners, each owner is one of
 
-    solid     it exists, as far as the cache knows
-    waiting   it is being deleted in the foreground: it wants its dependents gone first
-    dangling  the server said that it does not exist
-    unsure    the cache does not show it
+    solid     it exists in the cache
+    waiting   it is being deleted in the foreground: its dependents must be deleted first
+    dangling  the server reported that it does not exist
+    unsure    the cache does not have it
 
-With no owner but waiting and dangling ones the object is deleted, with its uid and version as
-preconditions. Beside a solid owner, references to others are taken out.
+An object whose owners are all waiting or dangling is deleted, with its uid and version as
+preconditions. If it has a solid owner, references to waiting and dangling ones are removed.
 
-**A cache is never believed to the harm of an object.**  Caches of different kinds lag behind each
-other, and a list may be answered by a server that is behind, too. Before a missing owner counts as
-dangling the server itself is asked, by a live GET: at once if there is more against the owner than
-silence (a cache showed it going, or shows another object under its uid), else after
-``VERIFY_DELAY_S``, in which most caches catch up. A waiting owner is confirmed in the same way
-before its dependents go. The question belongs to the *claim* (uid, kind, namespace and name), not
-to the object that makes it, so an owner with a hundred thousand dependents costs one request; and
-what is learned about one claim is not held against another that names the same uid.
+**A cache alone never justifies a deletion.**  Caches of different kinds lag behind each other, and
+a list may come from a server that is behind, too. Before a missing owner counts as dangling, a live
+GET asks the server itself: at once if there is other evidence against the owner (a cache showed its
+deletion, or has another object with its uid), else after ``VERIFY_DELAY_S``, in which most caches
+catch up. A waiting owner is confirmed in the same way before its dependents are deleted. The query
+belongs to the *claim* (uid, kind, namespace and name), not to the object that makes it, so an owner
+with a hundred thousand dependents costs one request. The result for one claim is not applied to
+another claim with the same uid.
 
-An owner of a kind or version that is not watched, and a namespaced owner of a cluster-wide object,
-are taken as solid: what cannot be looked up leads to no deletion. Owners that can be seen to be in
-another namespace are told about in an Event.
+An owner of a kind or version that is not watched, and a namespaced owner of a cluster-scoped
+object, count as solid: what cannot be looked up leads to no deletion. An Event reports owners that
+are visibly in another namespace.
 
-An object that is being deleted itself may ask, by finalizer, for its dependents to be deleted first
-(``foregroundDeletion``; only those that block it are waited for) or to be let go (``orphan``).
+An object that is being deleted may, by finalizer, require that its dependents are deleted first
+(``foregroundDeletion``; only those that block it are waited for) or released (``orphan``).
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ from sliceplane.watch.controller.base import (
 from sliceplane.watch.controller.keyed import QueueController, is_steady
 
 NAME: Final = "garbage-collector-controller"
-#: how long a cache may lag before an owner that it does not have is asked for
+#: seconds that a cache may lag before a missing owner is looked up
 VERIFY_DELAY_S: Final = 1.0
-#: dependents let go in one job; the rest follows in the next
+#: dependents released in one job; the rest follows in the next
 ORPHANS_MAX: Final = 500
 _GONE: Final = ("NotFound",)
 _RETRY: Final = Backoff(base_s=0.5, cap_s=60.0)
 
 Policy = Literal["Background", "Foreground", "Orphan"]
-#: Events have no owners worth following, and there are many of them; what cannot be deleted is not
+#: Events have no owners worth following, and are many; resources that cannot be deleted are not
 #: collected
 DEFAULT_RESOURCES: Final = tuple(
     resource
@@ -78,17 +78,17 @@ DEFAULT_RESOURCES: Final = tuple(
 
 
 class _CollectorToken(NamedTuple):
-    """The purpose of a job. ``version``: of the object then. ``freed``: the dependents that it lets
-    go.
+    """The purpose of a job. ``version``: the object's version at that time. ``released``: the
+    dependents that it releases.
     """
 
     version: str = ""
     claim: OwnerClaim | None = None
-    freed: tuple[str, ...] = ()
+    released: tuple[str, ...] = ()
 
 
 class GarbageCollector(QueueController):
-    """Queue and jobs are keyed by an object's uid, or by a claim's key."""
+    """The controller. Queue and jobs are keyed by an object's uid, or by a claim's key."""
 
     def __init__(self, resources: tuple[Resource, ...] = DEFAULT_RESOURCES) -> None:
         super().__init__(
@@ -101,18 +101,18 @@ class GarbageCollector(QueueController):
             backoff=_RETRY,
         )
         self._graph = OwnershipGraph(resources)
-        #: the version of an object on which we acted last: nothing more is due before the cache
-        #: shows another
+        #: the version of an object on which we acted last: nothing is due before the cache has
+        #: another
         self._acted: dict[str, str] = {}
-        #: owners that the server is to be asked for, or is being asked for, by ``OwnerClaim.key``
-        self._open: dict[str, OwnerClaim] = {}
-        #: those of them that wait for a cache to catch up, ``VERIFY_DELAY_S`` at most
-        self._patient: set[str] = set()
-        #: owner with the finalizer ``orphan`` -> dependents that were let go, though the cache may
-        #: not show it
-        self._freed: dict[str, set[str]] = {}
-        #: object -> owners in wrong namespaces that were told about
-        self._told: dict[str, set[str]] = {}
+        #: claims to look up or being looked up, by ``OwnerClaim.key``
+        self._lookups: dict[str, OwnerClaim] = {}
+        #: keys of claims that wait for a cache to catch up, at most ``VERIFY_DELAY_S``
+        self._delayed: set[str] = set()
+        #: released dependents, by the uid of an owner with the finalizer ``orphan``; the cache may
+        #: not show it yet
+        self._released: dict[str, set[str]] = {}
+        #: reported owners in wrong namespaces, by the uid of the object
+        self._reported: dict[str, set[str]] = {}
 
     def on_change(self, change: Change[Object], now: float) -> None:
         if change.new is not None and is_steady(change):
@@ -127,11 +127,11 @@ class GarbageCollector(QueueController):
             uid = "" if version is None else version.metadata.uid
             if uid and uid not in self._graph.items:
                 self._acted.pop(uid, None)
-                self._freed.pop(uid, None)
-                self._told.pop(uid, None)
+                self._released.pop(uid, None)
+                self._reported.pop(uid, None)
 
     def job(self, key: str, now: float) -> Job | None:
-        return self._look_up(key) if key in self._open else self._process(key, now)
+        return self._lookup_job(key) if key in self._lookups else self._process(key, now)
 
     def on_done(self, done: Done, now: float) -> None:
         key = done.job.key
@@ -140,59 +140,59 @@ class GarbageCollector(QueueController):
         if token.claim is not None:
             self._on_answer(token.claim, done, now)
         elif done.error is not None:
-            # a conflict, mostly: the cache is behind
+            # mostly a conflict: the cache is behind
             self._queue.add_rate_limited(key, now)
         else:
             self._queue.forget(key)
             if key in self._graph.items:
-                if token.freed:
-                    self._freed.setdefault(key, set()).update(token.freed)
+                if token.released:
+                    self._released.setdefault(key, set()).update(token.released)
                     self.enqueue(key, now)
                 else:
                     self._acted[key] = token.version
         self._queue.done(key, now)
 
-    # -- owners that the server must be asked for
+    # -- look-ups of owners
 
-    def _ask(self, claim: OwnerClaim, now: float) -> None:
-        """Have *claim* looked up; its claimants are queued again when more is known."""
+    def _request_lookup(self, claim: OwnerClaim, now: float) -> None:
+        """Requests a look-up of *claim*; its claimants are queued again after the result."""
         key = claim.key
         suspect = self._graph.is_suspect(claim)
-        if suspect and (key not in self._open or key in self._patient):
-            self._patient.discard(key)
+        if suspect and (key not in self._lookups or key in self._delayed):
+            self._delayed.discard(key)
             self.enqueue(key, now)
-        elif key not in self._open:
-            self._patient.add(key)
+        elif key not in self._lookups:
+            self._delayed.add(key)
             self.enqueue_after(key, VERIFY_DELAY_S, now)
-        self._open[key] = claim
+        self._lookups[key] = claim
 
-    def _look_up(self, key: str) -> Job | None:
-        claim = self._open[key]
-        self._patient.discard(key)
-        known = self._graph.find(claim)
-        settled = known is not None and (known.confirmed or not known.foreground)
-        if settled or not self._graph.is_claimed(claim):
-            del self._open[key]
+    def _lookup_job(self, key: str) -> Job | None:
+        claim = self._lookups[key]
+        self._delayed.discard(key)
+        owner = self._graph.find(claim)
+        is_resolved = owner is not None and (owner.confirmed or not owner.foreground)
+        if is_resolved or not self._graph.is_claimed(claim):
+            del self._lookups[key]
             return None
         resource = self._graph.resource(claim)
         read = Write(verb="get", resource=resource, namespace=claim.namespace, name=claim.name)
         return Job(key=key, writes=(read,), token=_CollectorToken(claim=claim))
 
     def _on_answer(self, claim: OwnerClaim, done: Done, now: float) -> None:
-        answer = _understand(claim, done)
-        known = self._graph.find(claim)
+        answer = _interpret(claim, done)
+        owner = self._graph.find(claim)
         if answer == "gone":
-            concerned = self._graph.note_gone(claim)
-        elif known is None or (known.foreground and answer != "waits"):
-            # Not known yet, or the cache is behind what the server says.
+            affected = self._graph.note_gone(claim)
+        elif owner is None or (owner.foreground and answer != "waits"):
+            # The outcome is unclear, or the cache is behind the server.
             self._queue.add_rate_limited(claim.key, now)
             return
         else:
-            known.confirmed = known.foreground
-            concerned = self._graph.claimants(claim)
+            owner.confirmed = owner.foreground
+            affected = self._graph.claimants(claim)
         self._queue.forget(claim.key)
-        self._open.pop(claim.key, None)
-        for dependent in concerned:
+        self._lookups.pop(claim.key, None)
+        for dependent in affected:
             self.enqueue(dependent, now)
 
     # -- one object
@@ -201,7 +201,7 @@ class GarbageCollector(QueueController):
         item = self._graph.items.get(uid)
         if item is None or self._acted.get(uid) == item.version:
             return None
-        self._tell_misplaced(item)
+        self._report_misplaced(item)
         if item.deleting:
             return self._finish_deletion(item)
         if not item.owners:
@@ -214,8 +214,8 @@ class GarbageCollector(QueueController):
             ]
         for owner in unsure:
             claim = self._graph.claim(item, owner)
-            assert claim is not None, f"{owner} is not for us to judge, so never unsure"
-            self._ask(claim, now)
+            assert claim is not None, f"{owner} is not judged, so never unsure"
+            self._request_lookup(claim, now)
         if solid:
             return self._release(item, [*waiting, *dangling])
         if unsure:
@@ -225,14 +225,14 @@ class GarbageCollector(QueueController):
         return _job(item, _delete(item, _policy(item)))
 
     def _release(self, item: OwnedItem, owners: list[OwnerReference]) -> Job | None:
-        """Take references to *owners* out: another owner holds the object."""
+        """Removes references to *owners*: another owner keeps the object."""
         return _job(item, _drop_owners(item, owners)) if owners else None
 
     def _delete_waiting(self, item: OwnedItem) -> Job:
-        """The owner waits for *item*, which has dependents itself: they go first, too.
+        """Deletes *item* in the foreground: an owner waits for it, and it has dependents that must
+        be deleted first.
 
-        If one of those waits for *item* in turn, that is a circle; it is cut by not blocking any
-        owner.
+        If one of those waits for *item* in turn, the circle is broken by not blocking any owner.
         """
         circle = any(self._graph.items[uid].foreground for uid in self._graph.dependents(item))
         if not circle or not any(owner.block_owner_deletion for owner in item.owners):
@@ -240,35 +240,37 @@ class GarbageCollector(QueueController):
         return _job(item, _unblock(item))
 
     def _finish_deletion(self, item: OwnedItem) -> Job | None:
-        """*item* is being deleted: what do its finalizers ask us for?"""
+        """Handles the finalizers of *item*, which is being deleted."""
         if item.foreground:
-            # Dependents were queued when the deletion was seen, and each one that goes queues its
+            # Dependents were queued with the deletion event, and each deleted one queues its
             # owners.
             if not self._graph.is_blocked(item):
                 return _job(item, _drop_finalizer(item, FOREGROUND))
             return _job(item, _unblock(item)) if self._graph.is_in_circle(item) else None
         if ORPHAN not in item.finalizers:
             return None
-        freed = self._freed.get(item.uid, set())
-        left = [uid for uid in self._graph.dependents(item) if uid not in freed][:ORPHANS_MAX]
-        if not left:
+        released = self._released.get(item.uid, set())
+        remaining = [uid for uid in self._graph.dependents(item) if uid not in released][
+            :ORPHANS_MAX
+        ]
+        if not remaining:
             return _job(item, _drop_finalizer(item, ORPHAN))
-        writes = [_drop_owner_uids(self._graph.items[uid], [item.uid]) for uid in left]
+        writes = [_drop_owner_uids(self._graph.items[uid], [item.uid]) for uid in remaining]
         return Job(
             key=item.uid,
             writes=tuple(writes),
-            token=_CollectorToken(item.version, freed=tuple(left)),
+            token=_CollectorToken(item.version, released=tuple(remaining)),
         )
 
-    def _tell_misplaced(self, item: OwnedItem) -> None:
-        known = self._told.pop(item.uid, set()) & {owner.uid for owner in item.owners}
-        if known:
-            self._told[item.uid] = known
+    def _report_misplaced(self, item: OwnedItem) -> None:
+        reported = self._reported.pop(item.uid, set()) & {owner.uid for owner in item.owners}
+        if reported:
+            self._reported[item.uid] = reported
         for owner in self._graph.misplaced(item):
-            if owner.uid in known:
+            if owner.uid in reported:
                 continue
-            self._told.setdefault(item.uid, set()).add(owner.uid)
-            shown = (
+            self._reported.setdefault(item.uid, set()).add(owner.uid)
+            reference = (
                 f"[{owner.api_version}/{owner.kind}, namespace: {item.namespace}, name: "
                 f"{owner.name}, uid: {owner.uid}]"
             )
@@ -277,24 +279,24 @@ class GarbageCollector(QueueController):
                 Object(metadata=item.meta),
                 "Warning",
                 "OwnerRefInvalidNamespace",
-                f'ownerRef {shown} does not exist in namespace "{item.namespace}"',
+                f'ownerRef {reference} does not exist in namespace "{item.namespace}"',
                 action="CollectGarbage",
             )
 
     def check(self) -> None:
         self._graph.check()
         super().check()
-        there = set(self._graph.items)
+        existing = set(self._graph.items)
         for what, uids in (
             ("acted on", self._acted),
-            ("frees for", self._freed),
-            ("told of", self._told),
+            ("frees for", self._released),
+            ("told of", self._reported),
         ):
-            assert set(uids) <= there, f"{what} {set(uids) - there}, which are not there"
-        for key, claim in self._open.items():
+            assert set(uids) <= existing, f"{what} {set(uids) - existing}, which do not exist"
+        for key, claim in self._lookups.items():
             assert claim.key == key, f"{claim} filed under {key}"
-        assert self._patient <= set(self._open), (
-            f"{self._patient - set(self._open)} wait with nothing to ask"
+        assert self._delayed <= set(self._lookups), (
+            f"{self._delayed - set(self._lookups)} wait without a look-up"
         )
 
 
@@ -302,8 +304,8 @@ def _job(item: OwnedItem, write: Write) -> Job:
     return Job(key=item.uid, writes=(write,), token=_CollectorToken(item.version))
 
 
-def _understand(claim: OwnerClaim, done: Done) -> Literal["gone", "waits", "there"] | None:
-    """Interprets the answer to a look-up of *claim*; ``None``: nothing that one may rely on.
+def _interpret(claim: OwnerClaim, done: Done) -> Literal["gone", "waits", "exists"] | None:
+    """Interprets the answer to a look-up of *claim*; ``None``: it is not reliable.
 
     A 404 must name the object (one for an unknown path does not).
     """
@@ -317,11 +319,11 @@ def _understand(claim: OwnerClaim, done: Done) -> Literal["gone", "waits", "ther
     if meta.uid != claim.uid:
         return "gone"
     waits = meta.deletion_timestamp is not None and FOREGROUND in (meta.finalizers or ())
-    return "waits" if waits else "there"
+    return "waits" if waits else "exists"
 
 
 def _policy(item: OwnedItem) -> Policy:
-    """A finalizer that was put on before the deletion decides what becomes of the dependents."""
+    """Returns the policy for dependents: a finalizer that was set before the deletion decides."""
     if ORPHAN in item.finalizers:
         return "Orphan"
     return "Foreground" if FOREGROUND in item.finalizers else "Background"
@@ -336,8 +338,8 @@ def _drop_owners(item: OwnedItem, owners: list[OwnerReference]) -> Write:
 
 
 def _drop_owner_uids(item: OwnedItem, uids: list[str]) -> Write:
-    """Removes references one by one, whatever else changes meanwhile: it needs no version, only
-    the right object.
+    """Removes references one by one. It needs the object's uid but no version, so other changes do
+    not matter.
     """
     out = [{"$patch": "delete", "uid": uid} for uid in dict.fromkeys(uids)]
     change = {"metadata": {"ownerReferences": out}}
@@ -357,6 +359,6 @@ def _drop_finalizer(item: OwnedItem, finalizer: str) -> Write:
 
 
 def _patch_version(item: OwnedItem, metadata: Document) -> Write:
-    """A merge patch that holds only for the version that we know."""
+    """Returns a merge patch that applies only to the cached version."""
     change = {"metadata": {"resourceVersion": item.version, **metadata}}
     return object_patch(item.resource, item.meta, change, tolerate=_GONE)

@@ -1,17 +1,17 @@
-"""Namespaces that are being deleted: empty them, say how far it is, let them go.
+"""Terminating Namespaces: deletes their content, reports progress, and finalizes them.
 
-Everything in a terminating namespace is deleted, each object with its uid as precondition: first
-the Pods, and when they are gone everything else (KEP-5080). What the server will not delete (a
-webhook or a right is in the way, say) is told about in a condition and tried again after everything
-else that is due, so that it holds up nothing but the namespace, and a Pod what comes after Pods.
-What finalizers hold is waited for. When the caches have shown it empty for ``QUIET_S`` (they lag
-behind each other, but nothing new can be created by then), ``spec.finalizers`` is emptied through
-the finalize subresource, which removes the namespace.
+Every object of a terminating namespace is deleted, with its uid as precondition: first the Pods,
+and then everything else (KEP-5080). If the server rejects a deletion (because of a webhook or a
+missing permission, for example), a condition reports it, and it is retried after all other
+deletions that are due. So it delays only the namespace, and if it is a Pod, the objects after Pods.
+The controller waits for objects with finalizers. When the caches have shown the namespace empty for
+``QUIET_S`` (they lag behind each other, but nothing new can be created by then),
+``spec.finalizers`` is emptied through the finalize subresource, which removes the namespace.
 
-Should an object of a deleted namespace still turn up afterwards, it is deleted as well. But caches
-lag behind each other, and the namespace may be there again with new contents: so the server is
-asked first. What was seen *before* it said that there is no such namespace belongs to none that
-lives.
+An object of a deleted namespace that appears afterwards is deleted as well. But caches lag behind
+each other, and the namespace may exist again with new content, so the server is queried first.
+Objects observed *before* it reported that the namespace does not exist belong to no existing
+namespace.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sliceplane.controllers.objects.namespace_content import (
     CONDITIONS,
     NamespaceContent,
     conditions,
-    said,
+    read_conditions,
 )
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.times import format_time, parse_time
@@ -44,27 +44,27 @@ from sliceplane.watch.controller.base import (
 from sliceplane.watch.controller.keyed import KeyedController, is_steady
 
 FINALIZER: Final = "kubernetes"
-#: how long a terminating namespace must look empty before it is let go
+#: seconds for which a terminating namespace must look empty before it is finalized
 QUIET_S: Final = 0.5
-#: how long stragglers of a deleted namespace are looked for
-AFTERMATH_S: Final = 600.0
-#: deletes in one job; the rest follows in the next
+#: seconds for which stragglers of a deleted namespace are deleted
+STRAGGLERS_S: Final = 600.0
+#: deletions in one job; the rest follows in the next
 DELETES_MAX: Final = 500
-#: how often counts in conditions are brought up to date
+#: seconds between two updates of counts in conditions
 STATUS_INTERVAL_S: Final = 5.0
-#: when the server has a namespace that the cache has not, the cache is given so long
+#: seconds granted to the cache when the server has a namespace that it lacks
 CACHE_LAG_S: Final = 5.0
 _RETRY: Final = Backoff(base_s=0.5, cap_s=60.0)
 
 
-#: the namespace itself went meanwhile; its event will say so
+#: the namespace was removed meanwhile; its event will follow
 _GONE: Final = ("NotFound",)
 
 _Straggler = tuple[str, str, str]
 
 
 class NamespaceController(KeyedController):
-    """Jobs are keyed by the namespace's name."""
+    """The controller. Jobs are keyed by the namespace's name."""
 
     def __init__(self, resources: tuple[Resource, ...] = RESOURCES) -> None:
         others = [
@@ -81,16 +81,17 @@ class NamespaceController(KeyedController):
         super().__init__(info, backoff=_RETRY)
         self._namespaces: dict[str, Namespace] = {}
         self._contents: dict[str, NamespaceContent] = {}
-        #: namespaces that went lately, and when
+        #: removal time of recently removed namespaces
         self._gone: dict[str, float] = {}
-        #: of those, what the server's word condemns: (resource, name, uid)
-        self._condemned: dict[str, frozenset[_Straggler]] = {}
-        #: and what the server was asked about
-        self._accused: dict[str, frozenset[_Straggler]] = {}
-        #: conditions as last written, by type, and when
-        self._told: dict[str, tuple[dict[str, dict[str, str]], float]] = {}
-        #: namespaces whose finalizers we emptied: name -> uid
-        self._let_go: dict[str, str] = {}
+        #: stragglers of removed namespaces to delete, after the server's answer: (resource, name,
+        #: uid)
+        self._to_delete: dict[str, frozenset[_Straggler]] = {}
+        #: stragglers that the present query of the server is about
+        self._queried: dict[str, frozenset[_Straggler]] = {}
+        #: conditions as last written, by type, and the time of the write
+        self._written: dict[str, tuple[dict[str, dict[str, str]], float]] = {}
+        #: uid of namespaces whose finalizers we emptied, by name
+        self._finalized: dict[str, str] = {}
 
     # -- events
 
@@ -109,20 +110,22 @@ class NamespaceController(KeyedController):
         name = namespace.metadata.name
         was_terminating = self._is_terminating(name)
         self._gone.pop(name, None)
-        self._condemned.pop(name, None)
+        self._to_delete.pop(name, None)
         if gone:
             self._namespaces.pop(name, None)
-            self._told.pop(name, None)
-            self._let_go.pop(name, None)
+            self._written.pop(name, None)
+            self._finalized.pop(name, None)
             self._gone[name] = now
         else:
             self._namespaces[name] = namespace
             if self._is_terminating(name) and not was_terminating:
                 self._contents.setdefault(name, NamespaceContent()).changed = now
         self._drop_if_empty(name)
-        for late in [name for name, when in self._gone.items() if when + AFTERMATH_S <= now]:
-            del self._gone[late]
-            self._condemned.pop(late, None)
+        for expired in [
+            name for name, removed_at in self._gone.items() if removed_at + STRAGGLERS_S <= now
+        ]:
+            del self._gone[expired]
+            self._to_delete.pop(expired, None)
         self.enqueue(name, now)
 
     def _on_content(self, change: Change[Object], now: float) -> None:
@@ -138,7 +141,7 @@ class NamespaceController(KeyedController):
         self._drop_if_empty(meta.namespace)
 
     def _drop_if_empty(self, name: str) -> None:
-        """An empty namespace is remembered only while it waits to be let go."""
+        """Forgets an empty namespace unless it waits for its finalization."""
         content = self._contents.get(name)
         if (
             content is not None
@@ -164,14 +167,14 @@ class NamespaceController(KeyedController):
         content = self._contents.get(name) or NamespaceContent()
         namespace = self._namespaces.get(name)
         if namespace is None:
-            return self._aftermath(name, content)
+            return self._delete_stragglers(name, content)
         deletes = self._deletes(name, content)
         if FINALIZER not in (namespace.spec.finalizers or ()):
             return deletes
-        if self._let_go.get(name) == namespace.metadata.uid:
+        if self._finalized.get(name) == namespace.metadata.uid:
             return []  # the cache will show it soon
         status = self._status(namespace, content, now)
-        # A delete that fails ends the job: what is to be said of it must not wait behind it.
+        # A failed deletion ends the job, so its condition is written first.
         writes = [*status, *deletes] if content.failed else [*deletes, *status]
         if writes or not content.empty():
             return writes
@@ -179,87 +182,89 @@ class NamespaceController(KeyedController):
         if now < quiet:
             self.enqueue_after(name, quiet - now, now)
             return []
-        self._let_go[name] = namespace.metadata.uid
+        self._finalized[name] = namespace.metadata.uid
         return [_finalize(namespace)]
 
-    def _aftermath(self, name: str, content: NamespaceContent) -> list[Write]:
-        """Deletes of what is condemned; a question for the server while anything is not."""
-        left = frozenset(
+    def _delete_stragglers(self, name: str, content: NamespaceContent) -> list[Write]:
+        """Returns deletions of stragglers that the server's answer covers; a query of the server
+        while there are others.
+        """
+        stragglers = frozenset(
             (key, object_name, content.objects[key][object_name].metadata.uid)
             for key, names in content.left.items()
             for object_name in names
         )
-        if left <= self._condemned.get(name, frozenset()):
+        if stragglers <= self._to_delete.get(name, frozenset()):
             return self._deletes(name, content)
-        self._accused[name] = left
+        self._queried[name] = stragglers
         return [Write(verb="get", resource=Namespaces, name=name, tolerate=("NotFound",))]
 
     def _deletes(self, name: str, content: NamespaceContent) -> list[Write]:
-        """Deletes not asked for yet, of Pods or, without any, in the order of the resource table;
-        last what failed.
+        """Returns deletions that were not requested yet: of Pods or, without any, of all resources
+        in the order of the resource table; failed ones last.
         """
         chosen: list[tuple[str, str]] = []
-        due = self._resources.keys() if content.now_due is None else content.now_due
+        due = self._resources.keys() if content.due_resources is None else content.due_resources
         for key in (key for key in self._resources if key in due):
             for object_name in content.left.get(key, ()):
                 if len(chosen) == DELETES_MAX:
                     break
                 if (key, object_name) not in content.failed:
                     chosen.append((key, object_name))
-        # what failed least often is tried first, so that each has its turn
-        again = sorted(
+        # those with the fewest failures come first, so that each is retried
+        retries = sorted(
             (place for place in content.failed if place[0] in due),
             key=lambda place: content.failed[place][0],
         )
-        chosen += again[: DELETES_MAX - len(chosen)]
+        chosen += retries[: DELETES_MAX - len(chosen)]
         for key, object_name in chosen:
             if (key, object_name) not in content.failed:
-                content.not_left(key, object_name)
+                content.on_deletion_requested(key, object_name)
         return [
             deletion(self._resources[key], content.objects[key][object_name].metadata)
             for key, object_name in chosen
         ]
 
     def _status(self, namespace: Namespace, content: NamespaceContent, now: float) -> list[Write]:
-        """A status patch, if conditions changed."""
+        """Returns a status patch if conditions changed."""
         name = namespace.metadata.name
-        written, when = self._told.get(name) or (said(namespace), 0.0)
-        wanted = {}
+        written, written_at = self._written.get(name) or (read_conditions(namespace), 0.0)
+        desired = {}
         for condition in conditions(self._resources, content, self._stuck(namespace, content, now)):
             before = written.get(condition["type"])
-            same = before is not None and before["status"] == condition["status"]
+            is_same = before is not None and before["status"] == condition["status"]
             since = (
-                before["lastTransitionTime"] if before is not None and same else format_time(now)
+                before["lastTransitionTime"] if before is not None and is_same else format_time(now)
             )
-            wanted[condition["type"]] = {**condition, "lastTransitionTime": since}
-        if wanted == written or (not written and content.empty()):
-            return []  # a namespace that is empty at once goes without a word
+            desired[condition["type"]] = {**condition, "lastTransitionTime": since}
+        if desired == written or (not written and content.empty()):
+            return []  # a namespace that is empty at once needs no condition
         only_texts = written and all(
             written[kind]["status"] == condition["status"]
-            for kind, condition in wanted.items()
+            for kind, condition in desired.items()
             if kind in written
         )
-        if only_texts and now < when + STATUS_INTERVAL_S:
-            self.enqueue_after(name, when + STATUS_INTERVAL_S - now, now)
+        if only_texts and now < written_at + STATUS_INTERVAL_S:
+            self.enqueue_after(name, written_at + STATUS_INTERVAL_S - now, now)
             return []
-        self._told[name] = (wanted, now)
+        self._written[name] = (desired, now)
         others = [
             condition
             for condition in namespace.status.conditions or ()
             if condition.type not in CONDITIONS
         ]
-        status = {"status": {"conditions": [*others, *wanted.values()]}}
+        status = {"status": {"conditions": [*others, *desired.values()]}}
         return [object_patch(Namespaces, namespace.metadata, status, "status", tolerate=_GONE)]
 
     def _stuck(self, namespace: Namespace, content: NamespaceContent, now: float) -> str:
-        """The namespace's name if its Pods outlast their time and no finalizer says why; else it is
-        looked at then.
+        """Returns the namespace's name if its Pods outlast their grace period without a finalizer;
+        until then it schedules the next check.
         """
-        patience_s = content.patience_s()
-        if patience_s is None or content.now_due is None:
+        pods_grace_s = content.pods_grace_s()
+        if pods_grace_s is None or content.due_resources is None:
             return ""
         name = namespace.metadata.name
-        until = parse_time(namespace.metadata.deletion_timestamp or "") + patience_s
+        until = parse_time(namespace.metadata.deletion_timestamp or "") + pods_grace_s
         if now >= until:
             return name
         self.enqueue_after(name, until - now, now)
@@ -267,33 +272,33 @@ class NamespaceController(KeyedController):
 
     def finished(self, done: Done, now: float) -> None:
         name = done.job.key
-        self._follow(done)
+        self._record_results(done)
         last = done.job.writes[-1]
         if done.error is not None:
             if last.subresource == "finalize":
-                self._let_go.pop(name, None)
+                self._finalized.pop(name, None)
         elif last.verb != "get":
-            self.enqueue(name, now)  # the rest of many deletes
+            self.enqueue(name, now)  # the rest of many deletions
         elif done.results[0]:
-            self._accused.pop(name)
+            self._queried.pop(name)
             self.enqueue_after(name, CACHE_LAG_S, now)
         else:
-            self._condemned[name] = self._accused.pop(name)
+            self._to_delete[name] = self._queried.pop(name)
             self.enqueue(name, now)
 
-    def _follow(self, done: Done) -> None:
-        """Queues again what was not done, and keeps the server's messages of what failed."""
+    def _record_results(self, done: Done) -> None:
+        """Queues unfinished deletions again, and stores the server's messages for failed ones."""
         content = self._contents.get(done.job.key)
         for index, write in enumerate(done.job.writes):
             place = (write.resource.key, write.name)
-            performed = index < len(done.results)
-            if write.verb == "patch" and not performed:
-                self._told.pop(done.job.key, None)
+            executed = index < len(done.results)
+            if write.verb == "patch" and not executed:
+                self._written.pop(done.job.key, None)
             if write.verb != "delete" or content is None:
                 continue
-            if performed:
+            if executed:
                 if content.failed.pop(place, None):
-                    content.not_left(*place)
+                    content.on_deletion_requested(*place)
                 continue
             item = content.objects.get(place[0], {}).get(place[1])
             if item is None or item.metadata.deletion_timestamp is not None:
@@ -313,17 +318,17 @@ class NamespaceController(KeyedController):
 
 
 def _finalize(namespace: Namespace) -> Write:
-    left = tuple(
+    remaining = tuple(
         finalizer for finalizer in namespace.spec.finalizers or () if finalizer != FINALIZER
     )
     body = msgspec.structs.replace(
         namespace,
         api_version=Namespaces.api_version,
         kind=Namespaces.kind,
-        spec=NamespaceSpec(finalizers=left),
+        spec=NamespaceSpec(finalizers=remaining),
     )
     document: dict[str, Any] = msgspec.to_builtins(body)
-    document["spec"] = {"finalizers": list(left)}
+    document["spec"] = {"finalizers": list(remaining)}
     return Write(
         verb="update",
         resource=Namespaces,

@@ -1,7 +1,8 @@
 """The content of a terminating namespace, and its conditions.
 
-While there are Pods, nothing else is deleted and the conditions speak of them alone (KEP-5080,
-Ordered Namespace Deletion): what they need until their end, a NetworkPolicy say, stays until then.
+While there are Pods, nothing else is deleted, and the conditions cover only Pods (KEP-5080, Ordered
+Namespace Deletion): objects that they need until their end, such as a NetworkPolicy, stay until
+then.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class _ConditionRow(NamedTuple):
 _CONTENT: Final = "NamespaceDeletionContentFailure"
 _REMAINING: Final = "NamespaceContentRemaining"
 _FINALIZERS: Final = "NamespaceFinalizersRemaining"
-#: in their order
+#: conditions in their order
 _ROWS: Final = (
     _ConditionRow(
         "NamespaceDeletionDiscoveryFailure",
@@ -55,26 +56,25 @@ _ROWS: Final = (
     ),
 )
 CONDITIONS: Final = tuple(row.type for row in _ROWS)
-#: different errors that the condition repeats
+#: maximum number of distinct errors in the condition
 FAILURES_MAX: Final = 10
 
 
 @dataclass(slots=True)
 class NamespaceContent:
-    """The objects of one namespace in the caches. Following a change costs the same however much
-    there is.
+    """The objects of one namespace in the caches. A change costs O(1), whatever the size of the
+    namespace.
     """
 
-    #: resource key -> name -> object
+    #: objects by resource key and name
     objects: dict[str, dict[str, Object]] = field(default_factory=dict)
-    #: resource key -> names whose deletion was not asked for, nor seen
+    #: names whose deletion was neither requested nor observed, by resource key
     left: dict[str, dict[str, None]] = field(default_factory=dict)
-    #: objects (by resource key and name) that the server would not delete -> how often, and what it
-    #: said
+    #: failed deletions, by resource key and name: number of failures, and the server's message
     failed: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
-    #: resource key -> finalizer -> objects that have it; no zeros, nothing empty
+    #: number of objects by resource key and finalizer; no zeros, nothing empty
     finalizers: dict[str, dict[str, int]] = field(default_factory=dict)
-    #: seconds that Pods have for their end -> how many have so many; no zeros
+    #: number of Pods by grace period in seconds; no zeros
     graces: dict[int, int] = field(default_factory=dict)
     changed: float = 0.0
 
@@ -87,7 +87,7 @@ class NamespaceContent:
         if old is not None:
             self._count(key, old, -1)
         if meta.deletion_timestamp is not None:
-            self.not_left(key, meta.name)
+            self.on_deletion_requested(key, meta.name)
             self.failed.pop((key, meta.name), None)
         elif old is None or old.metadata.uid != meta.uid:
             self.left.setdefault(key, {})[meta.name] = None
@@ -101,44 +101,44 @@ class NamespaceContent:
             self._count(key, old, -1)
             if not named:
                 del self.objects[key]
-        self.not_left(key, name)
+        self.on_deletion_requested(key, name)
         self.failed.pop((key, name), None)
 
-    def not_left(self, key: str, name: str) -> None:
+    def on_deletion_requested(self, key: str, name: str) -> None:
         names = self.left.get(key)
         if names is not None and names.pop(name, 0) is None and not names:
             del self.left[key]
 
     @property
-    def now_due(self) -> frozenset[str] | None:
+    def due_resources(self) -> frozenset[str] | None:
         """The resource keys whose objects are deleted now; ``None``: all."""
         return frozenset((Pods.key,)) if Pods.key in self.objects else None
 
-    def patience_s(self) -> int | None:
-        """Returns how long after the namespace's own end its Pods may remain; ``None``: finalizers
-        hold some.
+    def pods_grace_s(self) -> int | None:
+        """Returns the seconds after the namespace's own deletion for which its Pods may remain;
+        ``None`` if finalizers keep some.
         """
         return None if self.finalizers.get(Pods.key) else max(self.graces, default=0)
 
     def _count(self, key: str, item: Object, step: int) -> None:
         if isinstance(item, Pod):
             _add(self.graces, _grace_s(item), step)
-        held = self.finalizers.setdefault(key, {})
+        objects_by_finalizer = self.finalizers.setdefault(key, {})
         for finalizer in item.metadata.finalizers or ():
-            _add(held, finalizer, step)
-        if not held:
+            _add(objects_by_finalizer, finalizer, step)
+        if not objects_by_finalizer:
             del self.finalizers[key]
 
     def check(self, name: str) -> None:
         assert all(self.objects.values()), f"{name} keeps an empty kind"
-        assert all(self.left.values()), f"{name} keeps an empty kind of what is left"
+        assert all(self.left.values()), f"{name} keeps an empty kind without deletion"
         for key, names in self.left.items():
             assert names.keys() <= self.objects.get(key, {}).keys(), (
-                f"{name}: {names} of {key} are left and not there"
+                f"{name}: {names} of {key} remain to be deleted and do not exist"
             )
         for key, object_name in self.failed:
             assert object_name in self.left.get(key, {}), (
-                f"{name}: {key} {object_name} failed and is not left"
+                f"{name}: {key} {object_name} failed and does not remain"
             )
         counted: dict[str, dict[str, int]] = {}
         for key, named in self.objects.items():
@@ -163,12 +163,12 @@ def _add(counts: dict[T, int], name: T, step: int) -> None:
 
 
 def _grace_s(pod: Pod) -> int:
-    """Negative ones count as one second, which an update may make of them."""
+    """Returns the grace period of a Pod; an update may change a negative one to one second."""
     return max(1, pod.spec.termination_grace_period_seconds or 0)
 
 
-def said(namespace: Namespace) -> dict[str, dict[str, str]]:
-    """The conditions that an earlier life of this controller wrote, by type."""
+def read_conditions(namespace: Namespace) -> dict[str, dict[str, str]]:
+    """Returns the conditions that an earlier run of this controller wrote, by type."""
     return {
         condition.type: {
             "type": condition.type,
@@ -185,13 +185,12 @@ def said(namespace: Namespace) -> dict[str, dict[str, str]]:
 def conditions(
     resources: dict[str, Resource], content: NamespaceContent, stuck: str
 ) -> list[dict[str, str]]:
-    """The five conditions in their order. ``resources.group`` in texts ends with a dot for the core
-    group.
+    """Returns the five conditions in their order. ``resources.group`` in texts ends with a dot for
+    the core group.
 
-    *stuck*: the name of the namespace if its Pods are still there though their time is over, else
-    "".
+    *stuck*: the name of the namespace if its Pods outlast their grace period, else "".
     """
-    due = resources.keys() if content.now_due is None else content.now_due
+    due = resources.keys() if content.due_resources is None else content.due_resources
     counts = {
         f"{r.plural}.{r.group}": len(content.objects.get(key, {}))
         for key, r in resources.items()
@@ -200,14 +199,15 @@ def conditions(
     remaining = ", ".join(
         f"{name} has {count} resource instances" for name, count in sorted(counts.items()) if count
     )
-    holders: dict[str, int] = {}
+    counts_by_finalizer: dict[str, int] = {}
     for key in due & content.finalizers.keys():
         for finalizer, count in content.finalizers[key].items():
-            holders[finalizer] = holders.get(finalizer, 0) + count
-    held = ", ".join(
-        f"{name} in {count} resource instances" for name, count in sorted(holders.items())
+            counts_by_finalizer[finalizer] = counts_by_finalizer.get(finalizer, 0) + count
+    finalizers_text = ", ".join(
+        f"{name} in {count} resource instances"
+        for name, count in sorted(counts_by_finalizer.items())
     )
-    failed = [said for (key, _), (_, said) in content.failed.items() if key in due]
+    failed = [message for (key, _), (_, message) in content.failed.items() if key in due]
     if stuck:
         failed.append(
             f"unexpected items still remain in namespace: {stuck} for gvr: /v1, Resource=pods"
@@ -217,7 +217,8 @@ def conditions(
         _CONTENT: failures
         and f"Failed to delete all resource types, {len(failed)} remaining: {failures}",
         _REMAINING: remaining and f"Some resources are remaining: {remaining}",
-        _FINALIZERS: held and f"Some content in the namespace has finalizers remaining: {held}",
+        _FINALIZERS: finalizers_text
+        and f"Some content in the namespace has finalizers remaining: {finalizers_text}",
     }
     return [
         {"type": row.type, "status": "True", "reason": row.true_reason, "message": problem}

@@ -1,12 +1,12 @@
-"""The graph of ownerReferences over every watched object, kept from informer changes.
+"""The graph of ownerReferences over every watched object, updated from informer changes.
 
-An edge is a reference's uid. What a reference says beside the uid (kind, namespace, name) may be
-wrong, so all that is learned about owners is filed under the whole ``OwnerClaim``: that no Service
-``b/web`` with uid U exists says nothing about U itself, whose real name and namespace another
-reference may well give (kubernetes/kubernetes#65200, #88097). Nor does a reference with U in
-another place hold up U's deletion: a namespaced object has no dependents elsewhere.
+An edge is a reference's uid. The other fields of a reference (kind, namespace, name) may be wrong,
+so all facts about owners are filed under the whole ``OwnerClaim``. That no Service ``b/web`` with
+uid U exists is no fact about U itself, whose real name and namespace another reference may have
+(kubernetes/kubernetes#65200, #88097). A reference with U in another place does not block U's
+deletion either: a namespaced object has no dependents elsewhere.
 
-An owner may be referred to before it is seen, and after it is gone.
+References to an owner may be observed before the owner, and after its end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ORPHAN: Final = "orphan"
 
 
 class OwnerClaim(NamedTuple):
-    """An owner as a reference tells it.  ``resource`` is a ``Resource.key``; cluster-wide owners
+    """An owner according to a reference. ``resource`` is a ``Resource.key``; cluster-scoped owners
     have no namespace.
     """
 
@@ -37,8 +37,8 @@ class OwnerClaim(NamedTuple):
 
 
 class OwnedItem:
-    """One object as last seen.  Changed by ``OwnershipGraph`` only, but for ``confirmed`` and
-    ``version``.
+    """The newest observed version of one object. Changed by ``OwnershipGraph`` only, except
+    ``confirmed`` and ``version``.
     """
 
     __slots__ = (
@@ -53,21 +53,21 @@ class OwnedItem:
         "version",
     )
 
-    def __init__(self, resource: Resource, seen: Object) -> None:
-        meta = seen.metadata
+    def __init__(self, resource: Resource, observed: Object) -> None:
+        meta = observed.metadata
         self.resource: Final = resource
         self.namespace: Final = meta.namespace
         self.name: Final = meta.name
         self.uid: Final = meta.uid
-        self.update(seen)
+        self.update(observed)
 
-    def update(self, seen: Object) -> None:
-        meta = seen.metadata
+    def update(self, observed: Object) -> None:
+        meta = observed.metadata
         self.version = meta.resource_version
         self.owners = meta.owner_references or ()
         self.finalizers = meta.finalizers or ()
         self.deleting = meta.is_deleting
-        #: the server itself said that this object waits for its dependents
+        #: the server itself reported that this object waits for its dependents
         self.confirmed = False
 
     @property
@@ -81,19 +81,17 @@ class OwnedItem:
 
     @property
     def foreground(self) -> bool:
-        """It is being deleted and waits for its dependents."""
+        """True if it is being deleted and waits for its dependents."""
         return self.deleting and FOREGROUND in self.finalizers
 
     @property
     def claim(self) -> OwnerClaim:
-        """Returns the content of a correct reference to it."""
+        """Content of a correct reference to it."""
         return OwnerClaim(self.resource.key, self.namespace, self.name, self.uid)
 
 
 class Owners(NamedTuple):
-    """An object's owners by what is known of them (see
-    ``controllers.objects.garbage_collector``).
-    """
+    """An object's owners by state (see ``controllers.objects.garbage_collector``)."""
 
     solid: list[OwnerReference]
     waiting: list[OwnerReference]
@@ -102,7 +100,7 @@ class Owners(NamedTuple):
 
 
 class OwnershipGraph:
-    """Owned by the garbage collector."""
+    """The graph. Owned by the garbage collector."""
 
     def __init__(self, resources: tuple[Resource, ...]) -> None:
         self._resources = {resource.key: resource for resource in resources}
@@ -111,22 +109,21 @@ class OwnershipGraph:
             if resource.key in self._resources:
                 self._kinds[resource.api_version, resource.kind] = self._resources[resource.key]
         self.items: dict[str, OwnedItem] = {}
-        #: owner's uid -> claim (``None``: it is not judged) -> dependent -> True if it blocks the
+        #: by the owner's uid, by claim (``None``: not judged), by dependent: True if it blocks the
         #: owner's deletion
         self._claimed: dict[str, dict[OwnerClaim | None, dict[str, bool]]] = {}
-        #: claim -> number of dependents that block the owner; no zeros
+        #: number of dependents that block the owner, by claim; no zeros
         self._blocking: dict[OwnerClaim, int] = {}
-        #: uid -> claims without an object, as the server said, while they are made. A uid does not
-        #: come back.
+        #: present claims without an object according to the server, by uid. A uid is never reused.
         self._gone: dict[str, set[OwnerClaim]] = {}
-        #: uids that caches showed going. A cache may be behind, or a list older than it: a hint, no
-        #: proof.
+        #: uids whose deletion caches showed. A cache may be behind, or a list older: evidence, but
+        #: no proof.
         self._ended: set[str] = set()
 
     # -- events
 
     def on_change(self, change: Change[Object]) -> tuple[str, ...]:
-        """Follow *change*.  Gives the uids of objects that something may have to be done about."""
+        """Applies *change*. Returns the uids of objects that may need an action."""
         old = change.old
         new = change.new
         touched: dict[str, None] = {}
@@ -143,9 +140,9 @@ class OwnershipGraph:
         if item is None:
             item = self.items[uid] = OwnedItem(resource, new)
             self._link(item)
-            # dependents that were seen first may have been unsure of it
-            concerned = item.owners or item.deleting
-            return (*((uid,) if concerned else ()), *self.referrers(uid))
+            # dependents that were observed first may have been unsure of it
+            affected = item.owners or item.deleting
+            return (*((uid,) if affected else ()), *self.referrers(uid))
         before = (item.owners, item.finalizers, item.deleting)
         if (new.metadata.owner_references or ()) == item.owners:
             item.update(new)
@@ -157,8 +154,8 @@ class OwnershipGraph:
             return ()
         owners = tuple(owner.uid for owner in item.owners if owner.uid in self.items)
         lost = tuple(owner.uid for owner in before[0] if owner.uid in self.items)
-        # deletion or finalizers: dependents see another kind of owner; owners: one may be blocked
-        # no more
+        # deletion or finalizers: dependents have another kind of owner; owners: one may no longer
+        # be blocked
         return tuple(dict.fromkeys((uid, *self.referrers(uid), *owners, *lost)))
 
     def _remove(self, uid: str) -> tuple[str, ...]:
@@ -173,7 +170,7 @@ class OwnershipGraph:
         return (*owners, *dependents)
 
     def note_gone(self, claim: OwnerClaim) -> tuple[str, ...]:
-        """The server has no such object.  Gives the dependents that claim it."""
+        """Records that the server has no such object. Returns the dependents that claim it."""
         dependents = self.claimants(claim)
         if dependents:
             self._gone.setdefault(claim.uid, set()).add(claim)
@@ -209,8 +206,8 @@ class OwnershipGraph:
                 del self._gone[uid]
 
     def _edges(self, item: OwnedItem) -> dict[tuple[str, OwnerClaim | None], bool]:
-        """Returns owner and claim -> True if the item blocks the owner. What is not judged is not
-        collected by the item's means, and cannot be waited for.
+        """Returns a mapping from owner and claim: True if the item blocks the owner. An owner that
+        is not judged does not wait for the item.
         """
         edges: dict[tuple[str, OwnerClaim | None], bool] = {}
         for owner in item.owners:
@@ -221,18 +218,18 @@ class OwnershipGraph:
             )
         return edges
 
-    # -- questions
+    # -- queries
 
     def referrers(self, uid: str) -> tuple[str, ...]:
-        """The objects that name *uid* as an owner, rightly or wrongly."""
+        """Returns the objects that name *uid* as an owner, correctly or not."""
         claims = self._claimed.get(uid, {})
         return tuple(
             dict.fromkeys(dependent for dependents in claims.values() for dependent in dependents)
         )
 
     def dependents(self, item: OwnedItem) -> tuple[str, ...]:
-        """The objects that *item* owns, by references that it is judged by or that are of a version
-        not known here.
+        """Returns the objects that *item* owns, by references that are judged, or that have an
+        unknown version.
         """
         claims = self._claimed.get(item.uid, {})
         unjudged = (
@@ -244,36 +241,36 @@ class OwnershipGraph:
         return bool(self.dependents(item))
 
     def is_blocked(self, item: OwnedItem) -> bool:
-        """Returns True if a dependent of *item* is to go before it."""
+        """Returns True if a dependent of *item* must be deleted before it."""
         return item.claim in self._blocking
 
     def is_in_circle(self, item: OwnedItem) -> bool:
-        """*item* waits for its dependents, and one of them, by way of others maybe, waits for
-        *item*.
+        """Returns True if *item* waits for its dependents, and one of them waits for *item*,
+        directly or not.
 
-        Walks up from owner to owner: those are few.
+        Walks up from owner to owner, of which there are few.
         """
-        seen = {item.uid}
+        visited = {item.uid}
         walk = [item]
         while walk:
-            each = walk.pop()
-            for owner in each.owners:
-                claim = self.claim(each, owner)
+            current = walk.pop()
+            for owner in current.owners:
+                claim = self.claim(current, owner)
                 above = None if claim is None else self.find(claim)
                 if above is None or not owner.block_owner_deletion or not above.foreground:
                     continue
                 if above is item:
                     return True
-                if above.uid not in seen:
-                    seen.add(above.uid)
+                if above.uid not in visited:
+                    visited.add(above.uid)
                     walk.append(above)
         return False
 
     def claim(self, item: OwnedItem, owner: OwnerReference) -> OwnerClaim | None:
-        """What *item* says about *owner*; ``None``: not for us to judge.
+        """Returns the claim of *item* about *owner*; ``None`` if it is not judged.
 
-        That is an owner of a kind and version that we do not know, and a namespaced owner of a
-        cluster-wide object.
+        That is an owner of an unknown kind or version, and a namespaced owner of a cluster-scoped
+        object.
         """
         resource = self._kinds.get((owner.api_version, owner.kind))
         if resource is None or (resource.namespaced and not item.namespace):
@@ -283,7 +280,7 @@ class OwnershipGraph:
         )
 
     def claimants(self, claim: OwnerClaim) -> tuple[str, ...]:
-        """The dependents that make *claim*, in the order in which they came."""
+        """Returns the dependents that make *claim*, in the order of their first event."""
         return tuple(self._claimed.get(claim.uid, {}).get(claim, ()))
 
     def is_claimed(self, claim: OwnerClaim) -> bool:
@@ -293,12 +290,12 @@ class OwnershipGraph:
         return self._resources[claim.resource]
 
     def find(self, claim: OwnerClaim) -> OwnedItem | None:
-        """The object that *claim* tells of, if the caches have it and it is as told."""
-        known = self.items.get(claim.uid)
-        return known if known is not None and known.claim == claim else None
+        """Returns the object of *claim* if the caches have it and it matches."""
+        cached = self.items.get(claim.uid)
+        return cached if cached is not None and cached.claim == claim else None
 
     def is_suspect(self, claim: OwnerClaim) -> bool:
-        """There is more against *claim* than that the caches may be behind."""
+        """Returns True if there is evidence against *claim* besides its absence from caches."""
         return claim.uid in self._ended or claim.uid in self.items
 
     def is_gone(self, claim: OwnerClaim) -> bool:
@@ -313,29 +310,31 @@ class OwnershipGraph:
             elif self.is_gone(claim):
                 owners.dangling.append(owner)
             else:
-                known = self.find(claim)
-                known_as = (
+                cached = self.find(claim)
+                state = (
                     owners.unsure
-                    if known is None
+                    if cached is None
                     else owners.waiting
-                    if known.foreground
+                    if cached.foreground
                     else owners.solid
                 )
-                known_as.append(owner)
+                state.append(owner)
         return owners
 
     def misplaced(self, item: OwnedItem) -> tuple[OwnerReference, ...]:
-        """Owners that cannot be where *item* looks for them (reason OwnerRefInvalidNamespace)."""
+        """Returns owners that cannot be in the namespace of *item* (reason
+        OwnerRefInvalidNamespace).
+        """
         wrong = []
         for owner in item.owners:
             resource = self._kinds.get((owner.api_version, owner.kind))
-            known = self.items.get(owner.uid)
+            cached = self.items.get(owner.uid)
             if resource is None or not resource.namespaced:
                 continue
             elsewhere = (
-                known is not None
-                and known.resource is resource
-                and known.namespace != item.namespace
+                cached is not None
+                and cached.resource is resource
+                and cached.namespace != item.namespace
             )
             if elsewhere or not item.namespace:
                 wrong.append(owner)
@@ -349,13 +348,15 @@ class OwnershipGraph:
                 expected.setdefault(owner, {}).setdefault(claim, {})[uid] = blocks
         assert self._claimed == expected, "edges differ"
         claims = {
-            claim: made
+            claim: dependents
             for claims in expected.values()
-            for claim, made in claims.items()
+            for claim, dependents in claims.items()
             if claim is not None
         }
         blocking = {
-            claim: sum(made.values()) for claim, made in claims.items() if any(made.values())
+            claim: sum(dependents.values())
+            for claim, dependents in claims.items()
+            if any(dependents.values())
         }
         assert self._blocking == blocking, f"blocking is {self._blocking}, not {blocking}"
         gone = {claim for claims in self._gone.values() for claim in claims}

@@ -1,9 +1,9 @@
-"""One object of a fixed name in every namespace that is not going: a ServiceAccount, and the root
-certificate.
+"""One object of a fixed name in every namespace that is not terminating: a ServiceAccount, and the
+root certificate.
 
-Level-driven: what is missing is made, what was removed or spoiled comes back, and where all is well
-nothing is asked of the server. A namespace that is going is left alone; one whose end is not known
-here yet refuses the new object (NamespaceTerminating), which ends the attempt.
+Level-driven: a missing object is created, a removed or damaged one is restored, and correct ones
+cost no request. A terminating namespace is left alone; if its termination is not cached yet, the
+server rejects the new object (NamespaceTerminating), which ends the attempt.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from sliceplane.watch.controller.keyed import KeyedController
 ACCOUNT_NAME: Final = "default"
 CONFIG_MAP_NAME: Final = "kube-root-ca.crt"
 _CA_MEMBER: Final = "ca.crt"
-#: what was made is looked for again so much later: a new list may swallow that it came and went
-LOOK_AGAIN_S: Final = 30.0
+#: seconds until a created object is checked again: a new list may hide that it was created and
+#: deleted
+RECHECK_S: Final = 30.0
 
 
 class PerNamespaceController(KeyedController):
-    """Jobs are keyed by the namespace."""
+    """The base of these controllers. Jobs are keyed by the namespace."""
 
     def __init__(self, name: str, alias: str, resource: Resource, object_name: str) -> None:
         watches = (
@@ -37,17 +38,17 @@ class PerNamespaceController(KeyedController):
         super().__init__(ControllerInfo(name=name, aliases=(alias,), watches=watches))
         self._resource = resource
         self._object_name = object_name
-        #: those that are not going
+        #: namespaces that are not terminating
         self._namespaces: set[str] = set()
-        #: by namespace
+        #: objects by namespace
         self._objects: dict[str, Object] = {}
 
     @abstractmethod
-    def wanted(self) -> bytes:
-        """The object as JSON, without a namespace."""
+    def desired(self) -> bytes:
+        """Returns the object as JSON, without a namespace."""
 
     def repair(self, existing: Object) -> bytes:
-        """The JSON patch (RFC 6902) that makes *existing* what it must be; empty if it is."""
+        """Returns the JSON patch (RFC 6902) that corrects *existing*; empty if it is correct."""
         return b""
 
     def on_change(self, change: Change[Object], now: float) -> None:
@@ -58,12 +59,12 @@ class PerNamespaceController(KeyedController):
             assert existing is None or isinstance(existing, Namespace), (
                 f"{namespace} came as {type(existing).__name__}"
             )
-            going = (
+            is_terminating = (
                 existing is None
                 or existing.metadata.deletion_timestamp
                 or existing.status.phase == "Terminating"
             )
-            (self._namespaces.discard if going else self._namespaces.add)(namespace)
+            (self._namespaces.discard if is_terminating else self._namespaces.add)(namespace)
         elif metadata.name == self._object_name:
             namespace = metadata.namespace
             if change.new is None:
@@ -80,15 +81,15 @@ class PerNamespaceController(KeyedController):
             return ()
         existing = self._objects.get(key)
         if existing is None:
-            # AlreadyExists: the cache is behind and will show it; NotFound: so will the end of the
-            # namespace.
+            # AlreadyExists: the cache is behind and will show it. NotFound: it will show the end of
+            # the namespace.
             tolerated = ("AlreadyExists", "NotFound")
             return (
                 Write(
                     verb="create",
                     resource=self._resource,
                     namespace=key,
-                    body=self.wanted(),
+                    body=self.desired(),
                     tolerate=tolerated,
                 ),
             )
@@ -108,9 +109,11 @@ class PerNamespaceController(KeyedController):
         )
 
     def finished(self, done: Done, now: float) -> None:
-        """The watch tells what became of it; after a creation perhaps not even that it was."""
+        """Schedules a check after a creation, which the watch may not show; all other results are
+        watched.
+        """
         if any(write.verb == "create" for write in done.job.writes):
-            self.enqueue_after(done.job.key, LOOK_AGAIN_S, now)
+            self.enqueue_after(done.job.key, RECHECK_S, now)
 
     def check(self) -> None:
         super().check()
@@ -127,13 +130,13 @@ class ServiceAccountController(PerNamespaceController):
             "serviceaccount-controller", "serviceaccount", ServiceAccounts, ACCOUNT_NAME
         )
 
-    def wanted(self) -> bytes:
+    def desired(self) -> bytes:
         return encode({"metadata": {"name": ACCOUNT_NAME}})
 
 
 class RootCaPublisher(PerNamespaceController):
     """A ConfigMap ``kube-root-ca.crt`` with the authority that signed the API server's certificate;
-    *authority* is PEM text. What is under ``ca.crt`` is put right; other members are left alone.
+    *authority* is PEM text. The value of ``ca.crt`` is corrected; other keys are left alone.
     """
 
     def __init__(self, authority: str) -> None:
@@ -145,7 +148,7 @@ class RootCaPublisher(PerNamespaceController):
         )
         self._authority = authority
 
-    def wanted(self) -> bytes:
+    def desired(self) -> bytes:
         head = {
             "name": CONFIG_MAP_NAME,
             "annotations": {

@@ -11,10 +11,9 @@ reasons:
                      ``node.kubernetes.io/out-of-service``
     unscheduled      it terminates and never had a Node
 
-**A cache is never believed to the harm of a Pod.**  A Node that the cache does not show is in
-quarantine for ``QUARANTINE_S``; then the server is asked with a live GET. Only Pods that were bound
-to the Node before that request are deleted, each with its uid as precondition, and none if the Node
-has appeared since.
+**A cache alone never justifies a deletion.**  A Node that the cache lacks is in quarantine for
+``QUARANTINE_S``; then a live GET asks the server. Only Pods that were bound to the Node before that
+request are deleted, each with its uid as precondition, and none if the Node has appeared since.
 """
 
 from __future__ import annotations
@@ -54,14 +53,16 @@ _CONDITION: Final[Document] = {
 
 
 class _Deletion(NamedTuple):
-    """The reason of a deletion; ``uid`` tells the Pod from a later one of its name."""
+    """The reason of a deletion; ``uid`` distinguishes the Pod from a later one of its name."""
 
     uid: str
     reason: str
 
 
 class PodGarbageCollector(KeyedController):
-    """The key of a Node asks the server whether it exists; the key of a Pod deletes the Pod."""
+    """The controller. A job of a Node's key checks that the Node exists; a job of a Pod's key
+    deletes the Pod.
+    """
 
     def __init__(self, terminated_max: int = TERMINATED_PODS_MAX) -> None:
         super().__init__(
@@ -74,14 +75,14 @@ class PodGarbageCollector(KeyedController):
         )
         self._terminated_max = terminated_max
         self._pods: dict[str, Pod] = {}
-        #: keys of Pods by the Node that they are bound to; without Pods that only finalizers keep
+        #: keys of Pods by their Node, without Pods that only finalizers keep
         self._bound: dict[str, set[str]] = {}
         #: Nodes by name; True if the Node is out of service
         self._nodes: dict[str, bool] = {}
-        #: when the quarantine ends of Nodes that the cache does not show
+        #: end of the quarantine of Nodes that the cache lacks
         self._missing: dict[str, float] = {}
-        #: the Pods of a Node when the server was asked for it: uids by key
-        self._asked: dict[str, dict[str, str]] = {}
+        #: uids by key of the Pods of a Node at the time of its look-up
+        self._pods_at_lookup: dict[str, dict[str, str]] = {}
         self._ended: set[str] = set()
         self._to_delete: dict[str, _Deletion] = {}
         self._metrics = Metrics()
@@ -178,14 +179,14 @@ class PodGarbageCollector(KeyedController):
         kind, _, name = key.partition("/")
         match kind:
             case "node":
-                return self._ask(name, now)
+                return self._look_up_node(name, now)
             case "pod":
                 return self._delete(name, now)
         self._delete_surplus(now)
         return ()
 
-    def _ask(self, node: str, now: float) -> tuple[Write, ...]:
-        """Asks the server for a Node whose quarantine is over."""
+    def _look_up_node(self, node: str, now: float) -> tuple[Write, ...]:
+        """Looks up a Node whose quarantine is over."""
         until = self._missing.get(node)
         if until is None:
             return ()
@@ -195,7 +196,9 @@ class PodGarbageCollector(KeyedController):
         if now < until:
             self.enqueue_after(f"node/{node}", until - now, now)
             return ()
-        self._asked[node] = {key: self._pods[key].metadata.uid for key in sorted(self._bound[node])}
+        self._pods_at_lookup[node] = {
+            key: self._pods[key].metadata.uid for key in sorted(self._bound[node])
+        }
         return (Write(verb="get", resource=Nodes, name=node, tolerate=("NotFound",)),)
 
     def _delete_surplus(self, now: float) -> None:
@@ -230,7 +233,7 @@ class PodGarbageCollector(KeyedController):
         )
 
     def _returned(self, pod: Pod) -> bool:
-        """Returns True if the Pod was to be deleted as an orphan and its Node is there."""
+        """Returns True if the Pod was to be deleted as an orphan and its Node exists again."""
         return (
             self._to_delete[pod.metadata.key].reason == _ORPHANED
             and pod.spec.node_name in self._nodes
@@ -254,19 +257,19 @@ class PodGarbageCollector(KeyedController):
             and pod.spec.node_name in self._bound
             and pod.spec.node_name not in self._nodes
         ):
-            self._quarantine(pod.spec.node_name, now)  # in case the cache goes on showing it
+            self._quarantine(pod.spec.node_name, now)  # the cache may still have the Pod
 
     def _on_answer(self, node: str, done: Done, now: float) -> None:
-        asked = self._asked.pop(node)
+        pods = self._pods_at_lookup.pop(node)
         if done.error is not None:
-            return  # the key comes back
+            return  # the key is retried
         self._missing.pop(node, None)
         if node in self._nodes:
             return
         gone = not done.results[0]
         for key in sorted(self._bound.get(node, ())):
             pod = self._pods[key]
-            if gone and asked.get(key) == pod.metadata.uid:
+            if gone and pods.get(key) == pod.metadata.uid:
                 self._delete_soon(pod, _ORPHANED, now)
             else:
                 self._quarantine(node, now)
@@ -282,7 +285,7 @@ class PodGarbageCollector(KeyedController):
                 assert self._pods[key].spec.node_name == node, f"Pod {key} is not bound to {node}"
                 is_followed = node in self._nodes or node in self._missing or key in self._to_delete
                 assert is_followed or not self._synced, (
-                    f"Pod {key} has no Node {node}, and nothing follows"
+                    f"Pod {key} has no Node {node}, and no action is due"
                 )
         assert self._ended == {key for key, pod in self._pods.items() if pod.has_ended}, (
             "ended Pods"

@@ -1,15 +1,15 @@
-"""Keeps ``status`` of ResourceQuotas: what is allowed, and how much of it is in use.
+"""Keeps ``status`` of ResourceQuotas: the limits, and the amounts in use.
 
-Counts follow the watches: an event changes a few numbers of its namespace and costs no scan. A
-quota is written when its status is not what it should be.
+Counts follow the watches: an event changes a few numbers of its namespace and requires no scan. A
+quota is written if its status is wrong.
 
-**Charges.**  The API server raises ``used`` itself, just before it stores an object, so a quota may
-be ahead of the caches here. To lower it then would let one object too many in. So a number that
-rose without our doing is lowered only when the kind that it counts was seen at a later version than
-the quota's, which proves that the object that was charged was seen too (its version follows the
-quota's, and a watch is in order). When it never comes (the write failed after its charge),
-``CHARGE_PATIENCE_S`` is the end of waiting. Raising needs no such care, and a write on a quota that
-has changed meanwhile fails by its resourceVersion.
+**Charges.**  The API server itself raises ``used`` just before it stores an object, so a quota may
+be ahead of the caches. Lowering it then would admit one object too many. So a number that another
+writer raised is lowered only after the resource that it counts was observed at a later version than
+the quota's. This proves that the charged object was observed, too, since its version is later than
+the quota's and a watch is ordered. If it never appears (the write failed after its charge), the
+wait ends after ``CHARGE_PATIENCE_S``. Raising needs no such care, and a write on a quota that has
+changed meanwhile fails by its resourceVersion.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Wr
 from sliceplane.watch.controller.keyed import KeyedController
 
 CHARGE_PATIENCE_S: Final = 5.0
-#: kinds whose cost changes while they live
+#: resources whose objects change their cost
 _VARIABLE: Final = frozenset((Pods.key, Services.key))
 
 
 class ResourceQuotaController(KeyedController):
-    """Jobs are keyed by ``namespace/name`` of the quota."""
+    """The controller. Jobs are keyed by ``namespace/name`` of the quota."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -46,17 +46,16 @@ class ResourceQuotaController(KeyedController):
             )
         )
         self._quotas: dict[str, ResourceQuota] = {}
-        #: namespace -> keys of its quotas
-        self._here: dict[str, set[str]] = {}
-        #: namespace -> what scopes ask of Pods (``None``: of other kinds) -> name -> how much; no
-        #: zeros, nothing empty
+        #: keys of quotas by namespace
+        self._quotas_by_namespace: dict[str, set[str]] = {}
+        #: amounts by namespace, by traits of Pods that scopes select on (``None``: other kinds), by
+        #: name; no zeros, nothing empty
         self._counts: dict[str, dict[PodTraits | None, dict[str, Fraction | int]]] = {}
-        #: resource key -> newest version seen
+        #: newest observed version by resource key
         self._newest: dict[str, int] = {}
-        #: quota -> name -> (version of the quota that was charged, when we stop waiting for the
-        #: object)
+        #: version of the charged quota and end of the wait for the object, by quota and name
         self._charged: dict[str, dict[str, tuple[int, float]]] = {}
-        #: quota -> version that our last write made
+        #: version of our last write, by quota
         self._own: dict[str, int] = {}
 
     # -- events
@@ -70,14 +69,14 @@ class ResourceQuotaController(KeyedController):
         resource = by_key(change.resource)
         assert resource is not None, f"{change.resource} is watched and not served"
         namespace = change.object.metadata.namespace
-        concerned = sorted(self._here.get(namespace, ()))
+        affected = sorted(self._quotas_by_namespace.get(namespace, ()))
         if _costs_the_same(change):
-            concerned = [key for key in concerned if key in self._charged]
+            affected = [key for key in affected if key in self._charged]
         else:
             for item, step in ((change.new, 1), (change.old, -1)):
                 if item is not None:
                     self._count(resource, item, step)
-        for key in concerned:
+        for key in affected:
             self.enqueue(key, now)
 
     def _count(self, resource: Resource, item: Object, step: int) -> None:
@@ -110,7 +109,7 @@ class ResourceQuotaController(KeyedController):
             if name not in used_before or amount(used) > amount(used_before[name]):
                 self._charged.setdefault(key, {})[name] = (version, now + CHARGE_PATIENCE_S)
         self._quotas[key] = quota
-        self._here.setdefault(quota.metadata.namespace, set()).add(key)
+        self._quotas_by_namespace.setdefault(quota.metadata.namespace, set()).add(key)
         self.enqueue(key, now)
 
     def _forget(self, key: str, namespace: str) -> None:
@@ -118,10 +117,10 @@ class ResourceQuotaController(KeyedController):
         self._charged.pop(key, None)
         self._own.pop(key, None)
         self._expectations.forget(key)
-        keys = self._here.get(namespace, set())
+        keys = self._quotas_by_namespace.get(namespace, set())
         keys.discard(key)
         if not keys:
-            self._here.pop(namespace, None)
+            self._quotas_by_namespace.pop(namespace, None)
 
     # -- work
 
@@ -164,14 +163,16 @@ class ResourceQuotaController(KeyedController):
     def _used(
         self, key: str, quota: ResourceQuota, now: float
     ) -> tuple[dict[str, str | int], float | None]:
-        """Returns the correct ``status.used``, and when to check again what is not lowered yet."""
+        """Returns the correct ``status.used``, and the time to check again the amounts that are not
+        lowered yet.
+        """
         by_traits = self._counts.get(quota.metadata.namespace, {})
         counts = [
             counts for traits, counts in by_traits.items() if is_in_scopes(quota.spec, traits)
         ]
         before = quota.status.used or {}
         used: dict[str, str | int] = {}
-        waits: list[float] = []
+        deadlines: list[float] = []
         for name in sorted(quota.spec.hard or {}):
             if counted_kind(name) is None:
                 continue
@@ -181,12 +182,12 @@ class ResourceQuotaController(KeyedController):
                 until = self._ahead_until(key, name, now)
                 if until is not None:
                     used[name] = before[name]
-                    waits.append(until)
-        return used, min(waits, default=None)
+                    deadlines.append(until)
+        return used, min(deadlines, default=None)
 
     def _ahead_until(self, key: str, name: str, now: float) -> float | None:
-        """Returns when waiting for the object of a charge ends; ``None``: there is nothing to wait
-        for.
+        """Returns the time at which the wait for a charged object ends; ``None`` if there is no
+        wait.
         """
         charges = self._charged.get(key, {})
         if name not in charges:
@@ -214,7 +215,9 @@ class ResourceQuotaController(KeyedController):
         super().check()
         by_namespace = {(quota.metadata.namespace, key) for key, quota in self._quotas.items()}
         assert by_namespace == {
-            (namespace, key) for namespace, keys in self._here.items() for key in keys
+            (namespace, key)
+            for namespace, keys in self._quotas_by_namespace.items()
+            for key in keys
         }
         assert self._charged.keys() <= self._quotas.keys(), "charges of a quota that is gone"
         assert self._own.keys() <= self._quotas.keys(), "a version of a quota that is gone"
@@ -225,7 +228,9 @@ class ResourceQuotaController(KeyedController):
 
 
 def _costs_the_same(change: Change[Object]) -> bool:
-    """Nearly all changes of Pods are such: neither their spec nor whether they are done."""
+    """Returns True if the change cannot affect a quota, as nearly all changes of Pods: neither spec
+    nor completion changed.
+    """
     if change.old is None or change.new is None:
         return False
     if isinstance(change.old, Pod) and isinstance(change.new, Pod):
@@ -237,5 +242,5 @@ def _costs_the_same(change: Change[Object]) -> bool:
 def _difference(
     before: dict[str, str | int], after: dict[str, str | int]
 ) -> dict[str, str | int | None]:
-    """The merge patch that makes *after* of *before*."""
+    """Returns the merge patch from *before* to *after*."""
     return {**{name: None for name in before if name not in after}, **after}

@@ -1,1 +1,1 @@
-"""What one command needs of a cluster or of a data folder: it reads, and holds nothing."""
+"""The reads of one command from a cluster or a data folder; nothing is kept."""

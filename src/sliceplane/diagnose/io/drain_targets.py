@@ -1,4 +1,4 @@
-"""Which Pods ``sliceplane drain`` means: one by its name, those of a Deployment, those on a
+"""The target Pods of ``sliceplane drain``: one by its name, those of a Deployment, or those on a
 Node.
 """
 
@@ -31,8 +31,8 @@ class NoTarget(Exception):
 
 
 async def find_pods(client: Reader, kind: TargetKind, namespace: str, name: str) -> list[Pod]:
-    """Those that may be endpoints, by key. A Node's are of all namespaces, but for those of
-    DaemonSets, which stay.
+    """Returns the target Pods that may be endpoints, by key. Those of a Node are from all
+    namespaces, except Pods of DaemonSets, which stay.
 
     Raises ``NoTarget``, ``StatusError`` and ``watch.io.base.Unreachable``.
     """

@@ -312,8 +312,8 @@ async def _look_at_pages(host: str, port: int, *, deep: bool) -> Look:
 
 
 async def _page(server: str, path: str, timeout_s: float) -> dict[str, Any]:
-    """Of a server that is asked without credentials and without a proxy. Raises ``StatusError``,
-    ``Unreachable``, ``TimeoutError`` and ``ValueError``.
+    """Returns a page of a server that is queried without credentials and without a proxy. Raises
+    ``StatusError``, ``Unreachable``, ``TimeoutError`` and ``ValueError``.
     """
     tls = ssl.create_default_context() if server.startswith("https://") else None
     async with (

@@ -60,8 +60,8 @@ async def explain(
 
 
 async def _ask_who_wrote(client: HttpClient, investigation: Investigation) -> None:
-    """Of our own server, which remembers it; any other has no such page, or the reader no right to
-    it.
+    """Reads the last writers from our own server, if it is ours and the reader may read
+    the page.
     """
     for name in investigation.shown():
         path = f"{WRITES_PATH}/{name.plural}/{name.namespace or '-'}/{name.name}"

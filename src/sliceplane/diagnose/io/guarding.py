@@ -1,9 +1,9 @@
-"""What ``sliceplane guard`` reads and writes: the conditions by which controllers tell that they
-hold endpoints, and the annotations by which a user lets them go.
+"""The reads and writes of ``sliceplane guard``: the conditions by which controllers report retained
+endpoints, and the annotations by which a user releases them.
 
-There are two: of Pods that are missing (the EndpointSlice controller's) and of agents that fell
-silent (the controller of external endpoints). Both are on the Service, so this works on any cluster
-where those controllers are ours, wherever they run.
+There are two conditions: for Pods that are missing (of the EndpointSlice controller) and for agents
+that stopped reporting (of the controller of external endpoints). Both are on the Service, so the
+command works on any cluster with these controllers, wherever they run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What ``explain --kernel`` reads of the machine it runs on: files of /proc and /sys, and what
-three programs list.
+"""The inputs of ``explain --kernel`` from its machine: files of /proc and /sys, and the lists of
+three programs.
 
-A program that is not there, or may not, is told as not looked at; the rest counts without it.
+A program that is missing, or not permitted, is reported as not checked; the others count without
+it.
 """
 
 from __future__ import annotations
@@ -188,7 +189,9 @@ async def _offloading(unread: list[str]) -> tuple[str, ...]:
 
 
 async def _node_port_addresses() -> tuple[str, ...]:
-    """Those at which our nftables serve node ports; empty: at all, or there are none of ours."""
+    """Returns the addresses at which our nftables serve node ports; empty for all addresses, or
+    without rules of ours.
+    """
     try:
         listed = json.loads(
             await _output("nft", "--json", "list", "set", "ip", TABLE, NODE_PORT_IPS.name)
@@ -216,7 +219,7 @@ async def _flows(protocol: str, *more: str) -> tuple[tuple[UdpFlow, int], ...]:
 
 
 async def _output(*command: str) -> str:
-    """What *command* prints.  Raises ``_Unread``."""
+    """Returns the output of *command*. Raises ``_Unread``."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command,

@@ -1,5 +1,5 @@
-"""What a running plane recorded, to a file or for a question; where nothing is recorded, what can
-be read instead.
+"""The recording of a running plane, for a file or a query, and the substitute if nothing is
+recorded.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def save(client: HttpClient, path: Path) -> Recording:
 
 
 async def recorded(client: HttpClient) -> Recording | None:
-    """What the server recorded; ``None``: it is no plane of ours, or does not let us have it."""
+    """Returns the server's recording; ``None`` if the server is not ours or refuses access."""
     try:
         return read_lines(await fetch(client))
     except StatusError as error:
@@ -77,9 +77,9 @@ async def recorded(client: HttpClient) -> Recording | None:
 async def timeline_lines(
     client: HttpClient, namespace: str, name: str, since: float
 ) -> tuple[list[Line], str]:
-    """What happened to a Service, out of what the plane records or of what the objects tell; and
-    what a reader must know of it, "" for nothing. Raises ``RecordingError`` for a recording that
-    cannot be read, and as ``fetch``.
+    """Returns the timeline of a Service from the plane's recording or from the objects, and a
+    remark for the reader ("" for none). Raises ``RecordingError`` for a recording that cannot be
+    read, and as ``fetch``.
     """
     recording = await recorded(client)
     if recording is None:
@@ -121,7 +121,7 @@ async def lines_elsewhere(
 async def _owners(
     client: HttpClient, namespace: str, objects: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Of *objects*, and theirs; what is gone, or not ours to see, is left out."""
+    """Returns the owners of *objects*, and their owners; missing or forbidden ones are left out."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     waiting = list(objects)
     while waiting and len(found) < _OBJECTS_MAX:

@@ -72,7 +72,7 @@ def usual_proxy() -> TracedProxy:
 async def question_of(
     client: Reader, source: str, target: str, *, protocol: str | None, node: str, namespace: str
 ) -> Question:
-    """What a person writes as ``--from`` and ``--to``; raises as ``trace`` does.
+    """Returns the query for the values of ``--from`` and ``--to``; raises as ``trace`` does.
 
     *source* "" is this machine if it is a Node, else a client outside.
     """
@@ -151,8 +151,8 @@ async def trace(client: Reader, question: Question, settings: TracedProxy) -> Tr
 async def xds_question_of(
     client: Reader, who: str, target: str, *, namespace: str, domain: str
 ) -> XdsQuestion:
-    """What a person writes as ``--client`` (``NODE``, ``pod/POD``, ``zone/ZONE``, or nothing) and
-    ``--to``; raises as ``trace`` does.
+    """Returns the query for the values of ``--client`` (``NODE``, ``pod/POD``, ``zone/ZONE``, or
+    nothing) and ``--to``; raises as ``trace`` does.
     """
     kind, _, name = who.rpartition("/")
     if kind not in ("", "node", "pod", "zone") or bool(kind) > bool(name):
@@ -243,8 +243,8 @@ async def _slices(
 
 
 async def _pods(client: Reader, question: Question, unread: list[str]) -> tuple[Pod, ...]:
-    """Those that have an address of the question as their first one, by which alone a server finds
-    them.
+    """Returns the Pods whose first address is in the query; a server can select Pods only by their
+    first address.
     """
     pods: list[Pod] = []
     wanted = (
@@ -257,7 +257,7 @@ async def _pods(client: Reader, question: Question, unread: list[str]) -> tuple[
 
 
 def _may_be_a_pod(question: Question, cluster: TracedCluster) -> bool:
-    """Whether the sender has to be looked for among all Pods: no Pod has its address as the first
+    """Returns True if all Pods must be searched for the sender: no Pod has its address as the first
     of two.
     """
     is_known = (

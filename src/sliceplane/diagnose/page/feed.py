@@ -34,13 +34,13 @@ def line(document: Mapping[str, Any]) -> bytes:
 
 
 class FeedMessages(NamedTuple):
-    """What a feed remembers.  ``number`` is that of the last message; 0: nothing was shown yet."""
+    """The messages that a feed keeps. ``number`` is that of the last message; 0: no model yet."""
 
     number: int
     deltas: tuple[bytes, ...]
 
     def after(self, number: int) -> tuple[bytes, ...] | None:
-        """What a reader of message *number* has missed; ``None``: more than is remembered."""
+        """Returns the messages after *number*; ``None`` if some are no longer kept."""
         missed = self.number - number
         if missed > len(self.deltas):
             return None
@@ -106,7 +106,7 @@ class ViewFeed:
             self._bytes -= len(self._deltas.popleft())
 
     def check(self) -> None:
-        """What must always hold."""
+        """Asserts the invariants."""
         assert len(self._deltas) <= min(REMEMBERED_MESSAGES, self.number)
         assert self.said.deltas == tuple(self._deltas)
         assert self._bytes == sum(map(len, self._deltas)) <= REMEMBERED_BYTES

@@ -212,7 +212,7 @@ class ClusterModel:
         return tuple(counted[last - BUCKETS + 1 + number] for number in range(BUCKETS))
 
     def is_lively(self, service: str) -> bool:
-        """What ``changes`` tells may differ in the next bucket."""
+        """Returns True if the result of ``changes`` may differ in the next period."""
         return service in self._changes
 
     def zones(self) -> dict[str, int]:
@@ -223,7 +223,7 @@ class ClusterModel:
         return {zone: found[zone] for zone in sorted(found)}
 
     def check(self) -> None:
-        """What must always hold."""
+        """Asserts the invariants."""
         assert all(self._slices.values()), "a Service without slices is not kept"
         keys = {key for of_service in self._slices.values() for key in of_service}
         assert self._rows.keys() <= keys <= self._parts.keys(), "rows of slices that are gone"

@@ -52,8 +52,8 @@ def table_of(columns: Iterable[str], keys: int, rows: Iterable[Row]) -> PageTabl
 
 
 def difference(before: PageTable, after: PageTable) -> dict[str, Any] | None:
-    """What makes *after* of *before*: rows that are new or other, and keys that are gone; ``None``:
-    nothing does.
+    """Returns the change from *before* to *after*: new or changed rows, and keys of removed ones;
+    ``None`` if there is none.
 
     Both have the same columns.
     """

@@ -1,8 +1,8 @@
-"""Which zone's clients reach which zone's endpoints: what ``consume.balancing.shares`` finds for
-each Service, added up.
+"""The zones of clients and the zones of the endpoints that they reach: the sum of
+``consume.balancing.shares`` over all Services.
 
-Every Service counts the same, and so does every client of a zone. Clients are taken to be spread as
-the Nodes are that take Pods, as ``what-if`` does; they dial the cluster IP.
+Every Service has the same weight, and so has every client of a zone. Clients are assumed to be
+distributed like the schedulable Nodes, as in ``what-if``; they connect to the cluster IP.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class ShadowController(QueueController):
             *(config.max_endpoints_per_slice, config.gates, config.find_heuristic),
             subsetting=config.approach,
             claim_unlabelled=config.claim_unlabelled_slices,
-            changes=config.selector_changes,
+            selector_changes=config.selector_changes,
         )
         self._unrest: dict[str, _Unrest] = {}
         #: resourceVersions of Services and Nodes as last seen; those of Pods and slices the engine
@@ -193,7 +193,7 @@ class ShadowController(QueueController):
 
     def take_work(self, now: float, max_jobs: int) -> Work:
         if self._synced:
-            self._disturb(self._engine.take_unsettled(), now)
+            self._disturb(self._engine.take_unconverged(), now)
         return super().take_work(now, max_jobs)
 
     def job(self, key: str, now: float) -> Job | None:

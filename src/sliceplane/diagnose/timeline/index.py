@@ -1,10 +1,8 @@
-"""What happened to a few objects, out of a recording of many: only blocks that are about them are
-read.
+"""The history of a few objects from a recording of many; only the blocks about them are read.
 
-The names of a block tell which objects and which jobs it is about. ``load`` reads the blocks of the
-objects that a question is about, and keeps their steps; ``version`` makes an object when it is
-asked for, along the chain of differences that leads to it. So a question about one Service costs
-what concerns that Service.
+The names of a block tell its objects and jobs. ``load`` reads the blocks of the requested objects
+and keeps their steps; ``version`` builds an object on demand, along the chain of differences that
+leads to it. So a query about one Service costs in proportion to that Service.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ class _Version(NamedTuple):
 
 
 class _SegmentNames:
-    """What is in a segment, and in which of its blocks."""
+    """The names in a segment, with their blocks."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment: Final = segment
@@ -84,7 +82,7 @@ class _SegmentNames:
 
 
 class Index:
-    """Of one recording.  Steps and plans, as far as they are loaded, are in the order of time."""
+    """The index of one recording. Loaded steps and plans are in the order of time."""
 
     def __init__(self, recording: Recording) -> None:
         self._segments: Final = [_SegmentNames(segment) for segment in recording.segments]

@@ -200,7 +200,7 @@ def entries(recording: Recording, first: int = 0) -> Iterator[Entry]:
 
 
 def last_time(recording: Recording) -> float:
-    """Of the newest entry, without reading any object."""
+    """Returns the time of the newest entry, without reading any object."""
     segment = recording.segments[-1]
     names = names_of(segment.names[-1:])
     return names[-1].ended if names else segment.began

@@ -1,10 +1,10 @@
-"""What happened to a Service: who changed what, in words, and what followed from it.
+"""The timeline of a Service: each change as a sentence, with its author and its effects.
 
-A line is a *cause*: a change that a person or a program made, with all that belongs to it. A
-rollout is one line: changes of Pods that have one owner, none of them more than ``GAP_S`` after the
-one before, begin with the change of their Deployment (or other owner) if there was one. What
-followed are the slices that the controller wrote for the Service until the next cause, and the
-nodes that told that they hold them.
+A line is a *cause*: a change by a person or a program, with everything that belongs to it. A
+rollout is one line: changes of Pods with one owner, each at most ``GAP_S`` after the previous one,
+begin with the change of their Deployment (or other owner), if any. Its effects are the slices that
+the controller wrote for the Service until the next cause, and the nodes that reported that they
+applied them.
 
 The Service's Pods are those that its slices name, and those that its selector matches among their
 owners' Pods.
@@ -179,7 +179,9 @@ class Timeline:
         return tuple(ObjectKey(Pods.key, namespace, name) for name in names)
 
     def _find_leases(self, since: float) -> None:
-        """Of node proxies: they tell all the time, so what is older is not looked at."""
+        """Loads the Leases of node proxies. Proxies report all the time, so older ones are not
+        read.
+        """
         keys = self._index.keys(Leases.key, LEASE_NAMESPACE)
         self._leases = tuple(key for key in keys if key.name.startswith(LEASE_PREFIX))
         self._index.load(self._leases, since=since)
@@ -334,7 +336,7 @@ class Timeline:
         return change_text(Change(step.key.resource, old, new))
 
     def _pods_text(self, steps: list[RecordedStep]) -> str:
-        """What became of Pods, counted: ``3 Pods made, 2 ready``."""
+        """Returns the changes of Pods, counted: ``3 Pods made, 2 ready``."""
         counts: dict[str, set[str]] = {}
         for step in steps:
             counts.setdefault(self._pod_text(step), set()).add(step.key.name)

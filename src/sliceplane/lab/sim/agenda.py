@@ -1,8 +1,8 @@
-"""Pending deeds in the order of virtual time, and the trace of past ones.
+"""Scheduled actions in the order of virtual time, and the trace of past ones.
 
-Of deeds for one moment the one that was asked for first comes first. The trace has one line an
-event: virtual time, actor, verb, object, result, revision. Two runs are the same exactly if the
-digests of their traces are.
+Actions for the same moment run in the order in which they were scheduled. The trace has one line
+for each event: virtual time, actor, verb, object, result, revision. Two runs are equal exactly if
+the digests of their traces are.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ KEPT_LINES_MAX: Final = 20_000
 
 
 class Agenda:
-    """Virtual time, and the deeds that wait for it.  Owned by one simulation; all its parts may add
-    deeds.
+    """Virtual time, and the actions scheduled for it. Owned by one simulation; all its parts may
+    schedule actions.
     """
 
     def __init__(self, now: float) -> None:
-        #: seconds since the epoch, as controllers see it
+        #: seconds since the epoch on the controllers' clock
         self.now = now
         self._deeds: list[tuple[float, int, Deed]] = []
         self._asked = 0
-        #: deeds done so far
+        #: number of executed actions
         self.done = 0
 
     def after(self, delay_s: float, deed: Deed) -> None:
@@ -36,14 +36,14 @@ class Agenda:
         self.at(self.now + delay_s, deed)
 
     def at(self, when: float, deed: Deed) -> None:
-        """At *when* exactly (what has passed: next), so that deeds for one moment keep their
-        order.
+        """Schedules an action for exactly *when* (next, if that has passed), so actions for one
+        moment keep their order.
         """
         self._asked += 1
         heapq.heappush(self._deeds, (when, self._asked, deed))
 
     def run_until(self, moment: float) -> None:
-        """Do everything that is due up to *moment*, which is then."""
+        """Runs all actions that are due up to *moment*, which is the time afterwards."""
         deeds = self._deeds
         while deeds and deeds[0][0] <= moment:
             when, _, deed = heapq.heappop(deeds)
@@ -54,9 +54,8 @@ class Agenda:
 
 
 class Alarm:
-    """Calls *ring* at the earliest of the moments that it was set to; *ring* sets it again, or a
-    change of the next moment does. Each ring goes through *receive*, by which a process that stands
-    still hears of it later.
+    """Calls *ring* at the earliest moment that was set; *ring*, or a change of the next moment,
+    sets it again. Each call goes through *receive*, so a paused process gets it later.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class Alarm:
         self._due: float | None = None
 
     def set(self, due: float | None) -> None:
-        """At *due* at the latest; ``None`` sets nothing."""
+        """Sets the alarm to *due* at the latest; ``None`` sets nothing."""
         if due is not None and (self._due is None or due < self._due):
             self._due = due
             self._agenda.at(due, lambda: self._receive(lambda: self._come(due)))
@@ -80,7 +79,7 @@ class Alarm:
 
 
 class Trace:
-    """Owned by one simulation; *sink* gets every line, with its newline."""
+    """The trace. Owned by one simulation; *sink* gets every line, with its newline."""
 
     def __init__(self, began: float, sink: Callable[[str], object] | None = None) -> None:
         self._began = began
@@ -106,6 +105,8 @@ class Trace:
         return self._hash.hexdigest()
 
     def about(self, subject: str, most: int = 20) -> tuple[str, ...]:
-        """The newest *most* lines in which *subject* is named; the newest of all if it never is."""
+        """Returns the newest *most* lines that name *subject*; the newest of all lines if none
+        does.
+        """
         lines = [line for line in self._kept if subject in line] if subject else []
         return tuple((lines or list(self._kept))[-most:])

@@ -1,12 +1,12 @@
 """Several instances of one controller, of which only the leader works:
 ``watch.controller.election`` over the network.
 
-What the production host does (``watch.io.hosting.election``), on virtual time: a term begins with a
-new process that knows nothing, and its end kills that process; an instance whose requests get no
-answer notices by the clock. A leader must be alone: the moment at which a term begins is checked
-against all other instances.
+It does the same as the production host (``watch.io.hosting.election``), on virtual time. A term
+begins with a new process without state, and its end kills the process; an instance whose requests
+get no answer notices it by its clock. There must be at most one leader: the beginning of a term is
+checked against all other instances.
 
-To the simulation all instances together are one part, as a process is.
+To the simulation, all instances together are one part, like a process.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from sliceplane.lab.sim.server import Server
 from sliceplane.watch.controller.election import Election, ElectionConfig
 from sliceplane.watch.controller.loop import PAST_DEADLINE_S
 
-#: between the end of an instance and the start of the one that takes its place
+#: seconds between the end of an instance and the start of its replacement
 RESTART_S: Final = 5.0
 
 Spawn = Callable[[str], Process]
 
 
 class SimulatedCandidate(Actor):
-    """One instance.  Owned by ``Candidates``; *claim* is asked when a term begins, and raises if
-    another leads.
+    """One instance. Owned by ``Candidates``; *claim* is called when a term begins, and raises if
+    another instance leads.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class SimulatedCandidate(Actor):
         self._core = Election(self._config, rng)
         self._spawn = spawn
         self._claim = claim
-        #: counts requests; answers to older ones are dropped
+        #: number of the newest request; answers to older ones are dropped
         self._request = 0
         self._alarm = Alarm(self._agenda, self._turn, self._receive)
 
     def leading(self) -> bool:
-        """By its own clock; one that stands still cannot act."""
+        """Returns True if it leads by its own clock. A paused instance cannot act."""
         return self.alive and self._core.leading(self._agenda.now)
 
     def start(self) -> None:
@@ -68,7 +68,7 @@ class SimulatedCandidate(Actor):
         self._end_term()
 
     def resign(self) -> None:
-        """Stop in good order: the work first, then the Lease is given back."""
+        """Stops in order: first the work, then the Lease is released."""
         self._end_term()
         self._core.stop()
         self._turn()
@@ -85,11 +85,13 @@ class SimulatedCandidate(Actor):
 
     def _go_on(self) -> None:
         if self._agenda.now >= self._stands_until:
-            self._turn()  # the clock is looked at before anything that came
+            self._turn()  # checks the clock before handling what arrived
         super()._go_on()
 
     def _turn(self) -> None:
-        """After everything that may change who leads."""
+        """Updates the term and sends the next request. Called after every change that may affect
+        the leader.
+        """
         if not self.alive:
             return
         now = self._agenda.now
@@ -141,15 +143,15 @@ class SimulatedCandidate(Actor):
 
 
 class Candidates:
-    """All instances of one controller.  Owned by one simulation, which takes them for one
-    process.
+    """All instances of one controller. Owned by one simulation, which treats them as
+    one process.
     """
 
     def __init__(self, name: str, count: int, network: Network, rng: Rng, *, spawn: Spawn) -> None:
         assert count > 1, f"{count} instances need no election"
         self.actor = name
         self.alive = True
-        #: terms that began
+        #: number of terms
         self.terms = 0
         self._network = network
         self._rng = rng
@@ -180,7 +182,7 @@ class Candidates:
 
     @property
     def leader(self) -> SimulatedCandidate:
-        """The one that works; the first if none does."""
+        """The instance that works; the first if none does."""
         working = (candidate for candidate in self._candidates if candidate.process is not None)
         return next(working, self._candidates[0])
 
@@ -194,13 +196,13 @@ class Candidates:
             candidate.kill()
 
     def crash(self) -> None:
-        """The leader dies without a word; another instance starts a little later."""
+        """Kills the leader without a hand-over; another instance starts a little later."""
         leader = self.leader
         leader.kill()
         self._replace(leader)
 
     def hand_over(self) -> None:
-        """The leader is stopped in good order, as in a rolling update."""
+        """Stops the leader in order, as in a rolling update."""
         leader = self.leader
         leader.resign()
         self._replace(leader)
@@ -236,8 +238,10 @@ class Candidates:
             if other.process is not None and other.leading()
         ]
         if len(acting) != 1:
-            raise Broken("one-leader", self.actor, f"of {self.actor} {acting or 'nobody'} leads")
+            raise Broken(
+                "one-leader", self.actor, f"{self.actor} has the leaders {acting or 'none'}"
+            )
 
     def stale(self, server: Server) -> str:
         process = self.leader.process
-        return f"nobody leads of {self.actor}" if process is None else process.stale(server)
+        return f"{self.actor} has no leader" if process is None else process.stale(server)

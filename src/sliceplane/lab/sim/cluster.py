@@ -1,12 +1,12 @@
 """A cluster without sockets or a clock: the production registry, store and controllers on virtual
 time.
 
-Everything is instant and nothing is lost here: each commit is durable at once and reaches every
-controller before the next one is planned. Time moves only when no controller has anything to do,
-and then straight to the earliest deadline. So a test reads as a story: do something, ``settle``,
-look.
+Everything is instant and nothing is lost: each commit is durable at once and reaches every
+controller before the next one is planned. Time advances only when no controller has work, and then
+directly to the earliest deadline. So a test reads as a scenario: make a change, ``settle``, check.
 
-``BurstPace`` makes a cluster less instant: how much of a burst a controller sees at once.
+``BurstPace`` makes a cluster less instant: it limits the part of a burst that a controller observes
+at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sliceplane.watch.controller.base import Controller, EventNote, Job
 from sliceplane.watch.controller.loop import ControllerLoop, JobRun
 
 START: Final = 1_800_000_000.0  # 2027-01-15, far from any boundary
-#: steps without rest before ``settle`` says that the controllers run in a circle
+#: steps after which ``settle`` reports that the controllers do not converge
 STEPS_MAX: Final = 100_000
 MAX_JOBS: Final = 16
 
@@ -40,9 +40,8 @@ MAX_JOBS: Final = 16
 class BurstPace(msgspec.Struct, frozen=True, kw_only=True):
     """The pace of the controllers' writes.
 
-    ``jobs_max``: jobs of a controller before others see what they did. ``write_s``: seconds that a
-    write takes; the *eager* controller, of which the name is given, then works after each write of
-    another one.
+    ``jobs_max``: jobs of a controller before others observe their writes. ``write_s``: seconds that
+    a write takes; the controller named by ``eager`` then works after each write of another one.
     """
 
     jobs_max: int = MAX_JOBS
@@ -51,8 +50,8 @@ class BurstPace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cluster(Server):
-    """Made by one test or one question, which alone calls it.  The others of its arguments are what
-    it begins with.
+    """A cluster. Created by one test or one query, its only caller. The arguments after
+    *controllers* are its initial state.
     """
 
     def __init__(
@@ -72,14 +71,14 @@ class Cluster(Server):
             self._agenda, Rng(seed), config, records, revision=revision, field_manager=field_manager
         )
         self.notes: list[EventNote] = []
-        #: every write that a controller made, with its answer's code
+        #: every write of a controller, with the result
         self.writes: list[tuple[str, Write]] = []
         self.listeners.append(self._deliver)
         self.replace(*controllers)
 
     @property
     def now(self) -> float:
-        """As controllers see it; the server is ``ahead_s`` of that."""
+        """The controllers' time; the server's is ``ahead_s`` later."""
         return self._agenda.now
 
     @now.setter
@@ -88,7 +87,9 @@ class Cluster(Server):
 
     @property
     def controllers(self) -> tuple[Controller, ...]:
-        """Set it to disconnect controllers, or to connect them again without a first list."""
+        """The connected controllers. Setting it disconnects controllers, or reconnects them without
+        a first list.
+        """
         return tuple(loop.controller for loop in self._loops)
 
     @controllers.setter
@@ -129,7 +130,7 @@ class Cluster(Server):
         namespace: str = "default",
         subresource: str = "",
     ) -> Document:
-        """A merge patch."""
+        """Sends a merge patch."""
         return self._ask(
             request("patch", resource, namespace, change, name=name, subresource=subresource)
         )
@@ -196,8 +197,8 @@ class Cluster(Server):
                     pass
 
     def settle(self, *, limit_s: float = 600.0) -> float:
-        """Run until no controller has anything to do before ``now + limit_s``.  Returns how many
-        seconds passed.
+        """Runs until no controller has work before ``now + limit_s``. Returns the seconds that
+        passed.
         """
         began = self.now
         deadline = self.now + limit_s
@@ -212,7 +213,7 @@ class Cluster(Server):
         raise AssertionError(f"no rest after {STEPS_MAX} steps; last writes: {self.writes[-6:]}")
 
     def _work(self) -> bool:
-        """Gives every controller one turn; True if one of them had work."""
+        """Lets every controller work once. Returns True if one of them had work."""
         return sum(self._turn(loop) for loop in self._loops) > 0
 
     def _turn(self, loop: ControllerLoop) -> bool:

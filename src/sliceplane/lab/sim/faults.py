@@ -1,8 +1,8 @@
-"""The kinds of faults, and how often each strikes.
+"""The kinds of faults, and their probabilities.
 
 A plan gives each kind of fault a *weight*: the probability that it strikes at one opportunity (a
-request, a message of a watch, a step of the workload). Each kind draws from a generator of its own,
-so that leaving one kind out leaves the others where they were as far as that is possible.
+request, a message of a watch, a step of the workload). Each kind draws from its own generator, so
+leaving out one kind changes the others as little as possible.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from sliceplane.kit.rng import Rng
 
 
 class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
-    """``weight`` is the one of the level ``normal``; ``per`` names the opportunity."""
+    """One kind of fault. ``weight`` is that of the level ``normal``; ``per`` names the
+    opportunity.
+    """
 
     weight: float
     per: str
@@ -88,7 +90,7 @@ LEVELS: Final[Mapping[str, float]] = {"none": 0.0, "light": 0.3, "normal": 1.0, 
 
 
 def parse_faults(text: str) -> dict[str, float]:
-    """``LEVEL`` or ``NAME=WEIGHT,...`` (alone, or after a level: ``light,crash=0.2``).
+    """Parses ``LEVEL`` or ``NAME=WEIGHT,...`` (alone, or after a level: ``light,crash=0.2``).
 
     Raises ``ValueError`` with a sentence.
     """
@@ -114,18 +116,18 @@ def parse_faults(text: str) -> dict[str, float]:
 
 
 class FaultPlan:
-    """A plan at work.  ``active`` is false at quiet points, and nothing strikes then."""
+    """A plan during a run. ``active`` is False at quiet points, when nothing strikes."""
 
     def __init__(self, weights: Mapping[str, float], rng: Rng) -> None:
         assert weights.keys() <= KINDS.keys(), f"unknown faults among {sorted(weights)}"
         self.active = True
-        #: how often each kind struck
+        #: number of strikes by kind
         self.struck: dict[str, int] = dict.fromkeys(KINDS, 0)
         self._weights = {name: weights.get(name, 0.0) for name in KINDS}
         self._rngs = {name: rng.fork() for name in KINDS}
 
     def strikes(self, name: str) -> bool:
-        """One opportunity."""
+        """Returns True if the fault strikes at this opportunity."""
         weight = self._weights[name]
         if not self.active or weight <= 0.0 or self._rngs[name].uniform(0.0, 1.0) >= weight:
             return False

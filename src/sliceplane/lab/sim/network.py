@@ -1,7 +1,7 @@
-"""Between a controller and the server: requests that get lost, doubled, late or refused.
+"""The network between controllers and server: requests that are lost, doubled, late or refused.
 
 A request takes a few milliseconds each way. A sender without an answer gives up after
-``WRITE_TIMEOUT_S`` and gets what the production host gives: ``Unreachable``, the outcome unknown.
+``WRITE_TIMEOUT_S`` and gets the production host's error: ``Unreachable``, with an unknown outcome.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sliceplane.lab.sim.faults import FaultPlan
 from sliceplane.lab.sim.server import Server, described
 from sliceplane.watch.controller.base import Write
 
-#: as the production host's
+#: seconds; as in the production host
 WRITE_TIMEOUT_S: Final = 40.0
 #: one way, in seconds
 LATENCY_MIN_S: Final = 0.0005
@@ -32,7 +32,7 @@ Answer = Callable[[bytes | StatusError], None]
 
 
 class Network:
-    """Owned by one simulation, whose processes reach everything else by it."""
+    """The network. Owned by one simulation; its processes reach the server only through it."""
 
     def __init__(
         self, agenda: Agenda, server: Server, faults: FaultPlan, trace: Trace, rng: Rng
@@ -49,7 +49,7 @@ class Network:
         return self._rng.uniform(LATENCY_MIN_S, LATENCY_MAX_S)
 
     def send(self, actor: str, write: Write, answer: Answer) -> None:
-        """*answer* is called exactly once."""
+        """Sends *write*. *answer* is called exactly once."""
         faults = self.faults
         agenda = self.agenda
         if faults.strikes("request-lost"):
@@ -83,7 +83,7 @@ class Network:
         agenda.after(self.latency(), lambda: answer(result))
 
     def refusal(self) -> StatusError | None:
-        """A server in trouble, for any request."""
+        """Returns the error of a server in trouble, for any request; ``None`` if there is none."""
         if self.faults.strikes("server-error"):
             return internal("etcdserver: request timed out")
         if self.faults.strikes("throttled"):
@@ -94,7 +94,7 @@ class Network:
         return None
 
     def _perform(self, actor: str, write: Write) -> bytes | StatusError:
-        renewal = write.resource is Leases  # there is no end of them
+        renewal = write.resource is Leases  # renewals never end
         self.writes += write.verb not in ("get", "list", "probe") and not renewal
         check_deletion(self.server, actor, write)
         try:
@@ -118,20 +118,20 @@ class Network:
 
 
 def named(write: Write, name: str = "") -> str:
-    """``resource/namespace/name[/subresource]``, for the trace."""
+    """Returns ``resource/namespace/name[/subresource]``, for the trace."""
     parts = (write.resource.plural, write.namespace, name or write.name, write.subresource)
     return "/".join(part for part in parts if part)
 
 
 def void(_: object) -> None:
-    """Makes a deed of a call that returns something."""
+    """Discards the result of a call."""
 
 
 class Actor:
-    """Base of the processes of a simulation: a name, a life, and times in which they stand still.
+    """The base of simulated processes, which have a name and can be paused.
 
-    A process that stands still (a paused machine, SIGSTOP) handles nothing; afterwards it handles
-    everything in the order in which it arrived.
+    A paused process (a paused machine, SIGSTOP) handles nothing; afterwards it handles everything
+    in the order of arrival.
     """
 
     def __init__(self, actor: str, network: Network) -> None:
@@ -144,12 +144,12 @@ class Actor:
         self._put_off: deque[Deed] = deque()
 
     def pause(self, seconds: float) -> None:
-        """Stand still: nothing that comes is looked at before the end."""
+        """Pauses the process: it handles nothing before the end."""
         until = self._stands_until = max(self._stands_until, self._agenda.now + seconds)
         self._agenda.at(until, self._go_on)
 
     def wake(self) -> None:
-        """Stand still no longer than now."""
+        """Ends the pause now."""
         self._stands_until = self._agenda.now
         self._go_on()
 
@@ -162,6 +162,6 @@ class Actor:
             deed()
 
     def _go_on(self) -> None:
-        """Look at what came while the process stood still, in its order."""
+        """Handles what arrived during the pause, in order."""
         while self.alive and self._put_off and self._agenda.now >= self._stands_until:
             self._put_off.popleft()()

@@ -1,8 +1,7 @@
-"""A process with one controller: its informers, its jobs in flight, its death.
+"""A process with one controller: its informers, its jobs in flight, its end.
 
 It runs the same ``ControllerLoop`` as the production host (``watch.io.hosting``), on virtual time.
-A process that dies takes its whole state with it; its requests that are under way are not called
-back.
+A process that dies loses its whole state; its requests in flight get no answer.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ MAX_IN_FLIGHT: Final = 5
 
 
 class ControllerFault(Exception):
-    """A core raised.  The cause is chained."""
+    """A core raised an exception, which is chained."""
 
     def __init__(self, actor: str) -> None:
         super().__init__(f"{actor} raised")
@@ -37,7 +36,7 @@ class ControllerFault(Exception):
 
 
 class Process(Actor):
-    """Owned by one simulation."""
+    """A simulated process. Owned by one simulation."""
 
     def __init__(
         self,
@@ -77,7 +76,9 @@ class Process(Actor):
             informer.stop()
 
     def silence(self, resource: Resource) -> None:
-        """The watch of *resource* is half open from now on: nothing comes, not even its end."""
+        """Makes the watch of *resource* half-open from now on: it delivers nothing, not even its
+        end.
+        """
         for informer in self._informers:
             if informer.selection.resource is resource:
                 informer.silence()
@@ -96,7 +97,7 @@ class Process(Actor):
         """Returns how the caches differ from the server; "" if they do not."""
         for informer in self._informers:
             if informer.selection.resource is Leases:
-                continue  # there is always a renewal under way
+                continue  # a renewal is always in flight
             records = server.page(informer.selection, 0, "").records
             truth = {(record.key.path, str(record.revision)) for record in records}
             held = {
@@ -131,7 +132,7 @@ class Process(Actor):
 
     @contextmanager
     def _faults_are_its_own(self) -> Iterator[None]:
-        """Raises ``ControllerFault`` where the core raises; a broken invariant stays what it is."""
+        """Converts an exception of the core into ``ControllerFault``, except a broken invariant."""
         try:
             yield
         except Broken:
@@ -142,7 +143,7 @@ class Process(Actor):
     # Work
 
     def _ask_turn(self) -> None:
-        """Once all that happens at this moment has happened."""
+        """Schedules the work after all actions of this moment."""
         if not self._turn_asked:
             self._turn_asked = True
             self._agenda.after(0.0, lambda: self._receive(self._turn))
@@ -172,7 +173,7 @@ class Process(Actor):
         self._continue(JobRun(job))
 
     def _continue(self, run: JobRun) -> None:
-        """Sends the next write of a job, or tells the core how the job ended."""
+        """Sends the next write of a job, or passes the job's end to the core."""
         write = run.next_write
         if write is None:
             with self._faults_are_its_own():

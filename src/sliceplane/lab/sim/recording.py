@@ -1,7 +1,7 @@
 """Recordings of simulations: an incident as a file, and the controllers that replay it.
 
-A simulated process is recorded where the production host is, so what is proven of one replay holds
-for the other.
+A simulated process is recorded at the same place as the production host, so results for one replay
+hold for the other.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from sliceplane.watch.recorder.recorder import Recorder
 
 COMPONENT: Final = "simulator"
 LIMIT_BYTES: Final = 64 << 20
-#: nothing of a simulation is secret
+#: a simulation has no secrets
 _SALT: Final = b"simulate"
-#: what a simulation goes on with; the rest its server and its controllers make anew
+#: resources that a simulation continues with; its server and controllers create the others anew
 _ADOPTED: Final = {
     resource.key: resource
     for resource in (
@@ -80,8 +80,8 @@ def lines(recorder: Recorder, options: Options, setup: Setup, program: str = "")
 
 
 def makers_of(settings: dict[str, Any]) -> dict[str, Callable[[], Controller]]:
-    """The controllers of a recording with these *settings*.  Raises ``msgspec.ValidationError`` for
-    others.
+    """Returns factories of the controllers of a recording with these *settings*. Raises
+    ``msgspec.ValidationError`` for others.
     """
     return makers(
         msgspec.convert(settings.get("setup", {}), Setup), str(settings.get("authority", AUTHORITY))
@@ -89,9 +89,9 @@ def makers_of(settings: dict[str, Any]) -> dict[str, Callable[[], Controller]]:
 
 
 def adopt(recording: Recording, file: str = "") -> Adoption:
-    """The objects as they were when *recording* ends, for a simulation that goes on from there.
+    """Returns the objects at the end of *recording*, for a simulation that continues from there.
 
-    They have the members that controllers use and no others.  Raises ``RecordingError``.
+    They have only the fields that controllers use. Raises ``RecordingError``.
     """
     start = next((at for at, segment in enumerate(recording.segments) if segment.whole), 0)
     newest: dict[tuple[str, str], Object] = {}
@@ -126,7 +126,7 @@ def adopt(recording: Recording, file: str = "") -> Adoption:
 
 
 def _setup(settings: dict[str, Any]) -> Setup:
-    """As the recorded controllers ran, one instance of each."""
+    """Returns the flags of the recorded controllers, with one instance of each."""
     if "setup" in settings:
         return msgspec.convert({**settings["setup"], "instances": 1}, Setup)
     slices = settings.get("discovery", {}).get("slices", {})

@@ -1,8 +1,8 @@
 """Reports of a verdict, and the shortest history that still fails.
 
-The history of the first k steps does not depend on how many follow, so a failing run is cut to the
-step at which it failed, and then to the least k whose own quiet point already shows a violation: by
-halving first, then one by one, as fewer steps do not always fail when more do.
+The history of the first k steps does not depend on how many follow. So a failing run is cut to the
+step at which it failed, and then to the least k whose own quiet point already shows a violation:
+first by halving, then one by one, since fewer steps do not always fail when more do.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from sliceplane.lab.sim.faults import KINDS, LEVELS
 from sliceplane.lab.sim.roster import WORKLOADS, all_controllers
 from sliceplane.lab.sim.simulation import STEPS_DEFAULT, Options, RunVerdict, Simulation
 
-#: runs that one shrinking may cost
+#: maximum number of runs of one shrinking
 RUNS_MAX: Final = 40
 
 
 def replay(options: Options) -> str:
-    """The command that makes the same run again."""
+    """Returns the command that repeats the run."""
     parts = [f"sliceplane simulate --seed {options.seed}"]
     if options.steps != STEPS_DEFAULT:
         parts.append(f"--steps {options.steps}")
@@ -41,7 +41,7 @@ def replay(options: Options) -> str:
 
 
 def faults_text(options: Options) -> str:
-    """The level that *options* has, or its weights."""
+    """Returns the level of *options*, or its weights."""
     weights = dict(options.faults)
     for level, factor in LEVELS.items():
         if weights == {name: min(kind.weight * factor, 0.9) for name, kind in KINDS.items()}:
@@ -50,7 +50,7 @@ def faults_text(options: Options) -> str:
 
 
 def setup_text(verdict: RunVerdict) -> str:
-    """The flags that the seed drew."""
+    """Returns the flags that the seed drew."""
     setup = verdict.setup
     parts = [f"subsetting {setup.subsetting.value or 'off'}"]
     parts.append(f"defragmentation {'on' if setup.defragment else 'off'}")
@@ -60,7 +60,7 @@ def setup_text(verdict: RunVerdict) -> str:
 
 
 def summary(verdict: RunVerdict) -> str:
-    """One line; for many seeds."""
+    """Returns one line, for reports of many seeds."""
     options = verdict.options
     violation = verdict.violation
     outcome = "ok" if violation is None else f"FAILED {violation.invariant}"
@@ -72,7 +72,7 @@ def summary(verdict: RunVerdict) -> str:
 
 
 def report(verdict: RunVerdict) -> str:
-    """Everything about one run."""
+    """Returns the full report of one run."""
     options = verdict.options
     violation = verdict.violation
     lines = [
@@ -106,7 +106,7 @@ def report(verdict: RunVerdict) -> str:
 
 
 def shrink(verdict: RunVerdict, run: Callable[[Options], RunVerdict] | None = None) -> RunVerdict:
-    """A failing verdict of the same seed with the fewest steps found.  *verdict* must be
+    """Returns a failing verdict of the same seed with the fewest steps found. *verdict* must be
     failing.
     """
     assert verdict.violation is not None, f"seed {verdict.options.seed} does not fail"

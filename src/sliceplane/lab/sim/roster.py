@@ -32,17 +32,17 @@ from sliceplane.watch.controller.base import Controller
 
 ZONES: Final = ("zone-a", "zone-b", "zone-c")
 EMULATED_NODES: Final = 4
-#: small, so that a handful of Pods fill several slices
+#: small, so that a handful of Pods fills several slices
 MAX_ENDPOINTS: Final = 4
 WORKLOADS: Final = ("full", "classic")
-#: what every namespace must have
+#: the certificate that every namespace must have
 AUTHORITY: Final = "-----BEGIN CERTIFICATE-----\nsimulated\n-----END CERTIFICATE-----\n"
 _SETUP_SALT: Final = 0x5E7
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """The flags of a simulated plane. ``instances``: of the slice controller; of several, the
-    leader alone works.
+    """The flags of a simulated plane. ``instances``: number of instances of the slice controller,
+    of which only the leader works.
     """
 
     subsetting: Subsetting = Subsetting.OFF
@@ -68,7 +68,7 @@ def draw_setup(workload: str, seed: int) -> Setup:
 
 
 class RosterEntry(msgspec.Struct, frozen=True):
-    """``agent``: one of its kind stands beside a node; it has no second instance that could
+    """One controller. ``agent``: it belongs to a node, so it has no second instance that could
     overlap.
     """
 
@@ -110,7 +110,7 @@ ROSTER: Final[Mapping[str, RosterEntry]] = {
     "endpointslice-mirroring": RosterEntry(lambda _: EndpointSliceMirroringController()),
     "pod-garbage-collector": RosterEntry(lambda _: PodGarbageCollector()),
 }
-#: those that recorded seeds of the classic workload ran with
+#: the controllers of recorded seeds of the classic workload
 CLASSIC: Final = tuple(ROSTER)[:8]
 
 
@@ -120,7 +120,7 @@ def all_controllers(workload: str) -> tuple[str, ...]:
 
 
 def parse_controllers(text: str) -> tuple[str, ...]:
-    """``all`` or names with commas.  Raises ``ValueError`` with a sentence."""
+    """Parses ``all`` or names with commas. Raises ``ValueError`` with a sentence."""
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     if names == ("all",):
         return tuple(ROSTER)
@@ -134,8 +134,8 @@ def parse_controllers(text: str) -> tuple[str, ...]:
 
 
 def makers(setup: Setup, authority: str) -> dict[str, Callable[[], Controller]]:
-    """Returns factories of the controllers of a simulation by their names; *authority* as it was
-    recorded.
+    """Returns factories of the controllers of a simulation by their names; *authority* is the
+    recorded one.
     """
     made = {entry.make(setup).info.name: partial(entry.make, setup) for entry in ROSTER.values()}
     publisher = RootCaPublisher(authority)

@@ -1,6 +1,6 @@
 """The API server of a simulation: production registry, store and hub; a commit is durable at once.
 
-Requests arrive through ``network``, which alone knows about loss.  This file only performs.
+Requests arrive through ``network``, which alone simulates loss. This module only executes them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ADMIN: Final = User(name="admin", groups=("system:masters",))
 
 
 class OpenTokens:
-    """A ``TokenService`` without a key: a token is its claims, which every reader can read."""
+    """A ``TokenService`` without a key: a token is its claims as plain text."""
 
     issuer = "https://simulated"
     audiences: tuple[str, ...] = (issuer,)
@@ -63,7 +63,7 @@ def request(
     name: str = "",
     subresource: str = "",
 ) -> Write:
-    """Returns a request as a user sends it."""
+    """Returns a request of a user."""
     body = document
     if verb == "create" and document is not None and not subresource:
         body = {"apiVersion": resource.api_version, "kind": resource.kind, **document}
@@ -78,7 +78,9 @@ def request(
 
 
 class Server:
-    """Owned by one simulation.  ``listeners`` are told of every commit, after the watches."""
+    """The server. Owned by one simulation. ``listeners`` are called for every commit, after the
+    watches.
+    """
 
     def __init__(
         self,
@@ -90,12 +92,12 @@ class Server:
         revision: int = 1,
         field_manager: str = "",
     ) -> None:
-        """*records*: what is there when it starts, at *revision* at least.  *field_manager*: of all
-        who write.
+        """*records*: the initial objects, at *revision* at least. *field_manager*: the manager of
+        all writers.
         """
         self._agenda = agenda
         self._options = WriteOptions(field_validation="Strict", field_manager=field_manager)
-        #: how far this machine's clock is ahead of the controllers'
+        #: seconds by which the server's clock is ahead of the controllers'
         self.ahead_s = 0.0
         revision = max([revision, *(record.revision for record in records)])
         self.store = Store.restore(restored(records), revision, revision)
@@ -114,10 +116,10 @@ class Server:
     def _context(self) -> Context:
         return Context(now=self._clock(), user=ADMIN)
 
-    # What clients ask
+    # Requests of clients
 
     def perform(self, write: Write) -> bytes:
-        """A write, or one of the reads.  Raises ``StatusError``."""
+        """Executes a write, or one of the reads. Raises ``StatusError``."""
         if write.verb == "probe":
             return (
                 b""
@@ -145,7 +147,7 @@ class Server:
                 listener(event)
 
     def page(self, selection: Selection, limit: int, continue_token: str) -> ListOutcome:
-        """Raises ``StatusError``."""
+        """Returns one page of a list. Raises ``StatusError``."""
         options = ListOptions(
             label_selector=selection.label_selector,
             field_selector=selection.field_selector,
@@ -156,7 +158,7 @@ class Server:
         return self.registry.list(self._context(), target, options)
 
     def watch(self, selection: Selection, version: str, timeout_s: int) -> Watcher:
-        """Raises ``StatusError``.  The caller sets ``notify`` and takes."""
+        """Opens a watch. Raises ``StatusError``. The caller sets ``notify`` and takes events."""
         options = WatchOptions(
             label_selector=selection.label_selector,
             field_selector=selection.field_selector,
@@ -178,10 +180,10 @@ class Server:
         self._alarm.set(self.hub.next_deadline())
         return watcher
 
-    # What invariants look at
+    # Access for invariants
 
     def records(self, resource: Resource, namespace: str = "") -> tuple[Record, ...]:
-        """The truth; no request."""
+        """Returns the stored objects, without a request."""
         return self.store.list(resource.storage_key, namespace=namespace).records
 
     def documents(self, resource: Resource, namespace: str = "") -> list[Document]:

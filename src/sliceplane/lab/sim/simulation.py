@@ -5,12 +5,12 @@
     step step step ... quiet point | step step step ... quiet point | ...
 
 A step is one action of the workload, perhaps some faults, and a little time. At a quiet point
-faults stop, processes that stand still go on, and time passes until no commit came for ``QUIET_S``;
-if that takes longer than ``CONVERGE_MAX_S`` something runs in a circle. Then every invariant is
+faults stop, paused processes resume, and time passes until there was no commit for ``QUIET_S``; if
+that takes longer than ``CONVERGE_MAX_S``, the controllers do not converge. Then every invariant is
 checked.
 
-Everything that draws has a generator of its own, forked from the seed in a fixed order; the history
-of the first k steps is the same however many follow, which is what shrinking relies on.
+Every part that draws random numbers has its own generator, forked from the seed in a fixed order.
+The history of the first k steps is the same however many follow, which shrinking relies on.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ROUND_STEPS: Final = 25
 #: longer than any back-off, time limit or bookmark period that could still bring a write
 QUIET_S: Final = 400.0
 CONVERGE_MAX_S: Final = 1500.0
-#: crashes, pauses and lost requests keep a controller for so long from writing what it knows
+#: seconds for which crashes, pauses and lost requests may delay a controller's write
 REMOVAL_MAX_S: Final = 600.0
 _LOOK_S: Final = 10.0
 _GAP_MAX_S: Final = 2.0
@@ -63,23 +63,22 @@ def normal_faults() -> dict[str, float]:
 
 
 class Adoption(msgspec.Struct, frozen=True, kw_only=True):
-    """The initial state of a simulation that does not start empty. ``pods``: those whose Nodes are
-    not simulated.
+    """The initial state of a simulation that does not start empty. ``pods``: keys of Pods whose
+    Nodes are not simulated.
     """
 
     setup: Setup
     records: tuple[Record, ...]
     pods: frozenset[str]
-    #: of the recording
+    #: file name of the recording
     file: str = ""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """``duration_s``: virtual time after which no further step is made (``None``: *steps* alone
-    count).
+    """The options of a run. ``duration_s``: virtual time after which no further step begins
+    (``None``: only *steps* counts).
 
-    ``workload``: one of ``WORKLOADS``; ``classic`` is what seeds were recorded with before there
-    was another.
+    ``workload``: one of ``WORKLOADS``; ``classic`` is the workload of older recorded seeds.
     """
 
     seed: int
@@ -88,23 +87,23 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     faults: Mapping[str, float] = msgspec.field(default_factory=normal_faults)
     controllers: tuple[str, ...] = tuple(ROSTER)
     workload: str = WORKLOADS[0]
-    #: what is there when it begins; ``None``: nothing
+    #: the initial state; ``None``: empty
     adoption: Adoption | None = None
-    #: whether a drain barrier looks on (``drained-is-drained``); it draws dice, so histories are
-    #: others then
+    #: True if a drain barrier is simulated (``drained-is-drained``); it draws random numbers, so
+    #: histories differ then
     drains: bool = False
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
     invariant: str
     message: str
-    #: the newest lines of the trace about what broke
+    #: the newest lines of the trace about the violation
     lines: tuple[str, ...]
     cause: BaseException | None = None
 
 
 class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """``checked``: invariant -> at how many quiet points it held."""
+    """The verdict of a run. ``checked``: number of quiet points at which each invariant held."""
 
     options: Options
     setup: Setup
@@ -119,20 +118,20 @@ class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):
     slowest_rest_s: float
     digest: str
     lines: int
-    #: how often an instance of an elected controller came to lead
+    #: number of terms of instances of an elected controller
     terms: int = 0
 
 
 class _Counts(NamedTuple):
-    """Steps and faults, and writes of controllers, since the beginning."""
+    """Numbers of steps and faults, and of controllers' writes, since the beginning."""
 
     inputs: int = 0
     writes: int = 0
 
 
 class Simulation:
-    """Made for one ``run``.  A test may call ``begin`` and then tell its own story with the
-    parts.
+    """One run. Created for one ``run``; a test may call ``begin`` and then play its own scenario
+    with the parts.
     """
 
     def __init__(
@@ -190,15 +189,15 @@ class Simulation:
 
     def _watch_writes(self, event: StoreEvent) -> None:
         if event.record.key.resource == Leases.storage_key:
-            return  # a leader renews for ever
+            return  # a leader renews forever
         self._last_commit = self.agenda.now
         self._commits += 1
 
     # Processes
 
     def start(self, name: str) -> None:
-        """A new instance, which takes the place of the one that has this name; all of them, if they
-        elect a leader.
+        """Starts a new instance in place of the one with this name; all instances, if they elect a
+        leader.
         """
         part: Process | Candidates
         if ROSTER[name].elected and self.setup.instances > 1:
@@ -231,8 +230,8 @@ class Simulation:
             self.start(name)
 
     def overlap(self, name: str, seconds: float) -> None:
-        """A new instance starts, and the old one lives on for a while; where a leader is elected it
-        is a hand-over.
+        """Starts a new instance while the old one continues for a while; a hand-over, if they elect
+        a leader.
         """
         old = self.processes[name]
         if isinstance(old, Candidates):
@@ -270,7 +269,7 @@ class Simulation:
         self.agenda.run_until(self.agenda.now + (gap if self._gaps.below(4) else 0.0))
 
     def _strike(self) -> None:
-        """The faults whose opportunity is a step."""
+        """Applies the faults whose opportunity is a step."""
         faults = self.faults
         names = self.options.controllers
         servers = [name for name in names if not ROSTER[name].agent]
@@ -308,10 +307,10 @@ class Simulation:
     # Quiet points
 
     def settle(self) -> float:
-        """Stop the faults and let time pass until no process writes. Gives how long writes went on,
-        in seconds.
+        """Stops the faults and lets time pass until no process writes. Returns the seconds until
+        the last write.
 
-        Raises ``Broken`` if they do not end.
+        Raises ``Broken`` if writes do not end.
         """
         self.faults.active = False
         for old in tuple(self._leaving):
@@ -335,7 +334,7 @@ class Simulation:
         return rest
 
     def check(self) -> None:
-        """Every invariant, at a quiet point.  Raises ``Broken``."""
+        """Checks every invariant at a quiet point. Raises ``Broken``."""
         view = View(self.server)
         before = self._round
         now = self._round = _Counts(

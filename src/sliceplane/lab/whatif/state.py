@@ -109,7 +109,9 @@ class ClusterState(msgspec.Struct, frozen=True):
         ]
 
     def workloads(self, service: Service) -> tuple[ServiceWorkload, ...]:
-        """Those whose Pods the Service selects; ReplicaSets only if no Deployment has them."""
+        """Returns the workloads whose Pods the Service selects; ReplicaSets only if no Deployment
+        owns them.
+        """
         selector = service.spec.selector or {}
         found: list[ServiceWorkload] = []
         for resource in WORKLOADS:
@@ -151,8 +153,8 @@ def of_snapshot(lines: Iterable[bytes], name: str, read_at: float = 0.0) -> Clus
 def of_lists(
     lists: Mapping[Resource, Sequence[bytes]], revision: int, origin: str, read_at: float = 0.0
 ) -> ClusterState:
-    """Of the bodies that a server listed when it was at *revision*. Versions are those of the
-    cluster, where each is one object's alone.
+    """Returns the state from the bodies that a server listed at *revision*. Versions are those of
+    the cluster if each belongs to one object only.
     """
     documents = [
         (resource, decode_document(body)) for resource in READ for body in lists.get(resource, ())

@@ -173,7 +173,7 @@ def _of_one(at: Picture, zone: str) -> str:
 
 
 def judgement(found: Prediction) -> Iterator[str]:
-    """What is to be thought of it, sentence by sentence."""
+    """Yields the judgement, sentence by sentence."""
     after = found.after
     for note in found.notes:
         yield f"The controller tells: {note}"
@@ -218,7 +218,9 @@ def judgement(found: Prediction) -> Iterator[str]:
 
 
 def _overload(found: Prediction, loads: Loads) -> str:
-    """Whether an endpoint gets too much: more than it can take, or so many times an even share."""
+    """Returns a sentence about overload: an endpoint gets more than its capacity, or than a
+    multiple of an even share.
+    """
     factor, zone = loads.shares.greatest
     which = "each endpoint" if _is_even(loads.shares) else f"an endpoint in {zone_name(zone)}"
     capacity = found.question.clients.capacity
@@ -254,7 +256,7 @@ def _fix(after: Picture, loads: Loads) -> str:
 
 
 def _replaced(found: Prediction) -> Iterator[str]:
-    """What becomes of the Pods of a lost zone."""
+    """Yields sentences about the Pods of a lost zone."""
     if not found.moments:
         return
     last = found.moments[-1]

@@ -40,7 +40,7 @@ def zones_of(text: str) -> dict[str, Fraction]:
 
 
 def _answered(text: str) -> Iterator[tuple[str, str, float]]:
-    """Of the answer of ``/api/v1/query``: prometheus.io, "HTTP API", "Instant queries"."""
+    """Reads an answer of ``/api/v1/query``: prometheus.io, "HTTP API", "Instant queries"."""
     try:
         answer = json.loads(text)
     except json.JSONDecodeError as error:

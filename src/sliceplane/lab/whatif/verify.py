@@ -1,9 +1,9 @@
-"""What was foreseen beside what happened: a recording of the controllers that made it.
+"""The comparison of a prediction with a recording of the controllers that made the change.
 
-The slices of the Service are followed from the snapshot's on. What a recording tells twice (several
-controllers, a list after a restart) is counted once, by its version. Where connections went no
-recording knows: both sides have the slices as they were in the end, and the clients that were
-assumed. What was foreseen as a range is as foreseen within it.
+The slices of the Service are followed from the snapshot on. An object that a recording contains
+twice (several controllers, a list after a restart) is counted once, by its version. No recording
+contains the destinations of connections: both sides use the final slices and the assumed clients. A
+value within a predicted range counts as predicted.
 """
 
 from __future__ import annotations

@@ -381,8 +381,8 @@ def _tolerated_s(pod: Document) -> float | None:
 
 
 def _seed(state: ClusterState) -> int:
-    """Of uids and suffixes of names: the same for the same state, and another than that which its
-    own came of.
+    """Returns the seed of uids and suffixes of names: equal for equal states, and different from
+    the seed of the recorded objects.
     """
     digest = hashlib.blake2b(b"what-if", digest_size=8)
     for record in state.records:

@@ -1,17 +1,17 @@
-"""All Services at once: routes every change to just the Endpoints objects that it concerns.
+"""The engine of all Services: routes every change to the Endpoints objects that it concerns.
 
-``on_*`` methods take what informers report and return the keys (``namespace/name``) whose object
-may now have to change; the owner of the engine decides when to ask ``plan`` for each of them. After
-a plan with a write, ``finish`` must be told how it went before the next plan of the same key. Cost
-of a Pod's change: its labels, plus one address for each Service that selects it.
+``on_*`` methods take informer events and return the keys (``namespace/name``) whose object may have
+to change; the owner of the engine decides when to call ``plan`` for each key. After a plan with a
+write, ``finish`` takes its result before the next plan of the same key. A Pod's change costs O(its
+labels), plus one address for each Service that selects the Pod.
 
-``EndpointsState`` is one Service's object: what it must say, what the server is known to hold, and
-the write between the two. What the server holds is the newer of what the cache shows and what it
-answered to our own writes (``watch.controller.own_writes``), so no plan is made on a cache that has not seen
-them; the event of our own write tells nothing new, so its addresses are not looked at. What an
-object says is known by the digest of its canonical subsets, worked out at most once a version, and
-compared with what would be written: truncated with truncated, so that an object that cannot hold
-every address is still left alone.
+``EndpointsState`` is the object of one Service: its desired content, its newest version, and the
+write between the two. The engine plans on the newer of two versions: the informer's, and the
+server's answer to our own write (``watch.controller.own_writes``). So no plan is made from a cache that lacks
+them; the event of our own write brings nothing new, so its addresses are not read. The content of
+an object is represented by the digest of its canonical subsets, computed at most once for each
+version. It is compared with the desired content, truncated with truncated, so an object that cannot
+hold every address is not written again.
 """
 
 from __future__ import annotations
@@ -43,15 +43,19 @@ from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.pod_routes import PodRoutes
 from sliceplane.slices.succession import SelectorChanges
 from sliceplane.slices.writes import TriggerTime
-from sliceplane.watch.controller.own_writes import OwnWrites, Shown, Unseen
+from sliceplane.watch.controller.own_writes import (
+    Observation,
+    OwnWrites,
+    PendingWrites,
+)
 
 
 @dataclass(slots=True)
 class _Version:
-    """The newest version that is known.
+    """The newest version of an object.
 
-    ``digest`` is that of its subsets, ``None`` until it is worked out; ``observed`` is what the
-    cache shows of it, ``None`` while only the server's answer told of it.
+    ``digest`` is that of its subsets, ``None`` until it is computed. ``observed`` is the cached
+    object, ``None`` until the cache shows the version.
     """
 
     meta: ObjectMeta
@@ -60,24 +64,28 @@ class _Version:
 
 
 class EndpointsState:
-    """Owned by ``EndpointsEngine``, which alone calls it."""
+    """The state of one Service. Owned by ``EndpointsEngine``, its only caller."""
 
     def __init__(
-        self, key: str, capacity: Capacity, changes: SelectorChanges, unseen: Unseen
+        self,
+        key: str,
+        capacity: Capacity,
+        selector_changes: SelectorChanges,
+        pending: PendingWrites,
     ) -> None:
         self.key: Final = key
-        self.own: Final[OwnWrites[_Version]] = OwnWrites(key, unseen, attrgetter("meta"))
+        self.own: Final[OwnWrites[_Version]] = OwnWrites(key, pending, attrgetter("meta"))
         self._capacity = capacity
-        self._changes = changes
+        self._selector_changes = selector_changes
         self.shape: EndpointsShape | None = None
         self.members: EndpointsMembers | None = None
-        #: the Service is gone, and the object has to follow
-        self.condemned = False
+        #: the Service is gone, and the object must be deleted
+        self.to_delete = False
         self._trigger = TriggerTime()
 
     @property
     def empty(self) -> bool:
-        """Nothing is left to know: no Service, no object, no write under way."""
+        """True if the state can be dropped: no Service, no object, no write in flight."""
         return self.shape is None and not self.own
 
     @property
@@ -85,66 +93,66 @@ class EndpointsState:
         return self.own.objects.get(self.key.partition("/")[2])
 
     @property
-    def _known(self) -> ObjectMeta | None:
+    def _meta(self) -> ObjectMeta | None:
         version = self._version
         return None if version is None else version.meta
 
     # -- the Service and its Pods
 
     def set_shape(self, shape: EndpointsShape | None, pods: Iterable[PodFacts]) -> None:
-        """The Service changed so that all addresses are made anew.  *pods*: those that it selects
-        now.
+        """Replaces the shape after a change that requires all addresses to be built anew. *pods*:
+        the Pods that the Service selects now.
         """
         if self.shape is None or shape is None or self.shape.uid != shape.uid:
             self._trigger.restart()
         self.shape = shape
-        self.condemned = shape is None and (self._known is not None or self.own.in_flight)
+        self.to_delete = shape is None and (self._meta is not None or self.own.in_flight)
         active = shape is not None and shape.active
         self.members = (
             EndpointsMembers(shape, pods, self.members) if shape is not None and active else None
         )
 
     def set_labels(self, shape: EndpointsShape) -> None:
-        """The Service changed in labels only."""
+        """Replaces the shape after a change of labels only."""
         self.shape = shape
 
-    # -- what the cache shows
+    # -- the cached object
 
     @property
     def is_stray(self) -> bool:
-        """An object without a Service.  Those that name a leader are not meant for one."""
-        known = self._known
+        """True for an object without a Service. An object that names a leader needs no Service."""
+        meta = self._meta
         return (
             self.shape is None
-            and known is not None
-            and ANNOTATION_LEADER not in (known.annotations or {})
+            and meta is not None
+            and ANNOTATION_LEADER not in (meta.annotations or {})
         )
 
     @property
     def is_ours(self) -> bool:
-        return self._known is not None and is_ours(self._known)
+        return self._meta is not None and is_ours(self._meta)
 
     def on_endpoints(self, observed: Endpoints) -> bool:
-        """The object is there.  False: that tells nothing new."""
+        """Handles an object in the cache. Returns False if it contains nothing new."""
         meta = observed.metadata
-        shown = self.own.on_shown(meta, partial(_Version, meta, None, observed))
+        shown = self.own.on_observed(meta, partial(_Version, meta, None, observed))
         version = self._version
-        if shown is Shown.ECHO and version is not None:
+        if shown is Observation.ECHO and version is not None:
             version.observed = observed
             return self.shape is not None and not self.shape.active
-        return shown is Shown.NEW
+        return shown is Observation.NEW
 
     def on_endpoints_gone(self, uid: str) -> bool:
-        """The cache lost the object.  False: that was known."""
+        """Handles an object that left the cache. Returns False if that was known."""
         if not self.own.on_gone(self.key.partition("/")[2], uid):
             return False
-        self.condemned = self.condemned and self.own.in_flight
+        self.to_delete = self.to_delete and self.own.in_flight
         return True
 
     # -- plan and result
 
     def plan(self, now: float) -> EndpointsPlan:
-        """The write that is due; ``in_flight`` until its end is told, if there is one."""
+        """Returns the write that is due. If there is one, it is in flight until ``finish``."""
         assert not self.own.in_flight, f"{self.key} has a write under way"
         self.own.give_up(now)
         if self.own.wait_once():
@@ -157,23 +165,23 @@ class EndpointsState:
 
     def _write(self) -> EndpointsWrite | None:
         version = self._version
-        known = self._known
+        meta = self._meta
         if self.shape is None:
-            return EndpointsWrite.delete(known) if self.condemned and known is not None else None
+            return EndpointsWrite.delete(meta) if self.to_delete and meta is not None else None
         if self.members is not None:
             return self._desired(self.shape, self.members)
         if (
             version is None
-            or known is None
-            or not is_ours(known)
-            or self._changes is SelectorChanges.UPSTREAM
+            or meta is None
+            or not is_ours(meta)
+            or self._selector_changes is SelectorChanges.UPSTREAM
         ):
             return None
         if self.shape.role is Role.EXTERNAL_NAME:
-            return EndpointsWrite.delete(known)
+            return EndpointsWrite.delete(meta)
         if version.observed is None:
-            return None  # the cache is about to show it
-        return hand_over(known, version.observed.subsets, self._digest(version))
+            return None  # the cache will show it soon
+        return hand_over(meta, version.observed.subsets, self._digest(version))
 
     def _desired(self, shape: EndpointsShape, members: EndpointsMembers) -> EndpointsWrite | None:
         self._trigger.note(members.take_trigger_time(), shape.created)
@@ -181,14 +189,14 @@ class EndpointsState:
         version = self._version
         if version is None:
             return create_endpoints(shape, content, self._trigger.since)
-        if content.is_in(version.meta, self._digest(version), shape.labels):
+        if content.matches(version.meta, self._digest(version), shape.labels):
             return None
         return update_endpoints(shape, version.meta, content, self._trigger.since)
 
     def _digest(self, version: _Version) -> bytes:
         if version.digest is None:
             assert version.observed is not None, (
-                f"{self.key}: nothing says what version {version.meta} holds"
+                f"{self.key}: the content of version {version.meta} is unknown"
             )
             version.digest = digest_of_subsets(version.observed.subsets)
         return version.digest
@@ -196,8 +204,8 @@ class EndpointsState:
     def finish(
         self, write: EndpointsWrite, answer: bytes, error: StatusError | None, now: float
     ) -> None:
-        """The server performed *write* and answered with the object (anything, for a delete), or
-        refused it, or that is not known.
+        """Takes the result of *write*: the response with the object (anything for a delete), or the
+        *error* if it was refused or its outcome is unknown.
         """
 
         def read(body: bytes) -> _Version:
@@ -210,8 +218,8 @@ class EndpointsState:
         if error is not None:
             self.own.failed(write, error)
         elif self.own.succeeded(write, answer, read, now) and write.verb == "delete":
-            self.condemned = False
-        self.own.ended()
+            self.to_delete = False
+        self.own.on_plan_ended()
         if error is None:
             self._trigger.written()
 
@@ -222,7 +230,7 @@ class EndpointsState:
         assert (self.members is not None) == active, (
             f"{self.key}: members of a Service that is {self.shape}"
         )
-        assert not (self.condemned and self.shape is not None), (
+        assert not (self.to_delete and self.shape is not None), (
             f"{self.key} is condemned although it has a Service"
         )
         self.own.check()
@@ -230,31 +238,33 @@ class EndpointsState:
             if version.digest is not None and version.observed is not None:
                 digest = digest_of_subsets(version.observed.subsets)
                 assert digest == version.digest, (
-                    f"{self.key}: {version.meta.resource_version} says something else"
+                    f"{self.key}: {version.meta.resource_version} has other content"
                 )
 
 
 class EndpointsEngine:
-    """Owns all state of the Endpoints policy.  One caller at a time; nothing in here waits."""
+    """Owns all state of the Endpoints policy. One caller at a time; no method waits."""
 
     def __init__(
         self,
         capacity: Capacity = Capacity.TRUNCATE,
-        changes: SelectorChanges = SelectorChanges.HAND_OVER,
+        selector_changes: SelectorChanges = SelectorChanges.HAND_OVER,
     ) -> None:
         self._capacity = capacity
-        self._changes = changes
+        self._selector_changes = selector_changes
         self._states: dict[str, EndpointsState] = {}
-        self._unseen = Unseen()
+        self._pending = PendingWrites()
         self._routes: PodRoutes[EndpointsState] = PodRoutes()
         self.on_pod: Final = self._routes.on_pod
 
     # -- events
 
     def on_service(self, new: Service) -> str:
-        # KEP-0752 asks for the label. Upstream leaves it out, as nothing would take it away with
+        # KEP-0752 requires the label. Upstream omits it, since it has no code that removes it with
         # the selector.
-        shape = endpoints_shape(new, skip_mirror=self._changes is SelectorChanges.HAND_OVER)
+        shape = endpoints_shape(
+            new, skip_mirror=self._selector_changes is SelectorChanges.HAND_OVER
+        )
         state = self._state(shape.key)
         before = state.shape
         if before is not None and before.same_addresses(shape):
@@ -264,7 +274,7 @@ class EndpointsEngine:
         return shape.key
 
     def on_service_gone(self, namespace: str, name: str) -> None:
-        """Its Endpoints go with it: nothing else would take them away."""
+        """Marks the Service's Endpoints for deletion: no other controller deletes them."""
         state = self._states.get(f"{namespace}/{name}")
         if state is not None and state.shape is not None:
             self._unfile(state)
@@ -294,15 +304,17 @@ class EndpointsEngine:
             else state.on_endpoints(new)
         )
         if state.is_stray and state.is_ours:
-            state.condemned = True
+            state.to_delete = True
         self._drop_if_empty(state)
-        return (state.key,) if changed and (state.shape is not None or state.condemned) else ()
+        return (state.key,) if changed and (state.shape is not None or state.to_delete) else ()
 
-    def condemn_strays(self) -> tuple[str, ...]:
-        """At the start, when all Services are known: objects without one, ours or not."""
+    def mark_strays_for_deletion(self) -> tuple[str, ...]:
+        """Marks objects without a Service for deletion, ours or not. Called at the start, when all
+        Services are cached.
+        """
         strays = [state for state in self._states.values() if state.is_stray]
         for state in strays:
-            state.condemned = True
+            state.to_delete = True
         return tuple(state.key for state in strays)
 
     # -- plan and result
@@ -311,10 +323,10 @@ class EndpointsEngine:
         state = self._states.get(key)
         return None if state is None else state.shape
 
-    def is_wanted(self, key: str) -> bool:
-        """A failure is worth another try."""
+    def needs_retry(self, key: str) -> bool:
+        """Returns True if a failed sync of *key* must be retried."""
         state = self._states.get(key)
-        return state is not None and (state.shape is not None or state.condemned)
+        return state is not None and (state.shape is not None or state.to_delete)
 
     def plan(self, key: str, now: float) -> EndpointsPlan:
         state = self._states.get(key)
@@ -328,13 +340,13 @@ class EndpointsEngine:
         self, key: str, plan: EndpointsPlan, answer: bytes, error: StatusError | None, now: float
     ) -> None:
         state = self._states[key]
-        assert plan.write is not None, f"{key}: a plan without a write was performed"
+        assert plan.write is not None, f"{key}: a plan without a write was executed"
         state.finish(plan.write, answer, error, now)
         self._drop_if_empty(state)
 
     def deadline(self, key: str) -> float | None:
-        """When *key* has to be planned again although nothing happens: an own write that the cache
-        never showed is given up.
+        """Returns the time at which *key* needs a plan even without an event: an unobserved own
+        write is given up.
         """
         state = self._states.get(key)
         return None if state is None else state.own.deadline()
@@ -345,7 +357,7 @@ class EndpointsEngine:
         state = self._states.get(key)
         if state is None:
             state = self._states[key] = EndpointsState(
-                key, self._capacity, self._changes, self._unseen
+                key, self._capacity, self._selector_changes, self._pending
             )
         return state
 
@@ -355,7 +367,7 @@ class EndpointsEngine:
 
     def check(self) -> None:
         self._routes.check()
-        self._unseen.check()
+        self._pending.check()
         for key, state in self._states.items():
             assert state.key == key, f"{state.key} is filed under {key}"
             assert not state.empty, f"{key} is empty and was not dropped"

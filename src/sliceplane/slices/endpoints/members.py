@@ -1,9 +1,8 @@
-"""The Pods that a Service selects, as the subsets of its Endpoints; and the write that makes an
-object say so.
+"""The Pods that a Service selects, as the subsets of its Endpoints; and the writes of the object.
 
-Pods are kept in *groups*: those whose service ports resolve to the same endpoint ports. Each group
-keeps its addresses sorted and encoded, so a Pod's change moves one entry; and where a Service has
-one group, as nearly all have, writing joins texts that are there.
+Pods are kept in *groups* whose service ports resolve to the same endpoint ports. Each group keeps
+its addresses sorted and encoded, so a Pod's change moves one entry. A Service with one group, as
+nearly all have, is written by joining existing texts.
 """
 
 from __future__ import annotations
@@ -48,17 +47,17 @@ from sliceplane.watch.controller.own_writes import PlannedWrite
 
 @dataclass(slots=True, eq=False)
 class AddressGroup:
-    """Addresses of the Pods with one set of ports, by IP, uid and name, so that no two Pods share
-    one.
+    """Addresses of the Pods with one set of ports. The key is IP, uid and name, so that no two Pods
+    share an entry.
     """
 
     ports: Ports
     ready: SortedDict[AddressKey, bytes] = field(default_factory=SortedDict)
-    waiting: SortedDict[AddressKey, bytes] = field(default_factory=SortedDict)
+    not_ready: SortedDict[AddressKey, bytes] = field(default_factory=SortedDict)
 
 
 class _Placed(NamedTuple):
-    """Where a Pod's address is; ``group`` None: it has none."""
+    """The location of a Pod's address; ``group`` None if it has none."""
 
     facts: PodFacts
     group: AddressGroup | None
@@ -67,8 +66,8 @@ class _Placed(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """What was written of the one group that has more ready addresses than an object may hold:
-    those up to *last*.
+    """The last content of a single group with more ready addresses than an object may hold: those
+    up to *last*.
     """
 
     last: AddressKey
@@ -76,7 +75,7 @@ class _Cut(NamedTuple):
 
 
 class EndpointsMembers:
-    """Members of one active Service.  Owned by its ``EndpointsState``."""
+    """The members of one active Service. Owned by its ``EndpointsState``."""
 
     def __init__(
         self, shape: EndpointsShape, pods: Iterable[PodFacts], earlier: EndpointsMembers | None
@@ -94,7 +93,7 @@ class EndpointsMembers:
             self.set(facts)
 
     def set(self, facts: PodFacts) -> Effect:
-        """The Pod is a member in this version."""
+        """Adds or replaces a member."""
         old = self._placed.get(facts.name)
         self._changes.note(facts.name, None if old is None else old.facts)
         group, key, text = self._place(facts)
@@ -102,7 +101,7 @@ class EndpointsMembers:
         self._placed[facts.name] = _Placed(facts, group, key, ready)
         if old is not None and old.group is not None:
             if old.group is group and old.key == key and old.ready is ready:
-                side = group.ready if ready else group.waiting
+                side = group.ready if ready else group.not_ready
                 if side[key] == text:
                     return Effect.NONE
                 self._side(group, key, ready=ready)[key] = text
@@ -116,7 +115,7 @@ class EndpointsMembers:
         return Effect.CHANGE if stays else Effect.REMOVAL
 
     def drop(self, pod: str) -> Effect:
-        """The Pod is no member any more."""
+        """Removes a member."""
         old = self._placed.pop(pod, None)
         if old is None:
             return Effect.NONE
@@ -133,13 +132,15 @@ class EndpointsMembers:
     def _side(
         self, group: AddressGroup, key: AddressKey, *, ready: bool
     ) -> SortedDict[AddressKey, bytes]:
-        """Where an address is about to change."""
+        """Returns the side of *group* in which the address *key* is about to change."""
         if ready and self._cut is not None and key <= self._cut.last:
             self._cut = None
-        return group.ready if ready else group.waiting
+        return group.ready if ready else group.not_ready
 
     def _place(self, facts: PodFacts) -> tuple[AddressGroup | None, AddressKey, bytes]:
-        """Group, key and text of the Pod's address; no group if it is none of the Service's."""
+        """Returns group, key and text of the Pod's address; no group if the Pod is not in these
+        Endpoints.
+        """
         shape = self._shape
         nowhere = (None, (), b"")
         if facts.excluded or (facts.terminating and not shape.publish_not_ready):
@@ -156,22 +157,22 @@ class EndpointsMembers:
         return group, (ip, facts.pod.metadata.uid, facts.name), text
 
     def _address(self, facts: PodFacts) -> str:
-        """The Pod's first address of the Service's family; "" for none."""
-        wanted = self._shape.family
-        if wanted is None:
+        """Returns the Pod's first address of the Service's family; "" for none."""
+        wanted_family = self._shape.family
+        if wanted_family is None:
             parsed = parse_lenient(facts.pod.status.pod_ip)
             if parsed is None:
                 return ""
-            wanted = family(parsed)
-        addresses = facts.addresses.get(wanted)
+            wanted_family = family(parsed)
+        addresses = facts.addresses.get(wanted_family)
         return "" if addresses is None else addresses.first
 
-    # -- what to write
+    # -- desired content
 
     def content(self, capacity: Capacity) -> EndpointsContent:
-        """What the object must hold. Costs O(addresses that are written), or O(addresses) if there
-        are several groups; nothing where no address that an object may hold has changed since it
-        was asked for last.
+        """Returns the desired content of the object. Costs O(addresses that are written), or
+        O(addresses) with several groups; O(1) if no address that an object may hold has changed
+        since the last call.
         """
         groups = list(self._groups.values())
         is_cut = (
@@ -181,18 +182,18 @@ class EndpointsMembers:
         )
         if is_cut and self._cut is not None:
             return self._cut.content
-        parts = (Subset(group.ports, group.ready, group.waiting) for group in groups)
+        parts = (Subset(group.ports, group.ready, group.not_ready) for group in groups)
         content = content_of(render(parts, truncate=capacity is Capacity.TRUNCATE), capacity)
         self._cut = (
             _Cut(groups[0].ready.peekitem(ADDRESSES_MAX - 1)[0], content) if is_cut else None
         )
         return content
 
-    # -- since when
+    # -- trigger time
 
     def take_trigger_time(self) -> int:
-        """The earliest time at which a member changed since the last call; 0 for none.
-        Nanoseconds.
+        """Returns the earliest time, in nanoseconds, at which a member changed since the last call;
+        0 for none.
         """
         return self._changes.take(self._facts)
 
@@ -201,24 +202,26 @@ class EndpointsMembers:
         return None if placed is None else placed.facts
 
     def check(self) -> None:
-        """Every address follows from its Pod's newest version, and no other is there."""
+        """Asserts that every address follows from its Pod's newest version, and that there are no
+        others.
+        """
         expected: dict[tuple[int, bool, AddressKey], bytes] = {}
         for placed in self._placed.values():
             group, key, text = self._place(placed.facts)
             assert (group, key) == (placed.group, placed.key), f"{placed.facts.name} is out of date"
             if group is not None:
                 expected[id(group), placed.ready, key] = text
-        held = {
+        actual = {
             (id(group), ready, key): text
             for group in self._groups.values()
-            for ready, side in ((True, group.ready), (False, group.waiting))
+            for ready, side in ((True, group.ready), (False, group.not_ready))
             for key, text in side.items()
         }
-        assert held == expected, f"{self._shape.key}: {held.keys() ^ expected.keys()} differ"
-        kept = self.content(Capacity.TRUNCATE)
+        assert actual == expected, f"{self._shape.key}: {actual.keys() ^ expected.keys()} differ"
+        before = self.content(Capacity.TRUNCATE)
         self._cut = None
-        assert self.content(Capacity.TRUNCATE) == kept, (
-            f"{self._shape.key}: what is written is out of date"
+        assert self.content(Capacity.TRUNCATE) == before, (
+            f"{self._shape.key}: the desired content is out of date"
         )
 
 
@@ -226,39 +229,45 @@ _EMPTY = b"[]"
 
 
 class EndpointsWrite(PlannedWrite, frozen=True, kw_only=True):
-    """``digest`` is that of the subsets after the write."""
+    """A planned write. ``digest`` is that of the subsets after the write."""
 
     digest: bytes = b""
 
 
 class EndpointsPlan(msgspec.Struct, frozen=True):
-    """``write`` None: nothing to do.  ``stale``: the cache has not caught up with a conflict."""
+    """The result of one plan. ``write`` None: nothing is due. ``stale``: the cache has not caught
+    up with a conflict.
+    """
 
     write: EndpointsWrite | None = None
     stale: bool = False
 
 
 def digest_of(text: bytes) -> bytes:
-    """Sixteen bytes that stand for canonical subsets; the text of a large object is 150 KB."""
+    """Returns sixteen bytes that represent canonical subsets; the text of a large
+    object is 150 KB.
+    """
     return blake2b(text, digest_size=16).digest()
 
 
 def digest_of_subsets(subsets: tuple[EndpointSubset, ...] | None, *, named: bool = False) -> bytes:
-    """*named* as in ``pack``.  Costs O(addresses)."""
+    """Returns the digest of an object's subsets. *named* as in ``pack``. Costs O(addresses)."""
     return digest_of(text_of(subsets, named=named) if subsets else _EMPTY)
 
 
 class EndpointsContent(NamedTuple):
-    """What an object must hold: its subsets as text, their digest, and what its capacity annotation
-    says ("": none).
+    """The desired content of an object: its subsets as text, their digest, and the value of its
+    capacity annotation ("": none).
     """
 
     text: bytes
     digest: bytes
     capacity: str
 
-    def is_in(self, meta: ObjectMeta, digest: bytes, labels: dict[str, str]) -> bool:
-        """The object with this metadata, and subsets of this *digest*, needs no write."""
+    def matches(self, meta: ObjectMeta, digest: bytes, labels: dict[str, str]) -> bool:
+        """Returns True if the object with this metadata, and subsets of this *digest*, needs no
+        write.
+        """
         noted = (meta.annotations or {}).get(ANNOTATION_OVER_CAPACITY, "")
         return digest == self.digest and noted == self.capacity and (meta.labels or {}) == labels
 
@@ -287,26 +296,30 @@ def create_endpoints(
 
 
 def update_endpoints(
-    shape: EndpointsShape, known: ObjectMeta, content: EndpointsContent, trigger: int
+    shape: EndpointsShape, current: ObjectMeta, content: EndpointsContent, trigger: int
 ) -> EndpointsWrite:
-    """Labels become the shape's; other metadata stays as it is, foreign annotations included."""
-    annotations = _annotations(known.annotations or {}, content.capacity, trigger)
-    meta = msgspec.structs.replace(known, labels=shape.labels, annotations=annotations)
-    return EndpointsWrite.update(known, _body(meta, content.text), digest=content.digest)
+    """Returns the update of an object. Labels become the shape's; other metadata stays, foreign
+    annotations included.
+    """
+    annotations = _annotations(current.annotations or {}, content.capacity, trigger)
+    meta = msgspec.structs.replace(current, labels=shape.labels, annotations=annotations)
+    return EndpointsWrite.update(current, _body(meta, content.text), digest=content.digest)
 
 
 def hand_over(
-    known: ObjectMeta, subsets: tuple[EndpointSubset, ...] | None, digest: bytes
+    current: ObjectMeta, subsets: tuple[EndpointSubset, ...] | None, digest: bytes
 ) -> EndpointsWrite:
-    """The object as it is, without the labels that say that it is ours and not to be mirrored."""
+    """Returns an update that only removes the labels which mark the object as ours and exclude it
+    from mirroring.
+    """
     labels = {
         k: v
-        for k, v in (known.labels or {}).items()
+        for k, v in (current.labels or {}).items()
         if k not in (LABEL_ENDPOINTS_MANAGED_BY, LABEL_SKIP_MIRROR)
     }
-    meta = msgspec.structs.replace(known, labels=labels or None)
+    meta = msgspec.structs.replace(current, labels=labels or None)
     return EndpointsWrite.update(
-        known, _body(meta, encode(subsets) if subsets else _EMPTY), digest=digest
+        current, _body(meta, encode(subsets) if subsets else _EMPTY), digest=digest
     )
 
 

@@ -1,8 +1,8 @@
-"""What a Service says that its Endpoints are made of. Two versions with equal shapes need equal
+"""The fields of a Service that its Endpoints depend on. Two versions with equal shapes need equal
 Endpoints.
 
-``Role`` is what matters most: a Service with a selector has its Endpoints made for it; one without
-has those that its user makes; one that is a name elsewhere (ExternalName) has no use for any.
+``Role`` matters most: the controller makes the Endpoints of a Service with a selector; the user
+makes those of a Service without one; an ExternalName needs none.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class Role(Enum):
 
 
 class EndpointsShape(msgspec.Struct, frozen=True, kw_only=True):
-    """``family`` None: that of each Pod's first address.  ``labels`` are those of the Endpoints."""
+    """The shape of a Service. ``family`` None: the family of each Pod's first address. ``labels``
+    are those of the Endpoints.
+    """
 
     namespace: str
     name: str
@@ -51,7 +53,7 @@ class EndpointsShape(msgspec.Struct, frozen=True, kw_only=True):
         return self.role is Role.SELECTING
 
     def same_addresses(self, other: EndpointsShape) -> bool:
-        """Equal but for labels: every address and port is the same."""
+        """Returns True if *other* differs at most in labels: every address and port is the same."""
         return self._address_inputs == other._address_inputs
 
     @property
@@ -65,7 +67,9 @@ class EndpointsShape(msgspec.Struct, frozen=True, kw_only=True):
 def endpoints_shape(
     service: Service, *, skip_mirror: bool, managed_by: str = ENDPOINTS_MANAGED_BY_CONTROLLER
 ) -> EndpointsShape:
-    """*managed_by* and *skip_mirror*: what the labels of its Endpoints say."""
+    """Returns the shape of *service*. *managed_by* and *skip_mirror* determine labels of its
+    Endpoints.
+    """
     meta = service.metadata
     spec = service.spec
     return EndpointsShape(
@@ -86,12 +90,12 @@ def endpoints_shape(
 def role_of(service: Service) -> Role:
     if service.spec.type == "ExternalName":
         return Role.EXTERNAL_NAME
-    # an empty selector is one that a storage round trip would have dropped: it selects nothing
+    # an empty selector would be dropped by a storage round trip: it selects nothing
     return Role.SELECTING if service.spec.selector else Role.WITHOUT_SELECTOR
 
 
 def primary_family(service: Service) -> Family | None:
-    """The first that is listed; else the cluster IP's."""
+    """Returns the first listed family; else the cluster IP's."""
     match service.spec.ip_families:
         case ("IPv6", *_):
             return "IPv6"

@@ -1,19 +1,19 @@
-"""Subsets of Endpoints: how addresses are packed into them, which of them one object may hold, how
-they are spelled.
+"""Subsets of Endpoints: the packing of addresses into them, the limit of one object, and their
+text.
 
-``pack`` gives the canonical form: two objects say the same exactly if theirs are equal. Every port
-is in one subset, with the addresses that any part gave it, each once by IP and target's uid. Ports
-that have the same addresses, ready and not ready, share a subset. Addresses are in the order of (IP
-as text, uid), ports and subsets in that of (name, protocol, number, application protocol); upstream
-(``pkg/api/v1/endpoints/util.go``) orders the latter by hash, so an object that it wrote may have
-another order and still be equal.
+``pack`` returns the canonical form: two objects are equivalent exactly if their canonical forms are
+equal. Every port is in one subset, with the addresses of all parts that have the port, each once by
+IP and target's uid. Ports with the same addresses, ready and not ready, share a subset. Addresses
+are in the order of (IP as text, uid), ports and subsets in that of (name, protocol, number,
+application protocol). Upstream (``pkg/api/v1/endpoints/util.go``) orders the latter by hash, so an
+object that it wrote may have another order and still be equivalent.
 
-One object holds at most ``ADDRESSES_MAX`` addresses, which count once in every subset that they are
-in. Ready ones come first: those that are not ready get what the ready ones leave over. ``shares``
-are in proportion, rounded up, so the last subsets may get less.
+One object holds at most ``ADDRESSES_MAX`` addresses, each counted once in every subset with it.
+Ready addresses come first; the others get the remaining capacity. ``shares`` are in proportion,
+rounded up, so the last subsets may get less.
 
-``subset_text`` is the one place that spells a subset, so that texts made address by address and
-texts made from a whole object are equal when they should be.
+``subset_text`` alone encodes subsets, so that texts built address by address and texts built from a
+whole object are equal if their content is.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _TRUNCATES_SINCE: Final[Release] = (1, 22)
 
 
 class Capacity(Enum):
-    """What becomes of an object with more than ``ADDRESSES_MAX`` addresses.  The value is what its
-    annotation says.
+    """The treatment of an object with more than ``ADDRESSES_MAX`` addresses. The value is that of
+    its annotation.
     """
 
     UNLIMITED = ""
@@ -45,69 +45,69 @@ class Capacity(Enum):
 
 
 def capacity_at(release: Release) -> Capacity:
-    """KEP-0752, "Endpoints Controller (classic)"."""
+    """Returns the behaviour of *release* (KEP-0752, "Endpoints Controller (classic)")."""
     if release >= _TRUNCATES_SINCE:
         return Capacity.TRUNCATE
     return Capacity.WARN if release >= _WARNS_SINCE else Capacity.UNLIMITED
 
 
 def shares(sizes: Sequence[tuple[int, int]], limit: int = ADDRESSES_MAX) -> list[tuple[int, int]]:
-    """How many (ready, not ready) addresses each subset of *sizes* keeps, so that together they are
-    at most *limit*.
+    """Returns how many (ready, not ready) addresses each subset of *sizes* keeps, so that together
+    they are at most *limit*.
     """
     ready = sum(size[0] for size in sizes)
-    waiting = sum(size[1] for size in sizes)
-    if ready + waiting <= limit:
+    not_ready = sum(size[1] for size in sizes)
+    if ready + not_ready <= limit:
         return list(sizes)
     if ready > limit:
         return [(kept, 0) for kept in _proportional([size[0] for size in sizes], ready, limit)]
-    kept = _proportional([size[1] for size in sizes], waiting, limit - ready)
+    kept = _proportional([size[1] for size in sizes], not_ready, limit - ready)
     return [(size[0], count) for size, count in zip(sizes, kept, strict=True)]
 
 
 def _proportional(counts: list[int], total: int, limit: int) -> list[int]:
-    left = limit
+    remaining = limit
     kept = []
     for count in counts:
-        share = min(-(-count * limit // total), left)
+        share = min(-(-count * limit // total), remaining)
         kept.append(share)
-        left -= share
+        remaining -= share
     return kept
 
 
 A = TypeVar("A")
 
-#: what addresses are sorted by, and what makes two of them one: IP and uid of the target, and what
-#: else is needed
+#: the sort key and identity of an address: IP and uid of the target, followed by further fields of
+#: the caller
 AddressKey = tuple[str, ...]
 
 
 class Subset(NamedTuple, Generic[A]):
-    """``ports`` empty: all ports, as subsets of headless Services without ports have it.
+    """One subset. ``ports`` empty: all ports, as for headless Services without ports.
 
-    Addresses are in the order of their keys; no key is on both sides. Before they are packed,
-    several subsets may have the same port, or the same address.
+    Addresses are in the order of their keys; no key is on both sides. Before packing, several
+    subsets may have the same port or address.
     """
 
     ports: Ports
     ready: Mapping[AddressKey, A]
-    waiting: Mapping[AddressKey, A]
+    not_ready: Mapping[AddressKey, A]
 
 
 def pack(
     parts: Iterable[Subset[A]], *, ready_wins: bool = False, named: bool = False
 ) -> list[Subset[A]]:
-    """The canonical subsets of all *parts*.  Costs O(addresses) unless there is one part.
+    """Returns the canonical subsets of all *parts*. Costs O(addresses) unless there is one part.
 
-    *ready_wins*: an address that one part has as ready and another as not is ready; else it is not.
-    *named*: a subset of several ports has a name for each, as the API server wants it; a port
-    without one stands alone.
+    *ready_wins*: an address that is ready in one part and not in another is ready; otherwise it is
+    not. *named*: in a subset of several ports each port has a name, as the API server requires; a
+    port without a name gets its own subset.
     """
-    filled = [part for part in parts if part.ready or part.waiting]
+    filled = [part for part in parts if part.ready or part.not_ready]
     packed = filled if len(filled) <= 1 else _pack(filled, ready_wins=ready_wins)
     if named:
         packed = [
-            Subset(ports, part.ready, part.waiting)
+            Subset(ports, part.ready, part.not_ready)
             for part in packed
             for ports in _split(part.ports)
         ]
@@ -117,23 +117,23 @@ def pack(
 
 
 def _pack(parts: Sequence[Subset[A]], *, ready_wins: bool) -> list[Subset[A]]:
-    # None: "all ports", which is no port among others, whatever addresses it has
+    # None stands for all ports. It never shares a subset with other ports, whatever its addresses.
     origins: dict[Port | None, list[int]] = {}
     for index, part in enumerate(parts):
         for port in part.ports or (None,):
             origins.setdefault(port, []).append(index)
-    # ports that come from the same parts have the same addresses; others may
-    together: dict[tuple[int, ...], list[Port | None]] = {}
+    # Ports from the same parts have the same addresses; other ports may have them, too.
+    ports_by_origin: dict[tuple[int, ...], list[Port | None]] = {}
     for port, indexes in origins.items():
-        together.setdefault(tuple(indexes), []).append(port)
+        ports_by_origin.setdefault(tuple(indexes), []).append(port)
     packed: dict[object, tuple[list[Port | None], Subset[A]]] = {}
-    for origin, ports in together.items():
+    for origin, ports in ports_by_origin.items():
         merged = _merge([parts[index] for index in origin], ready_wins=ready_wins)
-        alone = len(together) == 1 or None in ports
-        which: object = origin if alone else (frozenset(merged.ready), frozenset(merged.waiting))
+        alone = len(ports_by_origin) == 1 or None in ports
+        which: object = origin if alone else (frozenset(merged.ready), frozenset(merged.not_ready))
         packed.setdefault(which, ([], merged))[0].extend(ports)
     return [
-        Subset(_ordered(ports), merged.ready, merged.waiting) for ports, merged in packed.values()
+        Subset(_ordered(ports), merged.ready, merged.not_ready) for ports, merged in packed.values()
     ]
 
 
@@ -143,10 +143,10 @@ def _merge(parts: Sequence[Subset[A]], *, ready_wins: bool) -> Subset[A]:
     winning: dict[AddressKey, A] = {}
     losing: dict[AddressKey, A] = {}
     for part in parts:
-        for key, address in (part.ready if ready_wins else part.waiting).items():
+        for key, address in (part.ready if ready_wins else part.not_ready).items():
             winning.setdefault(key, address)
     for part in parts:
-        for key, address in (part.waiting if ready_wins else part.ready).items():
+        for key, address in (part.not_ready if ready_wins else part.ready).items():
             if key not in winning:
                 losing.setdefault(key, address)
     sides = [{key: side[key] for key in sorted(side)} for side in (winning, losing)]
@@ -169,16 +169,16 @@ def _ordered(ports: Iterable[Port | None]) -> Ports:
 def canonical(
     subsets: Iterable[EndpointSubset], *, named: bool = False
 ) -> list[Subset[EndpointAddress]]:
-    """The canonical subsets of an object as read."""
-    return pack(map(_as_read, subsets), named=named)
+    """Returns the canonical subsets of an object as read."""
+    return pack(map(_read_subset, subsets), named=named)
 
 
-def _as_read(subset: EndpointSubset) -> Subset[EndpointAddress]:
-    waiting = {_key(address): address for address in subset.not_ready_addresses or ()}
+def _read_subset(subset: EndpointSubset) -> Subset[EndpointAddress]:
+    not_ready = {_key(address): address for address in subset.not_ready_addresses or ()}
     ready: dict[AddressKey, EndpointAddress] = {}
     for address in subset.addresses or ():
         key = _key(address)
-        if key not in waiting:
+        if key not in not_ready:
             ready.setdefault(key, address)
     ports = {
         Port(port.name, port.protocol, port.port, port.app_protocol) for port in subset.ports or ()
@@ -186,7 +186,7 @@ def _as_read(subset: EndpointSubset) -> Subset[EndpointAddress]:
     return Subset(
         _ordered(ports),
         {key: ready[key] for key in sorted(ready)},
-        {key: waiting[key] for key in sorted(waiting)},
+        {key: not_ready[key] for key in sorted(not_ready)},
     )
 
 
@@ -198,8 +198,8 @@ def _key(address: EndpointAddress) -> AddressKey:
 
 
 class RenderedSubsets(NamedTuple):
-    """``text``: the subsets as a JSON list; ``total``: how many addresses there are, written or
-    not.
+    """Encoded subsets. ``text``: a JSON list; ``total``: the number of addresses,
+    written or not.
     """
 
     text: bytes
@@ -209,25 +209,25 @@ class RenderedSubsets(NamedTuple):
 def render(
     parts: Iterable[Subset[bytes]], *, truncate: bool, ready_wins: bool = False, named: bool = False
 ) -> RenderedSubsets:
-    """*parts* packed and written; with *truncate* at most as many addresses as one object may hold.
+    """Packs and encodes *parts*; with *truncate* at most as many addresses as one object may hold.
 
-    Costs O(ports + addresses that are written) where there is one part.
+    Costs O(ports + addresses that are written) if there is one part.
     """
     subsets = pack(parts, ready_wins=ready_wins, named=named)
-    sizes = [(len(subset.ready), len(subset.waiting)) for subset in subsets]
+    sizes = [(len(subset.ready), len(subset.not_ready)) for subset in subsets]
     total = sum(map(sum, sizes))
     if truncate and total > ADDRESSES_MAX:
-        # what is left of two subsets may be the same: then they are one
-        cut = [
-            Subset(subset.ports, _first(subset.ready, ready), _first(subset.waiting, waiting))
-            for subset, (ready, waiting) in zip(subsets, shares(sizes), strict=True)
+        # the remainders of two subsets may be equal: then they are one subset
+        truncated = [
+            Subset(subset.ports, _first(subset.ready, ready), _first(subset.not_ready, not_ready))
+            for subset, (ready, not_ready) in zip(subsets, shares(sizes), strict=True)
         ]
-        subsets = pack(cut, named=named)
-    # values() of a SortedDict is ten times slower than looking each of its keys up
+        subsets = pack(truncated, named=named)
+    # values() of a SortedDict is ten times slower than looking up each of its keys
     texts = (
         subset_text(
             map(part.ready.__getitem__, part.ready),
-            map(part.waiting.__getitem__, part.waiting),
+            map(part.not_ready.__getitem__, part.not_ready),
             part.ports,
         )
         for part in subsets
@@ -240,23 +240,25 @@ def _first(addresses: Mapping[AddressKey, bytes], count: int) -> dict[AddressKey
 
 
 def text_of(subsets: Iterable[EndpointSubset], *, named: bool = False) -> bytes:
-    """The canonical subsets of an object as a JSON list, without what no comparison looks at."""
+    """Returns the canonical subsets of an object as a JSON list, without the fields that no
+    comparison reads.
+    """
     texts = (
         subset_text(
-            map(_text, subset.ready.values()), map(_text, subset.waiting.values()), subset.ports
+            map(_text, subset.ready.values()), map(_text, subset.not_ready.values()), subset.ports
         )
         for subset in canonical(subsets, named=named)
     )
     return b"[" + b",".join(texts) + b"]"
 
 
-def subset_text(ready: Iterable[bytes], waiting: Iterable[bytes], ports: Ports) -> bytes:
-    """A subset as JSON; each address is a text."""
+def subset_text(ready: Iterable[bytes], not_ready: Iterable[bytes], ports: Ports) -> bytes:
+    """Returns a subset as JSON. Each address is an encoded text."""
     members = [
         b'"%s":[%s]' % (name, addresses)
         for name, addresses in (
             (b"addresses", b",".join(ready)),
-            (b"notReadyAddresses", b",".join(waiting)),
+            (b"notReadyAddresses", b",".join(not_ready)),
         )
         if addresses
     ]
@@ -279,7 +281,7 @@ def _text(address: EndpointAddress) -> bytes:
 def address_text(
     ip: str, hostname: str, node_name: str | None, target: ObjectReference | None
 ) -> bytes:
-    """Returns an address as JSON; an empty node name is none."""
+    """Returns an address as JSON. An empty node name is omitted."""
     return encode(
         EndpointAddress(
             ip=ip,
@@ -291,7 +293,7 @@ def address_text(
 
 
 def pod_address(ip: str, hostname: str, node_name: str, target: bytes) -> bytes:
-    """The same text for a Pod's address; *target* is ``,"targetRef":...``
+    """Returns the same text for a Pod's address. *target* is ``,"targetRef":...``
     (``slices.facts.PodFacts``).
     """
     host = b',"hostname":' + encode(hostname) if hostname else b""

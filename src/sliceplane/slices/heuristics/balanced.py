@@ -1,26 +1,25 @@
-"""``sliceplane.dev/Balanced``: the own zone first, and no endpoint expected to carry more than a
-stated bound.
+"""``sliceplane.dev/Balanced``: endpoints serve their own zone first, and none is expected to carry
+more than a given bound.
 
-The model: a zone sends its ``share`` of the traffic, evenly to the endpoints hinted for it. With n
-endpoints, the load of an endpoint is measured in fair shares, 1 being the n-th part of everything;
+The model: a zone sends its ``share`` of the traffic evenly to the endpoints hinted for it. With n
+endpoints, the load of an endpoint is measured in fair shares, 1 being the n-th part of all traffic;
 the bound is ``1 + overload``. A zone with traffic ``t = share * n`` needs ``ceil(t / bound)``
 endpoints.
 
-1. Zones that together need more endpoints than there are (few endpoints, coarse numbers) share: the
-   one that lacks most is joined with the least loaded one, until the needs fit. All zones joined is
-   plain even spreading, whose load is 1, so this always ends well; topology-aware hints give up at
+1. If zones together need more endpoints than there are (few endpoints, coarse numbers), some share:
+   the zone that lacks most is joined with the least loaded one, until the needs fit. All zones
+   joined is plain even spreading with load 1, so this always ends; topology-aware hints give up at
    this point.
-2. A group that lacks endpoints borrows exactly as many, from those that are then still loaded
-   least. A borrowed endpoint serves the borrower alone, as with topology-aware hints: it is the
-   spill that is needed, and no more.
-3. Everybody else keeps all endpoints to themselves.
+2. A group that lacks endpoints borrows exactly as many, from the groups that are then still least
+   loaded. A borrowed endpoint serves only the borrower, as with topology-aware hints.
+3. All other groups keep their endpoints to themselves.
 
-Endpoints in a zone without ready nodes, or without a zone, are lent first; those that no group
+Endpoints in a zone without ready Nodes, or without a zone, are lent first. Those that no group
 needs go to the group with the highest load, since proxies ignore all hints of a Service if one
 endpoint has none.
 
 The overload is 20% unless the Service has the annotation ``sliceplane.dev/max-overload`` ("50%" or
-"0.5"). The cost is that of zones, never of endpoints.
+"0.5"). The cost is O(zones), independent of the number of endpoints.
 """
 
 from __future__ import annotations
@@ -42,30 +41,30 @@ from sliceplane.slices.heuristics.types import (
 ANNOTATION_MAX_OVERLOAD: Final = "sliceplane.dev/max-overload"
 OVERLOAD_DEFAULT: Final = 0.2
 OVERLOAD_MAX: Final = 100.0
-#: sums of shares are floats
+#: tolerance for sums of shares, which are floats
 _EPSILON: Final = 1e-9
-#: halvings in the search for a load; the remainder is dealt out one by one
+#: halvings in the search for a load; the remainder is assigned one by one
 _HALVINGS: Final = 60
 
 
 @dataclass(slots=True)
 class _Group:
-    """Zones that share their endpoints; usually one. ``held``: zone of the endpoints -> how many
-    serve the group.
+    """Zones that share their endpoints; usually one. ``endpoints_by_zone``: number of endpoints
+    that serve the group, by their zone.
 
-    The group without names holds the endpoints that are in no zone with nodes.
+    The group without names has the endpoints outside all zones with Nodes.
     """
 
     names: tuple[str, ...]
     traffic: float
-    held: dict[str, int]
+    endpoints_by_zone: dict[str, int]
 
     @property
     def count(self) -> int:
-        return sum(self.held.values())
+        return sum(self.endpoints_by_zone.values())
 
     def load(self, lent: int = 0) -> float:
-        """Expected load of its endpoints, were *lent* of them gone."""
+        """Returns the expected load of its endpoints after it lent *lent* of them."""
         left = self.count - lent
         if left > 0:
             return self.traffic / left
@@ -92,25 +91,25 @@ class Balanced:
         whole = sum(zone.share for zone in zones)
         groups: list[_Group] = []
         if whole > 0:
-            groups = _joined(
+            groups = _join(
                 [_own_group(zone, zone.share / whole * total, endpoints) for zone in zones],
                 total,
                 bound,
             )
         if len(groups) < 2:
-            # no group shares, or all share everything: that is what no hints mean
+            # Without groups, or with one for all zones, endpoints need no hints.
             return {zone: (Portion(count, ()),) for zone, count in endpoints.items()}
-        known = {zone.name for zone in zones}
+        zone_names = {zone.name for zone in zones}
         spare = _Group(
-            (), 0.0, {zone: count for zone, count in endpoints.items() if zone not in known}
+            (), 0.0, {zone: count for zone, count in endpoints.items() if zone not in zone_names}
         )
         _lend([spare, *groups], bound)
-        _give_away(spare, max(groups, key=lambda group: (group.load(), group.names)))
+        _lend_all(spare, max(groups, key=lambda group: (group.load(), group.names)))
         return {zone: _portions(zone, groups) for zone in endpoints}
 
 
 def overload_of(annotations: Mapping[str, str]) -> float:
-    """The part of a fair share that an endpoint may carry on top of it.  Raises
+    """Returns the part of a fair share that an endpoint may carry on top of it. Raises
     ``HeuristicError``.
     """
     text = annotations.get(ANNOTATION_MAX_OVERLOAD)
@@ -132,9 +131,9 @@ def _own_group(zone: ZoneView, traffic: float, endpoints: Mapping[str, int]) -> 
     return _Group((zone.name,), traffic, {zone.name: count} if count else {})
 
 
-def _joined(groups: list[_Group], total: int, bound: float) -> list[_Group]:
-    """Join until the needs fit into *total*; what the whole needs alone, one group with load 1,
-    always does.
+def _join(groups: list[_Group], total: int, bound: float) -> list[_Group]:
+    """Joins groups until the needs fit into *total*; one group of all zones, with load 1, always
+    fits.
     """
     while sum(group.needs(bound) for group in groups) > total:
         neediest = max(groups, key=lambda group: (group.needs(bound) - group.count, group.names))
@@ -142,7 +141,9 @@ def _joined(groups: list[_Group], total: int, bound: float) -> list[_Group]:
         partner = min(others, key=lambda group: (group.load(), group.names))
         names = tuple(sorted((*neediest.names, *partner.names)))
         joined = _Group(
-            names, neediest.traffic + partner.traffic, {**neediest.held, **partner.held}
+            names,
+            neediest.traffic + partner.traffic,
+            {**neediest.endpoints_by_zone, **partner.endpoints_by_zone},
         )
         groups = [
             joined if group is neediest else group for group in groups if group is not partner
@@ -156,33 +157,33 @@ def _joined(groups: list[_Group], total: int, bound: float) -> list[_Group]:
 
 
 def _lend(groups: list[_Group], bound: float) -> None:
-    """Move endpoints to groups that lack some.  Changes *groups*."""
-    wants = [(group, group.needs(bound) - group.count) for group in groups]
-    lacking = sum(amount for _, amount in wants if amount > 0)
+    """Moves endpoints to groups that lack some. Changes *groups*."""
+    shortages = [(group, group.needs(bound) - group.count) for group in groups]
+    lacking = sum(amount for _, amount in shortages if amount > 0)
     loans: list[tuple[str, int]] = []
     for group, amount in zip(groups, _amounts(groups, lacking, bound), strict=True):
         loans += _take(group, amount)
-    loans.reverse()  # dealt out from the end
-    for group, amount in wants:
+    loans.reverse()  # taken from the end
+    for group, amount in shortages:
         while amount > 0:
             zone, count = loans.pop()
             taken = min(count, amount)
-            group.held[zone] = group.held.get(zone, 0) + taken
+            group.endpoints_by_zone[zone] = group.endpoints_by_zone.get(zone, 0) + taken
             amount -= taken
             if taken < count:
                 loans.append((zone, count - taken))
     assert not loans, f"{loans} were lent and not taken"
 
 
-def _amounts(groups: list[_Group], wanted: int, bound: float) -> list[int]:
-    """How many each group lends: *wanted* in all, so that the highest load among lenders is the
-    least possible.
+def _amounts(groups: list[_Group], needed: int, bound: float) -> list[int]:
+    """Returns how many endpoints each group lends, *needed* in all, so that the highest load among
+    lenders is the least possible.
     """
     amounts = [0] * len(groups)
     for index, group in enumerate(groups):
-        if group.traffic <= _EPSILON:  # lends without being loaded more
-            amounts[index] = min(group.count, wanted)
-            wanted -= amounts[index]
+        if group.traffic <= _EPSILON:  # lending does not increase its load
+            amounts[index] = min(group.count, needed)
+            needed -= amounts[index]
     lenders = [
         index
         for index, group in enumerate(groups)
@@ -190,15 +191,15 @@ def _amounts(groups: list[_Group], wanted: int, bound: float) -> list[int]:
     ]
     low = 0.0
     high = bound
-    for _ in range(_HALVINGS if wanted else 0):
+    for _ in range(_HALVINGS if needed else 0):
         load = (low + high) / 2
-        if sum(_lendable(groups[index], load, bound) for index in lenders) < wanted:
+        if sum(_lendable(groups[index], load, bound) for index in lenders) < needed:
             low = load
         else:
             high = load
-    for index in lenders if wanted else ():
+    for index in lenders if needed else ():
         amounts[index] = _lendable(groups[index], low, bound)
-    for _ in range(wanted - sum(amounts[index] for index in lenders)):
+    for _ in range(needed - sum(amounts[index] for index in lenders)):
         able = [index for index in lenders if amounts[index] < groups[index].surplus(bound)]
         next_one = min(
             able,
@@ -209,33 +210,33 @@ def _amounts(groups: list[_Group], wanted: int, bound: float) -> list[int]:
 
 
 def _lendable(group: _Group, load: float, bound: float) -> int:
-    """How many *group* can give away and not be loaded beyond *load*."""
+    """Returns how many endpoints *group* can lend without a load beyond *load*."""
     if load <= 0:
         return 0
     return max(0, min(group.surplus(bound), floor(group.count - group.traffic / load + _EPSILON)))
 
 
 def _take(group: _Group, amount: int) -> Iterator[tuple[str, int]]:
-    """Runs of endpoints out of *group*, zone by zone."""
-    for zone in sorted(group.held):
-        taken = min(group.held[zone], amount)
+    """Takes *amount* endpoints out of *group* and yields their numbers, zone by zone."""
+    for zone in sorted(group.endpoints_by_zone):
+        taken = min(group.endpoints_by_zone[zone], amount)
         if taken:
-            group.held[zone] -= taken
+            group.endpoints_by_zone[zone] -= taken
             amount -= taken
             yield zone, taken
 
 
-def _give_away(spare: _Group, to: _Group) -> None:
+def _lend_all(spare: _Group, to: _Group) -> None:
     for zone, count in _take(spare, spare.count):
-        to.held[zone] = to.held.get(zone, 0) + count
+        to.endpoints_by_zone[zone] = to.endpoints_by_zone.get(zone, 0) + count
 
 
 def _portions(zone: str, groups: list[_Group]) -> tuple[Portion, ...]:
-    """The zone's own group first, then borrowers by name."""
+    """Returns the portions of *zone*: its own group first, then borrowers by name."""
     portions = [
-        (zone not in group.names, Portion(group.held[zone], group.names))
+        (zone not in group.names, Portion(group.endpoints_by_zone[zone], group.names))
         for group in groups
-        if group.held.get(zone)
+        if group.endpoints_by_zone.get(zone)
     ]
     return tuple(
         portion for _, portion in sorted(portions, key=lambda pair: (pair[0], pair[1].zones))

@@ -1,4 +1,4 @@
-"""The heuristics that come with us; they need no entry point to be found."""
+"""The heuristics of this distribution; they need no entry point."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SHIPPED: Final[Mapping[str, Heuristic]] = MappingProxyType(
 )
 
 
-def unknown(name: str) -> str:
-    """The sentence for a name that no heuristic has."""
+def not_installed(name: str) -> str:
+    """Returns the sentence for a name that no heuristic has."""
     return f"no heuristic {name} is installed"
 
 
 def find_shipped(name: str) -> Heuristic | str:
-    """An ``asking.Find`` that knows no others."""
-    return SHIPPED.get(name) or unknown(name)
+    """An ``queries.Find`` that knows no others."""
+    return SHIPPED.get(name) or not_installed(name)

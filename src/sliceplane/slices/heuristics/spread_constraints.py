@@ -2,17 +2,17 @@
 spread.
 
 KEP-4444, "Making Traffic Distribution directly aware of Topology Spread Constraints": an author who
-spreads Pods over zones wants zones to serve themselves; over nodes, nodes; over regions, regions.
-The KEP has a node selector as the hint; the API has zones and nodes, which say the same for the
+spreads Pods over zones wants each zone to serve itself; likewise over nodes and over regions. The
+KEP uses a node selector as the hint; the API has zones and nodes, which are equivalent for the
 three standard keys:
 
     topology.kubernetes.io/zone      the endpoint's zone
     kubernetes.io/hostname           the endpoint's zone and node, as PreferSameNode
     topology.kubernetes.io/region    every zone of the endpoint's region
 
-Of several constraints the narrowest counts: a Pod that is spread over zones and nodes serves its
-node first, and its zone where the node has none. Other keys cannot be said in hints and are passed
-over; a Pod without a constraint gets none.
+If a Pod has several constraints, the narrowest counts: a Pod that is spread over zones and nodes
+serves its node first, and its zone if a node there has no endpoint. Hints cannot express other
+keys, which are ignored; a Pod without a constraint gets no hints.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEY_HOSTNAME: Final = "kubernetes.io/hostname"
 
 
 class SpreadConstraints:
-    """A ``LocalHeuristic``."""
+    """A ``LocalHeuristic`` that follows topology spread constraints."""
 
     name: Final = "sliceplane.dev/SpreadConstraints"
     kind: Literal["local"] = "local"

@@ -1,8 +1,9 @@
-"""What a heuristic is asked, what it answers, and what holds for every answer.
+"""The interface of heuristics: the facts that they get, their answers, and the rules for every
+answer.
 
-Both sorts are values without state: the same question gets the same answer, in every process and at
-any time. A heuristic that raises or answers nonsense costs its own Services their hints, and an
-Event says so; nothing else.
+Both kinds are values without state: equal facts get equal answers, in every process and at any
+time. A heuristic that raises, or whose answer is invalid, costs only its own Services their hints,
+and an Event reports it.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ ENTRY_POINT_GROUP: Final = "sliceplane.slices.heuristics"
 
 
 class HeuristicError(Exception):
-    """The Service asks for something that the heuristic cannot do.  The text is a sentence for its
+    """The Service requests something that the heuristic cannot do. The text is a sentence for its
     owner.
     """
 
 
 class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
-    """``annotations`` carry a heuristic's parameters."""
+    """The Service as a heuristic gets it. ``annotations`` contain a heuristic's parameters."""
 
     namespace: str
     name: str
@@ -33,9 +34,10 @@ class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndpointPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """One ready endpoint.  ``zone`` and ``region`` are "" where the Node does not say.
+    """The location of one ready endpoint. ``zone`` and ``region`` are "" if the Node has no such
+    label.
 
-    ``topology_keys``: those of the Pod's ``topologySpreadConstraints``, in their order.
+    ``topology_keys``: keys of the Pod's ``topologySpreadConstraints``, in their order.
     """
 
     zone: str = ""
@@ -45,8 +47,8 @@ class EndpointPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ZoneView(msgspec.Struct, frozen=True, kw_only=True):
-    """A zone with ready Nodes. ``share``: its part of their allocatable CPU, all zones together 1;
-    it stands for the part of the clients that live there.
+    """A zone with ready Nodes. ``share``: its part of the CPU that is allocatable in all zones, 0
+    to 1; an estimate of the part of the clients in it.
     """
 
     name: str
@@ -55,25 +57,27 @@ class ZoneView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hints(msgspec.Struct, frozen=True):
-    """Of one endpoint; empty: none.  At most ``HINTS_MAX`` of each."""
+    """The hints of one endpoint; empty for none. At most ``HINTS_MAX`` zones and nodes."""
 
     zones: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
 
 
 class Portion(msgspec.Struct, frozen=True):
-    """So many of a zone's endpoints get hints for these zones; without zones, none."""
+    """A number of a zone's endpoints, and the zones that they are hinted for; without zones, no
+    hints.
+    """
 
     count: int
     zones: tuple[str, ...]
 
 
-#: the zone of the endpoints -> what becomes of them; the counts add up to the zone's endpoints
+#: portions by the zone of the endpoints; the counts add up to the zone's endpoints
 Allocation = Mapping[str, tuple[Portion, ...]]
 
 
 class LocalHeuristic(Protocol):
-    """Looks at one endpoint at a time."""
+    """A heuristic that gets one endpoint at a time."""
 
     @property
     def name(self) -> str:
@@ -85,11 +89,13 @@ class LocalHeuristic(Protocol):
     def hints(
         self, service: ServiceView, endpoint: EndpointPlace, zones: tuple[ZoneView, ...]
     ) -> Hints:
-        """*zones* are sorted by name.  Raises ``HeuristicError``."""
+        """Returns the hints of *endpoint*. *zones* are sorted by name. Raises
+        ``HeuristicError``.
+        """
 
 
 class ZonalHeuristic(Protocol):
-    """Looks at how many ready endpoints each zone has."""
+    """A heuristic that gets the number of ready endpoints in each zone."""
 
     @property
     def name(self) -> str: ...
@@ -100,9 +106,10 @@ class ZonalHeuristic(Protocol):
     def allocate(
         self, service: ServiceView, endpoints: Mapping[str, int], zones: tuple[ZoneView, ...]
     ) -> Allocation:
-        """*endpoints*: zone -> count, at least 1, in the order of zones; *zones* sorted by name.
+        """Returns the portions of each zone. *endpoints*: number by zone, at least 1, in the order
+        of zones; *zones* are sorted by name.
 
-        An endpoint's zone may be one without ready Nodes.  Raises ``HeuristicError``.
+        A zone of endpoints may have no ready Nodes. Raises ``HeuristicError``.
         """
 
 
@@ -110,7 +117,7 @@ Heuristic = LocalHeuristic | ZonalHeuristic
 
 
 def problem_of_hints(hints: Hints) -> str:
-    """Why these *hints* are no answer; "" if they are one.  What passes, an API server takes."""
+    """Returns the reason why *hints* are invalid; "" if an API server accepts them."""
     for what, names, check in (
         ("zones", hints.zones, check_label_value),
         ("nodes", hints.nodes, check_dns_subdomain),
@@ -129,7 +136,7 @@ def problem_of_hints(hints: Hints) -> str:
 
 
 def problem_of_allocation(allocation: Allocation, endpoints: Mapping[str, int]) -> str:
-    """Why *allocation* is no answer for *endpoints*; "" if it is one."""
+    """Returns the reason why *allocation* is invalid for *endpoints*; "" if it is valid."""
     if set(allocation) != set(endpoints):
         return (
             f"the allocation is for zones {sorted(allocation)}, the endpoints are in "

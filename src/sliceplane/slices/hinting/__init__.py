@@ -1,1 +1,1 @@
-"""Hints that look beyond one endpoint: by the zones' shares of CPU, and by heuristics."""
+"""Hints that depend on more than one endpoint: by the zones' shares of CPU, and by heuristics."""

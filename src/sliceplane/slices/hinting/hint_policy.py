@@ -1,10 +1,9 @@
-"""What every way of giving hints that looks beyond one endpoint has in common (``hints``,
-``plugin_hints``).
+"""The common base of hints that depend on more than one endpoint (``hints``, ``plugin_hints``).
 
-One policy is there for one service and one address type. ``Members`` tells it where every ready
-endpoint is and asks for the hints of each; before every plan it lets the policy settle, and makes
-the endpoints anew that the policy names. A policy gives hints to all ready endpoints (``active``)
-or, while there is a ``problem``, to none.
+A policy belongs to one Service and one address type. ``SliceMembers`` passes it the location of
+every ready endpoint and gets the endpoint's hints. Before every plan the policy may change hints,
+and ``SliceMembers`` rebuilds the endpoints that it returns. A policy gives hints to all ready
+endpoints (``active``) or, while it has a ``problem``, to none.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ import msgspec
 from sliceplane.slices.heuristics.types import EndpointPlace
 from sliceplane.slices.packing.packer import SlicePacker
 
-#: a problem that stays is told again by the next sync after this; servers keep Events for an hour
+#: seconds after which a sync reports a lasting problem again; servers keep Events for an hour
 REPEAT_S: Final = 1800.0
 
 
 class Notice(NamedTuple):
-    """What an Event is to tell about a service."""
+    """The content of an Event about a Service."""
 
     warning: bool
     reason: str
@@ -30,72 +29,74 @@ class Notice(NamedTuple):
 
 
 class HintPolicy(ABC):
-    """Owned by ``Members``.  ``problem``: why there are no hints, in the words of the Event; "":
-    there are.
+    """A way of giving hints. Owned by ``SliceMembers``. ``problem``: the reason for giving no
+    hints, as the Event states it; "" if there is none.
     """
 
     reason_enabled: ClassVar[str]
     reason_disabled: ClassVar[str]
     enabled_message: ClassVar[str]
 
-    def __init__(self, address_type: str, *, told_active: bool) -> None:
+    def __init__(self, address_type: str, *, reported_active: bool) -> None:
         self._address_type = address_type
         self.active = False
         self.problem = ""
-        #: what people know
-        self._told_active = told_active
-        self._told_problem = ""
-        self._told_at = 0.0
+        #: the state that Events reported last
+        self._reported_active = reported_active
+        self._reported_problem = ""
+        self._reported_at = 0.0
 
     @abstractmethod
-    def set(self, pod: str, at: EndpointPlace | None) -> bytes:
-        """The endpoint of *pod* is ready and there; ``None``: it is not ready, or no endpoint.
-        Gives its hints' JSON piece. Costs O(zones) at most.
+    def set(self, pod: str, location: EndpointPlace | None) -> bytes:
+        """Sets the location of the endpoint of *pod*; ``None`` if it is not ready or no endpoint.
+        Returns the JSON piece of its hints. Costs at most O(zones).
         """
 
     @property
     @abstractmethod
-    def settled(self) -> bool:
-        """What is given may stay as it is.  Costs O(zones), more only after a change of zones."""
+    def is_converged(self) -> bool:
+        """True if all hints may stay. Costs O(zones), more only after a change of zones."""
 
     @abstractmethod
     def switch(self, packer: SlicePacker) -> tuple[str, ...]:
-        """Begin or cease to give hints, if that has to change; gives the pods concerned."""
+        """Starts or stops giving hints if necessary. Returns the Pods concerned."""
 
     @abstractmethod
     def rebalance(self, packer: SlicePacker) -> tuple[str, ...]:
-        """Give as many other hints as must be; gives the pods concerned."""
+        """Changes as many hints as necessary. Returns the Pods concerned."""
 
     def inherit(self, earlier: HintPolicy) -> None:
-        """*earlier* was there before this service changed: what it told is known."""
+        """Takes over the reported state of *earlier*, the policy before the Service changed."""
         if type(earlier) is type(self):
-            self._told_active = earlier._told_active
+            self._reported_active = earlier._reported_active
 
     def take_notices(self, now: float) -> tuple[Notice, ...]:
-        """Each state is told when it begins; a problem again when its words change, or the Event
-        could be gone.
+        """Returns notices of a new state, or of a problem whose text changed or whose Event may
+        have expired.
         """
-        if self.active and not self._told_active:
-            self._told_active = True
-            self._told_problem = ""
-            return (Notice(False, self.reason_enabled, self._worded(self.enabled_message)),)
-        if self.problem and (self.problem != self._told_problem or now - self._told_at >= REPEAT_S):
-            self._told_active = False
-            self._told_problem = self.problem
-            self._told_at = now
-            return (Notice(True, self.reason_disabled, self._worded(self.problem)),)
+        if self.active and not self._reported_active:
+            self._reported_active = True
+            self._reported_problem = ""
+            return (Notice(False, self.reason_enabled, self._message(self.enabled_message)),)
+        if self.problem and (
+            self.problem != self._reported_problem or now - self._reported_at >= REPEAT_S
+        ):
+            self._reported_active = False
+            self._reported_problem = self.problem
+            self._reported_at = now
+            return (Notice(True, self.reason_disabled, self._message(self.problem)),)
         return ()
 
-    def farewell(self) -> tuple[Notice, ...]:
-        """The service asks for something else now."""
+    def final_notices(self) -> tuple[Notice, ...]:
+        """Returns notices for the end of the policy, when the Service requests another."""
         return ()
 
-    def _worded(self, message: str) -> str:
+    def _message(self, message: str) -> str:
         return f"{message}, addressType: {self._address_type}"
 
     @abstractmethod
     def check(self) -> None:
-        """Derived state follows from where endpoints are."""
+        """Asserts that derived state follows from the locations of endpoints."""
 
 
 class _Name(msgspec.Struct):
@@ -110,8 +111,8 @@ class _Hinted(msgspec.Struct):
     hints: _Hints = msgspec.field(default_factory=_Hints)
 
 
-def zones_shown(endpoint: bytes) -> tuple[str, ...]:
-    """The zones that an endpoint's JSON is hinted for."""
+def hinted_zones(endpoint: bytes) -> tuple[str, ...]:
+    """Returns the zones that an endpoint's JSON is hinted for."""
     if b'"hints"' not in endpoint:
         return ()
     return tuple(zone.name for zone in msgspec.json.decode(endpoint, type=_Hinted).hints.for_zones)

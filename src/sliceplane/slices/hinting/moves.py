@@ -1,4 +1,4 @@
-"""Which endpoints get other hints when some must: as many as were counted, out of as few slices as
+"""The choice of endpoints whose hints change: as many as are counted, from as few slices as
 possible.
 """
 
@@ -13,11 +13,11 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Movable(NamedTuple, Generic[K]):
-    """An endpoint that could have other hints than *given*; *own* is what it had best."""
+    """An endpoint that could have other hints than *hinted*; *own* are its preferred hints."""
 
     pod: str
     own: K
-    given: K
+    hinted: K
 
 
 def pick(
@@ -26,66 +26,68 @@ def pick(
     getting: Mapping[K, int],
     free: frozenset[str],
 ) -> list[Movable[K]]:
-    """As many of each ``given`` as *giving* says.
+    """Returns as many endpoints with each present hint as *giving* requires.
 
-    *movable* is by slice ("": in none yet); those in *free* are written anyway. Others are taken by
-    how much they can give, most first: the fewest slices where one kind is given up, and nearly
-    that where several are. Within a slice endpoints that come home go first, then those that are
-    away already.
+    *movable* is by slice ("": not in a slice yet); slices in *free* are written anyway. Others are
+    used in the order of how many endpoints they can contribute: the fewest slices for one kind of
+    hint, and nearly the fewest for several. Within a slice, endpoints that return to their own
+    hints come first, then those that are away already.
     """
     give = dict(giving)
     chosen: list[Movable[K]] = []
 
     def take(name: str) -> None:
         for candidate in sorted(
-            movable[name], key=lambda c: (getting.get(c.own, 0) == 0, c.own == c.given, c.pod)
+            movable[name], key=lambda c: (getting.get(c.own, 0) == 0, c.own == c.hinted, c.pod)
         ):
-            if give.get(candidate.given, 0):
-                give[candidate.given] -= 1
+            if give.get(candidate.hinted, 0):
+                give[candidate.hinted] -= 1
                 chosen.append(candidate)
 
-    def use(name: str) -> int:
-        counts = Counter(candidate.given for candidate in movable[name])
+    def usable(name: str) -> int:
+        counts = Counter(candidate.hinted for candidate in movable[name])
         return sum(min(count, give.get(hint, 0)) for hint, count in counts.items())
 
     for name in sorted(movable):
         if not name or name in free:
             take(name)
-    heap = [(-use(name), name) for name in sorted(movable) if name and name not in free]
+    heap = [(-usable(name), name) for name in sorted(movable) if name and name not in free]
     heapq.heapify(heap)
     while heap and any(give.values()):
         _, name = heapq.heappop(heap)
-        now = use(name)
+        now = usable(name)
         if heap and -now > heap[0][0]:
-            heapq.heappush(heap, (-now, name))  # others took what it would have given
+            heapq.heappush(heap, (-now, name))  # earlier slices contributed the same hints
         else:
             take(name)
     assert not any(give.values()), f"no endpoint can give {give}"
     return chosen
 
 
-def choose(
+def choose_moves(
     movable: Mapping[str, list[Movable[str]]],
     giving: Mapping[str, int],
     getting: Mapping[str, int],
     free: frozenset[str],
 ) -> dict[str, str]:
-    """Which pods are hinted for which other zone: as many as *giving* and *getting* say; see
-    ``pick``.
+    """Returns the new zone of each Pod whose hints change, in the numbers of *giving* and *getting*
+    (``pick``).
     """
-    return _send(pick(movable, giving, getting, free), dict(getting))
+    return _assign(pick(movable, giving, getting, free), dict(getting))
 
 
-def _send(chosen: list[Movable[str]], get: dict[str, int]) -> dict[str, str]:
-    """Each to its own zone if that gets any, the rest to where most are missing."""
-    sent: dict[str, str] = {}
+def _assign(chosen: list[Movable[str]], get: dict[str, int]) -> dict[str, str]:
+    """Returns the new zone of each Pod: its own if that needs endpoints, otherwise the one that
+    needs most.
+    """
+    zone_by_pod: dict[str, str] = {}
     for candidate in chosen:
         if get.get(candidate.own, 0):
             get[candidate.own] -= 1
-            sent[candidate.pod] = candidate.own
+            zone_by_pod[candidate.pod] = candidate.own
     for candidate in chosen:
-        if candidate.pod not in sent:
+        if candidate.pod not in zone_by_pod:
             zone = max(sorted(get), key=lambda zone: get[zone])
             get[zone] -= 1
-            sent[candidate.pod] = zone
-    return sent
+            zone_by_pod[candidate.pod] = zone
+    return zone_by_pod

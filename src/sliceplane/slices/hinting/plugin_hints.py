@@ -1,15 +1,15 @@
-"""Hints by a heuristic (``trafficDistribution: domain/Name``) for one service and one address type.
+"""Hints by a heuristic (``trafficDistribution: domain/Name``) for one Service and one address type.
 
-*Local* heuristics are asked once for each different place that an endpoint can be in, not for each
-endpoint: a Pod that flips, or is replaced by one beside it, costs a look-up. A change of zones asks
-once for each place anew.
+*Local* heuristics are queried once for each distinct location, not for each endpoint: a Pod that
+changes, or is replaced by one at the same location, costs a look-up. A change of zones queries each
+location anew.
 
-*Zonal* heuristics are asked when the number of ready endpoints of a zone changed. Which endpoint
-has which portion is kept: an endpoint that comes gets the portion that lacks most, and others move
-only as the new allocation demands, within their zone, out of slices that are written anyway if that
-is enough, else out of the fewest. What the slices say when a service is seen first is taken over.
+*Zonal* heuristics are queried when the number of ready endpoints of a zone changed. The portion of
+each endpoint is kept: a new endpoint gets the portion that lacks most, and others move only as the
+new allocation requires, within their zone. They come from slices that are written anyway if these
+suffice, else from the fewest slices. The first plan takes over the hints of existing slices.
 
-A heuristic that fails is a ``problem``: no endpoint of the service then has hints.
+A failure of a heuristic is a ``problem``: the Service's endpoints then have no hints.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from msgspec.structs import astuple
 from sliceplane.kit.containers import adjust_count
 from sliceplane.kit.ip import Family
 from sliceplane.slices.facts import hint_piece
-from sliceplane.slices.heuristics.asking import Find, Portions, ask_local, ask_zonal
+from sliceplane.slices.heuristics.queries import Find, Portions, query_local, query_zonal
 from sliceplane.slices.heuristics.types import (
     EndpointPlace,
     Heuristic,
@@ -32,7 +32,7 @@ from sliceplane.slices.heuristics.types import (
     ZonalHeuristic,
     ZoneView,
 )
-from sliceplane.slices.hinting.hint_policy import HintPolicy, zones_shown
+from sliceplane.slices.hinting.hint_policy import HintPolicy, hinted_zones
 from sliceplane.slices.hinting.hints import ZoneHints
 from sliceplane.slices.hinting.moves import Movable, pick
 from sliceplane.slices.hinting.topology import ZoneShares
@@ -49,7 +49,7 @@ _Names = tuple[str, ...]
 def hint_policies(
     shape: ServiceShape, families: Iterable[Family], zones: ZoneShares, find: Find
 ) -> dict[Family, HintPolicy]:
-    """Returns the policy of each address type; none if hints depend on one endpoint alone."""
+    """Returns the policy of each address type; empty if hints depend on one endpoint alone."""
     if shape.hints is HintMode.AUTO:
         return {family: ZoneHints(family, zones) for family in families}
     if shape.hints is HintMode.PLUGIN:
@@ -62,7 +62,7 @@ def hint_policies(
 def policy_of(
     heuristic: Heuristic | str, service: ServiceView, address_type: str, zones: ZoneShares
 ) -> HintPolicy:
-    """*heuristic*: the heuristic, or why there is none."""
+    """Returns the policy for *heuristic*, which is a heuristic or the reason why there is none."""
     if isinstance(heuristic, str):
         return Unsupported(address_type, heuristic)
     if heuristic.kind == "local":
@@ -71,28 +71,30 @@ def policy_of(
 
 
 class _PluginPolicy(HintPolicy):
-    """That hints begin is told only where people were told before that there are none."""
+    """A policy of heuristics. It reports the start of hints only after it reported that there are
+    none.
+    """
 
     reason_enabled: ClassVar[str] = REASON_ENABLED
     reason_disabled: ClassVar[str] = REASON_FAILED
     enabled_message: ClassVar[str] = "hints are given again"
 
     def __init__(self, address_type: str, name: str) -> None:
-        super().__init__(address_type, told_active=True)
+        super().__init__(address_type, reported_active=True)
         self._name = name
 
     def inherit(self, earlier: HintPolicy) -> None:
         if isinstance(earlier, _PluginPolicy) and earlier._name == self._name:
-            self._told_active = earlier._told_active
-            self._told_problem = earlier._told_problem
-            self._told_at = earlier._told_at
+            self._reported_active = earlier._reported_active
+            self._reported_problem = earlier._reported_problem
+            self._reported_at = earlier._reported_at
 
-    def _worded(self, message: str) -> str:
-        return super()._worded(f"{self._name}: {message}")
+    def _message(self, message: str) -> str:
+        return super()._message(f"{self._name}: {message}")
 
 
 class Unsupported(_PluginPolicy):
-    """There is no heuristic of that name."""
+    """The policy for a name that no heuristic has."""
 
     reason_disabled: ClassVar[str] = REASON_UNSUPPORTED
 
@@ -101,10 +103,10 @@ class Unsupported(_PluginPolicy):
         self.problem = problem
 
     @property
-    def settled(self) -> bool:
+    def is_converged(self) -> bool:
         return True
 
-    def set(self, pod: str, at: EndpointPlace | None) -> bytes:
+    def set(self, pod: str, location: EndpointPlace | None) -> bytes:
         return b""
 
     def switch(self, packer: SlicePacker) -> tuple[str, ...]:
@@ -116,12 +118,14 @@ class Unsupported(_PluginPolicy):
     def check(self) -> None:
         assert not self.active, "hints without a heuristic"
 
-    def _worded(self, message: str) -> str:
+    def _message(self, message: str) -> str:
         return message  # the same for every address type
 
 
 class LocalHints(_PluginPolicy):
-    """Active from the start: an endpoint's hints do not wait for others."""
+    """Hints by a local heuristic. Active from the start: an endpoint's hints do not wait for
+    others.
+    """
 
     def __init__(
         self, address_type: str, heuristic: LocalHeuristic, service: ServiceView, zones: ZoneShares
@@ -131,68 +135,68 @@ class LocalHints(_PluginPolicy):
         self._service = service
         self._zones = zones
         self.active = True
-        self._at: dict[str, EndpointPlace] = {}
-        #: for each place that has ready endpoints: how many, and the answer, which is hints or a
+        self._location_by_pod: dict[str, EndpointPlace] = {}
+        #: for each location with ready endpoints: their number, and the answer, which is hints or a
         #: problem
-        self._users: dict[EndpointPlace, int] = {}
+        self._pods_by_location: dict[EndpointPlace, int] = {}
         self._pieces: dict[EndpointPlace, bytes] = {}
-        self._faults: dict[EndpointPlace, str] = {}
-        #: the zones that the answers are for
-        self._asked: tuple[ZoneView, ...] = zones.views
-        #: places whose answer changed with the zones, until endpoints were made anew
+        self._problems: dict[EndpointPlace, str] = {}
+        #: the zones for which the answers are valid
+        self._queried_zones: tuple[ZoneView, ...] = zones.views
+        #: locations whose answer changed with the zones, until their endpoints are rebuilt
         self._changed: dict[EndpointPlace, None] = {}
 
-    def set(self, pod: str, at: EndpointPlace | None) -> bytes:
-        known = self._at.get(pod)
-        if known != at:
-            if known is not None:
-                self._leave(pod, known)
-            if at is not None:
-                self._at[pod] = at
-                if adjust_count(self._users, at, 1) == 1:
-                    self._ask(at)
-        return self._pieces.get(at, b"") if at is not None and self.active else b""
+    def set(self, pod: str, location: EndpointPlace | None) -> bytes:
+        earlier = self._location_by_pod.get(pod)
+        if earlier != location:
+            if earlier is not None:
+                self._remove(pod, earlier)
+            if location is not None:
+                self._location_by_pod[pod] = location
+                if adjust_count(self._pods_by_location, location, 1) == 1:
+                    self._query(location)
+        return self._pieces.get(location, b"") if location is not None and self.active else b""
 
-    def _leave(self, pod: str, known: EndpointPlace) -> None:
-        del self._at[pod]
-        if not adjust_count(self._users, known, -1):
-            self._pieces.pop(known, None)
-            self._faults.pop(known, None)
-            self._changed.pop(known, None)
+    def _remove(self, pod: str, earlier: EndpointPlace) -> None:
+        del self._location_by_pod[pod]
+        if not adjust_count(self._pods_by_location, earlier, -1):
+            self._pieces.pop(earlier, None)
+            self._problems.pop(earlier, None)
+            self._changed.pop(earlier, None)
 
-    def _ask(self, at: EndpointPlace) -> None:
-        hints = ask_local(self._heuristic, self._service, at, self._asked)
-        self._pieces.pop(at, None)
-        self._faults.pop(at, None)
+    def _query(self, location: EndpointPlace) -> None:
+        hints = query_local(self._heuristic, self._service, location, self._queried_zones)
+        self._pieces.pop(location, None)
+        self._problems.pop(location, None)
         if isinstance(hints, str):
-            self._faults[at] = hints
+            self._problems[location] = hints
         else:
-            self._pieces[at] = hint_piece(hints.zones, hints.nodes)
+            self._pieces[location] = hint_piece(hints.zones, hints.nodes)
 
     @property
-    def settled(self) -> bool:
-        if self._zones.views != self._asked:
-            self._asked = self._zones.views
-            for at in self._users:
-                before = self._pieces.get(at)
-                self._ask(at)
-                if self._pieces.get(at) != before:
-                    self._changed[at] = None
-        problem = self._present_problem()
+    def is_converged(self) -> bool:
+        if self._zones.views != self._queried_zones:
+            self._queried_zones = self._zones.views
+            for location in self._pods_by_location:
+                before = self._pieces.get(location)
+                self._query(location)
+                if self._pieces.get(location) != before:
+                    self._changed[location] = None
+        problem = self._current_problem()
         return problem == self.problem and self.active is not bool(problem) and not self._changed
 
-    def _present_problem(self) -> str:
-        return self._faults[min(self._faults, key=astuple)] if self._faults else ""
+    def _current_problem(self) -> str:
+        return self._problems[min(self._problems, key=astuple)] if self._problems else ""
 
     def switch(self, packer: SlicePacker) -> tuple[str, ...]:
-        self.problem = self._present_problem()
+        self.problem = self._current_problem()
         changed = self._changed
         self._changed = {}
         if self.active is bool(self.problem):
             self.active = not self.problem
-            return tuple(self._at)
+            return tuple(self._location_by_pod)
         return (
-            tuple(pod for pod, at in self._at.items() if at in changed)
+            tuple(pod for pod, location in self._location_by_pod.items() if location in changed)
             if self.active and changed
             else ()
         )
@@ -201,16 +205,20 @@ class LocalHints(_PluginPolicy):
         return ()
 
     def check(self) -> None:
-        users = Counter(self._at.values())
-        assert users == self._users, f"counted {self._users}, there are {users}"
-        answered = [*self._pieces, *self._faults]
-        assert len(answered) == len(users) and set(answered) == users.keys(), (  # noqa: PT018
-            f"answers for {answered}, not {users}"
+        pods_by_location = Counter(self._location_by_pod.values())
+        assert pods_by_location == self._pods_by_location, (
+            f"counted {self._pods_by_location}, there are {pods_by_location}"
         )
+        locations = [*self._pieces, *self._problems]
+        text = f"answers for {locations}, not {pods_by_location}"
+        assert len(locations) == len(pods_by_location), text
+        assert set(locations) == pods_by_location.keys(), text
 
 
 class ZonalHints(_PluginPolicy):
-    """Inactive until the first plan, so that what slices show can be taken over."""
+    """Hints by a zonal heuristic. Inactive until the first plan, which takes over the hints of
+    existing slices.
+    """
 
     def __init__(
         self, address_type: str, heuristic: ZonalHeuristic, service: ServiceView, zones: ZoneShares
@@ -219,50 +227,51 @@ class ZonalHints(_PluginPolicy):
         self._heuristic = heuristic
         self._service = service
         self._zones = zones
-        #: zone of each ready endpoint by pod, and how many each zone has; no zeros
-        self._own: dict[str, str] = {}
+        #: zone of each ready endpoint by Pod, and number of endpoints by zone, without zeros
+        self._zone_by_pod: dict[str, str] = {}
         self._counts: dict[str, int] = {}
-        #: while active: the zones that each is hinted for, and how many have each; no zeros
-        self._given: dict[str, _Names] = {}
+        #: while active: the hinted zones of each endpoint, and the number of endpoints with each,
+        #: without zeros
+        self._hinted: dict[str, _Names] = {}
         self._placed: Portions = {}
-        #: the last question and its answer
-        self._asked_counts: dict[str, int] | None = None
-        self._asked_zones: tuple[ZoneView, ...] = ()
+        #: the last query and its answer
+        self._queried_counts: dict[str, int] | None = None
+        self._queried_zones: tuple[ZoneView, ...] = ()
         self._answer: Portions | str = {}
         self._pieces: dict[_Names, bytes] = {}
 
-    def set(self, pod: str, at: EndpointPlace | None) -> bytes:
-        zone = None if at is None else at.zone
-        own = self._own.get(pod)
+    def set(self, pod: str, location: EndpointPlace | None) -> bytes:
+        zone = None if location is None else location.zone
+        own = self._zone_by_pod.get(pod)
         if own == zone:
-            return self._piece(self._given.get(pod, ()))
+            return self._piece(self._hinted.get(pod, ()))
         if own is not None:
-            del self._own[pod]
+            del self._zone_by_pod[pod]
             adjust_count(self._counts, own, -1)
             if self.active:
-                self._place(own, self._given.pop(pod), -1)
+                self._place(own, self._hinted.pop(pod), -1)
         if zone is None:
             return b""
-        self._own[pod] = zone
+        self._zone_by_pod[pod] = zone
         adjust_count(self._counts, zone, 1)
         if not self.active:
             return b""
-        portion = self._given[pod] = self._lacking(zone)
+        portion = self._hinted[pod] = self._lacking(zone)
         self._place(zone, portion, 1)
         return self._piece(portion)
 
     def _lacking(self, zone: str) -> _Names:
-        """The portion of *zone* that lacks most endpoints of the last allocation, the first of
-        equals.
+        """Returns the portion of *zone* that lacks most endpoints of the last allocation; the first
+        of equals.
         """
-        wanted = {} if isinstance(self._answer, str) else self._answer.get(zone, {})
+        desired = {} if isinstance(self._answer, str) else self._answer.get(zone, {})
         placed = self._placed.get(zone, {})
-        return max(wanted, key=lambda names: wanted[names] - placed.get(names, 0), default=())
+        return max(desired, key=lambda names: desired[names] - placed.get(names, 0), default=())
 
     def _place(self, zone: str, portion: _Names, step: int) -> None:
-        mine = self._placed.setdefault(zone, {})
-        adjust_count(mine, portion, step)
-        if not mine:
+        by_portion = self._placed.setdefault(zone, {})
+        adjust_count(by_portion, portion, step)
+        if not by_portion:
             del self._placed[zone]
 
     def _piece(self, names: _Names) -> bytes:
@@ -273,61 +282,63 @@ class ZonalHints(_PluginPolicy):
 
     # -- before a plan
 
-    def _ask(self) -> Portions | str:
-        """What the heuristic says to the present counts; asked only if they, or the zones, have
-        changed.
+    def _query(self) -> Portions | str:
+        """Returns the heuristic's answer for the present counts. Queries it only after a change of
+        counts or zones.
         """
-        if self._asked_counts != self._counts or self._asked_zones != self._zones.views:
-            self._asked_counts = dict(sorted(self._counts.items()))
-            self._asked_zones = self._zones.views
+        if self._queried_counts != self._counts or self._queried_zones != self._zones.views:
+            self._queried_counts = dict(sorted(self._counts.items()))
+            self._queried_zones = self._zones.views
             self._answer = {}
             self._pieces.clear()
-            if self._asked_counts:
-                self._answer = ask_zonal(
-                    self._heuristic, self._service, self._asked_counts, self._asked_zones
+            if self._queried_counts:
+                self._answer = query_zonal(
+                    self._heuristic, self._service, self._queried_counts, self._queried_zones
                 )
         return self._answer
 
     @property
-    def settled(self) -> bool:
-        portions = self._ask()
+    def is_converged(self) -> bool:
+        portions = self._query()
         if isinstance(portions, str):
             return portions == self.problem and not self.active
         return self.active and portions == self._placed
 
     def switch(self, packer: SlicePacker) -> tuple[str, ...]:
-        portions = self._ask()
+        portions = self._query()
         self.problem = portions if isinstance(portions, str) else ""
         if self.active is not bool(self.problem):
             return ()
         self.active = not self.problem
-        self._given = {}
+        self._hinted = {}
         self._placed = {}
         if not isinstance(portions, str):
-            for pod in sorted(self._own):
-                zone = self._own[pod]
-                shown = zones_shown(packer.stored(pod))
-                if self._placed.get(zone, {}).get(shown, 0) < portions[zone].get(shown, 0):
-                    self._given[pod] = shown
-                    self._place(zone, shown, 1)
-            for pod in sorted(self._own.keys() - self._given.keys()):
-                portion = self._given[pod] = self._lacking(self._own[pod])
-                self._place(self._own[pod], portion, 1)
-        return tuple(self._own)
+            for pod in sorted(self._zone_by_pod):
+                zone = self._zone_by_pod[pod]
+                hinted = hinted_zones(packer.stored(pod))
+                if self._placed.get(zone, {}).get(hinted, 0) < portions[zone].get(hinted, 0):
+                    self._hinted[pod] = hinted
+                    self._place(zone, hinted, 1)
+            for pod in sorted(self._zone_by_pod.keys() - self._hinted.keys()):
+                portion = self._hinted[pod] = self._lacking(self._zone_by_pod[pod])
+                self._place(self._zone_by_pod[pod], portion, 1)
+        return tuple(self._zone_by_pod)
 
     def rebalance(self, packer: SlicePacker) -> tuple[str, ...]:
-        """Costs O(endpoints) if endpoints must move, O(zones) else."""
-        portions = self._ask()
+        """Moves endpoints to other portions if necessary. Costs O(endpoints) then, O(zones)
+        otherwise.
+        """
+        portions = self._query()
         if isinstance(portions, str) or portions == self._placed:
             return ()
         giving: dict[tuple[str, _Names], int] = {}
         getting: dict[tuple[str, _Names], int] = {}
-        for zone, portion, more in self._differences(portions):
-            (getting if more > 0 else giving)[zone, portion] = abs(more)
+        for zone, portion, difference in self._differences(portions):
+            (getting if difference > 0 else giving)[zone, portion] = abs(difference)
         movable: dict[str, list[Movable[tuple[str, _Names]]]] = {}
-        for pod in sorted(self._own):
-            zone = self._own[pod]
-            portion = self._given[pod]
+        for pod in sorted(self._zone_by_pod):
+            zone = self._zone_by_pod[pod]
+            portion = self._hinted[pod]
             if (zone, portion) in giving:
                 home = (zone, (zone,))
                 movable.setdefault(packer.home_name(pod), []).append(
@@ -338,31 +349,33 @@ class ZonalHints(_PluginPolicy):
         for (zone, portion), count in getting.items():
             open_portions.setdefault(zone, []).extend([portion] * count)
         for candidate in moved:
-            zone, before = candidate.given
-            after = self._given[candidate.pod] = open_portions[zone].pop(0)
+            zone, before = candidate.hinted
+            after = self._hinted[candidate.pod] = open_portions[zone].pop(0)
             self._place(zone, before, -1)
             self._place(zone, after, 1)
         assert portions == self._placed, f"{self._placed} were placed, not {portions}"
         return tuple(candidate.pod for candidate in moved)
 
     def _differences(self, portions: Portions) -> Iterator[tuple[str, _Names, int]]:
-        """Zone, portion, by how many more endpoints shall have it."""
+        """Yields zone, portion, and the number of endpoints that must be added to it (negative:
+        removed).
+        """
         for zone in self._counts:
-            wanted = portions[zone]
+            desired = portions[zone]
             placed = self._placed.get(zone, {})
-            for portion in dict.fromkeys((*wanted, *sorted(placed))):
-                more = wanted.get(portion, 0) - placed.get(portion, 0)
-                if more:
-                    yield zone, portion, more
+            for portion in dict.fromkeys((*desired, *sorted(placed))):
+                difference = desired.get(portion, 0) - placed.get(portion, 0)
+                if difference:
+                    yield zone, portion, difference
 
     def check(self) -> None:
-        counts = Counter(self._own.values())
+        counts = Counter(self._zone_by_pod.values())
         placed: Portions = {}
-        for pod, zone in self._own.items():
+        for pod, zone in self._zone_by_pod.items():
             if self.active:
-                adjust_count(placed.setdefault(zone, {}), self._given[pod], 1)
+                adjust_count(placed.setdefault(zone, {}), self._hinted[pod], 1)
         assert counts == self._counts, f"counted {self._counts}, there are {counts}"
         assert placed == self._placed, f"placed {self._placed}, there are {placed}"
-        assert self._given.keys() == (self._own.keys() if self.active else set()), (
+        assert self._hinted.keys() == (self._zone_by_pod.keys() if self.active else set()), (
             "hints are not the ready endpoints"
         )

@@ -1,11 +1,11 @@
-"""Zones by their share of CPU: what topology-mode ``Auto`` makes of the Nodes, and the arithmetic.
+"""The zones' shares of CPU for topology-mode ``Auto``, and the arithmetic of hints.
 
-All pure but ``ZoneShares``, which keeps its sums by differences. Numbers are whole: a zone's share
-is its CPU over the sum of all, and every comparison is made between products, so that no rounding
-decides where an endpoint goes.
+Everything is pure except ``ZoneShares``, which updates its sums incrementally. Numbers are whole: a
+zone's share is its CPU divided by the sum of all, and every comparison is between products, so
+rounding never decides where an endpoint goes.
 
-Nothing here knows slices. ``allocate`` and ``transfers`` are functions of counts by zone alone:
-another heuristic needs another pair of these, and nothing else of the machinery.
+Nothing here depends on slices. ``allocate`` and ``transfers`` are functions of counts by zone
+alone; another heuristic would replace only these two.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from sliceplane.kit.containers import adjust_count
 from sliceplane.slices.facts import NodeFacts
 from sliceplane.slices.heuristics.types import ZoneView
 
-#: a zone may get this much more traffic per endpoint than an even spread would give it: 0.2, as a
-#: fraction. Enough for n endpoints of a share is therefore ceil(n * share / 1.2) = ceil(5 * n *
-#: share / 6).
+#: A zone may get 20% more traffic per endpoint than an even spread would give it. Enough for n
+#: endpoints of a share is therefore ceil(n * share / 1.2) = ceil(5 * n * share / 6).
 _ENOUGH: Final = (5, 6)
-#: allocations that are remembered
+#: maximum number of cached allocations
 _ALLOCATIONS_MAX: Final = 4096
 
 NO_NODE_INFORMATION: Final = (
@@ -33,34 +32,35 @@ NO_ZONE: Final = "One or more endpoints do not have a zone specified"
 DISABLED: Final = "Topology Aware Hints has been disabled"
 ENABLED: Final = "Topology Aware Hints has been enabled"
 
-#: zone -> allocatable CPU in thousandths
+#: allocatable CPU in thousandths, by zone
 Shares = Mapping[str, int]
 
 
 class ZoneShares:
-    """Allocatable CPU of each zone.  Owned by ``SliceEngine``; a node that changes costs O(1).
+    """Allocatable CPU of each zone. Owned by ``SliceEngine``. A change of a Node costs O(1).
 
-    Nodes that are not ready, or of the control plane, do not count. One other node without a zone
-    or without CPU spoils it all for ``Auto``: then it is not known what traffic comes from where.
-    Heuristics get what is known.
+    Nodes that are not ready, or are part of the control plane, do not count. Any other Node without
+    a zone or CPU makes the shares unknown for ``Auto``, since the origin of traffic is then
+    unknown. Heuristics get the partial facts.
     """
 
     def __init__(self) -> None:
         self._cpu: dict[str, int] = {}
         self._nodes: dict[str, int] = {}
-        self._unclear = 0
-        #: of zones with counted nodes, whether these have CPU or not: how many there are in each
-        #: region, and their CPU
+        self._nodes_without_share = 0
+        #: for each zone with counted Nodes, even without CPU: number of Nodes by region, and CPU
         self._regions: dict[str, dict[str, int]] = {}
-        self._any_cpu: dict[str, int] = {}
+        self._cpu_by_zone: dict[str, int] = {}
         self._views: tuple[ZoneView, ...] | None = ()
         self._shares: Shares | None = None
-        #: allocations of the present shares by number of endpoints: services flip between a few
+        #: allocations of the present shares by number of endpoints: most Services vary between few
         #: numbers
         self._allocations: dict[int, Allocation] = {}
 
     def replace(self, old: NodeFacts | None, new: NodeFacts | None) -> bool:
-        """A node came, changed or went.  False: that changes nothing here."""
+        """Handles a Node that was added, changed or removed. Returns False if nothing
+        here changed.
+        """
         if old is not None and new is not None and old.topology == new.topology:
             return False
         return bool(self._add(old, -1)) | bool(self._add(new, 1))
@@ -72,7 +72,7 @@ class ZoneShares:
         self._allocations.clear()
         self._add_view(node, step)
         if not node.zone or not node.cpu_milli:
-            self._unclear += step
+            self._nodes_without_share += step
             return True
         if adjust_count(self._nodes, node.zone, step):
             self._cpu[node.zone] = self._cpu.get(node.zone, 0) + step * node.cpu_milli
@@ -88,33 +88,35 @@ class ZoneShares:
         self._views = None
         regions = self._regions.setdefault(zone, {})
         adjust_count(regions, region, step)
-        self._any_cpu[zone] = self._any_cpu.get(zone, 0) + step * node.cpu_milli
+        self._cpu_by_zone[zone] = self._cpu_by_zone.get(zone, 0) + step * node.cpu_milli
         if not regions:
-            del self._regions[zone], self._any_cpu[zone]
+            del self._regions[zone], self._cpu_by_zone[zone]
 
     @property
     def views(self) -> tuple[ZoneView, ...]:
-        """What heuristics are told; the same tuple until something changes. A zone is in the region
-        that most of its nodes name.
+        """The zones as heuristics get them; the same tuple until a change. A zone is in the region
+        that most of its Nodes name.
         """
         if self._views is None:
-            whole = sum(self._any_cpu.values()) or 1
+            whole = sum(self._cpu_by_zone.values()) or 1
             self._views = tuple(
-                ZoneView(name=zone, region=_most(regions), share=self._any_cpu[zone] / whole)
+                ZoneView(
+                    name=zone, region=_most_frequent(regions), share=self._cpu_by_zone[zone] / whole
+                )
                 for zone, regions in sorted(self._regions.items())
             )
         return self._views
 
     @property
     def shares(self) -> Shares:
-        """By zone, sorted; empty if too little is known, or if there is one zone only."""
+        """Shares by zone, sorted; empty if they are unknown, or if there is only one zone."""
         if self._shares is None:
-            known = not self._unclear and len(self._cpu) > 1
-            self._shares = dict(sorted(self._cpu.items())) if known else {}
+            is_known = not self._nodes_without_share and len(self._cpu) > 1
+            self._shares = dict(sorted(self._cpu.items())) if is_known else {}
         return self._shares
 
     def allocation(self, total: int) -> Allocation:
-        """``allocate`` for the present shares."""
+        """Returns ``allocate`` for the present shares, cached."""
         allocation = self._allocations.get(total)
         if allocation is None:
             if len(self._allocations) >= _ALLOCATIONS_MAX:
@@ -123,13 +125,13 @@ class ZoneShares:
         return allocation
 
 
-def _most(counts: Mapping[str, int]) -> str:
-    """The name with the highest count, the least of equals."""
+def _most_frequent(counts: Mapping[str, int]) -> str:
+    """Returns the name with the highest count, the least of equals."""
     return min(counts, key=lambda name: (-counts[name], name))
 
 
 class Allocation(msgspec.Struct, frozen=True):
-    """How many endpoints each zone needs at the least, or why there can be no hints
+    """The minimum number of endpoints that each zone needs, or the reason why there can be no hints
     (``problem``).
     """
 
@@ -138,7 +140,9 @@ class Allocation(msgspec.Struct, frozen=True):
 
 
 def allocate(total: int, shares: Shares) -> Allocation:
-    """For *total* ready endpoints.  Problems in upstream's words, without the address type."""
+    """Returns the allocation of *total* ready endpoints. Problems are worded as upstream, without
+    the address type.
+    """
     if not shares:
         return Allocation({}, NO_NODE_INFORMATION)
     if len(shares) > total:
@@ -159,12 +163,12 @@ def _size(total: int, shares: Shares) -> str:
     return f"({total} endpoints, {len(shares)} zones)"
 
 
-def holds(counts: Mapping[str, int], minimum: Mapping[str, int]) -> bool:
-    """Whether an assignment may stay: each zone has enough, and no endpoint is for a zone that does
-    not count.
+def is_sufficient(counts: Mapping[str, int], minimum: Mapping[str, int]) -> bool:
+    """Returns True if an assignment may stay: each zone has enough endpoints, and no endpoint is
+    for a zone that does not count.
 
-    Each having enough bounds each from above, too: what the others need at the least is not there
-    for one.
+    The minima also bound each zone from above, since a zone cannot have the endpoints that others
+    need.
     """
     for zone, least in minimum.items():
         if counts.get(zone, 0) < least:
@@ -175,15 +179,15 @@ def holds(counts: Mapping[str, int], minimum: Mapping[str, int]) -> bool:
 def transfers(
     counts: Mapping[str, int], minimum: Mapping[str, int], shares: Shares
 ) -> tuple[dict[str, int], ...]:
-    """How many endpoints each zone must give, and how many each gets: from the largest surplus to
-    the largest deficit, one at a time, until neither is worth a move.
+    """Returns how many endpoints each zone must give, and how many each gets: from the largest
+    surplus to the largest deficit, one at a time, until no move is worthwhile.
 
-    A zone without a share gives all that it has. Where the shares as they are would leave a zone
-    without enough, the minimum decides. Ties go to the least name.
+    A zone without a share gives all its endpoints. If the shares would leave a zone without enough,
+    the minimum decides. The least name wins ties.
     """
     all_cpu = sum(shares.values())
     total = sum(counts.values())
-    #: surplus over what each should have, times all CPU
+    #: surplus of each zone over its share, times all CPU
     surplus = {
         zone: count * all_cpu
         for zone, count in sorted(counts.items())
@@ -212,7 +216,7 @@ def transfers(
 
 
 class _Moves:
-    """Moves of endpoints between zones; *surplus* and *now*, the counts, follow each."""
+    """Moves of endpoints between zones. Each updates *surplus* and *now*, the counts."""
 
     def __init__(self, surplus: dict[str, int], now: dict[str, int], all_cpu: int) -> None:
         self._surplus = surplus
@@ -227,7 +231,9 @@ class _Moves:
             adjust_count(self._net, zone, step)
 
     def net(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Returns how many endpoints each zone gives, and how many each gets, sorted by zone."""
+        """Returns the number of endpoints that each zone gives, and that each gets,
+        sorted by zone.
+        """
         giving = {zone: -step for zone, step in sorted(self._net.items()) if step < 0}
         getting = {zone: step for zone, step in sorted(self._net.items()) if step > 0}
         return giving, getting

@@ -1,1 +1,1 @@
-"""Which slice holds which endpoint, and the writes of a plan: packing, its order, and merging."""
+"""Packing of endpoints into slices, the order of a plan's writes, and merging."""

@@ -1,9 +1,9 @@
-"""Merging under-filled slices of one group, which packing never does: which to empty into which.
+"""Merging of under-filled slices of one group, which packing never does.
 
-A step empties the slice with the fewest endpoints into the room of others and deletes it, so each
-slice saved moves as few endpoints as it can. A step that would not free a whole slice is not made.
-Every step's additions are written before its deletion, and what a step costs in writes is known
-before.
+A step empties the slice with the fewest endpoints into free space of others and deletes it, so each
+saved slice moves as few endpoints as possible. A step that would not free a whole slice is not
+planned. Every step's additions are written before its deletion, and its cost in writes is known
+beforehand.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from sliceplane.slices.packing.packplan import PackPlan, Update
 def merge(
     slices: Iterable[SliceState], max_endpoints: int, max_writes: int, *, at_least_one: bool
 ) -> PackPlan:
-    """As many steps among *slices* of one group, which are all at rest, as *max_writes* allow.
+    """Returns as many steps among *slices* of one group, none of them touched, as *max_writes*
+    allow.
 
-    *at_least_one*: the first step is made whatever it costs.
+    *at_least_one*: the first step is planned at any cost.
     """
     ordered = sorted(slices, key=lambda state: (len(state.server), state.name))
     fills = {state.name: len(state.server) for state in ordered}
@@ -49,7 +50,9 @@ def merge(
 
 
 def _most_saved(fills: list[int], max_endpoints: int) -> int:
-    """How many of the emptiest slices (*fills* ascending) can be emptied into the others."""
+    """Returns how many of the emptiest slices (*fills* ascending) can be emptied into
+    the others.
+    """
     moved = 0
     room = sum(max(max_endpoints - fill, 0) for fill in fills)
     for number, fill in enumerate(fills):
@@ -67,8 +70,8 @@ def _receivers(
     written: dict[str, Content],
     max_endpoints: int,
 ) -> list[SliceState]:
-    """The slices that *count* endpoints go into, as few newly written as possible.  There is room
-    for them.
+    """Returns the slices that *count* endpoints go into, as few newly written ones as possible.
+    Their free space suffices.
     """
     rooms = {state.name: max_endpoints - fills[state.name] for state in staying}
     receivers = [state for state in staying if state.name in written and rooms[state.name] > 0]
@@ -76,7 +79,7 @@ def _receivers(
     free = [state for state in staying if state.name not in written and rooms[state.name] > 0]
     while count > 0:
         fitting = [state for state in free if rooms[state.name] >= count]
-        # into the fullest that takes all; where none does, into the one that takes most
+        # prefers the fullest slice that takes all; if none does, the emptiest
         chosen = min(
             fitting or free,
             key=lambda state: (rooms[state.name] * (1 if fitting else -1), state.name),

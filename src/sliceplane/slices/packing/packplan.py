@@ -1,10 +1,10 @@
-"""The writes that a packer plans, and the order in which an endpoint that moves is never missing.
+"""The writes that a packer plans, in an order in which an endpoint that moves is never missing.
 
-An endpoint *moves* if a slice of the same ports shows it that it does not belong into: its subset
-has changed, or slices are merged. The write that adds it must come before the write that removes
-it. Creates remove nothing and go first, deletes add nothing and go last; updates are sorted
-between. If updates wait for each other in a circle (two zones swap endpoints between full slices),
-one of them is cut in two: the endpoints that it would add get a slice of their own.
+An endpoint *moves* if a slice of the same ports has it but is not the slice that it belongs to: its
+subset has changed, or slices are merged. The write that adds it must come before the write that
+removes it. Creates remove nothing and come first, deletes add nothing and come last; updates are
+sorted between them. If updates wait for each other in a circle (two zones swap endpoints between
+full slices), one of them is split: the endpoints that it would add get a slice of their own.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ class Update(NamedTuple):
 
 
 class PackPlan(NamedTuple):
-    """``updates`` may change a slice's ports: a slice that would be deleted serves one that would
-    be created.
+    """The writes for one address type, in the order ``creates``, ``updates``, ``dependents``,
+    ``deletes``.
 
-    To be written in the order ``creates``, ``updates``, ``dependents``, ``deletes``. ``dependents``
-    are updates that take endpoints out which another write must have added before.
+    ``updates`` may change a slice's ports: a slice that would be deleted is reused instead of
+    creating one. ``dependents`` are updates that remove endpoints which another write must add
+    first. ``moving`` are the identities of the endpoints that move.
     """
 
     creates: list[Creation]
     updates: list[Update]
     deletes: list[SliceState]
-    #: endpoints
+    #: numbers of endpoints
     added: int
     removed: int
     dependents: list[Update] = []
     moving: frozenset[str] = frozenset()
 
 
-def settle_order(plan: PackPlan, moving: frozenset[str]) -> PackPlan:
+def order_writes(plan: PackPlan, moving: frozenset[str]) -> PackPlan:
     """Returns *plan* in an order in which none of the *moving* endpoints is ever missing."""
     losing = {
         update.slice.name: {
@@ -72,20 +73,20 @@ def settle_order(plan: PackPlan, moving: frozenset[str]) -> PackPlan:
             waiting.on_written(update.content)
             continue
         update = waiting.take_blocker()
-        cut, rest = _cut(update)
-        creates.append(cut)
+        created, rest = _split(update)
+        creates.append(created)
         if rest is None:
             deletes.append(update.slice)
         else:
             waiting.updates[update.slice.name] = rest
-        waiting.on_written(cut.content)
+        waiting.on_written(created.content)
     return plan._replace(
         creates=creates, updates=free, deletes=deletes, dependents=ordered, moving=moving
     )
 
 
 class _WaitingUpdates:
-    """Updates that remove endpoints which other writes must add before; *losing*: these endpoints,
+    """Updates that remove endpoints which other writes must add first. *losing*: these endpoints,
     by slice.
     """
 
@@ -93,17 +94,17 @@ class _WaitingUpdates:
         by_name = sorted(updates, key=lambda update: update.slice.name)
         self.updates = {update.slice.name: update for update in by_name}
         self._losing = losing
-        #: by endpoint that moves and was not added yet: the slices that wait to remove it
-        self._shown_by: dict[str, list[str]] = {}
+        #: the slices that wait to remove a moving endpoint, by endpoint that was not added yet
+        self._waiting_by_identity: dict[str, list[str]] = {}
         for name in self.updates:
             for identity in losing[name]:
-                self._shown_by.setdefault(identity, []).append(name)
+                self._waiting_by_identity.setdefault(identity, []).append(name)
         self._ready: list[str] = []
         self._candidates = iter(list(self.updates))
 
     def on_written(self, content: Content) -> None:
         for identity in content:
-            for name in self._shown_by.pop(identity, ()):
+            for name in self._waiting_by_identity.pop(identity, ()):
                 self._losing[name].discard(identity)
                 if not self._losing[name] and name in self.updates:
                     heapq.heappush(self._ready, name)
@@ -118,21 +119,21 @@ class _WaitingUpdates:
             name
             for name in self._candidates
             if name in self.updates
-            and not self._shown_by.keys().isdisjoint(self.updates[name].content)
+            and not self._waiting_by_identity.keys().isdisjoint(self.updates[name].content)
         )
         return self.updates.pop(name)
 
 
-def hold_back(update: Update, moving: frozenset[str]) -> Update | None:
-    """Returns the part of *update* that does not wait for its endpoints that move; ``None`` if
-    there is none.
+def independent_part(update: Update, moving: frozenset[str]) -> Update | None:
+    """Returns the part of *update* that does not remove endpoints that move; ``None`` if it is
+    empty.
     """
     state = update.slice
     content: Content = {}
     for identity, body in state.server.items():
         fresh = (
             update.content.get(identity)
-            or state.want.get(identity)
+            or state.desired.get(identity)
             or (body if identity in moving else b"")
         )
         if fresh:
@@ -140,10 +141,10 @@ def hold_back(update: Update, moving: frozenset[str]) -> Update | None:
     return None if content == state.server else Update(state, state.group, content)
 
 
-def _cut(update: Update) -> tuple[Creation, Update | None]:
-    """Cuts *update* into a slice of its own for the endpoints that it adds, and the remaining
-    update: ``None`` for a slice that changes its group or keeps nothing, since an empty one of a
-    subset would stay for ever.
+def _split(update: Update) -> tuple[Creation, Update | None]:
+    """Splits *update* into a new slice for the endpoints that it adds, and the remaining update:
+    ``None`` for a slice that changes its group or keeps nothing, since an empty slice of a subset
+    would stay forever.
     """
     state = update.slice
     kept = {identity: body for identity, body in update.content.items() if identity in state.server}

@@ -1,1 +1,1 @@
-"""Removals that no Pod reported: their confirmation, and how long endpoints are retained."""
+"""Removals that no Pod reported: their confirmation, and the retention of endpoints."""

@@ -1,18 +1,18 @@
-"""Retention of endpoints whose removal is inferred: a mass removal is retained, for a while.
+"""The mass-removal guard: retains endpoints for a while if the removal of many is inferred.
 
-A removal is *reported* if the Pod itself shows it: it is being deleted, it is over, its containers
-or gates are not ready, or a user changed the selector. It is *inferred* otherwise: the Pod is
-missing in a new list, its Node is, or its Node fell silent, whereupon the node life cycle
-controller takes ``Ready`` from the Pod and leaves ``ContainersReady`` as it was
-(kubernetes/kubernetes#77864). A reported removal is never retained.
+A removal is *reported* if the Pod itself shows it: it is terminating or finished, its containers or
+gates are not ready, or a user changed the selector. It is *inferred* otherwise: the Pod is missing
+in a new list, its Node is, or its Node stopped reporting, so the node life cycle controller set
+``Ready`` of the Pod to False and left ``ContainersReady`` as it was (kubernetes/kubernetes#77864).
+A reported removal is never retained.
 
-Removals are *many* if fewer than half would stay of the greatest number of endpoints that stood for
-a minute in the last ten, which must have been four or more; or if over 30% of all endpoints were
-lost within 30 s. Many are confirmed in any case (``slices.removing.losses``), and retained then if
-the Service asks for it, else its Namespace, else a flag. To know how many they are, each waits
-``GATHER_S`` where retention is asked for. They are retained for ``HOLD_S``, and then removed at 10%
-of that number a minute. The number counts endpoints that are there, never retained ones: a guard
-must not follow its own output. A controller that starts knows of no earlier number.
+Removals are *many* in two cases. Either fewer than half would remain of the peak, the greatest
+number of endpoints that lasted a minute within ten minutes, if it is at least four; or over 30% of
+all endpoints were lost within 30 s. Many removals are always confirmed
+(``slices.removing.losses``), and then retained if the Service requests it, else its Namespace, else
+a flag. If retention is requested, each removal waits ``GATHER_S`` for others. Endpoints are
+retained for ``HOLD_S``, and then removed at 10% of the peak a minute. The peak never counts
+retained endpoints: a guard must not follow its own output. A controller that starts has no peak.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from sliceplane.consume.removal_hold import Hold
 from sliceplane.slices.removing.losses import RemovalConfirmation
 
 ANNOTATION_MASS_REMOVAL: Final = "sliceplane.dev/mass-removal"
-#: RFC 3339: holds that began before it end
+#: RFC 3339; ends holds that began before this time
 ANNOTATION_RELEASE: Final = "sliceplane.dev/mass-removal-release"
 HOLD: Final = "hold"
 
-#: seconds that an inferred loss waits for others: Nodes that fell silent together are found so
-#: within a renewal (10 s)
+#: seconds that an inferred loss waits for others: Nodes that stop reporting together are detected
+#: within one renewal (10 s)
 GATHER_S: Final = 15.0
 PEAK_MIN: Final = 4
 STAY_SHARE: Final = 0.5
@@ -48,15 +48,17 @@ REASON_OVER: Final = "MassRemovalOver"
 REASON_REFUTED: Final = "MassRemovalRefuted"
 
 
-def asks_to_hold(annotations: Mapping[str, str] | None) -> bool | None:
-    """Reads the annotation of a Service or a Namespace; ``None``: it has none."""
-    asked = (annotations or {}).get(ANNOTATION_MASS_REMOVAL)
-    return None if asked is None else asked == HOLD
+def requests_hold(annotations: Mapping[str, str] | None) -> bool | None:
+    """Returns the value of a Service's or Namespace's annotation; ``None`` without the
+    annotation.
+    """
+    value = (annotations or {}).get(ANNOTATION_MASS_REMOVAL)
+    return None if value is None else value == HOLD
 
 
 class Peak:
-    """The greatest number of the last ten minutes that stood through a whole minute of the clock.
-    O(1) a note.
+    """The greatest number within ten minutes that lasted a whole minute of the clock. A note costs
+    O(1).
     """
 
     __slots__ = ("_floor", "_floors", "_last", "_minute")
@@ -79,7 +81,7 @@ class Peak:
     def _roll(self, now: float) -> None:
         minute = int(now // _MINUTE_S)
         if self._minute is None:
-            self._minute = minute  # the first minute has begun before: its floor is 0
+            self._minute = minute  # the first minute is incomplete: its floor is 0
         if minute <= self._minute:
             return
         between = min(minute - self._minute - 1, PEAK_MINUTES)
@@ -94,7 +96,7 @@ class RemovalBurst:
     def __init__(self) -> None:
         self.ready = 0
         self._pending = 0
-        #: times and numbers, the oldest first
+        #: times and numbers of losses, the oldest first
         self._lost: deque[tuple[float, int]] = deque()
         self._sum = 0
 
@@ -112,38 +114,40 @@ class RemovalBurst:
 
 
 class Losses(msgspec.Struct, frozen=True, kw_only=True):
-    """Losses of one Service. ``missed``: confirmed inferred losses beside the *ready* endpoints.
-    ``asks``: retention is asked for; ``released_at``: holds that began before it end. ``burst``:
-    see ``RemovalBurst``.
+    """Losses of one Service.
+
+    ``missed``: number of confirmed inferred losses, beside the *ready* endpoints.
+    ``hold_requested``: retention is requested. ``released_at``: holds that began before this time
+    end. ``burst``: see ``RemovalBurst``.
     """
 
     ready: int
     missed: int
-    asks: bool
+    hold_requested: bool
     released_at: float
     burst: bool
 
 
 class ServiceGuard:
-    """The guard of one Service. ``news``: reasons and texts of holds that began or ended, for the
-    reader to take.
+    """The guard of one Service. ``pending_notices``: reasons and texts of holds that began or
+    ended, until the caller takes them.
     """
 
     def __init__(self) -> None:
         self.hold: Hold | None = None
-        self.news: list[tuple[str, str]] = []
+        self.pending_notices: list[tuple[str, str]] = []
         self.confirmation: Final = RemovalConfirmation()
         self._peak = Peak()
-        #: a burst that was met counts until the removals in it are confirmed
+        #: a burst counts until this time, so that its removals can be confirmed
         self._burst_until = 0.0
-        #: when the first loss came that waits for others
+        #: the time of the first loss that waits for others
         self._gathers: float | None = None
 
     def needs_confirmation(
         self, lost: int, ready: int, now: float, *, burst: bool, unknown: bool
     ) -> bool:
         """Returns True if *lost* endpoints, beside the *ready* ones, stay until their removal is
-        confirmed. *unknown*: the annotation of their Namespace was not read. O(1).
+        confirmed. *unknown*: the annotation of their Namespace was not read. Costs O(1).
         """
         peak = self._peak.standing(now)
         if not lost or peak < PEAK_MIN:
@@ -154,34 +158,38 @@ class ServiceGuard:
         many = burst or ready < max(1.0, STAY_SHARE * peak)
         return self.confirmation.update(many=many, unknown=unknown, now=now)
 
-    def rest(self, ready: int, now: float) -> None:
-        """Nothing is lost, unconfirmed or retained, as nearly always: ``needs_confirmation`` and
-        ``weigh`` are not needed.
+    def on_no_losses(self, ready: int, now: float) -> None:
+        """Updates the peak when nothing is lost, unconfirmed or retained, the usual case. Replaces
+        ``needs_confirmation`` and ``update_hold``.
         """
         assert self.hold is None, f"{self.hold} is not over"
         self.confirmation.close()
         self._gathers = None
         self._peak.note(ready, now)
 
-    def weigh(self, losses: Losses, now: float) -> int:
-        """Returns how many of the missed endpoints stay.  O(1)."""
+    def update_hold(self, losses: Losses, now: float) -> int:
+        """Begins, continues or ends the hold. Returns the number of missed endpoints that stay.
+        Costs O(1).
+        """
         if losses.missed:
             keep = (
-                self._begin(losses, now)
+                self._begin_hold(losses, now)
                 if self.hold is None
-                else self._go_on(self.hold, losses, now)
+                else self._continue_hold(self.hold, losses, now)
             )
         else:
             keep = 0
             self._gathers = None
             if self.hold is not None:
-                self._end(REASON_OVER, "every endpoint that was held is back, or known to be gone")
+                self._end_hold(
+                    REASON_OVER, "every retained endpoint is back, or confirmed to be gone"
+                )
         self._peak.note(losses.ready, now)
         return keep
 
-    def _begin(self, losses: Losses, now: float) -> int:
+    def _begin_hold(self, losses: Losses, now: float) -> int:
         peak = self._peak.standing(now)
-        if not losses.asks or peak < PEAK_MIN:
+        if not losses.hold_requested or peak < PEAK_MIN:
             self._gathers = None
             return 0
         burst = losses.burst or now < self._burst_until
@@ -189,22 +197,22 @@ class ServiceGuard:
             return self._gather(losses.missed, now)
         self._gathers = None
         self.hold = Hold(now, peak, losses.missed)
-        self.news.append((REASON_HELD, str(self.hold)))
+        self.pending_notices.append((REASON_HELD, str(self.hold)))
         return losses.missed
 
-    def _go_on(self, hold: Hold, losses: Losses, now: float) -> int:
-        if not losses.asks or losses.released_at >= hold.since:
-            self._end(
+    def _continue_hold(self, hold: Hold, losses: Losses, now: float) -> int:
+        if not losses.hold_requested or losses.released_at >= hold.since:
+            self._end_hold(
                 REASON_RELEASED,
-                f"{losses.missed} endpoints that were held are let go: that was asked for",
+                f"{losses.missed} retained endpoints are removed: their release was requested",
             )
             return 0
         if losses.missed > hold.count and now < hold.until:
             hold = self.hold = Hold(hold.since, hold.peak, losses.missed)
         keep = min(losses.missed, hold.keeps(now))
         if not keep:
-            self._end(
-                REASON_EXPIRED, "the last endpoints that were held are let go: their time is over"
+            self._end_hold(
+                REASON_EXPIRED, "the last retained endpoints are removed: the hold has expired"
             )
         return keep
 
@@ -216,12 +224,12 @@ class ServiceGuard:
         self._gathers = None
         return 0
 
-    def _end(self, reason: str, text: str) -> None:
+    def _end_hold(self, reason: str, text: str) -> None:
         self.hold = None
-        self.news.append((reason, text))
+        self.pending_notices.append((reason, text))
 
     def deadline(self, now: float) -> float | None:
-        """When the result for the same losses changes."""
+        """Returns the time at which the same losses have another result."""
         gathered = None if self._gathers is None else self._gathers + GATHER_S
         step = gathered if self.hold is None else self.hold.next_step(now)
         return min(

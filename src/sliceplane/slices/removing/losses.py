@@ -1,15 +1,16 @@
 """Removals that no Pod reported: the endpoints concerned, and the list that confirms their loss.
 
-An informer that is behind, a watch that reports deletions which did not happen and a list that was
-cut short look like Pods that are gone. One consistent list of the Pods (and Nodes) concerned tells
-them apart for a request. Endpoints stay meanwhile. If the list confirms a removal, it proceeds at
-once; if the list refutes it, the endpoint stays and is checked again, and after the second
-refutation the informer lists anew. Nothing stays so for longer than ``CONFIRM_BOUND_S``: a server
-that cannot be read, or contradicts itself, must not keep endpoints for ever.
+An informer that is behind, a watch that reports deletions that did not happen, and a truncated list
+all look like Pods that are gone. One consistent list of the Pods (and Nodes) concerned
+distinguishes them, at the cost of one request. Endpoints stay meanwhile. If the list confirms a
+removal, the endpoint is removed at once. If the list refutes it, the endpoint stays and is checked
+again; after the second refutation the informer lists anew. This state lasts at most
+``CONFIRM_BOUND_S``: a server that cannot be read, or contradicts itself, must not keep endpoints
+forever.
 
-*Lost by an event* is a Pod or a Node whose deletion a watch reported although the Pod or Node had
-not been terminating before. A forced deletion looks like that too, so it is confirmed when it is
-one of many, and never retained.
+A Pod or Node is *lost by an event* if a watch reported its deletion although it had not been
+terminating. A forced deletion looks like that, too, so it is confirmed if it is one of many, and
+never retained.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ from sliceplane.slices.facts import READY, PodFacts
 
 CONFIRM_PAUSE_S: Final = 1.0
 CONFIRM_BOUND_S: Final = 30.0
-#: the annotation of a Namespace is read again after this
+#: seconds after which the annotation of a Namespace is read again
 NAMESPACE_S: Final = 60.0
-#: a watch that is merely behind has caught up when the second list is there
+#: number of refutations that prove a cache wrong: a watch that is merely behind has caught up by
+#: then
 REFUTED_MIN: Final = 2
 
 
-class RemovalQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """Reads that are needed before endpoints of a Service go, and when they are due."""
+class ConfirmationQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """The reads that must come before endpoints of a Service are removed, and when they are due."""
 
     due: float
     pods: bool
@@ -40,7 +42,7 @@ class RemovalQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemovalVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a list. ``relist_...``: that cache is wrong."""
+    """The result of a list. ``relist_pods``, ``relist_nodes``: that cache is wrong."""
 
     confirmed: int = 0
     refuted: int = 0
@@ -49,8 +51,8 @@ class RemovalVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemovalConfirmation:
-    """The lists that confirm removals of one Service. It is open from the first loss of many until
-    all are confirmed, or the bound has passed.
+    """The lists that confirm removals of one Service. It is open from the first of many losses
+    until all are confirmed or the bound has passed.
     """
 
     def __init__(self) -> None:
@@ -60,7 +62,7 @@ class RemovalConfirmation:
         self._refuted = 0
 
     def update(self, *, many: bool, unknown: bool, now: float) -> bool:
-        """Opens or closes it, and returns True if it is open."""
+        """Opens or closes the confirmation. Returns True if it is open."""
         if self._since is None:
             if not many and not unknown:
                 return False
@@ -78,22 +80,24 @@ class RemovalConfirmation:
 
     @property
     def due(self) -> float | None:
-        """When the next list is due; ``None``: it is not open."""
+        """The time of the next list; ``None`` if the confirmation is not open."""
         return None if self._since is None else self._due
 
     @property
-    def asks_pods(self) -> bool:
+    def needs_pods(self) -> bool:
         return self._pods
 
-    def on_answer(self, refuted: int, now: float) -> bool:
-        """A list *refuted* so many removals. Returns True if the informer's cache is wrong."""
+    def on_list(self, refuted: int, now: float) -> bool:
+        """Handles a list that *refuted* this number of removals. Returns True if the informer's
+        cache is wrong.
+        """
         self._due = now + CONFIRM_PAUSE_S
         self._refuted += bool(refuted)
         return self._refuted >= REFUTED_MIN and refuted > 0
 
     @property
-    def first_proof(self) -> bool:
-        """The last answer was the first that shows a cache to be wrong."""
+    def is_first_proof(self) -> bool:
+        """True if the last list was the first that proved a cache wrong."""
         return self._refuted == REFUTED_MIN
 
     def on_failure(self, now: float) -> None:
@@ -105,22 +109,23 @@ class RemovalConfirmation:
 
 
 class EndpointLosses:
-    """Endpoints of one Service that were lost although no Pod reported it, each as it was.
+    """Endpoints of one Service that were lost although no Pod reported it, each in its last
+    version.
 
     A loss is ``unconfirmed`` first, then ``confirmed`` unless an event reported it. ``retained``
-    are those of both that stay endpoints.
+    are the losses of both kinds that stay endpoints.
     """
 
     __slots__ = ("_by_event", "_retained_at", "confirmed", "retained", "unconfirmed")
 
     def __init__(self, earlier: EndpointLosses | None = None) -> None:
-        """*earlier*: losses of the same Pods, of which none is retained yet."""
+        """*earlier*: losses of the same Pods, none of which is retained yet."""
         self.unconfirmed: dict[str, PodFacts] = {}
         self.confirmed: dict[str, PodFacts] = {}
         self.retained: set[str] = set()
-        #: the unconfirmed ones that an event reported; they are never confirmed
+        #: the unconfirmed losses that an event reported; they are never confirmed
         self._by_event: set[str] = set()
-        #: address -> Pod, of retained ones
+        #: retained Pods by address
         self._retained_at: dict[str, str] = {}
         if earlier is not None:
             self.unconfirmed.update(earlier.unconfirmed)
@@ -138,7 +143,7 @@ class EndpointLosses:
 
     @property
     def may_be_confirmed(self) -> bool:
-        """Some of the unconfirmed may be retained once they are confirmed."""
+        """True if unconfirmed losses may be retained once they are confirmed."""
         return len(self.unconfirmed) > len(self._by_event)
 
     def add(self, pod: str, facts: PodFacts, *, by_event: bool) -> None:
@@ -147,14 +152,16 @@ class EndpointLosses:
             self._by_event.add(pod)
 
     def confirm(self, pod: str) -> bool:
-        """Moves *pod* to the confirmed ones. False: an event reported it, so it must go."""
+        """Confirms the loss of *pod*. Returns False if an event reported it, so that it must be
+        removed.
+        """
         if pod in self._by_event:
             return False
         self.confirmed[pod] = self.unconfirmed.pop(pod)
         return True
 
     def retain(self) -> tuple[PodFacts, ...]:
-        """All losses stay endpoints. Returns those that were not retained before."""
+        """Retains all losses. Returns those that were not retained before."""
         lost = (*self.unconfirmed.items(), *self.confirmed.items())
         added = tuple([facts for name, facts in lost if name not in self.retained])
         for facts in added:
@@ -163,7 +170,7 @@ class EndpointLosses:
         return added
 
     def forget(self, pod: str) -> None:
-        """*pod* is not lost, or must go."""
+        """Forgets the loss of *pod*, which is back or must be removed."""
         facts = self.confirmed.pop(pod, None) or self.unconfirmed.pop(pod, None)
         self._by_event.discard(pod)
         if facts is not None and pod in self.retained:
@@ -173,9 +180,9 @@ class EndpointLosses:
                     del self._retained_at[ip]
 
     def retained_at(self, addresses: Iterable[str]) -> tuple[str, ...]:
-        """Retained Pods that have one of *addresses*."""
-        found = (self._retained_at.get(address) for address in addresses)
-        return tuple(dict.fromkeys(pod for pod in found if pod is not None))
+        """Returns the retained Pods that have one of *addresses*."""
+        names = (self._retained_at.get(address) for address in addresses)
+        return tuple(dict.fromkeys(pod for pod in names if pod is not None))
 
     def check(self) -> None:
         lost = self.confirmed.keys() | self.unconfirmed.keys()
@@ -186,8 +193,8 @@ class EndpointLosses:
 
 
 def confirms_removal(lost: PodFacts, listed: Pod | None) -> bool:
-    """Returns True if the Pod that was *lost* takes no traffic, as a fresh list shows it."""
+    """Returns True if the Pod that was *lost* takes no traffic according to a fresh list."""
     if listed is None or listed.metadata.uid != lost.pod.metadata.uid:
         return True
     facts = PodFacts(listed)
-    return facts.excluded or facts.answers != READY
+    return facts.excluded or facts.readiness != READY

@@ -1,8 +1,8 @@
 """The review of one Service's inferred removals before each plan: they wait for confirmation, are
 then retained, or take effect.
 
-``guard`` decides how many removals are many and how long they are retained, ``losses`` keeps the
-endpoints concerned; the review feeds both with what the Service, its Namespace and its members say.
+``guard`` decides how many removals are many and how long they are retained; ``losses`` has the
+endpoints concerned. The review feeds both from the Service, its Namespace and its members.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sliceplane.slices.removing.guard import (
 )
 from sliceplane.slices.removing.losses import (
     NAMESPACE_S,
-    RemovalQuestion,
+    ConfirmationQuery,
     RemovalVerdict,
     confirms_removal,
 )
@@ -33,23 +33,23 @@ _WARNINGS: Final = (REASON_HELD, REASON_EXPIRED, REASON_REFUTED)
 
 
 class RemovalReview:
-    """Owned by a ``ServiceState``. *holds*: removals are retained for Services and Namespaces
-    without the annotation.
+    """Reviews removals. Owned by a ``ServiceState``. *hold_by_default*: removals are retained for
+    Services and Namespaces without the annotation.
     """
 
-    def __init__(self, cluster: ClusterFacts, *, holds: bool) -> None:
+    def __init__(self, cluster: ClusterFacts, *, hold_by_default: bool) -> None:
         self._cluster = cluster
-        self._holds = holds
+        self._holds = hold_by_default
         self.guard: Final = ServiceGuard()
-        #: when the next review is due
+        #: the time of the next review
         self.deadline: float | None = None
 
     def apply(self, members: SliceMembers, shape: ServiceShape, now: float) -> tuple[Notice, ...]:
         """Decides which of the lost endpoints of *members* stay. Costs O(1) if none is lost."""
         guard = self.guard
         losses = members.losses
-        if not losses and guard.hold is None and not guard.news:
-            guard.rest(members.ready, now)
+        if not losses and guard.hold is None and not guard.pending_notices:
+            guard.on_no_losses(members.ready, now)
             self.deadline = None
             return ()
         burst = bool(losses) and self._cluster.burst.is_active(now)
@@ -57,11 +57,11 @@ class RemovalReview:
         lost = len(losses.unconfirmed)
         if not guard.needs_confirmation(lost, members.ready, now, burst=burst, unknown=unknown):
             members.confirm_losses(tuple(losses.unconfirmed))
-        keep = guard.weigh(
+        keep = guard.update_hold(
             Losses(
                 ready=members.ready,
                 missed=len(losses.confirmed),
-                asks=self._asks_to_hold(shape),
+                hold_requested=self._requests_hold(shape),
                 released_at=shape.released_at,
                 burst=burst,
             ),
@@ -70,31 +70,33 @@ class RemovalReview:
         if losses:
             members.retain_losses(keep)
         self.deadline = guard.deadline(now)
-        news, guard.news = guard.news, []
-        return tuple(Notice(reason in _WARNINGS, reason, text) for reason, text in news)
+        notices, guard.pending_notices = guard.pending_notices, []
+        return tuple(Notice(reason in _WARNINGS, reason, text) for reason, text in notices)
 
-    def _asks_to_hold(self, shape: ServiceShape) -> bool:
-        """As the Service says; else its Namespace, as far as that was read; else the flag."""
-        asked = shape.holds
-        if asked is None:
-            asked = self._cluster.namespaces.get(shape.namespace, (None, 0.0))[0]
-        return self._holds if asked is None else asked
+    def _requests_hold(self, shape: ServiceShape) -> bool:
+        """Returns the Service's annotation; else its Namespace's, if it was read; else the flag."""
+        requested = shape.hold_requested
+        if requested is None:
+            requested = self._cluster.namespaces.get(shape.namespace, (None, 0.0))[0]
+        return self._holds if requested is None else requested
 
     def _needs_namespace(self, shape: ServiceShape, now: float) -> bool:
-        if shape.holds is not None:
+        if shape.hold_requested is not None:
             return False
-        known = self._cluster.namespaces.get(shape.namespace)
-        return known is None or now >= known[1] + NAMESPACE_S
+        cached = self._cluster.namespaces.get(shape.namespace)
+        return cached is None or now >= cached[1] + NAMESPACE_S
 
-    def question(self, members: SliceMembers, shape: ServiceShape) -> RemovalQuestion | None:
-        """Returns the reads that are needed before endpoints go."""
+    def confirmation_query(
+        self, members: SliceMembers, shape: ServiceShape
+    ) -> ConfirmationQuery | None:
+        """Returns the reads that must come before endpoints are removed."""
         confirmation = self.guard.confirmation
         if not members.losses.unconfirmed or confirmation.due is None:
             return None
-        return RemovalQuestion(
+        return ConfirmationQuery(
             due=confirmation.due,
-            pods=confirmation.asks_pods,
-            nodes=confirmation.asks_pods and bool(members.unconfirmed_without_node()),
+            pods=confirmation.needs_pods,
+            nodes=confirmation.needs_pods and bool(members.unconfirmed_without_node()),
             namespace=members.losses.may_be_confirmed
             and self._needs_namespace(shape, confirmation.due),
         )
@@ -102,7 +104,7 @@ class RemovalReview:
     def on_listed(
         self, members: SliceMembers, pods: Mapping[str, Pod], nodes: Container[str], now: float
     ) -> RemovalVerdict:
-        """A fresh list of the Service's Pods, and of Nodes if the question asked for them."""
+        """Handles a fresh list of the Service's Pods, and of Nodes if the query requested them."""
         unconfirmed = members.losses.unconfirmed
         if not unconfirmed:
             return RemovalVerdict()
@@ -115,13 +117,13 @@ class RemovalReview:
         ]
         members.confirm_losses(confirmed)
         refuted = len(unconfirmed)
-        relist = self.guard.confirmation.on_answer(refuted, now)
-        if relist and self.guard.confirmation.first_proof:
+        relist = self.guard.confirmation.on_list(refuted, now)
+        if relist and self.guard.confirmation.is_first_proof:
             text = (
-                f"{refuted} endpoints stay: their Pods are ready, though a watch or a list said "
-                "otherwise"
+                f"{refuted} endpoints stay: their Pods are ready, although a watch or a list "
+                "reported their removal"
             )
-            self.guard.news.append((REASON_REFUTED, text))
+            self.guard.pending_notices.append((REASON_REFUTED, text))
         return RemovalVerdict(
             confirmed=len(confirmed),
             refuted=refuted,

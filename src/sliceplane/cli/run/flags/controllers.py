@@ -14,7 +14,7 @@ from sliceplane.cli.flags import choice, duration, number, string, switch, with_
 
 if TYPE_CHECKING:
     from sliceplane.controllers.io.catalogue import DiscoveryConfig
-    from sliceplane.slices.heuristics.asking import Find
+    from sliceplane.slices.heuristics.queries import Find
     from sliceplane.watch.io.hosting.host import ControllerEntry
 
 #: all that are on by default
@@ -169,8 +169,8 @@ def check_slice_options(flags: dict[str, Any], gates: Gates) -> None:
 
 
 def discovery_config(flags: dict[str, Any], gates: Gates, find_heuristic: Find) -> DiscoveryConfig:
-    """What *flags* (among others the values of ``discovery_options`` and ``slice_options``) ask
-    for.
+    """Returns the configuration from *flags*, which include the values of ``discovery_options`` and
+    ``slice_options``.
     """
     from sliceplane.controllers.defragment import WRITES_PER_MINUTE_DEFAULT
     from sliceplane.controllers.endpoints import EndpointsConfig

@@ -1,4 +1,4 @@
-"""What the commands that answer names have in common: their flags, and what these amount to."""
+"""The flags that DNS commands share, and the settings from them."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ from sliceplane.diagnose.explain.objects import CONFIG_MAPS, NODES, SLICES
 from sliceplane.slices.shape import (
     ANNOTATION_TOPOLOGY_AWARE_HINTS,
     ANNOTATION_TOPOLOGY_MODE,
+    requests_annotation_hints,
     traffic_distribution,
-    wants_annotation_hints,
 )
 
 SYSTEM: Final = "kube-system"
@@ -85,7 +85,7 @@ def asks(case: ServiceCase) -> Evidence | None:
 
 
 def is_auto(case: ServiceCase) -> bool:
-    return wants_annotation_hints(case.service.metadata.annotations or {})
+    return requests_annotation_hints(case.service.metadata.annotations or {})
 
 
 def no_hints_asked_for(case: ServiceCase) -> Iterable[Finding]:

@@ -48,7 +48,7 @@ class Topic:
         self._rests_until = 0.0
 
     def look(self, now: float) -> bool:
-        """Whether there is a new message."""
+        """Returns True if there is a new message."""
         inputs = self._inputs()
         if self._shown is not None and (
             time.monotonic() < self._rests_until or _same(inputs, self._shown)

@@ -86,7 +86,7 @@ class LiveCluster:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def troubles(self) -> list[dict[str, str]]:
-        """What is not as it should be with the way to the cluster; refusals name the verb, resource
+        """Returns the problems of the connection to the cluster; refusals name the verb, resource
         and namespace.
         """
         lost = [_trouble(informer) for informer in self._informers if informer.lost]

@@ -507,7 +507,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def _body(receive: Receive) -> bytes:
-    """Of what is too long, nothing."""
+    """Returns the body of a request; empty if it is too long."""
     body = b""
     while True:
         message = await receive()

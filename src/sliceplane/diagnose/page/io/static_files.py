@@ -1,4 +1,4 @@
-"""What the page is made of, and what is said beside each answer; the same at every door."""
+"""The static files of the page and the headers of each answer; the same at every door."""
 
 from __future__ import annotations
 

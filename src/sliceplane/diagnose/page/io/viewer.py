@@ -1,12 +1,14 @@
-"""What one person sees of a cluster, with a client of that person's rights: a model, the views of
-it, the engines.
+"""One person's view of a cluster, read with that person's permissions: a model, its views, the
+engines.
 
 ``open`` begins the stream of a tab: lines of JSON, ``hello``, then ``view`` and ``delta``
-(``diagnose.page.feed``), and a ``beat`` each second with the time until which all of it is known to
-be so. A tab that missed more than is remembered is told so and closed; it loads the view anew.
+(``diagnose.page.feed``), and every second a ``beat`` with the time until which the content is known
+to be current. A tab that missed more messages than are kept is notified and closed; it loads the
+view anew.
 
 Tabs may be served by a loop in another thread. In *rounds* all of them are woken at once, and take
-what was encoded once for each view: one thread wakes the other once a round, not once a tab.
+messages that were encoded once for each view: one thread wakes the other once a round, not once a
+tab.
 """
 
 from __future__ import annotations
@@ -202,7 +204,7 @@ class Tab:
         self._ended = False
 
     async def next(self) -> bytes:
-        """What the tab has not seen yet, and the beat; b"" at the end."""
+        """Returns the messages that the tab has not received, and the beat; b"" at the end."""
         if self._ended:
             return b""
         message, self._first = self._first, b""

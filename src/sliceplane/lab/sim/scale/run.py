@@ -385,7 +385,7 @@ class ScaleRun:
 
 
 def _by_label(records: Iterable[Record], label: str, kind: type[T]) -> Callable[[str], list[T]]:
-    """What finds those with a value of *label*, decoded then."""
+    """Returns a function that returns the objects with a value of *label*, decoded on each call."""
     filed: dict[str, list[bytes]] = {}
     for record in records:
         filed.setdefault(record.labels.get(label, ""), []).append(record.body)

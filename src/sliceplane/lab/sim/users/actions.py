@@ -223,8 +223,8 @@ def quota_opens(workload: SimulatedWorkload) -> None:
 
 
 def _look_opened(workload: SimulatedWorkload, *, late: bool) -> None:
-    """What counts is the quota's status: where nobody wrote that for long, people make another
-    change then.
+    """Checks the quota's status, which decides: if it stays unwritten for long, users make another
+    change.
     """
     quota = workload.server.find(ResourceQuotas, "shop", "limits")
     if quota is None or quota["spec"]["hard"].get(QUOTA_SLICES) != str(SLICES_MANY):

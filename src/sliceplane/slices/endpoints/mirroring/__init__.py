@@ -1,5 +1,6 @@
-"""Slices for Endpoints that another writer makes (KEP-0752, "EndpointSliceMirroring Controller").
+"""Slices for Endpoints of other writers (KEP-0752, "EndpointSliceMirroring Controller").
 
-``desired`` says which slices an Endpoints object is, ``packing`` which of them holds what,
-``service`` plans the difference to those that exist, ``engine`` routes changes to services.
+``desired`` converts an Endpoints object into the slices that must exist, ``packing`` distributes
+endpoints over slices, ``service`` plans the difference to the existing slices, and ``engine``
+routes changes to Services.
 """

@@ -1,8 +1,8 @@
-"""The slices that one Endpoints object is: one for each subset and IP family.
+"""The slices for one Endpoints object: one for each subset and IP family.
 
-Subsets are taken in their canonical form, so every port is in one of them. Of each subset at most
-so many addresses are mirrored, ready ones first, both families together; what is not an IP address
-is passed over.
+Subsets are in their canonical form, so every port is in one of them. A limit applies to the
+addresses of each subset, ready ones first, both families together. Addresses that are not IP
+addresses are skipped.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ ANNOTATION_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configurati
 ADDRESSES_PER_SUBSET_MAX: Final = 1000
 _OWN_ANNOTATIONS: Final = (ANNOTATION_TRIGGER_TIME, ANNOTATION_LAST_APPLIED)
 
-#: what makes two endpoints the same one: addresses, host name, namespace and name of the target
+#: identity of an endpoint: addresses, host name, namespace and name of the target
 Identity = tuple[str, ...]
-#: endpoints by identity, as JSON without what no comparison looks at
+#: endpoints by identity, as JSON without the fields that no comparison reads
 Content = dict[Identity, bytes]
-#: what tells the slices of one object apart
+#: the key of a group of slices of one object
 GroupKey = tuple[str, Ports]
 
 
 class MirrorGroup(NamedTuple):
-    """One slice that must exist.  ``texts`` are its endpoints as they are written, in the order of
+    """One slice that must exist. ``texts`` are its encoded endpoints, in the order of
     ``content``.
     """
 
@@ -51,7 +51,9 @@ class MirrorGroup(NamedTuple):
 
 
 class Mirror(NamedTuple):
-    """``skipped`` addresses were left out, ``invalid`` ones among them."""
+    """The slices that must exist. ``skipped``: number of addresses that were left out, including
+    ``invalid`` ones.
+    """
 
     groups: tuple[MirrorGroup, ...] = ()
     skipped: int = 0
@@ -63,25 +65,25 @@ class Mirror(NamedTuple):
 
 
 def mirror_of(endpoints: Endpoints, max_per_subset: int) -> Mirror:
-    """Costs O(addresses)."""
+    """Returns the slices for *endpoints*. Costs O(addresses)."""
     groups: list[MirrorGroup] = []
     skipped = 0
     invalid = 0
     for subset in canonical(endpoints.subsets or ()):
         by_family: dict[Family, tuple[Content, list[bytes]]] = {"IPv4": ({}, []), "IPv6": ({}, [])}
-        room = max_per_subset
-        for ready, addresses in ((True, subset.ready), (False, subset.waiting)):
+        capacity = max_per_subset
+        for ready, addresses in ((True, subset.ready), (False, subset.not_ready)):
             for address in addresses.values():
-                if room == 0:
+                if capacity == 0:
                     break
                 parsed = canonical_with_family(address.ip)
                 if parsed is None:
                     invalid += 1
                     continue
-                room -= 1
+                capacity -= 1
                 content, texts = by_family[parsed[0]]
                 _add(_endpoint(parsed[1], address, ready=ready), content, texts)
-        skipped += len(subset.ready) + len(subset.waiting) - (max_per_subset - room)
+        skipped += len(subset.ready) + len(subset.not_ready) - (max_per_subset - capacity)
         groups.extend(
             MirrorGroup(kind, subset.ports, content, tuple(texts))
             for kind, (content, texts) in by_family.items()
@@ -101,18 +103,22 @@ def _endpoint(ip: str, address: EndpointAddress, *, ready: bool) -> SliceEndpoin
 
 
 def _add(endpoint: SliceEndpoint, content: Content, texts: list[bytes]) -> None:
-    """Two spellings of one address are one endpoint; the first counts."""
+    """Adds an endpoint unless there is one with the same identity: two spellings of one address are
+    one endpoint.
+    """
     identity = identity_of(endpoint)
     if identity not in content:
         text = encode(endpoint)
         texts.append(text)
         target = endpoint.target_ref
-        plain = target is None or not target.resource_version
-        content[identity] = text if plain else encode(_comparable(endpoint))
+        is_comparable = target is None or not target.resource_version
+        content[identity] = text if is_comparable else encode(_comparable(endpoint))
 
 
 def content_of(observed: EndpointSlice) -> Content:
-    """What a slice holds; an endpoint that is there twice counts as a stranger."""
+    """Returns the content of a slice. A duplicate endpoint gets an identity that is
+    never desired.
+    """
     content: Content = {}
     for index, endpoint in enumerate(observed.endpoints or ()):
         identity = identity_of(endpoint)
@@ -128,7 +134,7 @@ def identity_of(endpoint: SliceEndpoint) -> Identity:
 
 
 def _comparable(endpoint: SliceEndpoint) -> SliceEndpoint:
-    """As ``content.comparable``, without hints: these are another writer's."""
+    """Returns ``content.comparable`` without hints, which belong to another writer."""
     endpoint = comparable(endpoint)
     return endpoint if endpoint.hints is None else msgspec.structs.replace(endpoint, hints=None)
 
@@ -141,14 +147,14 @@ def group_key(observed: EndpointSlice) -> GroupKey:
 
 
 class SliceMeta(NamedTuple):
-    """What the metadata of every slice of one object must say."""
+    """The desired metadata of every slice of one object."""
 
     labels: dict[str, str]
     annotations: dict[str, str] | None
     owner: OwnerReference
 
     def fits(self, meta: ObjectMeta) -> bool:
-        """Other owners may be there beside ours."""
+        """Returns True if *meta* is as desired. Other owners beside ours are allowed."""
         same = meta.labels == self.labels and (meta.annotations or None) == self.annotations
         return same and self.owner in (meta.owner_references or ())
 

@@ -1,8 +1,8 @@
-"""All Endpoints objects that are mirrored: routes every change to just the object that it concerns.
+"""The engine of mirrored Endpoints: routes every change to the object that it concerns.
 
-``on_*`` methods take what informers report and return the keys (``namespace/name``) whose slices
-may now have to change. State is kept for objects that could be mirrored and for slices that exist,
-not for the Endpoints of every Service; of a Service nothing but whether it has a selector.
+``on_*`` methods take informer events and return the keys (``namespace/name``) whose slices may have
+to change. State is kept only for objects that may be mirrored and for existing slices, not for the
+Endpoints of every Service. The only state of a Service is a flag: it has a selector.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from sliceplane.api.errors import StatusError
 from sliceplane.slices.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX
 from sliceplane.slices.endpoints.mirroring.service import MirrorLimits, MirrorState
 from sliceplane.slices.endpoints.mirroring.writes import MirrorPlan
-from sliceplane.watch.controller.own_writes import Unseen
+from sliceplane.watch.controller.own_writes import PendingWrites
 
 Keys = tuple[str, ...]
 
 
 class MirrorTotals(NamedTuple):
-    """Of all objects: endpoints that are desired, slices that are desired, slices that exist."""
+    """Sums over all objects: desired endpoints, desired slices, existing slices."""
 
     endpoints: int = 0
     desired_slices: int = 0
@@ -38,15 +38,15 @@ class MirrorTotals(NamedTuple):
 
 
 class MirrorEngine:
-    """Owns all state of the mirroring policy.  One caller at a time; nothing in here waits."""
+    """Owns all state of the mirroring policy. One caller at a time; no method waits."""
 
     def __init__(self, limits: MirrorLimits | None = None, *, hand_over: bool = True) -> None:
         self._limits = limits or MirrorLimits()
         assert 1 <= self._limits.per_subset <= ADDRESSES_PER_SUBSET_MAX, f"{self._limits}"
         self._hand_over = hand_over
         self._states: dict[str, MirrorState] = {}
-        self._unseen = Unseen()
-        #: Services by key: has it a selector
+        self._pending = PendingWrites()
+        #: by key of the Service: it has a selector
         self._selecting: dict[str, bool] = {}
         self._totals = MirrorTotals()
         self._counted: dict[str, MirrorTotals] = {}
@@ -70,7 +70,7 @@ class MirrorEngine:
         return (key,)
 
     def on_endpoints(self, new: Endpoints | None, key: str) -> Keys:
-        """*new* None: the object is gone."""
+        """Handles an Endpoints event. *new* None: the object is gone."""
         mirrorable = new if new is not None and is_mirrorable(new) else None
         state = self._states.get(key)
         if state is None:
@@ -84,8 +84,8 @@ class MirrorEngine:
         return (key,)
 
     def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> Keys:
-        """A slice can come to us and leave us by its labels; slices of others tell at most that
-        ours are not needed.
+        """Handles a slice event. A change of labels can make a slice ours or another controller's;
+        slices of other controllers matter only as successors of ours.
         """
         before = _owner_of(old)
         after = _owner_of(new)
@@ -93,7 +93,7 @@ class MirrorEngine:
         state = self._states.get(before.key)
         if old is not None and before != after and state is not None:
             if not before.ours:
-                state.on_successor(old.address_type, there=False)
+                state.on_successor(old.address_type, exists=False)
             elif state.on_slice_gone(old.metadata.name, old.metadata.uid):
                 touched[before.key] = None
             self._drop_if_empty(state)
@@ -101,21 +101,21 @@ class MirrorEngine:
             state = self._state(after.key)
             if state.on_slice(new):
                 touched[after.key] = None
-            self._drop_if_empty(state)  # a slice that is on its way out is none
+            self._drop_if_empty(state)  # a terminating slice does not count
         elif new is not None and after.key in self._states:
-            going = new.metadata.deletion_timestamp is not None
-            if self._states[after.key].on_successor(new.address_type, there=not going):
+            terminating = new.metadata.deletion_timestamp is not None
+            if self._states[after.key].on_successor(new.address_type, exists=not terminating):
                 touched[after.key] = None
         return tuple(touched)
 
     # -- plan and result
 
     def endpoints(self, key: str) -> Endpoints | None:
-        """The object, if it could be mirrored."""
+        """Returns the object if it may be mirrored."""
         state = self._states.get(key)
         return None if state is None else state.endpoints
 
-    def knows(self, key: str) -> bool:
+    def has_state(self, key: str) -> bool:
         return key in self._states
 
     def plan(self, key: str, now: float) -> MirrorPlan:
@@ -135,8 +135,8 @@ class MirrorEngine:
         error: StatusError | None,
         now: float,
     ) -> None:
-        """*answers* are those to the first writes of *plan*; *error* is the next one's, if one
-        failed.
+        """Takes the result of *plan*. *answers* are the responses to its first writes; *error* is
+        that of the next write, if one failed.
         """
         state = self._states[key]
         state.finish(plan, answers, error, now)
@@ -144,7 +144,7 @@ class MirrorEngine:
         self._drop_if_empty(state)
 
     def deadline(self, key: str) -> float | None:
-        """When *key* has to be planned again although nothing happens."""
+        """Returns the time at which *key* needs a plan even without an event."""
         state = self._states.get(key)
         return None if state is None else state.deadline()
 
@@ -157,7 +157,7 @@ class MirrorEngine:
     def _state(self, key: str) -> MirrorState:
         state = self._states.get(key)
         if state is None:
-            state = self._states[key] = MirrorState(key, self._selecting.get(key), self._unseen)
+            state = self._states[key] = MirrorState(key, self._selecting.get(key), self._pending)
         return state
 
     def _count(self, state: MirrorState) -> None:
@@ -176,7 +176,7 @@ class MirrorEngine:
             self._count(state)
 
     def check(self) -> None:
-        self._unseen.check()
+        self._pending.check()
         for key, state in self._states.items():
             assert state.key == key, f"{state.key} is filed under {key}"
             assert not state.empty, f"{key} is empty and was not dropped"
@@ -188,15 +188,15 @@ class MirrorEngine:
 
 
 def is_mirrorable(endpoints: Endpoints) -> bool:
-    """Nothing on the object itself forbids it."""
+    """Returns True if no metadata of the object forbids mirroring."""
     meta = endpoints.metadata
     skips = (meta.labels or {}).get(LABEL_SKIP_MIRROR) == "true"
     return not skips and ANNOTATION_LEADER not in (meta.annotations or {})
 
 
 class _Owner(NamedTuple):
-    """``key`` "" for slices that tell us nothing; ``ours`` False for those of the EndpointSlice
-    controller.
+    """The Service that a slice belongs to. ``key`` is "" for slices of other managers; ``ours`` is
+    False for those of the EndpointSlice controller.
     """
 
     key: str = ""

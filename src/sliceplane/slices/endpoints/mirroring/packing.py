@@ -1,19 +1,19 @@
-"""Which mirrored slice holds which endpoints of a group: all in one, as upstream, or packed into
-smaller ones.
+"""The distribution of a group's endpoints over mirrored slices: all in one, as upstream, or packed
+into smaller ones.
 
-Packed means: no slice holds more than its limit, and no two slices of one group would fit into one.
-Then a changed address writes a slice of a hundred endpoints, say, where upstream writes all
-thousand, and no object is cut into more slices than twice the fewest. How few writes that takes:
+In a packed group no slice exceeds its limit, and no two slices would fit into one. So a changed
+address writes a slice of, say, a hundred endpoints, while upstream writes all thousand, and an
+object has at most twice the fewest slices. Writes are few:
 
-- an endpoint stays in the slice that it is in; what is new goes into slices that have to be written
-  anyway, then into one that has room for all that is left, else into new ones;
-- slices that fit together are put together, those first that are written anyway;
-- so from a packed state an address that comes or changes is one write, and one that goes is one, or
-  two where its slice goes too.
+- an endpoint stays in its slice; new ones go into slices that are written anyway, then into one
+  with space for all the rest, else into new slices;
+- slices that fit into one are merged, first those that are written anyway;
+- so from a packed state an added or changed address is one write, and a removed one is one, or two
+  if its slice is deleted.
 
-No address is missing meanwhile if slices are written in this order: new ones, then ``kept`` without
-``gives``, then those that take over a ``spare``, then ``kept`` with ``gives``, then deletions. What
-moves is in its new place first.
+No address is missing meanwhile if slices are written in this order: new ones, ``kept`` without
+``gives``, reused ``spare`` ones, ``kept`` with ``gives``, deletions. An endpoint that moves is
+added before it is removed.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from sliceplane.slices.endpoints.mirroring.desired import (
 
 
 class Kept(NamedTuple):
-    """A slice that stays, what it holds and what it must hold.  ``gives``: some of its endpoints go
-    to other slices.
+    """A slice that stays, with its present and desired content. ``gives``: some of its endpoints
+    move to other slices.
     """
 
-    known: EndpointSlice
-    held: Content
+    stored: EndpointSlice
+    content: Content
     group: MirrorGroup
     changed: bool
     gives: bool = False
 
 
 class Arrangement(NamedTuple):
-    """The slices of one group; ``spare`` ones are not needed any more."""
+    """The slices of one group. ``spare`` slices are not needed any more."""
 
     kept: tuple[Kept, ...] = ()
     new: tuple[MirrorGroup, ...] = ()
@@ -52,105 +52,107 @@ class Arrangement(NamedTuple):
 
 
 class _Bin:
-    """A slice while it is decided what goes into it.  ``dirty``: it must be written, or go,
-    whatever is decided.
-    """
+    """A slice during packing. ``dirty``: it must be written or deleted in any case."""
 
-    __slots__ = ("dirty", "gives", "held", "inside", "known")
+    __slots__ = ("content", "dirty", "gives", "identities", "stored")
 
-    def __init__(self, known: EndpointSlice, held: Content) -> None:
-        self.known = known
-        self.held = held
-        self.inside: list[Identity] = []
+    def __init__(self, stored: EndpointSlice, content: Content) -> None:
+        self.stored = stored
+        self.content = content
+        self.identities: list[Identity] = []
         self.dirty = False
         self.gives = False
 
     def __len__(self) -> int:
-        return len(self.inside)
+        return len(self.identities)
 
 
-def in_one(group: MirrorGroup, slices: Sequence[EndpointSlice], wanted: SliceMeta) -> Arrangement:
-    """The first of *slices* has all of *group*, as upstream."""
+def arrange_in_one(
+    group: MirrorGroup, slices: Sequence[EndpointSlice], desired_meta: SliceMeta
+) -> Arrangement:
+    """Puts all of *group* into the first of *slices*, as upstream."""
     if not slices:
         return Arrangement(new=(group,))
-    known = slices[0]
-    held = content_of(known)
-    changed = held != group.content or not wanted.fits(known.metadata)
-    return Arrangement((Kept(known, held, group, changed),), spare=tuple(slices[1:]))
+    stored = slices[0]
+    content = content_of(stored)
+    changed = content != group.content or not desired_meta.fits(stored.metadata)
+    return Arrangement((Kept(stored, content, group, changed),), spare=tuple(slices[1:]))
 
 
-def packed(
-    group: MirrorGroup, slices: Sequence[EndpointSlice], wanted: SliceMeta, limit: int
+def arrange_packed(
+    group: MirrorGroup, slices: Sequence[EndpointSlice], desired_meta: SliceMeta, limit: int
 ) -> Arrangement:
-    """*slices* are those of the group's family and ports, in a fixed order; *limit* is in
-    endpoints.
+    """Distributes *group* over several slices. *slices* are those of its family and ports, in a
+    fixed order; *limit* is in endpoints.
 
     Costs O(endpoints), and a sort of the slices.
     """
     assert limit > 0, f"a slice of {limit} endpoints"
-    bins, pool = _as_they_are(group, slices, wanted, limit)
-    made = _place(bins, pool, limit)
-    spare = [box for box in bins if not box.inside]
-    staying = [box for box in bins if box.inside]
+    bins, pool = _keep_in_place(group, slices, desired_meta, limit)
+    created = _place(bins, pool, limit)
+    spare = [box for box in bins if not box.identities]
+    staying = [box for box in bins if box.identities]
     spare += _merge(staying, limit)
     texts = dict(zip(group.content, group.texts, strict=True))
     return Arrangement(
         tuple(
-            Kept(box.known, box.held, _part(group, box.inside, texts), box.dirty, box.gives)
+            Kept(box.stored, box.content, _part(group, box.identities, texts), box.dirty, box.gives)
             for box in staying
-            if box.inside
+            if box.identities
         ),
-        tuple(_part(group, inside, texts) for inside in made),
-        tuple(box.known for box in spare),
+        tuple(_part(group, identities, texts) for identities in created),
+        tuple(box.stored for box in spare),
     )
 
 
-def _as_they_are(
-    group: MirrorGroup, slices: Sequence[EndpointSlice], wanted: SliceMeta, limit: int
+def _keep_in_place(
+    group: MirrorGroup, slices: Sequence[EndpointSlice], desired_meta: SliceMeta, limit: int
 ) -> tuple[list[_Bin], list[Identity]]:
-    """What is in a slice and wanted stays in the first that has it; the rest has no place yet."""
+    """Leaves each desired endpoint in the first slice that has it. Returns the slices and the
+    unplaced endpoints.
+    """
     unplaced = dict.fromkeys(group.content)
     bins: list[_Bin] = []
-    for known in slices:
-        each = _Bin(known, content_of(known))
-        ours = [identity for identity in each.held if identity in unplaced]
-        each.inside = ours[:limit]
-        each.gives = len(ours) > limit
-        for identity in each.inside:
+    for stored in slices:
+        box = _Bin(stored, content_of(stored))
+        identities = [identity for identity in box.content if identity in unplaced]
+        box.identities = identities[:limit]
+        box.gives = len(identities) > limit
+        for identity in box.identities:
             del unplaced[identity]
-        each.dirty = (
-            len(each.inside) != len(each.held)
-            or any(each.held[identity] != group.content[identity] for identity in each.inside)
-            or not wanted.fits(known.metadata)
+        box.dirty = (
+            len(box.identities) != len(box.content)
+            or any(box.content[identity] != group.content[identity] for identity in box.identities)
+            or not desired_meta.fits(stored.metadata)
         )
-        bins.append(each)
+        bins.append(box)
     return bins, list(unplaced)
 
 
 def _place(bins: list[_Bin], pool: list[Identity], limit: int) -> list[list[Identity]]:
-    """*pool* goes into slices that are written anyway, the fullest first; then the rest.  Gives
-    what is in new ones.
+    """Adds *pool* to slices that are written anyway, the fullest first, and then to others. Returns
+    the contents of new slices.
     """
     begin = 0
     for box in sorted((box for box in bins if box.dirty), key=len, reverse=True):
         end = begin + limit - len(box)
-        box.inside += pool[begin:end]
+        box.identities += pool[begin:end]
         begin = min(end, len(pool))
-    made = [pool[at : at + limit] for at in range(begin, len(pool), limit)]
-    if made:
-        roomy = [box for box in bins if not box.dirty and len(box) + len(made[-1]) <= limit]
+    created = [pool[at : at + limit] for at in range(begin, len(pool), limit)]
+    if created:
+        roomy = [box for box in bins if not box.dirty and len(box) + len(created[-1]) <= limit]
         if roomy:
             best = max(roomy, key=len)
-            best.inside += made.pop()
+            best.identities += created.pop()
             best.dirty = True
-    return made
+    return created
 
 
 def _merge(bins: list[_Bin], limit: int) -> list[_Bin]:
-    """Until no two fit into one.  Gives those that were emptied.
+    """Merges slices until no two fit into one. Returns the emptied ones.
 
-    If any two fit, the two smallest do: the smallest moves, to one that is written anyway if that
-    has room, and to the fullest such.
+    If any two fit, the two smallest do. The smallest moves into a slice with space: one that is
+    written anyway if possible, and among these the fullest.
     """
     emptied: list[_Bin] = []
     ordered = sorted(bins, key=len)
@@ -160,16 +162,18 @@ def _merge(bins: list[_Bin], limit: int) -> list[_Bin]:
             (box for box in ordered if len(box) + len(donor) <= limit),
             key=lambda box: (box.dirty, len(box)),
         )
-        best.inside += donor.inside
+        best.identities += donor.identities
         best.dirty = True
-        donor.inside = []
+        donor.identities = []
         emptied.append(donor)
         ordered.sort(key=len)
     return emptied
 
 
-def _part(group: MirrorGroup, inside: list[Identity], texts: dict[Identity, bytes]) -> MirrorGroup:
-    content = {identity: group.content[identity] for identity in inside}
+def _part(
+    group: MirrorGroup, identities: list[Identity], texts: dict[Identity, bytes]
+) -> MirrorGroup:
+    content = {identity: group.content[identity] for identity in identities}
     return MirrorGroup(
-        group.address_type, group.ports, content, tuple(texts[identity] for identity in inside)
+        group.address_type, group.ports, content, tuple(texts[identity] for identity in identities)
     )

@@ -1,13 +1,13 @@
-"""One Endpoints object and its mirror: which slices must exist, which do, and the writes between
-the two.
+"""One Endpoints object and its mirror: the slices that must exist, those that do, and the writes
+between the two.
 
-Each family and set of ports has one slice, or several if slices are limited (``packing``); one is
-written whole when anything of it differs. A slice that would be deleted while another of its
-address type is made becomes that one.
+Each family and set of ports has one slice, or several if slices are limited (``packing``); a slice
+is written whole if anything in it differs. A slice that would be deleted is reused if another of
+its address type is created.
 
-When the Service gets a selector its slices are the EndpointSlice controller's business. Ours then
-stay until that controller's are there, type by type, or until it is clear that none are made:
-traffic always has somewhere to go.
+When the Service gains a selector, its slices become the task of the EndpointSlice controller. Our
+slices stay until that controller has made its own, type by type, or until the wait is over: traffic
+always has a destination.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sliceplane.slices.endpoints.mirroring.desired import (
     mirror_of,
     slice_meta,
 )
-from sliceplane.slices.endpoints.mirroring.packing import in_one, packed
+from sliceplane.slices.endpoints.mirroring.packing import arrange_in_one, arrange_packed
 from sliceplane.slices.endpoints.mirroring.writes import (
     MirrorPlan,
     MirrorSizes,
@@ -42,12 +42,17 @@ from sliceplane.slices.endpoints.mirroring.writes import (
 )
 from sliceplane.slices.hinting.hint_policy import Notice
 from sliceplane.slices.succession import HandOver
-from sliceplane.watch.controller.own_writes import OwnWrites, PlannedWrite, Shown, Unseen
+from sliceplane.watch.controller.own_writes import (
+    Observation,
+    OwnWrites,
+    PendingWrites,
+    PlannedWrite,
+)
 
 
 class MirrorLimits(NamedTuple):
-    """Of addresses that are mirrored of one subset, and of endpoints in one slice; ``None``: as
-    many as there are.
+    """Limits: addresses that are mirrored of one subset, and endpoints in one slice (``None``:
+    unlimited).
     """
 
     per_subset: int = ADDRESSES_PER_SUBSET_MAX
@@ -55,7 +60,7 @@ class MirrorLimits(NamedTuple):
 
 
 class MirrorState:
-    """Owned by ``MirrorEngine``, which alone calls it."""
+    """The state of one Endpoints object. Owned by ``MirrorEngine``, its only caller."""
 
     __slots__ = (
         "_hand_over",
@@ -67,26 +72,25 @@ class MirrorState:
         "selecting",
     )
 
-    def __init__(self, key: str, selecting: bool | None, unseen: Unseen) -> None:
+    def __init__(self, key: str, selecting: bool | None, pending: PendingWrites) -> None:
         self.key: Final = key
-        #: if nothing on the object itself forbids mirroring it
+        #: the object, if no metadata of it forbids mirroring
         self.endpoints: Endpoints | None = None
-        #: the Service has a selector; ``None``: there is no Service
+        #: True if the Service has a selector; ``None`` without a Service
         self.selecting = selecting
         #: desired endpoints and slices, as last planned
         self.counts = (0, 0)
-        #: our slices that are not terminating, as the cache has them: tens of thousands cost
-        #: little beside it
-        self._own: OwnWrites[EndpointSlice] = OwnWrites(key, unseen, attrgetter("metadata"))
-        #: to the EndpointSlice controller
+        #: our slices that are not terminating; they share the cache's objects, so they cost little
+        self._own: OwnWrites[EndpointSlice] = OwnWrites(key, pending, attrgetter("metadata"))
+        #: the hand-over to the EndpointSlice controller
         self._hand_over = HandOver()
         #: the version of the object whose warnings were reported
         self._reported = ""
 
     @property
     def empty(self) -> bool:
-        """Nothing is left to know: no object that could be mirrored, no slice, no write under
-        way.
+        """True if the state can be dropped: no object that may be mirrored, no slice, no write in
+        flight.
         """
         return self.endpoints is None and not self._own
 
@@ -95,7 +99,7 @@ class MirrorState:
         return len(self._own.objects)
 
     @property
-    def _mirrored(self) -> bool:
+    def _is_mirrored(self) -> bool:
         return self.endpoints is not None and self.selecting is False
 
     # -- events
@@ -105,24 +109,26 @@ class MirrorState:
         self._hand_over.restart()
 
     def on_slice(self, observed: EndpointSlice) -> bool:
-        """A slice of ours is there.  False: that tells nothing new."""
+        """Handles a slice of ours in the cache. Returns False if it contains nothing new."""
         meta = observed.metadata
         if meta.deletion_timestamp is not None:
             return self.on_slice_gone(meta.name, meta.uid)
-        shown = self._own.on_shown(meta, lambda: observed)
-        if shown is Shown.ECHO:
-            self._own.keep(observed)  # one copy, the cache's, is enough
-        return shown is Shown.NEW
+        shown = self._own.on_observed(meta, lambda: observed)
+        if shown is Observation.ECHO:
+            self._own.keep(observed)  # shares the cache's object
+        return shown is Observation.NEW
 
     def on_slice_gone(self, name: str, uid: str) -> bool:
-        """The cache lost a slice, or it is on its way out, or not labelled as ours any more.
-        False: that was known.
+        """Handles a slice that left the cache, is terminating, or is no longer labelled as ours.
+        Returns False if that was known.
         """
         return self._own.on_gone(name, uid)
 
-    def on_successor(self, address_type: str, *, there: bool) -> bool:
-        """A slice of the EndpointSlice controller came or went.  True: ours may go now."""
-        if not there:
+    def on_successor(self, address_type: str, *, exists: bool) -> bool:
+        """Handles a slice of the EndpointSlice controller: added (*exists*) or removed. Returns
+        True if our slices may be deleted now.
+        """
+        if not exists:
             self._hand_over.on_successor_gone(address_type)
             return False
         return self._hand_over.on_successor(address_type) and self.selecting is True
@@ -130,15 +136,17 @@ class MirrorState:
     # -- plan and result
 
     def plan(self, now: float, limits: MirrorLimits, *, hand_over: bool) -> MirrorPlan:
-        """The writes that are due; ``in_flight`` until their end is told, if there are any."""
+        """Returns the writes that are due. If there are any, they are in flight until
+        ``finish``.
+        """
         assert not self._own.in_flight, f"{self.key} has a plan under way"
         self._own.give_up(now)
         if self._own.wait_once():
             return MirrorPlan(stale=True)
         plan = (
             self._mirror(self.endpoints, limits)
-            if self._mirrored
-            else self._clean(now, hand_over=hand_over)
+            if self._is_mirrored
+            else self._plan_deletes(now, hand_over=hand_over)
         )
         proofs = self._own.proofs(plan.writes, prove_slice)
         if proofs:
@@ -146,15 +154,17 @@ class MirrorState:
         self._own.in_flight = bool(plan.writes)
         return plan
 
-    def _clean(self, now: float, *, hand_over: bool) -> MirrorPlan:
-        """Nothing is to be mirrored."""
+    def _plan_deletes(self, now: float, *, hand_over: bool) -> MirrorPlan:
+        """Plans deletions: nothing must be mirrored."""
         self.counts = (0, 0)
-        obsolete = [known for _, known in sorted(self._own.objects.items())]
+        obsolete = [stored for _, stored in sorted(self._own.objects.items())]
         if hand_over and self.selecting and obsolete:
             self._hand_over.advance(now)
-            obsolete = [known for known in obsolete if self._hand_over.is_over(known.address_type)]
+            obsolete = [
+                stored for stored in obsolete if self._hand_over.is_over(stored.address_type)
+            ]
         return MirrorPlan(
-            tuple(PlannedWrite.delete(known.metadata) for known in obsolete), counted=False
+            tuple(PlannedWrite.delete(stored.metadata) for stored in obsolete), counted=False
         )
 
     def _mirror(self, endpoints: Endpoints | None, limits: MirrorLimits) -> MirrorPlan:
@@ -170,10 +180,10 @@ class MirrorState:
     def _differences(
         self, endpoints: Endpoints, mirror: Mirror, per_slice: int | None
     ) -> tuple[tuple[PlannedWrite, ...], MirrorSizes]:
-        wanted = slice_meta(endpoints)
-        known: dict[GroupKey, list[EndpointSlice]] = {}
+        desired_meta = slice_meta(endpoints)
+        stored_by_group: dict[GroupKey, list[EndpointSlice]] = {}
         for _, mirrored in sorted(self._own.objects.items()):
-            known.setdefault(group_key(mirrored), []).append(mirrored)
+            stored_by_group.setdefault(group_key(mirrored), []).append(mirrored)
         creates: list[MirrorGroup] = []
         updates: list[PlannedWrite] = []
         last: list[PlannedWrite] = []
@@ -183,77 +193,84 @@ class MirrorState:
         removed = 0
         slices = 0
         for group in mirror.groups:
-            held = known.pop((group.address_type, group.ports), [])
+            existing = stored_by_group.pop((group.address_type, group.ports), [])
             arrangement = (
-                in_one(group, held, wanted)
+                arrange_in_one(group, existing, desired_meta)
                 if per_slice is None
-                else packed(group, held, wanted, per_slice)
+                else arrange_packed(group, existing, desired_meta, per_slice)
             )
             creates += arrangement.new
             spare += arrangement.spare
             slices += len(arrangement.kept) + len(arrangement.new)
             added += sum(len(group.content) for group in arrangement.new)
             for kept in arrangement.kept:
-                before = kept.held
+                before = kept.content
                 after = kept.group.content
                 if kept.changed:
                     (last if kept.gives else updates).append(
-                        update_slice(kept.known, wanted, kept.group)
+                        update_slice(kept.stored, desired_meta, kept.group)
                     )
                 added += len(after.keys() - before.keys())
                 removed += len(before.keys() - after.keys())
                 updated += sum(
                     before.get(identity, text) != text for identity, text in after.items()
                 )
-        for left in known.values():
-            spare += left
-        removed += sum(len(known.endpoints or ()) for known in spare)
+        for unused in stored_by_group.values():
+            spare += unused
+        removed += sum(len(stored.endpoints or ()) for stored in spare)
         self.counts = (mirror.endpoints, slices)
-        writes = self._recycle(endpoints, wanted, creates, updates=updates, last=last, spare=spare)
+        writes = self._recycle(
+            endpoints, desired_meta, creates, updates=updates, last=last, spare=spare
+        )
         return writes, MirrorSizes(added, updated, removed, mirror.skipped)
 
     def _recycle(
         self,
         endpoints: Endpoints,
-        wanted: SliceMeta,
+        desired_meta: SliceMeta,
         creates: list[MirrorGroup],
         *,
         updates: list[PlannedWrite],
         last: list[PlannedWrite],
         spare: list[EndpointSlice],
     ) -> tuple[PlannedWrite, ...]:
-        """Creates, updates, those that move endpoints away, deletes: what moves is in its new place
-        before it leaves its old one (``packing``). An object that is on its way out gets no new
+        """Returns all writes in order: creates, updates, updates that move endpoints away, deletes
+        (``packing``). Slices to delete are reused for creates. A terminating object gets no new
         slices.
         """
         meta = endpoints.metadata
-        made: list[PlannedWrite] = []
-        left = sorted(spare, key=lambda known: known.metadata.name)
+        created: list[PlannedWrite] = []
+        unused = sorted(spare, key=lambda stored: stored.metadata.name)
         for group in creates:
             reused = next(
-                (known for known in left if known.address_type == group.address_type), None
+                (stored for stored in unused if stored.address_type == group.address_type), None
             )
             if reused is not None:
-                left.remove(reused)
-                updates.append(update_slice(reused, wanted, group))
+                unused.remove(reused)
+                updates.append(update_slice(reused, desired_meta, group))
             elif meta.deletion_timestamp is None:
-                made.append(create_slice(meta.namespace, meta.name, wanted, group))
-        return (*made, *updates, *last, *(PlannedWrite.delete(known.metadata) for known in left))
+                created.append(create_slice(meta.namespace, meta.name, desired_meta, group))
+        return (
+            *created,
+            *updates,
+            *last,
+            *(PlannedWrite.delete(stored.metadata) for stored in unused),
+        )
 
     def finish(
         self, plan: MirrorPlan, answers: Sequence[bytes], error: StatusError | None, now: float
     ) -> None:
-        """*answers* are those to the first writes of *plan*; *error* is the next one's, if one
-        failed.
+        """Takes the result of *plan*. *answers* are the responses to its first writes; *error* is
+        that of the next write, if one failed.
         """
         for write, answer in zip(plan.writes, answers, strict=False):
             self._own.succeeded(write, answer, lambda body: decode(body, EndpointSlice), now)
         if error is not None:
             self._own.failed(plan.writes[len(answers)], error)
-        self._own.ended()
+        self._own.on_plan_ended()
 
     def deadline(self) -> float | None:
-        """When to plan again although nothing happens."""
+        """Returns the time at which a plan is needed even without an event."""
         waiting = self._hand_over.deadline if self._own.objects else None
         return min(
             (time for time in (self._own.deadline(), waiting) if time is not None), default=None

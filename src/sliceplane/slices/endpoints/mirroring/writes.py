@@ -1,4 +1,4 @@
-"""The writes that a plan for one mirrored object consists of, and their bodies."""
+"""The writes of a plan for one mirrored object, and their bodies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sliceplane.watch.controller.own_writes import PlannedWrite
 
 
 class MirrorSizes(NamedTuple):
-    """What a sync means for endpoints, for metrics."""
+    """Numbers of endpoints that a sync adds, updates, removes and skips, for metrics."""
 
     added: int = 0
     updated: int = 0
@@ -25,11 +25,11 @@ class MirrorSizes(NamedTuple):
 
 
 class MirrorPlan(msgspec.Struct, frozen=True):
-    """What one sync writes, in this order.  ``stale``: the cache has not caught up with a conflict.
+    """The writes of one sync, in order. ``stale``: the cache has not caught up with a conflict.
 
-    ``counted`` False: slices of something that is not mirrored go, which metrics do not count.
-    ``proof``: the writes change nothing, and show whether what is known is so; the next plan has
-    the others.
+    ``counted`` False: slices of an object that is not mirrored are deleted, which metrics do not
+    count. ``proof``: the writes change nothing but show whether suspect slices are as believed; the
+    next plan has the other writes.
     """
 
     writes: tuple[PlannedWrite, ...] = ()
@@ -40,33 +40,42 @@ class MirrorPlan(msgspec.Struct, frozen=True):
     proof: bool = False
 
 
-def create_slice(namespace: str, name: str, wanted: SliceMeta, group: MirrorGroup) -> PlannedWrite:
+def create_slice(
+    namespace: str, name: str, desired_meta: SliceMeta, group: MirrorGroup
+) -> PlannedWrite:
     meta = ObjectMeta(
         generate_name=f"{name}-",
         namespace=namespace,
-        labels=wanted.labels,
-        annotations=wanted.annotations,
-        owner_references=(wanted.owner,),
+        labels=desired_meta.labels,
+        annotations=desired_meta.annotations,
+        owner_references=(desired_meta.owner,),
     )
     return PlannedWrite(verb="create", namespace=namespace, body=_body(meta, group))
 
 
-def update_slice(known: EndpointSlice, wanted: SliceMeta, group: MirrorGroup) -> PlannedWrite:
-    """The slice becomes what *group* asks for under its own name."""
-    meta = known.metadata
+def update_slice(
+    stored: EndpointSlice, desired_meta: SliceMeta, group: MirrorGroup
+) -> PlannedWrite:
+    """Returns an update that gives the slice the content of *group* and keeps its name."""
+    meta = stored.metadata
     new = msgspec.structs.replace(
-        meta, labels=wanted.labels, annotations=wanted.annotations, owner_references=(wanted.owner,)
+        meta,
+        labels=desired_meta.labels,
+        annotations=desired_meta.annotations,
+        owner_references=(desired_meta.owner,),
     )
     return PlannedWrite.update(meta, _body(new, group))
 
 
-def prove_slice(known: EndpointSlice) -> PlannedWrite:
-    """The slice as it is known: nothing happens if the server has it so, and else it is a
-    conflict.
+def prove_slice(stored: EndpointSlice) -> PlannedWrite:
+    """Returns an update that changes nothing if the server has the slice as believed, and conflicts
+    otherwise.
     """
-    ports = PortGroup(canonical_ports(known.ports or ())).body
-    body = slice_body(known.metadata, known.address_type, map(encode, known.endpoints or ()), ports)
-    return PlannedWrite.update(known.metadata, body)
+    ports = PortGroup(canonical_ports(stored.ports or ())).body
+    body = slice_body(
+        stored.metadata, stored.address_type, map(encode, stored.endpoints or ()), ports
+    )
+    return PlannedWrite.update(stored.metadata, body)
 
 
 def _body(meta: ObjectMeta, group: MirrorGroup) -> bytes:

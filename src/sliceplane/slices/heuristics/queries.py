@@ -1,9 +1,9 @@
-"""Put a question to a heuristic so that whatever it does costs its own Services their hints and
-nothing else.
+"""Queries of heuristics, such that a faulty one costs its own Services their hints and nothing
+else.
 
-The answer is checked, copied and made plain, or it is a sentence: a ``HeuristicError`` in its own
-words, any other exception with its type, nonsense with what is wrong about it. What cannot be
-guarded against is a heuristic that does not come back.
+A query returns the answer, checked and copied into plain values, or a sentence: the text of a
+``HeuristicError``, the type of any other exception, or the fault of an invalid answer. Nothing
+protects against a heuristic that does not return.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from sliceplane.slices.heuristics.types import (
     problem_of_hints,
 )
 
-#: of the sentence, in characters: an Event and a condition have room for it
+#: maximum length of the sentence in characters; an Event and a condition have space for it
 PROBLEM_MAX: Final = 512
 
-#: the zone of the endpoints -> hinted zones -> how many endpoints of the zone have these; no zeros
+#: number of endpoints by hinted zones, by the zone of the endpoints; no zeros
 Portions = dict[str, dict[tuple[str, ...], int]]
-#: gives the heuristic of a name (``domain/Name``), or a sentence that says why there is none
+#: returns the heuristic of a name (``domain/Name``), or a sentence with the reason why there is
+#: none
 Find = Callable[[str], Heuristic | str]
 
 
-def ask_local(
+def query_local(
     heuristic: LocalHeuristic,
     service: ServiceView,
     endpoint: EndpointPlace,
@@ -42,39 +43,39 @@ def ask_local(
     try:
         answer: object = heuristic.hints(service, endpoint, zones)
         if not isinstance(answer, Hints):
-            return _nonsense(f"the answer is a {type(answer).__name__}, not Hints")
+            return _invalid(f"the answer is a {type(answer).__name__}, not Hints")
         problem = problem_of_hints(answer)
-        return _nonsense(problem) if problem else Hints(tuple(answer.zones), tuple(answer.nodes))
+        return _invalid(problem) if problem else Hints(tuple(answer.zones), tuple(answer.nodes))
     except Exception as error:
-        return _told(error)
+        return _failure_text(error)
 
 
-def ask_zonal(
+def query_zonal(
     heuristic: ZonalHeuristic,
     service: ServiceView,
     endpoints: Mapping[str, int],
     zones: tuple[ZoneView, ...],
 ) -> Portions | str:
-    """The order within ``Portions`` is the heuristic's."""
+    """Queries a zonal heuristic. The order within ``Portions`` is the heuristic's."""
     try:
         answer = heuristic.allocate(service, dict(endpoints), zones)
         problem = problem_of_allocation(answer, endpoints)
         if problem:
-            return _nonsense(problem)
+            return _invalid(problem)
         portions: Portions = {}
         for zone in endpoints:
-            mine = portions[zone] = {}
+            by_zones = portions[zone] = {}
             for portion in answer[zone]:
                 if portion.count:
-                    named = tuple(portion.zones)
-                    mine[named] = mine.get(named, 0) + portion.count
+                    zone_names = tuple(portion.zones)
+                    by_zones[zone_names] = by_zones.get(zone_names, 0) + portion.count
         return portions
     except Exception as error:
-        return _told(error)
+        return _failure_text(error)
 
 
 def problem_of_heuristic(candidate: object, name: str) -> str:
-    """Why *candidate* cannot be the heuristic *name*; "" if it can."""
+    """Returns the reason why *candidate* cannot be the heuristic *name*; "" if it can."""
     if getattr(candidate, "name", None) != name:
         return f"its name is {getattr(candidate, 'name', None)!r}"
     method = {"local": "hints", "zonal": "allocate"}.get(str(getattr(candidate, "kind", None)))
@@ -83,11 +84,11 @@ def problem_of_heuristic(candidate: object, name: str) -> str:
     return "" if callable(getattr(candidate, method, None)) else f"it has no method {method}"
 
 
-def _nonsense(problem: str) -> str:
+def _invalid(problem: str) -> str:
     return f"its answer cannot be used: {problem}"[:PROBLEM_MAX]
 
 
-def _told(error: Exception) -> str:
+def _failure_text(error: Exception) -> str:
     text = " ".join(str(error).split())
     if not isinstance(error, HeuristicError):
         text = (

@@ -101,7 +101,7 @@ class RulesBackend(Protocol[P, T_contra]):
 AnyBackend = RulesBackend[Any, Any]
 
 
-async def check_kernel(backend: AnyBackend, plane: AnyNodePlane) -> tuple[str, ...]:
+async def look(backend: AnyBackend, plane: AnyNodePlane) -> tuple[str, ...]:
     """Returns a phrase for each difference between the kernel and the state that *plane* expects.
 
     Lists all rules.  Raises ``KernelError``, also if writes interrupt every attempt.

@@ -19,16 +19,16 @@ from tests.xds.worlds import ENDING, GRPC, LEDS, NOT_READY, READY, World, pod, s
 from sliceplane.kit.protobuf import varint
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER, ENDPOINT, LISTENER, ROUTES
 from sliceplane.xds.resource import XdsClient
-from sliceplane.xds.streams.actions import XdsAdmit, XdsFinish, XdsSend, XdsSight
+from sliceplane.xds.streams.actions import VisibleNamespaces, XdsAdmit, XdsFinish, XdsSend
 from sliceplane.xds.streams.delta import DeltaStream
 from sliceplane.xds.streams.messages import MESSAGE_BYTES_MAX, ResponseEncoder
 from sliceplane.xds.streams.requests import (
     DeltaRequest,
     RequestError,
     WholeRequest,
-    at_once,
     read_delta,
     read_whole,
+    run_steps,
 )
 from sliceplane.xds.streams.stream import AdsStream
 from sliceplane.xds.streams.whole import WholeStream
@@ -117,7 +117,7 @@ def compare_with_the_library(raw: bytes, delta: bool) -> None:
     """
     read: DeltaRequest | WholeRequest
     try:
-        read = at_once(read_delta(raw)) if delta else at_once(read_whole(raw))
+        read = run_steps(read_delta(raw)) if delta else run_steps(read_whole(raw))
     except RequestError:
         return
     kind: Any = discovery_pb2.DeltaDiscoveryRequest if delta else discovery_pb2.DiscoveryRequest
@@ -180,12 +180,12 @@ class _Played:
                 self.now += rng.choice(_TIMES_S)
                 stream.on_deadline(self.now)
             case 3 if stream.view is not None and not stream.finished:
-                sight = XdsSight(
+                visible = VisibleNamespaces(
                     rng.random() < 0.5,
                     frozenset(rng.sample(("default", "other"), rng.randrange(3))),
                 )
                 stream.on_admitted(
-                    self.view, sight, self.world.catalog.revision, self.now
+                    self.view, visible, self.world.catalog.revision, self.now
                 )  # as the server asks again
             case _:
                 raw = request(rng, self.delta, tuple(self.names), self.nonces)
@@ -204,7 +204,7 @@ class _Played:
             match action:
                 case XdsAdmit():
                     self.stream.on_admitted(
-                        self.view, XdsSight(), self.world.catalog.revision, self.now
+                        self.view, VisibleNamespaces(), self.world.catalog.revision, self.now
                     )
                     while self.stream.has_work:
                         self.stream.work(self.now)

@@ -13,7 +13,7 @@ from sliceplane.api.core import ServicePort
 from sliceplane.xds.catalog import XdsCatalog, XdsConfig
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER, LISTENER
 from sliceplane.xds.resource import XdsClient
-from sliceplane.xds.streams.actions import XdsAbsent, XdsSend, XdsSight
+from sliceplane.xds.streams.actions import VisibleNamespaces, XdsAbsent, XdsSend
 from sliceplane.xds.streams.channel import ABSENT_MAX
 from sliceplane.xds.streams.delta import DeltaStream
 from sliceplane.xds.streams.messages import NOT_FOUND, PERMISSION_DENIED, ResponseEncoder
@@ -37,12 +37,14 @@ def world() -> World:
 class Asked:
     """A stream of a client of *world*, which asks for names."""
 
-    def __init__(self, world: World, client: XdsClient, sight: XdsSight | None = None) -> None:
+    def __init__(
+        self, world: World, client: XdsClient, visible: VisibleNamespaces | None = None
+    ) -> None:
         self.world = world
         self.is_delta = client.kind == "envoy"
         self.stream: AdsStream = (DeltaStream if self.is_delta else WholeStream)(ResponseEncoder())
         self.view = world.view(client)
-        self.sight = sight or XdsSight()
+        self.visible = visible or VisibleNamespaces()
         #: of ``resource_errors``: name -> status of gRPC, and its text
         self.errors: dict[str, tuple[int, str]] = {}
         self.noted: list[XdsAbsent] = []
@@ -54,7 +56,7 @@ class Asked:
             message = whole_request(type_url, *names, of_node=node())
         self.stream.on_request(message, 0.0)
         if self.stream.view is None:
-            self.stream.on_admitted(self.view, self.sight, self.world.catalog.revision, 0.0)
+            self.stream.on_admitted(self.view, self.visible, self.world.catalog.revision, 0.0)
         self.take()
 
     def take(self) -> None:
@@ -141,7 +143,7 @@ def test_missing_rights_are_no_typo_and_do_not_tell_what_is_there(
         if client is GRPC
         else ("default/web:http", "default/no:http")
     )
-    asked = Asked(world(), client, XdsSight(everything=False))
+    asked = Asked(world(), client, VisibleNamespaces(everything=False))
     asked.ask(type_url, there, missing)
     why = "this client may not get EndpointSlices in the namespace default, or it has no Service"
     assert asked.absent == {there: why, missing: why}

@@ -26,7 +26,7 @@ from sliceplane.xds.io.budget import Budget, account_of
 from sliceplane.xds.io.long_work import LongWork
 from sliceplane.xds.io.server import XdsServer
 from sliceplane.xds.names import LISTENER
-from sliceplane.xds.streams.actions import XdsRefusal, XdsSight
+from sliceplane.xds.streams.actions import VisibleNamespaces, XdsRefusal
 
 ANA = User(name="ana")
 BEN = User(name="ben")
@@ -167,9 +167,9 @@ async def test_made_up_tokens_of_an_address_cost_few_reviews_and_more_with_time(
     server, now = Reviewing("good"), [0.0]
     tokens = reviewed(server, now)
     answers = [await ask(tokens, f"made-up-{number}") for number in range(1_000)]
-    assert len(server.asked) == authentication.STRANGE_BURST
-    assert answers.count("UNAUTHENTICATED") == authentication.STRANGE_BURST
-    assert answers.count("UNAVAILABLE") == 1_000 - authentication.STRANGE_BURST
+    assert len(server.asked) == authentication.INVALID_TOKENS_BURST
+    assert answers.count("UNAUTHENTICATED") == authentication.INVALID_TOKENS_BURST
+    assert answers.count("UNAVAILABLE") == 1_000 - authentication.INVALID_TOKENS_BURST
     assert await ask(tokens, "good", "198.51.100.7:1") == "good", "from elsewhere"
     assert await ask(tokens, "made-up-0") == "UNAUTHENTICATED", "remembered"
     now[0] = 30.0
@@ -181,7 +181,7 @@ async def test_addresses_together_have_a_bound_too() -> None:
     tokens = reviewed(server, [0.0])
     for number in range(1_000):
         await ask(tokens, f"made-up-{number}", f"192.0.{number % 250}.1:{number}")
-    assert len(server.asked) == authentication.STRANGE_BURST_ALL
+    assert len(server.asked) == authentication.INVALID_TOKENS_BURST_ALL
 
 
 async def test_a_token_that_was_good_is_reviewed_whatever_strangers_do() -> None:
@@ -231,8 +231,8 @@ async def test_good_tokens_are_not_forgotten_for_made_up_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(authentication, "KEPT_MAX", 10)
-    monkeypatch.setattr(authentication, "STRANGE_BURST", 1e6)
-    monkeypatch.setattr(authentication, "STRANGE_BURST_ALL", 1e6)
+    monkeypatch.setattr(authentication, "INVALID_TOKENS_BURST", 1e6)
+    monkeypatch.setattr(authentication, "INVALID_TOKENS_BURST_ALL", 1e6)
     server = Reviewing("good")
     tokens = reviewed(server, [0.0])
     await ask(tokens, "good")
@@ -240,7 +240,7 @@ async def test_good_tokens_are_not_forgotten_for_made_up_ones(
         await ask(tokens, f"made-up-{number}")
     assert await ask(tokens, "good") == "good"
     assert server.asked.count("good") == 1
-    assert len(tokens._strange) == 10
+    assert len(tokens._invalid) == 10
 
 
 async def test_a_token_that_is_no_token_is_refused_unreviewed() -> None:
@@ -254,8 +254,8 @@ def test_what_a_client_refuses_is_no_event_of_a_service_that_it_may_not_see() ->
     view = SimpleNamespace(service_of=lambda _, name: ServiceKey(*name.split("/")))
     served = XdsServer(XdsCatalog(XdsConfig(), "p"), AdmissionConfig(), clock=lambda: 0.0)
     served._notes = SimpleNamespace(on_refusal=lambda keys, *_: told.append(list(keys)))  # type: ignore[assignment]
-    stream = SimpleNamespace(view=view, sight=XdsSight(False, frozenset({"mine"})))
-    item: Any = SimpleNamespace(stream=stream, client=SimpleNamespace(kind="grpc"), shown={})
+    stream = SimpleNamespace(view=view, visible=VisibleNamespaces(False, frozenset({"mine"})))
+    item: Any = SimpleNamespace(stream=stream, client=SimpleNamespace(kind="grpc"), log_fields={})
     served._on_refusal(
         item, XdsRefusal(LISTENER, ("victim/web", "mine/web"), "a text of the client")
     )

@@ -49,7 +49,7 @@ async def test_a_program_sees_endpoints_come_and_go_and_an_unknown_name_fails_an
         line = next(
             line
             for line in capsys.readouterr().err.splitlines()
-            if "a name that leads nowhere" in line
+            if "a name that resolves to nothing" in line
         )
         assert all(
             part in line

@@ -1,4 +1,4 @@
-"""Who a client is decides where it may be and what it sees: over TLS, with a plane's own
+"""Who a client is decides where it may be and what it includes: over TLS, with a plane's own
 certificates, accounts and roles.
 """
 
@@ -148,7 +148,7 @@ async def test_a_node_may_not_claim_to_be_another(live: Server, secured: Served)
     code, text, _ = await client.ask(names.CLUSTER, node_name="b")
     assert (code, text) == (
         grpc.StatusCode.PERMISSION_DENIED,
-        "system:node:a is bound to the node a, and may not be b",
+        "system:node:a is bound to the node a and may not claim the node b",
     )
 
 
@@ -160,11 +160,14 @@ async def test_a_token_that_is_bound_to_a_pod_says_where_it_is(
     code, text, _ = await client.ask(names.CLUSTER, node_name="b")
     assert (code, text) == (
         grpc.StatusCode.PERMISSION_DENIED,
-        f"{user} is bound to the node a, and may not be b",
+        f"{user} is bound to the node a and may not claim the node b",
     )
     code, text, _ = await client.ask(names.CLUSTER, namespace="bank")
     assert code is grpc.StatusCode.PERMISSION_DENIED
-    assert text == f"{user} is of the namespace {shop.namespace}, and may not be of bank"
+    assert (
+        text
+        == f"{user} belongs to the namespace {shop.namespace} and may not claim the namespace bank"
+    )
 
 
 async def test_who_is_unknown_gets_nothing(live: Server, secured: Served) -> None:
@@ -177,7 +180,7 @@ async def test_a_client_sees_the_namespaces_that_it_may_read(
 ) -> None:
     other = await new_shop(client)
     monkeypatch.setattr(admission, "KEPT_S", 0.0)
-    monkeypatch.setattr(server, "_SIGHTS_S", 0.01)
+    monkeypatch.setattr(server, "_REVIEW_S", 0.01)
     for where in (shop, other):
         await where.service("web", clusterIP="None")
         await where.slice("web-1", 9000, endpoint("10.1.2.3", "pod"))

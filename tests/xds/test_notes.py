@@ -35,7 +35,7 @@ def test_a_refusal_is_told_of_the_services_that_are_there_and_of_few() -> None:
         ["default/web", "default/gone", "default/web"], "envoy", "no such policy"
     )
     assert recorder.take() == [
-        ("web", "XdsRefused", "envoy refuses what xDS makes of this: no such policy")
+        ("web", "XdsRefused", "envoy refuses an xDS resource of this Service: no such policy")
     ]
     recorder.of.on_refusal(sorted(CACHE), "grpc", "x" * 10_000)
     told = recorder.take()
@@ -48,8 +48,8 @@ def test_a_service_that_is_too_large_is_told_once_until_it_is_so_again() -> None
     for _ in range(2):
         recorder.of.on_too_large({"default/web:http": "default/web"})
     sentence = (
-        "default/web:http has more endpoints than a client takes in one message: the last of each "
-        "zone are left out"
+        "default/web:http has more endpoints than fit into one message: the last of each "
+        "zone are omitted"
     )
     assert recorder.take() == [("web", "XdsTooLarge", sentence)]
     recorder.of.on_too_large({})

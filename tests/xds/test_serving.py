@@ -48,7 +48,7 @@ async def test_certificates_are_what_the_files_hold_now(
         assert ssl.PEM_cert_to_DER_cert(before) == der(first)
         # Damaged for a moment, as when it is written in two steps: the one of before stays.
         first.server_key_file.write_bytes(b"half of it")
-        await eventually(lambda: "the certificates stay those of before" in capsys.readouterr().err)
+        await eventually(lambda: "the previous ones stay in use" in capsys.readouterr().err)
         assert await shown() == before
         for mine, theirs in (
             (first.server_file, second.server_file),
@@ -73,7 +73,7 @@ async def test_without_tls_it_is_on_loopback_or_not_at_all() -> None:
     opened = XdsDoors(Doors(plain=("0.0.0.0", 0)), Echo(), NO_API, Rng(1), time.time)
     with pytest.raises(
         StartError,
-        match=r"without TLS only this machine may come: 0\.0\.0\.0 is no loopback address",
+        match=r"a port without TLS needs a loopback address: 0\.0\.0\.0 is none",
     ):
         await opened.open()
     await opened.close(0.0)

@@ -139,10 +139,14 @@ async def test_over_tls_a_client_certificate_says_who_asks(tmp_path: Path) -> No
         now[0] += 1e9
         late = await asyncio.to_thread(ask, *pems)
         none = await asyncio.to_thread(ask, pems[0])
-    assert none == ([], grpc.StatusCode.UNAUTHENTICATED, "neither certificate nor token")
+    assert none == (
+        [],
+        grpc.StatusCode.UNAUTHENTICATED,
+        "the client sent neither a certificate nor a token",
+    )
     assert good == ([b"hello"], grpc.StatusCode.OK, "")
     # A connection outlives the certificate that it came with.
-    assert late == ([], grpc.StatusCode.UNAUTHENTICATED, "the client certificate is over")
+    assert late == ([], grpc.StatusCode.UNAUTHENTICATED, "the client certificate has expired")
     assert echo.told == [f"opened {PATH} by sliceplane-admin", "half closed"]
     assert reviewing.asked == []
 
@@ -168,7 +172,7 @@ async def test_the_api_server_says_whose_a_token_is_and_is_asked_once(tmp_path: 
         _, code, text = await asyncio.to_thread(ask, "bad")
         assert (code, text) == (
             grpc.StatusCode.UNAUTHENTICATED,
-            "the API server does not know the token",
+            "the token is not valid",
         )
         reviewing.away = True
         _, code, _ = await asyncio.to_thread(ask, "other")
@@ -345,14 +349,14 @@ async def test_what_comes_before_it_is_known_who_asks_waits_in_order_and_within_
         greedy = client.open()
         client.writer.write(client.http.data_to_send())
         await eventually(lambda: any(len(one.calls) == 2 for one in listener._connections))
-        held = next(iter(listener._connections))
-        held._hold(held.calls[greedy], b"x" * connection.MESSAGE_BYTES_MAX)
+        connected = next(iter(listener._connections))
+        connected._queue_early_message(connected.calls[greedy], b"x" * connection.MESSAGE_BYTES_MAX)
         assert met(listener) == {"held": 1}
-        assert greedy not in held.calls
+        assert greedy not in connected.calls
         answer.set_result(ANA)
         await client.read(h2.events.TrailersReceived)
         assert echo.told == [f"opened {PATH} by ana", "half closed"]
-        assert held._held_bytes == 0
+        assert connected._early_bytes == 0
         await client.close()
 
 

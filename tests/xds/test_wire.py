@@ -86,9 +86,9 @@ RUNS = st.lists(
 ).map(b"".join)
 
 
-@given(data=RUNS, step=st.integers(1, 5), cut=st.integers(0, 3))
-def test_steps_collect_what_fields_reads(data: bytes, step: int, cut: int) -> None:
-    data = data[: max(0, len(data) - cut)]
+@given(data=RUNS, step=st.integers(1, 5), restrict=st.integers(0, 3))
+def test_steps_collect_what_fields_reads(data: bytes, step: int, restrict: int) -> None:
+    data = data[: max(0, len(data) - restrict)]
     assert collected(data, step) == grouped(data)
 
 

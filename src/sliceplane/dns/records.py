@@ -192,12 +192,12 @@ class SrvSet:
 
 
 def encoded(kind: int, ttl: int, data: Sequence[bytes]) -> RecordSet:
-    """Of data of different sizes."""
+    """Encodes records of data of different sizes."""
     return RecordSet(kind, ttl, [encode_record(QUESTION_POINTER, kind, ttl, item) for item in data])
 
 
 def pointer_to(offset: int) -> bytes:
-    """To what stands *offset* bytes into the name of the question."""
+    """Returns a pointer to *offset* bytes into the name of the question."""
     return (0xC000 | HEADER_BYTES + offset).to_bytes(2, "big")
 
 

@@ -1,4 +1,4 @@
-"""Which names an address has: the index of reverse lookups.
+"""Index of reverse lookups: the names of each address.
 
 A cluster IP has its Service's name. An endpoint has the names of the best class that it has one in:
 hosts of headless Services by their hostname, before those by dashed address, before those below
@@ -21,7 +21,7 @@ _Entry = tuple[NamedService, HostChange]
 
 
 class Reverse:
-    """Owned by ``dns.view``."""
+    """The index.  Owned by ``dns.view``."""
 
     def __init__(self, cidrs: Iterable[Network]) -> None:
         self._cidrs = tuple(cidrs)
@@ -33,13 +33,13 @@ class Reverse:
         self._best: dict[bytes, list[bytes]] = {}
 
     def on_cluster_addresses(self, named: NamedService, *, present: bool) -> None:
-        """Those of the Service as it is now come, or go."""
+        """Adds the cluster IPs of *named* if it is *present*; otherwise removes them."""
         self._best.clear()
         for packed in [item for items in named.cluster_addresses().values() for item in items]:
             others = tuple(other for other in self._services.get(packed, ()) if other is not named)
-            left = (*others, named) if present else others
-            if left:
-                self._services[packed] = left
+            services = (*others, named) if present else others
+            if services:
+                self._services[packed] = services
             else:
                 self._services.pop(packed, None)
 
@@ -47,14 +47,14 @@ class Reverse:
         self._best.clear()
         for change in changes:
             packed = change.host.packed
-            known = self._hosts.get(packed, ())
+            entries = self._hosts.get(packed, ())
             if change.present:
-                self._hosts[packed] = (*known, (named, change))
+                self._hosts[packed] = (*entries, (named, change))
                 continue
-            gone = (named, change._replace(present=True))
-            left = tuple(entry for entry in known if entry != gone)
-            if left:
-                self._hosts[packed] = left
+            removed = (named, change._replace(present=True))
+            remaining = tuple(entry for entry in entries if entry != removed)
+            if remaining:
+                self._hosts[packed] = remaining
             else:
                 del self._hosts[packed]
 

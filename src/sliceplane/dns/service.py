@@ -172,8 +172,10 @@ class NamedService:
 
     @property
     def exists(self) -> bool:
-        """Whether there is anything at its name or below it: not of a headless one without ready
-        endpoints, for which the specification (2.4.1) prefers NXDOMAIN.
+        """Returns True if there are records at the Service's name or below it.
+
+        A headless Service without ready endpoints has none: the specification (2.4.1) prefers
+        NXDOMAIN.
         """
         return self.kind in ("cluster", "external") or (
             self.kind == "headless" and bool(self.hosts)
@@ -280,13 +282,14 @@ class NamedService:
             if count == 1 and change.present:
                 insort(addresses, packed)
 
-    # -- what is asked
+    # -- queries
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether answers depend on the client's place. Members of a Service that publishes
-        addresses that are not ready look for all others (kubernetes.io, "StatefulSet", stable
-        network IDs), so it never does there.
+        """Returns True if answers depend on the client's location.
+
+        They do not if the Service publishes addresses that are not ready, since its members resolve
+        each other (kubernetes.io, "StatefulSet", stable network IDs).
         """
         if self.kind != "headless" or not self._hinted or self.service is None:
             return False

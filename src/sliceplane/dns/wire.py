@@ -207,8 +207,8 @@ def _malformed(number: int, flags: int, rcode: int) -> Malformed:
 
 
 def reply_flags(flags: int) -> int:
-    """Of an answer to a query with *flags*: RD and CD are repeated, AD is not (we validate
-    nothing).
+    """Returns the flags of an answer to a query with *flags*: with its RD and CD, without AD, as
+    this server does not validate.
     """
     return QR | flags & (RD | CD)
 

@@ -1,4 +1,4 @@
-"""What follows from a change once the kernel has it: health checks, figures, flows to look at.
+"""Effects of a change after the kernel has applied it: health checks, metrics, flows to check.
 
 None of it may be told before: a load balancer that hears of an endpoint which the rules do not lead
 to yet sends traffic into the void, and a latency that ends before the write is none. So a change is
@@ -30,15 +30,15 @@ TRIGGERS_MAX = 100_000
 
 
 class HealthCheck(msgspec.Struct, frozen=True):
-    """What a load balancer is told of a Service at its health port."""
+    """The answer of a Service's health check node port."""
 
     port: int
     local_endpoints: int
 
 
 class WriteFacts(msgspec.Struct, frozen=True):
-    """Of one Service. The numbers are of service ports that have endpoints somewhere, but none here
-    where their policy is Local.
+    """Facts about one Service.  The numbers count service ports that have endpoints, but none on
+    this node, although their policy is Local.
     """
 
     health: HealthCheck | None = None
@@ -73,7 +73,7 @@ class Aftermath:
             self._waiting[change.service] = facts
 
     def note_triggers(self, moments: tuple[float, ...]) -> None:
-        """Those of the write that begins now; seconds since the epoch."""
+        """Notes the trigger times of the write that begins now, in seconds since the epoch."""
         self._triggers.extend(moments[: TRIGGERS_MAX - len(self._triggers)])
 
     def on_success(self, now: float) -> None:
@@ -137,9 +137,7 @@ class Aftermath:
         return taken
 
     def put_back_udp(self, services: Iterable[ServiceKey], gone: Iterable[ServedPort]) -> None:
-        """What was taken, and came to nothing: it is given out again, but for what is otherwise by
-        now.
-        """
+        """Returns flows that were taken but not processed, except those that changed meanwhile."""
         self._udp.update(key for key in services if self._udp_of(key))
         went = (port for port in gone if port not in self._udp_of(port.name.service))
         self._udp_gone = dict.fromkeys(went) | self._udp_gone

@@ -72,8 +72,8 @@ class Expected:
         return bool(self._by_place)
 
     def is_stale(self, flow: UdpFlow) -> bool:
-        """Whether *flow* goes through a known service port to none of its endpoints; a flow that
-        was not translated at all is one.
+        """Returns True if *flow* uses an observed service port, but leads to none of its endpoints;
+        also if it was not translated at all.
         """
         serving = self._by_place.get(flow.sent_to)
         if serving is None:

@@ -50,7 +50,7 @@ from sliceplane.node.tracker import ServiceTracker, node_ground, node_ip
 
 
 class RulesTransaction(Protocol):
-    """What is common to the transactions of back ends."""
+    """The common interface of the transactions of back ends."""
 
     @property
     def full(self) -> bool:
@@ -68,7 +68,7 @@ T_co = TypeVar("T_co", bound=RulesTransaction, covariant=True)
 
 
 class Ruleset(Protocol[T_co]):
-    """What one back end holds of one family.
+    """The rules of one IP family in one back end.
 
     ``set_*`` say what is desired, ``take_transaction`` gives the difference; then exactly one of
     ``on_success`` and ``on_failure``. After a failure the shadow is worth nothing, and the next
@@ -84,15 +84,15 @@ class Ruleset(Protocol[T_co]):
         """Each target of a Service is a chain: so a Service has fewer of them."""
 
     def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
-        """What rules depend on besides Services; *node_ports*: the addresses that node ports are
-        on, where they are listed. Whether anything is to be written for it.
+        """Sets the node context of the rules; returns True if that requires a write.  *node_ports*:
+        the addresses of node ports, if they are listed.
         """
 
     def set_service(self, change: ServiceChange, node: ThisNode) -> bool:
         """The newest state of a Service; whether it means other rules.  O(the Service)."""
 
     def take_transaction(self, now: float) -> T_co | None:
-        """What brings the kernel up to date; ``None``: it is."""
+        """Returns the transaction that brings the kernel up to date; ``None`` if it already is."""
 
     def on_success(self, now: float) -> None:
         """The kernel took the transaction."""
@@ -155,8 +155,9 @@ class PlaceClaims(Generic[K, V]):
 
 
 def allowed_sources(port: ServedPort, node_ip: str) -> tuple[str, ...]:
-    """Who may use a load balancer's addresses (``loadBalancerSourceRanges``): disjoint networks in
-    canonical form; empty: every client. *node_ip* "": not known.
+    """Returns the networks whose clients may use a load balancer's addresses
+    (``loadBalancerSourceRanges``), disjoint and in canonical form; empty: all clients.  *node_ip*
+    is "" if it is not known.
 
     A node that is a client may send with one of those addresses as its source, so they are allowed
     where it is.
@@ -253,8 +254,8 @@ class NodePlane(Generic[R, T]):
             self._note(self.tracker.on_ground(f"Node {name}", ground), now)
 
     def on_nodes_known(self, known: bool, now: float) -> None:
-        """Whether all Nodes were told of. Until they are no external IP is served; a plane that is
-        told nothing takes the Nodes that it was told of for all.
+        """Notes whether all Nodes were reported.  Until then no external IP is served.  Without a
+        call, the plane treats the reported Nodes as all.
         """
         self._note(self.tracker.on_withheld(not known), now)
 

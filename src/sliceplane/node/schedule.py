@@ -44,7 +44,7 @@ RETRY = Backoff(base_s=0.5, cap_s=30.0)
 
 
 class Freshness(msgspec.Struct, frozen=True):
-    """What health and metrics want to know.  ``None``: never, or nothing waits."""
+    """Times for health checks and metrics.  ``None``: never, or no write is pending."""
 
     last_success: float | None
     last_failure: float | None
@@ -270,9 +270,9 @@ class Portions:
         budget: int,
         since: int,
     ) -> tuple[Ports, int]:
-        """What to tell of a large Service next, and what that costs: at least one port's change, if
-        there is any, and no more than *budget* but for that one. *size*: of the endpoints of a
-        port; *since*: as in ``behind``.
+        """Returns the ports of a large Service to write next, and their cost: at least one changed
+        port, and further ones within *budget*.  *size* returns the number of endpoints of a port;
+        *since* is as in ``behind``.
         """
         before = {port.name: port for port in self.told[key]}
         names = {port.name for port in wanted}

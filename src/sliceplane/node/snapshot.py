@@ -13,7 +13,7 @@ from sliceplane.node.surroundings import Surroundings, ThisNode
 
 
 class NodeObjects(msgspec.Struct, frozen=True):
-    """What there is, in any order."""
+    """The objects of a cluster that a node reads, in any order."""
 
     services: tuple[Service, ...] = ()
     slices: tuple[EndpointSlice, ...] = ()
@@ -47,7 +47,7 @@ def feed(plane: AnyNodePlane, objects: NodeObjects) -> None:
 
 
 def snapshot(plane: AnyNodePlane) -> NodeSnapshot:
-    """What a render asks of a *plane* that was told of everything, whatever its back end."""
+    """Returns the data for a render of a *plane* that has all objects, for any back end."""
     tracker = plane.tracker
     states = tuple(state for key in tracker.services() for state in tracker.state(key))
     return NodeSnapshot(plane.family, states, plane.around, plane.facts, plane.node_port_addresses)

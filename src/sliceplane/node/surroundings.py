@@ -36,7 +36,7 @@ class Detector(msgspec.Struct, frozen=True):
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """What rules depend on besides Services, in one IP family."""
+    """The node context of the rules, besides Services, in one IP family."""
 
     #: node ports are on listed addresses only; else on all of the host's but loopback ones
     node_ports_listed: bool = False
@@ -49,7 +49,7 @@ class Surroundings(msgspec.Struct, frozen=True):
 
 
 class ThisNode(msgspec.Struct, frozen=True):
-    """What the rules of services know of the node, in one IP family."""
+    """The facts about the node that rules of Services use, in one IP family."""
 
     ip: str = ""
     detector: Detector | None = None
@@ -69,7 +69,7 @@ class RulesConfig(msgspec.Struct, frozen=True):
 
 
 class NodeNetwork(msgspec.Struct, frozen=True):
-    """What is known of the node in one family; addresses and networks in canonical form."""
+    """Observed addresses and networks of the node in one family, in canonical form."""
 
     ip: str = ""
     pod_networks: tuple[str, ...] = ()

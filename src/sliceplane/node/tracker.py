@@ -1,18 +1,17 @@
-"""Change tracking: which Services does the data plane have to look at again, and what are they now.
+"""Change tracking: the Services that the data plane must update, and their current state.
 
-Events mark Services; nothing is computed until ``take_changes``. So a thousand events of one
-Service between two writes cost one computation.
+Events mark Services; nothing is computed until ``take_changes``, so a thousand events of one Service
+between two writes cost one computation.
 
 **Trigger times** (``sig-scalability/slos/network_programming_latency.md`` of kubernetes/community):
-an EndpointSlice says when the Pod or Service changed that it was written for. They are kept by
-Service until ``take_triggers``; a slice that goes takes those of its Service with it, and a slice
-whose content did not change, or that says the same time as before, adds none.
+an EndpointSlice has the time of the Pod or Service change that caused its last write. They are
+retained by Service until ``take_triggers``. A removed slice discards those of its Service; a slice
+whose content or time did not change adds none.
 
-**What a Service asks for** is not what it gets: ``claims`` decides over addresses for clients
-outside and node ports, ``bounds`` how much of a Service is served, ``schedule.Portions`` in which
-steps.
+**Requests of a Service** are not granted as such: ``claims`` decides on external addresses and node
+ports, ``bounds`` on the served part of a Service, ``schedule.Portions`` on the steps.
 
-Owned by one caller (a family's data plane); not for several threads.
+Owned by one caller (the data plane of a family); not thread-safe.
 """
 
 from __future__ import annotations
@@ -59,8 +58,8 @@ class ServiceTracker:
     def __init__(
         self, family: Family, node_name: str, *, since: float = 0.0, chains: bool = False
     ) -> None:
-        """*since*: trigger times before it are no business of ours.  *chains*: each target is a
-        chain in the kernel.
+        """*since*: earlier trigger times are ignored.  *chains*: each target is a chain in the
+        kernel.
         """
         self._chains = chains
         self.family: Family = family
@@ -72,8 +71,8 @@ class ServiceTracker:
         self._beyond: dict[ServiceKey, int] = {}  # targets of a port for which there is no chain
         self._claims = AddressClaims()
         self.portions = Portions()
-        #: those that do not get all that they ask for, as of the last ``take_changes``; and those
-        #: that came since
+        #: Services that do not get all that they request, as of the last ``take_changes``; and the
+        #: new ones among them
         self.unserved: set[ServiceKey] = set()
         self.newly_unserved: set[ServiceKey] = set()
         self._slices = SliceCache(family, node_name)
@@ -82,23 +81,23 @@ class ServiceTracker:
 
     @property
     def place(self) -> Locality:
-        """Where this node is."""
+        """Returns the location of this node."""
         return self._place
 
     @property
     def pending(self) -> int:
-        """How many Services ``take_changes`` would give."""
+        """Returns the number of Services that ``take_changes`` would return."""
         return len(self._changed) + len(self.portions.behind)
 
     def on_service(self, old: Service | None, new: Service | None) -> tuple[ServiceKey, ...]:
-        """A Service came, changed or went; the Services that were marked.  A change of metadata
-        alone marks none.
+        """Notes an added, changed or removed Service; returns the marked Services.  A change of
+        metadata alone marks none.
         """
         subject = new if new is not None else old
         assert subject is not None, "an event has an old or a new object"
         key = ServiceKey(subject.metadata.namespace, subject.metadata.name)
         ports, excess = read(new, self.family) if new is not None else ((), _NO_EXCESS)
-        asked_at = health_port(new) if new is not None and ports else 0
+        health_check_port = health_port(new) if new is not None and ports else 0
         before = self._services.get(key, ())
         created = (new.metadata.creation_timestamp or "") if new is not None else ""
         if ports != before:
@@ -106,11 +105,11 @@ class ServiceTracker:
         marked = self._claims.on_service(key, created, before, ports)
         if (
             ports != before
-            or asked_at != self._health_ports.get(key, 0)
+            or health_check_port != self._health_ports.get(key, 0)
             or excess != self._excess.get(key, _NO_EXCESS)
         ):
             marked.add(key)
-        _keep(self._health_ports, key, asked_at)
+        _keep(self._health_ports, key, health_check_port)
         _keep(self._services, key, ports)
         _keep(self._excess, key, excess if any(excess) else None)
         return self._mark(marked)
@@ -121,27 +120,29 @@ class ServiceTracker:
         return keys
 
     def on_ground(self, owner: str, ground: Ground) -> tuple[ServiceKey, ...]:
-        """*owner* has these addresses, and no Service may; the Services that were marked."""
+        """Reserves the addresses of *owner*, which no Service may use; returns the marked Services."""
         return self._mark(self._claims.set_ground(owner, ground))
 
     def on_withheld(self, withheld: bool) -> tuple[ServiceKey, ...]:
-        """Whether external IPs wait for the Nodes to be known; the Services that were marked."""
+        """Sets whether external IPs wait until all Nodes are reported; returns the marked Services."""
         return self._mark(self._claims.withhold(withheld))
 
     def reserve_ports(self, owner: str, ports: Iterable[tuple[str, int]]) -> None:
-        """(protocol, port) that a program of this node listens on.  Before the first Service."""
+        """Reserves each (protocol, port) on which a program of this node listens.  Call it before the
+        first Service.
+        """
         self._claims.reserve_ports(owner, ports)
 
     @property
     def claims(self) -> AddressClaims:
-        """Who has which address; to look at, not to change."""
+        """Returns the owners of addresses, read-only."""
         return self._claims
 
     def on_slice(
         self, old: EndpointSlice | None, new: EndpointSlice | None
     ) -> tuple[ServiceKey, ...]:
-        """A slice came, changed or went; the Services that were marked (slices of unknown Services
-        mark none).
+        """Notes an added, changed or removed slice; returns the marked Services.  A slice of an
+        absent Service marks none.
         """
         subject = new if new is not None else old
         assert subject is not None, "an event has an old or a new object"
@@ -152,11 +153,11 @@ class ServiceTracker:
         if marked:
             self._note_trigger(marked, old, new)
         if API_SERVICE in marked:
-            held = self._slices.slices(API_SERVICE).values()
+            api_slices = self._slices.slices(API_SERVICE).values()
             texts = [
                 text
-                for held_slice in held
-                for endpoint in held_slice.endpoints
+                for api_slice in api_slices
+                for endpoint in api_slice.endpoints
                 for text in endpoint.addresses or ()
             ]
             addresses = dict.fromkeys(
@@ -190,10 +191,10 @@ class ServiceTracker:
                 moments.append(moment)
 
     def on_node(self, node: Node | None) -> tuple[ServiceKey, ...]:
-        """This node changed.  Only its zone matters; a change of it marks every Service.
+        """Notes this node.  Only its zone matters; a change of it marks every Service.
 
-        A deleted node (``None``) keeps the zone that it had: Pods may still run on it, and another
-        set of endpoints would be the worst answer to a mistake.
+        A deleted node (``None``) retains its zone: Pods may still run on it, and after a mistaken
+        deletion other endpoints would do harm.
         """
         if node is None:
             return ()
@@ -211,31 +212,31 @@ class ServiceTracker:
         return tuple(self._services)
 
     def take_changes(self, now: float = inf, *, whole: bool = False) -> Iterator[ServiceChange]:
-        """The newest state of every marked Service, sorted by key; the marks are taken off. Large
-        and heavy ones come last, and in portions, some of which may be left (``portions.behind``)
-        unless the *whole* is asked for; at *now* some may have to rest.
+        """Yields the current state of each marked Service in the order of keys, and clears the marks.
 
-        States are computed while iterating, so that a first sync never holds them all; finish
-        before the next event.
+        Large Services come last, in portions. Unless *whole* is set, some portions may remain
+        (``portions.behind``), and some may have to wait at *now*. States are computed while
+        iterating, so that a first sync never has all of them in memory; finish before the next
+        event.
         """
         taken = sorted(self._changed)
         self._changed = set()
         for key in self.portions.begin(taken, self._slices.sizes, self._services):
             yield self._change(key, self._honoured(key))
         budget = PORTION_OF_CHAINS if self._chains else PORTION
-        turns = len(self.portions.behind)
-        while turns and (whole or budget > 0):
-            turns -= 1
+        remaining = len(self.portions.behind)
+        while remaining and (whole or budget > 0):
+            remaining -= 1
             key = next(iter(self.portions.behind))
             since = self.portions.behind.pop(key)
-            wanted = self._honoured(key)
-            # Of one that is gone, the addresses may be another's by now.
-            if wanted and not whole and self.portions.rests(key, now):
+            desired = self._honoured(key)
+            # A removed Service does not wait: its addresses may belong to another one by now.
+            if desired and not whole and self.portions.rests(key, now):
                 self.portions.behind[key] = since
                 continue
             size = self._slices.sizes.get(key, 0)
             if whole or key not in self.portions.told:
-                ports = self.portions.finish(key, wanted)
+                ports = self.portions.finish(key, desired)
                 self.portions.on_carried(key, size, whole=whole)
                 budget -= max(size, 1)
                 yield self._change(key, ports)
@@ -243,7 +244,7 @@ class ServiceTracker:
             endpoints = self._slices.endpoints(key)
             ports, spent = self.portions.advance(
                 key,
-                wanted,
+                desired,
                 lambda port: len(endpoints.get(port.name, ())),  # noqa: B023  # called at once
                 budget,
                 since,
@@ -253,14 +254,14 @@ class ServiceTracker:
             yield self._change(key, ports, endpoints)
 
     def on_written(self, began: float, now: float) -> float | None:
-        """The kernel has what ``take_changes`` gave at *began*; when what was left may go on;
-        ``None``: nothing was.
+        """Notes that the kernel has applied the changes taken at *began*.  Returns when remaining
+        portions may continue; ``None`` if there are none.
         """
         return self.portions.on_written(began, now, lambda key: key not in self._services)
 
     def take_triggers(self) -> tuple[float, ...]:
-        """The trigger times of what ``take_changes`` gave whole, in the order of Services and
-        events.
+        """Returns the trigger times of Services that ``take_changes`` returned completely, in the
+        order of Services and events.
         """
         if not self._triggers:
             return ()
@@ -277,7 +278,7 @@ class ServiceTracker:
     def _change(
         self, key: ServiceKey, ports: tuple[ServedPort, ...], found: _EndpointsOf | None = None
     ) -> ServiceChange:
-        """*found*: its endpoints, if they are known already."""
+        """Builds the change of *key*.  *found*: its endpoints, if the caller has them."""
         if found is None:
             found = self._slices.endpoints(key) if ports else {}
         states, beyond = self._states(ports, found)
@@ -289,9 +290,9 @@ class ServiceTracker:
         elif key not in self.unserved:
             self.unserved.add(key)
             self.newly_unserved.add(key)
-        asked_at = self._health_ports.get(key, 0)
+        health_check_port = self._health_ports.get(key, 0)
         complete = key not in self.portions.behind
-        if not asked_at:
+        if not health_check_port:
             return ServiceChange(key, states, complete=complete)
         ready = {
             endpoint.ip
@@ -299,20 +300,20 @@ class ServiceTracker:
             for endpoint in endpoints
             if endpoint.ready and endpoint.is_local
         }
-        return ServiceChange(key, states, asked_at, len(ready), complete)
+        return ServiceChange(key, states, health_check_port, len(ready), complete)
 
     def take_unserved(self) -> tuple[ServiceKey, ...]:
-        """Those of them that are new since the last call, sorted."""
+        """Returns the Services that became unserved since the last call, sorted."""
         taken = tuple(sorted(self.newly_unserved))
         self.newly_unserved = set()
         return taken
 
     def excess(self, key: ServiceKey) -> Excess:
-        """How much of *key* is beyond the bounds."""
+        """Returns the part of *key* that exceeds the bounds."""
         return self._excess.get(key, _NO_EXCESS)._replace(targets=self._beyond.get(key, 0))
 
     def state(self, key: ServiceKey) -> tuple[PortState, ...]:
-        """What *key* is now, one entry per service port.  O(the Service)."""
+        """Returns the current state of *key*, one entry per service port.  O(the Service)."""
         ports = self._honoured(key)
         return self._states(ports, self._slices.endpoints(key))[0] if ports else ()
 
@@ -322,7 +323,7 @@ class ServiceTracker:
     def _states(
         self, ports: tuple[ServedPort, ...], endpoints: _EndpointsOf
     ) -> tuple[tuple[PortState, ...], int]:
-        """And how many targets the largest port has beyond the bound."""
+        """Returns the states of *ports*, and the targets of the largest port beyond the bound."""
         states = tuple(
             PortState(port, categorize(endpoints.get(port.name, ()), port, self._place))
             for port in ports
@@ -338,7 +339,7 @@ class ServiceTracker:
         return states, max(0, beyond)
 
     def _targets_max(self, ports: tuple[ServedPort, ...]) -> int:
-        """How many targets each of *ports*, those of one Service, may have."""
+        """Returns the maximum number of targets of each of *ports*, which are those of one Service."""
         if any(port.affinity_timeout_s for port in ports):
             return share(STICKY_MAX, len(ports))
         return share(CHAINS_MAX if self._chains else TARGETS_MAX, len(ports))
@@ -346,21 +347,22 @@ class ServiceTracker:
     def origins(
         self, key: ServiceKey, slice_key: str = ""
     ) -> dict[ServicePortName, list[EndpointOrigin]]:
-        """Where the endpoints of *key* come from, see ``SliceCache.origins``."""
+        """Returns the origins of the endpoints of *key*; see ``SliceCache.origins``."""
         return self._slices.origins(key, slice_key)
 
     def slices(self, key: ServiceKey) -> dict[str, HeldSlice]:
-        """The slices that count for *key*, see ``SliceCache.slices``."""
+        """Returns the slices of *key*; see ``SliceCache.slices``."""
         return self._slices.slices(key)
 
     def expected_flows(
-        self, keys: Iterable[ServiceKey], gone: Iterable[ServedPort] = ()
+        self, keys: Iterable[ServiceKey], removed: Iterable[ServedPort] = ()
     ) -> Expected:
-        """Who may answer UDP flows to the Services *keys*, as they are now; and to the ports
-        *gone*, which is no endpoint unless one of *keys* has their addresses. O(those Services).
+        """Returns the valid endpoints of UDP flows to the Services *keys*, and to *removed* ports.
+
+        A removed port has none, unless one of *keys* has its address now.  O(those Services).
         """
         expected = Expected()
-        for port in gone:
+        for port in removed:
             expected.add(port, ())
         for key in keys:
             endpoints = self._slices.endpoints(key)
@@ -370,15 +372,15 @@ class ServiceTracker:
         return expected
 
     def has_affinity(self) -> bool:
-        """Whether any Service keeps its clients where they are.  O(Services)."""
+        """Returns True if any Service has session affinity.  O(Services)."""
         return any(port.affinity_timeout_s for ports in self._services.values() for port in ports)
 
     def services(self) -> tuple[ServiceKey, ...]:
-        """Every Service that this family serves, sorted.  O(Services)."""
+        """Returns all Services that this family serves, sorted.  O(Services)."""
         return tuple(sorted(self._services))
 
     def check(self) -> None:
-        """Every invariant.  O(state)."""
+        """Asserts every invariant.  O(state)."""
         assert self._health_ports.keys() <= self._services.keys(), (
             f"health ports of no Service: {self._health_ports}"
         )
@@ -387,14 +389,14 @@ class ServiceTracker:
         self.portions.check()
         assert self._excess.keys() <= self._services.keys(), f"excess of no Service: {self._excess}"
         for key, ports in self._services.items():
-            assert ports, f"{key} is kept without ports"
+            assert ports, f"{key} is in the table without ports"
             assert all(port.name.service == key for port in ports), (
-                f"{key} holds ports of others: {ports}"
+                f"{key} has ports of other Services: {ports}"
             )
 
 
 def _keep(where: dict[ServiceKey, V], key: ServiceKey, value: V | None) -> None:
-    """Nothing empty is kept."""
+    """Sets the value of *key*, or removes an empty one."""
     if value:
         where[key] = value
     else:
@@ -402,7 +404,8 @@ def _keep(where: dict[ServiceKey, V], key: ServiceKey, value: V | None) -> None:
 
 
 def node_ip(node: Node, family: Family) -> str:
-    """The node's first internal address of the family, else its first external one, else ""."""
+    """Returns the node's first internal address of the family, else its first external one, else "".
+    """
     for kind in ("InternalIP", "ExternalIP"):
         for entry in node.status.addresses or ():
             ip = canonical_of(entry.address, family) if entry.type == kind else None
@@ -412,7 +415,7 @@ def node_ip(node: Node, family: Family) -> str:
 
 
 def node_ground(node: Node, family: Family) -> Ground:
-    """The node's own addresses of the family, and its Pods' ranges."""
+    """Returns the node's own addresses of the family, and the ranges of its Pods."""
     texts = [entry.address for entry in node.status.addresses or ()]
     addresses = dict.fromkeys(
         ip for text in texts if (ip := canonical_of(text, family)) is not None

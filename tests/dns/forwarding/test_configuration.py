@@ -132,4 +132,4 @@ def test_a_hosts_table_says_what_it_passed_over() -> None:
         "\n".join(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255} n{n}" for n in range(HOSTS_MAX + 5))
     )
     assert len(many.names) == 2 * HOSTS_MAX
-    assert "the rest is passed over" in many.problems[0]
+    assert "the rest is ignored" in many.problems[0]

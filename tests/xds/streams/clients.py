@@ -21,21 +21,21 @@ from sliceplane.xds.names import ASSIGNMENT, CLUSTER, ENDPOINT, LISTENER
 from sliceplane.xds.resource import XdsResource
 from sliceplane.xds.streams.actions import (
     Action,
+    VisibleNamespaces,
     XdsAdmit,
     XdsFinish,
     XdsGateForced,
     XdsRefusal,
     XdsSend,
-    XdsSight,
 )
 from sliceplane.xds.streams.delta import DeltaStream
 from sliceplane.xds.streams.messages import ResponseEncoder
 from sliceplane.xds.streams.requests import (
     RequestError,
     WholeRequest,
-    at_once,
     read_delta,
     read_whole,
+    run_steps,
 )
 from sliceplane.xds.streams.whole import WholeStream
 
@@ -256,11 +256,14 @@ class Client:
     delta: bool
 
     def __init__(
-        self, view: FakeView, encoder: ResponseEncoder | None = None, sight: XdsSight | None = None
+        self,
+        view: FakeView,
+        encoder: ResponseEncoder | None = None,
+        visible: VisibleNamespaces | None = None,
     ) -> None:
         self.view = view
         self.encoder = encoder or ResponseEncoder()
-        self.sight = sight or XdsSight()
+        self.visible = visible or VisibleNamespaces()
         self.now = 100.0
         self.stream: DeltaStream | WholeStream | None = None
         self.recorded = Recorded()
@@ -329,7 +332,7 @@ class Client:
         assert self.stream is not None, "open"
         match action:
             case XdsAdmit() if self.admits:
-                self.stream.on_admitted(self.view, self.sight, self.view.revision, self.now)  # type: ignore[arg-type]
+                self.stream.on_admitted(self.view, self.visible, self.view.revision, self.now)  # type: ignore[arg-type]
                 while self.stream.has_work:
                     self.stream.work(self.now)
                 for more in self.stream.take_actions():
@@ -348,7 +351,9 @@ class Client:
     def note_asked(self, message: bytes) -> None:
         """What the server knows that this client wants."""
         try:
-            request = at_once(read_delta(message)) if self.delta else at_once(read_whole(message))
+            request = (
+                run_steps(read_delta(message)) if self.delta else run_steps(read_whole(message))
+            )
         except RequestError:
             return
         asked = self.asked.get(request.type_url)

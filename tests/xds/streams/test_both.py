@@ -20,7 +20,7 @@ from tests.xds.streams.clients import (
 
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER, LISTENER
 from sliceplane.xds.streams import messages, requests, stream
-from sliceplane.xds.streams.actions import XdsSend, XdsSight
+from sliceplane.xds.streams.actions import VisibleNamespaces, XdsSend
 from sliceplane.xds.streams.whole import WholeStream
 
 MAKERS: list[Callable[[FakeView], Client]] = [Envoy, Grpc]
@@ -34,7 +34,7 @@ def test_pitfall_23_nacos_10209_nothing_is_answered_before_the_first_lists(
     client = make(view)
     client.connect(admitted=False)
     assert client.recorded.responses == []
-    client.stream.on_admitted(view, XdsSight(), view.revision, client.now)
+    client.stream.on_admitted(view, VisibleNamespaces(), view.revision, client.now)
     client.work()
     assert WEB in client.held[ASSIGNMENT]
 
@@ -42,7 +42,7 @@ def test_pitfall_23_nacos_10209_nothing_is_answered_before_the_first_lists(
 def test_a_client_that_takes_silence_for_an_answer_is_sent_away_in_time(view: FakeView) -> None:
     client = Grpc(view)
     client.connect(admitted=False)
-    client.pass_time(stream.HELD_S - 0.1)
+    client.pass_time(stream.ADMISSION_WAIT_S - 0.1)
     assert client.recorded.finished is None
     client.pass_time(0.1)
     assert client.recorded.finished is not None
@@ -104,15 +104,15 @@ def test_a_namespace_that_is_kept_from_a_client_is_not_there(view: FakeView, mak
     view.put(LISTENER, "other", "other=other/web:http")
     view.take_changes()
     client = make(view)
-    client.sight = XdsSight(everything=False, namespaces=frozenset({"default"}))
+    client.visible = VisibleNamespaces(everything=False, namespaces=frozenset({"default"}))
     client.targets = ("web", "other")
     client.connect()
     assert "other/web:http" not in client.held[CLUSTER]
     assert WEB in client.held[CLUSTER]
-    client.stream.on_admitted(view, XdsSight(), view.revision, client.now)
+    client.stream.on_admitted(view, VisibleNamespaces(), view.revision, client.now)
     client.work()
     assert "other/web:http" in client.held[CLUSTER]
-    client.stream.on_admitted(view, XdsSight(everything=False), view.revision, client.now)
+    client.stream.on_admitted(view, VisibleNamespaces(everything=False), view.revision, client.now)
     client.work()
     assert client.held[CLUSTER] == {}
 
@@ -226,7 +226,7 @@ def test_names_that_a_client_gave_up_are_forgotten(view: FakeView) -> None:
     """Else one that asks for other names all the time would fill the server's memory."""
     asked = WholeStream(messages.ResponseEncoder())
     asked.on_request(whole_request(LISTENER, "web", of_node=node()), 0.0)
-    asked.on_admitted(view, XdsSight(), view.revision, 0.0)  # type: ignore[arg-type]
+    asked.on_admitted(view, VisibleNamespaces(), view.revision, 0.0)  # type: ignore[arg-type]
     for number in range(100):
         view.put(LISTENER, "other", f"other={number}")
         asked.on_changes(view.take_changes(), view.revision, 0.0)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from tests.xds.streams.clients import (
 from sliceplane.xds import wire
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER, LISTENER, NAME_MAX
 from sliceplane.xds.streams import messages, requests
-from sliceplane.xds.streams.actions import XdsFinish, XdsSend, XdsSight
+from sliceplane.xds.streams.actions import VisibleNamespaces, XdsFinish, XdsSend
 from sliceplane.xds.streams.channel import REFUSED_MAX
 from sliceplane.xds.streams.delta import DeltaStream
 from sliceplane.xds.streams.stream import AdsStream
@@ -39,7 +39,7 @@ def admitted(view: FakeView, make: type[AdsStream] = DeltaStream) -> AdsStream:
     stream.on_request(
         first if make is DeltaStream else whole_request(ASSIGNMENT, WEB, of_node=node()), 0.0
     )
-    stream.on_admitted(view, XdsSight(), view.revision, 0.0)  # type: ignore[arg-type]
+    stream.on_admitted(view, VisibleNamespaces(), view.revision, 0.0)  # type: ignore[arg-type]
     stream.take_actions()
     return stream
 
@@ -227,7 +227,7 @@ def test_what_a_client_may_not_see_concerns_it_not(view: FakeView) -> None:
     """It would be behind on changes of Services that it has nothing to do with."""
     stream = DeltaStream(messages.ResponseEncoder())
     stream.on_request(delta_request(ASSIGNMENT, subscribe=(WEB,), of_node=node()), 0.0)
-    none = XdsSight(everything=False)
+    none = VisibleNamespaces(everything=False)
     stream.on_admitted(view, none, view.revision, 0.0)  # type: ignore[arg-type]
     scaled(view)
     stream.on_changes(view.take_changes(), view.revision, 0.0)  # type: ignore[arg-type]
@@ -241,8 +241,8 @@ def test_listeners_of_grpc_are_found_by_the_service_that_changed(view: FakeView)
     stream = admitted(view, WholeStream)
     stream.on_request(whole_request(LISTENER, "web", "api"), 0.0)
     channel = stream._channels[LISTENER]
-    assert stream._wanted(channel, "default/api") == ("api",)
-    assert stream._wanted(channel, "default/other") == ()
+    assert stream._find_subscribed(channel, "default/api") == ("api",)
+    assert stream._find_subscribed(channel, "default/other") == ()
     stream.on_request(whole_request(LISTENER, "web", nonce=channel.nonce), 0.0)
     assert "default/api" not in stream._by_topic
 
@@ -254,7 +254,7 @@ def test_a_client_does_not_learn_whether_a_service_exists_that_it_may_not_see(
     stream.on_request(
         delta_request(CLUSTER, subscribe=(WEB, "default/none:http"), of_node=node()), 0.0
     )
-    stream.on_admitted(view, XdsSight(everything=False), view.revision, 0.0)  # type: ignore[arg-type]
+    stream.on_admitted(view, VisibleNamespaces(everything=False), view.revision, 0.0)  # type: ignore[arg-type]
     while stream.has_work:
         stream.work(0.0)
     (response,) = [

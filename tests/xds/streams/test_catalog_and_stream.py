@@ -19,7 +19,7 @@ from tests.xds.worlds import KEY, World, pod, service, slice_of
 from sliceplane.xds import names
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER, ENDPOINT
 from sliceplane.xds.resource import XdsClient
-from sliceplane.xds.streams.actions import XdsAdmit, XdsSend, XdsSight
+from sliceplane.xds.streams.actions import VisibleNamespaces, XdsAdmit, XdsSend
 from sliceplane.xds.streams.delta import DeltaStream
 from sliceplane.xds.streams.messages import ResponseEncoder
 
@@ -30,7 +30,7 @@ class SlowEnvoy:
     def __init__(self, world: World, client: XdsClient) -> None:
         self.world = world
         self.view = world.view(client)
-        self.sight = XdsSight()
+        self.visible = VisibleNamespaces()
         self.coming: list[Response] = []
         self.clusters: dict[str, str] = {}
         self.assignment: tuple[str, bytes] | None = None
@@ -52,9 +52,9 @@ class SlowEnvoy:
         self.stream.on_request(message, 1.0)
         self._hear()
 
-    def see(self, sight: XdsSight) -> None:
-        self.sight = sight
-        self.stream.on_admitted(self.view, sight, self.world.catalog.revision, 1.0)
+    def see(self, visible: VisibleNamespaces) -> None:
+        self.visible = visible
+        self.stream.on_admitted(self.view, visible, self.world.catalog.revision, 1.0)
         self._hear()
 
     def tell(self) -> None:
@@ -65,7 +65,7 @@ class SlowEnvoy:
         for action in self.stream.take_actions():
             match action:
                 case XdsAdmit():
-                    self.see(self.sight)
+                    self.see(self.visible)
                 case XdsSend():
                     self.coming.append(read_response(action.message, delta=True))
 
@@ -175,7 +175,7 @@ def test_a_client_whose_sight_changes_keeps_the_members_that_it_may_see() -> Non
     envoy = SlowEnvoy(world, ZONE_A)
     envoy.settle()
     before = envoy.uses()
-    envoy.see(XdsSight(False, frozenset({"default", "other"})))
+    envoy.see(VisibleNamespaces(False, frozenset({"default", "other"})))
     assert [response.removed for response in envoy.coming if response.type_url == ENDPOINT] in (
         [],
         [()],
@@ -188,7 +188,7 @@ def test_names_of_members_are_not_told_to_a_client_that_may_not_see_them() -> No
     world = World(service(), hinted(1, range(1, 7), hints=False), collected_from=3)
     envoy = SlowEnvoy(world, ZONE_A)
     envoy.settle()
-    envoy.sight = XdsSight(False, frozenset({"other"}))
+    envoy.visible = VisibleNamespaces(False, frozenset({"other"}))
     envoy.connect()
     removed = [
         name

@@ -350,7 +350,7 @@ def status(*, servers: tuple[tuple[str, int], ...], output: Output) -> None:
     and which names that it requests lead nowhere, and why.
 
     Exit code 0: all clients are current; 1: one is behind for more than a second, refuses
-    something, or requests a name that leads nowhere; 2: a server does not answer.
+    something, or requests a name that resolves to nothing; 2: a server does not answer.
     """
     from msgspec import DecodeError, to_builtins
 

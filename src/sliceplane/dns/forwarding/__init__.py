@@ -1,13 +1,12 @@
-"""Names that are not the cluster's: asked of upstreams, kept, answered.
+"""Forwarding of names outside the cluster to upstreams, with a cache.
 
-``forwarder`` is the core: questions, replies and moments in; queries to send and answers out.
-Around it: ``message`` (what is read of a reply, and how an answer is made of it), ``cache``,
-``upstreams`` (which server is asked next), ``local`` (special names and the hosts table),
-``configuration``, ``counts``.
+``forwarder`` is the core: its inputs are questions, replies and the time, its outputs queries and
+answers. Beside it: ``message`` (decoding of replies, encoding of answers), ``cache``, ``upstreams``
+(the choice of a server), ``local`` (special names and the hosts table), ``configuration``,
+``counts``.
 
-Promises: no bytes of an upstream raise; an answer is given out, or kept, for the question alone
-that it was asked for, in the spelling, from the address and with the number that were asked; every
-question that is taken is answered once; everything is bounded. DNSSEC is not validated: DO, CD and
-AD are passed on as they are, and AD says what the upstream believes. ``dns.io.upstream`` has the
-sockets.
+Guarantees: no bytes of an upstream raise. A reply is used, or cached, only if its question,
+spelling, source address and ID match the query. Every admitted question gets exactly one answer.
+Everything is bounded. DNSSEC is not validated: DO, CD and AD are passed on, and AD is the claim of
+the upstream. ``dns.io.upstream`` has the sockets.
 """

@@ -1,17 +1,18 @@
-"""Asking upstreams one question: which, how often, over what, and which reply is believed.
+"""Queries to upstreams for one question: the choice of upstreams, retries, transports, and the
+checks of replies.
 
-A *flight* is one question under way. It makes *attempts*, one upstream after the other, each with a
-random number, the name in random case (draft-vixie-dnsext-dns0x20) and, in the shell, a socket of
-its own with a random port (RFC 5452). While a later attempt is out, an earlier one may still win.
+A *flight* is one question in progress. It makes *attempts*, one upstream after the other, each with
+a random ID, the name in random case (draft-vixie-dnsext-dns0x20) and a socket of its own with a
+random port (RFC 5452). While a later attempt is open, an earlier one may still succeed.
 
-A datagram that is not the reply, by its number, question or spelling, means that the path is not to
-be trusted: the attempt goes on over TCP, which nobody off the path can answer. A truncated reply
-goes on over TCP, too, and one that does not understand EDNS without it (RFC 6891, 6.2.2). An error
-of a server (SERVFAIL, REFUSED, a referral) asks the next one; where none is left, and where time is
-over, the question failed.
+A datagram whose ID, question or spelling does not match suggests a forged reply: the attempt
+continues over TCP, which an off-path attacker cannot answer. After a truncated reply it continues
+over TCP, too, and after FORMERR without EDNS (RFC 6891, 6.2.2). After an error of a server
+(SERVFAIL, REFUSED, a referral) the flight tries the next one. It fails if no server remains, or at
+its deadline.
 
-Everything that is due comes in the order in which it was made, for it is due the same time after:
-dictionaries are the queues, and nothing is searched.
+Deadlines are a constant time after their creation, so dictionaries in order of creation are the
+queues, and nothing is searched.
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ from typing import Final, NamedTuple
 
 from sliceplane.dns.forwarding.cache import DENIAL_TTL_MAX_S, TTL_MAX_S, CacheKey
 from sliceplane.dns.forwarding.counts import PROXY, ForwardCounts
-from sliceplane.dns.forwarding.message import Content, Reply, content_of, encode_query, read_reply
+from sliceplane.dns.forwarding.message import (
+    Content,
+    Reply,
+    encode_query,
+    extract_content,
+    read_reply,
+)
 from sliceplane.dns.forwarding.upstreams import SocketAddress, Upstream, UpstreamZone
 from sliceplane.dns.wire import (
     CD,
@@ -37,17 +44,17 @@ from sliceplane.dns.wire import (
     WireError,
 )
 
-#: an attempt has so long before the next one is made beside it, and a probe altogether
+#: seconds until the next attempt starts beside an unanswered one, and until a probe has failed
 TRY_S: Final = 1.0
-#: after so long no attempt is begun, so that there is an answer ``TRY_S`` later: a client asks
-#: again, or elsewhere, after 5 s (resolv.conf(5), timeout)
+#: seconds after which no attempt starts, so that the client has an answer ``TRY_S`` later: it
+#: retries, or tries another server, after 5 s (resolv.conf(5), timeout)
 FLIGHT_S: Final = 3.5
 TRIES_MAX: Final = 6
 
 
 class SendQuery(NamedTuple):
-    """Send *packet* to *server* from a new socket with a random port, over TCP without its length.
-    What comes back is ``on_reply`` of *attempt*, what fails ``on_failed``.
+    """Send ``packet`` to ``server`` from a new socket with a random port; for TCP the length is to
+    be added.  Report a reply by ``on_reply``, and a failure by ``on_failed``.
     """
 
     attempt: int
@@ -57,14 +64,14 @@ class SendQuery(NamedTuple):
 
 
 class EndAttempt(NamedTuple):
-    """Nothing more is wanted of *attempt*: close its socket."""
+    """Close the socket of ``attempt``."""
 
     attempt: int
 
 
 class FlightOutcome(NamedTuple):
-    """Of one flight. ``content`` is ``None`` if it failed; then ``part`` is what a truncated reply
-    had, and ``error`` an extended error that an upstream gave.
+    """The outcome of one flight.  If it failed, ``content`` is ``None``, ``part`` the content of a
+    truncated reply, and ``error`` an extended error from an upstream.
     """
 
     key: CacheKey
@@ -75,10 +82,12 @@ class FlightOutcome(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _UnderWay:
+class _Flight:
+    """A question in progress."""
+
     key: CacheKey
     zone: UpstreamZone
-    #: in the order in which they are asked
+    #: in the order in which they are tried
     candidates: list[Upstream]
     give_up_at: float
     attempts: list[int] = field(default_factory=list)
@@ -88,10 +97,10 @@ class _UnderWay:
 
 
 class _Attempt(NamedTuple):
-    """``flight`` is ``None`` for a probe."""
+    """One query to an upstream.  ``flight`` is ``None`` for a probe."""
 
     upstream: Upstream
-    flight: _UnderWay | None
+    flight: _Flight | None
     id: int
     name: bytes
     kind: int
@@ -100,32 +109,32 @@ class _Attempt(NamedTuple):
     began_at: float
 
 
-class Asker:
-    """Owned by the forwarder.  *draw* gives 64 random bits."""
+class QueryScheduler:
+    """The flights, attempts and probes.  Owned by the forwarder.  *draw* returns 64 random bits."""
 
     def __init__(self, draw: Callable[[], int], counts: ForwardCounts) -> None:
         self._draw = draw
         self._counts = counts
-        self._flights: dict[CacheKey, _UnderWay] = {}
+        self._flights: dict[CacheKey, _Flight] = {}
         self._attempts: dict[int, _Attempt] = {}
-        self._made = 0
-        #: what is due when, in that order: flights by question, probes by attempt
+        self._last_number = 0
+        #: deadlines in ascending order: of flights by question, of probes by attempt
         self._flights_due: dict[CacheKey, float] = {}
         self._probes_due: dict[int, float] = {}
-        #: those that are probed
-        self._unwell: dict[SocketAddress, Upstream] = {}
+        #: the upstreams that are probed
+        self._probed: dict[SocketAddress, Upstream] = {}
         self._actions: list[SendQuery | EndAttempt] = []
         self._outcomes: list[FlightOutcome] = []
 
     @property
-    def under_way(self) -> int:
+    def flight_count(self) -> int:
         return len(self._flights)
 
-    def is_asked(self, key: CacheKey) -> bool:
+    def is_in_flight(self, key: CacheKey) -> bool:
         return key in self._flights
 
     def take_actions(self) -> list[SendQuery | EndAttempt]:
-        """In the order in which they were decided."""
+        """Returns new actions in the order of the decisions."""
         actions, self._actions = self._actions, []
         return actions
 
@@ -138,27 +147,29 @@ class Asker:
             at for queue in (self._flights_due, self._probes_due) for at in list(queue.values())[:1]
         ]
         due += [
-            upstream.probe_at for upstream in self._unwell.values() if upstream.probe_at is not None
+            upstream.probe_at for upstream in self._probed.values() if upstream.probe_at is not None
         ]
         return min(due, default=None)
 
-    def keep(self, upstreams: Iterable[Upstream]) -> None:
-        """There are no others any more: others are not probed."""
+    def retain_probes(self, upstreams: Iterable[Upstream]) -> None:
+        """Stops probing all upstreams except *upstreams*."""
         kept = {upstream.address for upstream in upstreams}
-        self._unwell = {
-            address: upstream for address, upstream in self._unwell.items() if address in kept
+        self._probed = {
+            address: upstream for address, upstream in self._probed.items() if address in kept
         }
 
-    def ask(self, key: CacheKey, zone: UpstreamZone, now: float) -> None:
-        assert key not in self._flights, f"{key} is under way"
+    def start_flight(self, key: CacheKey, zone: UpstreamZone, now: float) -> None:
+        assert key not in self._flights, f"{key} is in flight already"
         candidates = zone.order(self._draw)
         if candidates[0].is_dead:
             self._counts.broken.value += 1
-        flight = self._flights[key] = _UnderWay(key, zone, candidates, now + FLIGHT_S)
+        flight = self._flights[key] = _Flight(key, zone, candidates, now + FLIGHT_S)
         self._try_next(flight, now)
 
     def on_reply(self, number: int, packet: bytes, source: SocketAddress, now: float) -> None:
-        """*packet* came from *source* to the socket of an attempt; it may be anything."""
+        """Handles *packet*, which may be arbitrary bytes, from *source* at the socket of attempt
+        *number*.
+        """
         attempt = self._attempts.get(number)
         if attempt is None:
             return
@@ -182,19 +193,19 @@ class Asker:
             now - attempt.began_at
         )
         upstream.on_answer()
-        self._unwell.pop(upstream.address, None)
+        self._probed.pop(upstream.address, None)
         if attempt.flight is None:
-            self._end(number)
+            self._end_attempt(number)
             self._probes_due.pop(number, None)
         else:
-            self._judge(number, attempt, attempt.flight, reply, now)
+            self._on_matching_reply(number, attempt, attempt.flight, reply, now)
 
-    def _judge(
-        self, number: int, attempt: _Attempt, flight: _UnderWay, reply: Reply, now: float
+    def _on_matching_reply(
+        self, number: int, attempt: _Attempt, flight: _Flight, reply: Reply, now: float
     ) -> None:
-        """What a reply of the upstream itself means for its flight."""
+        """Finishes or continues the flight after a reply whose question and ID match."""
         name, kind, do, _ = flight.key
-        content = content_of(
+        content = extract_content(
             reply, name, kind, do=do, ttl_max=TTL_MAX_S, denial_ttl_max=DENIAL_TTL_MAX_S
         )
         if reply.rcode == FORMERR and attempt.edns:
@@ -210,27 +221,26 @@ class Asker:
             self._finish(flight, content)
         else:
             flight.error = reply.error
-            self._give_up_on(number, attempt, flight, now)
+            self._abandon(number, attempt, flight, now)
 
     def on_failed(self, number: int, now: float) -> None:
-        """The socket of an attempt gives nothing more: it was refused, there is no way, TCP
-        ended.
+        """Handles a failed socket of attempt *number*: refused, unreachable, or closed by the peer.
         """
         attempt = self._attempts.get(number)
         if attempt is None:
             return
-        self._blame(attempt.upstream, now)
+        self._note_failure(attempt.upstream, now)
         if attempt.flight is None:
-            self._miss_probe(number, attempt)
+            self._fail_probe(number, attempt)
         else:
-            self._give_up_on(number, attempt, attempt.flight, now)
+            self._abandon(number, attempt, attempt.flight, now)
 
     def on_time(self, now: float) -> None:
-        """What is due by *now* happens."""
+        """Handles all deadlines up to *now*."""
         while self._flights_due and next(iter(self._flights_due.values())) <= now:
             flight = self._flights[next(iter(self._flights_due))]
             if flight.attempts:
-                self._blame(self._attempts[flight.attempts[-1]].upstream, now)
+                self._note_failure(self._attempts[flight.attempts[-1]].upstream, now)
             if now >= flight.give_up_at:
                 self._finish(flight, None)
             else:
@@ -239,16 +249,16 @@ class Asker:
             number = next(iter(self._probes_due))
             attempt = self._attempts[number]
             attempt.upstream.unanswered += 1
-            self._miss_probe(number, attempt)
-        for upstream in self._unwell.values():
+            self._fail_probe(number, attempt)
+        for upstream in self._probed.values():
             if upstream.probe_at is not None and upstream.probe_at <= now:
                 upstream.on_probe(now)
                 number = self._attempt(upstream, None, ROOT, NS, now=now)
                 self._probes_due[number] = now + TRY_S
 
-    def _try_next(self, flight: _UnderWay, now: float) -> None:
-        """The next upstream is asked, if one may be; if none may and nothing is out, the flight
-        failed.
+    def _try_next(self, flight: _Flight, now: float) -> None:
+        """Tries the next upstream; finishes the flight as failed if none remains and no attempt is
+        open.
         """
         if now >= flight.give_up_at:
             if not flight.attempts:
@@ -269,7 +279,7 @@ class Asker:
     def _attempt(
         self,
         upstream: Upstream,
-        flight: _UnderWay | None,
+        flight: _Flight | None,
         name: bytes,
         kind: int,
         *,
@@ -278,17 +288,17 @@ class Asker:
         edns: bool = True,
     ) -> int:
         if upstream.keeps_case:
-            name = self._spell(name)
+            name = self._randomize_case(name)
         attempt = _Attempt(upstream, flight, self._draw() & 0xFFFF, name, kind, tcp, edns, now)
-        self._made += 1
-        self._attempts[self._made] = attempt
+        self._last_number += 1
+        self._attempts[self._last_number] = attempt
         do, cd = (flight.key.do, flight.key.cd) if flight is not None else (False, False)
         packet = encode_query(attempt.id, name, kind, edns=edns, do=do, flags=CD if cd else 0)
-        self._actions.append(SendQuery(self._made, upstream.address, tcp, packet))
-        return self._made
+        self._actions.append(SendQuery(self._last_number, upstream.address, tcp, packet))
+        return self._last_number
 
-    def _spell(self, name: bytes) -> bytes:
-        """*name* with the case of its letters drawn by lot."""
+    def _randomize_case(self, name: bytes) -> bytes:
+        """Returns *name* with each letter in random case."""
         bits = 0
         for _ in range(0, len(name), 64):
             bits = bits << 64 | self._draw()
@@ -299,17 +309,17 @@ class Asker:
         self,
         number: int,
         attempt: _Attempt,
-        flight: _UnderWay,
+        flight: _Flight,
         *,
         tcp: bool,
         edns: bool,
         now: float,
     ) -> None:
-        """The same upstream once more, in another way, if there is time."""
+        """Retries the same upstream with another transport, if time remains."""
         if now >= flight.give_up_at:
-            self._give_up_on(number, attempt, flight, now)
+            self._abandon(number, attempt, flight, now)
             return
-        self._end(number)
+        self._end_attempt(number)
         flight.attempts.remove(number)
         self._flights_due.pop(flight.key)
         self._flights_due[flight.key] = now + TRY_S
@@ -321,40 +331,40 @@ class Asker:
     def _distrust(self, number: int, attempt: _Attempt, reason: str, now: float) -> None:
         self._counts.ignored.of(reason).value += 1
         if attempt.flight is None:
-            return  # of a probe anything but its answer says nothing
+            return  # a probe only waits for its own answer
         if attempt.tcp:
-            self._blame(attempt.upstream, now)
-            self._give_up_on(number, attempt, attempt.flight, now)
+            self._note_failure(attempt.upstream, now)
+            self._abandon(number, attempt, attempt.flight, now)
         else:
             self._retry(number, attempt, attempt.flight, tcp=True, edns=attempt.edns, now=now)
 
-    def _give_up_on(self, number: int, attempt: _Attempt, flight: _UnderWay, now: float) -> None:
-        """This upstream will not answer this question."""
-        self._end(number)
+    def _abandon(self, number: int, attempt: _Attempt, flight: _Flight, now: float) -> None:
+        """Ends the attempt: its upstream will not answer this question."""
+        self._end_attempt(number)
         flight.attempts.remove(number)
         if attempt.upstream in flight.candidates:
             flight.candidates.remove(attempt.upstream)
         self._try_next(flight, now)
 
-    def _blame(self, upstream: Upstream, now: float) -> None:
+    def _note_failure(self, upstream: Upstream, now: float) -> None:
         upstream.on_failure(now)
-        self._unwell[upstream.address] = upstream
+        self._probed[upstream.address] = upstream
 
-    def _miss_probe(self, number: int, attempt: _Attempt) -> None:
-        self._end(number)
+    def _fail_probe(self, number: int, attempt: _Attempt) -> None:
+        self._end_attempt(number)
         self._probes_due.pop(number, None)
         self._counts.probe_failures.of(PROXY, str(attempt.upstream.address)).value += 1
 
-    def _finish(self, flight: _UnderWay, content: Content | None) -> None:
+    def _finish(self, flight: _Flight, content: Content | None) -> None:
         for number in flight.attempts:
-            self._end(number)
+            self._end_attempt(number)
         del self._flights[flight.key]
         del self._flights_due[flight.key]
         self._outcomes.append(
             FlightOutcome(flight.key, flight.zone, content, flight.part, flight.error)
         )
 
-    def _end(self, number: int) -> None:
+    def _end_attempt(self, number: int) -> None:
         del self._attempts[number]
         self._actions.append(EndAttempt(number))
 
@@ -362,16 +372,16 @@ class Asker:
         assert self._flights.keys() == self._flights_due.keys()
         for queue in (self._flights_due, self._probes_due):
             due = list(queue.values())
-            assert due == sorted(due), "what is due later stands first"
+            assert due == sorted(due), "a later deadline is first"
         owned = [number for flight in self._flights.values() for number in flight.attempts]
         assert sorted([*owned, *self._probes_due]) == sorted(self._attempts), (
-            "an attempt is of no flight and no probe"
+            "an attempt belongs to no flight and no probe"
         )
         for key, flight in self._flights.items():
             assert flight.key == key
-            assert flight.attempts, f"nothing is out for {key}"
+            assert flight.attempts, f"no attempt is open for {key}"
             assert flight.tries <= TRIES_MAX, key
-        for upstream in self._unwell.values():
+        for upstream in self._probed.values():
             assert upstream.probe_at is not None, f"{upstream.address} is unwell and not probed"
 
 
@@ -389,6 +399,7 @@ def _fault_of(reply: Reply, attempt: _Attempt) -> str | None:
 
 
 def _is_referral(reply: Reply, content: Content) -> bool:
-    """The server does not recurse: it names others that may know (RFC 1034, 4.3.1)."""
+    """Returns True if the server does not recurse, and refers to other servers (RFC 1034, 4.3.1).
+    """
     kinds = {record.type for record in reply.authority}
     return reply.rcode == NOERROR and not content.answer and NS in kinds and SOA not in kinds

@@ -1,14 +1,13 @@
-"""Answers of upstreams, kept for as long as they say.
+"""Cache of upstreams' answers until their TTL ends.
 
-Two shelves, one for answers and one for denials (RFC 2308), so that a flood of names that are not
-there takes no answer away; a question is on one of them at most. Each is bounded in entries and
-bytes, and gives up what was not asked for longest; if the client of a new answer has more than half
-of a shelf, it gives up one of that client's, so that no client empties the cache of all others. A
-third remembers failures (RFC 9520): the first for a second, then for twice as long each time, at
-most five.
+It has two shelves, one for answers and one for denials (RFC 2308), so that a flood of absent names
+evicts no answer; a question is on one shelf at most. Each shelf is bounded in entries and bytes,
+and evicts the least recently used entry. If the client of a new answer owns more than half of the
+shelf, one of its own entries is evicted, so that no client can empty the cache. Failures are cached
+separately (RFC 9520): first for a second, then twice as long each time, up to five seconds.
 
-With ``stale_s`` an answer is kept so much longer, to be used where no upstream gives a new one (RFC
-8767).
+With ``stale_s``, an answer is retained for that time after its TTL, and used if no upstream answers
+(RFC 8767).
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from sliceplane.dns.forwarding.counts import SHELVES, ForwardCounts, Shelf
 from sliceplane.dns.forwarding.message import Content
 from sliceplane.kit.delays import Backoff
 
-#: of each shelf; as many as CoreDNS has
+#: entries of each shelf; the same as in CoreDNS
 ENTRIES_MAX: Final = 9984
-#: of each shelf: names, data and what an entry costs besides
+#: bytes of each shelf: names, data and overhead of entries
 BYTES_MAX: Final = 16 << 20
 TTL_MAX_S: Final = 3600
 DENIAL_TTL_MAX_S: Final = 1800
-#: what stale answers are given out with (RFC 8767, 4)
+#: TTL of stale answers (RFC 8767, 4)
 STALE_TTL_S: Final = 30
 _FAILURE: Final = Backoff(base_s=1.0, cap_s=5.0)
 
@@ -34,7 +33,7 @@ _RECORD_BYTES: Final = 200
 
 
 class CacheKey(NamedTuple):
-    """A question as upstreams are asked it: ``name`` in lower case, DO and CD, for they change the
+    """A question to upstreams: ``name`` in lower case, and the flags DO and CD, which change the
     answer.
     """
 
@@ -56,8 +55,8 @@ class _Entry(NamedTuple):
     account: str
 
 
-class _Owned:
-    """Entries of one client on one shelf, the longest unused first, and their size."""
+class _ClientEntries:
+    """Entries of one client on one shelf, the least recently used first, and their size."""
 
     __slots__ = ("keys", "size")
 
@@ -67,7 +66,7 @@ class _Owned:
 
 
 class AnswerCache:
-    """Owned by the forwarder.  All work is O(1)."""
+    """The cache.  Owned by the forwarder.  All operations are O(1)."""
 
     def __init__(
         self,
@@ -81,15 +80,15 @@ class AnswerCache:
         self.bytes_max = bytes_max
         self.stale_s = stale_s
         self._counts = counts
-        #: in the order of use, the longest unused first
+        #: entries in the order of use, the least recently used first
         self._shelves: dict[Shelf, dict[CacheKey, _Entry]] = {shelf: {} for shelf in SHELVES}
         self._bytes = dict.fromkeys(SHELVES, 0)
-        self._owned: dict[Shelf, dict[str, _Owned]] = {shelf: {} for shelf in SHELVES}
-        #: until when, and how many in a row; the oldest first
+        self._owned: dict[Shelf, dict[str, _ClientEntries]] = {shelf: {} for shelf in SHELVES}
+        #: end and number of consecutive failures, the oldest first
         self._failures: dict[CacheKey, tuple[float, int]] = {}
 
     def get(self, key: CacheKey, now: float) -> CacheHit | None:
-        """What may be answered now."""
+        """Returns the cached answer to *key* whose TTL has not ended, if any."""
         self._counts.requests.value += 1
         for shelf, entries in self._shelves.items():
             entry = entries.get(key)
@@ -103,7 +102,8 @@ class AnswerCache:
         return None
 
     def get_stale(self, key: CacheKey, now: float) -> Content | None:
-        """What may be answered where no upstream answers."""
+        """Returns the cached answer to *key*, even a stale one, for use when no upstream answers.
+        """
         for entries in self._shelves.values():
             entry = entries.get(key)
             if entry is not None and now < entry.stored_at + entry.content.ttl + self.stale_s:
@@ -111,8 +111,8 @@ class AnswerCache:
         return None
 
     def put(self, key: CacheKey, content: Content, now: float, account: str = "") -> None:
-        """An upstream answered; what was known before is gone, and so is a failure. *account*: of
-        the client that asked first.
+        """Caches the answer of an upstream in place of an earlier answer or failure.  *account*:
+        that of the client that asked first.
         """
         self._failures.pop(key, None)
         for shelf in SHELVES:
@@ -123,32 +123,32 @@ class AnswerCache:
         shelf = "denial" if content.is_denial else "success"
         self._shelves[shelf][key] = _Entry(content, now, size, account)
         self._bytes[shelf] += size
-        owned = self._owned[shelf].setdefault(account, _Owned())
+        owned = self._owned[shelf].setdefault(account, _ClientEntries())
         owned.keys[key] = None
         owned.size += size
         while len(self._shelves[shelf]) > self.entries_max or self._bytes[shelf] > self.bytes_max:
-            self._remove(shelf, self._next_to_go(shelf, owned))
+            self._remove(shelf, self._select_evicted(shelf, owned))
             self._counts.evictions[shelf].value += 1
         self._counts.entries[shelf].value = len(self._shelves[shelf])
 
-    def _next_to_go(self, shelf: Shelf, owned: _Owned) -> CacheKey:
+    def _select_evicted(self, shelf: Shelf, owned: _ClientEntries) -> CacheKey:
         entries = self._shelves[shelf]
-        has_most = 2 * owned.size > self._bytes[shelf] or 2 * len(owned.keys) > len(entries)
-        return next(iter(owned.keys if has_most else entries))
+        owns_most = 2 * owned.size > self._bytes[shelf] or 2 * len(owned.keys) > len(entries)
+        return next(iter(owned.keys if owns_most else entries))
 
     def put_failure(self, key: CacheKey, now: float) -> None:
-        """No upstream answered."""
+        """Caches that no upstream answered."""
         _, failures = self._failures.pop(key, (0.0, 0))
         self._failures[key] = (now + _FAILURE.delay_s(failures), failures + 1)
         if len(self._failures) > self.entries_max:
             del self._failures[next(iter(self._failures))]
 
     def has_failed(self, key: CacheKey, now: float) -> bool:
-        """So lately that it is not tried again yet."""
+        """Returns True if *key* failed recently and must not be retried yet."""
         return now < self._failures.get(key, (now, 0))[0]
 
     def clear(self) -> None:
-        """There are other upstreams now, which may know other names."""
+        """Clears the cache: new upstreams may answer differently."""
         self._failures.clear()
         for shelf in SHELVES:
             self._shelves[shelf].clear()

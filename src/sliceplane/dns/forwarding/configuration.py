@@ -1,9 +1,9 @@
-"""Where names of others are asked for: flags and ``resolv.conf`` in, frozen values out.
+"""Configuration of upstreams: parses flags and ``resolv.conf`` into frozen values.
 
 ``--forward`` names servers (``1.1.1.1``, ``[2606:4700::1111]:5353``) or files in the form of
-``resolv.conf(5)``, of which the lines ``nameserver`` and ``options rotate`` count; ``none``
-forwards nothing. ``--stub ZONE=SERVER,...`` names the servers of one zone. Whatever is wrong raises
-``ValueError`` with a sentence for the person who wrote it.
+``resolv.conf(5)``, of which only the lines ``nameserver`` and ``options rotate`` are used; ``none``
+disables forwarding. ``--stub ZONE=SERVER,...`` names the servers of one zone. An invalid value
+raises ``ValueError`` with a sentence for the user.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _STUBS_MAX: Final = 100
 
 
 class ZoneServers(msgspec.Struct, frozen=True):
-    """``zone`` in wire form and lower case; the root is for all names that no other zone has."""
+    """The servers of one zone.
+
+    ``zone`` is in wire form and lower case; the root zone is for names that are in no other zone.
+    """
 
     zone: bytes
     servers: tuple[SocketAddress, ...]
@@ -35,7 +38,7 @@ class ZoneServers(msgspec.Struct, frozen=True):
 
 
 def parse_server(text: str, port: int = PORT) -> SocketAddress:
-    """``ADDRESS``, ``ADDRESS:PORT``, ``[ADDRESS]:PORT``."""
+    """Parses ``ADDRESS``, ``ADDRESS:PORT`` or ``[ADDRESS]:PORT``."""
     host, colon, digits = text.strip(), "", ""
     if host.startswith("["):
         host, closing, rest = host[1:].partition("]")
@@ -50,13 +53,14 @@ def parse_server(text: str, port: int = PORT) -> SocketAddress:
             f"{text!r} is no name server: an IP address is expected, with or without :PORT"
         )
     if colon and not (digits.isascii() and digits.isdecimal() and 0 < int(digits[:6]) < 65536):
-        raise ValueError(f"{text!r} is no name server: its port is none")
+        raise ValueError(f"{text!r} is no name server: its port is not a number from 1 to 65535")
     return SocketAddress(f"{address}{percent}{zone}", int(digits) if colon else port)
 
 
 def parse_resolv_conf(text: str) -> ZoneServers | None:
-    """Its name servers, as the root zone's; ``None``: it names none. What is wrong in it is passed
-    over, as every resolver does.
+    """Returns the name servers of a resolv.conf for the root zone; ``None`` if it names none.
+
+    Invalid lines are ignored, as by every resolver.
     """
     servers: dict[SocketAddress, None] = {}
     policy: Policy = "sequential"
@@ -73,7 +77,7 @@ def parse_resolv_conf(text: str) -> ZoneServers | None:
 
 
 def parse_stub(text: str) -> ZoneServers:
-    """``ZONE=SERVER[,SERVER...]``."""
+    """Parses ``ZONE=SERVER[,SERVER...]``."""
     zone, equals, servers = text.partition("=")
     try:
         name = name_of(zone.strip()).lower()
@@ -91,8 +95,9 @@ def parse_stub(text: str) -> ZoneServers:
 def check_zones(
     zones: Iterable[ZoneServers], own: Callable[[SocketAddress], bool]
 ) -> tuple[ZoneServers, ...]:
-    """*zones*, each once, those with most labels first. Refused is what would ask ourselves
-    (*own*), for it would ask for ever.
+    """Validates *zones*, and returns them with the longest names first.
+
+    *own* returns True for an address of this server, which is refused: a query to it would loop.
     """
     checked: dict[bytes, ZoneServers] = {}
     for zone in zones:

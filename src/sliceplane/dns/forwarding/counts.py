@@ -1,7 +1,7 @@
-"""What the forwarder counts, under the names of CoreDNS's plugins cache, forward and hosts, so that
-dashboards work.
+"""Metrics of the forwarder, under the names of CoreDNS's plugins cache, forward and hosts, so that
+its dashboards work.
 
-Ours besides: replies that were passed over because they answer something else.
+One metric is our own: ignored replies, which do not match their query.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _REST: Final = (".", "")
 
 
 class ForwardCounts:
-    """Owned by one forwarder; its cache and its upstreams count here."""
+    """The counters of one forwarder, its cache and its upstreams.  Owned by the forwarder."""
 
     def __init__(self, server: str) -> None:
         self.metrics = metrics = Metrics()

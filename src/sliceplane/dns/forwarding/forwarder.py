@@ -1,18 +1,19 @@
-"""Forwarding as a machine: questions, replies, failures and moments in; queries, answers and
-notices out.
+"""The forwarder as a state machine: its inputs are questions, replies, failures and the time, its
+outputs queries, answers and notices.
 
-A question is answered here if it is special, in the hosts table, in the cache, or failed lately.
-Else it is asked of the upstreams of its zone, once at a time for a name, type, DO and CD: clients
-that ask the same meanwhile wait for the same reply. What is beyond a limit is refused at once;
-questions under way, and those that wait for them, are shared by client: each may have as many as it
-leaves for all others.
+The forwarder itself answers a question for a special name, a name in the hosts table, a cached
+answer or a recent failure. Otherwise it queries the upstreams of the zone, with one query at a time
+for a name, type, DO and CD: clients that ask the same question meanwhile wait for the same reply.
+Beyond a limit it refuses a question immediately. Flights and waiting questions are shared fairly by
+client: each may have as many as it leaves for all others.
 
-Upstreams say nothing about the cluster's own names: an answer ends where its chain of CNAMEs
-reaches one, also an answer of the cache. The client asks for that name next, if it wants to, and
-gets what the cluster says.
+Upstreams have no authority over the cluster's own names: an answer, even a cached one, ends where
+its chain of CNAMEs reaches one. The client then asks for that name, and gets the answer of the
+cluster.
 
-A loop is found by asking for a random name: if it comes in here, the upstreams forward to us, and
-names of their zone fail at once until such a name stays away.
+The forwarder detects a loop by a query for a random name. If this query arrives here, the upstreams
+forward to this server; names of their zone then fail immediately until such a query no longer
+arrives.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from sliceplane.dns.forwarding.asking import Asker, EndAttempt, FlightOutcome, SendQuery
+from sliceplane.dns.forwarding.asking import EndAttempt, FlightOutcome, QueryScheduler, SendQuery
 from sliceplane.dns.forwarding.cache import STALE_TTL_S, AnswerCache, CacheKey
 from sliceplane.dns.forwarding.configuration import MAX_CONCURRENT, ZoneServers
 from sliceplane.dns.forwarding.counts import ForwardCounts
@@ -47,30 +48,30 @@ from sliceplane.dns.wire import (
 )
 from sliceplane.kit.shares import Shares
 
-#: a stale answer is given so long after the question (RFC 8767, 5)
+#: seconds after the question until a stale answer is sent (RFC 8767, 5)
 STALE_AFTER_S: Final = 1.8
-#: memory of the questions that wait for replies, all together
+#: bytes of all questions that wait for replies
 WAITING_BYTES_MAX: Final = 16 << 20
-#: of one, besides the names in it
+#: bytes of a waiting question, besides its names
 _WAITER_BYTES: Final = 1024
-#: answers that one step makes: so many, or so many octets
-_ANSWERS_AT_ONCE: Final = 64
-_ANSWER_BYTES_AT_ONCE: Final = 128 * 1024
-#: between two looks whether upstreams loop: after failures, and while they do
+#: answers that one step encodes, and their octets
+_ANSWERS_PER_STEP: Final = 64
+_ANSWER_BYTES_PER_STEP: Final = 128 * 1024
+#: seconds between checks for a loop: after failures, and while there is one
 LOOP_AGAIN_S: Final = 30.0
 _EDE_OTHER: Final = 0
 _EDE_CACHED: Final = 13
 
 
 class SendAnswer(NamedTuple):
-    """*token* is what ``on_query`` was given."""
+    """An answer to send; ``token`` is the argument of ``on_query``."""
 
     token: object
     packet: bytes
 
 
 class ForwardNotice(NamedTuple):
-    """For the log and an Event: *reason* as Events have it, *text* for a person."""
+    """A message for the log and an Event.  ``reason``: that of the Event; ``text``: a sentence."""
 
     reason: str
     text: str
@@ -94,8 +95,10 @@ class _Waiter(NamedTuple):
 
 
 class Forwarder:
-    """Owned by one shell. *draw* gives 64 random bits; *is_own*: a name is the cluster's; *server*
-    is a label of metrics.
+    """The forwarder.  Owned by its runner.
+
+    *draw* returns 64 random bits, *is_own* True for a name of the cluster.  *server* is a label of
+    metrics.
     """
 
     def __init__(
@@ -111,50 +114,48 @@ class Forwarder:
         self.metrics = counts.metrics
         self._counts = counts
         self._cache = AnswerCache(counts, stale_s=stale_s)
-        self._asker = Asker(draw, counts)
+        self._queries = QueryScheduler(draw, counts)
         self._draw = draw
         self._is_own = is_own
         self._flights = Shares(max_concurrent)
-        #: the accounts that questions under way are charged to
+        #: the accounts that flights are charged to
         self._payers: dict[CacheKey, str] = {}
         self._configured: tuple[ZoneServers, ...] = ()
         self._zones: dict[bytes, UpstreamZone] = {}
         self._hosts = HostTable()
         self._waiters: dict[CacheKey, list[_Waiter]] = {}
         self._waiting = Shares(WAITING_BYTES_MAX)
-        #: replies that came, and who waits for them
-        self._owed: deque[tuple[_Waiter, Content, int]] = deque()
-        #: when waiters may be given a stale answer: always the same time after they came, so in
-        #: order
-        self._impatient: deque[tuple[float, CacheKey]] = deque()
-        #: names that are asked for to see whether they come back; ``None``: one that did, or that
-        #: is of no zone now
+        #: answers that are to be encoded, with the questions that wait for them
+        self._unsent_answers: deque[tuple[_Waiter, Content, int]] = deque()
+        #: when waiting questions get a stale answer; in order, as the delay is constant
+        self._stale_deadlines: deque[tuple[float, CacheKey]] = deque()
+        #: random names of loop probes; ``None``: the probe arrived here, or its zone was removed
         self._nonces: dict[bytes, UpstreamZone | None] = {}
         self._actions: list[Action] = []
 
-    # -- what happens
+    # -- events
 
     def on_zones(self, zones: tuple[ZoneServers, ...], now: float) -> None:
-        """Where to ask from now on (``check_zones`` has seen them).  What others answered is
-        forgotten.
-        """
+        """Sets the upstreams, which ``check_zones`` has validated.  Clears the cache."""
         if zones == self._configured:
             return
         self._configured = zones
-        known = {
+        upstreams = {
             upstream.address: upstream
             for zone in self._zones.values()
             for upstream in zone.upstreams
         }
         for address in (server for zone in zones for server in zone.servers):
-            known.setdefault(address, Upstream(address))
+            upstreams.setdefault(address, Upstream(address))
         self._zones = {
             zone.zone: UpstreamZone(
-                zone.zone, [known[server] for server in zone.servers], zone.policy
+                zone.zone, [upstreams[server] for server in zone.servers], zone.policy
             )
             for zone in zones
         }
-        self._asker.keep(upstream for zone in self._zones.values() for upstream in zone.upstreams)
+        self._queries.retain_probes(
+            upstream for zone in self._zones.values() for upstream in zone.upstreams
+        )
         self._cache.clear()
         self._nonces = dict.fromkeys(self._nonces)
         for zone in self._zones.values():
@@ -175,84 +176,88 @@ class Forwarder:
         target: bytes | None = None,
         before: tuple[WholeRecord, ...] = (),
     ) -> bool:
-        """A question of class IN, with RD, of a client that may ask it; its answer may have *size*
-        bytes. *account*: of its client. Returns True if an upstream is asked for it.
+        """Handles a question of class IN with RD from an admitted client.  *size*: maximum bytes of
+        the answer; *account*: that of the client.  Returns True if an upstream is queried for it.
 
-        With a *target* this name is asked for, and the answer stands after the records *before*:
-        how a CNAME of our own leads to it.
+        *target* is the name to resolve if a CNAME of the cluster leads to it; the answer then
+        begins with the records *before*, which are that chain.
         """
         name = question.key if target is None else target.lower()
         waiter = _Waiter(question, size, before, token, account)
         if name in self._nonces:
-            self._loop_found(name, now)
+            self._on_loop(name, now)
             self._answer(waiter, Content(REFUSED))
             return False
-        content = self._own_answer(name, question.type)
+        content = self._answer_locally(name, question.type)
         if content is not None:
             self._answer(waiter, content)
             return False
-        zone = self._zone_of(name)
+        zone = self._find_zone(name)
         if zone is None:
-            self._refuse(waiter, EDE_NOT_AUTHORITATIVE, "no upstream is named for it")
+            self._refuse(waiter, EDE_NOT_AUTHORITATIVE, "no upstream is configured for the name")
             return False
         do = question.edns is not None and question.edns.do
-        return self._look_up(
+        return self._resolve(
             CacheKey(name, question.type, do, bool(question.flags & CD)), zone, waiter, now
         )
 
-    def _own_answer(self, name: bytes, kind: int) -> Content | None:
+    def _answer_locally(self, name: bytes, kind: int) -> Content | None:
         content = answer_meta(name, kind) or self._hosts.answer(name, kind)
         special = special_zone(name)
         if content is None and special is not None:
-            stub = self._zone_of(name)
+            stub = self._find_zone(name)
             if stub is None or stub.zone == ROOT:
                 content = answer_special(special, name, kind)
         return content
 
-    def _zone_of(self, name: bytes) -> UpstreamZone | None:
+    def _find_zone(self, name: bytes) -> UpstreamZone | None:
         for _, above in names_above(name):
             zone = self._zones.get(above)
             if zone is not None:
                 return zone
         return self._zones.get(ROOT)
 
-    def _look_up(self, key: CacheKey, zone: UpstreamZone, waiter: _Waiter, now: float) -> bool:
+    def _resolve(self, key: CacheKey, zone: UpstreamZone, waiter: _Waiter, now: float) -> bool:
         hit = self._cache.get(key, now)
         if hit is not None:
             self._answer(waiter, hit.content, age_s=hit.age_s)
         elif self._cache.has_failed(key, now):
-            self._answer(waiter, self._stale(key, now) or Content(SERVFAIL, error=_EDE_CACHED))
+            self._answer(
+                waiter, self._stale_content(key, now) or Content(SERVFAIL, error=_EDE_CACHED)
+            )
         elif zone.looping:
             failed = Content(SERVFAIL, error=_EDE_OTHER)
             self._answer(
-                waiter, self._stale(key, now) or failed, text="the upstreams forward to this server"
+                waiter,
+                self._stale_content(key, now) or failed,
+                text="the upstreams forward to this server",
             )
         elif not self._is_admitted(key, waiter):
             self._counts.rejects.value += 1
-            self._refuse(waiter, _EDE_OTHER, "too many questions are under way")
+            self._refuse(waiter, _EDE_OTHER, "too many queries are in progress")
         else:
             waiting = self._waiters.setdefault(key, [])
             waiting.append(waiter)
-            # One entry for each question under way, which are bounded.
+            # One entry for each flight; their number is bounded.
             if (
                 len(waiting) == 1
                 and self._cache.stale_s
                 and self._cache.get_stale(key, now) is not None
             ):
-                self._impatient.append((now + STALE_AFTER_S, key))
-            if not self._asker.is_asked(key):
-                self._asker.ask(key, zone, now)
+                self._stale_deadlines.append((now + STALE_AFTER_S, key))
+            if not self._queries.is_in_flight(key):
+                self._queries.start_flight(key, zone, now)
                 self._take_outcomes(now)
                 return True
         return False
 
     def _is_admitted(self, key: CacheKey, waiter: _Waiter) -> bool:
-        """There is room for another that waits, and for another question under way if it
-        needs one.
+        """Returns True if the limits allow another waiting question, and another flight if it needs
+        one.
         """
         if not self._waiting.take(waiter.account, waiter.cost):
             return False
-        if self._asker.is_asked(key):
+        if self._queries.is_in_flight(key):
             return True
         if not self._flights.take(waiter.account):
             self._waiting.give(waiter.account, waiter.cost)
@@ -261,33 +266,34 @@ class Forwarder:
         return True
 
     def on_reply(self, attempt: int, packet: bytes, source: SocketAddress, now: float) -> None:
-        """*packet* came from *source* to the socket of *attempt*; it may be anything."""
-        self._asker.on_reply(attempt, packet, source, now)
+        """Handles *packet*, which may be arbitrary bytes, from *source* at the socket of *attempt*.
+        """
+        self._queries.on_reply(attempt, packet, source, now)
         self._take_outcomes(now)
 
     def on_failed(self, attempt: int, now: float) -> None:
-        """The socket of *attempt* gives nothing more."""
-        self._asker.on_failed(attempt, now)
+        """Handles a failed socket of *attempt*."""
+        self._queries.on_failed(attempt, now)
         self._take_outcomes(now)
 
     def on_time(self, now: float) -> None:
-        """What is due by *now* happens."""
-        self._answer_owed()
-        self._asker.on_time(now)
+        """Handles all deadlines up to *now*."""
+        self._send_answers()
+        self._queries.on_time(now)
         self._take_outcomes(now)
-        while self._impatient and self._impatient[0][0] <= now:
-            _, key = self._impatient.popleft()
-            stale = self._stale(key, now) if key in self._waiters else None
+        while self._stale_deadlines and self._stale_deadlines[0][0] <= now:
+            _, key = self._stale_deadlines.popleft()
+            stale = self._stale_content(key, now) if key in self._waiters else None
             if stale is not None:
                 self._answer_all(key, stale)
         for zone in self._zones.values():
             if zone.looping and zone.loop_probe_at <= now:
                 self._probe_loop(zone, now)
 
-    # -- what follows
+    # -- results
 
     def _take_outcomes(self, now: float) -> None:
-        for outcome in self._asker.take_outcomes():
+        for outcome in self._queries.take_outcomes():
             if outcome.key.name in self._nonces:
                 self._end_loop_probe(outcome)
                 continue
@@ -295,13 +301,13 @@ class Forwarder:
             account = self._payers.pop(key)
             self._flights.give(account)
             content = outcome.content
-            current = self._zones.get(outcome.zone.zone) is outcome.zone
+            is_current = self._zones.get(outcome.zone.zone) is outcome.zone
             if content is not None:
-                if current:
+                if is_current:
                     self._cache.put(key, content, now, account)
                 self._answer_all(key, content)
                 continue
-            if current:
+            if is_current:
                 self._cache.put_failure(key, now)
                 if outcome.zone.loop_probe_at <= now:
                     self._probe_loop(outcome.zone, now)
@@ -309,10 +315,12 @@ class Forwarder:
             if outcome.part is not None:
                 self._answer_all(key, outcome.part, flags=RA | TC)
             else:
-                self._answer_all(key, self._stale(key, now) or Content(SERVFAIL, error=error))
+                self._answer_all(
+                    key, self._stale_content(key, now) or Content(SERVFAIL, error=error)
+                )
 
-    def _stale(self, key: CacheKey, now: float) -> Content | None:
-        """An answer after its time, if we have one and may use it (RFC 8767)."""
+    def _stale_content(self, key: CacheKey, now: float) -> Content | None:
+        """Returns a stale answer, if there is one that may be used (RFC 8767)."""
         content = self._cache.get_stale(key, now)
         if content is None:
             return None
@@ -322,48 +330,53 @@ class Forwarder:
         return content._replace(answer=answer, authority=authority, error=EDE_STALE)
 
     def _answer_all(self, key: CacheKey, content: Content, flags: int = RA) -> None:
-        self._owed.extend((waiter, content, flags) for waiter in self._waiters.pop(key, ()))
-        self._answer_owed()
+        self._unsent_answers.extend(
+            (waiter, content, flags) for waiter in self._waiters.pop(key, ())
+        )
+        self._send_answers()
 
-    def _answer_owed(self) -> None:
-        """The rest is due at once, in a step of its own: thousands may wait for one reply."""
+    def _send_answers(self) -> None:
+        """Encodes some answers; a further step, due immediately, encodes the others: thousands of
+        questions may wait for one reply.
+        """
         size = 0
-        for _ in range(_ANSWERS_AT_ONCE):
-            if not self._owed or size > _ANSWER_BYTES_AT_ONCE:
+        for _ in range(_ANSWERS_PER_STEP):
+            if not self._unsent_answers or size > _ANSWER_BYTES_PER_STEP:
                 return
-            waiter, content, flags = self._owed.popleft()
+            waiter, content, flags = self._unsent_answers.popleft()
             self._waiting.give(waiter.account, waiter.cost)
             size += self._answer(waiter, content, flags=flags)
 
     def _refuse(self, waiter: _Waiter, error: int, text: str) -> None:
-        """Without an upstream: what stands before is all that there is."""
+        """Answers without an upstream: the chain before the name is the whole answer."""
         self._answer(waiter, Content(NOERROR if waiter.before else REFUSED, error=error), text=text)
 
     def _answer(
         self, waiter: _Waiter, content: Content, *, age_s: int = 0, flags: int = RA, text: str = ""
     ) -> int:
-        """The octets of the answer."""
+        """Sends an answer, and returns its size in octets."""
         question, size, before, token, _ = waiter
-        content = self._without_own(content, question.key)
+        content = self._strip_cluster_names(content, question.key)
         if before:
-            flags |= AA  # which is said of the first name (RFC 1035, 4.1.1)
+            flags |= AA  # it refers to the first name (RFC 1035, 4.1.1)
         packet = encode_answer(
             question, content, size, age_s=age_s, before=before, flags=flags, text=text
         )
         self._actions.append(SendAnswer(token, packet))
         return len(packet)
 
-    def _without_own(self, content: Content, name: bytes) -> Content:
-        """*content*, which answers *name*, without what an upstream says of the cluster's names.
-        Where its chain leads to one, neither is the name at the chain's end denied, nor are there
-        records of it.
+    def _strip_cluster_names(self, content: Content, name: bytes) -> Content:
+        """Returns *content*, which answers *name*, without records of the cluster's names.
+
+        If the chain leads to such a name, the answer ends there: it neither denies that name nor
+        has its records.
         """
         for at, record in enumerate(content.answer):
             owner = record.owner.lower()
             if owner != name and self._is_own(owner):
-                return self._cut(content, at)
+                return self._truncate_chain(content, at)
             if record.type == CNAME and self._is_own(record.data.lower()):
-                return self._cut(content, at + 1)
+                return self._truncate_chain(content, at + 1)
         authority = tuple(
             record for record in content.authority if not self._is_own(record.owner.lower())
         )
@@ -373,7 +386,7 @@ class Forwarder:
             else content._replace(authority=authority)
         )
 
-    def _cut(self, content: Content, at: int) -> Content:
+    def _truncate_chain(self, content: Content, at: int) -> Content:
         self._counts.ignored.of("own name").value += 1
         return content._replace(rcode=NOERROR, answer=content.answer[:at], authority=())
 
@@ -383,9 +396,9 @@ class Forwarder:
         name = bytes((len(label),)) + label + zone.zone
         if len(name) <= 255:
             self._nonces[name] = zone
-            self._asker.ask(CacheKey(name, HINFO, do=False, cd=False), zone, now)
+            self._queries.start_flight(CacheKey(name, HINFO, do=False, cd=False), zone, now)
 
-    def _loop_found(self, name: bytes, now: float) -> None:
+    def _on_loop(self, name: bytes, now: float) -> None:
         zone = self._nonces[name]
         self._nonces[name] = None
         if zone is None or zone.looping:
@@ -394,9 +407,8 @@ class Forwarder:
         zone.loop_probe_at = now + LOOP_AGAIN_S
         servers = ", ".join(str(upstream.address) for upstream in zone.upstreams)
         text = (
-            f"what is asked of {servers} for {text_of(zone.zone)} comes back to this server: such "
-            "names fail until the "
-            "loop is gone; name other servers with --forward"
+            f"queries to {servers} for {text_of(zone.zone)} come back to this server: such names "
+            "fail until the loop is gone; configure other servers with --forward"
         )
         self._actions.append(ForwardNotice("ForwardingLoop", text, is_well=False))
 
@@ -407,34 +419,40 @@ class Forwarder:
             text = f"names under {text_of(zone.zone)} are forwarded again: the loop is gone"
             self._actions.append(ForwardNotice("ForwardingLoopGone", text, is_well=True))
 
-    # -- what is to be done
+    # -- actions
 
     def take_actions(self) -> list[Action]:
-        """Answers and notices in the order in which they were decided, after what is sent to
-        upstreams.
+        """Returns new actions: queries to upstreams, then answers and notices in the order of the
+        decisions.
         """
-        sends: list[Action] = [*self._asker.take_actions()]
+        sends: list[Action] = [*self._queries.take_actions()]
         actions, self._actions = self._actions, []
         return sends + actions
 
     def next_deadline(self) -> float | None:
         due = [zone.loop_probe_at for zone in self._zones.values() if zone.looping]
-        if self._owed:
+        if self._unsent_answers:
             due.append(0.0)
-        if self._impatient:
-            due.append(self._impatient[0][0])
-        asked = self._asker.next_deadline()
-        return min(due if asked is None else [*due, asked], default=None)
+        if self._stale_deadlines:
+            due.append(self._stale_deadlines[0][0])
+        query_due = self._queries.next_deadline()
+        return min(due if query_due is None else [*due, query_due], default=None)
 
     def check(self) -> None:
-        self._asker.check()
+        self._queries.check()
         self._cache.check()
         waiting = [waiter for waiters in self._waiters.values() for waiter in waiters]
-        waiting += [waiter for waiter, _, _ in self._owed]
+        waiting += [waiter for waiter, _, _ in self._unsent_answers]
         assert self._waiting.total == sum(waiter.cost for waiter in waiting) <= WAITING_BYTES_MAX
-        assert self._flights.total == len(self._payers) >= self._asker.under_way - len(self._nonces)
+        assert (
+            self._flights.total
+            == len(self._payers)
+            >= self._queries.flight_count - len(self._nonces)
+        )
         self._waiting.check()
         self._flights.check()
         for key, waiters in self._waiters.items():
-            assert waiters, f"none waits for {key}"
-            assert self._asker.is_asked(key), f"{len(waiters)} wait for {key}, which is not asked"
+            assert waiters, f"no question waits for {key}"
+            assert self._queries.is_in_flight(key), (
+                f"{len(waiters)} questions wait for {key}, which is not in flight"
+            )

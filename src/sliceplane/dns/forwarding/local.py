@@ -1,12 +1,12 @@
-"""Names that are answered here and asked of no upstream: special names and a table of hosts.
+"""Names that are answered without an upstream: special names and a table of hosts.
 
-Special are ``localhost`` (RFC 6761, 6.3), ``invalid`` (RFC 6761, 6.4), ``onion`` (RFC 7686),
-``local``, which is multicast DNS's (RFC 6762, 22.1), ``test`` (RFC 6761, 6.2), and ``alt`` (RFC
-9476); a stub zone at or below one of them takes its names back. Types above 127 are questions about
-messages, not names: none is forwarded, and ANY is answered with one record (RFC 8482, 4.2).
+Special names are ``localhost`` (RFC 6761, 6.3), ``invalid`` (RFC 6761, 6.4), ``onion`` (RFC 7686),
+``local`` for multicast DNS (RFC 6762, 22.1), ``test`` (RFC 6761, 6.2), and ``alt`` (RFC 9476); a
+stub zone at or below one of them overrides this. Types from 128 to 255 are meta types, and are
+never forwarded; ANY is answered with one record (RFC 8482, 4.2).
 
-The table is that of ``hosts(5)``: an address and its names, lines of comments. A name of the table
-is answered from it alone, whatever the type.
+The table has the format of ``hosts(5)``: in each line an address and its names. Questions for a
+name in the table are answered only from the table, whatever their type.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sliceplane.dns.wire import (
 from sliceplane.kit.ip import Address, parse_lenient
 
 HOSTS_TTL_S: Final = 60
-#: of one table; the rest of a file is passed over, and said so
+#: names of one table; further ones are ignored, with a warning
 HOSTS_MAX: Final = 10_000
 SPECIAL_TTL_S: Final = 10_800
 
@@ -46,8 +46,8 @@ _META_TYPES: Final = range(128, 256)
 
 
 class HostTable(msgspec.Struct, frozen=True):
-    """``names``: for each name in wire form the data of its records by type.  ``problems``: lines
-    that say nothing.
+    """A table of hosts.  ``names``: record data by type, by name in wire form.  ``problems``:
+    descriptions of invalid lines.
     """
 
     names: Mapping[bytes, Mapping[int, tuple[bytes, ...]]] = msgspec.field(default_factory=dict)
@@ -81,9 +81,7 @@ def parse_hosts(text: str) -> HostTable:
                 continue
             entries += 1
             if entries > HOSTS_MAX:
-                problems.append(
-                    f"line {number}: more than {HOSTS_MAX} names; the rest is passed over"
-                )
+                problems.append(f"line {number}: more than {HOSTS_MAX} names; the rest is ignored")
                 return _frozen(names, problems)
             kind = A if address.version == 4 else AAAA
             _add(names, name, kind, address.packed)
@@ -110,21 +108,21 @@ def reverse_name(address: Address) -> bytes:
 
 
 def answer_meta(name: bytes, kind: int) -> Content | None:
-    """What is answered to a type that is forwarded for no name."""
+    """Returns the answer to a type that is never forwarded; ``None`` for other types."""
     if kind == ANY:
         return Content(NOERROR, (WholeRecord(name, HINFO, SPECIAL_TTL_S, _MINIMAL_ANY),))
     return Content(REFUSED) if kind in _META_TYPES or kind in (0, 41) else None
 
 
 def special_zone(name: bytes) -> bytes | None:
-    """The special zone that *name* is in, if any."""
+    """Returns the special zone of *name*, if any."""
     above = [suffix for _, suffix in names_above(name.lower())]
     return above[-1] if above and above[-1] in (_LOCALHOST, *_ABSENT) else None
 
 
 def answer_special(zone: bytes, name: bytes, kind: int) -> Content:
-    """Of a name in a special *zone*: loopback for localhost and what is below it, elsewhere no such
-    name.
+    """Returns the answer for a name in a special *zone*: loopback for localhost and names below it,
+    NXDOMAIN otherwise.
     """
     denial = (_soa(zone, SPECIAL_TTL_S),)
     if zone != _LOCALHOST:
@@ -138,6 +136,6 @@ def answer_special(zone: bytes, name: bytes, kind: int) -> Content:
 
 
 def _soa(zone: bytes, ttl: int) -> WholeRecord:
-    """As RFC 6303, 3 spells it for zones that every server answers itself."""
+    """Returns the SOA that RFC 6303, 3 defines for zones that every server answers itself."""
     timers = b"".join(number.to_bytes(4, "big") for number in (1, 3600, 1200, 604_800, ttl))
     return WholeRecord(zone, SOA, ttl, _LOCALHOST + name_of("nobody.invalid") + timers)

@@ -1,14 +1,13 @@
-"""Messages of the forwarder: queries to upstreams, their replies, and the answers that are made of
-them.
+"""Messages of the forwarder: queries to upstreams, their replies, and answers to clients.
 
-A reply is read strictly: every count is met, names within data are made whole, an address has the
-length of its family. What breaks a rule raises ``WireError`` and nothing else, whatever the bytes
-are; names that pointers repeat are read once, and all names of a reply have ``NAMES_BYTES_MAX``
-together, so that no reply takes long to read.
+Decoding of replies is strict: counts must match, names within data are decompressed, and an address
+has the length of its family. Invalid bytes raise ``WireError`` and nothing else. Names that
+pointers repeat are decoded once, and all names of a reply are bounded by ``NAMES_BYTES_MAX``, so
+that no reply takes long to decode.
 
-Of a reply an answer keeps what the question's own chain of CNAMEs leads to, no additional records,
-and of the authority section the SOA alone; with DO set also what proves a denial (RFC 4035, 3.1.3),
-which is used for no other name.
+An answer has the records of a reply that the question's chain of CNAMEs leads to, and only the SOA
+of the authority section. With DO it also has the proof of a denial (RFC 4035, 3.1.3), which is used
+for no other name. It has no additional records.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ _NSEC: Final = 47
 _NSEC3: Final = 50
 _OPCODE: Final = 0x7800
 
-#: of one reply; more is no answer that a client of a cluster waits for
+#: records of one reply; legitimate replies to clients of a cluster have fewer
 RECORDS_MAX: Final = 4000
-#: names of one reply, those that pointers repeat counted once
+#: bytes of all names of one reply; names that pointers repeat count once
 NAMES_BYTES_MAX: Final = 192 * 1024
 #: CNAMEs that one answer follows
 CHAIN_MAX: Final = 10
@@ -65,8 +64,8 @@ _POINTER_MAX: Final = 0x3FFF
 
 _header: Final = Struct("!6H")
 _two: Final = Struct("!2H")
-#: where names stand in data, which a sender may have compressed (RFC 1035, 3.3; RFC 3597, 4): bytes
-#: before them, their number, bytes after them
+#: positions of names in data, which may be compressed (RFC 1035, 3.3; RFC 3597, 4): bytes before
+#: them, their number, bytes after them
 _NAMES_IN_DATA: Final = {
     **dict.fromkeys((NS, 3, 4, CNAME, 7, 8, 9, PTR, DNAME), (0, 1, 0)),
     **dict.fromkeys((14, 17), (0, 2, 0)),
@@ -80,7 +79,7 @@ _PROOFS: Final = (RRSIG, _NSEC, _NSEC3)
 
 
 class WholeRecord(NamedTuple):
-    """Of class IN; the names in it are whole."""
+    """A record of class IN without compressed names."""
 
     owner: bytes
     type: int
@@ -89,8 +88,8 @@ class WholeRecord(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """``name`` is ``None`` if the reply has no question; ``error``: an extended error (RFC
-    8914).
+    """A decoded reply.  ``name`` is ``None`` if it has no question; ``error``: an extended error
+    (RFC 8914).
     """
 
     id: int
@@ -104,8 +103,8 @@ class Reply(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What is answered to a question, whoever asks it; ``ttl``: how long it may be kept, 0: not at
-    all.
+    """The answer to a question, independent of the client.  ``ttl``: seconds for which it may be
+    cached; 0: not at all.
     """
 
     rcode: int
@@ -117,30 +116,32 @@ class Content(NamedTuple):
 
     @property
     def is_denial(self) -> bool:
-        """It says that a name or its records are not there."""
+        """Returns True if a name or its records do not exist."""
         return self.rcode == NXDOMAIN or any(record.type == SOA for record in self.authority)
 
 
 def encode_query(number: int, name: bytes, kind: int, *, edns: bool, do: bool, flags: int) -> bytes:
-    """CD as in *flags*, those of a client. AD asks for the bit of the same name in the reply (RFC
-    6840, 5.7). The OPT carries no option: a client's subnet goes to no upstream.
+    """Encodes a query with the CD bit of *flags*, those of a client.
+
+    AD requests that bit in the reply (RFC 6840, 5.7). The OPT record has no options: the subnet of
+    a client is not disclosed to upstreams.
     """
-    asked = header(number, RD | AD | flags & CD, 1, more=int(edns)) + name + _two.pack(kind, IN)
-    return asked + opt(do=do) if edns else asked
+    query = header(number, RD | AD | flags & CD, 1, more=int(edns)) + name + _two.pack(kind, IN)
+    return query + opt(do=do) if edns else query
 
 
 class _Names:
-    """The names of one reply."""
+    """Decoder of the names of one reply, with a cache and a bound."""
 
     def __init__(self, packet: bytes) -> None:
         self._packet = packet
-        #: by where a pointer leads
+        #: decoded names by pointer
         self._read: dict[int, bytes] = {}
         self._bytes_left = NAMES_BYTES_MAX
 
     def at(self, offset: int) -> tuple[bytes, int]:
-        """Reads like ``read_name``.  Raises ``WireError``, too, if the reply's names are too long
-        together.
+        """Decodes a name like ``read_name``.  Also raises ``WireError`` if the names of the reply
+        exceed the bound.
         """
         pointer = int.from_bytes(self._packet[offset : offset + 2], "big")
         name = self._read.get(pointer)
@@ -156,12 +157,12 @@ class _Names:
 
 
 def read_reply(packet: bytes) -> Reply:
-    """Raises ``WireError``."""
+    """Decodes a reply.  Raises ``WireError``."""
     if len(packet) < HEADER_BYTES:
         raise WireError("shorter than a header")
     number, flags, questions, *counts = _header.unpack_from(packet)
     if not flags & QR or flags & _OPCODE or questions > 1 or sum(counts) > RECORDS_MAX:
-        raise WireError("no response to a query")
+        raise WireError("not a response to a query")
     at = HEADER_BYTES
     name: bytes | None = None
     kind = 0
@@ -184,14 +185,14 @@ def read_reply(packet: bytes) -> Reply:
                 rcode |= record.ttl >> 20 & 0xFF0
                 error = _extended_error(packet[record.data : record.end])
             elif record.cls == IN:
-                records.append(_whole(packet, record, names))
+                records.append(_decompress_record(packet, record, names))
         sections.append(records)
     if at != len(packet):
-        raise WireError("longer than it says")
+        raise WireError("trailing bytes after the last record")
     return Reply(number, flags, rcode, name, kind, tuple(sections[0]), tuple(sections[1]), error)
 
 
-def _whole(packet: bytes, record: DnsRecord, names_of: _Names) -> WholeRecord:
+def _decompress_record(packet: bytes, record: DnsRecord, names_of: _Names) -> WholeRecord:
     at, end = record.data, record.end
     if _LENGTHS.get(record.type, end - at) != end - at:
         raise WireError("an address of a wrong length")
@@ -207,7 +208,7 @@ def _whole(packet: bytes, record: DnsRecord, names_of: _Names) -> WholeRecord:
         if at + after != end:
             raise WireError("data of a wrong length")
         data += packet[at:end]
-    # A TTL with its first bit set is none (RFC 2181, 8).
+    # A TTL with its highest bit set counts as zero (RFC 2181, 8).
     return WholeRecord(record.name, record.type, record.ttl if record.ttl <= _TTL_MAX else 0, data)
 
 
@@ -222,20 +223,22 @@ def _extended_error(options: bytes) -> int | None:
 
 
 def names_above(name: bytes) -> Iterable[tuple[int, bytes]]:
-    """*name* itself, then each name above it but the root, with its offset."""
+    """Yields *name* and each name above it except the root, with its offset."""
     at = 0
     while name[at]:
         yield at, name[at:]
         at += name[at] + 1
 
 
-def content_of(
+def extract_content(
     reply: Reply, name: bytes, kind: int, *, do: bool, ttl_max: int, denial_ttl_max: int
 ) -> Content:
-    """What of *reply* answers the question for *name*. It is kept as long as its shortest TTL says,
-    a denial as its SOA does (RFC 2308, 5), and what denies without an SOA is not kept.
+    """Returns the content of *reply* that answers the question for *name*.
+
+    It may be cached for its shortest TTL, a denial for that of its SOA (RFC 2308, 5); a denial
+    without an SOA is not cached.
     """
-    chain, end = _chain(reply.answer, name.lower(), kind, do=do)
+    chain, end = _follow_chain(reply.answer, name.lower(), kind, do=do)
     ttl = min((ttl_max, *(record.ttl for record in chain)))
     authority: tuple[WholeRecord, ...] = ()
     if not any(record.type == kind for record in chain):
@@ -255,11 +258,11 @@ def content_of(
     return Content(reply.rcode, chain, authority, bool(reply.flags & AD), reply.error, ttl)
 
 
-def _chain(
+def _follow_chain(
     records: Iterable[WholeRecord], name: bytes, kind: int, *, do: bool
 ) -> tuple[tuple[WholeRecord, ...], bytes]:
-    """The records that *name* leads to, in their order, and the name at the end of the chain of
-    CNAMEs.
+    """Returns the records that *name* leads to, in their order, and the name at the end of the
+    chain of CNAMEs.
     """
     by_owner: dict[bytes, list[WholeRecord]] = {}
     for record in records:
@@ -268,11 +271,11 @@ def _chain(
     for _ in range(CHAIN_MAX + 1):
         if do:
             for _, above in list(names_above(name))[1:]:
-                chain += _of_one_ttl(
+                chain += _equalize_ttls(
                     record for record in by_owner.get(above, ()) if record.type in (DNAME, RRSIG)
                 )
-        here = by_owner.pop(name, [])  # so that a circle ends
-        chain += _of_one_ttl(
+        here = by_owner.pop(name, [])  # so that a cycle ends
+        chain += _equalize_ttls(
             record
             for record in here
             if record.type in (kind, CNAME) or (do and record.type == RRSIG)
@@ -284,13 +287,15 @@ def _chain(
     return tuple(dict.fromkeys(chain)), name
 
 
-def _of_one_ttl(records: Iterable[WholeRecord]) -> Iterable[WholeRecord]:
-    """Of one owner: one TTL for each set, the shortest (RFC 2181, 5.2)."""
-    given = tuple(records)
+def _equalize_ttls(records: Iterable[WholeRecord]) -> Iterable[WholeRecord]:
+    """Sets the TTL of all records of a set to the shortest one (RFC 2181, 5.2).  *records* are
+    those of one owner.
+    """
+    originals = tuple(records)
     shortest: dict[int, int] = {}
-    for record in given:
+    for record in originals:
         shortest[record.type] = min(shortest.get(record.type, _TTL_MAX), record.ttl)
-    return [record._replace(ttl=shortest[record.type]) for record in given]
+    return [record._replace(ttl=shortest[record.type]) for record in originals]
 
 
 def encode_answer(
@@ -303,11 +308,11 @@ def encode_answer(
     flags: int = RA,
     text: str = "",
 ) -> bytes:
-    """*content* of *age_s* for one client, after the records *before* it; *text* goes with an
+    """Encodes *content*, cached *age_s* ago, after the records *before* it; *text* explains an
     extended error.
 
-    What does not fit in *size* is left out, with TC (RFC 2181, 9): a client without TCP uses the
-    part that came.
+    Records beyond *size* are omitted, with TC set (RFC 2181, 9): a client without TCP uses the
+    others.
     """
     edns = b""
     if question.edns is not None:
@@ -328,9 +333,9 @@ def encode_answer(
             flags |= TC
             break
         counts[section] += 1
-        _remember(places, record.owner.lower(), start)
+        _note_place(places, record.owner.lower(), start)
         if record.type == CNAME:
-            _remember(places, record.data.lower(), len(packet) - len(record.data))
+            _note_place(places, record.data.lower(), len(packet) - len(record.data))
     flags |= reply_flags(question.flags) | content.rcode & 15
     if content.authenticated and (
         question.flags & AD or (question.edns is not None and question.edns.do)
@@ -342,7 +347,8 @@ def encode_answer(
     return bytes(packet + edns)
 
 
-def _remember(places: dict[bytes, int], name: bytes, at: int) -> None:
-    """That *name* stands whole at *at*, if a pointer reaches it and it has no earlier place."""
+def _note_place(places: dict[bytes, int], name: bytes, at: int) -> None:
+    """Records that *name* is at *at*, unless it has an earlier place or a pointer cannot reach it.
+    """
     if at <= _POINTER_MAX:
         places.setdefault(name, _POINTER | at)

@@ -1,12 +1,11 @@
-"""Upstreams of one zone, and which of them is asked next.
+"""Upstreams of one zone, and their order for each question.
 
-As CoreDNS's plugin forward: two failures in a row (``FAILS_MAX``) and an upstream is taken for
-dead; from the first one on it is probed, ever less often, until it answers something. Dead ones are
-asked only where all are dead.
+As in CoreDNS's plugin forward, an upstream counts as dead after ``FAILS_MAX`` consecutive failures.
+From the first failure on it is probed with growing intervals until it answers. Dead upstreams are
+queried only if all are dead.
 
-An upstream that answers in another case than it was asked in, and does so over TCP too, is asked in
-lower case from then on: fewer bits for a forger to guess, and the rest of the defences (RFC 5452)
-stand.
+If an upstream changes the case of the name, even over TCP, queries to it use lower case from then
+on. An attacker has fewer bits to guess then, but the other defences (RFC 5452) remain.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Final, Literal, NamedTuple
 from sliceplane.kit.delays import Backoff
 
 FAILS_MAX: Final = 2
-#: of one zone
+#: upstreams of one zone
 UPSTREAMS_MAX: Final = 15
 _PROBE: Final = Backoff(base_s=1.0, cap_s=10.0)
 
@@ -35,7 +34,7 @@ class SocketAddress(NamedTuple):
 
 
 class Upstream:
-    """What is known of one server.  Owned by the forwarder."""
+    """Observed state of one server.  Owned by the forwarder."""
 
     __slots__ = ("address", "keeps_case", "probe_at", "probes", "unanswered")
 
@@ -45,7 +44,7 @@ class Upstream:
         #: failures since the last answer
         self.unanswered = 0
         self.probes = 0
-        #: when the next probe is due; ``None``: it is well
+        #: when the next probe is due; ``None``: it has not failed since its last answer
         self.probe_at: float | None = None
 
     @property
@@ -63,17 +62,17 @@ class Upstream:
             self.probe_at = now + _PROBE.delay_s(0)
 
     def on_probe(self, now: float) -> None:
-        """One is sent."""
+        """Schedules the next probe after one is sent."""
         self.probes += 1
         self.probe_at = now + _PROBE.delay_s(self.probes)
 
 
 class UpstreamZone:
-    """The upstreams for names at and below ``zone``, in wire form and lower case; the root has
-    those for all others.
+    """The upstreams for names at and below ``zone``, in wire form and lower case; the root zone is
+    for all other names.
 
-    ``looping``: what they are asked comes back to us. ``loop_probe_at``: when this may be looked at
-    again.
+    ``looping``: queries to them come back to this server. ``loop_probe_at``: when this may be
+    checked again.
     """
 
     __slots__ = ("loop_probe_at", "looping", "policy", "upstreams", "zone")
@@ -87,9 +86,9 @@ class UpstreamZone:
         assert 0 < len(self.upstreams) <= UPSTREAMS_MAX, f"{len(self.upstreams)} upstreams"
 
     def order(self, draw: Callable[[], int]) -> list[Upstream]:
-        """All of them, in the order in which one question tries them: the living first."""
-        turn = [draw() if self.policy == "random" else 0 for _ in self.upstreams]
-        places = sorted(
-            range(len(turn)), key=lambda place: (self.upstreams[place].is_dead, turn[place])
+        """Returns all upstreams in the order in which one question tries them: dead ones last."""
+        ranks = [draw() if self.policy == "random" else 0 for _ in self.upstreams]
+        indices = sorted(
+            range(len(ranks)), key=lambda index: (self.upstreams[index].is_dead, ranks[index])
         )
-        return [self.upstreams[place] for place in places]
+        return [self.upstreams[index] for index in indices]

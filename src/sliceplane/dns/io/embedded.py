@@ -1,13 +1,13 @@
-"""The name server of an embedded plane (``sliceplane up --dns``): a process of its own, and a
-Service that leads to it.
+"""The name server of an embedded plane (``sliceplane up --dns``): a child process, and a Service
+for it.
 
-A process, for a list of 100,000 endpoints that the plane serves must not hold up answers. It is
-started again if it dies. It ends with the plane, or outlives it by ``GRACE_S``, so that names go on
-while the plane is started again.
+It is a separate process because a list of 100,000 endpoints that the plane serves must not delay
+answers. The plane restarts it if it exits. It ends with the plane, or ``GRACE_S`` later, so that
+names resolve while the plane restarts.
 
-``kube-system/kube-dns`` has the tenth address of the Service range, as in every cluster, and a
-slice with the address at which the process listens: so whoever runs a node proxy reaches it at port
-53.
+``kube-system/kube-dns`` has the tenth address of the Service range, as in every cluster, and an
+EndpointSlice with the address on which the process listens: a node with a node proxy reaches it at
+port 53.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from sliceplane.watch.io.service import ServiceContext
 
 NAMESPACE: Final = "kube-system"
 SERVICE: Final = "kube-dns"
-#: the address of the Service, counted from the range's first
+#: index of the Service's address in its range
 NUMBER: Final = 10
-#: seconds that the name server outlives the plane
+#: seconds for which the name server outlives the plane
 GRACE_S: Final = 60
 RESOLV_CONF: Final = Path("/etc/resolv.conf")
 DOMAIN: Final = "cluster.local"
 _PORT: Final = 53
 _PORTS: Final = (("dns", "UDP"), ("dns-tcp", "TCP"))
-#: the chart's (``dns-rbac.yaml``)
+#: the same as in the chart (``dns-rbac.yaml``)
 RULES: Final = (
     Rule("", ("services", "namespaces", "nodes"), ("list", "watch")),
     Rule("discovery.k8s.io", ("endpointslices",), ("list", "watch")),
@@ -55,7 +55,9 @@ _log = get_logger("dns")
 
 
 class DnsService(ChildService):
-    """``sliceplane dns``; *outlives*: it answers on for ``GRACE_S`` when the plane has ended."""
+    """The child process ``sliceplane dns``.  *outlives*: it runs for ``GRACE_S`` after the plane
+    ended.
+    """
 
     def __init__(
         self, listen: tuple[str, int], service_cidrs: Sequence[str], *, outlives: bool = False
@@ -88,7 +90,7 @@ def service_address(cidrs: Sequence[str]) -> str:
 
 
 def reachable(host: str) -> str:
-    """The address under which others reach what listens on *host*; "": they do not, as on
+    """Returns the address at which other hosts reach a listener on *host*; "" if they cannot, as on
     loopback.
     """
     address = ipaddress.ip_address(host)
@@ -107,7 +109,7 @@ def reachable(host: str) -> str:
 def resolv_conf(
     listen: tuple[str, int], cidrs: Sequence[str], *, proxied: bool, path: Path = RESOLV_CONF
 ) -> tuple[str, ...]:
-    """Lines of a resolv.conf(5) for this machine; none where it cannot name the server.
+    """Returns lines of a resolv.conf(5) for this host; none if the server is not on port 53.
 
     *proxied*: a node proxy leads the Service's address to *listen*. A second server is one that
     *path* names now: a resolver asks it when the first one does not answer, so names of others
@@ -140,11 +142,12 @@ def resolv_conf(
 
 
 async def write_service(client: Client, cidrs: Sequence[str], listening: tuple[str, int]) -> None:
-    """``kube-system/kube-dns``, if it is not there, and its slice as it is to be now."""
+    """Creates ``kube-system/kube-dns`` if it is absent, and creates or updates its slice."""
     host, port = reachable(listening[0]), listening[1]
     if not host:
         _log.warning(
-            "kube-dns has no endpoint: a loopback address can be none; nodes reach another one",
+            "kube-dns has no endpoint: other hosts cannot reach a loopback address; listen on "
+            "another one",
             address=listening[0],
         )
     ports = [{"name": name, "protocol": protocol, "port": _PORT} for name, protocol in _PORTS]
@@ -153,7 +156,7 @@ async def write_service(client: Client, cidrs: Sequence[str], listening: tuple[s
         "spec": {"clusterIP": service_address(cidrs), "ports": ports},
     }
     family = "IPv6" if ":" in (host or cidrs[0]) else "IPv4"
-    made: Document = {
+    endpoint_slice: Document = {
         "metadata": {
             "name": f"{SERVICE}-sliceplane",
             "namespace": NAMESPACE,
@@ -167,11 +170,11 @@ async def write_service(client: Client, cidrs: Sequence[str], listening: tuple[s
         "ports": [{"name": name, "protocol": protocol, "port": port} for name, protocol in _PORTS],
     }
     await _put(client, Services, service, replace=False)
-    await _put(client, EndpointSlices, made, replace=True)
+    await _put(client, EndpointSlices, endpoint_slice, replace=True)
 
 
 async def _put(client: Client, resource: Resource, document: Document, *, replace: bool) -> None:
-    """Raises ``StartError``."""
+    """Creates the object, or updates an existing one if *replace*.  Raises ``StartError``."""
     name = document["metadata"]["name"]
     body = encode(document)
     create = Write(verb="create", resource=resource, namespace=NAMESPACE, body=body)
@@ -190,8 +193,8 @@ async def _put(client: Client, resource: Resource, document: Document, *, replac
 async def _replace(
     client: Client, resource: Resource, name: str, body: bytes, create: Write
 ) -> None:
-    """Updates the object in place, so that rules that lead to the name server stay; recreates it
-    for another family.
+    """Updates the object in place, so that rules for the name server stay; recreates it if its
+    address family changed.
     """
     try:
         await client.perform(

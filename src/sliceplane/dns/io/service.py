@@ -1,7 +1,7 @@
-"""A cluster's name server as a running thing: informers feed its core, sockets ask it.
+"""The name server of a cluster: informers and sockets around its core.
 
-Before every list is complete it answers SERVFAIL; from then on it answers whatever becomes of the
-API server. Used by ``sliceplane dns``, and by the node proxy that has names, too.
+It answers SERVFAIL until every first list is complete. Afterwards it answers even while the API
+server is unavailable. ``sliceplane dns`` runs it, and so does a node proxy that also serves names.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ from sliceplane.watch.io.base import Client
 from sliceplane.watch.io.events import EventRecorder
 from sliceplane.watch.io.reflect import RunningInformer
 
-#: how often it is looked whether the API server is away, and clients have their shares of work
-#: anew: a second
-_LOOK_S: Final = 1.0
-#: a watch that is quiet and healthy is asked about sooner; a cache that is older hears nothing
+#: seconds between checks of the caches, and after which shares of work by client are reset
+_CHECK_S: Final = 1.0
+#: seconds beyond which a cache counts as disconnected; an idle watch is probed earlier than that
 STALE_S: Final = 120.0
-#: buckets of CoreDNS, of messages in bytes, and of a request in seconds
+#: buckets of CoreDNS: sizes of messages in bytes, durations of requests in seconds
 _SIZE_BUCKETS: Final = tuple(
     map(float, (0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16000, 32000, 48000, 64000))
 )
@@ -76,7 +75,7 @@ _log = get_logger("dns")
 
 
 def watches(zone: ZoneConfig, selector: str = "") -> tuple[Selection, ...]:
-    """What a name server of *zone* reads; *selector*: of Services."""
+    """Returns the selections that a name server of *zone* reads.  *selector*: that of Services."""
     return (
         Selection(Namespaces),
         Selection(Services, label_selector=selector),
@@ -87,7 +86,7 @@ def watches(zone: ZoneConfig, selector: str = "") -> tuple[Selection, ...]:
 
 
 class Resolver:
-    """``listen``, then ``follow`` until cancelled, then ``close``."""
+    """The running name server.  Call ``listen``, run ``follow`` until cancelled, then ``close``."""
 
     def __init__(
         self,
@@ -99,7 +98,7 @@ class Resolver:
     ) -> None:
         self.server: Final = NameServer(zone, config)
         self._clock = clock
-        #: the rate alone asks what time it is
+        #: only the rate limit needs the time of a query
         self._is_limited = config.rate > 0
         self._informers: list[RunningInformer[Object]] = []
         self._datagrams: list[Datagrams] = []
@@ -112,17 +111,17 @@ class Resolver:
             )
         )
         self._listening: tuple[tuple[str, int], ...] = ()
-        self._told_staleness_s: Callable[[], float] | None = None
+        self._fed_staleness_s: Callable[[], float] | None = None
         self._ready = asyncio.Event()
-        #: messages by size
-        self._asked = [0] * (QUERY_BYTES_MAX + 1)
-        self._answered = [0] * (wire.TCP_BYTES + 1)
-        self._took = [0] * (len(_DURATION_BUCKETS) + 1)
-        self._took_s = 0.0
+        #: numbers of messages by size
+        self._query_sizes = [0] * (QUERY_BYTES_MAX + 1)
+        self._answer_sizes = [0] * (wire.TCP_BYTES + 1)
+        self._duration_counts = [0] * (len(_DURATION_BUCKETS) + 1)
+        self._duration_sum_s = 0.0
         self.stopping = False
-        self.metrics = self._declared()
+        self.metrics = self._declare_metrics()
 
-    def _declared(self) -> Metrics:
+    def _declare_metrics(self) -> Metrics:
         metrics = Metrics()
         metrics.include(self.server.metrics.families)
         if self._upstreams is not None:
@@ -144,12 +143,19 @@ class Resolver:
             "histogram",
             "coredns_dns_request_duration_seconds",
             "From a wake to its answers, for each of these.",
-            lambda: [(_ALL, Distribution(_DURATION_BUCKETS, tuple(self._took), self._took_s))],
+            lambda: [
+                (
+                    _ALL,
+                    Distribution(
+                        _DURATION_BUCKETS, tuple(self._duration_counts), self._duration_sum_s
+                    ),
+                )
+            ],
             *labels,
         )
         for name, what, sizes in (
-            ("request", "Queries", self._asked),
-            ("response", "Answers", self._answered),
+            ("request", "Queries", self._query_sizes),
+            ("response", "Answers", self._answer_sizes),
         ):
             read = partial(_sizes, sizes)
             metrics.computed(
@@ -197,9 +203,10 @@ class Resolver:
     async def follow(
         self, client: Client, rng: Rng, selections: Iterable[Selection], *, tells: str = ""
     ) -> None:
-        """Until cancelled; what is not of *selections* comes by ``on_changes``. *tells*: a name of
-        its own under which it tells how far it is, for barriers of drains to wait for it; "" for
-        none.
+        """Runs informers of *selections* and background tasks until cancelled.
+
+        Other resources come by ``on_changes``. *tells*: the unique name under which the server
+        reports its progress, so that barriers of drains wait for it; "" for none.
         """
         for selection in selections:
             informer = RunningInformer[Object](client, selection, clock=self._clock, rng=rng.fork())
@@ -214,68 +221,71 @@ class Resolver:
                 )
             for informer in self._informers:
                 group.create_task(informer.run(), name=f"informer {informer.resource.key}")
-            group.create_task(self._look(), name="dns: is the API server away?")
+            group.create_task(self._check_caches(), name="dns: check of the caches")
             if self._upstreams is not None:
                 group.create_task(self._upstreams.follow(), name="dns: files of the forwarder")
                 recorder = EventRecorder(client, clock=self._clock)
                 group.create_task(recorder.run(), name="dns: Events")
                 group.create_task(
-                    self._tell_trouble(self._upstreams, recorder),
-                    name="dns: trouble of the forwarder",
+                    self._record_problems(self._upstreams, recorder),
+                    name="dns: Events of the forwarder",
                 )
 
     def is_told(self, staleness: Callable[[], float]) -> None:
-        """Another reader calls ``on_changes``, too.  *staleness* in seconds, infinite before all
-        was told.
+        """Registers another reader, which also calls ``on_changes``.  *staleness* returns the age
+        of its caches in seconds, infinity before its first lists are complete.
         """
-        self._told_staleness_s = staleness
+        self._fed_staleness_s = staleness
 
     def on_changes(self, changes: tuple[Change[Object], ...]) -> None:
         self.server.apply(changes, self._clock())
 
     def on_list(self) -> None:
-        """A kind that the cluster keeps from us is done without."""
-        told = self._told_staleness_s is None or math.isfinite(self._told_staleness_s())
-        listed = bool(self._informers) and all(
+        """Notes that an informer has synced.  A kind that the server may not list counts as synced.
+        """
+        is_fed = self._fed_staleness_s is None or math.isfinite(self._fed_staleness_s())
+        is_listed = bool(self._informers) and all(
             informer.synced or informer.absent for informer in self._informers
         )
-        if told and listed and not self._ready.is_set():
+        if is_fed and is_listed and not self._ready.is_set():
             self.server.on_synced()
             self._ready.set()
 
-    async def _look(self) -> None:
+    async def _check_caches(self) -> None:
         while True:
-            overloads = [one.is_overloaded() for one in self._datagrams]
+            overloads = [datagrams.is_overloaded() for datagrams in self._datagrams]
             self.server.on_second(is_overloaded=any(overloads))
             self.server.on_stale(stale=self._ready.is_set() and self.staleness_s() > STALE_S)
             self.on_list()
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_S)
 
-    async def _tell_trouble(self, upstreams: Upstreams, recorder: EventRecorder) -> None:
-        """Once for each, on the Service by which clusters know their name server."""
-        told: ForwardNotice | None = None
+    async def _record_problems(self, upstreams: Upstreams, recorder: EventRecorder) -> None:
+        """Records each problem of the forwarder once, as an Event on the Service of the name
+        server.
+        """
+        recorded: ForwardNotice | None = None
         while True:
             service = self.server.view.service("kube-system", "kube-dns")
-            if upstreams.trouble is not told and service is not None:
-                told = upstreams.trouble
-                if told is not None:
+            if upstreams.problem is not recorded and service is not None:
+                recorded = upstreams.problem
+                if recorded is not None:
                     note = EventNote(
                         regarding=service,
                         regarding_resource=Services,
                         type="Warning",
-                        reason=told.reason,
-                        note=told.text,
+                        reason=recorded.reason,
+                        note=recorded.text,
                         component="sliceplane-dns",
                         action="Forward",
                     )
                     recorder.record(note)
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_S)
 
     def staleness_s(self) -> float:
-        """Of the oldest cache; 0 where the watch that feeds it is open."""
+        """Returns the age of the oldest cache in seconds; 0 if the watch that feeds it is open."""
         ages = [informer.staleness() for informer in self._informers if not informer.absent]
-        if self._told_staleness_s is not None:
-            ages.append(self._told_staleness_s())
+        if self._fed_staleness_s is not None:
+            ages.append(self._fed_staleness_s())
         return max(ages, default=math.inf)
 
     def _ages(self) -> list[tuple[tuple[str, ...], float]]:
@@ -294,8 +304,10 @@ class Resolver:
         *,
         shared: bool = False,
     ) -> tuple[tuple[str, int], ...]:
-        """Where it listens now. *within*: opens sockets elsewhere, in another network namespace.
-        *shared*: as of ``bound``. Raises ``ListenError``, and ``OSError`` if one cannot go there.
+        """Opens the sockets and returns their addresses.
+
+        *within* opens sockets, possibly in another network namespace. *shared*: see ``bound``.
+        Raises ``ListenError``, and ``OSError`` if that namespace cannot be entered.
         """
         listening = []
         for address, port in places:
@@ -310,15 +322,17 @@ class Resolver:
             try:
                 self._upstreams.begin()
             except (OSError, ValueError) as error:
-                raise ListenError(f"names of others cannot be forwarded: {error}") from error
+                raise ListenError(
+                    f"names outside the cluster cannot be forwarded: {error}"
+                ) from error
         return self._listening
 
     def _is_own(self, server: SocketAddress) -> bool:
-        """Whether what is sent there comes back to us."""
-        at = [address for address, port in self._listening if port == server.port]
-        if server.host in at:
+        """Returns True if a query to *server* would come back to this server."""
+        hosts = [address for address, port in self._listening if port == server.port]
+        if server.host in hosts:
             return True
-        if not {"0.0.0.0", "::"} & set(at):
+        if not {"0.0.0.0", "::"} & set(hosts):
             return False
         return ip_address(server.host).is_loopback or server.host in addresses(ipv6=True)
 
@@ -330,29 +344,32 @@ class Resolver:
             self._upstreams.close()
 
     def _on_query(self, packet: bytes, client: str, over_tcp: bool) -> bytes | Forward | None:
-        self._asked[len(packet)] += 1
+        self._query_sizes[len(packet)] += 1
         try:
             now = self._clock() if self._is_limited else 0.0
             answer = self.server.answer(packet, client, "tcp" if over_tcp else "udp", now)
         except Exception as error:
             self._panics.value += 1
             _log.error(
-                "a query met a fault", client=client, query=packet[:64].hex(), exc_info=error
+                "a query failed unexpectedly",
+                client=client,
+                query=packet[:64].hex(),
+                exc_info=error,
             )
-            answer = _failed(packet)
+            answer = _encode_failure(packet)
         if isinstance(answer, bytes):
-            self._answered[len(answer)] += 1
+            self._answer_sizes[len(answer)] += 1
         return answer
 
     def _on_forward(self, forward: Forward, send: Send) -> None:
-        assert self._upstreams is not None, "the server was told that names of others are forwarded"
+        assert self._upstreams is not None, "the server returns Forward only with upstreams"
 
         def answered(answer: bytes) -> None:
             self.server.metrics.on_response(answer[3] & 15, ours=False)
-            self._answered[len(answer)] += 1
+            self._answer_sizes[len(answer)] += 1
             send(answer)
 
-        is_asked = self._upstreams.ask(
+        is_queried = self._upstreams.ask(
             forward.question,
             answered,
             size=forward.question.payload_of(forward.transport),
@@ -360,12 +377,12 @@ class Resolver:
             target=forward.target,
             before=forward.before,
         )
-        if is_asked:
+        if is_queried:
             self.server.on_upstream_asked(forward)
 
     def _on_batch(self, count: int, took_s: float) -> None:
-        self._took[bisect_left(_DURATION_BUCKETS, took_s / count)] += count
-        self._took_s += took_s
+        self._duration_counts[bisect_left(_DURATION_BUCKETS, took_s / count)] += count
+        self._duration_sum_s += took_s
 
     def pages(self) -> dict[str, PageMaker]:
         return follower_pages(lambda: self.stopping, self._ready.is_set)
@@ -383,6 +400,6 @@ def _sizes(counts_by_size: list[int]) -> list[tuple[tuple[str, ...], Distributio
     return [(_ALL, Distribution(_SIZE_BUCKETS, tuple(counts), float(total)))]
 
 
-def _failed(packet: bytes) -> bytes | None:
+def _encode_failure(packet: bytes) -> bytes | None:
     question = wire.read_query(packet)
     return wire.error(question, wire.SERVFAIL) if isinstance(question, wire.DnsQuestion) else None

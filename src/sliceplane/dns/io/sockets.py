@@ -1,15 +1,15 @@
 """The sockets of a name server: datagrams in batches, connections within limits.
 
-A wake reads up to ``BATCH`` datagrams of a socket and then lets others have their turn, so that
-neither queries hold up the informers nor a list of theirs the queries. A socket that is bound to
-every address answers from the one that was asked (RFC 1123 section 6.1.3.1 has the reason: clients
-drop what comes from elsewhere).
+Each wake-up reads up to ``BATCH`` datagrams of a socket and then yields to the loop, so that
+neither queries delay the informers nor their lists the queries. A socket that is bound to every
+address answers from the address that was queried: clients drop answers from others (RFC 1123
+section 6.1.3.1).
 
-Over TCP messages are pipelined and answered in any order (RFC 7766). In each ``IDLE_S`` a
-connection must bring a whole message or take its answers: single bytes count for nothing. A network
-of clients has as many connections as it leaves for all others, a client ``PER_CLIENT_MAX``; beyond
-that, its connection that did nothing for longest makes room. A client that does not read its
-answers is not read either.
+Messages over TCP are pipelined and answered in any order (RFC 7766). Within each ``IDLE_S`` a
+connection must send a whole message or receive its answers; single bytes do not count. A network of
+clients may have as many connections as it leaves for all others, and a client ``PER_CLIENT_MAX``;
+beyond that, its longest idle connection is closed. The server stops reading from a client that does
+not receive its answers.
 """
 
 from __future__ import annotations
@@ -27,36 +27,37 @@ from sliceplane.dns.server import Forward
 from sliceplane.kit.io.identity import in_use
 from sliceplane.kit.shares import Shares
 
-#: what sends an answer, now or later
+#: sends an answer, now or later
 Send = Callable[[bytes], None]
-#: a query, its client, and whether it came over TCP: the answer, ``None`` for none, or what
-#: ``OnForward`` is told
+#: handles a query, its client, and True for TCP: returns the answer, ``None`` for none, or the
+#: argument of ``OnForward``
 OnQuery = Callable[[bytes, str, bool], "bytes | Forward | None"]
 OnForward = Callable[[Forward, Send], None]
 
-#: and for no longer than this, looked at after every fourth
+#: datagrams, or seconds, of one wake-up; the time is checked after every fourth datagram
 BATCH: Final = 64
 BATCH_S: Final = 0.01
-#: of a query; a connection that announces a longer one is closed
+#: bytes of a query; a connection that announces a longer one is closed
 QUERY_BYTES_MAX: Final = 4096
-#: seconds in which a connection must bring a whole message, or take its answers
+#: seconds within which a connection must send a whole message, or receive its answers
 IDLE_S: Final = 10.0
 PER_CLIENT_MAX: Final = 32
-#: of all clients, shared by network
+#: connections of all clients, shared fairly by network
 CONNECTIONS_MAX: Final = 1000
-#: of a connection, that its client does not read; and an answer of 64 KiB on top
+#: bytes of answers that the client of a connection does not receive; one answer of 64 KiB may
+#: exceed it
 UNREAD_BYTES_MAX: Final = 32 * 1024
-#: names of others that a connection waits for, and their answers that its client does not read
+#: forwarded queries of a connection, and bytes of their answers that its client does not receive
 AWAITED_MAX: Final = 100
 AWAITED_BYTES_MAX: Final = 128 * 1024
-#: octets that one wake reads from a connection
+#: octets that one wake-up reads from a connection
 _READ_BYTES: Final = 16 * 1024
 _RECEIVE_BYTES: Final = 4 * 1024 * 1024
-#: memory of datagrams that wait in the kernel, 832 bytes each; more is an overload, some 150 ms of
-#: work
+#: memory of datagrams that wait in the kernel, 832 bytes each; more counts as an overload, of some
+#: 150 ms of work
 WAITING_BYTES_MAX: Final = 4 << 20
-#: not in every Python's ``socket``: <linux/in.h>, <asm-generic/socket.h>; <linux/sock_diag.h> has
-#: the fields
+#: constants that ``socket`` lacks in some Pythons: <linux/in.h>, <asm-generic/socket.h>;
+#: <linux/sock_diag.h> has the fields
 _IP_PKTINFO: Final = 8
 _SO_MEMINFO: Final = 55
 _MEMORY: Final = struct.Struct("9I")
@@ -64,10 +65,10 @@ _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(64)
 
 
 class ListenError(Exception):
-    """An address that cannot be bound; the text is a sentence for a person."""
+    """An address cannot be bound; the text is a sentence for the user."""
 
 
-#: for UDP and for TCP
+#: the sockets for UDP and TCP
 Bound = tuple[socket.socket, socket.socket]
 
 
@@ -76,8 +77,10 @@ async def here(open_sockets: Callable[[], Bound]) -> Bound:
 
 
 def bound(address: str, port: int, *, shared: bool = False) -> Bound:
-    """Of UDP and TCP, at the same port; 0 picks one. *shared*: another process of this user that
-    shares it, too, may have it (``SO_REUSEPORT``). Raises ``ListenError``.
+    """Opens sockets for UDP and TCP on the same port; 0 picks one.
+
+    *shared*: other processes of this user may listen on the same port (``SO_REUSEPORT``).  Raises
+    ``ListenError``.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for attempt in range(10):
@@ -86,18 +89,18 @@ def bound(address: str, port: int, *, shared: bool = False) -> Bound:
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         datagrams.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
         try:
-            for made in (datagrams, stream):
+            for sock in (datagrams, stream):
                 if shared:
-                    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
                 if family == socket.AF_INET6:
-                    made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             datagrams.bind((address, port))
             stream.bind((address, datagrams.getsockname()[1]))
             stream.listen(256)
         except OSError as error:
             datagrams.close()
             stream.close()
-            if port == 0 and attempt < 9:  # another program has the port that was picked, for TCP
+            if port == 0 and attempt < 9:  # another program has the picked port for TCP
                 continue
             reason = in_use(str(error.strerror), address, port)
             raise ListenError(f"cannot listen on {address} port {port}: {reason}") from error
@@ -106,8 +109,8 @@ def bound(address: str, port: int, *, shared: bool = False) -> Bound:
 
 
 class Datagrams:
-    """One socket.  ``on_batch``: is told how many datagrams a wake had and how long they took
-    together.
+    """One UDP socket.  *on_batch* gets the number of datagrams of each wake-up, and their total
+    seconds.
     """
 
     def __init__(
@@ -122,12 +125,12 @@ class Datagrams:
         self._on_forward = on_forward
         self._on_batch = on_batch
         self._name = own.getsockname()[:2]
-        self._any = self._name[0] in ("0.0.0.0", "::")
+        self._is_wildcard = self._name[0] in ("0.0.0.0", "::")
         self.lost = 0
         self._dropped = 0
-        #: the last wake left datagrams unread
+        #: the last wake-up left datagrams unread
         self._has_more = False
-        if self._any:
+        if self._is_wildcard:
             if own.family == socket.AF_INET6:
                 own.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
             else:
@@ -157,25 +160,27 @@ class Datagrams:
         on_query = self._on_query
         began = time.perf_counter()
         count = 0
-        asked: list[tuple[int, int, bytes]] = []
+        packet_info: list[tuple[int, int, bytes]] = []
         self._has_more = True
         try:
             while count < BATCH and (count & 3 or time.perf_counter() - began < BATCH_S):
-                if self._any:
+                if self._is_wildcard:
                     packet, ancillary, _, source = own.recvmsg(QUERY_BYTES_MAX, _ANCILLARY_BYTES)
-                    asked = [
+                    packet_info = [
                         (level, kind, _answering(level, data)) for level, kind, data in ancillary
                     ]
                 else:
                     packet, source = own.recvfrom(QUERY_BYTES_MAX)
                 count += 1
                 if source[1] == 0 or source[:2] == self._name:
-                    continue  # what is sent there comes back, or leads nowhere
+                    continue  # an answer would come back to this socket, or reach nobody
                 answer = on_query(packet, source[0], False)
                 if isinstance(answer, bytes):
-                    self.send(answer, source, asked)
+                    self.send(answer, source, packet_info)
                 elif answer is not None:
-                    self._on_forward(answer, partial(self.send, client=source, ancillary=asked))
+                    self._on_forward(
+                        answer, partial(self.send, client=source, ancillary=packet_info)
+                    )
         except (BlockingIOError, InterruptedError):
             self._has_more = False
         except OSError:
@@ -186,7 +191,7 @@ class Datagrams:
     def send(
         self, packet: bytes, client: tuple[str, int], ancillary: Iterable[tuple[int, int, bytes]]
     ) -> None:
-        """What the socket does not take is lost, as datagrams are: the client asks again."""
+        """Sends a datagram; drops it if the socket does not accept it: the client retries."""
         try:
             if ancillary:
                 self._socket.sendmsg((packet,), ancillary, 0, client)
@@ -197,27 +202,27 @@ class Datagrams:
 
 
 def _answering(level: int, data: bytes) -> bytes:
-    """The packet information of an answer: from the address that was asked; IPv4's is in its second
-    field.
+    """Returns the packet information that sends an answer from the queried address; for IPv4 that
+    is the second field.
     """
     return b"\0\0\0\0" + data[4:8] + b"\0\0\0\0" if level == socket.IPPROTO_IP else data
 
 
 class Streams:
-    """All connections of a name server.  ``metrics`` reads ``open_count``, ``refused`` and
+    """All TCP connections of a name server.  Metrics read ``open_count``, ``refused`` and
     ``dropped``.
     """
 
     def __init__(self, on_query: OnQuery, on_forward: OnForward) -> None:
         self.on_query = on_query
         self.on_forward = on_forward
-        #: where every connection reads to, one after the other
+        #: the read buffer that all connections use in turn
         self.buffer: Final = memoryview(bytearray(_READ_BYTES))
         self._servers: list[asyncio.Server] = []
         self._connections: dict[DnsConnection, None] = {}
-        self._of_client: dict[str, dict[DnsConnection, None]] = {}
+        self._by_client: dict[str, dict[DnsConnection, None]] = {}
         self._shares = Shares(CONNECTIONS_MAX)
-        #: connections closed at once, and idle ones closed to make room
+        #: connections that were refused, and idle ones that were closed to make room
         self.refused = 0
         self.dropped = 0
 
@@ -238,8 +243,8 @@ class Streams:
             await server.wait_closed()
 
     def opened(self, connection: DnsConnection) -> bool:
-        """False: there are too many, and none that could make room."""
-        own = self._of_client.get(connection.client, {})
+        """Registers *connection*; returns False if there are too many, and none is idle."""
+        own = self._by_client.get(connection.client, {})
         if len(own) >= PER_CLIENT_MAX and not self._drop_idle(own):
             self.refused += 1
             return False
@@ -251,13 +256,11 @@ class Streams:
                 self.refused += 1
                 return False
         self._connections[connection] = None
-        self._of_client.setdefault(connection.client, {})[connection] = None
+        self._by_client.setdefault(connection.client, {})[connection] = None
         return True
 
     def _drop_idle(self, connections: Iterable[DnsConnection]) -> bool:
-        """Closes the one of *connections* that did nothing for longest, unless all of them wait for
-        an answer.
-        """
+        """Closes the longest idle one of *connections*, unless all of them wait for an answer."""
         idle = min(
             (other for other in connections if not other.awaits), key=_last_progress, default=None
         )
@@ -269,21 +272,21 @@ class Streams:
         return True
 
     def closed(self, connection: DnsConnection) -> None:
-        """Idempotent."""
+        """Removes *connection*.  Idempotent."""
         if connection in self._connections:
             del self._connections[connection]
             self._shares.give(connection.network)
-            own = self._of_client[connection.client]
+            own = self._by_client[connection.client]
             del own[connection]
             if not own:
-                del self._of_client[connection.client]
+                del self._by_client[connection.client]
 
 
 class DnsConnection(asyncio.BufferedProtocol):
-    """Messages with their length before them (RFC 1035 section 4.2.2).
+    """A TCP connection, with messages after their length (RFC 1035 section 4.2.2).
 
-    It is read as long as its answers are: what was sent after more than ``AWAITED_MAX`` names of
-    others, or to a client that leaves ``UNREAD_BYTES_MAX`` unread, stays in the kernel.
+    Reading pauses beyond ``AWAITED_MAX`` forwarded queries, and while the client leaves more than
+    ``UNREAD_BYTES_MAX`` of answers unread: further queries stay in the kernel.
     """
 
     def __init__(self, streams: Streams) -> None:
@@ -291,10 +294,10 @@ class DnsConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._unread = b""
         self._is_full = False
-        self._goes_on = False
+        self._is_scheduled = False
         self._ended = False
         self._awaited = 0
-        #: when it last brought a whole message or took its answers
+        #: when the client last sent a whole message or received its answers
         self.progress_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.client = ""
@@ -305,9 +308,7 @@ class DnsConnection(asyncio.BufferedProtocol):
         return self._awaited > 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(
-            asyncio.Transport, transport
-        )  # uvloop's is none by inheritance
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self.client = (transport.get_extra_info("peername") or ("",))[0]
         loop = asyncio.get_running_loop()
         self.progress_at = loop.time()
@@ -316,7 +317,7 @@ class DnsConnection(asyncio.BufferedProtocol):
             transport.abort()
             return
         transport.set_write_buffer_limits(high=UNREAD_BYTES_MAX)
-        self._timer = loop.call_later(IDLE_S, self._look)
+        self._timer = loop.call_later(IDLE_S, self._check_idle)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._streams.buffer
@@ -324,14 +325,14 @@ class DnsConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         data = bytes(self._streams.buffer[:nbytes])
         self._unread = self._unread + data if self._unread else data
-        if not self._goes_on:
+        if not self._is_scheduled:
             self._answer_some()
 
     def _answer_some(self) -> None:
-        """Up to ``BATCH`` messages, and then others have their turn; more is read when all are
+        """Answers up to ``BATCH`` messages, then yields to the loop; reads more when all are
         answered.
         """
-        self._goes_on = False
+        self._is_scheduled = False
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -339,7 +340,7 @@ class DnsConnection(asyncio.BufferedProtocol):
         offset = count = size = 0
         end = _end_of_message(self._unread, 0)
         began = time.perf_counter()
-        while end and count < BATCH and size < UNREAD_BYTES_MAX and not self._waits():
+        while end and count < BATCH and size < UNREAD_BYTES_MAX and not self._is_blocked():
             if not count & 3 and time.perf_counter() - began > BATCH_S:
                 break
             answer = self._streams.on_query(self._unread[offset + 2 : end], self.client, True)
@@ -368,15 +369,15 @@ class DnsConnection(asyncio.BufferedProtocol):
             transport.resume_reading()
             return
         transport.pause_reading()
-        if not self._waits():
-            self._go_on()
+        if not self._is_blocked():
+            self._schedule()
 
-    def _waits(self) -> bool:
+    def _is_blocked(self) -> bool:
         return self._is_full or self._awaited >= AWAITED_MAX
 
-    def _go_on(self) -> None:
-        if not self._goes_on:
-            self._goes_on = True
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._answer_some)
 
     def _send_awaited(self, packet: bytes) -> None:
@@ -388,7 +389,7 @@ class DnsConnection(asyncio.BufferedProtocol):
             return
         self._transport.write(_with_length(packet))
         self.progress_at = asyncio.get_running_loop().time()
-        self._go_on()
+        self._schedule()
 
     def pause_writing(self) -> None:
         self._is_full = True
@@ -398,10 +399,10 @@ class DnsConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._is_full = False
         self.progress_at = asyncio.get_running_loop().time()
-        self._go_on()
+        self._schedule()
 
     def eof_received(self) -> bool:
-        """What was asked before is still answered."""
+        """Keeps the connection open until all earlier queries are answered."""
         self._ended = True
         return bool(self._awaited or _end_of_message(self._unread, 0))
 
@@ -415,11 +416,11 @@ class DnsConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _look(self) -> None:
+    def _check_idle(self) -> None:
         loop = asyncio.get_running_loop()
-        left = self.progress_at + IDLE_S - loop.time()
-        if left > 0:
-            self._timer = loop.call_later(left, self._look)
+        remaining_s = self.progress_at + IDLE_S - loop.time()
+        if remaining_s > 0:
+            self._timer = loop.call_later(remaining_s, self._check_idle)
         else:
             self.end()
 
@@ -429,12 +430,16 @@ def _last_progress(connection: DnsConnection) -> float:
 
 
 def _with_length(packet: bytes) -> bytes:
-    """In one write: clients exist that read both at once (RFC 7766 section 8)."""
+    """Prepends the length, for one write: some clients expect both in one read (RFC 7766 section
+    8).
+    """
     return len(packet).to_bytes(2, "big") + packet
 
 
 def _end_of_message(unread: bytes, offset: int) -> int:
-    """Of the message whose length begins at *offset*; 0: it is not all there, or too long."""
+    """Returns the end of the message whose length is at *offset*; 0 if it is incomplete, or too
+    long.
+    """
     end = offset + 2 + int.from_bytes(unread[offset : offset + 2], "big")
     return (
         end

@@ -1,8 +1,8 @@
-"""The forwarder's sockets and files: performs what ``dns.forwarding`` decides.
+"""The forwarder's sockets and files: executes the actions of ``dns.forwarding``.
 
-Each datagram goes out of a socket of its own, connected, so that the kernel draws its port and
-takes replies from the asked server alone (RFC 5452). Files are looked at now and then, and count
-anew when they changed; a table that cannot be read leaves the old one in place.
+Each datagram has its own connected socket, so that the kernel picks a random port and accepts
+replies only from the queried server (RFC 5452). Files are checked periodically, and reloaded when
+they change; a file that cannot be read leaves the previous configuration in place.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from sliceplane.kit.io.files import read_bytes
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.process.descriptors import tell
 
-#: how often files are looked at
-LOOK_S: Final = 5.0
-#: of a resolv.conf or a table of hosts
+#: seconds between checks of the files
+CHECK_S: Final = 5.0
+#: bytes of a resolv.conf or a table of hosts
 _FILE_BYTES_MAX: Final = 4 << 20
 _REPLY_BYTES_MAX: Final = 4096
 
@@ -43,9 +43,11 @@ _log = get_logger("dns")
 
 
 class ForwardFlags(msgspec.Struct, frozen=True, kw_only=True):
-    """``forward``: servers and files in the form of ``resolv.conf``; ``skip``: addresses that files
-    name and that lead here, as the Service's does; ``stubs``: ``ZONE=SERVER``; ``hosts``: a table,
-    "" for none.
+    """Flags of the forwarder.
+
+    ``forward``: servers, and files in the format of ``resolv.conf``; ``skip``: addresses in files
+    that lead to this server, like that of its Service; ``stubs``: ``ZONE=SERVER``; ``hosts``: path
+    of a table, "" for none.
     """
 
     forward: tuple[str, ...] = ()
@@ -57,9 +59,11 @@ class ForwardFlags(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Upstreams:
-    """``ask`` from within the loop, once ``begin`` read the files; ``follow`` until cancelled, then
-    ``close``. *own*: whether an address is one at which we listen; *is_own_name*: whether a name is
-    the cluster's.
+    """The runner of a forwarder.
+
+    Call ``begin``, which reads the files, then ``ask`` in the loop; run ``follow`` until cancelled,
+    then ``close``. *own* returns True for an address on which this server listens, *is_own_name*
+    for a name of the cluster.
     """
 
     def __init__(
@@ -83,17 +87,17 @@ class Upstreams:
         self._sockets: dict[int, socket.socket] = {}
         self._streams: dict[int, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._seen: dict[str, object] = {}
-        #: what the last notice says, while it is not well
-        self.trouble: ForwardNotice | None = None
+        self._loaded_states: dict[str, object] = {}
+        #: the last notice, if it reports a problem
+        self.problem: ForwardNotice | None = None
 
     def begin(self) -> None:
-        """Raises ``ValueError`` with a sentence for a person, and ``OSError``."""
+        """Reads the files.  Raises ``ValueError`` with a sentence for the user, and ``OSError``."""
         if self._flags.hosts:
             self._read_hosts()
         self._forwarder.on_zones(self._zones(), self._clock())
-        self._seen = self._states()
-        self._perform()
+        self._loaded_states = self._states()
+        self._execute_actions()
 
     def ask(
         self,
@@ -105,24 +109,24 @@ class Upstreams:
         target: bytes | None = None,
         before: Iterable[tuple[bytes, int, bytes]] = (),
     ) -> bool:
-        """*before*: owner, TTL and target of each CNAME that leads to *target*. Returns True if an
-        upstream is asked for it.
+        """Passes *question* to the forwarder; *send* gets the answer.  *before*: owner, TTL and
+        target of each CNAME that leads to *target*.  Returns True if an upstream is queried for it.
         """
         aliases = tuple(WholeRecord(owner, CNAME, ttl, data) for owner, ttl, data in before)
-        is_asked = self._forwarder.on_query(
+        is_queried = self._forwarder.on_query(
             question, send, self._clock(), size=size, account=account, target=target, before=aliases
         )
-        self._perform()
-        return is_asked
+        self._execute_actions()
+        return is_queried
 
     async def follow(self) -> None:
-        """What files say from now on."""
+        """Reloads files whenever they change."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
             states = self._states()
-            if states != self._seen:
-                self._seen = states
-                self._read_again()
+            if states != self._loaded_states:
+                self._loaded_states = states
+                self._reload()
 
     def close(self) -> None:
         if self._timer is not None:
@@ -156,7 +160,7 @@ class Upstreams:
                 configured = parse_resolv_conf(self._resolv_conf(text))
                 policy = policy or configured
                 servers |= dict.fromkeys(
-                    self._others(text, configured.servers if configured is not None else ())
+                    self._without_self(text, configured.servers if configured is not None else ())
                 )
             else:
                 servers[parse_server(text)] = None
@@ -167,9 +171,11 @@ class Upstreams:
             )
         return check_zones(zones, self._own)
 
-    def _others(self, file: str, named: tuple[SocketAddress, ...]) -> tuple[SocketAddress, ...]:
-        """Returns the servers of *file* that are not this one: a machine whose resolv.conf names it
-        asks it for all.
+    def _without_self(
+        self, file: str, named: tuple[SocketAddress, ...]
+    ) -> tuple[SocketAddress, ...]:
+        """Returns the servers in *file* except this one: the resolv.conf of a host may name this
+        server.
         """
         kept = tuple(
             server
@@ -178,42 +184,44 @@ class Upstreams:
         )
         if named and not kept:
             _log.warning(
-                "the file names no server but this one: names of others are refused", file=file
+                "the file names no other server: names outside the cluster are refused", file=file
             )
         return kept
 
     @staticmethod
     def _resolv_conf(name: str) -> str:
-        """Where there is none, there is no upstream in it."""
+        """Returns the text of the file; "" if it does not exist."""
         try:
             return _read(name)
         except FileNotFoundError:
-            _log.warning("there is no such file: names of others are refused", file=name)
+            _log.warning(
+                "the file does not exist: names outside the cluster are refused", file=name
+            )
             return ""
 
     def _read_hosts(self) -> None:
         table: HostTable = parse_hosts(_read(self._flags.hosts))
         for problem in table.problems:
             _log.warning(
-                "a line of the table of hosts says nothing", file=self._flags.hosts, problem=problem
+                "a line of the table of hosts is invalid", file=self._flags.hosts, problem=problem
             )
         self._forwarder.on_hosts(table)
 
-    def _read_again(self) -> None:
+    def _reload(self) -> None:
         try:
             if self._flags.hosts:
                 self._read_hosts()
             self._forwarder.on_zones(self._zones(), self._clock())
         except (OSError, ValueError) as error:
             _log.error(
-                "a file of the forwarder is not used: what it said before stands", error=str(error)
+                "a changed file is not used: its previous content stays in effect", error=str(error)
             )
-        self._perform()
+        self._execute_actions()
 
     # -- sockets
 
-    def _perform(self) -> None:
-        """Until nothing is left to do, and then when something is due."""
+    def _execute_actions(self) -> None:
+        """Executes all actions, and sets the timer for the next deadline."""
         while actions := self._forwarder.take_actions():
             for action in actions:
                 match action:
@@ -227,7 +235,7 @@ class Upstreams:
                         (_log.info if action.is_well else _log.error)(
                             action.text, reason=action.reason
                         )
-                        self.trouble = None if action.is_well else action
+                        self.problem = None if action.is_well else action
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -240,7 +248,7 @@ class Upstreams:
     def _on_time(self) -> None:
         self._timer = None
         self._forwarder.on_time(self._clock())
-        self._perform()
+        self._execute_actions()
 
     def _send(self, query: SendQuery) -> None:
         loop = asyncio.get_running_loop()
@@ -273,10 +281,10 @@ class Upstreams:
             self._forwarder.on_failed(query.attempt, self._clock())
         else:
             self._forwarder.on_reply(query.attempt, packet, query.server, self._clock())
-        self._perform()
+        self._execute_actions()
 
     async def _exchange(self, query: SendQuery) -> None:
-        """One question over a connection of its own; it ends with the attempt at the latest."""
+        """Sends one query over its own TCP connection, which the end of the attempt closes."""
         writer: asyncio.StreamWriter | None = None
         try:
             reader, writer = await asyncio.open_connection(*query.server)
@@ -290,9 +298,9 @@ class Upstreams:
         finally:
             if writer is not None:
                 writer.transport.abort()
-        # The task is over: it must not be cancelled by what follows.
+        # Removed first: following actions must not cancel this task.
         self._streams.pop(query.attempt, None)
-        self._perform()
+        self._execute_actions()
 
     def _end(self, attempt: int) -> None:
         own = self._sockets.pop(attempt, None)

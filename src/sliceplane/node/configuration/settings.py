@@ -1,4 +1,4 @@
-"""What the given fields amount to: the values that hold, in the form in which the proxy uses them.
+"""Effective settings of the configured fields, in the form in which the proxy uses them.
 
 As upstream's internal type, the fields of the mode's own section come to the top. An empty ``mode``
 means nftables here and iptables upstream; files that leave it empty and set fields of ``iptables``
@@ -67,13 +67,13 @@ class ProxySettings(msgspec.Struct, frozen=True):
 
 
 def value_of(given: Given, path: str) -> Any:
-    """What holds for a field: what is given, or its default."""
+    """Returns the effective value of a field: the configured one, or its default."""
     return given.get(path, BY_PATH[path].default)
 
 
 def sectioned(given: Given, name: str) -> Any:
-    """What holds for a field of the mode's section (``syncPeriod``, ``masqueradeAll``, ...); of
-    ``iptables`` for all modes that have no section with these fields.
+    """Returns the effective value of a field in the mode's section (``syncPeriod``,
+    ``masqueradeAll``, ...), which is ``iptables`` for modes without these fields.
     """
     mode = str(value_of(given, "mode"))
     sections = {"": (DEFAULT_MODE, "iptables"), DEFAULT_MODE: (DEFAULT_MODE,)}.get(

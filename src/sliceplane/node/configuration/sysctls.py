@@ -1,5 +1,4 @@
-"""What connection tracking is to be told by the kernel's settings (upstream:
-``cmd/kube-proxy/app/conntrack.go``).
+"""Kernel settings of connection tracking (upstream: ``cmd/kube-proxy/app/conntrack.go``).
 
 Names are below ``/proc/sys/net/netfilter``. Upstream's defaults are wishes: it is no error if one
 cannot be had, and a bound that was raised is not lowered to it.

@@ -1,5 +1,5 @@
-"""What is wrong with the given fields (``pkg/proxy/apis/config/validation/validation.go``, and what
-cannot be done here), and which of them are without effect.
+"""Validation of the configured fields (``pkg/proxy/apis/config/validation/validation.go``, and
+limits of this proxy), and notes on fields without effect.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def errors_of(
 
 
 def notes_on(given: Given) -> tuple[FieldError, ...]:
-    """What an administrator who gave these fields might not expect: an empty mode, and each field
-    whose value is not the default and changes nothing, with the reason.
+    """Returns notes for the administrator: on an empty mode, and on each field whose value is not
+    the default and has no effect, with the reason.
     """
     notes = []
     mode = str(value_of(given, "mode"))

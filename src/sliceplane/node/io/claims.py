@@ -1,4 +1,4 @@
-"""What a node proxy does about addresses that Services ask for and may not have (``consume.claims``
+"""Actions of a node proxy on addresses that Services request and may not have (``consume.claims``
 decides).
 
 It reads all Nodes of the cluster as soon as a Service asks for an external IP, and no sooner: at
@@ -37,8 +37,8 @@ _log = get_logger("node-proxy")
 
 
 class ProxyClaims:
-    """Of one node proxy.  *clock* tells seconds since the epoch; *wake*: a plane may have something
-    to write.
+    """The claims of one node proxy.  *clock* returns seconds since the epoch; *wake* schedules a
+    write of the planes.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""What a node proxy does when the kernel has a write: tells figures, opens and closes health ports,
-forgets UDP flows.
+"""Actions of a node proxy after the kernel applied a write: it updates metrics, opens and closes
+health ports, and removes UDP flows.
 
 ``node.aftermath`` says what there is to tell. Health ports follow within the write's own task: a
 load balancer never hears of more than the rules have. Flows are looked at by a task of their own:

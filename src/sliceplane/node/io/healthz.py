@@ -118,7 +118,7 @@ def _time(moment: float | None) -> str | None:
 
 
 class Proxy(Protocol):
-    """What is needed of ``node_proxy.NodeProxy``."""
+    """The part of ``node_proxy.NodeProxy`` that the health page uses."""
 
     mode: str
 

@@ -44,8 +44,8 @@ Changes = tuple[Change[Object], ...]
 
 
 class Beside(Protocol):
-    """What else in the process follows Services and EndpointSlices, all of them, and this node's
-    Node: a name server. They are read once, and the proxy is told of those that are its own.
+    """A second consumer in the process, a name server, of all Services and EndpointSlices and of
+    this node's Node.  They are read once, and the proxy gets only its own.
     """
 
     @property
@@ -206,7 +206,7 @@ class Inputs:
         return services[0] if services else None
 
     def versions(self, key: str) -> dict[str, dict[str, str]]:
-        """What each selection of the resource *key* holds: versions by the objects' keys."""
+        """Returns the cached versions by object key, for each selection of the resource *key*."""
         informers = [(COMMON, informer) for informer in self._informers]
         informers += [
             (selector, selection.informer) for selector, selection in self._selections.items()
@@ -231,7 +231,7 @@ class Inputs:
         )
 
     def _lost(self) -> str:
-        """Which of our watches are none at the moment, although the server answers others."""
+        """Returns the watches that are disconnected although the server answers others."""
         return "; ".join(
             f"{informer.resource.plural} are not watched: {informer.lost}"
             for informer in self._losers()

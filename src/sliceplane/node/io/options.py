@@ -44,8 +44,8 @@ FLOWS_RETRY_S = 5.0
 
 
 class ProxyTiming(msgspec.Struct, frozen=True):
-    """What a proxy waits for, each as long as the constant that says why; *probe_timeout_s* 0: the
-    server is not asked whether it answers.
+    """Waiting times of a proxy; the default of each is the constant that explains it.
+    *probe_timeout_s* 0 disables probes of the server.
     """
 
     node_grace_s: float = NODE_GRACE_S

@@ -1,5 +1,5 @@
-"""What a node proxy would write first on a node, as text, without writing it: objects from files or
-from a server.
+"""The first rules that a node proxy would write on a node, as text, without writing them; the
+objects come from files or from a server.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _spelt(name: str, kind: Any) -> str:
 
 
 async def objects_from(client: Client, node_name: str) -> NodeObjects:
-    """What a node proxy lists.  Raises ``StatusError`` and ``Unreachable``."""
+    """Lists the objects that a node proxy reads.  Raises ``StatusError`` and ``Unreachable``."""
     selectors = {EndpointSlices.key: common_selector(Gates())}
     objects: list[Any] = []
     for resource, projection in _KINDS.values():

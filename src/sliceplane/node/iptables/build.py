@@ -59,8 +59,8 @@ _FIREWALL: Chain = ("filter", PROXY_FIREWALL)
 
 
 class ServiceRules(msgspec.Struct, frozen=True):
-    """What one Service wants.  Chains are its own; a place in a shared chain may be wanted by other
-    Services too.
+    """The desired rules of one Service.  It owns its chains; other Services may desire the same
+    place in a shared chain.
     """
 
     chains: tuple[tuple[Chain, tuple[str, ...]], ...] = ()
@@ -200,8 +200,8 @@ class _IptablesPort:
         return self._add("nat", prefix, rules)
 
     def _masquerade(self) -> tuple[str, ...]:
-        """What goes to the cluster IP and is not from this node's pods is masqueraded: a pod of
-        another node, or who is no pod at all, may have no other way back.
+        """Returns the rule that masquerades packets to the cluster IP that are not from this node's
+        Pods: their replies may have no other way back.
         """
         port = self._port
         source = ""

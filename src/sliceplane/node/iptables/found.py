@@ -1,5 +1,5 @@
-"""What the kernel has: ``iptables-save`` read for what is ours, or was a kube-proxy's, which a
-whole write or a clean-up has to know; and our rules in it against those that we wrote, one by one.
+"""Rules in the kernel: parses ``iptables-save`` for our rules and those of a kube-proxy, which a
+full write or a clean-up needs; and compares our rules with those that we wrote, one by one.
 
 ``iptables-restore --noflush`` can replace a chain, but it cannot say "make this jump unless it is
 there" nor "remove whatever chains are too many". So a whole write looks first; a change never does.
@@ -120,7 +120,8 @@ _PROBABILITY = re.compile(r"(?<=--probability )\S+")
 
 
 def rules_of(text: str) -> dict[Chain, list[str]]:
-    """Of restore text, or of what ``iptables-save`` prints: the rules of each chain, in order."""
+    """Returns the rules by chain, in order, from restore text or the output of ``iptables-save``.
+    """
     rules: dict[Chain, list[str]] = {}
     table = next(iter(TABLES))
     for line in text.splitlines():

@@ -101,7 +101,7 @@ class IptablesTransaction(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _RestoreDraft:
-    """What the shadow becomes if the transaction succeeds (``None``: gone)."""
+    """The shadow after the transaction succeeds (``None``: removed)."""
 
     full: bool = False
     chains: dict[Chain, tuple[str, ...] | None] = field(default_factory=dict)
@@ -208,7 +208,7 @@ class IptablesRules:
         return self._sections(self._wanted, shared), draft
 
     def shadow(self) -> IptablesTransaction:
-        """What the kernel has, as far as we know, as a whole write."""
+        """Returns the expected state of the kernel, as a full write."""
         return IptablesTransaction(self._sections(self._held, self._held_shared), full=True)
 
     def _sections(
@@ -277,8 +277,8 @@ class IptablesRules:
         return tuple(section for section in (first, translations, last) if any(section[1:])), draft
 
     def check(self) -> None:
-        """What is desired is what Services say; what is not marked is in the kernel as it
-        shall be.
+        """Asserts that the desired rules match the Services, and that the kernel is expected to
+        have all unmarked ones.
         """
         chains: dict[Chain, tuple[str, ...]] = {}
         for key in sorted(self._services):

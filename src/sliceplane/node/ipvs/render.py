@@ -78,7 +78,9 @@ class IpvsRules(msgspec.Struct, frozen=True):
 
 
 def render(snapshot: NodeSnapshot) -> IpvsRules:
-    """Of two Services that claim one address and port the first, by namespace and name, has it."""
+    """Renders all Services.  If two claim the same address and port, the first by namespace and
+    name wins.
+    """
     draft = _IpvsDraft(snapshot)
     for state in snapshot.states:
         draft.add(state)

@@ -99,8 +99,8 @@ Chain = BalancedChain | RuleChain
 
 
 class ServiceObjects(msgspec.Struct, frozen=True):
-    """What one Service wants in the table.  Chains are its own; elements may be wanted by other
-    Services too.
+    """The desired objects of one Service in the table.  It owns its chains; other Services may
+    desire the same elements.
     """
 
     chains: tuple[Chain, ...] = ()

@@ -75,7 +75,7 @@ def endpoints_of(room: int) -> NftContainer:
 
 
 def commands_of(room: int) -> tuple[Command, ...]:
-    """What a room consists of, before anybody is in it."""
+    """Returns the commands that create an empty map slot."""
     chains = [f"draw-{room}-{DRAWS // _AGAIN**level}" for level in range(_LEVELS)]
     steps: list[Jump | Draw] = [
         *(Jump(chain) for chain in chains[1:]),

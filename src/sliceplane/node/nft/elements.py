@@ -60,8 +60,9 @@ def _made(wanted: Wanted) -> Held:
 
 @dataclass(slots=True)
 class ElementsDraft:
-    """What goes and comes in one transaction, by the container that it is in (a changed value is a
-    deletion and an addition); and what is held and kept if it succeeds (``None``: gone).
+    """The deleted and added elements of one transaction, by container (a changed value is a
+    deletion and an addition); and the applied and retained elements if it succeeds (``None``:
+    removed).
     """
 
     #: the transaction begins with an empty table
@@ -106,7 +107,7 @@ class Elements:
                 draft.held[element] = (held,)
 
     def write_changes(self, draft: ElementsDraft, now: float) -> None:
-        """What is marked, and what was kept long enough."""
+        """Writes marked elements, and deletes those that were retained long enough."""
         for element in sorted(self.claims.marked):
             before = (self._held[element],) if element in self._held else None
             after = self.claims.winner(element)
@@ -165,7 +166,7 @@ class Elements:
                 self.kept_until[element] = now + RETIRE_AFTER_S
 
     def items(self) -> Iterator[tuple[str, Item]]:
-        """What the kernel is thought to hold, with the container that it is in."""
+        """Yields the elements that the kernel is expected to have, each with its container."""
         for element, held in (*self._held.items(), *self._kept.items()):
             for container, items in _stored(element, held):
                 for item in items:
@@ -196,7 +197,7 @@ class Elements:
 
 
 def _is_as(held: Held, wanted: Wanted) -> bool:
-    """Whether nothing is to be changed."""
+    """Returns True if nothing has to change."""
     if isinstance(held, RoomPlaces):
         return isinstance(wanted, Several) and held.holds(wanted.targets)
     return held == wanted

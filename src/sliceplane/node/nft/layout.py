@@ -161,7 +161,7 @@ def writer_chain(writer: str) -> AddChain:
 
 
 def is_writer(chain: AddChain) -> bool:
-    """Whether it is the chain of a writer."""
+    """Returns True for the chain of a writer."""
     return chain.name.startswith(_WRITER)
 
 

@@ -51,7 +51,7 @@ Form = dict[str, Any]
 
 
 def listed(text: str) -> Form:
-    """What ``nft -j list table`` printed."""
+    """Parses the output of ``nft -j list table``."""
     form: Form = {}
     for entry in json.loads(text)["nftables"]:
         if "chain" in entry:
@@ -73,7 +73,7 @@ def listed(text: str) -> Form:
 
 
 def expected(table: TableContents, family: NftFamily) -> Form:
-    """What the kernel would tell of *table*; elements that packets made are not in it."""
+    """Returns the expected listing of *table*, without elements that packets add."""
     form: Form = {}
     for name, chain in table.chains.items():
         hook = chain.hook

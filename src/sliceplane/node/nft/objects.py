@@ -29,8 +29,8 @@ class DnatTarget(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class NftVerdict(NamedTuple):
-    """What a verdict map answers: ``goto`` or ``jump`` to a chain (who comes to its end goes on
-    behind the chain that asked, or behind the rule), or ``drop``.
+    """A value of a verdict map: ``drop``, or ``goto`` or ``jump`` to a chain.  A packet at the end
+    of that chain continues after the calling chain, or after the rule, respectively.
     """
 
     kind: Literal["goto", "jump", "drop"]
@@ -59,7 +59,7 @@ Memory = Mapping[str, tuple[tuple[str, int], ...]]
 
 
 class Several(NamedTuple):
-    """What is wanted of a destination whose *targets* are drawn from (at least two):
+    """The desired state of a destination that balances over ``targets``, at least two; see
     ``node.nft.draws``.
     """
 

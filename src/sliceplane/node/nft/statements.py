@@ -1,5 +1,5 @@
-"""What our rules are made of.  A statement matches, decides, or changes the packet; it renders as
-nft writes it.
+"""Statements of our rules.  A statement matches a packet, decides on it, or changes it; it renders
+in the syntax of nft.
 """
 
 from __future__ import annotations

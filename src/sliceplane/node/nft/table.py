@@ -120,8 +120,8 @@ class NftRules:
         return self.set_objects(change.service, build_service(change.ports, node))
 
     def set_objects(self, key: ServiceKey, objects: ServiceObjects | None) -> bool:
-        """What *key* wants from now on; whether it is something else.  What did not change is not
-        marked.
+        """Sets the desired objects of *key*; returns True if they changed.  Unchanged objects are
+        not marked.
         """
         old = self._services.get(key) or ServiceObjects()
         new = objects or ServiceObjects()
@@ -143,13 +143,15 @@ class NftRules:
         return True
 
     def remember(self, memory: Memory) -> None:
-        """What the dynamic sets of the table have; the next transaction, if it is a full one, fills
-        them with it.
+        """Sets the contents of the dynamic sets; the next transaction restores them if it is a full
+        one.
         """
         self._memory = memory
 
     def take_transaction(self, now: float) -> Transaction | None:
-        """What brings the kernel up to date, with whatever is retired long enough."""
+        """Returns the transaction that brings the kernel up to date and deletes objects that were
+        retired long enough.
+        """
         assert self._draft is None, "a transaction is under way"
         memory = self._memory
         self._memory = {}
@@ -212,8 +214,10 @@ class NftRules:
         return draft
 
     def shadow(self) -> Transaction:
-        """What the kernel is thought to hold, as what would make it from nothing. O(state); for
-        comparisons with the kernel, so not while a transaction runs or the shadow is worth nothing.
+        """Returns the expected state of the kernel, as a transaction that creates it.  O(state).
+
+        It is for comparisons with the kernel: not while a transaction runs, or the shadow is
+        invalid.
         """
         assert self._draft is None, "a transaction is under way"
         assert not self.needs_full, "what the kernel holds is unknown"

@@ -79,8 +79,8 @@ _ONE = Fraction(1)
 def trace(
     table: TableContents, first: Packet, path: Path = "local", own: frozenset[str] = frozenset()
 ) -> dict[PacketOutcome, Fraction]:
-    """What may become of a new connection's first packet on a host with the addresses *own*, with
-    probabilities that sum to 1.
+    """Returns the possible outcomes for the first packet of a new connection on a host with the
+    addresses *own*, with probabilities that sum to 1.
     """
     outcomes: dict[PacketOutcome, Fraction] = {}
     for trail in trails(table, first, path, own):
@@ -267,7 +267,9 @@ class _Walk:
         raise AssertionError(f"the tracer does not know {statement}")
 
     def _goto(self, chain: str, packet: Packet) -> Iterator[_Branch]:
-        """Who comes to the end of that chain goes on where *this* chain was jumped from."""
+        """Evaluates a ``goto``: at the end of that chain, the packet continues after the jump to
+        *this* one.
+        """
         for share, after, flow in self._chain(chain, packet):
             yield share, after, "return" if flow == "continue" else flow
 

@@ -1,4 +1,4 @@
-"""What a recording is made of: entries as lines of JSON, in blocks.
+"""Entries of a recording: lines of JSON, in blocks.
 
 A line is a list that begins with its code (``Code``). Lines that say *when* have the time second.
 
@@ -61,7 +61,7 @@ class Code(IntEnum):
 
 
 class BlockNames(msgspec.Struct, array_like=True, frozen=True):
-    """What a block of lines is about, so that a question reads no others.
+    """The names in a block of lines, so that a query can skip other blocks.
 
     ``touched``: objects with steps, each as resource, namespace, name and, of a slice, its Service.
     ``planned``: keys of jobs, and Services with marks.
@@ -73,7 +73,7 @@ class BlockNames(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Old(IntEnum):
-    """What a step replaces, if it is not told."""
+    """The previous object of a step that the recording does not repeat."""
 
     NOTHING = 0
     NEWEST = 1
@@ -107,9 +107,7 @@ class SentVersion(NamedTuple):
 
 
 class SliceSent(NamedTuple):
-    """What the server did with an event of a slice: a mark of the kind ``SENT``, of which this is
-    the text.
-    """
+    """The text of a mark of the kind ``SENT``: how the server handled an event of a slice."""
 
     version: SentVersion
     watchers: int

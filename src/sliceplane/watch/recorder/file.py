@@ -118,7 +118,7 @@ def read_header(line: bytes) -> Header:
 
 
 def read_lines(lines: Iterable[bytes]) -> Recording:
-    """What can be read of *lines*.  Raises ``RecordingError`` if that is nothing."""
+    """Reads the valid part of *lines*.  Raises ``RecordingError`` if there is none."""
     source = iter(lines)
     first = next(source, b"")
     if not first:

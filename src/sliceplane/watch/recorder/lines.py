@@ -87,7 +87,7 @@ _decode_items: Final = msgspec.json.Decoder(_Items).decode
 
 
 class _Key:
-    """What is cached of one object: the version that was recorded last."""
+    """The cache entry of one object: the version that was recorded last."""
 
     __slots__ = ("newest", "own_version", "parts", "written")
 
@@ -311,8 +311,8 @@ class RecordedLines:
         return (Answer.WHOLE.value, write.resource.key, redacted(answer, self._redactor))
 
     def _written(self, write: Write, result: bytes) -> Line | None:
-        """What the server keeps of an object is taken from the version before, so that must be of
-        this object.
+        """Returns the line of a successful write.  A reader takes fields that the server retains from
+        the previous version, so *result* must be of the same object.
         """
         name = (write.resource.key, write.namespace, write.name)
         key = self._keys.get(name)

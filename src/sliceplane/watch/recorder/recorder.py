@@ -50,8 +50,8 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 class LifeRecord:
-    """What the host tells of one life of a controller, beside telling the controller.  Times are as
-    told to it.
+    """The record of one controller loop, which the host writes beside calling the controller.
+    Times are those that the controller gets.
     """
 
     __slots__ = ("_append", "_life", "_raw", "_recorder")
@@ -148,7 +148,7 @@ class Recorder:
         self._lines.note_body(resource_version, body)
 
     def trigger(self, reason: str) -> None:
-        """What is kept should be saved; the owner decides whether it is."""
+        """Requests that the retained entries be saved; the owner decides."""
         self._trigger = self._trigger or reason
 
     def take_trigger(self) -> str:
@@ -238,7 +238,7 @@ class Recorder:
 
 
 class _NoRecord(LifeRecord):
-    """Of a host without a recorder."""
+    """The record of a host without a recorder."""
 
     __slots__ = ()
 
@@ -255,5 +255,5 @@ _NO_RECORD: Final = _NoRecord()
 
 
 def begin_record(recorder: Recorder | None, name: str, now: float) -> LifeRecord:
-    """Of a controller that begins; of nothing where there is no *recorder*."""
+    """Begins the record of a controller loop; without a *recorder* it records nothing."""
     return _NO_RECORD if recorder is None else recorder.begin(name, now)

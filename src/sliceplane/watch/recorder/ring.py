@@ -104,7 +104,7 @@ class Ring:
         )
 
     def affords(self, checkpoint_bytes: int) -> bool:
-        """Whether a checkpoint of about that size leaves room for what happens after it."""
+        """Returns True if a checkpoint of about that size leaves room for later entries."""
         return checkpoint_bytes <= self.limit_bytes // 2
 
     def check(self) -> None:

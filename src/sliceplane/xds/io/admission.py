@@ -1,12 +1,12 @@
-"""The places that a client may claim, and the Services that it may see.
+"""The locations that a client may claim, and the namespaces that it may see.
 
-A client is a User of the API server. A node's certificate, and a token that is bound to a Pod, say
-where it is: a claim of another place is refused, in words that name both. Of others is believed
-what ``--trust-node-metadata`` says.
+A client is a User of the API server. A node's certificate, or a token that is bound to a Pod,
+proves the node of the client: a claim of another node is refused with a message that names both.
+For other clients, ``--trust-node-metadata`` decides which claims are believed.
 
-It sees the namespaces in which it may ``get`` EndpointSlices. The API server is asked when the
-client connects, again each minute, and soon after a namespace gets its first Service; where it does
-not answer, what it said before goes on.
+A client sees the namespaces in which it may ``get`` EndpointSlices. The server reviews this when
+the client connects, again each minute, and soon after a namespace gets its first Service. While the
+API server does not answer, the previous result is used.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from sliceplane.api.users import User
 from sliceplane.watch.io.base import Client, Unreachable
 from sliceplane.xds.io.authentication import UNSECURED
 from sliceplane.xds.resource import LISTENER_MODES, ListenerMode, XdsClient
-from sliceplane.xds.streams.actions import XdsSight
+from sliceplane.xds.streams.actions import VisibleNamespaces
 from sliceplane.xds.streams.requests import ClientFacts
 
 Trust = Literal["none", "zone", "node"]
 TRUSTS: Final[tuple[Trust, ...]] = ("none", "zone", "node")
-#: an answer of the API server counts so long
+#: seconds for which the result of a review is cached
 KEPT_S: Final = 60.0
-#: questions under way at a time
-ASKED_AT_ONCE: Final = 16
+#: concurrent reviews
+REVIEWS_MAX: Final = 16
 USERS_MAX: Final = 10_000
 #: the first release of Envoy in which a collection may stay while its assignment changes
 #: (envoy#43667)
@@ -45,32 +45,32 @@ _ACCOUNT_USER: Final = "system:serviceaccount:"
 
 
 class NotAdmitted(Exception):
-    """PERMISSION_DENIED; the text is a sentence."""
+    """The client is refused (PERMISSION_DENIED); the text is a sentence."""
 
 
 class AdmissionConfig(msgspec.Struct, frozen=True):
     trust: Trust = "zone"
-    #: of Envoys that do not say what they want
+    #: listeners for Envoys whose metadata names no mode
     listeners: ListenerMode = "none"
-    #: endpoints one by one (LEDS), for clients that take them
+    #: send endpoints one by one (LEDS) to clients that support it
     leds: bool = True
 
 
-def place_of(node: ClientFacts, user: User, config: AdmissionConfig) -> XdsClient:
-    """Raises ``NotAdmitted``."""
+def locate_client(node: ClientFacts, user: User, config: AdmissionConfig) -> XdsClient:
+    """Returns the client with its location.  Raises ``NotAdmitted`` for a false claim."""
     claimed_node = node.metadata.get("node_name", "")
     claimed_namespace = node.metadata.get("namespace", "")
     bound_node = _bound_node(user)
     if bound_node and claimed_node not in ("", bound_node):
         raise NotAdmitted(
-            f"{user.name} is bound to the node {bound_node}, and may not be {claimed_node}"
+            f"{user.name} is bound to the node {bound_node} and may not claim the node {claimed_node}"
         )
     bound_namespace = (
         user.name.removeprefix(_ACCOUNT_USER).partition(":")[0] if _is_account(user) else ""
     )
     if bound_namespace and claimed_namespace not in ("", bound_namespace):
         raise NotAdmitted(
-            f"{user.name} is of the namespace {bound_namespace}, and may not be of "
+            f"{user.name} belongs to the namespace {bound_namespace} and may not claim the namespace "
             f"{claimed_namespace}"
         )
     trusts_node = config.trust == "node" or user is UNSECURED
@@ -99,17 +99,24 @@ def _bound_node(user: User) -> str:
     return next((values[0] for name, values in user.extra if name == _NODE_NAME and values), "")
 
 
-def cut(sight: XdsSight, node: ClientFacts, known: Iterable[str]) -> XdsSight:
-    """*sight* of those namespaces alone that the client wants."""
-    wanted = frozenset(filter(None, map(str.strip, node.metadata.get("namespaces", "").split(","))))
-    if not wanted:
-        return sight
-    return XdsSight(False, frozenset(name for name in known if name in wanted and sight.sees(name)))
+def restrict(
+    visible: VisibleNamespaces, node: ClientFacts, existing: Iterable[str]
+) -> VisibleNamespaces:
+    """Restricts *visible* to the namespaces that the client names in its metadata, if any."""
+    desired = frozenset(
+        filter(None, map(str.strip, node.metadata.get("namespaces", "").split(",")))
+    )
+    if not desired:
+        return visible
+    return VisibleNamespaces(
+        False, frozenset(name for name in existing if name in desired and visible.includes(name))
+    )
 
 
-class Sights:
-    """The namespaces that users may see, by the API server's reviews. Owned by one server;
-    *namespaces*: those that have Services.
+class VisibilityReviews:
+    """Reviews by the API server of the namespaces that users may see.  Owned by one server.
+
+    *namespaces* returns the namespaces that have Services.
     """
 
     def __init__(
@@ -118,57 +125,59 @@ class Sights:
         self._client = client
         self._clock = clock
         self._namespaces = namespaces
-        self._limit = asyncio.Semaphore(ASKED_AT_ONCE)
-        #: by what makes a user another one: until when it counts, for which namespaces it was
-        #: asked, and what it is
-        self._kept: dict[object, tuple[float, frozenset[str], XdsSight]] = {}
-        #: the namespaces of the last question: users share the text of their answers
-        self._last: frozenset[str] = frozenset()
+        self._slots = asyncio.Semaphore(REVIEWS_MAX)
+        #: by the part of a user that authorizers read: expiry, reviewed namespaces, result
+        self._cache: dict[object, tuple[float, frozenset[str], VisibleNamespaces]] = {}
+        #: the namespaces of the last review; results with equal sets share this object
+        self._last_namespaces: frozenset[str] = frozenset()
 
-    def known(self, user: User) -> XdsSight | None:
-        """Returns the sight that is known already, if any."""
+    def cached(self, user: User) -> VisibleNamespaces | None:
+        """Returns the cached result for *user*, if it is still valid."""
         if user is UNSECURED:
-            return XdsSight()
-        kept = self._kept.get(_key(user))
-        return kept[2] if kept is not None and self._clock() < kept[0] else None
+            return VisibleNamespaces()
+        cached = self._cache.get(_key(user))
+        return cached[2] if cached is not None and self._clock() < cached[0] else None
 
-    async def of(self, user: User) -> XdsSight:
-        """Raises ``StatusError`` and ``Unreachable`` where nothing was ever said."""
+    async def review(self, user: User) -> VisibleNamespaces:
+        """Returns the namespaces that *user* may see.
+
+        Raises ``StatusError`` and ``Unreachable`` if there is no earlier result.
+        """
         if user is UNSECURED:
-            return XdsSight()
-        kept = self._kept.get(_key(user))
+            return VisibleNamespaces()
+        cached = self._cache.get(_key(user))
         namespaces = frozenset(self._namespaces())
-        if namespaces == self._last:
-            namespaces = self._last
-        self._last = namespaces
+        if namespaces == self._last_namespaces:
+            namespaces = self._last_namespaces
+        self._last_namespaces = namespaces
         if (
-            kept is not None
-            and self._clock() < kept[0]
-            and (kept[2].everything or namespaces <= kept[1])
+            cached is not None
+            and self._clock() < cached[0]
+            and (cached[2].everything or namespaces <= cached[1])
         ):
-            return kept[2]
+            return cached[2]
         try:
-            sight = await self._asked(user, namespaces)
+            visible = await self._review_all(user, namespaces)
         except (StatusError, Unreachable):
-            if kept is None:
+            if cached is None:
                 raise
-            return kept[2]
-        while len(self._kept) >= USERS_MAX:
-            del self._kept[next(iter(self._kept))]
-        self._kept.pop(_key(user), None)
-        self._kept[_key(user)] = (self._clock() + KEPT_S, namespaces, sight)
-        return sight
+            return cached[2]
+        while len(self._cache) >= USERS_MAX:
+            del self._cache[next(iter(self._cache))]
+        self._cache.pop(_key(user), None)
+        self._cache[_key(user)] = (self._clock() + KEPT_S, namespaces, visible)
+        return visible
 
-    async def _asked(self, user: User, namespaces: frozenset[str]) -> XdsSight:
-        if await self._may(user, ""):
-            return XdsSight()
+    async def _review_all(self, user: User, namespaces: frozenset[str]) -> VisibleNamespaces:
+        if await self._is_allowed(user, ""):
+            return VisibleNamespaces()
         names = sorted(namespaces)
-        answers = await asyncio.gather(*[self._may(user, name) for name in names])
-        return XdsSight(
+        answers = await asyncio.gather(*[self._is_allowed(user, name) for name in names])
+        return VisibleNamespaces(
             False, frozenset(name for name, may in zip(names, answers, strict=True) if may)
         )
 
-    async def _may(self, user: User, namespace: str) -> bool:
+    async def _is_allowed(self, user: User, namespace: str) -> bool:
         attributes = {
             "group": "discovery.k8s.io",
             "resource": "endpointslices",
@@ -190,14 +199,14 @@ class Sights:
         write = Write(
             verb="create", resource=SubjectAccessReviews, body=json.dumps(review).encode()
         )
-        async with self._limit:
+        async with self._slots:
             answer = json.loads(await self._client.perform(write))
         return bool(answer.get("status", {}).get("allowed"))
 
 
 def _key(user: User) -> object:
-    """Returns the part of a user that authorizers read; the id of a credential differs with each
-    token of an account.
+    """Returns the part of a user that authorizers read: without the id of the credential, which
+    differs between tokens of an account.
     """
     extra = tuple((name, values) for name, values in user.extra if name != _CREDENTIAL_ID)
     return (user.name, user.uid, user.groups, extra)

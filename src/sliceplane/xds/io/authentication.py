@@ -1,15 +1,15 @@
-"""The user behind a call, by the certificate of its connection, or by its bearer token, which the
+"""Authentication of a call by the certificate of its connection, or by its bearer token, which the
 API server reviews.
 
-A TokenReview is requested once a minute and token at most, however many streams come with it, and
-by one call at a time. Tokens are kept as digests. What the API server did not answer is not kept:
-the call is UNAVAILABLE and comes again.
+The server requests at most one TokenReview per token and minute, and one at a time, however many
+streams present the token. It caches results by digest of the token. A failed review is not cached:
+the call ends with UNAVAILABLE, and the client retries.
 
-Anybody can make tokens up, and a review costs the API server, at the priority level of this
-server's own account. So reviews of tokens that were never good are few: ``REVIEWS_MAX`` at a time,
-and from an address that sent made-up tokens ``STRANGE_PER_S`` a second behind the first
-``STRANGE_BURST``. Beyond that a call is UNAVAILABLE, unreviewed. A token that was good before is
-not affected by any of this: its reviews have slots of their own.
+A client can invent tokens, and each review costs the API server, at the priority level of this
+server's own account. Reviews of tokens that were never valid are therefore limited: ``REVIEWS_MAX``
+at a time, and for an address that sent invalid tokens a burst of ``INVALID_TOKENS_BURST`` and then
+``INVALID_TOKENS_PER_S`` a second. Beyond these limits a call ends with UNAVAILABLE, without a
+review. A token that was valid before has slots of its own, so none of this affects it.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ from sliceplane.kit.shares import Shares
 from sliceplane.watch.io.base import Client, Unreachable
 from sliceplane.watch.io.certificates import Certificate
 
-#: an answer of the API server counts so long
+#: seconds for which the result of a review is cached
 KEPT_S: Final = 60.0
-#: digests of good tokens, and of others
+#: cached digests of valid tokens, and as many of invalid ones
 KEPT_MAX: Final = 10_000
-#: a token that was good within so long is reviewed before others
-GOOD_S: Final = 3600.0
-#: reviews under way of tokens that were good, and as many of others
+#: seconds for which a token that was valid keeps the right to the reserved slots
+VALID_S: Final = 3600.0
+#: concurrent reviews of tokens that were valid before, and as many of others
 REVIEWS_MAX: Final = 16
-#: tokens that were never good and wait for a review, shared by address
+#: never valid tokens that wait for a review, shared fairly by address
 WAITING_MAX: Final = 2_000
-#: made-up tokens of one address that are reviewed at once, and then a second
-STRANGE_BURST: Final = 20.0
-STRANGE_PER_S: Final = 1.0
-#: the same, of all addresses together
-STRANGE_BURST_ALL: Final = 200.0
-STRANGE_PER_S_ALL: Final = 10.0
-#: addresses whose made-up tokens are counted, the newest
+#: invalid tokens of one address that are reviewed: a burst, and the rate afterwards
+INVALID_TOKENS_BURST: Final = 20.0
+INVALID_TOKENS_PER_S: Final = 1.0
+#: the same for all addresses together
+INVALID_TOKENS_BURST_ALL: Final = 200.0
+INVALID_TOKENS_PER_S_ALL: Final = 10.0
+#: addresses whose invalid tokens are counted, the newest
 SOURCES_MAX: Final = 4_096
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-#: who asks on a port that only this machine reaches, as on the API server's insecure port of old
+#: user of calls on a plain loopback port, like the former insecure port of the API server
 UNSECURED: Final = User(name="system:unsecured", groups=("system:masters", "system:authenticated"))
 
 
 class CallRefused(Exception):
-    """A call that gets no answer but this."""
+    """The call ends with this status."""
 
     def __init__(self, status: GrpcStatus, text: str) -> None:
         super().__init__(text)
@@ -68,8 +68,9 @@ class CallRefused(Exception):
 
 
 class Authenticator(Protocol):
-    """Raises ``CallRefused``, at once or when it is awaited; several callers may await the same.
+    """Finds the user of a call.
 
+    ``user`` raises ``CallRefused``, or its awaitable does; several callers may await the same one.
     *peer*: ``ADDRESS:PORT`` of the client.
     """
 
@@ -79,58 +80,58 @@ class Authenticator(Protocol):
 
 
 class Unsecured:
-    """The authenticator of a plain port on loopback: every client is the administrator of this
-    machine.
-    """
+    """The authenticator of a plain port on loopback: every client is an administrator of this host."""
 
     def user(self, certificate: Certificate | None, authorization: str, peer: str) -> User:
         return UNSECURED
 
 
-class _Kept(NamedTuple):
-    """An answer: until when it counts, and whose the token is; ``None``: the API server does not
-    know it.
+class _CachedReview(NamedTuple):
+    """The result of a review, valid before ``expires_at``; ``user`` is ``None`` for an invalid
+    token.
     """
 
-    until: float
+    expires_at: float
     user: User | None
 
 
-class _Allowance:
-    """Made-up tokens that are still reviewed: falls with each, and rises with time."""
+class _TokenBucket:
+    """A token bucket: each review of an invalid token takes one, and time refills it."""
 
-    __slots__ = ("_at", "_left", "_most", "_per_s")
+    __slots__ = ("_at", "_available", "_most", "_per_s")
 
     def __init__(self, most: float, per_s: float, now: float) -> None:
         self._most = most
         self._per_s = per_s
-        self._left = most
+        self._available = most
         self._at = now
 
-    def left(self, now: float) -> float:
-        self._left = min(self._most, self._left + (now - self._at) * self._per_s)
+    def available(self, now: float) -> float:
+        self._available = min(self._most, self._available + (now - self._at) * self._per_s)
         self._at = now
-        return self._left
+        return self._available
 
     def take(self, now: float) -> None:
-        self._left = self.left(now) - 1.0
+        self._available = self.available(now) - 1.0
 
 
 class ReviewedTokens:
-    """The API server says whose a token is.  Owned by one listener."""
+    """The authenticator of the TLS port, by reviews of the API server.  Owned by one listener."""
 
     def __init__(self, client: Client, clock: Callable[[], float]) -> None:
         self._client = client
         self._clock = clock
-        #: by digest: what was good within ``GOOD_S``, and what was not
-        self._good: dict[bytes, _Kept] = {}
-        self._strange: dict[bytes, _Kept] = {}
-        self._asking: dict[bytes, asyncio.Task[User]] = {}
-        self._good_slots = asyncio.Semaphore(REVIEWS_MAX)
-        self._strange_slots = asyncio.Semaphore(REVIEWS_MAX)
+        #: cached reviews by digest: of valid tokens, and of invalid ones
+        self._valid: dict[bytes, _CachedReview] = {}
+        self._invalid: dict[bytes, _CachedReview] = {}
+        self._tasks_by_digest: dict[bytes, asyncio.Task[User]] = {}
+        self._valid_slots = asyncio.Semaphore(REVIEWS_MAX)
+        self._invalid_slots = asyncio.Semaphore(REVIEWS_MAX)
         self._waiting = Shares(WAITING_MAX)
-        self._sources: dict[str, _Allowance] = {}
-        self._all_sources = _Allowance(STRANGE_BURST_ALL, STRANGE_PER_S_ALL, clock())
+        self._sources: dict[str, _TokenBucket] = {}
+        self._all_sources = _TokenBucket(
+            INVALID_TOKENS_BURST_ALL, INVALID_TOKENS_PER_S_ALL, clock()
+        )
         self.metrics = Metrics()
         self._reviews = self.metrics.counters(
             "sliceplane_xds_token_reviews_total",
@@ -152,73 +153,73 @@ class ReviewedTokens:
         token = bearer_token(authorization.encode("latin-1"))
         if not token:
             text = (
-                "the client certificate is over"
+                "the client certificate has expired"
                 if certificate is not None
-                else "neither certificate nor token"
+                else "the client sent neither a certificate nor a token"
             )
             raise CallRefused(GrpcStatus.UNAUTHENTICATED, text)
         if len(token) > TOKEN_CHARACTERS_MAX:
-            text = f"a token of {len(token)} characters; {TOKEN_CHARACTERS_MAX} are taken"
+            text = f"the token has {len(token)} characters; the maximum is {TOKEN_CHARACTERS_MAX}"
             raise CallRefused(GrpcStatus.UNAUTHENTICATED, text)
         digest = hashlib.sha256(token.encode("latin-1")).digest()
-        kept = self._good.get(digest) or self._strange.get(digest)
-        if kept is not None and now < kept.until:
-            return _known(kept.user)
-        task = self._asking.get(digest)
+        cached = self._valid.get(digest) or self._invalid.get(digest)
+        if cached is not None and now < cached.expires_at:
+            return _require_user(cached.user)
+        task = self._tasks_by_digest.get(digest)
         if task is None:
-            was_good = kept is not None and kept.user is not None and now < kept.until + GOOD_S
-            asked = (
-                self._review(digest, token)
-                if was_good
-                else self._review_strange(digest, token, _source(peer))
+            was_valid = (
+                cached is not None and cached.user is not None and now < cached.expires_at + VALID_S
             )
-            task = self._asking[digest] = asyncio.create_task(asked)
-            task.add_done_callback(partial(self._on_asked, digest))
+            review = (
+                self._review(digest, token)
+                if was_valid
+                else self._review_never_valid(digest, token, _network_of(peer))
+            )
+            task = self._tasks_by_digest[digest] = asyncio.create_task(review)
+            task.add_done_callback(partial(self._on_reviewed, digest))
         return task
 
-    def _on_asked(self, digest: bytes, task: asyncio.Task[User]) -> None:
-        del self._asking[digest]
+    def _on_reviewed(self, digest: bytes, task: asyncio.Task[User]) -> None:
+        del self._tasks_by_digest[digest]
         if not task.cancelled():
-            task.exception()  # all calls that wanted to know it may be gone
+            task.exception()  # retrieved here: all calls that await the task may have ended
 
-    async def _review_strange(self, digest: bytes, token: str, source: str) -> User:
-        """A token that was never good, from the address *source*: only if few made-up ones came
-        from there.
-        """
+    async def _review_never_valid(self, digest: bytes, token: str, source: str) -> User:
+        """Reviews a token that was never valid, unless *source* sent too many invalid ones."""
         if not self._waiting.take(source):
-            raise self._unreviewed_token(source)
+            raise self._refuse_unreviewed(source)
         try:
-            async with self._strange_slots:
+            async with self._invalid_slots:
                 now = self._clock()
-                of_source = self._sources.get(source) or _Allowance(
-                    STRANGE_BURST, STRANGE_PER_S, now
+                source_bucket = self._sources.get(source) or _TokenBucket(
+                    INVALID_TOKENS_BURST, INVALID_TOKENS_PER_S, now
                 )
-                allowances = (of_source, self._all_sources)
-                if any(allowance.left(now) < 1.0 for allowance in allowances):
-                    raise self._unreviewed_token(source)
-                user = await self._requested(digest, token)
+                buckets = (source_bucket, self._all_sources)
+                if any(bucket.available(now) < 1.0 for bucket in buckets):
+                    raise self._refuse_unreviewed(source)
+                user = await self._request_review(digest, token)
         finally:
             self._waiting.give(source)
         if user is None:
-            for allowance in allowances:
-                allowance.take(self._clock())
+            for bucket in buckets:
+                bucket.take(self._clock())
             self._sources.pop(source, None)
-            _keep(self._sources, source, of_source, SOURCES_MAX)
-        return _known(user)
+            _insert(self._sources, source, source_bucket, SOURCES_MAX)
+        return _require_user(user)
 
-    def _unreviewed_token(self, source: str) -> CallRefused:
+    def _refuse_unreviewed(self, source: str) -> CallRefused:
         self._unreviewed.value += 1
         text = (
-            f"too many tokens that are not known came from {source}, or wait for the API server: "
-            "try again"
+            f"too many invalid tokens came from {source}, or too many tokens wait for the API "
+            "server: try again"
         )
         return CallRefused(GrpcStatus.UNAVAILABLE, text)
 
     async def _review(self, digest: bytes, token: str) -> User:
-        async with self._good_slots:
-            return _known(await self._requested(digest, token))
+        async with self._valid_slots:
+            return _require_user(await self._request_review(digest, token))
 
-    async def _requested(self, digest: bytes, token: str) -> User | None:
+    async def _request_review(self, digest: bytes, token: str) -> User | None:
         review = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenReview",
@@ -229,30 +230,30 @@ class ReviewedTokens:
             status = json.loads(await self._client.perform(write)).get("status", {})
         except (StatusError, Unreachable) as error:
             self._reviews.of("unanswered").value += 1
-            text = f"the API server does not say whose token it is: {error}"
+            text = f"the API server does not review the token: {error}"
             raise CallRefused(GrpcStatus.UNAVAILABLE, text) from error
-        user = _reviewed(status.get("user", {})) if status.get("authenticated") else None
+        user = _parse_user(status.get("user", {})) if status.get("authenticated") else None
         self._reviews.of("good" if user else "unknown").value += 1
-        self._good.pop(digest, None)
-        self._strange.pop(digest, None)
-        _keep(
-            self._strange if user is None else self._good,
+        self._valid.pop(digest, None)
+        self._invalid.pop(digest, None)
+        _insert(
+            self._invalid if user is None else self._valid,
             digest,
-            _Kept(self._clock() + KEPT_S, user),
+            _CachedReview(self._clock() + KEPT_S, user),
             KEPT_MAX,
         )
         return user
 
 
-def _keep(kept: dict[K, V], key: K, value: V, most: int) -> None:
-    """The oldest makes room."""
-    while len(kept) >= most:
-        del kept[next(iter(kept))]
-    kept[key] = value
+def _insert(cached: dict[K, V], key: K, value: V, most: int) -> None:
+    """Inserts the item, and evicts the oldest ones beyond *most*."""
+    while len(cached) >= most:
+        del cached[next(iter(cached))]
+    cached[key] = value
 
 
-def _source(peer: str) -> str:
-    """The address; of IPv6 the network of 64 bits, which one machine may have for itself."""
+def _network_of(peer: str) -> str:
+    """Returns the IPv4 address, or the /64 of an IPv6 address, which one host may own as a whole."""
     address = peer.rpartition(":")[0]
     try:
         parsed = ip_address(address)
@@ -261,7 +262,7 @@ def _source(peer: str) -> str:
     return address if parsed.version == 4 else str(ip_network((parsed, 64), strict=False))
 
 
-def _reviewed(user: dict[str, object]) -> User:
+def _parse_user(user: dict[str, object]) -> User:
     extra = user.get("extra")
     pairs = sorted(extra.items()) if isinstance(extra, dict) else ()
     groups = user.get("groups")
@@ -273,7 +274,7 @@ def _reviewed(user: dict[str, object]) -> User:
     )
 
 
-def _known(user: User | None) -> User:
+def _require_user(user: User | None) -> User:
     if user is None:
-        raise CallRefused(GrpcStatus.UNAUTHENTICATED, "the API server does not know the token")
+        raise CallRefused(GrpcStatus.UNAUTHENTICATED, "the token is not valid")
     return user

@@ -1,12 +1,12 @@
-"""Memory that clients of the xDS port have the server keep, bounded by account and by process.
+"""Memory that clients of the xDS port occupy in the server, bounded by account and by process.
 
-A call is charged with what its stream keeps (names, versions, requests that wait:
-``AdsStream.memory_bytes``) and with what its client has not taken of our answers; a connection with
-its buffers. Charges are estimates of memory, not of octets on the wire, and are made when a request
-was read, not at each delta. A call whose charge is refused ends with RESOURCE_EXHAUSTED; others are
-unaffected.
+A call is charged for the memory of its stream (names, versions, waiting requests:
+``AdsStream.memory_bytes``) and for responses that its client has not received; a connection is
+charged for its buffers. Charges estimate memory, not octets on the wire, and are updated after each
+request, not after each response. A call whose charge is refused ends with RESOURCE_EXHAUSTED; other
+calls are unaffected.
 
-When much was returned, the pages go back to the system within seconds (``free_memory.trim``).
+After much memory was freed, its pages return to the system within seconds (``free_memory.trim``).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from sliceplane.kit.io.process.free_memory import trim
 from sliceplane.kit.shares import Shares
 from sliceplane.xds.streams.requests import forget_shared
 
-#: of all clients together
+#: bytes of all clients together
 PROCESS_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
-#: of one account: a user, or the Pod to which its token is bound; more if it may have more calls
-#: than usual
+#: bytes of one account: a user, or the Pod to which its token is bound; more if
+#: ``--streams-per-user`` allows more calls than the default
 ACCOUNT_BYTES_MAX: Final = 128 * 1024 * 1024
-#: of what one stream keeps
+#: bytes of one stream
 STREAM_BYTES_MAX: Final = 64 * 1024 * 1024
-#: of a connection with TLS, on which nothing waits
+#: bytes of an idle connection with TLS
 CONNECTION_BYTES: Final = 24 * 1024
-#: so much is returned before the heap is trimmed, and so long afterwards
+#: freed bytes after which the heap is trimmed, and the delay in seconds
 TRIM_BYTES: Final = 16 * 1024 * 1024
 TRIM_S: Final = 1.0
 
@@ -36,13 +36,13 @@ _POD_UID: Final = "authentication.kubernetes.io/pod-uid"
 
 
 def account_of(user: User) -> str:
-    """The user; for a token that is bound to a Pod, this Pod."""
+    """Returns the account of *user*: its name, and the Pod to which its token is bound, if any."""
     pod = next((values[0] for name, values in user.extra if name == _POD_UID and values), "")
     return f"{user.name}\0{pod}" if pod else user.name
 
 
 class Charge:
-    """The charge of one call or connection.  ``close`` once."""
+    """The charge for one call or connection.  Call ``close`` once."""
 
     __slots__ = ("_account", "_budget", "_standing", "amount")
 
@@ -53,8 +53,8 @@ class Charge:
         self.amount = 0
 
     def set(self, amount: int) -> bool:
-        """Charges *amount* in place of what was charged; returns False, and charges as before, if
-        that is too much.
+        """Replaces the charge by *amount*; returns False, and leaves the charge, if a bound is
+        exceeded.
         """
         more = amount - self.amount
         if more > 0 and not self._budget.shares.take(self._account, more, self._standing):
@@ -69,13 +69,13 @@ class Charge:
 
 
 class Budget:
-    """Owned by one listener; used from its loop's thread."""
+    """Charges by account.  Owned by one listener; used only from the thread of its loop."""
 
     def __init__(
         self, account_bytes_max: int = ACCOUNT_BYTES_MAX, process_bytes_max: int = PROCESS_BYTES_MAX
     ) -> None:
         self.shares: Final = Shares(process_bytes_max, most_each=account_bytes_max)
-        self._returned = 0
+        self._freed_bytes = 0
         self._trimming: asyncio.Task[None] | None = None
 
     def open(self, user: User) -> Charge:
@@ -83,15 +83,15 @@ class Budget:
 
     def give(self, account: str, amount: int) -> None:
         self.shares.give(account, amount)
-        self._returned += amount
-        if self._returned >= TRIM_BYTES and self._trimming is None:
+        self._freed_bytes += amount
+        if self._freed_bytes >= TRIM_BYTES and self._trimming is None:
             self._trimming = asyncio.get_running_loop().create_task(
                 self._trim(), name="xds: free memory"
             )
 
     async def _trim(self) -> None:
         await asyncio.sleep(TRIM_S)
-        self._returned = 0
+        self._freed_bytes = 0
         forget_shared()
         await asyncio.to_thread(trim)
         self._trimming = None

@@ -1,6 +1,4 @@
-"""A client of the xDS server: what is known of its stream, for the server, for people and for
-metrics.
-"""
+"""Clients of the xDS server: the state of each for the server, the status page and metrics."""
 
 from __future__ import annotations
 
@@ -37,12 +35,12 @@ CONVERGENCE_BUCKETS: Final = (
 )
 
 
-class Connected:
-    """A client: its call, its stream, and what it was admitted as."""
+class ConnectedClient:
+    """A client: its call, its stream, and its location once it is admitted."""
 
     __slots__ = (
         "account",
-        "asking",
+        "admission",
         "behind",
         "behind_before",
         "call",
@@ -59,17 +57,18 @@ class Connected:
         self.stream = stream
         self.since = now
         self.client: XdsClient | None = None
-        #: the first revision that it lacks, now and at the last tick; ``None`` also for a laggard
+        #: the first revision that it lacks, now and at the last tick; ``None`` if it lacks none, or
+        #: is a laggard
         self.behind: int | None = None
         self.behind_before: int | None = None
         self.is_laggard = False
-        self.asking: asyncio.Task[None] | None = None
-        #: it has turns, and its connection is not read meanwhile
+        self.admission: asyncio.Task[None] | None = None
+        #: its stream has work, and reading from its connection is suspended meanwhile
         self.is_working = False
 
     @property
-    def shown(self) -> dict[str, str]:
-        """For the log."""
+    def log_fields(self) -> dict[str, str]:
+        """The fields that identify the client in the log."""
         node = self.stream.node
         return {
             "client": "" if node is None else node.id[:100],
@@ -79,12 +78,12 @@ class Connected:
 
     @property
     def claims_another_zone(self) -> bool:
-        """It says another zone than its Node."""
+        """Returns True if the client claims another zone than that of its Node."""
         return self.stream.view is not None and self.stream.view.claims_another_zone
 
     @property
     def name(self) -> str:
-        """For people: its kind, its id if it has one, and its user."""
+        """The name for messages: the kind of the client, its id or address, and its user."""
         kind = self.client.kind if self.client is not None else "client"
         node = self.stream.node
         return (
@@ -116,16 +115,16 @@ class Connected:
 
 
 class XdsMeters:
-    """The metrics of one server.  Those that are counted are its attributes."""
+    """The metrics of one server.  Counters and histograms are attributes."""
 
     def __init__(
         self,
         catalog: XdsCatalog,
-        connected: Iterable[Connected],
+        connected: Iterable[ConnectedClient],
         behind: BehindCounts,
-        laggards: Laggards[Connected],
+        laggards: Laggards[ConnectedClient],
     ) -> None:
-        """*connected*: the clients at any time."""
+        """*connected*: a live view of the clients."""
         metrics = self.metrics = Metrics()
         metrics.computed(
             "gauge",
@@ -206,7 +205,7 @@ class XdsMeters:
         )
 
 
-def _count_by_kind(connected: Iterable[Connected]) -> Iterable[tuple[tuple[str, ...], float]]:
+def _count_by_kind(connected: Iterable[ConnectedClient]) -> Iterable[tuple[tuple[str, ...], float]]:
     counts: dict[str, int] = {}
     for item in connected:
         if item.client is not None:

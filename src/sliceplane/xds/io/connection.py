@@ -1,13 +1,13 @@
 """One connection of the xDS server: an asyncio protocol around ``kit.http2.grpc``, and the calls on
 it.
 
-A ``Handler`` is told of a call when it is known who asks, and from then on of everything in order::
+A ``Handler`` receives the events of a call in order, beginning when its user is authenticated::
 
     opened --> message ... --> half_closed --> closed
 
-``closed`` comes once, unless the handler itself has finished the call. All of it happens in the
-loop's thread, and a handler sends whenever it likes. What is sent in one turn of the loop leaves in
-one write.
+``closed`` is called once, unless the handler itself has finished the call. Everything runs in the
+thread of the loop, and a handler may send at any time. Messages that are sent in one iteration of
+the loop leave in one write.
 """
 
 from __future__ import annotations
@@ -35,31 +35,33 @@ if TYPE_CHECKING:
     from sliceplane.xds.io.authentication import Authenticator
     from sliceplane.xds.io.transport import GrpcListener
 
-#: of one call, that its client does not take
+#: bytes of one call that its client has not received
 UNSENT_BYTES_MAX: Final = 64 * 1024 * 1024
-#: of these so many are not charged to its account: an answer is on its way
+#: bytes of these that are not charged to the account: a response in transit
 UNSENT_BYTES_FREE: Final = 64 * 1024
-#: of a call of which it is not known who asks, beside its credentials and messages
+#: bytes of an unauthenticated call, beside its credentials and messages
 CALL_BYTES: Final = 2 * 1024
-#: characters of a path that are kept
+#: characters of a path that are retained
 PATH_MAX: Final = 200
-#: between two looks at a connection that is not read
-_UNREAD_S: Final = 1.0
-#: in which a client takes nothing of what is written
+#: seconds between checks of a connection whose reading is suspended
+_SUSPENDED_CHECK_S: Final = 1.0
+#: seconds for which a client may receive nothing of the output
 STALLED_S_MAX: Final = 60.0
-#: frames of ours that the socket does not take, before nothing more is read
+#: unwritten frames beyond which reading is suspended
 UNWRITTEN_FRAMES_MAX: Final = 1000
 
-_NOBODY: Final = User(name=ANONYMOUS_NAME)
+_UNKNOWN_USER: Final = User(name=ANONYMOUS_NAME)
 
 
 class Handler(Protocol):
+    """The receiver of the events of calls."""
+
     def opened(self, call: Call) -> None: ...
 
     def message(self, call: Call, data: bytes) -> None: ...
 
     def half_closed(self, call: Call) -> None:
-        """The client sends no more messages, and waits for the end."""
+        """The client has sent its last message, and waits for the end of the call."""
 
     def closed(self, call: Call) -> None: ...
 
@@ -73,8 +75,8 @@ class Call:
         "_number",
         "authorization",
         "began",
-        "held",
-        "held_bytes",
+        "early_bytes",
+        "early_messages",
         "is_open",
         "kept_bytes",
         "path",
@@ -94,17 +96,17 @@ class Call:
         self._connection = connection
         self._number = number
         self.path = path[:PATH_MAX]
-        #: of all headers the one that is needed again
+        #: the only header that is needed later
         self.authorization = headers.get("authorization", "")
         self.began = began
-        #: who asks
-        self.user = _NOBODY
-        #: until that is known: what the client has sent, ``None`` for its end; the listener's
-        self.held: list[bytes | None] | None = []
-        #: with which a connection of strangers is charged
-        self.held_bytes = CALL_BYTES + len(self.authorization)
-        #: with which the account is charged, when it is known: what the handler keeps, and what
-        #: waits to be taken
+        self.user = _UNKNOWN_USER
+        #: messages received before the user is authenticated, ``None`` for the end; ``None`` in
+        #: place of the list afterwards.  Used by the listener
+        self.early_messages: list[bytes | None] | None = []
+        #: bytes that count for the unauthenticated connection
+        self.early_bytes = CALL_BYTES + len(self.authorization)
+        #: bytes charged to the account of the user: of the handler's state, and of responses that
+        #: the client has not received
         self.kept_bytes = self.unsent_bytes = 0
         self._charge: Charge | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -112,60 +114,63 @@ class Call:
 
     @property
     def peer(self) -> str:
-        """The address of the other end, for logs."""
+        """The address of the client, for logs."""
         return self._connection.peer
 
     @property
     def pending_bytes(self) -> int:
-        """Sent, and not yet taken by the client's windows."""
+        """Bytes that were sent and do not fit into the client's flow-control windows yet."""
         return self._connection.grpc.http.pending_bytes(self._number)
 
     def charge(self, charge: Charge) -> None:
-        """Its account pays from now on."""
+        """Sets the charge of the account of the user."""
         self._charge = charge
 
     def keep(self, kept_bytes: int) -> bool:
-        """Charges the account with what the handler keeps for this call. Returns False if that is
-        too much: the handler ends the call.
+        """Charges the account with the memory of the handler for this call.  Returns False if that
+        exceeds a bound: then the handler ends the call.
         """
         self.kept_bytes = kept_bytes
         self.unsent_bytes = self.pending_bytes
         return self.recharge()
 
     def recharge(self) -> bool:
+        """Updates the charge.  Returns False if that exceeds a bound."""
         if self._charge is None:
             return True
         return self._charge.set(self.kept_bytes + max(0, self.unsent_bytes - UNSENT_BYTES_FREE))
 
     def discharge(self) -> None:
-        """It is over.  Idempotent."""
+        """Releases the charge at the end of the call.  Idempotent."""
         if self._charge is not None:
             self._charge.close()
             self._charge = None
 
-    def met(self, limit: str) -> None:
-        """Counts that the client met a limit of the handler."""
-        self._connection.met(limit)
+    def count_limit(self, limit: str) -> None:
+        """Counts that the client exceeded a limit of the handler."""
+        self._connection.count_limit(limit)
 
-    def hold_reading(self, *, is_held: bool) -> None:
-        """While messages wait for the handler, nothing more is read of the connection."""
-        self._connection.hold_reading(self, is_held=is_held)
+    def suspend_reading(self, *, is_suspended: bool) -> None:
+        """Suspends reading from the connection while messages wait for the handler."""
+        self._connection.suspend_reading(self, is_suspended=is_suspended)
 
     def send(self, message: bytes) -> None:
-        """*message* is kept, not copied, until it is written.  After the end it is dropped."""
+        """Sends *message*, which is referenced, not copied, until it is written.  After the end of
+        the call it is dropped.
+        """
         self._connection.send(self, message)
 
     def finish(self, status: int, text: str = "") -> None:
-        """Behind what was sent.  Idempotent."""
+        """Ends the call after all sent messages.  Idempotent."""
         self._connection.finish(self, status, text)
 
 
 class GrpcProtocol(asyncio.Protocol):
-    """See the module docstring."""
+    """One connection; see the module docstring."""
 
     def __init__(self, listener: GrpcListener, authenticator: Authenticator) -> None:
         self._listener = listener
-        #: says who asks at this door
+        #: authenticates the calls of this port
         self.authenticator: Final = authenticator
         self._loop = asyncio.get_running_loop()
         self.grpc = GrpcConnection(self._loop.time())
@@ -177,15 +182,15 @@ class GrpcProtocol(asyncio.Protocol):
         self._stalled: asyncio.TimerHandle | None = None
         self._is_paused = False
         self._is_reading_paused = False
-        #: too many frames wait for the socket
-        self._is_clogged = False
-        #: calls whose messages wait
-        self._busy: dict[Call, None] = {}
+        #: too many frames are unwritten
+        self._is_output_full = False
+        #: calls whose messages wait for the handler
+        self._suspended_calls: dict[Call, None] = {}
         self._flush_scheduled = False
-        self._is_known = False
+        self._is_authenticated = False
         self._charge: Charge | None = None
-        #: of all calls of which it is not known who asks
-        self._held_bytes = 0
+        #: bytes of all unauthenticated calls
+        self._early_bytes = 0
 
     # asyncio.Protocol
 
@@ -200,57 +205,57 @@ class GrpcProtocol(asyncio.Protocol):
             self._transport.abort()
             return
         if self.certificate is not None:
-            self.known(self.certificate.user)
+            self.on_authenticated(self.certificate.user)
         self._set_timer()
         self.flush()
 
     def data_received(self, data: bytes) -> None:
         self._flush_scheduled = True
         for event in self.grpc.receive(data, self._loop.time()):
-            self._perform(event)
+            self._dispatch(event)
         self.flush()
-        waiting_bytes = self.grpc.partial_bytes + self._held_bytes
-        if not self._is_known:
+        waiting_bytes = self.grpc.partial_bytes + self._early_bytes
+        if not self._is_authenticated:
             self._listener.unauthenticated.charge(self._transport, OPEN_BYTES + waiting_bytes)
         elif self._charge is not None and self._charge.amount != CONNECTION_BYTES + waiting_bytes:
             self._recharge(waiting_bytes)
 
     def _recharge(self, waiting_bytes: int) -> bool:
-        assert self._charge is not None, "it is known who pays"
+        assert self._charge is not None, "the connection is authenticated"
         if self._charge.set(CONNECTION_BYTES + waiting_bytes):
             return True
-        self._listener.met("account-bytes")
+        self._listener.count_limit("account-bytes")
         self.leave(
             GrpcStatus.RESOURCE_EXHAUSTED,
-            "the account keeps as much memory of this server as it may",
+            "the account uses the maximum of memory of this server",
         )
         return False
 
     def eof_received(self) -> None:
-        """No call outlives its client."""
+        """Closes the connection, and with it all calls."""
 
     def pause_writing(self) -> None:
         self._is_paused = True
-        self._stalled = self._loop.call_later(STALLED_S_MAX, self._cut, "stalled")
+        self._stalled = self._loop.call_later(STALLED_S_MAX, self._abort_at_limit, "stalled")
 
     def resume_writing(self) -> None:
         self._is_paused = False
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
-        self._is_clogged = False
+        self._is_output_full = False
         self._pause_or_resume()
         self.flush()
 
-    def hold_reading(self, call: Call, *, is_held: bool) -> None:
-        if is_held:
-            self._busy[call] = None
+    def suspend_reading(self, call: Call, *, is_suspended: bool) -> None:
+        if is_suspended:
+            self._suspended_calls[call] = None
         else:
-            self._busy.pop(call, None)
+            self._suspended_calls.pop(call, None)
         self._pause_or_resume()
 
     def _pause_or_resume(self) -> None:
-        is_paused = bool(self._busy) or self._is_clogged
+        is_paused = bool(self._suspended_calls) or self._is_output_full
         if is_paused == self._is_reading_paused or self._transport.is_closing():
             return
         self._is_reading_paused = is_paused
@@ -274,74 +279,76 @@ class GrpcProtocol(asyncio.Protocol):
 
     # Calls
 
-    def _perform(self, event: CallEvent) -> None:
+    def _dispatch(self, event: CallEvent) -> None:
         match event:
             case CallMessage(number, data):
                 call = self.calls.get(number)
                 if call is None:
-                    return  # the handler finished it on hearing what came before
-                if call.held is None:
+                    return  # the handler finished it after an earlier message
+                if call.early_messages is None:
                     self._listener.on_message(call, data)
                 else:
-                    self._hold(call, data)
+                    self._queue_early_message(call, data)
             case CallOpened(number, path, headers):
                 call = self.calls[number] = Call(self, number, path, headers, self._loop.time())
-                self._held_bytes += call.held_bytes
+                self._early_bytes += call.early_bytes
                 self._listener.on_opened(self, call)
                 self._set_timer()
             case CallHalfClosed(number):
                 call = self.calls.get(number)
-                if call is not None and call.held is None:
+                if call is not None and call.early_messages is None:
                     self._listener.on_half_closed(call)
                 elif call is not None:
-                    self._hold(call, None)
+                    self._queue_early_message(call, None)
             case CallClosed(number):
                 self._on_closed(number)
 
-    def _hold(self, call: Call, data: bytes | None) -> None:
-        assert call.held is not None, "it is known who asks"
-        call.held.append(data)
-        call.held_bytes += _held_size(data)
-        self._held_bytes += _held_size(data)
-        if self._held_bytes > MESSAGE_BYTES_MAX:
-            self._listener.met("held")
+    def _queue_early_message(self, call: Call, data: bytes | None) -> None:
+        assert call.early_messages is not None, "the call is not authenticated"
+        call.early_messages.append(data)
+        call.early_bytes += _message_bytes(data)
+        self._early_bytes += _message_bytes(data)
+        if self._early_bytes > MESSAGE_BYTES_MAX:
+            self._listener.count_limit("held")
             self.end(
                 call,
                 GrpcStatus.RESOURCE_EXHAUSTED,
-                "too much was sent before it was known who asks",
+                "the client sent too many bytes before it was authenticated",
             )
 
-    def take_held(self, call: Call) -> list[bytes | None]:
-        """Returns the messages that waited for *call*'s user; later ones do not wait."""
-        held, call.held = call.held or [], None
-        self._forget_held(call)
+    def take_early_messages(self, call: Call) -> list[bytes | None]:
+        """Returns the messages that waited for the authentication of *call*; later ones do not
+        wait.
+        """
+        held, call.early_messages = call.early_messages or [], None
+        self._release_early_messages(call)
         return held
 
-    def _forget_held(self, call: Call) -> None:
-        self._held_bytes -= call.held_bytes
-        call.held_bytes = 0
+    def _release_early_messages(self, call: Call) -> None:
+        self._early_bytes -= call.early_bytes
+        call.early_bytes = 0
 
-    def known(self, user: User) -> bool:
-        """It is known who is there: what the connection costs is *user*'s, and no more a
-        stranger's. Returns False if that is too much, and all calls have ended.
+    def on_authenticated(self, user: User) -> bool:
+        """Charges the connection to *user*, who is now authenticated.  Returns False if that
+        exceeds a bound: then all calls have ended.
         """
-        if self._is_known:
+        if self._is_authenticated:
             return True
-        self._is_known = True
+        self._is_authenticated = True
         self._listener.unauthenticated.leave(self._transport)
         self._charge = self._listener.budget.open(user)
-        return self._recharge(self.grpc.partial_bytes + self._held_bytes)
+        return self._recharge(self.grpc.partial_bytes + self._early_bytes)
 
-    def met(self, limit: str) -> None:
-        self._listener.met(limit)
+    def count_limit(self, limit: str) -> None:
+        self._listener.count_limit(limit)
 
     def _on_closed(self, number: int) -> None:
         call = self.calls.pop(number, None)
         if call is not None:
             call.is_open = False
-            self._forget_held(call)
+            self._release_early_messages(call)
             self._listener.on_closed(call)
-            self.hold_reading(call, is_held=False)
+            self.suspend_reading(call, is_suspended=False)
 
     def send(self, call: Call, message: bytes) -> None:
         if not call.is_open:
@@ -351,11 +358,11 @@ class GrpcProtocol(asyncio.Protocol):
         if pending_bytes > UNSENT_BYTES_FREE or call.unsent_bytes > UNSENT_BYTES_FREE:
             call.unsent_bytes = pending_bytes
             if pending_bytes > UNSENT_BYTES_MAX or not call.recharge():
-                self._listener.met("unsent")
+                self._listener.count_limit("unsent")
                 self.end(
                     call,
                     GrpcStatus.RESOURCE_EXHAUSTED,
-                    f"the client has {pending_bytes} bytes to take",
+                    f"the client has not received {pending_bytes} bytes",
                 )
         self._flush_soon()
 
@@ -363,14 +370,14 @@ class GrpcProtocol(asyncio.Protocol):
         if call.is_open:
             del self.calls[call._number]
             call.is_open = False
-            self._forget_held(call)
+            self._release_early_messages(call)
             self._listener.on_finished(call)
-            self.hold_reading(call, is_held=False)
+            self.suspend_reading(call, is_suspended=False)
             self.grpc.finish(call._number, status, text)
             self._flush_soon()
 
     def end(self, call: Call, status: int, text: str) -> None:
-        """We end it, and the handler is told."""
+        """Ends the call, and notifies the handler."""
         if call.is_open:
             self.grpc.finish(call._number, status, text)
             self._on_closed(call._number)
@@ -379,7 +386,7 @@ class GrpcProtocol(asyncio.Protocol):
     # The connection
 
     def leave(self, status: int, text: str) -> None:
-        """Tell the client to go elsewhere, end its calls, and close when that is written."""
+        """Sends GOAWAY, ends all calls, and closes the connection when that is written."""
         self.grpc.http.leave()
         for call in list(self.calls.values()):
             self.end(call, status, text)
@@ -388,8 +395,8 @@ class GrpcProtocol(asyncio.Protocol):
     def abort(self) -> None:
         self._transport.abort()
 
-    def _cut(self, limit: str) -> None:
-        self._listener.met(limit)
+    def _abort_at_limit(self, limit: str) -> None:
+        self._listener.count_limit(limit)
         self._transport.abort()
 
     def _flush_soon(self) -> None:
@@ -407,41 +414,43 @@ class GrpcProtocol(asyncio.Protocol):
             self._transport.write(output)
         if http.met:
             for limit in http.met:
-                self._listener.met(limit)
+                self._listener.count_limit(limit)
             http.met.clear()
         if http.is_over and not self._is_paused:
             self._transport.close()
         elif self._is_paused and http.unwritten_frames > UNWRITTEN_FRAMES_MAX:
-            self._is_clogged = True
+            self._is_output_full = True
             self._pause_or_resume()
 
     def _set_timer(self) -> None:
         when = self.grpc.next_deadline()
         if self._timer is not None:
             if self._timer.when() <= when:
-                return  # it looks again
+                return  # the earlier timer sets the next one
             self._timer.cancel()
         self._timer = self._loop.call_at(when, self._on_time)
 
     def _on_time(self) -> None:
         self._timer = None
-        if self._busy:  # what the client says is not heard
-            self._timer = self._loop.call_later(_UNREAD_S, self._on_time)
+        if self._suspended_calls:  # answers to our pings are not read
+            self._timer = self._loop.call_later(_SUSPENDED_CHECK_S, self._on_time)
             return
         for event in self.grpc.on_time(self._loop.time()):
-            self._perform(event)
+            self._dispatch(event)
         self.flush()
         if not self._transport.is_closing():
             self._set_timer()
 
     def distrust_certificate(self) -> None:
-        """Its signer is trusted no more."""
+        """Closes the connection if it is authenticated by a certificate: its signer may have lost
+        trust.
+        """
         if self.certificate is not None:
             self.leave(
                 GrpcStatus.UNAUTHENTICATED,
-                "the signer of the client certificate is trusted no more",
+                "the signer of the client certificate is no longer trusted",
             )
 
 
-def _held_size(data: bytes | None) -> int:
+def _message_bytes(data: bytes | None) -> int:
     return 64 + len(data or b"")

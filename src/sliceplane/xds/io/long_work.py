@@ -1,9 +1,9 @@
-"""Long work in short steps: streams with requests that take longer than a step have turns, by
-account first.
+"""Long work in short steps: requests that take more than one step share the loop fairly, first by
+account, then by stream.
 
-A turn of the loop gives ``TURN_S`` to such work, a step at a time, and then lets everything else on
-the loop go on. An account with many streams has as many steps as an account with one. The core's
-steps take a millisecond or a few (``xds.streams.requests.STEP``).
+Each iteration of the loop spends up to ``BATCH_S`` on such work, and then serves everything else.
+An account with many streams gets as many steps as an account with one. A step takes a few
+milliseconds at most (``xds.streams.requests.STEP``).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-#: seconds of a turn of the loop; the last step may exceed it
-TURN_S: Final = 0.005
+#: seconds of work in one iteration of the loop; the last step may exceed it
+BATCH_S: Final = 0.005
 
 
 class LongWork(Generic[T]):
-    """Owned by one server.  *step* does one step of an item, and returns True if there is more to
-    do.
+    """A fair queue of long work.  Owned by one server.  *step* executes one step of an item, and
+    returns True if more work remains.
     """
 
     def __init__(self, step: Callable[[T], bool]) -> None:
@@ -31,22 +31,22 @@ class LongWork(Generic[T]):
         self._is_scheduled = False
 
     @property
-    def is_over(self) -> bool:
-        """Enough was done in this turn of the loop: further work is for ``add``."""
-        return self._spent_s >= TURN_S
+    def is_spent(self) -> bool:
+        """Returns True if the time of this iteration is spent: further work goes to ``add``."""
+        return self._spent_s >= BATCH_S
 
     def spend(self, seconds: float) -> None:
-        """Counts work that was done at once."""
+        """Counts work that was executed outside the queue."""
         self._spent_s += seconds
         self._schedule()
 
     def add(self, account: str, item: T) -> None:
-        """Idempotent."""
+        """Queues *item*.  Idempotent."""
         self._items.setdefault(account, {})[item] = None
         self._schedule()
 
     def discard(self, account: str, item: T) -> None:
-        """Idempotent."""
+        """Removes *item* from the queue.  Idempotent."""
         items = self._items.get(account)
         if items is not None:
             items.pop(item, None)
@@ -56,13 +56,13 @@ class LongWork(Generic[T]):
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            asyncio.get_running_loop().call_soon(self._run_batch)
 
-    def _turn(self) -> None:
+    def _run_batch(self) -> None:
         self._is_scheduled = False
         self._spent_s = 0.0
         began = perf_counter()
-        while self._items and perf_counter() - began < TURN_S:
+        while self._items and perf_counter() - began < BATCH_S:
             account = next(iter(self._items))
             items = self._items.pop(account)
             item = next(iter(items))

@@ -1,5 +1,5 @@
-"""Events on Services: what a client refuses, what is left out for its size, and annotations that
-are not heeded.
+"""Events on Services: resources that a client refuses, endpoints that exceed the message size, and
+annotations that cannot be honoured.
 """
 
 from __future__ import annotations
@@ -13,46 +13,48 @@ from sliceplane.watch.controller.base import EventNote
 from sliceplane.watch.io.events import EventRecorder
 from sliceplane.watch.io.reflect import RunningInformer
 
+#: characters of an Event's note
 TEXT_MAX: Final = 500
-#: one message says it of so many Services at most
+#: Services that get an Event for one refused message
 SERVICES_MAX: Final = 5
 
 
 class ServiceNotes:
-    """Owned by one server.  Services are named by their keys, ``NAMESPACE/NAME``."""
+    """Records the Events.  Owned by one server.  Keys of Services are ``NAMESPACE/NAME``."""
 
     def __init__(self, events: EventRecorder, services: RunningInformer[Service]) -> None:
         self._events = events
         self._services = services
-        #: what was told and is still so
+        #: ports and problems that are already reported
         self._too_large: frozenset[str] = frozenset()
         self._problems: dict[str, tuple[str, ...]] = {}
 
     def on_refusal(self, keys: Iterable[str], kind: str, text: str) -> None:
         for key in list(dict.fromkeys(keys))[:SERVICES_MAX]:
-            self._tell(key, "XdsRefused", f"{kind} refuses what xDS makes of this: {text}")
+            self._record(
+                key, "XdsRefused", f"{kind} refuses an xDS resource of this Service: {text}"
+            )
 
     def on_too_large(self, ports: Mapping[str, str]) -> None:
-        """*ports*: all that have too many endpoints now, with the Service of each."""
+        """Reports new *ports* with too many endpoints.  *ports*: Services by port, complete."""
         for port in sorted(ports.keys() - self._too_large):
             sentence = (
-                "has more endpoints than a client takes in one message: the last of each zone are "
-                "left out"
+                "has more endpoints than fit into one message: the last of each zone are omitted"
             )
-            self._tell(ports[port], "XdsTooLarge", f"{port} {sentence}")
+            self._record(ports[port], "XdsTooLarge", f"{port} {sentence}")
         self._too_large = frozenset(ports)
 
     def on_problems(self, key: str, problems: Iterable[str]) -> None:
-        """Notes the present problems of a Service's annotations."""
+        """Reports new problems of a Service's annotations.  *problems*: complete."""
         before = self._problems.pop(key, ())
         now = tuple(problems)
         if now:
             self._problems[key] = now
         for problem in now:
             if problem not in before:
-                self._tell(key, "XdsNotHeeded", problem)
+                self._record(key, "XdsNotHeeded", problem)
 
-    def _tell(self, key: str, reason: str, text: str) -> None:
+    def _record(self, key: str, reason: str, text: str) -> None:
         service = self._services.cache.get(key)
         if service is not None:
             note = EventNote(

@@ -1,9 +1,9 @@
-"""How far the clients of an xDS server are, told as other consumers tell it
+"""Reports of the progress of an xDS server's clients, like those of other consumers
 (``consume.io.reporting``).
 
-A version counts when every client that wants something of it has accepted it, where other consumers
-tell what they have read. So what was read is *carried* until the clients lack nothing of it; what
-was read meanwhile is carried next.
+A version is applied when every client that subscribes to changes in it has accepted them; other
+consumers apply a version when they read it. A version that was read is therefore *carried* until no
+client lacks any of it; versions that were read meanwhile are carried next.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Lags = Callable[[], LagReport]
 
 
 class BehindCounts:
-    """How many clients lack something, by the first revision of the catalog that they lack."""
+    """Numbers of clients that lack changes, by the first revision of the catalog that they lack."""
 
     def __init__(self) -> None:
         self._counts: SortedDict = SortedDict()
 
     def move(self, before: int | None, after: int | None) -> None:
-        """A client that lacked *before* lacks *after*; ``None``: nothing."""
+        """Moves a client that lacked *before* to *after*; ``None``: it lacks nothing."""
         if before == after:
             return
         if before is not None:
@@ -50,9 +50,11 @@ class BehindCounts:
 
 
 class AckReporter(Consumer):
-    """*applied*: what clients lack (``BehindCounts.first``), and up to which revision they were
-    told; ``None``: changes are about to be told. *lags*: clients that are not among these
-    (``xds.laggards``).
+    """The reporter of one server.
+
+    *applied* returns the first revision that clients lack (``BehindCounts.first``) and the last
+    that was sent, or ``None`` while changes are being sent. *lags* returns the clients that are not
+    counted there (``xds.laggards``).
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class AckReporter(Consumer):
     ) -> None:
         self._applied = applied
         self._lags = lags
-        #: the revision of the catalog to which what is carried leads
+        #: the revision of the catalog that has the carried version
         self._carried: int | None = None
         super().__init__(XDS, name, {ALL: slices}, clock)
 
@@ -87,17 +89,17 @@ class AckReporter(Consumer):
             self._carried = revision
 
     def on_applied(self) -> None:
-        """Clients have accepted something, or were told of something that none of them wants."""
+        """Notes that clients accepted a change, or that no client subscribes to it."""
         self.note_progress()
         self.held_more.set()
         if self.progress.asked:
             self.reports_wanted.set()
 
     def on_lags(self) -> None:
-        """Other clients are behind."""
+        """Notes that the set of laggards changed."""
         self.on_applied()
         self.reports_wanted.set()
 
     def catch_up(self, wanted: Mapping[Place, int]) -> None:
-        """A client that is behind is no reason to list."""
+        """Ignores versions of laggards: a client that is behind is no reason to list."""
         super().catch_up({place: version for place, version in wanted.items() if place[1] == ALL})

@@ -1,12 +1,12 @@
-"""A cluster's xDS server as a running thing: informers feed the catalog, streams of clients ask it.
+"""The xDS server of a cluster: informers feed the catalog, and streams of clients query it.
 
-Before every list is complete it answers nothing, and holds what clients ask; from then on it
-answers whatever becomes of the API server. What changes in one turn of the loop goes out together.
+The server queues requests until every first list is complete. Afterwards it responds even while the
+API server is unavailable. It sends all changes of one iteration of the loop together.
 
-How far clients are is told as a name server tells it (``consume.io.reporting``): a version counts
-when every client that wants something of it has accepted it. A client that stays behind counts for
-the Services of which it lacks changes, and only for a bounded time (``xds.laggards``); then it is
-named, and holds up no drain: nothing can be known of it.
+It reports the progress of its clients like a name server (``consume.io.reporting``): a version is
+applied when every client that subscribes to changes in it has accepted them. A client that stays
+behind counts only for the Services of which it lacks changes, and for a bounded time
+(``xds.laggards``). Then it is reported by name and delays no drain, since its state is unknown.
 """
 
 from __future__ import annotations
@@ -34,9 +34,15 @@ from sliceplane.watch.io.base import Client, Unreachable
 from sliceplane.watch.io.events import EventRecorder
 from sliceplane.watch.io.reflect import RunningInformer
 from sliceplane.xds.catalog import XdsCatalog, XdsChange
-from sliceplane.xds.io.admission import AdmissionConfig, NotAdmitted, Sights, cut, place_of
+from sliceplane.xds.io.admission import (
+    AdmissionConfig,
+    NotAdmitted,
+    VisibilityReviews,
+    locate_client,
+    restrict,
+)
 from sliceplane.xds.io.budget import STREAM_BYTES_MAX
-from sliceplane.xds.io.clients import Connected, XdsMeters
+from sliceplane.xds.io.clients import ConnectedClient, XdsMeters
 from sliceplane.xds.io.connection import Call
 from sliceplane.xds.io.long_work import LongWork
 from sliceplane.xds.io.notes import SERVICES_MAX, TEXT_MAX, ServiceNotes
@@ -44,6 +50,7 @@ from sliceplane.xds.io.progress import AckReporter, BehindCounts
 from sliceplane.xds.laggards import GRACE_S, Laggards
 from sliceplane.xds.names import NAME_MAX
 from sliceplane.xds.streams.actions import (
+    VisibleNamespaces,
     XdsAbsent,
     XdsAdmit,
     XdsApplied,
@@ -52,7 +59,6 @@ from sliceplane.xds.streams.actions import (
     XdsLate,
     XdsRefusal,
     XdsSend,
-    XdsSight,
 )
 from sliceplane.xds.streams.delta import DeltaStream
 from sliceplane.xds.streams.messages import (
@@ -71,14 +77,14 @@ STREAMS: Final = {
     f"{_SERVICE}StreamAggregatedResources": WholeStream,
 }
 _UNIMPLEMENTED: Final = 12
-#: how often it is asked again what clients may see
-_SIGHTS_S: Final = 10.0
+#: seconds between checks of what clients may see
+_REVIEW_S: Final = 10.0
 
 _log = get_logger("xds")
 
 
 class XdsServer:
-    """A ``xds.io.connection.Handler``.  ``follow`` until cancelled."""
+    """A ``xds.io.connection.Handler``.  ``follow`` runs until it is cancelled."""
 
     def __init__(
         self, catalog: XdsCatalog, config: AdmissionConfig, *, clock: Callable[[], float]
@@ -87,19 +93,19 @@ class XdsServer:
         self._config = config
         self._clock = clock
         self._encoder = ResponseEncoder()
-        self._connected: dict[Call, Connected] = {}
+        self._connected: dict[Call, ConnectedClient] = {}
         self._informers: list[RunningInformer[Any]] = []
         self._ready = asyncio.Event()
         self._flush_scheduled = False
-        self._sights: Sights | None = None
-        self._sights_due = asyncio.Event()
+        self._reviews: VisibilityReviews | None = None
+        self._reviews_due = asyncio.Event()
         self._notes: ServiceNotes | None = None
         self._behind: Final = BehindCounts()
-        self._laggards: Final = Laggards[Connected]()
-        #: some streams know of the last changes, and some do not yet
+        self._laggards: Final = Laggards[ConnectedClient]()
+        #: the last changes have reached some streams, and not yet all
         self._is_flushing = False
         self._reporter: AckReporter | None = None
-        self._long_work = LongWork(self._work)
+        self._long_work = LongWork(self._execute_step)
         self.stopping = False
         self._meters: Final = XdsMeters(
             catalog, self._connected.values(), self._behind, self._laggards
@@ -111,10 +117,12 @@ class XdsServer:
     async def follow(
         self, client: Client, rng: Rng, *, tells: str = "", instance: str = ""
     ) -> None:
-        """Until cancelled.  *tells*: a name of its own under which it tells how far clients are; ""
-        for none.
+        """Runs informers and background tasks until cancelled.
+
+        *tells*: the unique name under which the server reports the progress of its clients; "" for
+        none.
         """
-        self._sights = Sights(client, self._clock, lambda: self._catalog.namespaces)
+        self._reviews = VisibilityReviews(client, self._clock, lambda: self._catalog.namespaces)
         events = EventRecorder(client, clock=self._clock, instance=instance)
         for resource in (Services, EndpointSlices, Nodes):
             informer = RunningInformer[Any](
@@ -126,7 +134,11 @@ class XdsServer:
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             if tells:
                 self._reporter = AckReporter(
-                    tells, self._informers[1], self._clock, self._applied, self._laggards.report
+                    tells,
+                    self._informers[1],
+                    self._clock,
+                    self._progress_of_clients,
+                    self._laggards.report,
                 )
                 await stack.enter_async_context(
                     reporting(client, self._reporter, rng.fork(), self._clock)
@@ -135,7 +147,7 @@ class XdsServer:
                 group.create_task(informer.run(), name=f"informer {informer.resource.key}")
             group.create_task(events.run(), name="events")
             group.create_task(self._tick(), name="xds: deadlines")
-            group.create_task(self._look_again(), name="xds: what clients may see")
+            group.create_task(self._review_clients(), name="xds: what clients may see")
 
     def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
         for change in changes:
@@ -147,7 +159,7 @@ class XdsServer:
                     was_known = subject.metadata.namespace in self._catalog.namespaces
                     self._catalog.on_service(change.old, change.new)  # type: ignore[arg-type]
                     if not was_known and subject.metadata.namespace in self._catalog.namespaces:
-                        self._sights_due.set()
+                        self._reviews_due.set()
                     if self._notes is not None:
                         self._notes.on_problems(
                             subject.metadata.key, self._catalog.problems(subject.metadata.key)
@@ -165,7 +177,7 @@ class XdsServer:
                     self._admit(item, item.stream.node)
 
     def staleness_s(self) -> float:
-        """The age of the oldest cache; 0 where the watch that feeds it is open."""
+        """Returns the age of the oldest cache in seconds; 0 if the watch that feeds it is open."""
         followed = [informer for informer in self._informers if not informer.absent]
         return max((informer.staleness() for informer in followed), default=math.inf)
 
@@ -194,35 +206,33 @@ class XdsServer:
                 for item in list(self._connected.values()):
                     own = by_view.get(id(item.stream.view))
                     if own is not None:
-                        self._tell_changes(item, own, now)
+                        self._apply_changes(item, own, now)
             finally:
                 self._is_flushing = False
         self._note_progress()
 
-    def _tell_changes(self, item: Connected, changes: list[XdsChange], now: float) -> None:
+    def _apply_changes(self, item: ConnectedClient, changes: list[XdsChange], now: float) -> None:
         item.stream.on_changes(changes, self._catalog.revision, now)
-        self._perform(item)
+        self._execute_actions(item)
         if item.is_laggard and self._reporter is not None:
             self._laggards.add(
-                item, item.stream.concerned(changes), self._reporter.progress.revision
+                item, item.stream.services_affected(changes), self._reporter.progress.revision
             )
         if item.stream.has_work:
-            self._continue(item)
+            self._charge_and_schedule(item)
 
     async def _tick(self) -> None:
-        """Looks at deadlines of streams, and at clients that are behind as they were the last
-        time.
-        """
+        """Handles deadlines of streams, and clients that have made no progress since the last tick."""
         while True:
             await asyncio.sleep(GRACE_S)
-            self._on_synced()  # a kind that the cluster keeps from us is done without
+            self._on_synced()  # a kind that the server may not list counts as synced
             now = self._clock()
             for item in list(self._connected.values()):
                 due = item.stream.next_deadline()
                 if due is not None and due <= now:
                     item.stream.on_deadline(now)
-                    self._perform(item)
-                    self._continue(item)
+                    self._execute_actions(item)
+                    self._charge_and_schedule(item)
                 if item.behind is not None and item.behind == item.behind_before:
                     self._begin_lagging(item)
                 item.behind_before = item.behind
@@ -236,51 +246,51 @@ class XdsServer:
         if make is None:
             call.finish(
                 _UNIMPLEMENTED,
-                f"{call.path[:200]}: of xDS there are aggregated streams, and nothing else",
+                f"{call.path[:200]}: this server has only aggregated streams (ADS)",
             )
             return
-        self._connected[call] = Connected(call, make(self._encoder), self._clock())
+        self._connected[call] = ConnectedClient(call, make(self._encoder), self._clock())
 
     def message(self, call: Call, data: bytes) -> None:
         item = self._connected.get(call)
         if item is None:
             return
         began = perf_counter()
-        has_read = item.stream.on_request(data, self._clock(), later=self._long_work.is_over)
-        self._perform(item)
+        has_read = item.stream.on_request(data, self._clock(), later=self._long_work.is_spent)
+        self._execute_actions(item)
         if has_read or item.stream.has_work:
-            self._continue(item)
+            self._charge_and_schedule(item)
             self._long_work.spend(perf_counter() - began)
 
-    def _work(self, item: Connected) -> bool:
-        """One step of a request that takes long, or that came when enough was done."""
+    def _execute_step(self, item: ConnectedClient) -> bool:
+        """Executes one step of a long or queued request; returns True if more work remains."""
         item.stream.work(self._clock())
-        self._perform(item)
-        self._continue(item)
+        self._execute_actions(item)
+        self._charge_and_schedule(item)
         return item.is_working
 
-    def _continue(self, item: Connected) -> None:
-        """Charges for what the client has us keep, and gives turns to the work that is left."""
+    def _charge_and_schedule(self, item: ConnectedClient) -> None:
+        """Charges the account for the stream's memory, and schedules its remaining work."""
         if item.call not in self._connected:
             return
-        kept_bytes = item.stream.memory_bytes
-        if kept_bytes > STREAM_BYTES_MAX or not item.call.keep(kept_bytes):
-            limit = "stream-bytes" if kept_bytes > STREAM_BYTES_MAX else "account-bytes"
-            item.call.met(limit)
+        memory_bytes = item.stream.memory_bytes
+        if memory_bytes > STREAM_BYTES_MAX or not item.call.keep(memory_bytes):
+            limit = "stream-bytes" if memory_bytes > STREAM_BYTES_MAX else "account-bytes"
+            item.call.count_limit(limit)
             most = (
                 f"{STREAM_BYTES_MAX} bytes"
                 if limit == "stream-bytes"
-                else f"what is left for {item.call.user.name}"
+                else f"the remaining memory of {item.call.user.name}"
             )
             self._end(
                 item,
                 RESOURCE_EXHAUSTED,
-                f"this stream keeps {kept_bytes} bytes of memory: more than {most}",
+                f"this stream uses {memory_bytes} bytes of memory: more than {most}",
             )
             return
         if item.stream.has_work != item.is_working:
             item.is_working = item.stream.has_work
-            item.call.hold_reading(is_held=item.is_working)
+            item.call.suspend_reading(is_suspended=item.is_working)
         if item.is_working:
             self._long_work.add(item.account, item)
 
@@ -292,8 +302,8 @@ class XdsServer:
         item = self._connected.pop(call, None)
         if item is None:
             return
-        if item.asking is not None:
-            item.asking.cancel()
+        if item.admission is not None:
+            item.admission.cancel()
         if item.is_working:
             self._long_work.discard(item.account, item)
         item.is_working = False
@@ -306,7 +316,7 @@ class XdsServer:
         self._count_behind(item, None)
         self._note_progress()
 
-    def _perform(self, item: Connected) -> None:
+    def _execute_actions(self, item: ConnectedClient) -> None:
         for action in item.stream.take_actions():
             match action:
                 case XdsSend(type_url, message):
@@ -319,21 +329,23 @@ class XdsServer:
                         self._admit(item, node)
                 case XdsFinish(status, text, limit):
                     if limit:
-                        item.call.met(limit)
+                        item.call.count_limit(limit)
                     self._end(item, status, text)
                     return
                 case XdsRefusal():
                     self._on_refusal(item, action)
                 case XdsAbsent(type_url, name, why):
-                    text = "a client requests a name that leads nowhere"
+                    text = "a client requests a name that resolves to nothing"
                     _log.info(
-                        text, **item.shown, type=short(type_url), name=name[:NAME_MAX], why=why
+                        text, **item.log_fields, type=short(type_url), name=name[:NAME_MAX], why=why
                     )
                 case XdsGateForced():
                     self._meters.gates.value += 1
                 case XdsLate(type_url):
                     self._meters.lates.value += 1
-                    _log.warning("a client does not answer", **item.shown, type=short(type_url))
+                    _log.warning(
+                        "a client does not answer", **item.log_fields, type=short(type_url)
+                    )
         before = item.behind
         behind = item.stream.behind_from
         if item.is_laggard:
@@ -352,138 +364,140 @@ class XdsServer:
         elif before is not None and before != behind:
             self._note_progress()
 
-    def _count_behind(self, item: Connected, behind: int | None) -> None:
+    def _count_behind(self, item: ConnectedClient, behind: int | None) -> None:
         if item.behind != behind:
             self._behind.move(item.behind, behind)
             item.behind = behind
 
-    def _begin_lagging(self, item: Connected) -> None:
-        """From now on drains wait for it where it lacks something, and nowhere else."""
+    def _begin_lagging(self, item: ConnectedClient) -> None:
+        """From now on only drains of the Services that it lacks wait for the client."""
         if self._reporter is None:
             return
         self._laggards.begin(item, item.account, item.name, self._clock())
-        self._laggards.add(item, item.stream.lacking(), self._reporter.progress.revision)
+        self._laggards.add(item, item.stream.services_behind(), self._reporter.progress.revision)
         item.is_laggard = True
         self._count_behind(item, None)
         if not self._is_flushing:
             self._reporter.on_lags()
 
-    def _end_lagging(self, item: Connected) -> None:
+    def _end_lagging(self, item: ConnectedClient) -> None:
         if item.is_laggard:
             item.is_laggard = False
             self._laggards.end(item, self._clock())
             if self._reporter is not None:
                 self._reporter.on_lags()
 
-    def _end(self, item: Connected, status: int, text: str) -> None:
+    def _end(self, item: ConnectedClient, status: int, text: str) -> None:
         self._meters.ended.of(str(status)).value += 1
-        _log.info("a stream ends", **item.shown, status=status, why=text)
+        _log.info("a stream ends", **item.log_fields, status=status, why=text)
         self.closed(item.call)
         item.call.finish(status, text)
 
-    # -- who may see what
+    # -- admission
 
-    def _admit(self, item: Connected, node: ClientFacts) -> None:
-        assert self._sights is not None, "follows"
+    def _admit(self, item: ConnectedClient, node: ClientFacts) -> None:
+        assert self._reviews is not None, "follows"
         try:
-            item.client = place_of(node, item.call.user, self._config)
+            item.client = locate_client(node, item.call.user, self._config)
         except NotAdmitted as error:
             self._end(item, PERMISSION_DENIED, str(error))
             return
-        sight = self._sights.known(item.call.user)
-        if sight is None:
-            item.asking = asyncio.create_task(
-                self._admit_later(item, node, self._sights, item.call.user)
+        visible = self._reviews.cached(item.call.user)
+        if visible is None:
+            item.admission = asyncio.create_task(
+                self._admit_later(item, node, self._reviews, item.call.user)
             )
         else:
-            self._admitted(item, node, sight)
+            self._finish_admission(item, node, visible)
 
     async def _admit_later(
-        self, item: Connected, node: ClientFacts, sights: Sights, user: User
+        self, item: ConnectedClient, node: ClientFacts, reviews: VisibilityReviews, user: User
     ) -> None:
         try:
-            sight = await sights.of(user)
+            visible = await reviews.review(user)
         except (StatusError, Unreachable) as error:
             if item.call in self._connected:
-                item.asking = None
+                item.admission = None
                 self._end(
                     item,
                     UNAVAILABLE,
-                    f"the API server does not say what {user.name} may see: {error}",
+                    f"the API server does not review what {user.name} may see: {error}",
                 )
             return
-        item.asking = None
-        self._admitted(item, node, sight)
+        item.admission = None
+        self._finish_admission(item, node, visible)
 
-    def _admitted(self, item: Connected, node: ClientFacts, sight: XdsSight) -> None:
+    def _finish_admission(
+        self, item: ConnectedClient, node: ClientFacts, visible: VisibleNamespaces
+    ) -> None:
         if item.call not in self._connected or item.client is None:
             return
         view = item.stream.view or self._catalog.view(item.client)
-        sight = cut(sight, node, self._catalog.namespaces)
-        item.stream.on_admitted(view, sight, self._catalog.revision, self._clock())
-        self._perform(item)
-        self._continue(item)
+        visible = restrict(visible, node, self._catalog.namespaces)
+        item.stream.on_admitted(view, visible, self._catalog.revision, self._clock())
+        self._execute_actions(item)
+        self._charge_and_schedule(item)
 
-    async def _look_again(self) -> None:
-        """Reviews what clients may see, which changes rarely, at once for a new namespace; and
-        finds the Services that are too large for a message.
+    async def _review_clients(self) -> None:
+        """Reviews what clients may see: periodically, and immediately for a new namespace.  Also
+        reports the Services that are too large for a message.
         """
         while True:
             try:
-                async with asyncio.timeout(_SIGHTS_S):
-                    await self._sights_due.wait()
+                async with asyncio.timeout(_REVIEW_S):
+                    await self._reviews_due.wait()
             except TimeoutError:
-                # looks at every Service: not with every namespace
+                # checks every Service: too expensive for each new namespace
                 assert self._notes is not None, "follows"
                 self._notes.on_too_large(self._catalog.too_large())
-            self._sights_due.clear()
-            assert self._sights is not None, "follows"
+            self._reviews_due.clear()
+            assert self._reviews is not None, "follows"
             for item in list(self._connected.values()):
                 node = item.stream.node
                 if node is None or item.stream.view is None or item.stream.finished:
                     continue
                 try:
-                    sight = cut(
-                        await self._sights.of(item.call.user), node, self._catalog.namespaces
+                    visible = restrict(
+                        await self._reviews.review(item.call.user), node, self._catalog.namespaces
                     )
                 except (StatusError, Unreachable):
                     continue
-                if sight != item.stream.sight and item.call in self._connected:
+                if visible != item.stream.visible and item.call in self._connected:
                     item.stream.on_admitted(
-                        item.stream.view, sight, self._catalog.revision, self._clock()
+                        item.stream.view, visible, self._catalog.revision, self._clock()
                     )
-                    self._perform(item)
-                self._continue(item)
+                    self._execute_actions(item)
+                self._charge_and_schedule(item)
 
     # -- refusals
 
-    def _on_refusal(self, item: Connected, refusal: XdsRefusal) -> None:
+    def _on_refusal(self, item: ConnectedClient, refusal: XdsRefusal) -> None:
         self._meters.refusals.of(short(refusal.type_url)).value += 1
         text = refusal.text[:TEXT_MAX]
-        shown = ", ".join(refusal.names[:SERVICES_MAX])
+        resources = ", ".join(refusal.names[:SERVICES_MAX])
         _log.warning(
             "a client refuses",
-            **item.shown,
+            **item.log_fields,
             type=short(refusal.type_url),
-            resources=shown,
+            resources=resources,
             why=text,
         )
         view = item.stream.view
         if self._notes is not None and item.client is not None and view is not None:
-            # A client may refuse what stands for a Service that it may not see: that is no Event
+            # A client may refuse a resource of a Service that it may not see: no Event is recorded
             # there.
-            found = (
+            services = (
                 view.service_of(refusal.type_url, name)
                 for name in refusal.names[: 2 * SERVICES_MAX]
             )
-            seen = [
+            visible = [
                 str(key)
-                for key in found
-                if key is not None and item.stream.sight.sees(key.namespace)
+                for key in services
+                if key is not None and item.stream.visible.includes(key.namespace)
             ]
-            self._notes.on_refusal(seen, item.client.kind, text)
+            self._notes.on_refusal(visible, item.client.kind, text)
 
-    # -- how far clients are
+    # -- progress of clients
 
     def _note_progress(self) -> None:
         if self._reporter is not None and not self._flush_scheduled:
@@ -491,16 +505,16 @@ class XdsServer:
 
     @property
     def revision_of_clients(self) -> int:
-        """The revision that clients get."""
+        """Returns the current revision of the catalog."""
         return self._catalog.revision
 
-    def _applied(self) -> tuple[int | None, int] | None:
+    def _progress_of_clients(self) -> tuple[int | None, int] | None:
         if self._flush_scheduled or self._is_flushing:
             return None
         return self._behind.first, self._catalog.revision
 
     def reports(self) -> list[ClientReport]:
-        """In the order in which clients came."""
+        """Returns the reports of all clients in the order of their arrival."""
         now = self._clock()
         return [item.report(now) for item in self._connected.values()]
 

@@ -1,5 +1,5 @@
-"""The xDS server's doors: TLS with optional client certificates, and a plain one that only this
-machine reaches.
+"""The ports of the xDS server: one with TLS and optional client certificates, and a plain one on
+loopback.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sliceplane.xds.io.connection import Handler
 from sliceplane.xds.io.transport import CALLS_PER_USER_MAX, GrpcListener
 
 _BACKLOG = 1024
-#: the chart's (``xds-rbac.yaml``)
+#: the same as in the chart (``xds-rbac.yaml``)
 RULES: Final = (
     Rule("", ("services", "nodes"), ("list", "watch")),
     Rule("discovery.k8s.io", ("endpointslices",), ("list", "watch")),
@@ -45,7 +45,8 @@ class XdsService(ChildService):
     """The xDS server of an embedded plane (``sliceplane up --xds``), with the plane's certificate
     and authority.
 
-    *pages*: where ``sliceplane xds status`` finds it; ``None``: where it is looked for first.
+    *pages*: address of the page that ``sliceplane xds status`` reads; ``None``: the default
+    address.
     """
 
     def __init__(self, listen: tuple[str, int], pages: tuple[str, int] | None = None) -> None:
@@ -63,7 +64,7 @@ class XdsService(ChildService):
 
 
 class Doors(msgspec.Struct, frozen=True, kw_only=True):
-    """*tls*: where, if anywhere; with it ``cert_file`` and ``key_file``."""
+    """Ports and files.  With *tls*, ``cert_file`` and ``key_file`` are required."""
 
     tls: tuple[str, int] | None = None
     cert_file: Path | None = None
@@ -73,18 +74,18 @@ class Doors(msgspec.Struct, frozen=True, kw_only=True):
     calls_per_user_max: int = CALLS_PER_USER_MAX
 
     def context(self) -> ssl.SSLContext:
-        """Returns the TLS context of the files as they are. Raises ``StartError``."""
+        """Returns the TLS context of the current files.  Raises ``StartError``."""
         assert self.cert_file is not None, "TLS has a certificate"
         assert self.key_file is not None, "and its key"
         return serving_context(self.cert_file, self.key_file, self.client_ca_file)
 
     def stamps(self) -> tuple[object, ...]:
-        """They change with the files; that of the authorities is the last."""
+        """Returns values that change with the files; the last is that of ``client_ca_file``."""
         return tuple(map(stamp, (self.cert_file, self.key_file, self.client_ca_file)))
 
 
 class XdsDoors:
-    """``open`` once, then ``follow`` until cancelled, then ``close``."""
+    """The open ports.  Call ``open`` once, run ``follow`` until cancelled, then ``close``."""
 
     def __init__(
         self, doors: Doors, handler: Handler, client: Client, rng: Rng, clock: Callable[[], float]
@@ -97,7 +98,7 @@ class XdsDoors:
         )
 
     async def open(self) -> tuple[tuple[str, int], ...]:
-        """Where it listens: TLS first.  Raises ``StartError``."""
+        """Opens the ports and returns their addresses, TLS first.  Raises ``StartError``."""
         doors = self._doors
         listening = []
         if doors.tls is not None:
@@ -110,8 +111,7 @@ class XdsDoors:
         if doors.plain is not None:
             if not ip_address(doors.plain[0]).is_loopback:
                 raise StartError(
-                    f"without TLS only this machine may come: {doors.plain[0]} is no loopback "
-                    "address"
+                    f"a port without TLS needs a loopback address: {doors.plain[0]} is none"
                 )
             sock = _bound(*doors.plain)
             listening.append(sock.getsockname()[:2])
@@ -119,24 +119,29 @@ class XdsDoors:
         return tuple(listening)
 
     async def follow(self, period_s: float = LOOK_S) -> None:
-        """Certificates are what the files hold now: they are renewed while we run. An authority in
-        a file that changed may be one that is gone, so clients by certificate come anew then.
+        """Reloads certificates whenever their files change.
+
+        If ``client_ca_file`` changed, an authority may have been removed: clients that are
+        authenticated by a certificate must reconnect.
         """
         doors = self._doors
-        seen = doors.stamps()
+        loaded = doors.stamps()
         while doors.tls is not None:
             await asyncio.sleep(period_s)
-            found = doors.stamps()
-            if found == seen:
+            current = doors.stamps()
+            if current == loaded:
                 continue
             try:
                 context = doors.context()
             except StartError as error:  # they are being replaced
-                _log.warning("the certificates stay those of before", problem=str(error))
+                _log.warning(
+                    "new certificates are not valid yet: the previous ones stay in use",
+                    problem=str(error),
+                )
                 continue
-            self.listener.use(context, distrusting=found[-1] != seen[-1])
-            seen = found
-            _log.info("certificates were read anew")
+            self.listener.use(context, distrusting=current[-1] != loaded[-1])
+            loaded = current
+            _log.info("certificates were reloaded")
 
     async def close(self, spread_s: float) -> None:
         await self.listener.stop(spread_s)

@@ -1,13 +1,13 @@
-"""The port of the xDS server: TLS with optional client certificates, or plain on loopback; who
-asks, limits, the end.
+"""The listener of the xDS server, with TLS and optional client certificates, or plain on loopback:
+authentication, limits, shutdown.
 
-A call is handed to the ``Handler`` when it is known who asks. As long as it goes on that is asked
-again each minute, as certificates end, tokens expire and accounts are deleted; and after
-``AGE_S_MAX`` or a little less it ends, so that clients spread over all replicas. Clients come again
-by themselves, and hold what they have meanwhile.
+The ``Handler`` gets a call when its user is authenticated. The listener authenticates an open call
+again each minute, because certificates and tokens expire and accounts are deleted. It ends a call
+after ``AGE_S_MAX``, or up to a fifth earlier, so that clients spread over all replicas. Clients
+reconnect by themselves, and use their current resources meanwhile.
 
-``stop`` spreads the ends over a time: a client that comes to the next replica has that much to ask
-for.
+``stop`` ends calls spread over some time, because each reconnected client costs the next replica a
+full synchronisation.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ from sliceplane.xds.io.budget import ACCOUNT_BYTES_MAX, Budget, account_of
 from sliceplane.xds.io.connection import Call, GrpcProtocol, Handler
 
 CONNECTIONS_MAX: Final = 10_000
-#: of one user; of a token that is bound to a Pod, of that Pod; the plain port's has as many as
-#: there are connections
+#: calls of one user, or of one Pod for a token that is bound to it; not limited on the plain port
 CALLS_PER_USER_MAX: Final = 200
-#: how often it is asked who has an open call
+#: seconds between authentications of an open call
 RECHECK_S: Final = 60.0
 AGE_S_MAX: Final = 1800.0
-#: at a stop: for what was written, before connections are cut
+#: seconds at shutdown for output to leave before connections are aborted
 _FLUSH_S_MAX: Final = 2.0
-_LOOK_S: Final = 0.01
-#: until connections are accepted again after the system refused one, as without descriptors
-_ACCEPT_REST_S: Final = ConnectionTiming().rest_s
+_FLUSH_CHECK_S: Final = 0.01
+#: seconds until connections are accepted again after ``accept`` failed, e.g. without descriptors
+_ACCEPT_DELAY_S: Final = ConnectionTiming().rest_s
 #: ALPN (RFC 9113 section 3.2)
 PROTOCOL: Final = "h2"
 
@@ -52,7 +51,9 @@ Then = Callable[[GrpcProtocol, Call, "User | CallRefused"], None]
 
 
 class GrpcListener:
-    """Used from one task: ``start``, ``start_plain`` or both, once each, then ``stop``."""
+    """The listener.  Used from one task: ``start``, ``start_plain`` or both, once each, then
+    ``stop``.
+    """
 
     def __init__(
         self,
@@ -66,19 +67,19 @@ class GrpcListener:
         self._connections_max = CONNECTIONS_MAX
         self._calls_per_user_max = calls_per_user_max
         self._acceptor: TlsAcceptor | None = None
-        #: without TLS: the socket that listens, and connections that asyncio is taking over
+        #: without TLS: the listening socket, and accepted connections that have no protocol yet
         self._plain: socket.socket | None = None
-        self._coming: dict[asyncio.Task[Any], None] = {}
-        #: in the order of their coming
+        self._accepting: dict[asyncio.Task[Any], None] = {}
+        #: in the order of arrival
         self._connections: dict[GrpcProtocol, None] = {}
-        self._calls_of: dict[str, int] = {}
-        #: who may have more calls than usual may have as many times the memory
+        self._calls_by_account: dict[str, int] = {}
+        #: the bound on memory of an account grows with that on its calls
         self.budget: Final = Budget(
             ACCOUNT_BYTES_MAX * max(1, calls_per_user_max // CALLS_PER_USER_MAX)
         )
-        self._asking: dict[Call, asyncio.Task[None]] = {}
+        self._authentications: dict[Call, asyncio.Task[None]] = {}
         self._is_stopping = False
-        #: connections that have something to write
+        #: connections with unwritten output
         self._to_flush: list[GrpcProtocol] = []
         self.unauthenticated = UnauthenticatedConnections()
         metrics = self.metrics = Metrics()
@@ -93,7 +94,7 @@ class GrpcListener:
             "gauge",
             "sliceplane_xds_calls",
             "Open calls of clients that are known.",
-            lambda: sum(self._calls_of.values()),
+            lambda: sum(self._calls_by_account.values()),
         )
         metrics.computed(
             "gauge",
@@ -118,7 +119,7 @@ class GrpcListener:
     def start(
         self, sock: socket.socket, context: ssl.SSLContext, authenticator: Authenticator
     ) -> None:
-        """Serve TLS on *sock*, which is bound, and the listener's from here on."""
+        """Serves TLS on *sock*, which is bound; the listener owns it from now on."""
         context.set_alpn_protocols([PROTOCOL])
         self._acceptor = TlsAcceptor(
             sock,
@@ -130,7 +131,7 @@ class GrpcListener:
         self._acceptor.start()
 
     def start_plain(self, sock: socket.socket, authenticator: Authenticator) -> None:
-        """Without TLS; the caller sees to it that *sock* is bound to loopback."""
+        """Serves without TLS on *sock*, which the caller has bound to loopback."""
         sock.setblocking(False)
         self._plain = sock
         self._accept_from(sock, partial(GrpcProtocol, self, authenticator))
@@ -140,8 +141,8 @@ class GrpcListener:
             asyncio.get_running_loop().add_reader(sock, self._accept, sock, make)
 
     def _accept(self, sock: socket.socket, make: Callable[[], GrpcProtocol]) -> None:
-        """A server of asyncio that is closed loses what it has accepted and not yet made a
-        connection of.
+        """Accepts a connection.  ``asyncio.Server`` would lose accepted connections without a
+        protocol when it is closed.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -151,17 +152,17 @@ class GrpcListener:
         except OSError as error:
             _log.error("a connection was not accepted", problem=os.strerror(error.errno or 0))
             loop.remove_reader(sock)
-            loop.call_later(_ACCEPT_REST_S, self._accept_from, sock, make)
+            loop.call_later(_ACCEPT_DELAY_S, self._accept_from, sock, make)
             return
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         task = loop.create_task(loop.connect_accepted_socket(make, accepted))
-        self._coming[task] = None
-        task.add_done_callback(self._coming.pop)
+        self._accepting[task] = None
+        task.add_done_callback(self._accepting.pop)
 
     def use(self, context: ssl.SSLContext, *, distrusting: bool) -> None:
-        """Connections from now on get *context*; *distrusting*: those by certificate must come
-        anew.
+        """Sets the TLS *context* of new connections.  *distrusting*: clients that are authenticated
+        by a certificate must reconnect.
         """
         if self._acceptor is None:
             return
@@ -169,9 +170,7 @@ class GrpcListener:
         self._acceptor.use(context, distrusting=self._connections if distrusting else None)
 
     async def stop(self, spread_s: float) -> None:
-        """Take no connection any more, and send the clients away one after the other within
-        *spread_s*.
-        """
+        """Stops accepting connections, and closes the open ones one by one within *spread_s*."""
         self._is_stopping = True
         if self._acceptor is not None:
             self._acceptor.close()
@@ -179,7 +178,7 @@ class GrpcListener:
             asyncio.get_running_loop().remove_reader(self._plain)
             self._plain.close()
             self._plain = None
-            await asyncio.gather(*self._coming, return_exceptions=True)
+            await asyncio.gather(*self._accepting, return_exceptions=True)
         connections = list(self._connections)
         for connection in connections:
             if connection in self._connections:
@@ -188,29 +187,29 @@ class GrpcListener:
         loop = asyncio.get_running_loop()
         cut_at = loop.time() + _FLUSH_S_MAX
         while self._connections and loop.time() < cut_at:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_FLUSH_CHECK_S)
         for connection in list(self._connections):
             connection.abort()
         if self._acceptor is not None:
             self._acceptor.abort_handshakes()
         while self._connections:
             await asyncio.sleep(0)
-        tasks = list(self._asking.values())
+        tasks = list(self._authentications.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.budget.stop()
 
-    # What connections tell
+    # Events of connections
 
     def enter(self, connection: GrpcProtocol) -> bool:
-        """False: there is no room, or the listener stops: the client would stay with a server that
-        follows nothing.
+        """Registers *connection*; returns False if there are too many, or if the listener stops:
+        then the server no longer follows the cluster.
         """
         if self._is_stopping:
             return False
         if len(self._connections) >= self._connections_max:
-            self.met("connections")
+            self.count_limit("connections")
             return False
         self._connections[connection] = None
         return True
@@ -228,11 +227,11 @@ class GrpcListener:
         for connection in connections:
             connection.flush()
 
-    def met(self, limit: str) -> None:
+    def count_limit(self, limit: str) -> None:
         self._limits.of(limit).value += 1
 
     def on_opened(self, connection: GrpcProtocol, call: Call) -> None:
-        self._ask(connection, call, self._on_user)
+        self._authenticate(connection, call, self._on_user)
 
     def on_message(self, call: Call, data: bytes) -> None:
         try:
@@ -247,7 +246,7 @@ class GrpcListener:
             self._fail(call, error)
 
     def _fail(self, call: Call, error: Exception) -> None:
-        """A fault of ours ends the call that met it, and no other."""
+        """Ends the call in which an unexpected *error* occurred; others are unaffected."""
         _log.error("a call failed", path=call.path[:200], peer=call.peer, exc_info=error)
         if call.is_open:
             self._handler.closed(call)
@@ -255,26 +254,26 @@ class GrpcListener:
 
     def on_closed(self, call: Call) -> None:
         self.on_finished(call)
-        if call.held is None:
+        if call.early_messages is None:
             self._handler.closed(call)
 
     def on_finished(self, call: Call) -> None:
         if call.timer is not None:
             call.timer.cancel()
             call.timer = None
-        asking = self._asking.pop(call, None)
+        asking = self._authentications.pop(call, None)
         if asking is not None:
             asking.cancel()
         call.discharge()
-        if call.held is None:
+        if call.early_messages is None:
             key = account_of(call.user)
-            self._calls_of[key] -= 1
-            if not self._calls_of[key]:
-                del self._calls_of[key]
+            self._calls_by_account[key] -= 1
+            if not self._calls_by_account[key]:
+                del self._calls_by_account[key]
 
-    # Who asks
+    # Authentication
 
-    def _ask(self, connection: GrpcProtocol, call: Call, then: Then) -> None:
+    def _authenticate(self, connection: GrpcProtocol, call: Call, then: Then) -> None:
         try:
             user = connection.authenticator.user(
                 connection.certificate, call.authorization, connection.peer
@@ -285,7 +284,9 @@ class GrpcListener:
         if isinstance(user, User):
             then(connection, call, user)
         else:
-            self._asking[call] = asyncio.create_task(self._await_user(connection, call, user, then))
+            self._authentications[call] = asyncio.create_task(
+                self._await_user(connection, call, user, then)
+            )
 
     async def _await_user(
         self, connection: GrpcProtocol, call: Call, asked: Awaitable[User], then: Then
@@ -296,9 +297,9 @@ class GrpcListener:
         except CallRefused as error:
             answer = error
         except Exception as error:
-            _log.error("it was not found out who asks", peer=call.peer, exc_info=error)
+            _log.error("authentication failed unexpectedly", peer=call.peer, exc_info=error)
             answer = CallRefused(GrpcStatus.INTERNAL, "internal error")
-        del self._asking[call]  # or the end of the call would cancel this task
+        del self._authentications[call]  # or the end of the call would cancel this task
         then(connection, call, answer)
 
     def _refuse(self, connection: GrpcProtocol, call: Call, error: CallRefused) -> None:
@@ -310,18 +311,18 @@ class GrpcListener:
             self._refuse(connection, call, user)
             return
         key = account_of(user)
-        if self._calls_of.get(key, 0) >= self._calls_per_user_max and user is not UNSECURED:
-            self.met("calls-of-user")
-            text = f"{user.name} has {self._calls_per_user_max} calls open, and may have no more"
+        if self._calls_by_account.get(key, 0) >= self._calls_per_user_max and user is not UNSECURED:
+            self.count_limit("calls-of-user")
+            text = f"{user.name} has {self._calls_per_user_max} open calls, which is the maximum"
             connection.end(call, GrpcStatus.RESOURCE_EXHAUSTED, text)
             return
-        self._calls_of[key] = self._calls_of.get(key, 0) + 1
+        self._calls_by_account[key] = self._calls_by_account.get(key, 0) + 1
         call.user = user
         call.charge(self.budget.open(user))
-        held = connection.take_held(call)
-        if not connection.known(user):
+        held = connection.take_early_messages(call)
+        if not connection.on_authenticated(user):
             return
-        self._look_later(
+        self._schedule_recheck(
             connection, call, call.began + self._rng.uniform(0.8 * AGE_S_MAX, AGE_S_MAX)
         )
         try:
@@ -336,15 +337,17 @@ class GrpcListener:
             else:
                 self.on_message(call, message)
 
-    def _look_later(self, connection: GrpcProtocol, call: Call, ends_at: float) -> None:
+    def _schedule_recheck(self, connection: GrpcProtocol, call: Call, ends_at: float) -> None:
         loop = asyncio.get_running_loop()
         when = min(loop.time() + RECHECK_S, ends_at)
-        call.timer = loop.call_at(when, self._look, connection, call, ends_at)
+        call.timer = loop.call_at(when, self._recheck, connection, call, ends_at)
 
-    def _look(self, connection: GrpcProtocol, call: Call, ends_at: float) -> None:
-        """Is it still the same user, and has the call not its age?"""
+    def _recheck(self, connection: GrpcProtocol, call: Call, ends_at: float) -> None:
+        """Authenticates an open call again, or ends it if it has reached its maximum age."""
         if asyncio.get_running_loop().time() >= ends_at:
-            connection.end(call, GrpcStatus.UNAVAILABLE, "the stream has its age: come again")
+            connection.end(
+                call, GrpcStatus.UNAVAILABLE, "the stream has reached its maximum age: reconnect"
+            )
             return
 
         def again(connection: GrpcProtocol, call: Call, user: User | CallRefused) -> None:
@@ -353,9 +356,9 @@ class GrpcListener:
                     GrpcStatus.UNAUTHENTICATED, f"the credentials are now those of {user.name}"
                 )
             if isinstance(user, User) or user.status is GrpcStatus.UNAVAILABLE:
-                # What a client has is better than nothing while the API server is away.
-                self._look_later(connection, call, ends_at)
+                # The call goes on while the API server cannot review the token.
+                self._schedule_recheck(connection, call, ends_at)
             else:
                 self._refuse(connection, call, user)
 
-        self._ask(connection, call, again)
+        self._authenticate(connection, call, again)

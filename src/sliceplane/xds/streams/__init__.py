@@ -1,7 +1,7 @@
-"""Streams of clients: what they ask, hold and are sent next (``xds_protocol`` of Envoy's documents;
-cncf/xds TP1, TP3).
+"""Aggregated streams of clients: subscriptions, sent versions and the next responses
+(``xds_protocol`` of Envoy's documents; cncf/xds TP1, TP3).
 
-``whole`` is the state of the world, as gRPC uses it; ``delta`` the incremental variant, as Envoy
-does. ``stream`` has what both are, ``channel`` what a stream knows of a type, ``messages`` the
-octets, ``status`` what the server tells of them all.
+``whole`` implements the state-of-the-world variant, which gRPC uses; ``delta`` the incremental
+variant, which Envoy uses. ``stream`` is their common base, ``channel`` the state of one resource
+type on a stream, ``messages`` the encoding, and ``status`` the report on all clients.
 """

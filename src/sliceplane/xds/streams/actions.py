@@ -7,29 +7,31 @@ import msgspec
 from sliceplane.xds.streams.requests import ClientFacts
 
 
-class XdsSight(msgspec.Struct, frozen=True):
+class VisibleNamespaces(msgspec.Struct, frozen=True):
     """The namespaces and Services that a client may see."""
 
     everything: bool = True
     namespaces: frozenset[str] = frozenset()
 
-    def sees(self, namespace: str | None) -> bool:
+    def includes(self, namespace: str | None) -> bool:
         return self.everything or namespace is None or namespace in self.namespaces
 
 
 class XdsAdmit(msgspec.Struct, frozen=True):
-    """The server is to say what this client sees, by ``on_admitted``, or to end the stream."""
+    """A request for admission: the server answers with ``on_admitted``, or ends the stream."""
 
     node: ClientFacts
 
 
 class XdsSend(msgspec.Struct, frozen=True):
+    """A response to write to the client."""
+
     type_url: str
     message: bytes
 
 
 class XdsFinish(msgspec.Struct, frozen=True):
-    """The stream ends with this status of gRPC.  ``limit``: the word of the limit that the client
+    """The stream ends with this gRPC status.  ``limit``: label of the limit that the client
     exceeds.
     """
 
@@ -39,7 +41,7 @@ class XdsFinish(msgspec.Struct, frozen=True):
 
 
 class XdsRefusal(msgspec.Struct, frozen=True):
-    """The client refuses (NACK) one of these resources, by what it says."""
+    """The client refuses (NACK) at least one of these resources; ``text`` is its error message."""
 
     type_url: str
     names: tuple[str, ...]
@@ -47,7 +49,7 @@ class XdsRefusal(msgspec.Struct, frozen=True):
 
 
 class XdsAbsent(msgspec.Struct, frozen=True):
-    """The client requests a name that leads nowhere; *why* is a sentence."""
+    """The client requests a name that resolves to nothing; ``why`` is a sentence."""
 
     type_url: str
     name: str
@@ -61,14 +63,14 @@ class XdsLate(msgspec.Struct, frozen=True):
 
 
 class XdsApplied(msgspec.Struct, frozen=True):
-    """The client has what changed first of a response, *took_s* after that changed."""
+    """The client accepted a response, ``took_s`` seconds after the first change in it."""
 
     type_url: str
     took_s: float
 
 
 class XdsGateForced(msgspec.Struct, frozen=True):
-    """Listeners or routes go out although the client has not accepted the clusters for
+    """Listeners or routes are sent although the client has not accepted the clusters for
     ``GATE_S``.
     """
 
@@ -79,17 +81,17 @@ Action = (
 
 
 class ChannelStatus(msgspec.Struct, frozen=True):
-    """How far a client is with a type."""
+    """Progress of a client with one resource type."""
 
     type_url: str
-    #: resources that it holds, as far as is known
-    held: int
+    #: number of resources that the client has, as far as the server knows
+    resources: int
     sent_revision: int
     acked_revision: int
-    #: since when a response waits for its answer; 0.0: none does
+    #: when the unanswered response was sent, in seconds of the clock; 0.0: all are answered
     waiting_since: float
     owed: int
-    #: the last resource that it refused and what it said of it
+    #: name and error message of the last refused resource
     refused: tuple[str, str]
-    #: requested names that lead nowhere, the newest, each with the reason
+    #: the newest requested names that resolve to nothing, each with the reason
     absent: tuple[tuple[str, str], ...] = ()

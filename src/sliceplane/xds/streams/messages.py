@@ -1,7 +1,7 @@
-"""Responses to clients, on the wire (``envoy.service.discovery.v3``).
+"""Encoding of responses to clients (``envoy.service.discovery.v3``).
 
-A response is a join of pieces that are encoded already, and the one that was made last is kept:
-where a resource changes, the usual case, all clients of a view get the same bytes.
+A response joins pieces that are already encoded, and the last one of each type is cached: if a
+resource changes, all clients of a view usually get the same bytes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ PERMISSION_DENIED: Final = 7
 RESOURCE_EXHAUSTED: Final = 8
 UNAVAILABLE: Final = 14
 
-#: a client of gRPC drops the stream at a larger message, and comes again for ever
+#: a gRPC client that receives a larger message ends the stream and reconnects, repeatedly
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
-#: names of a response, so that it is made in a few milliseconds
+#: names of a response, so that it is encoded in a few milliseconds
 RESPONSE_NAMES_MAX: Final = 10_000
-#: removed names of a response that is remembered: a client may have made them up
+#: removed names of a response that is cached: a client may have invented them
 REMOVED_KEPT_MAX: Final = 1_000
 
 
 class ResourceError(msgspec.Struct, frozen=True):
-    """Why a client does not get a resource (the field resource_errors of a response)."""
+    """The reason why a client does not get a resource (field resource_errors of a response)."""
 
     name: str
     code: int
@@ -44,8 +44,8 @@ class ResourceError(msgspec.Struct, frozen=True):
 
 
 class ResponseEncoder:
-    """Owned by one server; remembers the last frame of each variant and type, whose types are a
-    closed set.
+    """Encodes responses and caches the last frame of each variant and type, which are closed sets.
+    Owned by one server.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,9 @@ class ResponseEncoder:
     def _last_or(
         self, variant: str, type_url: str, key: tuple[object, ...] | None, make: Callable[[], bytes]
     ) -> bytes:
-        """*key*: tells this response from all others; ``None``: it is not remembered."""
+        """Returns the cached frame if its key is *key*, else the result of *make*.  ``None`` as
+        *key* disables caching.
+        """
         if key is None:
             return make()
         last = self._last.get((variant, type_url))
@@ -117,27 +119,28 @@ class ResponseEncoder:
 
 
 def _identity(resource: XdsResource) -> tuple[str, str]:
-    """Not ``id``: a resource that was made for one answer is gone, and another may be in its place
-    in memory.
+    """Returns a key for *resource*.  ``id`` would not do: CPython reuses the address of a deleted
+    object.
     """
     return resource.name, resource.version
 
 
 def empty_assignment(name: str) -> XdsResource:
-    """Envoy does not hear of an assignment that it is gone; that it is empty it does."""
+    """Returns the assignment without endpoints that replaces a removal, which Envoy ignores."""
     return XdsResource(ASSIGNMENT, name, wire.text(1, name))
 
 
 def absent_listener(name: str) -> XdsResource:
-    """Returns the listener that a gRPC client gets for a name that leads nowhere, so that a call
-    fails at once and not after 15 s: no answer can say to every client that there is none; a
-    listener whose routes have no virtual host is understood by all.
+    """Returns the listener that a gRPC client gets for a name that resolves to nothing.
+
+    Its routes have no virtual host, so a call fails immediately, and not after 15 s. This variant
+    of the protocol has no other way to report an absent listener to every client.
     """
     return XdsResource(LISTENER, name, grpc_listener(name, None))
 
 
 def delta_ack(type_url: str, nonce: str) -> bytes:
-    """Returns the answer of a client that accepts a response and wants nothing else: compared, and
-    not read.
+    """Returns the request by which a client only accepts a response; the server compares the bytes
+    instead of decoding them.
     """
     return wire.text(2, type_url) + wire.text(6, nonce)

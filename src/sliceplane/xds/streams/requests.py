@@ -1,11 +1,11 @@
-"""Requests of clients (``envoy.service.discovery.v3``), read in steps and within bounds.
+"""Decoding of requests (``envoy.service.discovery.v3``) in steps and within bounds.
 
-A request may have 4 MiB, and all of it comes from a stranger. So it is read by a generator that
-yields after ``STEP`` fields or entries: its caller lets others go on in between, and every step
-takes a few milliseconds at most. ``at_once`` runs all steps.
+A request may have 4 MiB of untrusted bytes. A generator decodes it and yields after ``STEP`` fields
+or entries, so that the caller can serve other clients in between; each step takes a few
+milliseconds at most. ``run_steps`` runs all steps.
 
-Only what a server needs is read: Envoy's first request has 60 kB of extensions that are passed
-over. A name that is longer than a name can be is refused before it is copied.
+Only the fields that the server needs are decoded: Envoy's first request has 60 kB of extensions,
+which are skipped. A name above the maximum length is refused before it is copied.
 """
 
 from __future__ import annotations
@@ -21,31 +21,30 @@ from sliceplane.xds import wire
 from sliceplane.xds.names import KEYS_KEPT, NAME_MAX
 
 T = TypeVar("T")
-#: reads or does something in steps
+#: a computation that yields between its steps, and returns T
 Steps = Generator[None, None, T]
 
-#: fields or entries that are read in one step, about a millisecond
+#: fields or entries that one step decodes, in about a millisecond
 STEP: Final = 1_000
-#: names of each kind in a request, and subscribed names of a stream
+#: names in each field of a request, and subscribed names of a stream
 NAMES_MAX: Final = 50_000
-#: fields of a request of any kind
+#: fields of a request
 FIELDS_MAX: Final = 3 * NAMES_MAX + 1_000
-#: bytes and fields of what a request says of its node; an Envoy has 61 kB, nearly all of it 516
-#: extensions
+#: bytes and fields of the node in a request; Envoy sends 61 kB, nearly all of it 516 extensions
 NODE_BYTES_MAX: Final = 256 * 1024
 NODE_FIELDS_MAX: Final = 2_000
 #: fields before the node
 HEAD_FIELDS_MAX: Final = 16
-#: characters of a text of a client that is kept
+#: characters of a client's text that are retained
 TEXT_MAX: Final = 1024
-#: a name and a version, each with its tag and length
+#: bytes of a name and a version, each with its tag and length
 ENTRY_MAX: Final = 2 * (NAME_MAX + 8)
-#: shorter pairs of names and versions are shared
+#: bytes up to which a pair of name and version is shared between clients
 SHARED_MAX: Final = NAME_MAX + 64
 #: members of ``metadata`` that this server honours
 METADATA: Final = ("node_name", "namespace", "namespaces", "listeners", "leds")
 
-#: bytes of fields, by number
+#: maximum bytes of a field, by its number
 _WHOLE_LENGTHS: Final = {1: NAME_MAX, 2: NODE_BYTES_MAX, 3: NAME_MAX, 4: NAME_MAX, 5: NAME_MAX}
 _DELTA_LENGTHS: Final = {
     1: NODE_BYTES_MAX,
@@ -58,8 +57,8 @@ _DELTA_LENGTHS: Final = {
 
 
 class RequestError(Exception):
-    """A message that is no request, or has what no request may have (INVALID_ARGUMENT); the text is
-    a sentence. ``limit``: the word of the limit that it exceeds.
+    """The message is not a valid request (INVALID_ARGUMENT); the text is a sentence.  ``limit``:
+    label of the limit that it exceeds.
     """
 
     def __init__(self, text: str, limit: str = "") -> None:
@@ -68,7 +67,7 @@ class RequestError(Exception):
 
 
 class RequestTooLarge(RequestError):
-    """More than a request may have (RESOURCE_EXHAUSTED)."""
+    """The request exceeds a limit (RESOURCE_EXHAUSTED)."""
 
 
 class ClientFacts(msgspec.Struct, frozen=True):
@@ -79,27 +78,27 @@ class ClientFacts(msgspec.Struct, frozen=True):
     region: str = ""
     zone: str = ""
     agent: str = ""
-    #: major, minor, patch; zeros where it does not say
+    #: major, minor, patch; zeros if the client does not send them
     version: tuple[int, int, int] = (0, 0, 0)
-    #: the members of ``metadata`` that are strings and in ``METADATA``
+    #: members of ``metadata`` that are strings and listed in ``METADATA``
     metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class WholeRequest(msgspec.Struct, frozen=True):
-    """``DiscoveryRequest``: of the state of the world."""
+    """A ``DiscoveryRequest`` (state of the world)."""
 
     type_url: str
     node: ClientFacts | None
     version: str
-    #: each once
+    #: distinct
     names: tuple[str, ...]
     nonce: str
-    #: why the client refuses what it was sent; ``None``: it does not
+    #: error message of a refusal (NACK); ``None``: the client accepts the response
     error: str | None
 
 
 class DeltaRequest(msgspec.Struct, frozen=True):
-    """``DeltaDiscoveryRequest``; names are there once."""
+    """A ``DeltaDiscoveryRequest``; names are distinct."""
 
     type_url: str
     node: ClientFacts | None
@@ -110,7 +109,7 @@ class DeltaRequest(msgspec.Struct, frozen=True):
     error: str | None
 
 
-def at_once(steps: Steps[T]) -> T:
+def run_steps(steps: Steps[T]) -> T:
     """Runs all *steps* and returns their result."""
     while True:
         try:
@@ -152,17 +151,17 @@ def read_delta(message: bytes) -> Steps[DeltaRequest]:
 
 
 def read_node(message: bytes, number: int) -> ClientFacts | None:
-    """The node of a request, which is its field *number* and, as fields are written in order, among
-    the first.
+    """Decodes only the node of a request, which is field *number*.
 
-    Returns ``None`` if it is not.  Raises ``RequestError``.
+    Fields are written in order, so the node is among the first ``HEAD_FIELDS_MAX``; returns
+    ``None`` if it is not.  Raises ``RequestError``.
     """
-    found: dict[int, list[int | bytes]] = {}
-    values = _Values(found)
+    values_by_number: dict[int, list[int | bytes]] = {}
+    values = _Values(values_by_number)
     position = 0
     for _ in range(HEAD_FIELDS_MAX):
-        position = _collect(message, position, 1, found, {number: NODE_BYTES_MAX})
-        if number in found:
+        position = _collect(message, position, 1, values_by_number, {number: NODE_BYTES_MAX})
+        if number in values_by_number:
             return values.node(number)
         if position >= len(message):
             break
@@ -170,18 +169,18 @@ def read_node(message: bytes, number: int) -> ClientFacts | None:
 
 
 def forget_shared() -> None:
-    """Frees the texts that are shared between clients: the next requests share theirs."""
+    """Clears the caches of texts that are shared between clients."""
     _shared_pair.cache_clear()
     _shared_text.cache_clear()
 
 
-def _read_fields(message: bytes, longest: Mapping[int, int]) -> Steps[_Values]:
-    found: dict[int, list[int | bytes]] = {}
+def _read_fields(message: bytes, lengths_max: Mapping[int, int]) -> Steps[_Values]:
+    values_by_number: dict[int, list[int | bytes]] = {}
     position = read = 0
     while True:
-        position = _collect(message, position, STEP, found, longest)
+        position = _collect(message, position, STEP, values_by_number, lengths_max)
         if position >= len(message):
-            return _Values(found)
+            return _Values(values_by_number)
         read += STEP
         if read > FIELDS_MAX:
             raise RequestTooLarge(f"a request with more than {FIELDS_MAX} fields", "request-fields")
@@ -192,13 +191,13 @@ def _collect(
     message: bytes,
     position: int,
     most: int,
-    found: dict[int, list[int | bytes]],
-    longest: Mapping[int, int],
+    values_by_number: dict[int, list[int | bytes]],
+    lengths_max: Mapping[int, int],
 ) -> int:
     try:
-        return wire.collect(message, position, most, found, longest)
+        return wire.collect(message, position, most, values_by_number, lengths_max)
     except MalformedProtobuf as error:
-        raise RequestError(f"this is no protobuf message: {error}") from error
+        raise RequestError(f"the message is not valid protobuf: {error}") from error
     except wire.TooLong as error:
         raise RequestError(
             f"field {error.number} has {error.size} bytes, and may have {error.most}", "name"
@@ -206,7 +205,7 @@ def _collect(
 
 
 class _Values:
-    """The fields of a message by number."""
+    """Decoded fields of a message by number."""
 
     __slots__ = ("_fields",)
 
@@ -215,19 +214,21 @@ class _Values:
 
     @classmethod
     def of(cls, message: bytes, most: int = NODE_FIELDS_MAX) -> _Values:
-        """The first *most* fields of a message within a message."""
-        found: dict[int, list[int | bytes]] = {}
-        _collect(message, 0, most, found, {})
-        return cls(found)
+        """Decodes the first *most* fields of an embedded message."""
+        values_by_number: dict[int, list[int | bytes]] = {}
+        _collect(message, 0, most, values_by_number, {})
+        return cls(values_by_number)
 
     def messages(self, number: int) -> list[bytes]:
         values = self._fields.get(number, [])
         if not set(map(type, values)) <= {bytes}:
-            raise RequestError(f"field {number} is a number, and not a message")
+            raise RequestError(f"field {number} is a number, not a message")
         return cast("list[bytes]", values)
 
     def names(self, number: int) -> Steps[tuple[str, ...]]:
-        """Each once.  A fleet of clients says the same names: they are held once."""
+        """Returns distinct names.  Clients of a fleet send the same names, so their texts are
+        shared.
+        """
         entries = self._entries(number)
         if len(entries) < 2:
             return tuple(map(_shared_text, entries))
@@ -239,7 +240,7 @@ class _Values:
         return tuple(names)
 
     def pairs(self, number: int) -> Steps[dict[str, str]]:
-        """A map of texts, which are shared as those of ``names``."""
+        """Returns a map of texts, which are shared like those of ``names``."""
         entries = self._entries(number)
         pairs: dict[str, str] = {}
         for start in range(0, len(entries), STEP):
@@ -258,14 +259,12 @@ class _Values:
         return entries
 
     def text(self, number: int) -> str:
-        """The last one; at most ``TEXT_MAX`` characters."""
+        """Returns the last value of the field, cut to ``TEXT_MAX`` characters."""
         values = self.messages(number)
         return _text(values[-1])[:TEXT_MAX] if values else ""
 
     def message(self, number: int) -> _Values:
-        """Returns a message within the message; the last one of several, which no client of ours
-        sends.
-        """
+        """Returns the embedded message in the field, or the last one of several."""
         pieces = self.messages(number)
         return _Values.of(pieces[-1] if pieces else b"")
 
@@ -295,23 +294,23 @@ class _Values:
 
 
 def _metadata(struct: _Values) -> dict[str, str]:
-    """The members of a ``google.protobuf.Struct`` that are strings (``Value`` 3) and in
-    ``METADATA``.
+    """Returns the members of a ``google.protobuf.Struct`` that are strings (``Value`` 3) and listed
+    in ``METADATA``.
     """
-    found = {}
+    members = {}
     for entry in struct.messages(1):
         member = _Values.of(entry, 2)
         name = member.text(1)
         if name in METADATA:
             value = member.message(2)
             if value.messages(3):
-                found[name] = value.text(3)
-    return found
+                members[name] = value.text(3)
+    return members
 
 
 def _pair(entry: bytes) -> tuple[str, str]:
-    """Reads an entry of a map: by the form in which every library writes short ones, else by any
-    allowed form.
+    """Decodes an entry of a map: on a fast path if it has the form that libraries write for short
+    entries, else field by field.
     """
     size = len(entry)
     middle = 2 + entry[1] if size > 1 and entry[0] == 0x0A and entry[1] < 0x80 else size
@@ -323,7 +322,7 @@ def _pair(entry: bytes) -> tuple[str, str]:
         try:
             return entry[2:middle].decode(), entry[middle + 2 :].decode()
         except UnicodeDecodeError as error:
-            raise RequestError(f"a map has no texts: {error}") from error
+            raise RequestError(f"a map entry is not valid UTF-8: {error}") from error
     values = _Values.of(entry)
     return _name(values, 1), _name(values, 2)
 
@@ -341,9 +340,9 @@ def _text(entry: bytes) -> str:
     try:
         return entry.decode()
     except UnicodeDecodeError as error:
-        raise RequestError(f"a name is no text: {error}") from error
+        raise RequestError(f"a name is not valid UTF-8: {error}") from error
 
 
-#: bounded by their numbers and by ``SHARED_MAX``; ``forget_shared`` empties them
+#: caches bounded by their number of entries and by ``SHARED_MAX``; ``forget_shared`` clears them
 _shared_pair: Final = lru_cache(KEYS_KEPT)(_pair)
 _shared_text: Final = lru_cache(KEYS_KEPT)(_text)

@@ -1,5 +1,5 @@
-"""How far clients are, as the server's page ``/xds/clients`` says it and ``sliceplane xds status``
-shows it.
+"""Progress of all clients, for the server's page ``/xds/clients`` and for ``sliceplane xds
+status``.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _SHORT: Final = {
     names.ENDPOINT: "LEDS",
 }
 _HEADS: Final = ("CLIENT", "KIND", "NODE", "ZONE", "TYPE", "HELD", "SENT", "ACKED", "STATE")
-#: of a refusal's text in the table
+#: characters of a client's error message in the output
 _TEXT_MAX: Final = 160
 
 
 def short(type_url: str) -> str:
-    """The name by which people call a type."""
+    """Returns the abbreviation of a type, like ``EDS``."""
     return _SHORT.get(type_url, "other")
 
 
 class TypeReport(msgspec.Struct, frozen=True, rename="camel"):
-    """How far a client is with a type: of which revision what it was sent is, and what it has
+    """Progress of a client with one type: the last revision that it was sent, and the last that it
     accepted.
     """
 
@@ -40,13 +40,13 @@ class TypeReport(msgspec.Struct, frozen=True, rename="camel"):
     resources: int
     sent_revision: int
     acked_revision: int
-    #: for so long the last response has no answer; 0.0: it has
+    #: seconds since the unanswered response was sent; 0.0: all are answered
     waiting_seconds: float = 0.0
-    #: names that changed since
+    #: names that the next response must consider
     owed: int = 0
     refused: str = ""
     refusal: str = ""
-    #: requested names that lead nowhere, and why
+    #: reasons by requested name that resolves to nothing
     absent: dict[str, str] = {}
 
     @classmethod
@@ -55,7 +55,7 @@ class TypeReport(msgspec.Struct, frozen=True, rename="camel"):
         refused, refusal = status.refused
         return cls(
             name,
-            status.held,
+            status.resources,
             status.sent_revision,
             status.acked_revision,
             waiting_s,
@@ -67,7 +67,7 @@ class TypeReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ClientReport(msgspec.Struct, frozen=True, rename="camel"):
-    """One stream.  ``kind`` is "" until it was admitted."""
+    """One stream.  ``kind`` is "" until the client is admitted."""
 
     id: str
     kind: str
@@ -85,7 +85,7 @@ class ClientReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ClientsPage(msgspec.Struct, frozen=True, rename="camel"):
-    """``unserved_ports``: of Services, that no client can have."""
+    """The page ``/xds/clients``.  ``unserved_ports``: ports of Services that xDS cannot serve."""
 
     revision: int
     clients: tuple[ClientReport, ...]
@@ -100,35 +100,35 @@ def clients_page(revision: int, clients: Sequence[ClientReport], unserved_ports:
 
 
 def is_bad(report: ClientReport) -> bool:
-    """Returns True if the client is behind for longer than an answer takes, refuses a resource, or
-    requests a name that leads nowhere.
+    """Returns True if the client has not answered for over a second, refuses a resource, or
+    requests a name that resolves to nothing.
     """
     return any(item.refused or item.absent or item.waiting_seconds > 1.0 for item in report.types)
 
 
 def shown(page: ClientsPage, width: int | None) -> list[str]:
-    """A line for each client and type, and one for each refusal and each name that leads
-    nowhere.
+    """Returns a line for each client and type, each refusal, and each name that resolves to
+    nothing.
     """
     rows: list[tuple[str, ...]] = []
     problems = []
     for client in page.clients:
-        place = (
+        columns = (
             client.id or client.peer,
             client.kind or "-",
             client.node or "-",
             client.zone or "-",
         )
         if not client.types:
-            rows.append((*place, "-", "0", "0", "0", "waits to be admitted"))
+            rows.append((*columns, "-", "0", "0", "0", "waits to be admitted"))
         for item in client.types:
             figures = (str(item.resources), str(item.sent_revision), str(item.acked_revision))
-            rows.append((*place, item.type, *figures, _state(item)))
+            rows.append((*columns, item.type, *figures, _state(item)))
             if item.refused:
                 text = " ".join(item.refusal.split())
-                problems.append(f"{place[0]} refuses {item.refused}: {text[:_TEXT_MAX]}")
+                problems.append(f"{columns[0]} refuses {item.refused}: {text[:_TEXT_MAX]}")
             for name, why in item.absent.items():
-                problems.append(f"{place[0]} requests {name[:_TEXT_MAX]} ({item.type}): {why}")
+                problems.append(f"{columns[0]} requests {name[:_TEXT_MAX]} ({item.type}): {why}")
     lines = list(table(_HEADS, rows, width=width))
     ports = count(page.unserved_ports, "port")
     unserved = [f"not served: {ports} (UDP, SCTP, ExternalName)"] if page.unserved_ports else []

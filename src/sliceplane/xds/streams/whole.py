@@ -1,13 +1,12 @@
-"""A stream of the state of the world (``StreamAggregatedResources``), as every gRPC client uses it.
+"""The state-of-the-world stream (``StreamAggregatedResources``), which every gRPC client uses.
 
-A request names everything that is wanted, each time; an answer of listeners or clusters is
-everything that exists of that, and what it leaves out is gone. Of assignments and routes only what
-changed is sent, and no answer can say that there is none: so a name that leads nowhere is answered
-with what makes a call fail at once, a listener without virtual hosts, an assignment without
-endpoints.
+Each request names all subscriptions. A response with listeners or clusters has all of them that
+exist; the client drops those that it omits. A response with assignments or routes has only changed
+ones, and cannot report an absent one: for a name that resolves to nothing, the client gets a
+listener without virtual hosts or an assignment without endpoints, so that a call fails immediately.
 
-Nothing is answered when nothing changed that the client wants: an answer causes an acceptance, and
-an answer to each of these would never end.
+The server does not respond to a request that changes no subscription: the client answers each
+response with a request, so responses would never end.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from sliceplane.xds.streams.messages import (
 from sliceplane.xds.streams.requests import STEP, DeltaRequest, Steps, WholeRequest, read_whole
 from sliceplane.xds.streams.stream import WILDCARD_TYPES, AdsStream
 
-EVERYTHING: Final = "*"
+WILDCARD: Final = "*"
 _OVERHEAD: Final = 256
 
 
 class WholeStream(AdsStream):
-    """See ``AdsStream``."""
+    """The state-of-the-world variant of ``AdsStream``."""
 
-    impatient = True
+    times_out_resources = True
     node_field = 2
 
     def _read(self, message: bytes) -> Steps[WholeRequest | DeltaRequest]:
@@ -46,36 +45,36 @@ class WholeStream(AdsStream):
         first = request.type_url not in self._channels
         channel = self._channel(request.type_url)
         if request.nonce and request.nonce != channel.nonce:
-            return  # stale: the client says again what it wants when it answers the newer response
-        answers = channel.flight is not None and request.nonce == channel.nonce
+            return  # stale: the answer to the newer response names all subscriptions again
+        answers = channel.in_flight is not None and request.nonce == channel.nonce
         if answers:
             self._on_answer(channel, request.error, now)
         named = dict.fromkeys(request.names)
-        is_wildcard = EVERYTHING in named
-        named.pop(EVERYTHING, None)
+        is_wildcard = WILDCARD in named
+        named.pop(WILDCARD, None)
         if request.type_url in WILDCARD_TYPES:
-            wildcard = is_wildcard or (not named and (first or channel.is_legacy))
-            channel.is_legacy = wildcard and not is_wildcard
+            wildcard = is_wildcard or (not named and (first or channel.is_implicit_wildcard))
+            channel.is_implicit_wildcard = wildcard and not is_wildcard
             channel.must_answer |= wildcard and not channel.wildcard
             channel.wildcard = wildcard
         for count, name in enumerate(tuple(channel.names), 1):
             if name not in named:
-                self._forget(channel, name)
+                self._remove_name(channel, name)
             if not count % STEP:
                 yield
         for count, name in enumerate(named, 1):
             if name not in channel.names:
-                self._want(channel, (name,))
-                channel.force(name)
+                self._add_names(channel, (name,))
+                channel.owe_forced(name)
             if not count % STEP:
                 yield
-        self._may_ask(channel, answers, now)
+        self._check_limits(channel, answers, now)
 
     def _on_answer(self, channel: XdsChannel, error: str | None, now: float) -> None:
-        sent = self._landed(channel, now, accepted=error is None)
+        sent = self._end_response(channel, now, accepted=error is None)
         if error is not None:
-            # The client takes the others of a response (gRFC A46), and names those that it does
-            # not.
+            # The client accepts the other resources of the response (gRFC A46); its error message
+            # names the refused ones.
             self._note_refusal(
                 channel, tuple([name for name in sent if name in error]) or sent, error
             )
@@ -91,34 +90,41 @@ class WholeStream(AdsStream):
 
     def _respond_with_all(self, channel: XdsChannel, now: float) -> Steps[None]:
         assert self._view is not None, "admitted"
-        # What changes while this is worked out is owed anew.
+        # Names that change between the steps are owed again.
         owed, channel.owed = channel.owed, {}
-        wanted = dict.fromkeys(channel.names)
+        subscribed = dict.fromkeys(channel.names)
         if channel.wildcard:
-            wanted.update(
+            subscribed.update(
                 dict.fromkeys(resource.name for resource in self._view.all(channel.type_url))
             )
         resources: list[XdsResource] = []
         errors: list[ResourceError] = []
-        for count, name in enumerate(wanted, 1):
+        for count, name in enumerate(subscribed, 1):
             if not count % STEP:
                 yield
             resource = self._get(channel, name)
             if channel.type_url == names.LISTENER and name in channel.names:
                 resource = resource or absent_listener(name)
-                is_told = channel.sent.get(name) == resource.version
-                # Of a name that still leads nowhere the reason may be another.
+                is_sent = channel.sent.get(name) == resource.version
+                # The reason of a name that still resolves to nothing may have changed.
                 absence = (
-                    None if is_told and name not in channel.absent else self._absence(channel, name)
+                    None
+                    if is_sent and name not in channel.absent
+                    else self._note_absence(channel, name)
                 )
-                if absence is not None and not is_told:
+                if absence is not None and not is_sent:
                     errors.append(absence)
             if resource is not None:
                 resources.append(resource)
         versions = {resource.name: resource.version for resource in resources}
         forced = any(name in channel.forced for name in versions)
-        gone = any(name not in versions for name in channel.sent)
-        if gone and not forced and channel.type_url == names.CLUSTER and self._listeners_go():
+        has_removed = any(name not in versions for name in channel.sent)
+        if (
+            has_removed
+            and not forced
+            and channel.type_url == names.CLUSTER
+            and self._has_listener_updates()
+        ):
             channel.owed = {**owed, **channel.owed}
             return
         channel.forced.clear()
@@ -128,11 +134,11 @@ class WholeStream(AdsStream):
         if size > MESSAGE_BYTES_MAX:
             self._finish(
                 RESOURCE_EXHAUSTED,
-                f"{len(resources)} resources are more than one message can carry",
+                f"{len(resources)} resources exceed the {MESSAGE_BYTES_MAX} bytes of a message",
             )
             return
         channel.sent = versions
-        self._launch(channel, resources, errors, now)
+        self._send_response(channel, resources, errors, now)
 
     def _respond_with_changed(self, channel: XdsChannel, now: float) -> Steps[None]:
         resources: list[XdsResource] = []
@@ -148,26 +154,26 @@ class WholeStream(AdsStream):
             if resource is None or not (
                 name in channel.forced or channel.sent.get(name) != resource.version
             ):
-                channel.settle(name)
+                channel.clear_owed(name)
                 continue
             size += len(resource.body) + len(name) + _OVERHEAD
             if size > MESSAGE_BYTES_MAX and resources:
                 break
-            channel.settle(name)
+            channel.clear_owed(name)
             channel.sent[name] = resource.version
             if len(resource.body) + _OVERHEAD > MESSAGE_BYTES_MAX:
                 size = 0
                 self._note_refusal(
                     channel,
                     (name,),
-                    f"{len(resource.body)} bytes are more than a client of gRPC takes",
+                    f"{len(resource.body)} bytes exceed the maximum message size of gRPC clients",
                 )
             else:
                 resources.append(resource)
         if resources:
-            self._launch(channel, resources, [], now)
+            self._send_response(channel, resources, [], now)
 
-    def _launch(
+    def _send_response(
         self,
         channel: XdsChannel,
         resources: list[XdsResource],
@@ -177,7 +183,7 @@ class WholeStream(AdsStream):
         channel.must_answer = False
         nonce = self._next_nonce()
         message = self._encoder.whole(channel.type_url, nonce, resources, errors)
-        channel.launch(
+        channel.begin_response(
             nonce, tuple([resource.name for resource in resources]), b"", self._revision, now
         )
         self._send(channel.type_url, message)

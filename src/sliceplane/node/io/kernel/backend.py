@@ -1,9 +1,9 @@
-"""The seam between a node proxy and the kernel: what ``node_proxy`` needs of a back end, and what
-may go wrong there.
+"""The interface between a node proxy and the back ends that write rules to the kernel, and their
+errors.
 
-A back end is a core (a ``node.plane.Ruleset`` for each IP family: desired rules in, difference out)
-and the programs that carry out what it says. ``nft_backend`` has nftables, ``iptables_backend``
-iptables; the node proxy knows neither.
+A back end is a core (a ``node.plane.Ruleset`` for each IP family, which computes transactions from
+desired rules) and the programs that execute them: ``nft_backend`` for nftables, ``iptables_backend``
+for iptables. The node proxy depends on neither.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ Reason = Literal[
 ]
 
 
-#: a look at all rules that met a write is taken again, so often and after so long
+#: attempts of a check of all rules that a write interrupts, and seconds between them
 LOOKS_MAX: Final = 5
 LOOK_AGAIN_S: Final = 0.2
 
 
 class KernelError(Exception):
-    """Rules could not be written or read; ``str()`` is one sentence for people, ``reason`` is for
-    programs.
+    """Rules could not be written or read.  ``str()`` is a sentence for the user, ``reason`` a code.
     """
 
     def __init__(self, reason: Reason, sentence: str) -> None:
@@ -41,8 +40,8 @@ T_contra = TypeVar("T_contra", bound=RulesTransaction, contravariant=True)
 
 
 class RulesBackend(Protocol[P, T_contra]):
-    """Calls for different families may run side by side; for one family a write ends before the
-    next begins.
+    """A back end.  Calls for different families may be concurrent; for one family a write ends before
+    the next begins.
     """
 
     @property
@@ -50,53 +49,51 @@ class RulesBackend(Protocol[P, T_contra]):
 
     @property
     def ways(self) -> Mapping[str, int]:
-        """How many transactions the kernel took, by the way that they went there."""
+        """Returns the number of applied transactions by transport."""
 
     def plane(self, family: Family, config: NodePlaneConfig) -> P:
-        """The core of one family; the other methods take it back."""
+        """Creates the core of one family, which is an argument of the other methods."""
 
     async def probe(self) -> None:
-        """Whether programs and kernel can hold our rules.  Changes nothing.  Raises
+        """Checks that programs and kernel support our rules, without a change.  Raises
         ``KernelError``.
         """
 
     async def prepare(self, plane: P) -> None:
-        """Tells the rules of *plane* what they want to know of the kernel before they are written
-        whole.
+        """Reads the kernel state that the rules of *plane* need before a full write.
         """
 
     async def write(self, plane: P, transaction: T_contra) -> None:
-        """The kernel takes the transaction.  Raises ``KernelError``: then what it has is
-        unknown.
+        """Applies the transaction.  Raises ``KernelError``: then the state of the kernel is unknown.
         """
 
     async def holds(self, plane: P) -> bool:
-        """Whether our rules of the family are there at all; cheap at any size.  Raises
+        """Returns True if the kernel has our rules of the family; cheap at any size.  Raises
         ``KernelError``.
         """
 
     async def differences(self, plane: P) -> tuple[str, ...]:
-        """Where the kernel is not as *plane*, which is at rest, believes; a phrase each. Lists
-        everything. Raises ``KernelError``.
+        """Returns a phrase for each difference between the kernel and the state that *plane*, which
+        is idle, expects.  Lists all rules.  Raises ``KernelError``.
         """
 
     def disturbed(self) -> bool:
-        """Whether another program changed rules, ours perhaps, since this was last asked; as far as
-        can be told at a small price.
+        """Returns True if another program changed rules since the last call, perhaps ours, as far as
+        a cheap check can tell.
         """
 
     async def admit(
         self, families: tuple[Family, ...], addresses: tuple[str, ...], port: int
     ) -> None:
-        """Connections of this host to *port* of these addresses come to that port of loopback, and
-        no others; none: all is taken away. Raises ``KernelError``.
+        """Redirects connections of this host to *port* of *addresses*, and no others, to that port of
+        loopback; no addresses: removes the redirection.  Raises ``KernelError``.
         """
 
     async def remove(self, families: tuple[Family, ...]) -> None:
-        """Takes our rules away, whether they are there or not.  Raises ``KernelError``."""
+        """Removes our rules, if there are any.  Raises ``KernelError``."""
 
     async def remove_leftovers(self, families: tuple[Family, ...]) -> None:
-        """Takes away those rules that are surely ours, and not another program's.  Raises
+        """Removes the rules that certainly are ours, and not another program's.  Raises
         ``KernelError``.
         """
 
@@ -105,8 +102,9 @@ AnyBackend = RulesBackend[Any, Any]
 
 
 async def look(backend: AnyBackend, plane: AnyNodePlane) -> tuple[str, ...]:
-    """Where the kernel is not as *plane* believes, a phrase each. Lists everything. Raises
-    ``KernelError``, also where rules are being written all the time.
+    """Returns a phrase for each difference between the kernel and the state that *plane* expects.
+
+    Lists all rules.  Raises ``KernelError``, also if writes interrupt every attempt.
     """
     for _ in range(LOOKS_MAX):
         writes = plane.writes

@@ -25,7 +25,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from sliceplane.api.schema import definition_names
+from sliceplane.api.schema import definition_names, shape_of
+from sliceplane.api.scheme import DESCRIBED
 from sliceplane.server.documents.openapi.fields import SHARED, FieldRow, rows_of, sections
 from sliceplane.server.documents.schema import struct
 
@@ -109,9 +110,11 @@ def render(
 
 
 def missing_texts() -> list[str]:
-    """``DEFINITION.FIELD`` of each field without a description."""
+    """``DEFINITION`` of each kind and ``DEFINITION.FIELD`` of each field without a description."""
     shared = rows_of(SHARED)
-    return [
+    kinds = {shape_of(resource.api_version, resource.kind).name for resource in DESCRIBED}
+    nameless = [name for name in sorted(kinds) if not rows_of(name).get("", FieldRow("", "")).text]
+    return nameless + [
         f"{name}.{field}"
         for name in definition_names()
         for field in struct(name).fields

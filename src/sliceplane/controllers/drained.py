@@ -22,7 +22,7 @@ from sliceplane.api.core import Pod
 from sliceplane.api.discovery import ANNOTATION_DRAIN, ANNOTATION_DRAIN_BARRIER
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Leases, Nodes, Pods
-from sliceplane.consume.drain.answer import CONDITION, DrainVerdict, condition_of, message
+from sliceplane.consume.drain.answer import CONDITION, DrainVerdict, message
 from sliceplane.consume.drain.barrier import ASK_PERIOD_S
 from sliceplane.consume.drain.cluster import SELECTIONS, DrainCluster
 from sliceplane.consume.drain.departure import leaves, subject_of
@@ -224,5 +224,5 @@ def _is_requested(pod: Pod) -> bool:
 
 
 def _condition(pod: Pod) -> str:
-    condition = condition_of(pod)
+    condition = pod.condition(CONDITION)
     return condition.status if condition is not None else ""

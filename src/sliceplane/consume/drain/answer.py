@@ -8,9 +8,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from sliceplane.api.core import Pod
-from sliceplane.api.meta import Condition
-
 #: the condition of a Pod, and its gate for readiness that ``sliceplane drain`` closes
 CONDITION: Final = "sliceplane.dev/Drained"
 GATE: Final = "sliceplane.dev/serving"
@@ -205,10 +202,6 @@ class UndoAnswer(msgspec.Struct, frozen=True):
             "takenBack": list(self.taken_back),
             "stillMarked": list(self.marked),
         }
-
-
-def condition_of(pod: Pod) -> Condition | None:
-    return pod.condition(CONDITION)
 
 
 def named(missing: tuple[Missing, ...]) -> str:

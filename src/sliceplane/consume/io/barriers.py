@@ -18,7 +18,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
-from sliceplane.consume.drain.answer import DrainedPod, Outcome, condition_of, sentence
+from sliceplane.consume.drain.answer import CONDITION, DrainedPod, Outcome, sentence
 from sliceplane.consume.drain.cluster import SELECTIONS, DrainCluster
 from sliceplane.consume.drain.departure import leaves, subject_of
 from sliceplane.watch.cache import Change, Mark
@@ -145,7 +145,7 @@ class BarrierBook:
             state, outcome = _STATES[verdict.state]
             # Its beginning is the state, in the words of a command that has ended.
             says = sentence(DrainedPod(key, outcome, verdict, now - since)).partition(": ")[2]
-            told = condition_of(pod)
+            told = pod.condition(CONDITION)
             if told is not None and told.status == "True":
                 state, says = "drained", told.message or ""
             rows[key] = {

@@ -34,7 +34,7 @@ from sliceplane.api.core import Pod
 from sliceplane.api.discovery import ANNOTATION_DRAIN_BARRIER
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Pods
-from sliceplane.consume.drain.answer import condition_of
+from sliceplane.consume.drain.answer import CONDITION
 from sliceplane.kit.io.door import Door, GuardedPort
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.pages import PageError
@@ -197,7 +197,7 @@ class DrainHook:
                     now = self._informer.cache.get(key)
                     if now is None or now.metadata.uid != pod.metadata.uid:
                         return "the Pod is gone"
-                    condition = condition_of(now)
+                    condition = now.condition(CONDITION)
                     if condition is not None and condition.status == "True":
                         return f"drained: {condition.message}"
                     await news.wait()

@@ -404,8 +404,7 @@ def _keep(where: dict[ServiceKey, V], key: ServiceKey, value: V | None) -> None:
 
 
 def node_ip(node: Node, family: Family) -> str:
-    """Returns the node's first internal address of the family, else its first external one, else "".
-    """
+    """Returns the node's first internal address of the family, else its first external one, else ""."""
     for kind in ("InternalIP", "ExternalIP"):
         for entry in node.status.addresses or ():
             ip = canonical_of(entry.address, family) if entry.type == kind else None

@@ -224,8 +224,7 @@ class QueryScheduler:
             self._abandon(number, attempt, flight, now)
 
     def on_failed(self, number: int, now: float) -> None:
-        """Handles a failed socket of attempt *number*: refused, unreachable, or closed by the peer.
-        """
+        """Handles a failed socket of attempt *number*: refused, unreachable, or closed by the peer."""
         attempt = self._attempts.get(number)
         if attempt is None:
             return
@@ -399,7 +398,6 @@ def _fault_of(reply: Reply, attempt: _Attempt) -> str | None:
 
 
 def _is_referral(reply: Reply, content: Content) -> bool:
-    """Returns True if the server does not recurse, and refers to other servers (RFC 1034, 4.3.1).
-    """
+    """Returns True if the server does not recurse, and refers to other servers (RFC 1034, 4.3.1)."""
     kinds = {record.type for record in reply.authority}
     return reply.rcode == NOERROR and not content.answer and NS in kinds and SOA not in kinds

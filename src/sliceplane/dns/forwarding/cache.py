@@ -102,8 +102,7 @@ class AnswerCache:
         return None
 
     def get_stale(self, key: CacheKey, now: float) -> Content | None:
-        """Returns the cached answer to *key*, even a stale one, for use when no upstream answers.
-        """
+        """Returns the cached answer to *key*, even a stale one, for use when no upstream answers."""
         for entries in self._shelves.values():
             entry = entries.get(key)
             if entry is not None and now < entry.stored_at + entry.content.ttl + self.stale_s:

@@ -266,8 +266,7 @@ class Forwarder:
         return True
 
     def on_reply(self, attempt: int, packet: bytes, source: SocketAddress, now: float) -> None:
-        """Handles *packet*, which may be arbitrary bytes, from *source* at the socket of *attempt*.
-        """
+        """Handles *packet*, which may be arbitrary bytes, from *source* at the socket of *attempt*."""
         self._queries.on_reply(attempt, packet, source, now)
         self._take_outcomes(now)
 

@@ -348,7 +348,6 @@ def encode_answer(
 
 
 def _note_place(places: dict[bytes, int], name: bytes, at: int) -> None:
-    """Records that *name* is at *at*, unless it has an earlier place or a pointer cannot reach it.
-    """
+    """Records that *name* is at *at*, unless it has an earlier place or a pointer cannot reach it."""
     if at <= _POINTER_MAX:
         places.setdefault(name, _POINTER | at)

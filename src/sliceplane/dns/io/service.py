@@ -241,8 +241,7 @@ class Resolver:
         self.server.apply(changes, self._clock())
 
     def on_list(self) -> None:
-        """Notes that an informer has synced.  A kind that the server may not list counts as synced.
-        """
+        """Notes that an informer has synced.  A kind that the server may not list counts as synced."""
         is_fed = self._fed_staleness_s is None or math.isfinite(self._fed_staleness_s())
         is_listed = bool(self._informers) and all(
             informer.synced or informer.absent for informer in self._informers

@@ -222,8 +222,7 @@ def original_destination(sock: socket.socket) -> str:
 
 
 def _addresses(pod: Pod | None) -> tuple[str, ...]:
-    """Returns the addresses by which a hook may name the Pod, without the host's, which Pods share.
-    """
+    """Returns the addresses by which a hook may name the Pod, without the host's, which Pods share."""
     if pod is None or pod.spec.host_network or pod.has_ended:
         return ()
     if ANNOTATION_DRAIN_BARRIER not in (pod.metadata.annotations or {}):

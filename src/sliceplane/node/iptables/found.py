@@ -120,8 +120,7 @@ _PROBABILITY = re.compile(r"(?<=--probability )\S+")
 
 
 def rules_of(text: str) -> dict[Chain, list[str]]:
-    """Returns the rules by chain, in order, from restore text or the output of ``iptables-save``.
-    """
+    """Returns the rules by chain, in order, from restore text or the output of ``iptables-save``."""
     rules: dict[Chain, list[str]] = {}
     table = next(iter(TABLES))
     for line in text.splitlines():

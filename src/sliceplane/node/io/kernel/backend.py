@@ -27,8 +27,7 @@ LOOK_AGAIN_S: Final = 0.2
 
 
 class KernelError(Exception):
-    """Rules could not be written or read.  ``str()`` is a sentence for the user, ``reason`` a code.
-    """
+    """Rules could not be written or read.  ``str()`` is a sentence for the user, ``reason`` a code."""
 
     def __init__(self, reason: Reason, sentence: str) -> None:
         super().__init__(sentence)
@@ -60,12 +59,10 @@ class RulesBackend(Protocol[P, T_contra]):
         """
 
     async def prepare(self, plane: P) -> None:
-        """Reads the kernel state that the rules of *plane* need before a full write.
-        """
+        """Reads the kernel state that the rules of *plane* need before a full write."""
 
     async def write(self, plane: P, transaction: T_contra) -> None:
-        """Applies the transaction.  Raises ``KernelError``: then the state of the kernel is unknown.
-        """
+        """Applies the transaction.  Raises ``KernelError``: then the state of the kernel is unknown."""
 
     async def holds(self, plane: P) -> bool:
         """Returns True if the kernel has our rules of the family; cheap at any size.  Raises

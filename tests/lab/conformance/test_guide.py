@@ -1,4 +1,4 @@
-"""The programs of ``docs/conformance-kit.md`` are consumers."""
+"""The programs of the conformance kit's section in ``docs/testing.md`` are consumers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from sliceplane.lab.conformance.consumers.program import ProgramConsumer
 
 pytestmark = pytest.mark.timeout(600)
 
-GUIDE = (Path(__file__).parents[3] / "docs" / "conformance-kit.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "testing.md").read_text()
+GUIDE = PAGE.partition("\n## Conformance kit\n")[2]
 GO = peers.PEERS / "goconsumers"
 PATIENCE_S = 120.0
 
@@ -34,7 +35,7 @@ async def passes(command: str, *names: str) -> None:
 
 
 def test_the_histories_have_cases() -> None:
-    table = GUIDE.partition("## The histories")[2].partition("\n## ")[0]
+    table = GUIDE.partition("\n### The histories\n")[2].partition("\n### ")[0]
     rows = [line.split("|") for line in table.splitlines() if "`" in line and line.startswith("|")]
     named = [name for row in rows for name in re.findall(r"`([a-z0-9-]+)`", row[2])]
     assert len(rows) >= 17

@@ -27,7 +27,7 @@ PARAMETERS_MAX = 7
 LARGE_CONSTRUCTORS = {"EndpointView", "Informer"}
 #: no docstring should begin so
 DIALECT = ("What", "Of", "Those", "Whether", "Who", "Which", "That")
-DIALECT_DOCSTRINGS_MAX = 133
+DIALECT_DOCSTRINGS_MAX = 19
 #: a command (imported when it runs), a heuristic, a kind: each is a module, however small
 _KINDS = "server/registry/kinds"
 UNITS = (

@@ -108,7 +108,7 @@ async def test_datagrams_that_wait_or_were_lost_are_an_overload_until_they_are_r
         assert not resolver.server._work.is_enforced("udp")
         _flood(port)
         datagrams._on_readable()
-        looking = asyncio.create_task(resolver._look())
+        looking = asyncio.create_task(resolver._check_caches())
         await eventually(lambda: resolver.server._work.is_enforced("udp"))
         looking.cancel()
 

@@ -189,7 +189,7 @@ async def test_a_large_answer_comes_over_tcp_from_the_upstream_and_to_the_client
 async def test_a_file_that_changes_counts_from_then_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upstream, "LOOK_S", 0.01)
+    monkeypatch.setattr(upstream, "CHECK_S", 0.01)
     table = tmp_path / "hosts"
     table.write_text("203.0.113.1 printer.lab\nnonsense\n")
     flags = ForwardFlags(forward=("127.0.0.1:9",), hosts=str(table))

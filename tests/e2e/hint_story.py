@@ -197,7 +197,7 @@ NO_HINTS = condition(
     "Accepted",
     "False",
     "AnnotationOverrides",
-    "the annotation .* takes precedence over trafficDistribution",
+    r"the annotation .* takes precedence over\s+trafficDistribution",
 )
 FORGET = hidden("kubectl delete events --all")
 
@@ -236,11 +236,7 @@ STORY: tuple[Chapter, ...] = (
             applied(lease("node-2", "1000000")),
             Step(
                 YAML,
-                (
-                    condition(
-                        "Honored", "True", "NodesUpToDate", "every node proxy that reports .*"
-                    ),
-                ),
+                (condition("Honored", "True", "NodesUpToDate", "every reporting node proxy .*"),),
             ),
             Step(
                 "kubectl get leases -n kube-node-lease",
@@ -261,7 +257,11 @@ STORY: tuple[Chapter, ...] = (
             ),
             Step(
                 LATE_YAML,
-                (condition("Honored", "Unknown", "NodesCatchUp", "not every node proxy holds .*"),),
+                (
+                    condition(
+                        "Honored", "Unknown", "NodesCatchUp", "not every node proxy has applied .*"
+                    ),
+                ),
             ),
         ),
     ),

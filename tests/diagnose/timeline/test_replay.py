@@ -93,7 +93,7 @@ def test_a_planted_regression_is_found_at_its_first_differing_write(
     sound = recorded(4)
     with monkeypatch.context() as planted:
         # Endpoints never join a slice that has room.
-        planted.setattr(SlicePacker, "_roomy", lambda *_: None)
+        planted.setattr(SlicePacker, "_fullest_with_space", lambda *_: None)
         faulty = record(4)
         report = replay(sound)
     # Both runs are alike until the fault shows: the first turn in which they are not is where it

@@ -209,7 +209,7 @@ def any_address_will_do(patch: Patch) -> None:
 
 def any_service_is_good_enough(patch: Patch) -> None:
     """Endpoints are mirrored whether there is a Service or not."""
-    patch.setattr(MirrorState, "_mirrored", property(lambda self: self.endpoints is not None))
+    patch.setattr(MirrorState, "_is_mirrored", property(lambda self: self.endpoints is not None))
 
 
 def selector_goes_and_comes() -> None:

@@ -57,11 +57,12 @@ class RenderError(Exception):
 
 def render(mode: RenderMode, family: Family, config: NodePlaneConfig, objects: NodeObjects) -> str:
     """The same objects give the same bytes."""
-    from sliceplane.node.io.kernel.modes import backend_of
+    from sliceplane.node.io.kernel.modes import PLANES
 
     # What renders alone have is a node's model without rules; any back end's plane has it.
-    backend = backend_of(DEFAULT_MODE if mode == "ipvs" or mode == "kernelspace" else mode)  # noqa: PLR1714
-    plane = backend.plane(family, config)
+    plane = PLANES[DEFAULT_MODE if mode == "ipvs" or mode == "kernelspace" else mode](  # noqa: PLR1714
+        family, config
+    )
     feed(plane, objects)
     match mode:
         case "ipvs":

@@ -29,6 +29,9 @@ from sliceplane.node.io.kernel.backend import AnyBackend, KernelError
 from sliceplane.node.io.kernel.iptables_backend import Iptables
 from sliceplane.node.io.kernel.netns import within
 from sliceplane.node.io.kernel.nft_backend import Nftables, NftRunner
+from sliceplane.node.iptables.table import iptables_plane
+from sliceplane.node.nft.table import nft_plane
+from sliceplane.node.plane import AnyNodePlane, NodePlaneConfig
 
 _NAME: Final = "sliceplane-node-proxy/"
 #: the abstract names of the network namespace of the thread that reads it, each behind an "@"
@@ -41,6 +44,11 @@ _NAMES_MAX: Final = 64
 _BACKENDS: Final[dict[Mode, Callable[[str], AnyBackend]]] = {
     "nftables": lambda netns: Nftables(NftRunner(netns=netns)),
     "iptables": lambda netns: Iptables(netns=netns),
+}
+#: the cores alone, for renders: the same objects give the same bytes
+PLANES: Final[dict[Mode, Callable[[Family, NodePlaneConfig], AnyNodePlane]]] = {
+    "nftables": nft_plane,
+    "iptables": iptables_plane,
 }
 
 _log = get_logger("node-proxy")

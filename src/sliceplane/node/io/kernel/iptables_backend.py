@@ -96,7 +96,7 @@ class Iptables:
         return False  # nothing tells, short of listing them
 
     async def found(self, family: Family) -> ListedRules:
-        """What is ours, or was a kube-proxy's.  Raises ``IptablesError``."""
+        """Returns the rules that are ours, or were a kube-proxy's.  Raises ``IptablesError``."""
         return parse_saved(await self._saved(family))
 
     async def _saved(self, family: Family) -> str:

@@ -1,4 +1,4 @@
-"""Which back end a mode means; one mode at a time; and what is left when the mode changes.
+"""The back end of each mode; one mode at a time; and the rules that a change of mode leaves.
 
 **One at a time.**  Rules of two modes in one network namespace translate the same packets twice,
 and each proxy takes away at its start what the other mode left. So of two modes the second refuses

@@ -28,7 +28,7 @@ Listen = Callable[[str, int], Awaitable[socket.socket]]
 
 
 async def within(netns: str, work: Callable[[], T]) -> T:
-    """What *work* returns or raises, in the namespace of that name ("": our own, and at once).
+    """Runs *work* in the namespace of that name ("": our own, at once) and returns its result.
     Raises ``OSError`` if the namespace cannot be entered. *work* must be short: nothing can
     interrupt it.
     """

@@ -110,9 +110,8 @@ class NftRunner:
             self._running -= 1
 
     def disturbed(self) -> bool:
-        """Whether another program changed rules, ours perhaps, since this was last asked, as far as
-        the kernel tells; what it cannot tell now, because a transaction of ours runs, it tells the
-        next time. Cheap at any size.
+        """Returns True if another program changed rules, ours perhaps, since the last call. While a
+        transaction of ours runs, a change is reported by the next call instead. Cheap at any size.
         """
         now = None if self._running else generation(self._netns)
         if now is None:
@@ -131,8 +130,8 @@ class NftRunner:
         return frozenset(TableRef(family, name) for family, name in listed)
 
     async def memory(self, table: TableRef) -> Memory:
-        """What packets have put into the dynamic sets of *table*, at most ``REMEMBERED_MAX``
-        clients; nothing where there is no table. Raises ``NftError``.
+        """Returns the elements that packets added to the dynamic sets of *table*, at most
+        ``REMEMBERED_MAX`` clients; nothing if there is no table. Raises ``NftError``.
         """
         try:
             return await asyncio.to_thread(remembered, table, self._netns)
@@ -161,7 +160,7 @@ class NftRunner:
 
 
 def explain(stderr: str, code: int, netns: str) -> KernelError:
-    """What a failed run means, from what nft (or ip netns) printed."""
+    """Returns the error of a failed run, from the output of nft (or ip netns)."""
     if re.search(r"^flush chain \S+ \S+ writer-", stderr, re.MULTILINE):
         return NftError("rejected", TABLE_OF_ANOTHER)
     return _programs(netns, TIMEOUT_S).explain("nft", stderr, code)
@@ -177,7 +176,7 @@ _log = get_logger("node-proxy")
 
 
 class NftCommands(Protocol):
-    """What is needed of ``NftRunner``; every call may raise ``KernelError``."""
+    """The part of ``NftRunner`` that is used; every call may raise ``KernelError``."""
 
     async def run(self, text: str) -> None: ...
 

@@ -59,7 +59,7 @@ _OWN_NAMESPACE = (0, 0)
 
 
 def namespace_of(netns: str) -> tuple[int, int]:
-    """Which namespace has the name *netns* now.  Raises ``OSError``."""
+    """Returns the identity of the namespace that has the name *netns* now.  Raises ``OSError``."""
     status = os.stat(FOLDER / netns)
     return status.st_dev, status.st_ino
 
@@ -74,8 +74,8 @@ def netfilter_socket(netns: str = "") -> socket.socket:
 
 
 def generation(netns: str = "") -> int | None:
-    """Of the network namespace *netns* (a name under /run/netns; "" is our own). ``None``: the
-    kernel does not say, for lack of rights, of the namespace, or of nftables.
+    """Returns the generation of the rules in the network namespace *netns* (a name under /run/netns;
+    "" is our own). ``None``: rights, the namespace or nftables are missing.
     """
     try:
         with netfilter_socket(netns) as sock:
@@ -90,7 +90,7 @@ def generation(netns: str = "") -> int | None:
 
 
 def remembered(table: TableRef, netns: str = "") -> Memory:
-    """What packets have put into the sets of clients of *table*.  Takes a while; raises
+    """Returns the elements that packets added to the client sets of *table*.  Takes long; raises
     ``OSError``.
     """
     found: dict[str, tuple[tuple[str, int], ...]] = {}
@@ -108,7 +108,7 @@ def remembered(table: TableRef, netns: str = "") -> Memory:
 
 
 def _dump(request: bytes, table: TableRef, netns: str) -> Iterator[DumpPart]:
-    """Of a socket of its own: to close it ends a dump of which no more is wanted."""
+    """Dumps over a socket of its own: closing it ends a dump early."""
     with netfilter_socket(netns) as sock:
         sock.settimeout(_TIMEOUT_S)
         sock.sendto(request, (0, 0))
@@ -163,8 +163,8 @@ class Messages:
         self._told: set[str] = set()
 
     async def write(self, transaction: Transaction) -> bool:
-        """Whether the kernel took it; false if ``nft`` has to do it.  Raises ``NftError``: refused,
-        or unknown.
+        """Returns True if the kernel accepted it; False if ``nft`` must write it. Raises
+        ``NftError`` if it was refused or the result is unknown.
         """
         table = transaction.table
         if self._refusals >= REFUSALS_MAX:
@@ -230,7 +230,7 @@ class Channel:
         self._namespace: tuple[int, int] | None = None
 
     def send(self, batch: MessageBatch) -> tuple[KernelAnswer, ...]:
-        """What the kernel answers; nothing, if what became of the batch is unknown.
+        """Returns the kernel's answer; nothing, if the result of the batch is unknown.
 
         Raises ``OSError`` if it was not sent: there is no such socket, it may not be used, the
         batch is too large.

@@ -30,7 +30,7 @@ _address: Final = Struct("=BBBBI")
 
 
 def ensure(address: str) -> None:
-    """That *address* is one of this network namespace; another one than a link-local address is
+    """Adds *address* to this network namespace; any other than a link-local address is
     left to its administrator. Raises ``OSError``.
     """
     parsed = ip_address(address)

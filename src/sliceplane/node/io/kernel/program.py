@@ -93,7 +93,7 @@ class KernelProgram:
         return stdout.decode(errors="replace"), code
 
     def explain(self, name: str, stderr: str, code: int) -> KernelError:
-        """What a failed run means, from what the program (or ip netns) printed."""
+        """Returns the error of a failed run, from the output of the program (or ip netns)."""
         if "Cannot open network namespace" in stderr:
             return self._error("namespace", f'there is no network namespace "{self._netns}"')
         if "exec of" in stderr and "failed" in stderr:

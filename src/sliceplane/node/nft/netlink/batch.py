@@ -52,7 +52,7 @@ _HOOKS = {"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting":
 
 
 class MessageBatch(msgspec.Struct, frozen=True):
-    """What is sent, in one piece."""
+    """The messages of one transaction, sent as one datagram."""
 
     data: bytes | bytearray
     #: the sequence number that is acknowledged if the kernel gets that far

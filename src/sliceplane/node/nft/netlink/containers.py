@@ -218,7 +218,7 @@ def element_lists(
 
 
 def elements(items: Iterable[Item], family: NftFamily) -> Iterator[bytes]:
-    """What ``element_lists`` wants, of elements that are to be added."""
+    """Returns the elements to add, as ``element_lists`` takes them."""
     pack_target = _target_packer(family)
     destination: Key = ()
     pack_place: Callable[[str | int, DnatTarget], bytes] | None = None
@@ -235,7 +235,7 @@ def elements(items: Iterable[Item], family: NftFamily) -> Iterator[bytes]:
 
 
 def keys(wanted: Iterable[Key], family: NftFamily) -> Iterator[bytes]:
-    """What ``element_lists`` wants, of elements that are to be deleted."""
+    """Returns the keys of the elements to delete, as ``element_lists`` takes them."""
     for key in wanted:
         yield nest(LIST_ELEMENT, nest(_KEY, value(_packed(key, family))))
 

@@ -29,7 +29,7 @@ LIST_ELEMENT = 1  # NFTA_LIST_ELEM
 
 
 class Inexpressible(ValueError):
-    """What a transaction says cannot be said in messages, or not by us."""
+    """A transaction has a statement that we cannot encode as netlink messages."""
 
 
 def attribute(kind: int, body: bytes) -> bytes:

@@ -68,7 +68,7 @@ async def main(forward: str) -> None:
     ((_, port),) = await resolver.listen((("0.0.0.0", 0),))
     resolver.server.apply([Change(type(item).__name__, None, item) for item in objects()], 1.0)
     resolver.server.on_synced()
-    looking = asyncio.create_task(resolver._look())
+    looking = asyncio.create_task(resolver._check_caches())
     spare_collector()  # as every command of ours
     steps = Steps()
     print(f"ready {port}", flush=True)

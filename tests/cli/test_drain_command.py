@@ -9,22 +9,19 @@ import json
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from click.testing import CliRunner, Result
-from tests.consume.drain.paper import paper_node
-from tests.consume.drain.test_drain_live import NODES, Shop, node
+from tests.consume.drain.test_drain_live import NODES, Shop, node, served_shop
 from tests.waiting import eventually
 
 from sliceplane.api.codec import encode
 from sliceplane.api.discovery import ANNOTATION_DRAIN
 from sliceplane.api.scheme import Pods
 from sliceplane.cli.main import main
-from sliceplane.client import connect
 from sliceplane.testing import Plane
 
 
@@ -38,15 +35,9 @@ def plane() -> Iterator[Plane]:
 @pytest_asyncio.fixture
 async def shop(plane: Plane) -> AsyncIterator[Shop]:
     """A Service of two Pods; every node tells."""
-    async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(connect(plane.kubeconfig))
-        papers = {
-            name: await stack.enter_async_context(paper_node(client, name, beat_s=0.2))
-            for name in NODES
-        }
-        made = Shop(plane, client, papers)
-        await made.open()
-        yield made
+    async with served_shop(plane) as served:
+        await served.open()
+        yield served
 
 
 async def drain(shop: Shop, *arguments: str) -> Result:

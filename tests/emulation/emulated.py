@@ -22,6 +22,23 @@ def make(*more: Controller, nodes: int = 3, **config: Any) -> Cluster:
     return Cluster(ReplicaSetController(), kubelet, *more)
 
 
+def deployment(replicas: int = 3, image: str = "web:1", **spec: Any) -> dict[str, Any]:
+    labels = {"app": "web"}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "c", "image": image}]},
+    }
+    return {
+        "metadata": {"name": "web"},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": template,
+            **spec,
+        },
+    }
+
+
 def replica_set(replicas: int = 2, name: str = "web", **spec: Any) -> dict[str, Any]:
     labels = {"app": "web"}
     template = {

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.effort import effort
-from tests.emulation.emulated import condition, names, owners, said
+from tests.emulation.emulated import condition, deployment, names, owners, said
 
 from sliceplane.api.scheme import Deployments, Pods, ReplicaSets, ResourceQuotas
 from sliceplane.controllers.objects.garbage_collector import GarbageCollector
@@ -48,23 +48,6 @@ def rolling(surge: int | str, unavailable: int | str) -> dict[str, Any]:
     return {
         "type": "RollingUpdate",
         "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable},
-    }
-
-
-def deployment(replicas: int = 3, image: str = "web:1", **spec: Any) -> dict[str, Any]:
-    labels = {"app": "web"}
-    template = {
-        "metadata": {"labels": labels},
-        "spec": {"containers": [{"name": "c", "image": image}]},
-    }
-    return {
-        "metadata": {"name": "web"},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": labels},
-            "template": template,
-            **spec,
-        },
     }
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import effort
+from tests.emulation.emulated import deployment
 
 from sliceplane.api.scheme import Deployments, Namespaces, Nodes, Pods, ReplicaSets
 from sliceplane.controllers.objects.garbage_collector import GarbageCollector
@@ -32,23 +33,6 @@ def make(**config: Any) -> tuple[DeploymentController, ReplicaSetController, Kub
         ReplicaSetController(),
         KubeletController(EmulationConfig(nodes=nodes, **config)),
     )
-
-
-def deployment(replicas: int = 3, image: str = "web:1", **spec: Any) -> dict[str, Any]:
-    labels = {"app": "web"}
-    template = {
-        "metadata": {"labels": labels},
-        "spec": {"containers": [{"name": "c", "image": image}]},
-    }
-    return {
-        "metadata": {"name": "web"},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": labels},
-            "template": template,
-            **spec,
-        },
-    }
 
 
 def ready(pod: dict[str, Any]) -> bool:

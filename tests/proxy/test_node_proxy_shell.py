@@ -31,7 +31,7 @@ from sliceplane.node.nft.objects import Memory, TableRef, Transaction
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.io.base import ListPage, WatchMessage
 from sliceplane.watch.recorder.entries import Changed, Marked
-from sliceplane.watch.recorder.file import Header, recording_of
+from sliceplane.watch.recorder.file import Header, Recording
 from sliceplane.watch.recorder.recorder import Recorder
 
 pytestmark = pytest.mark.looptime  # all is in the loop: time is what the test waits for
@@ -148,7 +148,7 @@ async def test_a_recorder_is_told_what_the_proxy_is_told_and_what_it_writes() ->
         proxy.on_change(added())
         synced(proxy)
         await settled(proxy)
-    read = list(entries(recording_of(Header(), recorder.segments())))
+    read = list(entries(Recording(Header(), list(recorder.segments()))))
     assert [entry.change for entry in read if isinstance(entry, Changed)] == [added()]
     (written,) = [entry for entry in read if isinstance(entry, Marked)]
     assert written.kind == "kernel"

@@ -186,9 +186,6 @@ class Cache(Generic[T]):
         """The objects filed under *value*, in the order of their keys.  O(found * log found)."""
         return tuple(self._objects[key] for key in sorted(self._indexes[name].get(value, ())))
 
-    def index_values(self, name: str) -> tuple[str, ...]:
-        return tuple(sorted(self._indexes[name]))
-
     def snapshot(self) -> tuple[Change[T], ...]:
         """The changes that take a new handler from nothing to here."""
         return tuple(Change(self.resource.key, None, held) for held in self)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from itertools import count
 from typing import Any
@@ -112,8 +112,9 @@ class Shop:
         )
 
 
-@pytest_asyncio.fixture
-async def shop(plane: Plane) -> AsyncIterator[Shop]:
+@asynccontextmanager
+async def served_shop(plane: Plane) -> AsyncIterator[Shop]:
+    """A Shop, with nodes that report each 0.2 s, before it is open."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(connect(plane.kubeconfig))
         papers = {
@@ -121,6 +122,12 @@ async def shop(plane: Plane) -> AsyncIterator[Shop]:
             for name in NODES
         }
         yield Shop(plane, client, papers)
+
+
+@pytest_asyncio.fixture
+async def shop(plane: Plane) -> AsyncIterator[Shop]:
+    async with served_shop(plane) as served:
+        yield served
 
 
 async def test_a_pod_is_drained_when_every_node_holds_it(shop: Shop) -> None:
@@ -138,13 +145,7 @@ async def test_a_pod_is_drained_when_every_node_holds_it(shop: Shop) -> None:
 
 async def test_nodes_that_are_asked_write_no_lease(plane: Plane) -> None:
     """They tell at the beat of an hour, and are heard at once all the same."""
-    async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(connect(plane.kubeconfig))
-        papers = {
-            name: await stack.enter_async_context(paper_node(client, name, beat_s=0.2))
-            for name in NODES
-        }
-        shop = Shop(plane, client, papers)
+    async with served_shop(plane) as shop:
         await shop.open()
         assert (await shop.drain(0)).outcome == "drained", "now each has a Lease"
     async with AsyncExitStack() as stack:

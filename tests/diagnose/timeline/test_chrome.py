@@ -14,13 +14,13 @@ from tests.watch.recorder.test_encoding import Told
 
 from sliceplane.diagnose.timeline.chrome import ChromeTrace
 from sliceplane.diagnose.timeline.reader import entries
-from sliceplane.watch.recorder.file import Header, recording_of
+from sliceplane.watch.recorder.file import Header, Recording
 from sliceplane.watch.recorder.recorder import Recorder
 
 
 def exported(recorder: Recorder, segment: int = 0) -> list[dict[str, Any]]:
     trace = ChromeTrace()
-    trace.add_all(entries(recording_of(Header(), recorder.segments()), segment))
+    trace.add_all(entries(Recording(Header(), list(recorder.segments())), segment))
     events: list[dict[str, Any]] = json.loads(json.dumps(trace.events))
     return events
 

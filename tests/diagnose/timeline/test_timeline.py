@@ -41,7 +41,7 @@ from sliceplane.diagnose.timeline.timeline import Timeline
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Done, Job, Work, Write
 from sliceplane.watch.recorder.entries import Changed, Marked, SentVersion
-from sliceplane.watch.recorder.file import Header, Recording, recording_of
+from sliceplane.watch.recorder.file import Header, Recording
 from sliceplane.watch.recorder.recorder import Recorder
 
 replace = msgspec.structs.replace
@@ -177,7 +177,7 @@ class Story:
         self.put(Leases, Lease(metadata=meta))
 
     def timeline(self) -> Timeline:
-        recording = recording_of(Header(), self.recorder.segments())
+        recording = Recording(Header(), list(self.recorder.segments()))
         assert not self.recorder.fault
         return Timeline(Index(recording), "shop", "web")
 
@@ -250,7 +250,7 @@ def test_a_line_tells_to_how_many_watchers_its_slices_went() -> None:
         "; 130.0 kB sent to 200 watchers; 0 of 2 nodes told",
     ]
     assert line_document(lines[0])["sent"] == {"fewest": 198, "most": 200, "bytes": 258_700}
-    shown = entries(recording_of(Header(), story.recorder.segments()))
+    shown = entries(Recording(Header(), list(story.recorder.segments())))
     texts = [entry.text for entry in shown if isinstance(entry, Marked)]
     assert texts[0].endswith(": 130000 bytes to 200 watchers")
 
@@ -349,7 +349,7 @@ def test_membership_then_and_now() -> None:
 
 def test_a_service_that_was_never_seen_is_not_known() -> None:
     story = rollout(1)
-    recording = recording_of(Header(), story.recorder.segments())
+    recording = Recording(Header(), list(story.recorder.segments()))
     assert not Timeline(Index(recording), "shop", "cart").known
 
 

@@ -33,7 +33,7 @@ from sliceplane.watch.recorder.entries import (
     Turned,
     quantized,
 )
-from sliceplane.watch.recorder.file import Header, Recording, read_lines, recording_of, write_lines
+from sliceplane.watch.recorder.file import Header, Recording, read_lines, write_lines
 from sliceplane.watch.recorder.lines import ANSWER_BYTES_MAX
 from sliceplane.watch.recorder.recorder import LifeRecord, Recorder
 from sliceplane.watch.recorder.redact import TOKEN
@@ -86,7 +86,7 @@ class Told:
             self.entries.append((self.now, (0, done)))
 
     def recording(self) -> Recording:
-        return recording_of(Header(), self.recorder.segments())
+        return Recording(Header(), list(self.recorder.segments()))
 
 
 def plain_text(recording: Recording) -> str:
@@ -201,7 +201,7 @@ def test_lives_marks_and_their_ends_are_read_back() -> None:
     life.synced(BEGAN + 1)
     recorder.mark("guard", "held shop/web", BEGAN + 2)
     life.ended(BEGAN + 3, "ValueError: no")
-    read = list(entries(recording_of(Header(), recorder.segments())))
+    read = list(entries(Recording(Header(), list(recorder.segments()))))
     assert read == [
         LifeBegan(at=BEGAN, life=0, name="one"),
         LifeSynced(at=BEGAN + 1, life=0),
@@ -268,7 +268,7 @@ def test_a_large_answer_rests_on_a_version_of_the_same_object_or_is_kept_whole()
         job = Job(key="shop/a", writes=(write,))
         life.turn(Work(jobs=(job,)), 5, BEGAN)
         life.done(Done(job, (answered,)), BEGAN)
-        recording = recording_of(Header(), recorder.segments())
+        recording = Recording(Header(), list(recorder.segments()))
         (answer,) = next(entry for entry in entries(recording) if isinstance(entry, Ended)).answers
         assert answer.value is not None
         assert answer.value.metadata == made
@@ -330,7 +330,7 @@ def test_an_object_that_went_before_its_answer_came_is_not_kept() -> None:
     recorder.encode()
     assert not recorder.fault
     assert len(recorder._lines) == 0
-    recording = recording_of(Header(), recorder.segments())
+    recording = Recording(Header(), list(recorder.segments()))
     answers = [entry.answers[0] for entry in entries(recording) if isinstance(entry, Ended)]
     assert [answer.value.metadata.uid for answer in answers if answer.value] == [
         f"u{number}" for number in range(20)
@@ -358,6 +358,6 @@ def test_an_answer_that_an_event_overtook_is_not_kept() -> None:
     life.done(Done(job, (encode(made),)), BEGAN)
     recorder.encode()
     recorder.check()
-    recording = recording_of(Header(), recorder.segments())
+    recording = Recording(Header(), list(recorder.segments()))
     (answer,) = [entry.answers[0] for entry in entries(recording) if isinstance(entry, Ended)]
     assert answer.value == made

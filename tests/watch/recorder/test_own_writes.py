@@ -35,7 +35,7 @@ from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Done, Job
 from sliceplane.watch.recorder.blocks import lines_of
 from sliceplane.watch.recorder.entries import Changed, Code
-from sliceplane.watch.recorder.file import Header, Recording, recording_of
+from sliceplane.watch.recorder.file import Header, Recording
 from sliceplane.watch.recorder.lines import writer_of
 from sliceplane.watch.recorder.recorder import Recorder
 
@@ -205,7 +205,7 @@ class Story:
     def recording(self) -> Recording:
         assert not self.recorder.fault, self.recorder.fault
         self.recorder.check()
-        return recording_of(Header(), self.recorder.segments())
+        return Recording(Header(), list(self.recorder.segments()))
 
 
 def metadata_of(answer: bytes) -> bytes:

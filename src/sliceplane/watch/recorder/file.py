@@ -172,8 +172,3 @@ def _take(recording: Recording, part: list[Any]) -> None:
     segment = recording.segments[-1]
     blocks = {"objects": segment.checkpoint, "names": segment.names, "entries": segment.blocks}
     blocks[kind].append(b64decode(rest[0]))
-
-
-def recording_of(header: Header, segments: Sequence[Segment]) -> Recording:
-    """The same without a file."""
-    return Recording(header, list(segments))

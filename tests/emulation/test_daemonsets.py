@@ -15,7 +15,7 @@ from sliceplane.api.scheme import DaemonSets, Nodes, Pods, ResourceQuotas
 from sliceplane.controllers.objects.garbage_collector import GarbageCollector
 from sliceplane.controllers.objects.resource_quota import ResourceQuotaController
 from sliceplane.emulation.daemonset import DaemonSetController
-from sliceplane.emulation.eligibility import wanted_node
+from sliceplane.emulation.eligibility import target_node
 from sliceplane.emulation.history import LABEL_REVISION
 from sliceplane.emulation.kubelet import KubeletController
 from sliceplane.emulation.nodes import EmulationConfig, make_nodes
@@ -232,7 +232,7 @@ class Bound:
             if pod.is_ready and not pod.metadata.deletion_timestamp
         ]
         running = [
-            wanted_node(pod.spec) for pod in pods.values() if not pod.metadata.deletion_timestamp
+            target_node(pod.spec) for pod in pods.values() if not pod.metadata.deletion_timestamp
         ]
         self.down = max(self.down, self.nodes - len(set(ready)))
         self.doubled = max(self.doubled, len(running) - len(set(running)))

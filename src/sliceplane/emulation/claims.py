@@ -47,9 +47,7 @@ class Claims(Generic[C]):
         self._filed: dict[_Place, set[str]] = {}  # -> owner keys
         self._orphans: dict[str, C] = {}  # child key -> child without a controlling owner
         self._orphans_at: dict[_Place, set[str]] = {}
-        self._alive: set[str] = (
-            set()
-        )  # uids of owners that the server said are there, until they adopted
+        self._alive: set[str] = set()  # uids of owners that the server confirmed, until they adopt
         self._refused: dict[
             str, str
         ] = {}  # child uid -> its version when the server refused a claim
@@ -84,13 +82,13 @@ class Claims(Generic[C]):
             return ()
         self._orphans[new.metadata.key] = new
         labels = new.metadata.labels
-        wanted: list[str] = []
+        adoptable: list[str] = []
         for place in _places(new):
             self._orphans_at.setdefault(place, set()).add(new.metadata.key)
-            wanted += [
+            adoptable += [
                 key for key in self._filed.get(place, ()) if self._selectors[key][1].matches(labels)
             ]
-        return tuple(sorted(wanted))
+        return tuple(sorted(adoptable))
 
     # -- what follows
 
@@ -109,7 +107,7 @@ class Claims(Generic[C]):
         ]
         writes = [self._reference(child, {"$patch": "delete", "uid": meta.uid}) for child in strays]
         orphans = [self._orphans[key] for key in sorted(self._orphans_at.get(place, ()))]
-        wanted = [
+        adoptable = [
             child
             for child in orphans
             if selector.matches(child.metadata.labels)
@@ -117,18 +115,18 @@ class Claims(Generic[C]):
             and may_adopt(child)
             and not self._in_vain(child)
         ]
-        if wanted and meta.uid not in self._alive:
-            asks = Write(
+        if adoptable and meta.uid not in self._alive:
+            liveness_check = Write(
                 verb="get",
                 resource=self._owners,
                 namespace=meta.namespace,
                 name=meta.name,
                 tolerate=("NotFound",),
             )
-            return (*writes, asks)
+            return (*writes, liveness_check)
         self._alive.discard(meta.uid)
         reference = owner_reference(owner, self._owners)
-        return (*writes, *(self._reference(child, reference) for child in wanted))
+        return (*writes, *(self._reference(child, reference) for child in adoptable))
 
     def on_done(self, owner: Object, done: Done) -> bool:
         """Notes the answers to a plan of ours; True if the owner must be planned again for them."""

@@ -25,7 +25,7 @@ from sliceplane.api.core import Node, Pod, PodSpec, Toleration
 from sliceplane.api.meta import Document, LabelSelector, Object
 from sliceplane.api.scheme import DaemonSets, Nodes, Pods
 from sliceplane.emulation.deployments.rollout import resolve
-from sliceplane.emulation.eligibility import NODE_NAME_FIELD, is_selected, repels, wanted_node
+from sliceplane.emulation.eligibility import NODE_NAME_FIELD, is_selected, repels, target_node
 from sliceplane.emulation.history import LABEL_REVISION, History
 from sliceplane.emulation.nodes import LABEL_EMULATED
 from sliceplane.emulation.owner import CREATES_PER_JOB_MAX, OwnerController, status_write
@@ -80,11 +80,11 @@ class DaemonSetController(OwnerController[DaemonSet, Pod]):
         for pod in sorted(
             children, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.name)
         ):
-            placed.setdefault(wanted_node(pod.spec), []).append(pod)
+            placed.setdefault(target_node(pod.spec), []).append(pod)
         available = self.available(owner, children, owner.spec.min_ready_seconds, now)
         plan = _DaemonSetPlan(owner, self._nodes, placed, available)
         writes: tuple[Write, ...] = ()
-        if not owner.metadata.is_deleting and not self.held_back(owner, now):
+        if not owner.metadata.is_deleting and not self.refusal_under_backoff(owner, now):
             writes = (plan.place() or plan.roll())[:CREATES_PER_JOB_MAX]
         return writes + plan.status()
 
@@ -112,7 +112,7 @@ class _DaemonSetPlan:
         tolerations = tuple(
             msgspec.convert(toleration, Toleration) for toleration in self._tolerations
         )
-        wanted = [
+        eligible = [
             node
             for node in nodes.values()
             if spec.node_name in ("", node.metadata.name) and is_selected(spec, node)
@@ -120,11 +120,11 @@ class _DaemonSetPlan:
         #: where a Pod should be, and where one that is there may go on
         self._fits = sorted(
             node.metadata.name
-            for node in wanted
+            for node in eligible
             if not repels(node, tolerations, ("NoSchedule", "NoExecute"))
         )
         self._stays = {
-            node.metadata.name for node in wanted if not repels(node, tolerations, ("NoExecute",))
+            node.metadata.name for node in eligible if not repels(node, tolerations, ("NoExecute",))
         }
         rolling = owner.spec.update_strategy.rolling_update if self._rolls else None
         self._surge = resolve(rolling.max_surge if rolling else None, "0", len(self._fits), up=True)

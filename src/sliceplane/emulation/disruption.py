@@ -169,7 +169,7 @@ class DisruptionController(KeyedController):
                 "disruptionsAllowed": 0,
                 "conditions": [_condition(budget, "SyncFailed", now, message=str(unknown))],
             }
-            return self._told(budget, status, notes)
+            return self._status_write(budget, status, notes)
         healthy = sum(
             pod.is_ready and not pod.metadata.is_deleting and pod.metadata.name not in disrupted
             for pod in pods
@@ -186,7 +186,7 @@ class DisruptionController(KeyedController):
                 _condition(budget, "SufficientPods" if allowed else "InsufficientPods", now)
             ],
         }
-        return self._told(budget, status, notes)
+        return self._status_write(budget, status, notes)
 
     def _disrupted(
         self, key: str, budget: PodDisruptionBudget, pods: list[Pod], now: float
@@ -207,32 +207,32 @@ class DisruptionController(KeyedController):
         """Returns the expected number of Pods, and of healthy ones. Raises ``_Unknown``."""
         spec = budget.spec
         if spec.max_unavailable is not None:
-            expected = self._wanted(pods)
+            expected = self._desired_replicas(pods)
             unavailable = resolve(spec.max_unavailable, "0", expected, up=True)
             return expected, max(expected - unavailable, 0)
         if isinstance(spec.min_available, str):
-            expected = self._wanted(pods)
+            expected = self._desired_replicas(pods)
             return expected, resolve(spec.min_available, "0", expected, up=True)
         return len(pods), spec.min_available or 0
 
-    def _wanted(self, pods: Iterable[Pod]) -> int:
+    def _desired_replicas(self, pods: Iterable[Pod]) -> int:
         """Sums the replicas of the controllers of *pods*, each counted once; Pods without a
         controller are not counted. Raises ``_Unknown``.
         """
-        wanted: dict[str, int] = {}
+        desired_by_owner: dict[str, int] = {}
         for pod in pods:
             uid = controller_uid(pod)
             if uid:
                 owner = self._scaled.get(uid)
                 if owner is None:
                     raise _Unknown(_without_scale(pod))
-                # Of a Deployment's several sets it is the Deployment that knows.
+                # A Deployment counts once, not each of its sets.
                 above = self._scaled.get(controller_uid(owner, Deployments))
                 owner = owner if above is None else above
-                wanted[owner.metadata.uid] = owner.spec.desired_replicas
-        return sum(wanted.values())
+                desired_by_owner[owner.metadata.uid] = owner.spec.desired_replicas
+        return sum(desired_by_owner.values())
 
-    def _told(
+    def _status_write(
         self,
         budget: PodDisruptionBudget,
         status: Document,
@@ -299,7 +299,7 @@ def _condition(
 def _difference(budget: PodDisruptionBudget, status: Document) -> Document:
     """Returns the members of *status* that differ, as a merge patch."""
     now = budget.status
-    told = {
+    current = {
         "observedGeneration": now.observed_generation,
         "disruptionsAllowed": now.disruptions_allowed,
         "currentHealthy": now.current_healthy,
@@ -310,7 +310,7 @@ def _difference(budget: PodDisruptionBudget, status: Document) -> Document:
     change = {
         member: value
         for member, value in status.items()
-        if member in told and told[member] != value
+        if member in current and current[member] != value
     }
     if "disruptedPods" in change:
         change["disruptedPods"] = {
@@ -320,12 +320,12 @@ def _difference(budget: PodDisruptionBudget, status: Document) -> Document:
     (condition,) = status["conditions"]
     others = [one for one in now.conditions or () if one.type != _ALLOWED]
     before = find_condition(now.conditions, _ALLOWED)
-    shown = (
+    current_condition = (
         None
         if before is None
         else (before.status, before.reason, before.message, before.observed_generation or 0)
     )
-    if shown != (
+    if current_condition != (
         condition["status"],
         condition["reason"],
         condition["message"],

@@ -36,11 +36,11 @@ def is_selected(spec: PodSpec, node: Node) -> bool:
         else None
     )
     return required is None or any(
-        _holds(term, node) for term in required.node_selector_terms or ()
+        _matches(term, node) for term in required.node_selector_terms or ()
     )
 
 
-def _holds(term: NodeSelectorTerm, node: Node) -> bool:
+def _matches(term: NodeSelectorTerm, node: Node) -> bool:
     labels = node.metadata.labels or {}
     fields = {NODE_NAME_FIELD: node.metadata.name}
     expressions = term.match_expressions or ()
@@ -53,20 +53,20 @@ def _holds(term: NodeSelectorTerm, node: Node) -> bool:
 
 def _is_met(requirement: NodeSelectorRequirement, labels: dict[str, str]) -> bool:
     value = labels.get(requirement.key)
-    wanted = requirement.values or ()
+    values = requirement.values or ()
     match requirement.operator:
         case "In":
-            return value in wanted
+            return value in values
         case "NotIn":
-            return value not in wanted
+            return value not in values
         case "Exists":
             return value is not None
         case "DoesNotExist":
             return value is None
-        case "Gt" | "Lt" if value is not None and len(wanted) == 1:
+        case "Gt" | "Lt" if value is not None and len(values) == 1:
             try:
                 number = parse_int64(value)
-                bound = parse_int64(wanted[0])
+                bound = parse_int64(values[0])
             except NotAnInteger:
                 return False
             return number > bound if requirement.operator == "Gt" else number < bound
@@ -106,7 +106,7 @@ def repels(node: Node, tolerations: Iterable[Toleration], effects: tuple[str, ..
     )
 
 
-def wanted_node(spec: PodSpec) -> str:
+def target_node(spec: PodSpec) -> str:
     """The node that the Pod is on, or the one that its affinity names alone; "" if there is no such
     node.
     """

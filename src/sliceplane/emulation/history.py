@@ -65,12 +65,12 @@ class History:
             if revision is None or not uid:
                 continue
             uids.append(uid)
-            known = self._revisions.setdefault(uid, {})
+            revisions = self._revisions.setdefault(uid, {})
             if revision is new:
-                known[revision.metadata.name] = revision
+                revisions[revision.metadata.name] = revision
             else:
-                known.pop(revision.metadata.name, None)
-                if not known:
+                revisions.pop(revision.metadata.name, None)
+                if not revisions:
                     del self._revisions[uid]
         return tuple(dict.fromkeys(uids)), self._claims.on_child(old, new)
 
@@ -84,9 +84,9 @@ class History:
         """Returns the templates by the names of their revisions: those that are kept, and the
         newest.
         """
-        known = self._revisions.get(owner.metadata.uid, {})
+        revisions = self._revisions.get(owner.metadata.uid, {})
         kept = {
-            name: _template(revision) for name, revision in known.items() if _template(revision)
+            name: _template(revision) for name, revision in revisions.items() if _template(revision)
         }
         return {**kept, revision_name(owner): owner.spec.template}
 
@@ -96,22 +96,30 @@ class History:
         """
         if owner.metadata.is_deleting:
             return ()
-        known = self._revisions.get(owner.metadata.uid, {})
-        claims = self._claims.plan(owner, [known[name] for name in sorted(known)], lambda _: True)
-        return claims or self._number(owner, known) or self._forget_oldest(owner, known, in_use)
+        revisions = self._revisions.get(owner.metadata.uid, {})
+        claims = self._claims.plan(
+            owner, [revisions[name] for name in sorted(revisions)], lambda _: True
+        )
+        return (
+            claims
+            or self._number(owner, revisions)
+            or self._forget_oldest(owner, revisions, in_use)
+        )
 
-    def _number(self, owner: Historied, known: dict[str, ControllerRevision]) -> tuple[Write, ...]:
+    def _number(
+        self, owner: Historied, revisions: dict[str, ControllerRevision]
+    ) -> tuple[Write, ...]:
         """The newest template has a revision, and it is the highest."""
         name = revision_name(owner)
         others = max(
-            (one.revision for one in known.values() if one.metadata.name != name), default=0
+            (one.revision for one in revisions.values() if one.metadata.name != name), default=0
         )
-        found = known.get(name)
-        if found is None:
+        existing = revisions.get(name)
+        if existing is None:
             return (self._create(owner, name, others + 1),)
-        if found.revision > others:
+        if existing.revision > others:
             return ()
-        return (object_patch(ControllerRevisions, found.metadata, {"revision": others + 1}),)
+        return (object_patch(ControllerRevisions, existing.metadata, {"revision": others + 1}),)
 
     def _create(self, owner: Historied, name: str, number: int) -> Write:
         template = owner.spec.template
@@ -138,14 +146,14 @@ class History:
         )
 
     def _forget_oldest(
-        self, owner: Historied, known: dict[str, ControllerRevision], in_use: Collection[str]
+        self, owner: Historied, revisions: dict[str, ControllerRevision], in_use: Collection[str]
     ) -> tuple[Write, ...]:
         limit = owner.spec.revision_history_limit
         if limit is None or limit < 0:
             return ()
         kept = {*in_use, revision_name(owner)}
         idle = sorted(
-            (one for name, one in known.items() if name not in kept),
+            (one for name, one in revisions.items() if name not in kept),
             key=lambda one: (one.revision, one.metadata.name),
         )
         return tuple(

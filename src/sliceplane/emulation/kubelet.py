@@ -77,9 +77,9 @@ class KubeletController(KeyedController):
             set()
         )  # bound by others to a node that has no address left
         self._placement = Placement()
-        self._seen: dict[
+        self._first_observed: dict[
             tuple[str, bool], float
-        ] = {}  # (pod uid, terminating) -> when we first saw it so
+        ] = {}  # (pod uid, is terminating) -> time of its first event in that state
         self._addresses = PodAddresses(config.nodes)
         self._tainted: dict[
             str, dict[Taint, float]
@@ -109,13 +109,13 @@ class KubeletController(KeyedController):
         old = change.old
         new = change.new
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
-            self._leave(old.metadata.uid, now)
+            self._release(old.metadata.uid, now)
             for terminating in (False, True):
-                self._seen.pop((old.metadata.uid, terminating), None)
+                self._first_observed.pop((old.metadata.uid, terminating), None)
         if isinstance(new, Pod):
             self._pods[key] = new
-            self._seen.setdefault((new.metadata.uid, new.metadata.is_deleting), now)
-            self._take_stock(new, now)
+            self._first_observed.setdefault((new.metadata.uid, new.metadata.is_deleting), now)
+            self._update_addresses_and_placement(new, now)
             self.enqueue(key, now)
         else:
             self._pods.pop(key, None)
@@ -125,13 +125,13 @@ class KubeletController(KeyedController):
 
     def _note_taints(self, node: Node, now: float) -> None:
         name = node.metadata.name
-        known = self._tainted.get(name, {})
+        before = self._tainted.get(name, {})
         taints = {
-            taint: known.get(taint, now)
+            taint: before.get(taint, now)
             for taint in node.spec.taints or ()
             if taint.effect == "NoExecute"
         }
-        if taints != known and name in self._emulated:
+        if taints != before and name in self._emulated:
             self._tainted[name] = taints
             for key, pod in self._pods.items():
                 if pod.spec.node_name == name:
@@ -139,15 +139,15 @@ class KubeletController(KeyedController):
 
     def _evicted_at(self, node: Node, pod: Pod) -> float | None:
         """Returns when the taints of its node evict the Pod; ``None``: never."""
-        seen = self._tainted.get(node.metadata.name, {})
+        noticed = self._tainted.get(node.metadata.name, {})
         delays = (
             (eviction_delay_s(pod.spec.tolerations or (), taint), since)
-            for taint, since in seen.items()
+            for taint, since in noticed.items()
         )
         return min((since + delay for delay, since in delays if delay is not None), default=None)
 
     def _follow_zone(self, name: str, zone: str) -> None:
-        """Pods spread over the zones that Nodes are labelled with, as those of a scheduler do."""
+        """Records a zone, so that Pods spread over the zones of Nodes as under a scheduler."""
         if zone != self._emulated[name].zone:
             self._emulated[name] = replace(self._emulated[name], zone=zone)
             self._placement.rezone(self._emulated[name])
@@ -156,19 +156,19 @@ class KubeletController(KeyedController):
         for key in sorted(self._waiting | self._without_address):
             self.enqueue(key, now)
 
-    def _leave(self, uid: str, now: float) -> None:
-        """The Pod needs its place no more; one that waits may have it."""
+    def _release(self, uid: str, now: float) -> None:
+        """Frees the Pod's addresses and ports, and tries the Pods that wait for a node."""
         self._addresses.release(uid)
         self._placement.drop(uid)
         self._try_waiting(now)
 
-    def _take_stock(self, pod: Pod, now: float) -> None:
-        """Bring addresses and placement up to what the Pod says."""
+    def _update_addresses_and_placement(self, pod: Pod, now: float) -> None:
+        """Updates addresses and placement from the Pod's status."""
         uid = pod.metadata.uid
         if pod.has_ended:
-            self._leave(uid, now)
+            self._release(uid, now)
             return
-        self._addresses.hold(uid, pod.status.ips)
+        self._addresses.record(uid, pod.status.ips)
         node = self._emulated.get(pod.spec.node_name)
         if node is not None:
             self._placement.put(uid, node, controller_uid(pod), host_ports(pod))
@@ -284,23 +284,24 @@ class KubeletController(KeyedController):
     def _terminate(self, key: str, pod: Pod, now: float) -> tuple[Write, ...]:
         assert pod.metadata.deletion_timestamp is not None, key
         grace_s = pod.metadata.deletion_grace_period_seconds or 0
-        asked_at = parse_time(pod.metadata.deletion_timestamp) - grace_s
-        due = self._moment(pod, asked_at) + min(self._config.termination_s, grace_s)
+        requested_at = parse_time(pod.metadata.deletion_timestamp) - grace_s
+        due = self._capped_time(pod, requested_at) + min(self._config.termination_s, grace_s)
         if now < due:
             self.enqueue_after(key, due - now, now)
             return ()
         return (deletion(Pods, pod.metadata, gracePeriodSeconds=0),)
 
-    def _moment(self, pod: Pod, server_time: float) -> float:
-        """A moment that the server told by its own clock. No later than when we saw it: the
-        machine's clock may have been set since, and a Pod must not wait an hour for that.
+    def _capped_time(self, pod: Pod, server_time: float) -> float:
+        """Returns *server_time*, at most the time of the event that brought it.
+
+        The clock of the machine may have been set since, and a Pod must not wait an hour for that.
         """
-        return min(server_time, self._seen[pod.metadata.uid, pod.metadata.is_deleting])
+        return min(server_time, self._first_observed[pod.metadata.uid, pod.metadata.is_deleting])
 
     def _run(self, key: str, pod: Pod, now: float) -> tuple[Write, ...]:
         if not pod.status.pod_ips or pod.status.phase != "Running":
             created_at = parse_time(pod.metadata.creation_timestamp or _LONG_AGO)
-            due = self._moment(pod, created_at) + self._config.start_s
+            due = self._capped_time(pod, created_at) + self._config.start_s
             if now < due:
                 self.enqueue_after(key, due - now, now)
                 return ()
@@ -326,14 +327,14 @@ class KubeletController(KeyedController):
         debuggers = debuggers_status(pod, now)
         if debuggers is not None:
             return (_status(pod, debuggers),)
-        wants = self._wants_ready(pod)
+        wants = self._is_desired_ready(pod)
         containers = pod.condition("ContainersReady")
         due = parse_time(pod.status.start_time or _LONG_AGO) + self._config.ready_s
         if wants and now < due and (containers is None or containers.status != "True"):
             self.enqueue_after(key, due - now, now)
             return ()
         state = readiness(pod, containers=wants)
-        return () if state.is_shown(pod) else (_status(pod, ready_status(pod, state, now)),)
+        return () if state.is_reported_by(pod) else (_status(pod, ready_status(pod, state, now)),)
 
     def _start(self, pod: Pod, addresses: tuple[str, ...], now: float) -> tuple[Write, ...]:
         hosts = self._emulated[pod.spec.node_name].addresses
@@ -354,13 +355,13 @@ class KubeletController(KeyedController):
                 action="Pulling",
             )
             return (_status(pod, waiting),)
-        state = readiness(pod, containers=self._wants_ready(pod) and not self._config.ready_s)
+        state = readiness(pod, containers=self._is_desired_ready(pod) and not self._config.ready_s)
         self.report(Pods, pod, "Normal", "Started", "Container started", action="Starting")
         return (_status(pod, started_status(pod, addresses, hosts, state, now)),)
 
-    def _wants_ready(self, pod: Pod) -> bool:
-        said = (pod.metadata.annotations or {}).get(ANNOTATION_READY)
-        return self._config.ready_by_default if said is None else said == "true"
+    def _is_desired_ready(self, pod: Pod) -> bool:
+        readiness = (pod.metadata.annotations or {}).get(ANNOTATION_READY)
+        return self._config.ready_by_default if readiness is None else readiness == "true"
 
     def finished(self, done: Done, now: float) -> None:
         if done.job.writes[0].subresource != "binding":

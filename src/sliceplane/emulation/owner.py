@@ -170,7 +170,7 @@ class OwnerController(KeyedController, Generic[O, C]):
 
     # -- for subclasses
 
-    def held_back(self, owner: O, now: float) -> Refusal | None:
+    def refusal_under_backoff(self, owner: O, now: float) -> Refusal | None:
         """Returns the refusal of this owner's children if it is too early to try again."""
         refusal = self._refusals.holding(owner, now)
         if refusal is not None:

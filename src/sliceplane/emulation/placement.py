@@ -137,29 +137,27 @@ class PodAddresses:
             for node in nodes
         }
         self._cursor: dict[ipaddress.IPv4Network | ipaddress.IPv6Network, int] = {}
-        self._taken: dict[str, set[str]] = {}  # address -> uids of Pods that hold it
-        self._held: dict[str, tuple[str, ...]] = {}  # uid -> addresses
+        self._taken: dict[str, set[str]] = {}  # address -> uids of Pods that have it
+        self._addresses: dict[str, tuple[str, ...]] = {}  # uid -> addresses
 
-    def hold(self, uid: str, addresses: tuple[str, ...]) -> None:
-        """The Pod has these addresses; another kubelet may have given them."""
-        if self._held.get(uid) == addresses or not addresses:
+    def record(self, uid: str, addresses: tuple[str, ...]) -> None:
+        """Records the Pod's addresses, which another kubelet may have assigned."""
+        if self._addresses.get(uid) == addresses or not addresses:
             return
         self.release(uid)
-        self._held[uid] = addresses
+        self._addresses[uid] = addresses
         for address in addresses:
             self._taken.setdefault(address, set()).add(uid)
 
     def assign(self, uid: str, node: str) -> tuple[str, ...]:
-        """The Pod's addresses: those that it holds, else fresh ones; () if the node has none
-        left.
-        """
-        if uid in self._held:
-            return self._held[uid]
+        """Returns the Pod's addresses, new ones if it has none; () if the node's pool is empty."""
+        if uid in self._addresses:
+            return self._addresses[uid]
         free = [self._next(network) for network in self._networks[node]]
         addresses = tuple(address for address in free if address is not None)
         if len(addresses) != len(free):
             return ()
-        self.hold(uid, addresses)
+        self.record(uid, addresses)
         return addresses
 
     def room(self, node: str) -> int:
@@ -167,7 +165,7 @@ class PodAddresses:
         return min((_size(network) for network in self._networks[node]), default=0)
 
     def release(self, uid: str) -> None:
-        for address in self._held.pop(uid, ()):
+        for address in self._addresses.pop(uid, ()):
             holders = self._taken[address]
             holders.discard(uid)
             if not holders:
@@ -187,7 +185,7 @@ class PodAddresses:
 
     def check(self) -> None:
         inverse: dict[str, set[str]] = {}
-        for uid, addresses in self._held.items():
+        for uid, addresses in self._addresses.items():
             for address in addresses:
                 inverse.setdefault(address, set()).add(uid)
         assert inverse == self._taken, f"{inverse} != {self._taken}"

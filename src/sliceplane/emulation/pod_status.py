@@ -27,7 +27,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     message: str = ""
 
-    def is_shown(self, pod: Pod) -> bool:
+    def is_reported_by(self, pod: Pod) -> bool:
         ready = pod.condition("Ready")
         containers = pod.condition("ContainersReady")
         if ready is None or containers is None or (containers.status == "True") != self.containers:
@@ -51,16 +51,16 @@ def readiness(pod: Pod, *, containers: bool) -> Readiness:
         )
     unmet: list[str] = []
     for gate in pod.spec.readiness_gates or ():
-        said = pod.condition(gate.condition_type)
-        if said is None:
+        condition = pod.condition(gate.condition_type)
+        if condition is None:
             unmet.append(
                 f'corresponding condition of pod readiness gate "{gate.condition_type}" does not '
                 "exist."
             )
-        elif said.status != "True":
+        elif condition.status != "True":
             unmet.append(
                 f'the status of pod readiness gate "{gate.condition_type}" is not "True", but '
-                f"{said.status}"
+                f"{condition.status}"
             )
     if unmet:
         return Readiness(
@@ -146,15 +146,17 @@ def started_status(
 def waiting_status(
     pod: Pod, addresses: tuple[str, ...], hosts: tuple[str, ...], now: float
 ) -> Document | None:
-    """A Pod with an image that cannot be pulled; ``None`` if the Pod says so already."""
+    """The status of a Pod whose image cannot be pulled; ``None`` if the Pod has it already."""
     state = readiness(pod, containers=False)
-    if pod.status.pod_ips and state.is_shown(pod):
+    if pod.status.pod_ips and state.is_reported_by(pod):
         return None
     status = ready_status(pod, state, now)
-    for told, container in zip(status["containerStatuses"], pod.spec.containers or (), strict=True):
-        # Null: of the state that it had.
+    for container_status, container in zip(
+        status["containerStatuses"], pod.spec.containers or (), strict=True
+    ):
+        # Null removes the earlier state.
         fault = image_fault(container.image) or {"reason": "ContainerCreating"}
-        told |= {"state": {"waiting": fault, "running": None}, "started": False}
+        container_status |= {"state": {"waiting": fault, "running": None}, "started": False}
     return {**_placed(status, pod, addresses, hosts, now), "phase": "Pending"}
 
 
@@ -177,7 +179,7 @@ def image_fault(image: str) -> dict[str, str] | None:
 def _placed(
     status: Document, pod: Pod, addresses: tuple[str, ...], hosts: tuple[str, ...], now: float
 ) -> Document:
-    """*status* with what a Pod has as soon as it is on its node."""
+    """Returns *status* with the members that a Pod has once it is bound to its node."""
     conditions = [
         _condition(pod, kind, true=True, now=now) for kind in ("PodScheduled", "Initialized")
     ]
@@ -193,14 +195,14 @@ def _placed(
 
 
 def debuggers_status(pod: Pod, now: float) -> Document | None:
-    """The containers for debugging run, from when they were seen first; ``None``: that is told."""
-    told = {status.name for status in pod.status.ephemeral_container_statuses or ()}
-    wanted = pod.spec.ephemeral_containers or ()
-    if all(container.name in told for container in wanted):
+    """Reports ephemeral containers as running since now; ``None`` if the status has them already."""
+    container_status = {status.name for status in pod.status.ephemeral_container_statuses or ()}
+    containers = pod.spec.ephemeral_containers or ()
+    if all(container.name in container_status for container in containers):
         return None
     # Not ready: they are no part of the workload.
     return {
-        "ephemeralContainerStatuses": _statuses(wanted, _running(format_time(now)), ready=False)
+        "ephemeralContainerStatuses": _statuses(containers, _running(format_time(now)), ready=False)
     }
 
 

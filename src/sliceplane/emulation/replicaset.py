@@ -91,7 +91,7 @@ class ReplicaSetController(OwnerController[ReplicaOwner, Pod]):
         if not missing:
             self._refusals.forget(owner.metadata.uid)
             return ()
-        if self.held_back(owner, now):
+        if self.refusal_under_backoff(owner, now):
             return ()
         if missing > 0:
             body = encode(pod_document(owner.spec.template, owner, self._resource))

@@ -1,7 +1,7 @@
 """StatefulSets -> Pods with names that stay: NAME-0, NAME-1, ... made and replaced in the order of
 their numbers.
 
-A plan goes over the Pods once: those that should be there upwards, those beyond the wanted number
+A plan goes over the Pods once: those that should be there upwards, those beyond the desired number
 downwards, then, for a rolling update, those of an older template downwards to the partition. With
 ``OrderedReady`` it stops at the first Pod that has to be waited for; with ``Parallel`` only the
 rolling update does.
@@ -66,7 +66,7 @@ class StatefulSetController(OwnerController[StatefulSet, Pod]):
         available = self.available(owner, children, owner.spec.min_ready_seconds, now)
         plan = _StatefulSetPlan(owner, children, self._kept.templates(owner), available)
         writes: tuple[Write, ...] = ()
-        if not owner.metadata.is_deleting and not self.held_back(owner, now):
+        if not owner.metadata.is_deleting and not self.refusal_under_backoff(owner, now):
             writes = tuple(plan.writes())[:CREATES_PER_JOB_MAX]
         return writes + plan.status()
 
@@ -92,7 +92,7 @@ class _StatefulSetPlan:
         by_ordinal = {
             ordinal: pod for pod in pods if (ordinal := ordinal_of(owner, pod)) is not None
         }
-        self._wanted: dict[int, Pod | None] = {
+        self._desired: dict[int, Pod | None] = {
             ordinal: by_ordinal.pop(ordinal, None)
             for ordinal in range(self._first, self._first + self._replicas)
         }
@@ -110,8 +110,8 @@ class _StatefulSetPlan:
     def writes(self) -> list[Write]:
         writes: list[Write] = []
         ordered = self._owner.spec.pod_management_policy != "Parallel"
-        for ordinal, pod in self._wanted.items():
-            write = self._settle(ordinal, pod)
+        for ordinal, pod in self._desired.items():
+            write = self._repair(ordinal, pod)
             writes += [write] if write is not None else []
             if ordered and (pod is None or not self._is_available(pod)):
                 return writes
@@ -130,10 +130,10 @@ class _StatefulSetPlan:
         return writes + (self._roll() if self._rolls else [])
 
     def _unavailable(self) -> list[Pod]:
-        pods = [*self._wanted.values(), *reversed(self._condemned)]
+        pods = [*self._desired.values(), *reversed(self._condemned)]
         return [pod for pod in pods if pod is not None and not self._is_available(pod)]
 
-    def _settle(self, ordinal: int, pod: Pod | None) -> Write | None:
+    def _repair(self, ordinal: int, pod: Pod | None) -> Write | None:
         """Returns the write that makes the Pod of this number exist, run and have its labels."""
         if pod is None:
             return self._create(ordinal)
@@ -150,7 +150,7 @@ class _StatefulSetPlan:
         """The Pod of the highest number whose template is older goes, when all above it are
         available.
         """
-        for ordinal, pod in sorted(self._wanted.items(), reverse=True):
+        for ordinal, pod in sorted(self._desired.items(), reverse=True):
             if ordinal < self._partition or pod is None:
                 break
             if (

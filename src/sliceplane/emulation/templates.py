@@ -48,20 +48,23 @@ class Fingerprints:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[int, str]] = {}  # uid -> generation, fingerprint
+        self._hash_by_uid: dict[str, tuple[int, str]] = {}  # uid -> generation, fingerprint
 
     def of(self, item: Deployment | ReplicaSet) -> str:
         meta = item.metadata
-        known = self._known.get(meta.uid)
-        if known is None or known[0] != meta.generation:
-            known = self._known[meta.uid] = meta.generation, template_hash(item.spec.template)
-        return known[1]
+        cached = self._hash_by_uid.get(meta.uid)
+        if cached is None or cached[0] != meta.generation:
+            cached = self._hash_by_uid[meta.uid] = (
+                meta.generation,
+                template_hash(item.spec.template),
+            )
+        return cached[1]
 
     def forget(self, uid: str) -> None:
-        self._known.pop(uid, None)
+        self._hash_by_uid.pop(uid, None)
 
     def uids(self) -> set[str]:
-        return set(self._known)
+        return set(self._hash_by_uid)
 
 
 def owner_reference(owner: Object, resource: Resource) -> Document:

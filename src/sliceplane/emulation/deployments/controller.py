@@ -111,7 +111,7 @@ class DeploymentController(OwnerController[Deployment, ReplicaSet]):
             older=older,
             hashed=hashed,
             taken=f"{deployment.metadata.key}-{hashed}" in self._set_named,
-            refusal=self.held_back(deployment, now),
+            refusal=self.refusal_under_backoff(deployment, now),
             old_pods=any(item.metadata.uid in self._pods for item in older),
         )
 

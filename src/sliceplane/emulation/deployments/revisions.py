@@ -73,13 +73,11 @@ def _sizes(deployment: Deployment) -> dict[str, str]:
 
 
 def resize(deployment: Deployment, item: ReplicaSet, replicas: int) -> tuple[Step, ...]:
-    """The set gets this size and remembers what the Deployment wants; nothing if it does
-    already.
-    """
+    """Resizes the set and records the Deployment's size on it; returns nothing if both are so."""
     annotations = _sizes(deployment)
-    said = item.metadata.annotations or {}
+    annotated = item.metadata.annotations or {}
     before = item.spec.desired_replicas
-    if before == replicas and annotations.items() <= said.items():
+    if before == replicas and annotations.items() <= annotated.items():
         return ()
     change: Document = {"metadata": {"annotations": annotations}}
     if before == replicas:
@@ -100,15 +98,17 @@ def keep_current(
     """The newest set has the highest revision, the Deployment's annotations and its
     ``minReadySeconds``.
     """
-    said = newest.metadata.annotations or {}
+    annotated = newest.metadata.annotations or {}
     annotations = {
-        key: value for key, value in _copied(deployment).items() if said.get(key) != value
+        key: value for key, value in _copied(deployment).items() if annotated.get(key) != value
     }
     revision = 1 + max((revision_of(item) for item in older), default=0)
     if revision_of(newest) < revision:
         annotations[REVISION] = str(revision)
-        if REVISION in said:  # it was current before: a rollout was undone
-            annotations[REVISION_HISTORY] = _history(said.get(REVISION_HISTORY, ""), said[REVISION])
+        if REVISION in annotated:  # it was current before: a rollout was undone
+            annotations[REVISION_HISTORY] = _history(
+                annotated.get(REVISION_HISTORY, ""), annotated[REVISION]
+            )
     change: Document = {"metadata": {"annotations": annotations}} if annotations else {}
     if newest.spec.min_ready_seconds != deployment.spec.min_ready_seconds:
         change["spec"] = {"minReadySeconds": deployment.spec.min_ready_seconds}
@@ -138,8 +138,8 @@ def forget_history(deployment: Deployment, older: list[ReplicaSet]) -> tuple[Ste
 
 
 def _is_idle(item: ReplicaSet) -> bool:
-    seen = item.status.observed_generation >= item.metadata.generation
-    return seen and not item.spec.desired_replicas and not item.status.replicas
+    is_observed = item.status.observed_generation >= item.metadata.generation
+    return is_observed and not item.spec.desired_replicas and not item.status.replicas
 
 
 def create(deployment: Deployment, older: list[ReplicaSet], hashed: str, replicas: int) -> Step:

@@ -1,6 +1,6 @@
 """The arithmetic of a Deployment's rollout, apart from everything else: numbers in, numbers out.
 
-Facts: ``maxSurge`` Pods may exist beyond the wanted number (percentages round up) and
+Facts: ``maxSurge`` Pods may exist beyond the desired number (percentages round up) and
 ``maxUnavailable`` may be missing (percentages round down); both zero would never move, so one may
 then be missing. ``Recreate`` knows neither.
 
@@ -17,21 +17,21 @@ from sliceplane.api.apps import DeploymentStrategy
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """One ReplicaSet: ``wanted`` is its spec.replicas, ``available`` its status.availableReplicas.
+    """One ReplicaSet: ``desired`` is its spec.replicas, ``available`` its status.availableReplicas.
 
-    ``largest`` is how many Pods the Deployment might have when the set was last resized; 0: nobody
-    knows.
+    ``largest`` is the number of Pods that the Deployment might have when the set was last resized;
+    0 if that is unknown.
     """
 
     name: str
-    wanted: int
+    desired: int
     available: int
     largest: int = 0
 
 
 def resolve(value: int | str | None, default: str, total: int, *, up: bool) -> int:
-    """A number or a percentage of *total*.  What cannot be read counts as 0 (the server validates
-    it).
+    """Returns a number, or a percentage of *total*. A malformed value counts as 0: the server
+    validates it.
     """
     text = default if value is None else value
     if isinstance(text, int):
@@ -59,11 +59,11 @@ def newest_size(replicas: int, surge: int, newest: Counts | None, older: list[Co
     """Returns the size of the newest set: it grows into the surge, never past the desired
     number.
     """
-    wanted = newest.wanted if newest is not None else 0
-    if wanted >= replicas:
+    desired = newest.desired if newest is not None else 0
+    if desired >= replicas:
         return replicas
-    room = replicas + surge - wanted - sum(one.wanted for one in older)
-    return min(wanted + max(room, 0), replicas)
+    room = replicas + surge - desired - sum(one.desired for one in older)
+    return min(desired + max(room, 0), replicas)
 
 
 def older_sizes(
@@ -72,12 +72,12 @@ def older_sizes(
     """Returns the sizes that the older sets shrink to, oldest first: unavailable Pods go first,
     then as many available ones as the bound on unavailable Pods allows.
     """
-    sizes = {one.name: one.wanted for one in older}
+    sizes = {one.name: one.desired for one in older}
     minimum = replicas - unavailable
-    total = newest.wanted + sum(sizes.values())
-    removable = total - minimum - max(newest.wanted - newest.available, 0)
+    total = newest.desired + sum(sizes.values())
+    removable = total - minimum - max(newest.desired - newest.available, 0)
     for one in older:
-        broken = max(min(one.wanted - one.available, removable), 0)
+        broken = max(min(one.desired - one.available, removable), 0)
         sizes[one.name] -= broken
         removable -= broken
     spare = newest.available + sum(min(one.available, sizes[one.name]) for one in older) - minimum
@@ -97,18 +97,18 @@ def proportional_sizes(replicas: int, surge: int, oldest_first: list[Counts]) ->
     the oldest shrinks.
     """
     largest = replicas + surge if replicas else 0
-    change = largest - sum(one.wanted for one in oldest_first)
+    change = largest - sum(one.desired for one in oldest_first)
     ordered = sorted(
-        reversed(oldest_first) if change > 0 else oldest_first, key=lambda one: -one.wanted
+        reversed(oldest_first) if change > 0 else oldest_first, key=lambda one: -one.desired
     )
     sizes: dict[str, int] = {}
     done = 0
     for one in ordered:
         share = 0
-        if change != done and one.wanted:
+        if change != done and one.desired:
             share = _share(one, replicas, replicas + surge)
             share = min(share, change - done) if change > 0 else max(share, change - done)
-        sizes[one.name] = one.wanted + share
+        sizes[one.name] = one.desired + share
         done += share
     if ordered and change:
         first = ordered[0].name
@@ -121,7 +121,7 @@ def _share(one: Counts, replicas: int, largest: int) -> int:
     ``one.largest``, rounded half up.
     """
     if not replicas:
-        return -one.wanted
+        return -one.desired
     if not one.largest:
         return 0
-    return (2 * one.wanted * largest + one.largest) // (2 * one.largest) - one.wanted
+    return (2 * one.desired * largest + one.largest) // (2 * one.largest) - one.desired

@@ -36,25 +36,25 @@ class _Conditions:
 
     def __init__(self, deployment: Deployment, now: float) -> None:
         self._stamp = format_time(now)
-        self.held: dict[str, Document] = {
+        self.by_type: dict[str, Document] = {
             one.type: msgspec.to_builtins(one) for one in deployment.status.conditions or ()
         }
 
     def reason(self, kind: str) -> str:
-        reason: str = self.held.get(kind, {}).get("reason", "")
+        reason: str = self.by_type.get(kind, {}).get("reason", "")
         return reason
 
     def put(
         self, kind: str, status: str, reason: str, message: str, *, touch: bool = False
     ) -> None:
-        """*touch*: the update time is told even if nothing else has changed."""
-        before = self.held.get(kind, {})
+        """*touch*: set the update time even if nothing else has changed."""
+        before = self.by_type.get(kind, {})
         same_status = before.get("status") == status
         if same_status and before.get("reason") == reason and not touch:
             return
         changed = before.get("lastTransitionTime") if same_status else self._stamp
-        self.held.pop(kind, None)
-        self.held[kind] = {
+        self.by_type.pop(kind, None)
+        self.by_type[kind] = {
             "type": kind,
             "status": status,
             "lastUpdateTime": self._stamp,
@@ -125,7 +125,7 @@ def _due_at(deployment: Deployment, conditions: _Conditions) -> float | None:
     """Returns when the deadline passes if nothing moves; ``None``: there is none, or nothing to
     wait for.
     """
-    progressing = conditions.held.get("Progressing")
+    progressing = conditions.by_type.get("Progressing")
     deadline_s = deployment.spec.progress_deadline_seconds
     if progressing is None or deadline_s is None or not has_deadline(deployment):
         return None
@@ -150,7 +150,7 @@ def _conditions(
     deadline = has_deadline(deployment)
     _pause_or_resume(rollout, conditions)
     name = newest.metadata.name if newest else f"{deployment.metadata.name}-{rollout.hashed}"
-    if deadline and newest is not None and "Progressing" not in conditions.held:
+    if deadline and newest is not None and "Progressing" not in conditions.by_type:
         conditions.put(
             "Progressing", "True", "FoundNewReplicaSet", f'Found new replica set "{name}"'
         )
@@ -164,7 +164,7 @@ def _conditions(
     if rollout.mode != "rollout":
         return conditions
     if not deadline:
-        conditions.held.pop("Progressing", None)
+        conditions.by_type.pop("Progressing", None)
     elif rollout.refusal is not None and newest is None:
         message = creation_failure(name, rollout.refusal.message)
         conditions.put("Progressing", "False", CREATE_ERROR, message)
@@ -174,18 +174,18 @@ def _conditions(
         )
     else:
         _estimate_progress(rollout, conditions, counts, now)
-    _tell_failure(rollout, conditions)
+    _copy_failure(rollout, conditions)
     return conditions
 
 
-def _tell_failure(rollout: Rollout, conditions: _Conditions) -> None:
+def _copy_failure(rollout: Rollout, conditions: _Conditions) -> None:
     """Copies ReplicaFailure from the sets, the newest before the others."""
     ordered: list[ReplicaSet] = [*reversed(rollout.sets)]
     failure = next(
         (condition for item in ordered if (condition := replica_failure(item)) is not None), None
     )
     if failure is None:
-        conditions.held.pop(REPLICA_FAILURE, None)
+        conditions.by_type.pop(REPLICA_FAILURE, None)
     else:
         conditions.put(REPLICA_FAILURE, failure.status, failure.reason, failure.message)
 
@@ -209,19 +209,19 @@ def _counts(rollout: Rollout) -> dict[str, int]:
 def status_patch(
     rollout: Rollout, now: float, *, creating: bool
 ) -> tuple[tuple[Write, ...], float | None]:
-    """The writes that bring status up to date, and when to look again though nothing has changed.
+    """The writes that bring status up to date, and when to check again without an event.
 
     *creating*: the newest set is created by the same job.
     """
     deployment = rollout.deployment
     counts = _counts(rollout)
-    shown = _conditions(rollout, counts, now, creating=creating)
+    conditions = _conditions(rollout, counts, now, creating=creating)
     writes = list(
         status_write(
             Deployments,
             deployment,
             counts,
-            list(shown.held.values()),
+            list(conditions.by_type.values()),
             always=_ALWAYS,
             is_complete=deployment.status.terminating_replicas is not None,
         )
@@ -234,5 +234,5 @@ def status_patch(
     ):
         annotation = {"metadata": {"annotations": {REVISION: revision}}}
         writes.append(object_patch(Deployments, deployment.metadata, annotation))
-    due = _due_at(deployment, shown) if rollout.mode == "rollout" else None
+    due = _due_at(deployment, conditions) if rollout.mode == "rollout" else None
     return tuple(writes), None if due is None else due + _LATE_S

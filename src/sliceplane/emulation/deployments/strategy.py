@@ -74,22 +74,22 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
             return "deleted"
         if self.deployment.spec.paused:
             return "paused"
-        wanted = self.deployment.spec.desired_replicas
-        rescaled = any(number_in(item, DESIRED) not in (None, wanted) for item in self.active)
+        desired = self.deployment.spec.desired_replicas
+        rescaled = any(number_in(item, DESIRED) not in (None, desired) for item in self.active)
         return "scaling" if rescaled and (self.rolls or len(self.active) == 1) else "rollout"
 
     @property
     def collides(self) -> bool:
-        """The newest set cannot be made, since its name is taken."""
+        """Returns True if the newest set cannot be created, since its name is taken."""
         return self.newest is None and self.taken and self.mode == "rollout"
 
     def is_complete(self) -> bool:
-        wanted = self.deployment.spec.desired_replicas
+        desired = self.deployment.spec.desired_replicas
         return self.newest is not None and (
             self.newest.status.replicas
             == sum(item.status.replicas for item in self.sets)
             == sum(item.status.available_replicas for item in self.sets)
-            == wanted
+            == desired
         )
 
 
@@ -114,10 +114,10 @@ def next_steps(rollout: Rollout) -> tuple[Step, ...]:
 def _scale(rollout: Rollout) -> tuple[Step, ...]:
     deployment = rollout.deployment
     active = rollout.active
-    wanted = rollout.deployment.spec.desired_replicas
+    desired = rollout.deployment.spec.desired_replicas
     if len(active) <= 1:
         only = active or ([rollout.newest] if rollout.newest is not None else rollout.older[-1:])
-        return tuple(step for item in only for step in resize(deployment, item, wanted))
+        return tuple(step for item in only for step in resize(deployment, item, desired))
     newest = rollout.newest
     if newest is not None and _is_saturated(deployment, newest):
         return tuple(
@@ -128,10 +128,10 @@ def _scale(rollout: Rollout) -> tuple[Step, ...]:
         )
     if not rollout.rolls:
         return ()
-    surge, _ = limits(deployment.spec.strategy, wanted)
+    surge, _ = limits(deployment.spec.strategy, desired)
     ordered = sorted(active, key=_age)
     sizes = proportional_sizes(
-        wanted, surge, [counts(item, deployment.status.replicas) for item in ordered]
+        desired, surge, [counts(item, deployment.status.replicas) for item in ordered]
     )
     return tuple(
         step for item in ordered for step in resize(deployment, item, sizes[item.metadata.name])
@@ -139,13 +139,13 @@ def _scale(rollout: Rollout) -> tuple[Step, ...]:
 
 
 def _is_saturated(deployment: Deployment, newest: ReplicaSet) -> bool:
-    """The newest set is all that is wanted: what older ones have is left over."""
-    said = number_in(newest, DESIRED)
+    """Returns True if the newest set alone has the desired size, so that older ones are obsolete."""
+    recorded = number_in(newest, DESIRED)
     return (
         deployment.spec.desired_replicas
         == newest.spec.desired_replicas
         == newest.status.available_replicas
-        == said
+        == recorded
     )
 
 
@@ -153,15 +153,15 @@ def _roll(rollout: Rollout) -> tuple[Step, ...]:
     deployment = rollout.deployment
     newest = rollout.newest
     older = rollout.older
-    wanted = deployment.spec.desired_replicas
-    surge, unavailable = limits(deployment.spec.strategy, wanted)
+    desired = deployment.spec.desired_replicas
+    surge, unavailable = limits(deployment.spec.strategy, desired)
     before = [counts(item) for item in older]
     if newest is None:
-        return _create(rollout, newest_size(wanted, surge, None, before))
-    size = newest_size(wanted, surge, counts(newest), before)
+        return _create(rollout, newest_size(desired, surge, None, before))
+    size = newest_size(desired, surge, counts(newest), before)
     if size != newest.spec.desired_replicas:
         return resize(deployment, newest, size)
-    sizes = older_sizes(wanted, unavailable, counts(newest), before)
+    sizes = older_sizes(desired, unavailable, counts(newest), before)
     shrunk = [item for item in older if item.spec.desired_replicas != sizes[item.metadata.name]]
     return tuple(
         step for item in shrunk for step in resize(deployment, item, sizes[item.metadata.name])

@@ -47,7 +47,7 @@ PARTS = {
     "L": ("Endpoints", "programs that read Endpoints have other addresses"),
 }
 #: where a cause is found, unless in API objects of any cluster
-_SEEN_IN = {
+_BY_EVIDENCE = {
     "objects": "",
     "reports": "; found in reports of our node proxies",
     "kernel": "; found in the kernel of a node: `sliceplane explain --kernel` there",
@@ -94,7 +94,7 @@ def _page(code: str, cause: Cause) -> str:
     lines = [
         f"# {code}: {cause.title}",
         "",
-        f"*{cause.severity}{_SEEN_IN[cause.seen_in]}.*",
+        f"*{cause.severity}{_BY_EVIDENCE[cause.evidence]}.*",
         "",
     ]
     lines += [
@@ -134,8 +134,8 @@ def _command(fault: Fault) -> str:
     words += ["--protocol", question.protocol] if question.protocol else []
     if question.client is not None:
         words += ["--from", str(question.client)]
-    words += ["--probe"] if catalogue()[fault.code].seen_in == "probe" else []
-    words += ["--shadow FILE"] if catalogue()[fault.code].seen_in == "shadow" else []
+    words += ["--probe"] if catalogue()[fault.code].evidence == "probe" else []
+    words += ["--shadow FILE"] if catalogue()[fault.code].evidence == "shadow" else []
     words += ["--kernel"] if fault.looks_at_kernel else []
     return " ".join(words)
 

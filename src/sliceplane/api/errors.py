@@ -1,4 +1,4 @@
-"""Errors that a client can cause or must know of, worded exactly as Kubernetes words them
+"""Errors that a client can cause or must handle, worded exactly as Kubernetes words them
 (staging/src/k8s.io/apimachinery/pkg/api/errors/errors.go).
 
 ``StatusError`` is the one exception that crosses layers: it carries an HTTP code and renders as a
@@ -102,8 +102,8 @@ def required(path: str, detail: str = "") -> FieldError:
 
 
 def invalid_value(path: str, value: Any, detail: str) -> FieldError:
-    shown = f"Invalid value: {show(value)}"
-    return FieldError("FieldValueInvalid", path, f"{shown}: {detail}" if detail else shown)
+    quoted = f"Invalid value: {show(value)}"
+    return FieldError("FieldValueInvalid", path, f"{quoted}: {detail}" if detail else quoted)
 
 
 def not_supported(path: str, value: Any, supported: tuple[str, ...]) -> FieldError:
@@ -121,8 +121,8 @@ def duplicate(path: str, value: Any) -> FieldError:
 
 def missing_value(path: str, value: str, detail: str = "") -> FieldError:
     """A name that stands for nothing."""
-    shown = f"Not found: {quote(value)}"
-    return FieldError("FieldValueNotFound", path, f"{shown}: {detail}" if detail else shown)
+    quoted = f"Not found: {quote(value)}"
+    return FieldError("FieldValueNotFound", path, f"{quoted}: {detail}" if detail else quoted)
 
 
 def forbidden_field(path: str, detail: str) -> FieldError:
@@ -220,9 +220,9 @@ def unauthorized() -> StatusError:
 def forbidden(
     plural: str, group: str, name: str, why: str, causes: list[Cause] | None = None
 ) -> StatusError:
-    who = f'{_qualified(plural, group)} "{name}"' if name else _qualified(plural, group)
+    subject = f'{_qualified(plural, group)} "{name}"' if name else _qualified(plural, group)
     return StatusError(
-        403, "Forbidden", f"{who} is forbidden: {why}", _details(name, group, plural, causes)
+        403, "Forbidden", f"{subject} is forbidden: {why}", _details(name, group, plural, causes)
     )
 
 
@@ -276,25 +276,25 @@ def invalid(kind: str, group: str, name: str, errors: FieldErrors) -> StatusErro
     """422 from field errors, in their order.  *kind* is the KIND, not the plural."""
     assert errors, "invalid() needs at least one error"
     qualified = f"{kind}.{group}" if group else kind
-    shown = _few_enough(errors)
+    quoted = _few_enough(errors)
     # As upstream: a complaint that two rules make is one text, but stays two causes.
-    texts = list(dict.fromkeys(str(error) for error in shown))
-    if len(shown) < len(errors) or len(shown) >= ERRORS_MAX:
+    texts = list(dict.fromkeys(str(error) for error in quoted))
+    if len(quoted) < len(errors) or len(quoted) >= ERRORS_MAX:
         texts.append(AND_MORE)
     listed = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
     causes = [
-        {"reason": error.type, "message": error.message, "field": error.field} for error in shown
+        {"reason": error.type, "message": error.message, "field": error.field} for error in quoted
     ]
     details = _details(name, group, kind, causes)
     return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {listed}', details)
 
 
 def _few_enough(errors: FieldErrors) -> FieldErrors:
-    """The first of *errors*, one at least, that are short enough together to be told."""
-    left = ERRORS_CHARACTERS_MAX
+    """Returns the first of *errors*, at least one, whose texts fit into ERRORS_CHARACTERS_MAX."""
+    remaining = ERRORS_CHARACTERS_MAX
     for index, error in enumerate(errors[:ERRORS_MAX]):
-        left -= len(error.field) + len(error.message)
-        if left < 0:
+        remaining -= len(error.field) + len(error.message)
+        if remaining < 0:
             return errors[: max(index, 1)]
     return errors[:ERRORS_MAX]
 
@@ -303,13 +303,13 @@ def expired(message: str, metadata: dict[str, Any] | None = None) -> StatusError
     return StatusError(410, "Expired", message, metadata=metadata or {})
 
 
-def too_large_resource_version(wanted: int, current: int, *, retry: bool = True) -> StatusError:
+def too_large_resource_version(requested: int, current: int, *, retry: bool = True) -> StatusError:
     """*retry*: with the advice to come back in a second."""
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
     details: dict[str, Any] = {"causes": [cause]}
     if retry:
         details["retryAfterSeconds"] = 1
-    message = f"Timeout: Too large resource version: {wanted}, current: {current}"
+    message = f"Timeout: Too large resource version: {requested}, current: {current}"
     return StatusError(504, "Timeout", message, details, retry_after_s=1 if retry else None)
 
 

@@ -110,7 +110,7 @@ class Gates(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str, release: Release = NEWEST) -> Gates:
-        """``A=true,B=false`` at *release*.  Raises ``ValueError`` in upstream's words."""
+        """``A=true,B=false`` at *release*.  Raises ``ValueError`` with upstream's message."""
         chosen: dict[str, bool] = {}
         for pair in filter(None, (part.strip() for part in text.split(","))):
             name, equals, value = (part.strip() for part in pair.partition("="))
@@ -162,9 +162,11 @@ def parse_release(text: str) -> Release:
     major, dot, minor = text.strip().removeprefix("v").partition(".")
     release = (int(major), int(minor)) if dot and major.isdecimal() and minor.isdecimal() else None
     if release is None or not OLDEST <= release <= NEWEST:
-        raise ValueError(f"{text!r} is not a release from {_shown(OLDEST)} to {_shown(NEWEST)}")
+        raise ValueError(
+            f"{text!r} is not a release from {_release_text(OLDEST)} to {_release_text(NEWEST)}"
+        )
     return release
 
 
-def _shown(release: Release) -> str:
+def _release_text(release: Release) -> str:
     return ".".join(map(str, release))

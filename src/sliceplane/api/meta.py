@@ -85,19 +85,19 @@ def is_older(version: str, than: str) -> bool:
     return 0 < revision_of(version) < revision_of(than)
 
 
-def is_newer(seen: ObjectMeta, known: ObjectMeta) -> bool:
-    """*seen* is a later version than *known* of the same object.
+def is_newer(newer: ObjectMeta, older: ObjectMeta) -> bool:
+    """Returns True if *newer* is a later version than *older* of the same object.
 
-    Without numbers the generation decides, which nearly every write raises; of equal ones the last
-    seen is the later.
+    If a version is not a number, the generation decides, which nearly every write raises; equal
+    generations count as newer.
     """
-    if seen.resource_version == known.resource_version:
+    if newer.resource_version == older.resource_version:
         return False
-    seen_at = revision_of(seen.resource_version)
-    known_at = revision_of(known.resource_version)
-    if seen_at and known_at:
-        return seen_at > known_at
-    return seen.generation >= known.generation
+    newer_revision = revision_of(newer.resource_version)
+    older_revision = revision_of(older.resource_version)
+    if newer_revision and older_revision:
+        return newer_revision > older_revision
+    return newer.generation >= older.generation
 
 
 class ObjectReference(Projection, frozen=True, kw_only=True):

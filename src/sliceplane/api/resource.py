@@ -61,8 +61,7 @@ class Resource:
     api_version: str = field(init=False, compare=False)
     #: ``plural.group`` (core: the plural alone); the storage prefix and the name in messages
     key: str = field(init=False, compare=False)
-    #: what the fields of this version are found by: ``key``, with the version in it where that is
-    #: not the hub
+    #: key of the version's schema: ``key``, with the version in it if it is not the hub's
     schema_key: str = field(init=False, compare=False)
     storage_key: str = field(init=False, compare=False)
     #: objects of another resource under other names, see ``server.documents.conversion``; an older
@@ -73,7 +72,7 @@ class Resource:
     def __post_init__(self) -> None:
         plural = self.plural or f"{self.kind.lower()}s"
         key = f"{plural}.{self.group}" if self.group else plural
-        made = {
+        derived = {
             "plural": plural,
             "singular": self.kind.lower(),
             "api_version": f"{self.group}/{self.version}" if self.group else self.version,
@@ -83,7 +82,7 @@ class Resource:
             "is_view": bool(self.storage) and self.storage != key,
             "has_status": "status" in self.subresources,
         }
-        for name, value in made.items():
+        for name, value in derived.items():
             object.__setattr__(self, name, value)
 
     @property

@@ -211,14 +211,14 @@ def _parse_type(spelling: str) -> Type:
 
 
 def _parse_field(name: str, spelling: str) -> SchemaField:
-    head, *words = spelling.split(" ")
+    head, *options = spelling.split(" ")
     required = False
     list_type = ""
     merge_key = ""
     map_keys: tuple[str, ...] = ()
     strategies: list[str] = []
-    for word in words:
-        verb, _, argument = word.rstrip(")").partition("(")
+    for option in options:
+        verb, _, argument = option.rstrip(")").partition("(")
         match verb:
             case "required":
                 required = True
@@ -233,7 +233,7 @@ def _parse_field(name: str, spelling: str) -> SchemaField:
             case "retainKeys" | "replace":
                 strategies.append(verb)
             case _:
-                raise AssertionError(f"field {name}: unknown word {word!r} in {spelling!r}")
+                raise AssertionError(f"field {name}: unknown word {option!r} in {spelling!r}")
     return SchemaField(
         name=name,
         type=_parse_type(head),

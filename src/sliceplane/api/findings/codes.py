@@ -17,21 +17,21 @@ import msgspec
 #: ``error``: connections fail, or go where they should not, now. ``warning``: some may, or will at
 #: the next change. ``note``: as it was asked for, and maybe not what the reader expects
 Severity = Literal["error", "warning", "note"]
-#: where the fault can be seen: API objects alone, reports of node proxies, a look at a kernel, an
-#: active probe, or what shadow mode told
-Sight = Literal["objects", "reports", "kernel", "probe", "shadow"]
+#: the input that shows the fault: API objects alone, reports of node proxies, a node's kernel, an
+#: active probe, or a report of shadow mode
+EvidenceKind = Literal["objects", "reports", "kernel", "probe", "shadow"]
 
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "note")
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the catalogue. ``symptom``: what the person sees who asks. ``means`` and ``remedy``:
+    """A row of the catalogue. ``symptom``: what the user observes. ``means`` and ``remedy``:
     sentences for its page. ``sources``: public issues and documents in which it happened.
     """
 
     title: str
     severity: Severity
-    seen_in: Sight
+    evidence: EvidenceKind
     symptom: str
     means: str
     remedy: str

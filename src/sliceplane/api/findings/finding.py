@@ -99,7 +99,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     too_young: TooYoung | None = msgspec.field(default=None, name="tooYoung")
 
     def __post_init__(self) -> None:
-        """A command is copied into a shell, and values in it are those of the cluster's objects."""
+        """Drops an unsafe remedy: users copy it into a shell, and objects fill its values."""
         if self.remedy.startswith(_OF_CLUSTERS) and _OBEYED.search(_QUOTED.sub("", self.remedy)):
             msgspec.structs.force_setattr(self, "remedy", UNSAFE_REMEDY)
 
@@ -108,9 +108,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return "note" if self.too_young is not None else self.weight or cause_of(self.code).severity
 
     def as_document(self) -> dict[str, Any]:
-        """For ``--output json``: members have the same order each time, and those that are not
-        known are "".
-        """
+        """Returns the document of ``--output json``: members in a fixed order, "" if unknown."""
         return {
             "code": self.code,
             "severity": self.severity,
@@ -142,9 +140,9 @@ def name_document(name: ObjectName) -> dict[str, str]:
 
 
 def rank(finding: Finding) -> tuple[int, bool, int, ObjectName, str]:
-    """Sorts by severity (what is too young to judge before other notes), then as the catalogue
-    does, which is the order of the way from a name to an endpoint.
+    """Sorts by severity (too young to judge before other notes), then as the catalogue, which
+    follows the path from a name to an endpoint.
     """
     place = list(catalogue()).index(finding.code)
-    is_settled = finding.too_young is None
-    return SEVERITIES.index(finding.severity), is_settled, place, finding.subject, finding.sentence
+    is_judged = finding.too_young is None
+    return SEVERITIES.index(finding.severity), is_judged, place, finding.subject, finding.sentence

@@ -30,9 +30,9 @@ _ALIKE_MIN: Final = 0.66
 
 def some(names: Sequence[str], most: int = NAMES_MAX, *, verb_of_one: str = "") -> str:
     """``a, b, c and 4 more``; ``a has``, ``a, b have``"""
-    shown = ", ".join(names[:most])
+    listed = ", ".join(names[:most])
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return _joined(f"{shown}{more}", verb(len(names), verb_of_one))
+    return _joined(f"{listed}{more}", verb(len(names), verb_of_one))
 
 
 def count(number: int, noun: str, verb_of_one: str = "") -> str:
@@ -129,13 +129,13 @@ def misnamed_proxy(name: str, nodes: Sequence[str]) -> tuple[str, str]:
     )
 
 
-def no_such(kind: str, key: str, known: Iterable[str]) -> str:
-    """``there is no Service shop/kart; is shop/cart meant?``: of that name in another namespace, or
-    of one like it; where none is, what there is to choose from. *known*: keys, with a namespace as
-    *key* has one.
+def no_such(kind: str, key: str, existing: Iterable[str]) -> str:
+    """``there is no Service shop/kart; is shop/cart meant?``: suggests the same name in another
+    namespace, or a similar name; if there is neither, lists the choices. *existing*: keys, with a
+    namespace if *key* has one.
     """
     space, _, name = key.rpartition("/")
-    apart = [other.rpartition("/") for other in sorted(known)]
+    apart = [other.rpartition("/") for other in sorted(existing)]
     here = [other for where, _, other in apart if where == space]
     meant = [f"{where}/{other}" for where, _, other in apart if other == name and where != space]
     meant = meant or [f"{space}/{other}" if space else other for other in nearest(name, here)]

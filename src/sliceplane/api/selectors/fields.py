@@ -59,11 +59,11 @@ class FieldRequirements:
     def __post_init__(self) -> None:
         merged: dict[str, tuple[set[str], set[str]]] = {}
         for requirement in self.requirements:
-            wanted, unwanted = merged.setdefault(requirement.field, (set(), set()))
-            (wanted if requirement.equal else unwanted).add(requirement.value)
+            required, excluded = merged.setdefault(requirement.field, (set(), set()))
+            (required if requirement.equal else excluded).add(requirement.value)
         by_field = tuple(
-            (name, frozenset(wanted), frozenset(unwanted))
-            for name, (wanted, unwanted) in merged.items()
+            (name, frozenset(required), frozenset(excluded))
+            for name, (required, excluded) in merged.items()
         )
         object.__setattr__(self, "_by_field", by_field)
 
@@ -74,14 +74,14 @@ class FieldRequirements:
     def matches(self, name: str, namespace: str, fields: Mapping[str, str]) -> bool:
         if self.exact_name is not None and name != self.exact_name:
             return False
-        for where, wanted, unwanted in self._by_field:
+        for where, required, excluded in self._by_field:
             if where == NAME:
                 actual = name
             elif where == NAMESPACE:
                 actual = namespace
             else:
                 actual = fields.get(where, "") or ("false" if where in _BOOLEAN_FIELDS else "")
-            if actual in unwanted or (wanted and (len(wanted) > 1 or actual not in wanted)):
+            if actual in excluded or (required and (len(required) > 1 or actual not in required)):
                 return False
         return True
 
@@ -100,7 +100,7 @@ def parse_fields(text: str, resource: Resource) -> FieldRequirements:
         return NO_FIELDS
     terms = [_parse_term(term, text) for term in sorted(_split(text)) if term]
     requirements = tuple(
-        FieldRequirement(_known_field(term.field, resource), term.equal, term.value)
+        FieldRequirement(_indexed_field(term.field, resource), term.equal, term.value)
         for term in terms
     )
     return FieldRequirements(
@@ -179,7 +179,7 @@ def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace(",", "\\,").replace("=", "\\=")
 
 
-def _known_field(field: str, resource: Resource) -> str:
+def _indexed_field(field: str, resource: Resource) -> str:
     """The name that records use for *field*; 400 if *resource* has no such field."""
     has_own_fields = bool(resource.selectable_fields)
     if field == NAME or (field == NAMESPACE and (resource.namespaced or not has_own_fields)):

@@ -72,10 +72,10 @@ def _plain(text: str) -> LabelRequirements | None:
     """
     requirements = []
     for term in dict.fromkeys(text.split(",")):
-        found = _PLAIN_TERM.fullmatch(term)
-        if found is None:
+        match = _PLAIN_TERM.fullmatch(term)
+        if match is None:
             return None
-        absent, key, operator, value = found.groups()
+        absent, key, operator, value = match.groups()
         if operator is None:
             requirements.append(
                 Requirement(key, Operator.DOES_NOT_EXIST if absent else Operator.EXISTS)
@@ -88,14 +88,13 @@ def _plain(text: str) -> LabelRequirements | None:
 
 
 class _Parser:
-    """One parse.  ``_peek`` and ``_next`` see keywords as words, as every place but one wants
-    them.
-    """
+    """One parse.  ``_peek`` and ``_next`` return keywords as words: one rule alone needs operators."""
 
     def __init__(self, text: str) -> None:
-        words = _TOKEN.findall(text)
+        tokens = _TOKEN.findall(text)
         self._tokens = [
-            _Token(word if word in _OPERATORS or word in "!()," else _WORD, word) for word in words
+            _Token(token if token in _OPERATORS or token in "!()," else _WORD, token)
+            for token in tokens
         ]
         self._position = 0
 

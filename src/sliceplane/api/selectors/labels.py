@@ -22,7 +22,7 @@ Labels = Mapping[str, str]
 Match = Callable[[Labels | None], bool]
 
 #: no key is good that is longer than a prefix, a slash and a name
-_KEY_SHOWN_MAX: Final = 317
+_KEY_QUOTED_MAX: Final = 317
 
 
 class Operator(Enum):
@@ -267,7 +267,7 @@ def key_problem(key: str, path: str) -> str:
 def requirement_problems(requirement: Requirement) -> list[str]:
     """Complaints about a requirement's key and values, in the order in which they are reported."""
     problems = [key_problem(requirement.key, "key")]
-    if len(requirement.key) > _KEY_SHOWN_MAX:
+    if len(requirement.key) > _KEY_QUOTED_MAX:
         # Each complaint about a value shows the key.
         return problems
     operator = requirement.operator

@@ -64,9 +64,9 @@ def parse_shards(text: str) -> ShardSelector:
     """Raises a 400 StatusError."""
     reader = _Reader(text)
     try:
-        found = reader.alternatives()
+        parsed = reader.alternatives()
         reader.expect_end()
-        return found
+        return parsed
     except _Problem as problem:
         raise bad_request(f"invalid shard selector: {problem}") from None
 
@@ -112,10 +112,10 @@ class _Reader:
             self._depth += 1
             if self._depth > _BRACKETS_MAX:
                 raise _Problem(f"more than {_BRACKETS_MAX} brackets are open")
-            found = self.alternatives()
+            parsed = self.alternatives()
             self._take(")")
             self._depth -= 1
-            return found
+            return parsed
         if token != "shardRange":
             what = "function" if self._peek() == "(" else "expression"
             raise _Problem(
@@ -149,10 +149,10 @@ class _Reader:
         self._at += 1
         return token
 
-    def _take(self, wanted: str) -> None:
+    def _take(self, expected: str) -> None:
         token = self._next()
-        if token != wanted:
-            raise _Problem(f"expected {show(wanted)}, got {show(token)}")
+        if token != expected:
+            raise _Problem(f"expected {show(expected)}, got {show(token)}")
 
 
 def _bound(token: str, name: str) -> int:

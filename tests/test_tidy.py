@@ -30,7 +30,7 @@ DIALECT = ("What", "Of", "Those", "Whether", "Who", "Which", "That")
 #: a command (imported when it runs), a heuristic, a kind: each is a module, however small
 _KINDS = "server/registry/kinds"
 UNITS = (
-    *("cli", "cli/ask", "cli/run", "cli/lab", "slices/heuristics"),
+    *("cli", "cli/query", "cli/run", "cli/lab", "slices/heuristics"),
     *(_KINDS, f"{_KINDS}/network", f"{_KINDS}/pods", f"{_KINDS}/workloads"),
 )
 #: other files of fewer lines, with the reason why each stands alone; this list only shrinks

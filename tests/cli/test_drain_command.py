@@ -227,7 +227,7 @@ async def test_what_is_not_there_or_no_question(shop: Shop) -> None:
         True,
     ), result.output
     for arguments, sentence in (
-        (("service", "web"), "say what is to be drained: pod NAME, deployment NAME or node NAME"),
+        (("service", "web"), "name what to drain: pod NAME, deployment NAME or node NAME"),
         (("pod", "web", "--unknown", "never"), "--unknown: "),
         (("pod", "web", "--timeout", "soon"), "'soon' is not a duration"),
     ):

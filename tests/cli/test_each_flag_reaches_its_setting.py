@@ -325,7 +325,7 @@ def _answers() -> Iterator[Case]:
     )
     hints = "sliceplane.lab.whatif.estimate.estimate"
     yield Case("estimate --hints", hints, lambda g: first(g).traffic_distribution, "PreferSameZone")
-    explained = "sliceplane.cli.ask.explain.explained"
+    explained = "sliceplane.cli.query.explain.explained"
     yield Case(
         "explain service a --protocol udp", explained, lambda g: g.arguments[1].protocol, "UDP"
     )

@@ -28,7 +28,7 @@ def test_a_command_that_waits_is_never_silent_for_more_than_two_seconds(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     silent_since = 0.0
-    with progress.WorkTold(plain=True) as tell:
+    with progress.ProgressLine(plain=True) as tell:
         for step in range(1, 300):
             clock.now = step / 5
             tell("waiting")
@@ -41,7 +41,7 @@ def test_a_command_that_waits_is_never_silent_for_more_than_two_seconds(
 def test_other_commands_write_no_progress_into_a_log(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with progress.WorkTold() as tell:
+    with progress.ProgressLine() as tell:
         clock.now = 100.0
         tell("working")
     assert capsys.readouterr().err == ""
@@ -52,7 +52,7 @@ def test_a_line_on_a_terminal_is_no_wider_than_it_and_goes(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True)
-    with progress.WorkTold(plain=True) as tell:
+    with progress.ProgressLine(plain=True) as tell:
         clock.now = 3.0
         tell("x" * 100)
         shown = capsys.readouterr().err

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.lab.whatif.asked import ask, cart_snapshot
 
-from sliceplane.cli.ask import ui_what_if
-from sliceplane.cli.ask.ui_what_if import foreseen
 from sliceplane.cli.lab import what_if
+from sliceplane.cli.query import ui_what_if
+from sliceplane.cli.query.ui_what_if import predict_service
 from sliceplane.diagnose.trace.question import Unanswerable
 from sliceplane.lab.whatif.document import as_document
 from sliceplane.lab.whatif.state import ClusterState, of_snapshot
@@ -30,7 +30,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def answered(*settings: str, name: str = "cart") -> dict[str, Any]:
     client: Any = None
-    document: dict[str, Any] = asyncio.run(foreseen(client, "default", name, settings))
+    document: dict[str, Any] = asyncio.run(predict_service(client, "default", name, settings))
     return document
 
 

@@ -62,7 +62,7 @@ async def test_it_follows_nothing_while_a_watch_is_forbidden(
 async def test_the_command_is_ready_once_it_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not when it has listed and written alone."""
     said: list[str] = []
-    monkeypatch.setattr(proxy_command, "say_ready", said.append)
+    monkeypatch.setattr(proxy_command, "print_ready", said.append)
     watches_open = asyncio.Event()
 
     class Written:
@@ -75,10 +75,10 @@ async def test_the_command_is_ready_once_it_follows(monkeypatch: pytest.MonkeyPa
         def counts(self) -> dict[str, tuple[int, int]]:
             return {"IPv4": (7, 1)}
 
-    saying = asyncio.create_task(proxy_command._say_ready(Written(), "node-1"))  # type: ignore[arg-type]  # its part
+    line_printer = asyncio.create_task(proxy_command._print_ready(Written(), "node-1"))  # type: ignore[arg-type]  # its part
     for _ in range(5):
         await asyncio.sleep(0)
     assert said == []
     watches_open.set()
-    await asyncio.wait_for(saying, 60)
+    await asyncio.wait_for(line_printer, 60)
     assert said == ["node=node-1 ipv4-services=7"]

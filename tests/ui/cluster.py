@@ -18,7 +18,7 @@ from tests.waiting import until
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.discovery import ANNOTATION_DRAIN
 from sliceplane.api.scheme import Pods, ServiceAccounts
-from sliceplane.cli.ask.ui_what_if import foreseen
+from sliceplane.cli.query.ui_what_if import predict_service
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
@@ -69,7 +69,7 @@ class RunningPage:
         self._background.stop()
 
     async def _start(self) -> None:
-        self._context = page(self._connection, self._namespace, self._port, foreseen)
+        self._context = page(self._connection, self._namespace, self._port, predict_service)
         self.server = await self._context.__aenter__()
 
     @property
@@ -221,7 +221,7 @@ class PlaneWithPage(Plane):
     """With the page at ``/ui/`` of its server."""
 
     def start(self) -> None:
-        door = self.door = LoginDoor(foreseen)
+        door = self.door = LoginDoor(predict_service)
         made = planes._made
 
         def with_page(wanted: Plane) -> ServerPlane:

@@ -35,27 +35,36 @@ class HealthPage(msgspec.Struct, frozen=True):
     tls: bool
 
 
-def place_of(words: Sequence[str], environment: Mapping[str, str]) -> HealthPage | None:
+def place_of(arguments: Sequence[str], environment: Mapping[str, str]) -> HealthPage | None:
     """Where the process with this command line has its health page; None if it has none."""
     command = next(
-        (word for word in words if word in ("up", "apiserver", "controllers", "proxy")), ""
+        (
+            argument
+            for argument in arguments
+            if argument in ("up", "apiserver", "controllers", "proxy")
+        ),
+        "",
     )
 
-    def told(flag: str, default: str) -> str:
-        for word, following in zip(words, [*words[1:], ""], strict=True):
-            if word == f"--{flag}":
+    def flag_value(flag: str, default: str) -> str:
+        for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+            if argument == f"--{flag}":
                 return following
-            if word.startswith(f"--{flag}="):
-                return word.partition("=")[2]
+            if argument.startswith(f"--{flag}="):
+                return argument.partition("=")[2]
         return environment.get(f"SLICEPLANE_{command}_{flag}".upper().replace("-", "_")) or default
 
     match command:
         case "up" | "apiserver":
-            return _place(told("bind-address", "127.0.0.1"), told("secure-port", "6443"), tls=True)
+            return _place(
+                flag_value("bind-address", "127.0.0.1"), flag_value("secure-port", "6443"), tls=True
+            )
         case "controllers" | "proxy":
             # Controllers have their health pages beside their metrics, too.
-            default = "0.0.0.0:10256" if command == "proxy" else told("metrics-bind-address", "")
-            host, _, port = told("healthz-bind-address", default).rpartition(":")
+            default = (
+                "0.0.0.0:10256" if command == "proxy" else flag_value("metrics-bind-address", "")
+            )
+            host, _, port = flag_value("healthz-bind-address", default).rpartition(":")
             return _place(host, port, tls=False)
     return None
 
@@ -67,7 +76,7 @@ def _place(host: str, port: str, *, tls: bool) -> HealthPage | None:
     return HealthPage(here, int(port), tls) if port.isdigit() else None
 
 
-def ask(place: HealthPage, path: str) -> tuple[int, str]:
+def probe(place: HealthPage, path: str) -> tuple[int, str]:
     """The status and the first line of the answer.  Raises ``OSError`` where nothing listens or
     nothing comes.
     """
@@ -99,13 +108,13 @@ def main(process: Path = Path("/proc/1")) -> int:
     def entries(name: str) -> list[str]:
         return (process / name).read_bytes().decode(errors="replace").strip("\0").split("\0")
 
-    words = entries("cmdline")
-    place = place_of(words, dict(entry.partition("=")[::2] for entry in entries("environ")))
+    arguments = entries("cmdline")
+    place = place_of(arguments, dict(entry.partition("=")[::2] for entry in entries("environ")))
     if place is None:
-        print(f"it runs, without a health page (--healthz-bind-address): {' '.join(words)}")
+        print(f"it runs, without a health page (--healthz-bind-address): {' '.join(arguments)}")
         return 0
     try:
-        status, line = ask(place, "/livez")
+        status, line = probe(place, "/livez")
     except OSError as error:
         print(f"{place.host} port {place.port}: {error}")
         return 1

@@ -42,10 +42,10 @@ class Output(NamedTuple):
             case "yaml":
                 import yaml
 
-                made = document()
-                dumped: str = yaml.safe_dump(made, sort_keys=False, allow_unicode=True)
+                content = document()
+                dumped: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
                 if dumped != printable_lines(dumped):  # in quotes, a program reads the escapes back
-                    dumped = yaml.safe_dump(made, sort_keys=False)
+                    dumped = yaml.safe_dump(content, sort_keys=False)
                 return dumped.rstrip("\n")
 
     def show(self, document: Callable[[], Any], text: Callable[[int | None], str]) -> None:

@@ -73,7 +73,7 @@ class TargetCluster(NamedTuple):
     def connect(self) -> Connection:
         return connect(self.kubeconfig, self.context)
 
-    def ask(
+    def query(
         self,
         work: Callable[[HttpClient, str], Awaitable[_T]],
         *sentences: type[Exception],
@@ -181,8 +181,8 @@ def cluster_command(
     *scope*: the option ``-n`` names one namespace, or chooses one of all. *once*: it asks one
     question, which ``--request-timeout`` bounds.
     """
-    asked = (_watch_option,) * watch + (output_option,) * output
-    reached = (*_CONNECTION, _timeout_option)[: 3 if once else 2]
+    output_options = (_watch_option,) * watch + (output_option,) * output
+    connection_options = (*_CONNECTION, _timeout_option)[: 3 if once else 2]
 
     def decorate(function: Callable[..., None]) -> click.Command:
         @wraps(function)
@@ -201,7 +201,10 @@ def cluster_command(
         command = make(name, cls=Command, examples=examples, short_help=short_help)(
             with_options(*_SCOPES[scope])(with_cluster)
         )
-        for add_option in (*asked, *reached):  # the help shows them after the command's own
+        for add_option in (
+            *output_options,
+            *connection_options,
+        ):  # the help shows them after the command's own
             add_option(command)
         return command
 
@@ -220,16 +223,18 @@ rate_options = with_options(
 )
 
 
-def connect(kubeconfig: Path | None, context: str | None, *, say: bool = True) -> Connection:
+def connect(kubeconfig: Path | None, context: str | None, *, print_line: bool = True) -> Connection:
     """Returns the API server of the two options. Without any kubeconfig it is the plane that runs
     from this user's data folder, and stderr says so (*say*). Raises ``KubeconfigError``.
     """
     from sliceplane.watch.io.kubeconfig import load_or_running
 
-    def tell(plane: Path) -> None:
+    def announce_plane(plane: Path) -> None:
         note(f"Note: no kubeconfig is there; this is the plane that runs here: {plane}")
 
-    return load_or_running(kubeconfig, context=context, on_plane=tell if say else None)
+    return load_or_running(
+        kubeconfig, context=context, on_plane=announce_plane if print_line else None
+    )
 
 
 def show_read(
@@ -249,7 +254,7 @@ def show_read(
             return await _watched(lambda: read(client), state, text)
         return await read(client)
 
-    answer = cluster.ask(work)
+    answer = cluster.query(work)
     if answer is not None and not watch:
         show(text(answer), exit_code=NO_ANSWER)
     return answer
@@ -267,7 +272,7 @@ async def _watched(
     from sliceplane.watch.io.bounds import question
 
     answer: _T | None = None
-    shown: object = None
+    last_state: object = None
     try:
         while True:
             try:
@@ -279,9 +284,9 @@ async def _watched(
             if sys.stdout.isatty():
                 click.clear()
                 show(lines)
-            elif current != shown:
+            elif current != last_state:
                 show(lines)
-            shown = current
+            last_state = current
             await asyncio.sleep(WATCH_PERIOD_S)
     except asyncio.CancelledError:
         return answer

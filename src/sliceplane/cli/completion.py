@@ -24,8 +24,8 @@ _FOR_GOOD = {
 @click.pass_context
 def command(ctx: click.Context, /, *, shell: str) -> None:
     """Print what makes SHELL complete commands and options."""
-    made = get_completion_class(shell)
-    assert made is not None, "click completes for these three"
+    completion = get_completion_class(shell)
+    assert completion is not None, "click completes for these three"
     root = ctx.find_root()
     name = root.info_name or "sliceplane"
-    show(made(root.command, {}, name, f"_{name.upper().replace('-', '_')}_COMPLETE").source())
+    show(completion(root.command, {}, name, f"_{name.upper().replace('-', '_')}_COMPLETE").source())

@@ -38,11 +38,11 @@ def main() -> None:
         extra = EXTRA_OF.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        wanted = "proxy" if extra == "server" and sys.argv[1:2] == ["proxy"] else extra
+        requested = "proxy" if extra == "server" and sys.argv[1:2] == ["proxy"] else extra
         sys.exit(
             f"Error: this needs {error.name}, which the plain package does not bring.  Install it "
             "with\n"
-            f"  pip install {requirement(wanted)}"
+            f"  pip install {requirement(requested)}"
         )
 
 

@@ -34,9 +34,9 @@ def with_options(*options: Callable[[_C], _C]) -> Callable[[_C], _C]:
 
 def option(names: str, summary: str, default: Any = None, **more: Any) -> Callable[[_C], _C]:
     """An option with one value, of the type that *more* names, or a text."""
-    is_shown = default not in (None, "", ()) and "[default" not in summary
+    shows_default = default not in (None, "", ()) and "[default" not in summary
     return click.option(
-        *names.split(), default=default, help=summary, **{"show_default": is_shown, **more}
+        *names.split(), default=default, help=summary, **{"show_default": shows_default, **more}
     )
 
 

@@ -18,20 +18,20 @@ from sliceplane.cli.options import Command
         ("one of them", "sliceplane help agent run"),
     ],
 )
-@click.argument("words", nargs=-1, metavar="[COMMAND]...")
+@click.argument("names", nargs=-1, metavar="[COMMAND]...")
 @click.pass_context
-def command(ctx: click.Context, /, *, words: tuple[str, ...]) -> None:
+def command(ctx: click.Context, /, *, names: tuple[str, ...]) -> None:
     """Show the help of a command, or the list of all commands."""
     current = ctx.find_root()
-    for word in words:
+    for name in names:
         group = current.command
-        # An unknown word is answered as it would be without "help".
-        name, found, _ = (
-            group.resolve_command(current, [word])
+        # An unknown name is answered as it would be without "help".
+        resolved, subcommand, _ = (
+            group.resolve_command(current, [name])
             if isinstance(group, click.Group)
             else ("", None, [])
         )
-        if found is None:
+        if subcommand is None:
             current.fail(f"'{current.command_path}' has no commands of its own.")
-        current = click.Context(found, info_name=name, parent=current)
+        current = click.Context(subcommand, info_name=resolved, parent=current)
     show(current.get_help())

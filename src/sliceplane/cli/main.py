@@ -39,41 +39,41 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "Understand a cluster": {
         "status": (
-            "sliceplane.cli.ask.status",
+            "sliceplane.cli.query.status",
             "Show the cluster on one screen, and what needs attention.",
         ),
-        "ui": ("sliceplane.cli.ask.ui", "Show the cluster in a browser, live."),
+        "ui": ("sliceplane.cli.query.ui", "Show the cluster in a browser, live."),
         "explain": (
-            "sliceplane.cli.ask.explain",
-            "Tell why a Service, Pod, Node or zone does not work.",
+            "sliceplane.cli.query.explain",
+            "Explain why a Service, Pod, Node or zone does not work.",
         ),
-        "lint": ("sliceplane.cli.ask.lint", "Look at every Service, and say what is wrong."),
+        "lint": ("sliceplane.cli.query.lint", "Check every Service, and report what is wrong."),
         "drift": (
-            "sliceplane.cli.ask.drift",
-            "Tell which nodes do not hold what the API server says.",
+            "sliceplane.cli.query.drift",
+            "List the nodes that have not applied what the API server has.",
         ),
         "guard": (
-            "sliceplane.cli.ask.guard",
-            "Mass removals of endpoints that are held: show them, let go.",
+            "sliceplane.cli.query.guard",
+            "Show or release removals of endpoints that are suspended.",
         ),
-        "trace": ("sliceplane.cli.ask.trace", "Tell where a packet goes on a node, and why."),
+        "trace": ("sliceplane.cli.query.trace", "Show where a packet goes on a node, and why."),
         "timeline": (
-            "sliceplane.cli.ask.timeline",
-            "Tell what happened to a Service, who did it, and what followed.",
+            "sliceplane.cli.query.timeline",
+            "Show what happened to a Service, who did it, and what followed.",
         ),
         "recorder": (
-            "sliceplane.cli.ask.recorder",
-            "Save what controllers were told; show it, and tell it again.",
+            "sliceplane.cli.query.recorder",
+            "Save, show and replay the events that controllers received.",
         ),
         "endpoints": (
-            "sliceplane.cli.ask.endpoints",
-            "Leave the Endpoints API: what still depends on it.",
+            "sliceplane.cli.query.endpoints",
+            "Find what still depends on the Endpoints API.",
         ),
     },
-    "Ask what if": {
+    "Predict and test": {
         "what-if": (
             "sliceplane.cli.lab.what_if",
-            "Tell what a change would do, by running it on virtual time.",
+            "Predict what a change would do, by running it on virtual time.",
         ),
         "estimate": (
             "sliceplane.cli.lab.estimate",
@@ -85,30 +85,32 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
         ),
         "conformance": (
             "sliceplane.cli.lab.conformance",
-            "Judge software that follows EndpointSlices by nasty histories.",
+            "Test software that follows EndpointSlices with hostile histories.",
         ),
     },
-    "Look after it": {
+    "Operate it": {
         "drain": (
-            "sliceplane.cli.ask.drain",
+            "sliceplane.cli.query.drain",
             "Take Pods out of Services, and wait until no node sends to them.",
         ),
         "snapshot": (
-            "sliceplane.cli.ask.snapshot",
+            "sliceplane.cli.query.snapshot",
             "Copy a running server's state to a file; restore it.",
         ),
         "help": ("sliceplane.cli.help", "Show the help of a command."),
         "completion": (
             "sliceplane.cli.completion",
-            "Print what makes a shell complete commands and options.",
+            "Print a script that completes commands and options in a shell.",
         ),
         "version": (
             "sliceplane.cli.version",
-            "Tell the versions of this program and of the API it serves.",
+            "Print the versions of this program and of the API it serves.",
         ),
     },
 }
-COMMANDS: Final = {name: told for family in FAMILIES.values() for name, told in family.items()}
+COMMANDS: Final = {
+    name: command for family in FAMILIES.values() for name, command in family.items()
+}
 #: an option of ``up`` is also SLICEPLANE_UP_OPTION in the environment
 ENVIRONMENT: Final = "SLICEPLANE"
 
@@ -160,8 +162,8 @@ class LazyGroup(CommandGroup):
                 )
 
 
-def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
-    if wanted:
+def _print_version(ctx: click.Context, _param: click.Parameter, requested: bool) -> None:
+    if requested:
         click.echo(f"sliceplane, version {__version__}")
         ctx.exit()
 

@@ -64,7 +64,7 @@ def _listed(flags: Mapping[str, Any], plural: str) -> list[str]:
     from sliceplane.cli.cluster import connect
 
     with suppress(Exception):  # no server, no right, no time: nothing is completed
-        connection = connect(flags.get("kubeconfig"), flags.get("context"), say=False)
+        connection = connect(flags.get("kubeconfig"), flags.get("context"), announce=False)
         return asyncio.run(
             _read(connection, plural, flags.get("namespace") or connection.namespace)
         )

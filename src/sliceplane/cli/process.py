@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: how long a line waits for a reader before work goes on without
-SAY_MAX_S = 1.0
+PRINT_TIMEOUT_S = 1.0
 #: of lines that wait for a reader
-_SAY_BYTES_MAX = 1024 * 1024
+_QUEUED_BYTES_MAX = 1024 * 1024
 
 
 def require(*modules: str) -> None:
@@ -146,19 +146,19 @@ def is_journal() -> bool:
     return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
-def say(line: str, *, control: str = "", is_secret: bool = False) -> None:
+def print_line(line: str, *, control: str = "", is_secret: bool = False) -> None:
     """Print *line*, after *control*, which steers the terminal. *is_secret*: no log may have it.
     That stdout takes no line (a closed pipe, a full disk, a terminal stopped with ^S) is no reason
     to stop working.
     """
-    with saying(control, is_secret=is_secret) as put:
+    with line_printer(control, is_secret=is_secret) as put:
         put(line)
 
 
 @contextmanager
-def saying(control: str = "", *, is_secret: bool = False) -> Iterator[Callable[[str], None]]:
-    """``say`` for a program that says many lines and may never wait for one: what stdout does not
-    take is lost. At the end lines that wait have ``SAY_MAX_S``.
+def line_printer(control: str = "", *, is_secret: bool = False) -> Iterator[Callable[[str], None]]:
+    """``print_line`` for a program that says many lines and may never wait for one: what stdout does not
+    take is lost. At the end lines that wait have ``PRINT_TIMEOUT_S``.
     """
     try:
         descriptor = sys.stdout.fileno()
@@ -190,25 +190,25 @@ def saying(control: str = "", *, is_secret: bool = False) -> Iterator[Callable[[
             get_logger("cli").warning("cannot print to stdout", line=line, problem=str(error))
             give_up_stdout()
 
-    writer = LineWriter("stdout", write, bytes_max=_SAY_BYTES_MAX)
+    writer = LineWriter("stdout", write, bytes_max=_QUEUED_BYTES_MAX)
     try:
         yield put
     finally:
-        writer.close(SAY_MAX_S)
+        writer.close(PRINT_TIMEOUT_S)
         report()
 
 
-def say_ready(line: str) -> None:
+def print_ready(line: str) -> None:
     """Tell the starter of this process that it works now: a service manager first, since stdout may
     be slow.
     """
     notify(f"READY=1\nSTATUS={line}")
-    say(f"ready {line}")
+    print_line(f"ready {line}")
 
 
-def say_listening(listening: Iterable[tuple[str, int]]) -> None:
+def print_listening(listening: Iterable[tuple[str, int]]) -> None:
     """Reports ready with the addresses that the service listens on."""
-    say_ready(
+    print_ready(
         " ".join(
             f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
             for address, port in listening

@@ -20,7 +20,7 @@ _AGAIN_S: Final = 0.2
 _PLAIN_S: Final = 1.5
 
 
-class WorkTold:
+class ProgressLine:
     """Called often, with what is being done.  As a context it takes its line away in the end."""
 
     def __init__(self, *, plain: bool = False) -> None:
@@ -28,9 +28,9 @@ class WorkTold:
         self._is_terminal = sys.stderr.isatty()
         first_s = _PLAIN_S if plain else FIRST_S
         self._next = self._began + first_s if plain or self._is_terminal else float("inf")
-        self._shown = ""
+        self._text = ""
 
-    def __enter__(self) -> WorkTold:
+    def __enter__(self) -> ProgressLine:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -38,15 +38,15 @@ class WorkTold:
 
     def clear(self) -> None:
         """Takes the line away, before another one is printed."""
-        if self._shown:
-            click.echo(f"\r{'':{len(self._shown)}}\r", nl=False, err=True)
-            self._shown = ""
+        if self._text:
+            click.echo(f"\r{'':{len(self._text)}}\r", nl=False, err=True)
+            self._text = ""
 
-    def __call__(self, doing: str) -> None:
+    def __call__(self, action: str) -> None:
         now = time.monotonic()
         if now < self._next:
             return
-        text = f"{now - self._began:.0f} s: {printable(doing)}"
+        text = f"{now - self._began:.0f} s: {printable(action)}"
         if not self._is_terminal:
             self._next = now + _PLAIN_S
             click.echo(text, err=True)
@@ -55,5 +55,5 @@ class WorkTold:
         text = text[
             : shutil.get_terminal_size().columns - 1
         ]  # a line that wraps cannot be written over
-        click.echo(f"\r{text:{len(self._shown)}}", nl=False, err=True)
-        self._shown = text
+        click.echo(f"\r{text:{len(self._text)}}", nl=False, err=True)
+        self._text = text

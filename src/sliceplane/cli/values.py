@@ -12,7 +12,7 @@ from sliceplane.kit.ip import parse_network_lenient, parse_strict
 from sliceplane.kit.times import parse_duration
 
 
-def given_flags(names: Iterable[str]) -> tuple[str, ...]:
+def flags_used(names: Iterable[str]) -> tuple[str, ...]:
     """The flags (``--like-this``) of those parameters that the command line has, in the order of
     *names*.
     """

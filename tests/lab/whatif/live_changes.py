@@ -24,7 +24,7 @@ from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Deployments, EndpointSlices, Nodes, Pods, Resource, Services
-from sliceplane.cli.ask.recorder import read
+from sliceplane.cli.query.recorder import read
 from sliceplane.consume.io.client.connecting import connect
 from sliceplane.controllers.io.catalogue import default_controllers, emulation_controllers
 from sliceplane.controllers.io.embedded import ControllerService

@@ -300,11 +300,11 @@ def test_what_is_done_is_told_on_a_terminal_when_it_takes_long(
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(progress, "FIRST_S", 3600.0)
-    with progress.WorkTold() as tell:
+    with progress.ProgressLine() as tell:
         tell("nothing takes so long")
     assert terminal.getvalue() == ""
     monkeypatch.setattr(progress, "FIRST_S", -1.0)
-    with progress.WorkTold() as tell:
+    with progress.ProgressLine() as tell:
         tell("12 writes")
     assert terminal.getvalue().startswith("\r0 s: 12 writes\r")
     assert terminal.getvalue().endswith("\r")

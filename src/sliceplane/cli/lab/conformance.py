@@ -14,7 +14,7 @@ from sliceplane.cli.answers import BAD, NO_ANSWER, Output, fail, output_option
 from sliceplane.cli.flags import FOLDER, duration, option, string, strings, switch
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import require
-from sliceplane.cli.progress import WorkTold
+from sliceplane.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
     from sliceplane.lab.conformance.consumers.consumer import JudgedConsumer
@@ -89,11 +89,11 @@ def command(
         output.show(lambda: [_case_document(case) for case in chosen], lambda _: _listed(chosen))
         return
     require("uvicorn", "uvloop")
-    told = _judged(_consumer(consumer, **flags), chosen, shrink=shrink)
+    report_of_run = _judged(_consumer(consumer, **flags), chosen, shrink=shrink)
     if report is not None:
-        _write(report, told)
-    output.show(told.document, lambda _: told.text())
-    sys.exit(BAD if told.failed else 0)
+        _write(report, report_of_run)
+    output.show(report_of_run.document, lambda _: report_of_run.text())
+    sys.exit(BAD if report_of_run.failed else 0)
 
 
 def _chosen(names: tuple[str, ...]) -> tuple[Case, ...]:
@@ -114,7 +114,7 @@ def _consumer(text: str, *, name: str, claims: str, unable: str, patience: float
     from sliceplane.lab.conformance.consumers.program import ProgramConsumer
     from sliceplane.lab.conformance.consumers.view import ViewConsumer
 
-    claimed: Any = _words("--claims", claims, ("hints", "fallback", "local"))
+    claimed: Any = _choices("--claims", claims, ("hints", "fallback", "local"))
     kind, _, program = text.partition(":")
     try:
         match kind:
@@ -137,24 +137,24 @@ def _consumer(text: str, *, name: str, claims: str, unable: str, patience: float
             case "node-proxy":
                 return NodeProxyConsumer(program, name=name, patience_s=patience)
             case "program":
-                left_out: Any = _words("--unable", unable, ("large", "families", "unnamed-port"))
+                unable_to: Any = _choices("--unable", unable, ("large", "families", "unnamed-port"))
                 return ProgramConsumer(
-                    program, name=name, claims=claimed, unable=left_out, patience_s=patience
+                    program, name=name, claims=claimed, unable=unable_to, patience_s=patience
                 )
             case "name-server":
                 return NameServerConsumer(program, name=name, claims=claimed, patience_s=patience)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    known = "view, dns, proxy, program:COMMAND, name-server:COMMAND or node-proxy:COMMAND"
-    raise click.UsageError(f"no consumer {text!r}: it is {known}")
+    allowed = "view, dns, proxy, program:COMMAND, name-server:COMMAND or node-proxy:COMMAND"
+    raise click.UsageError(f"no consumer {text!r}: it is {allowed}")
 
 
-def _words(option: str, text: str, known: tuple[str, ...]) -> frozenset[str]:
-    words = frozenset(word for word in text.split(",") if word)
-    for word in sorted(words):
-        if word not in known:
-            raise click.UsageError(f"{option} {word}: it is one of {', '.join(known)}")
-    return words
+def _choices(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]:
+    chosen = frozenset(choice_name for choice_name in text.split(",") if choice_name)
+    for choice_name in sorted(chosen):
+        if choice_name not in allowed:
+            raise click.UsageError(f"{option} {choice_name}: it is one of {', '.join(allowed)}")
+    return chosen
 
 
 def _judged(consumer: JudgedConsumer, cases: tuple[Case, ...], *, shrink: bool) -> ConsumerReport:
@@ -167,11 +167,13 @@ def _judged(consumer: JudgedConsumer, cases: tuple[Case, ...], *, shrink: bool) 
     from sliceplane.lab.conformance.verdict import ConsumerReport
 
     verdicts: list[CaseVerdict] = []
-    with WorkTold() as tell:
+    with ProgressLine() as report_progress:
 
         def on_verdict(verdict: CaseVerdict) -> None:
             verdicts.append(verdict)
-            tell(f"{len(verdicts)} of {len(cases)} cases, the last was {verdict.case.name}")
+            report_progress(
+                f"{len(verdicts)} of {len(cases)} cases, the last was {verdict.case.name}"
+            )
 
         async def work() -> None:
             task = asyncio.current_task()

@@ -43,13 +43,13 @@ def command(*, pods: int, nodes: int, per_slice: int, hints: bool, output: Outpu
 
     Of a Service that is there: 'sliceplane what-if'.
     """
-    from sliceplane.cli.progress import WorkTold
+    from sliceplane.cli.progress import ProgressLine
     from sliceplane.lab.whatif.estimate import EstimateQuestion, as_document, as_text, estimate
 
     distribution = "PreferSameZone" if hints else ""
     question = EstimateQuestion(
         pods=pods, nodes=nodes, per_slice=per_slice, traffic_distribution=distribution
     )
-    with WorkTold() as tell:
-        steps = estimate(question, tell)
+    with ProgressLine() as report_progress:
+        steps = estimate(question, report_progress)
     output.show(lambda: as_document(question, steps), lambda width: as_text(question, steps, width))

@@ -94,46 +94,46 @@ scale_options = with_options(
 )
 
 
-def scale(seed: int, given: dict[str, Any]) -> None:
+def scale(seed: int, flags: dict[str, Any]) -> None:
     """Ends the command."""
-    from sliceplane.cli.progress import WorkTold
+    from sliceplane.cli.progress import ProgressLine
     from sliceplane.lab.sim.scale.text import as_text, growth_text
 
-    plan = _plan(seed, given)
+    plan = _plan(seed, flags)
     outcomes = []
     began = time.monotonic()
-    with WorkTold() as tell:
-        outcomes.append(_run(plan, tell))
-        while given["grow"] and not outcomes[-1].broken and not outcomes[-1].wrong:
-            outcomes.append(_run(outcomes[-1].plan.grown(_STEP), tell))
+    with ProgressLine() as report_progress:
+        outcomes.append(_run(plan, report_progress))
+        while flags["grow"] and not outcomes[-1].broken and not outcomes[-1].wrong:
+            outcomes.append(_run(outcomes[-1].plan.grown(_STEP), report_progress))
     real_s = time.monotonic() - began
-    if given["grow"]:
+    if flags["grow"]:
         show(growth_text(outcomes, screen_width()))
         show("")
     show(as_text(outcomes[-1], screen_width(), real_s))
-    failed = outcomes[-1].wrong or (outcomes[-1].broken and not given["grow"])
+    failed = outcomes[-1].wrong or (outcomes[-1].broken and not flags["grow"])
     sys.exit(bool(failed))
 
 
-def _plan(seed: int, given: dict[str, Any]) -> ScalePlan:
+def _plan(seed: int, flags: dict[str, Any]) -> ScalePlan:
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
     from sliceplane.lab.sim.scale.plan import Budgets, ScalePlan
 
     sizes = {
-        name: given[name]
+        name: flags[name]
         for name in ("nodes", "pods", "services", "zones", "rolling", "at_once", "servers")
     }
     try:
         return ScalePlan(
             seed=seed,
             **sizes,
-            marks_per_s=given["marks"],
+            marks_per_s=flags["marks"],
             controller=EndpointSliceConfig(
-                endpointslice_updates_batch_period_s=given["batch_period"]
+                endpointslice_updates_batch_period_s=flags["batch_period"]
             ),
-            costs=_costs(given["cost"]),
+            costs=_costs(flags["cost"]),
             budgets=Budgets(
-                link_bytes_s=given["link"] * 1e9 / 8, memory_mib=given["memory"] * 1024
+                link_bytes_s=flags["link"] * 1e9 / 8, memory_mib=flags["memory"] * 1024
             ),
         )
     except ValueError as error:
@@ -158,10 +158,12 @@ def _costs(texts: tuple[str, ...]) -> Costs:
     return costs
 
 
-def _run(plan: ScalePlan, tell: Callable[[str], None]) -> ScaleOutcome:
+def _run(plan: ScalePlan, report_progress: Callable[[str], None]) -> ScaleOutcome:
     from sliceplane.lab.sim.scale.run import ScaleRun
 
-    return ScaleRun(plan, lambda text: tell(f"{plan.nodes:,} nodes: {text}"), _memory_mib).run()
+    return ScaleRun(
+        plan, lambda text: report_progress(f"{plan.nodes:,} nodes: {text}"), _memory_mib
+    ).run()
 
 
 def _memory_mib() -> float:

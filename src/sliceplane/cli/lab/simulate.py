@@ -192,7 +192,7 @@ def command(
 
 def _adopted(file: Path) -> Adoption:
     """Ends the command where nothing can be made of *file*."""
-    from sliceplane.cli.ask.recorder import making_sense, read
+    from sliceplane.cli.query.recorder import making_sense, read
     from sliceplane.lab.sim.recording import adopt
 
     recording = read(file)

@@ -138,8 +138,8 @@ def command(
     without one; with --verify: the prediction differs from the recording; 2: no answer, stderr has
     the reason.
     """
-    from sliceplane.cli.ask.recorder import making_sense, read
-    from sliceplane.cli.progress import WorkTold
+    from sliceplane.cli.progress import ProgressLine
+    from sliceplane.cli.query.recorder import making_sense, read
     from sliceplane.lab.whatif.changes import checked, running
     from sliceplane.lab.whatif.document import as_document
     from sliceplane.lab.whatif.prediction import WhatIfQuestion, predict
@@ -165,23 +165,25 @@ def command(
             price=price,
             watchers=flags["watchers"],
         )
-        with WorkTold() as tell:
-            foreseen = predict(state, question, tell)
+        with ProgressLine() as report_progress:
+            prediction = predict(state, question, report_progress)
         if verify is None:
-            return foreseen, None
+            return prediction, None
         recording = read(verify)
         with making_sense(verify):
-            return foreseen, happened(foreseen, state, recording)
+            return prediction, happened(prediction, state, recording)
 
-    found, real = attempt(work, CannotTell, exit_code=NO_ANSWER)
+    prediction, real = attempt(work, CannotTell, exit_code=NO_ANSWER)
     if plot is not None:
         from sliceplane.cli.lab.what_if_plot import draw
 
-        draw(found, plot)
-    output.show(lambda: as_document(found, real), lambda width: as_text(found, width, real))
+        draw(prediction, plot)
+    output.show(
+        lambda: as_document(prediction, real), lambda width: as_text(prediction, width, real)
+    )
     if plot is not None:
         note(f"picture: {plot}")
-    bad = found.bad_news if real is None else not is_as_foreseen(compared(found, real))
+    bad = prediction.bad_news if real is None else not is_as_foreseen(compared(prediction, real))
     raise SystemExit(BAD if bad else GOOD)
 
 
@@ -192,7 +194,7 @@ def _state(cluster: TargetCluster, path: Path | None) -> tuple[ClusterState, str
     from sliceplane.server.store.snapshot import LINE_BYTES_MAX
 
     if path is None:
-        return cluster.ask(read_cluster, CannotTell)
+        return cluster.query(read_cluster, CannotTell)
     try:
         with opened_lines(path, line_bytes_max=LINE_BYTES_MAX) as lines:
             return of_snapshot(lines, path.name, path.stat().st_mtime), "default"

@@ -60,23 +60,25 @@ ZONES_MAX: Final = 12
 _PALE: Final = 0.35
 
 
-def draw(found: Prediction, path: Path) -> None:
+def draw(prediction: Prediction, path: Path) -> None:
     """Raises ``click.ClickException`` where it cannot."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(14, 4.8), layout="constrained")
     loads, flows, sent = figure.subplots(1, 3)
-    zones = sorted({*found.before.zones, *found.after.zones})
+    zones = sorted({*prediction.before.zones, *prediction.after.zones})
     if len(zones) > ZONES_MAX:
-        zones = sorted(zones, key=lambda zone: (-found.after.shares.load(zone), zone))[:ZONES_MAX]
-    _loads(loads, found, zones)
-    _flows(flows, found, zones)
-    if found.moments:
-        _moments(sent, found)
+        zones = sorted(zones, key=lambda zone: (-prediction.after.shares.load(zone), zone))[
+            :ZONES_MAX
+        ]
+    _loads(loads, prediction, zones)
+    _flows(flows, prediction, zones)
+    if prediction.moments:
+        _moments(sent, prediction)
     else:
-        _sent(sent, found)
-    changes = ", ".join(found.question.changes.words) or "nothing changes"
-    figure.suptitle(f"Service {found.question.service.metadata.key}, what if: {changes}")
+        _sent(sent, prediction)
+    changes = ", ".join(prediction.question.changes.words) or "nothing changes"
+    figure.suptitle(f"Service {prediction.question.service.metadata.key}, what if: {changes}")
     save(figure, path)
 
 
@@ -84,19 +86,19 @@ def _colors(zones: list[str]) -> dict[str, str]:
     return {zone: _PALETTE[index % len(_PALETTE)] for index, zone in enumerate(zones)}
 
 
-def _loads(axes: Any, found: Prediction, zones: list[str]) -> None:
+def _loads(axes: Any, prediction: Prediction, zones: list[str]) -> None:
     """Against an even share; where the rate is known, requests a second, and against what a Pod can
     take.
     """
     colors = _colors(zones)
-    in_rates = found.question.clients.rate is not None
-    capacity = found.question.clients.capacity
+    in_rates = prediction.question.clients.rate is not None
+    capacity = prediction.question.clients.capacity
     limit = float(OVERLOAD) if not in_rates else None if capacity is None else float(capacity)
     values = {
         (shift, index): float(
             picture.loads.rate_in(zone) if in_rates else picture.shares.load(zone)
         )
-        for picture, shift in ((found.before, -0.2), (found.after, 0.2))
+        for picture, shift in ((prediction.before, -0.2), (prediction.after, 0.2))
         for index, zone in enumerate(zones)
     }
     for (shift, index), value in values.items():
@@ -138,16 +140,18 @@ def _loads(axes: Any, found: Prediction, zones: list[str]) -> None:
     )
     axes.set(title=title, ylim=(0, max(*values.values(), limit or 0.0) * 1.2))
     _name_zones(
-        axes, zones, [f"{found.before.ready[zone]}, {found.after.ready[zone]}" for zone in zones]
+        axes,
+        zones,
+        [f"{prediction.before.ready[zone]}, {prediction.after.ready[zone]}" for zone in zones],
     )
     axes.set_xlabel("zone, and its ready endpoints now, then; pale: now")
 
 
-def _flows(axes: Any, found: Prediction, zones: list[str]) -> None:
+def _flows(axes: Any, prediction: Prediction, zones: list[str]) -> None:
     from matplotlib.patches import Patch
 
     colors = _colors(zones)
-    for picture, shift, alpha in ((found.before, -0.2, _PALE), (found.after, 0.2, 1.0)):
+    for picture, shift, alpha in ((prediction.before, -0.2, _PALE), (prediction.after, 0.2, 1.0)):
         for index, zone in enumerate(zones):
             bottom = 0.0
             for target in sorted(
@@ -169,8 +173,8 @@ def _flows(axes: Any, found: Prediction, zones: list[str]) -> None:
             _lost(axes, picture, zone, index + shift, bottom)
     axes.set(
         title=(
-            f"Connections that leave their zone: now {_crossing(found.before)}, then "
-            f"{_crossing(found.after)}"
+            f"Connections that leave their zone: now {_crossing(prediction.before)}, then "
+            f"{_crossing(prediction.after)}"
         )
     )
     _name_zones(axes, zones, [""] * len(zones))
@@ -215,14 +219,14 @@ def _name_zones(axes: Any, zones: list[str], below: list[str]) -> None:
     axes.grid(visible=True, axis="y", color="0.92")
 
 
-def _moments(axes: Any, found: Prediction) -> None:
+def _moments(axes: Any, prediction: Prediction) -> None:
     """Ready endpoints after the loss, and how long connections are sent to what is lost."""
-    times = [moment.after_s for moment in found.moments]
-    ready = [moment.picture.ready.total() for moment in found.moments]
+    times = [moment.after_s for moment in prediction.moments]
+    ready = [moment.picture.ready.total() for moment in prediction.moments]
     end = times[-1] * 1.2 + 1
-    axes.axhline(found.before.ready.total(), color="0.5", linewidth=1, linestyle=":")
+    axes.axhline(prediction.before.ready.total(), color="0.5", linewidth=1, linestyle=":")
     axes.step([*times, end], [*ready, ready[-1]], where="post", color=_PALETTE[0], linewidth=2)
-    for moment, number in zip(found.moments[1:], ready[1:], strict=True):
+    for moment, number in zip(prediction.moments[1:], ready[1:], strict=True):
         axes.annotate(
             f"{number:,} ready after {format_duration(round(moment.after_s))}",
             (moment.after_s, number),
@@ -231,7 +235,7 @@ def _moments(axes: Any, found: Prediction) -> None:
             fontsize=9,
             ha="left" if moment.after_s < end / 2 else "right",
         )
-    first = found.moments[0]
+    first = prediction.moments[0]
     if first.failing:
         axes.axvspan(0, times[1], facecolor="none", edgecolor=_RED, alpha=_PALE, hatch="///")
         axes.annotate(
@@ -249,17 +253,17 @@ def _moments(axes: Any, found: Prediction) -> None:
     axes.grid(visible=True, color="0.92")
 
 
-def _sent(axes: Any, found: Prediction) -> None:
+def _sent(axes: Any, prediction: Prediction) -> None:
     from matplotlib.ticker import FuncFormatter
 
     axes.set(
         title=(
-            f"Bytes to {found.after.watchers:,} watchers: {count(found.written.writes, 'write')} "
+            f"Bytes to {prediction.after.watchers:,} watchers: {count(prediction.written.writes, 'write')} "
             "of slices"
         )
     )
     axes.set_xlabel("seconds after the change, on virtual time")
-    if not found.events:
+    if not prediction.events:
         axes.text(
             0.5,
             0.5,
@@ -271,11 +275,11 @@ def _sent(axes: Any, found: Prediction) -> None:
         )
         axes.set(xticks=[], yticks=[])
         return
-    times = [0.0, *(event.at - found.began for event in found.events)]
+    times = [0.0, *(event.at - prediction.began for event in prediction.events)]
     end = max(times[-1] * 1.05, 1.0)
     for name, color, sizes in (
-        ("JSON", "#c98a1b", [event.json for event in found.events]),
-        ("protobuf", "#1f6fb2", [event.protobuf for event in found.events]),
+        ("JSON", "#c98a1b", [event.json for event in prediction.events]),
+        ("protobuf", "#1f6fb2", [event.protobuf for event in prediction.events]),
     ):
         heights = [*accumulate(sizes, initial=0), sum(sizes)]
         axes.step([*times, end], heights, where="post", color=color, linewidth=1.8, label=name)
@@ -291,5 +295,5 @@ def _sent(axes: Any, found: Prediction) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: human_bytes(value)))
     axes.set_axisbelow(True)
     axes.grid(visible=True, color="0.92")
-    axes.set(xlim=(0, end), ylim=(0, 1.35 * sum(event.json for event in found.events)))
+    axes.set(xlim=(0, end), ylim=(0, 1.35 * sum(event.json for event in prediction.events)))
     axes.legend(fontsize=9, loc="upper left")

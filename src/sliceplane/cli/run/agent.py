@@ -23,7 +23,7 @@ from sliceplane.cli.flags import (
 )
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import Command, CommandGroup
-from sliceplane.cli.process import notify, on_stop_signal, run, saying
+from sliceplane.cli.process import line_printer, notify, on_stop_signal, run
 from sliceplane.cli.run.agent_commands import drain, grant, list_agents, pass_, status, undrain
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sliceplane.consume.agents.registration import AgentPort
     from sliceplane.watch.io.connection import Connection
 
-_NOT_SAID: Final = ""
+_NO_CHECK: Final = ""
 
 _agent_options = with_options(
     string(
@@ -70,18 +70,18 @@ _service_options = with_options(
         "The process's port, under the name that the Service gives it.",
         required=True,
     ),
-    string("--http http_path", "PATH", "Check: GET answers 200 to 399.", _NOT_SAID),
-    string("--https https_path", "PATH", "The same over TLS, unverified.", _NOT_SAID),
+    string("--http http_path", "PATH", "Check: GET answers 200 to 399.", _NO_CHECK),
+    string("--https https_path", "PATH", "The same over TLS, unverified.", _NO_CHECK),
     switch("--tcp", "Check: a connection opens.  [default, if no other check is named]"),
     string(
         "--grpc",
         "[SERVICE]",
         "Check: grpc.health.v1 says SERVING.",
-        _NOT_SAID,
+        _NO_CHECK,
         is_flag=False,
         flag_value="*",
     ),
-    string("--exec exec_line", "COMMAND", "Check: it ends with 0.", _NOT_SAID),
+    string("--exec exec_line", "COMMAND", "Check: it ends with 0.", _NO_CHECK),
     duration("--ttl", "Check: 'sliceplane agent pass' was run so recently."),
     switch("--notify notifies", "Check of 'run': the process said READY=1 (sd_notify)."),
     duration("--period period_s", "Between two looks.", "5s"),
@@ -227,10 +227,10 @@ def _run_flags(cluster: TargetCluster, flags: dict[str, Any], command: tuple[str
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     entry = ServiceEntry(flags["service"], flags["namespace"], ports, checks)
-    wanted = AgentFile(
+    agent_file = AgentFile(
         flags["name"], tuple(flags["addresses"]), flags["zone"], flags["node_name"], (entry,)
     )
-    _serve(cluster, flags, command, lambda: wanted)
+    _serve(cluster, flags, command, lambda: agent_file)
 
 
 def _run_file(cluster: TargetCluster, path: Path, flags: dict[str, Any]) -> None:
@@ -239,15 +239,15 @@ def _run_file(cluster: TargetCluster, path: Path, flags: dict[str, Any]) -> None
 
     def read() -> AgentFile:
         try:
-            wanted = read_agent_file(read_bytes(path, AGENT_FILE_BYTES_MAX))
+            agent_file = read_agent_file(read_bytes(path, AGENT_FILE_BYTES_MAX))
         except OSError as error:
             raise AgentFileError(f"cannot read {path}: {error.strerror}") from error
         except AgentFileError as error:
             raise AgentFileError(f"{path}: {error}") from error
-        return wanted._replace(
-            name=wanted.name or flags["name"],
-            zone=wanted.zone or flags["zone"],
-            node_name=wanted.node_name or flags["node_name"],
+        return agent_file._replace(
+            name=agent_file.name or flags["name"],
+            zone=agent_file.zone or flags["zone"],
+            node_name=agent_file.node_name or flags["node_name"],
         )
 
     _serve(cluster, flags, (), read, path)
@@ -284,14 +284,14 @@ def _serve(
 
     async def work(connection: Connection) -> int:
         return await serve(
-            connection, read, options, on_stop=on_stop_signal, notify=notify, say=say
+            connection, read, options, on_stop=on_stop_signal, notify=notify, say=print_line
         )
 
     def begin() -> int:
         return run(work(cluster.connect()), spare=True)
 
     try:
-        with saying() as say:
+        with line_printer() as print_line:
             code = attempt(begin, AgentFileError, MachineError, NoAgent, ValueError)
     except OSError as error:
         fail(f"cannot run {' '.join(command)}: {error.strerror or error}")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _name = click.argument("name", required=False, default="", metavar="[AGENT]")
 
 
-def _ask(name: str, **question: Any) -> dict[str, Any]:
+def _query(name: str, **question: Any) -> dict[str, Any]:
     import asyncio
 
     from sliceplane.agent.io.control import NoAgent, ask, only_agent
@@ -53,7 +53,7 @@ def _text(answer: dict[str, Any], width: int | None) -> str:
     )
     lease = f"Lease renewed: {', '.join(ages) or 'never yet'}"
     rows = []
-    said = []
+    problems = []
     for entry in answer["registrations"]:
         ports = ",".join(
             f"{name}={port}" if name else str(port) for name, port in entry["ports"].items()
@@ -61,14 +61,14 @@ def _text(answer: dict[str, Any], width: int | None) -> str:
         state = entry["state"] if entry["stored"] else f"{entry['state']}, not stored"
         service = f"{entry['namespace']}/{entry['service']}"
         rows.append((service, ",".join(entry["addresses"]), ports, state))
-        said += [f"{service}: {entry['problem']}"] if entry["problem"] else []
+        problems += [f"{service}: {entry['problem']}"] if entry["problem"] else []
         for check in entry["checks"]:
             word = {True: "passes", False: "fails", None: "has not said yet"}[check["passing"]]
-            said.append(
+            problems.append(
                 f"{service}: {check['check']} {word}{': ' if check['saw'] else ''}{check['saw']}"
             )
     listed = table(("SERVICE", "ADDRESS", "PORTS", "STATE"), rows, width=width)
-    return "\n".join((head, lease, "", *listed, *notes(said, width)))
+    return "\n".join((head, lease, "", *listed, *notes(problems, width)))
 
 
 @click.command(
@@ -86,7 +86,7 @@ def status(*, name: str, output: Output) -> None:
 
     Exit code 0: all endpoints are ready; 1: one is not; 2: no agent answers.
     """
-    answer = _ask(name, verb="status")
+    answer = _query(name, verb="status")
     output.show(lambda: answer, lambda width: _text(answer, width))
     if not all(
         entry["stored"] and entry["state"] == "passing" for entry in answer["registrations"]
@@ -108,7 +108,7 @@ def drain(*, name: str) -> None:
 
     Nodes send no new connections then. 'sliceplane agent undrain' brings them back.
     """
-    show(_text(_ask(name, verb="drain"), screen_width()), exit_code=NO_ANSWER)
+    show(_text(_query(name, verb="drain"), screen_width()), exit_code=NO_ANSWER)
 
 
 @click.command(
@@ -122,7 +122,7 @@ def drain(*, name: str) -> None:
 @_name
 def undrain(*, name: str) -> None:
     """Bring the endpoints of this machine back."""
-    show(_text(_ask(name, verb="undrain"), screen_width()), exit_code=NO_ANSWER)
+    show(_text(_query(name, verb="undrain"), screen_width()), exit_code=NO_ANSWER)
 
 
 @click.command(
@@ -138,7 +138,7 @@ def undrain(*, name: str) -> None:
 @string("--text", "TEXT", "For people: what was seen.")
 def pass_(*, name: str, failed: bool, text: str) -> None:
     """Say that the process is well, to an agent that was begun with --ttl."""
-    _ask(name, verb="fail" if failed else "pass", text=text)
+    _query(name, verb="fail" if failed else "pass", text=text)
 
 
 @cluster_command(
@@ -192,26 +192,28 @@ def grant(*, cluster: TargetCluster, name: str, out: Path | None, **flags: Any) 
         raise click.UsageError("--out is for --apply: without it no kubeconfig is made")
     connection = attempt(cluster.connect)
     space = cluster.namespace or connection.namespace
-    wanted = Grant(name, space, flags["services"], flags["cidrs"], flags["see_nodes"])
-    attempt(lambda: wanted.documents(with_policies=False), NoGrant, exit_code=64)
+    requested = Grant(name, space, flags["services"], flags["cidrs"], flags["see_nodes"])
+    attempt(lambda: requested.documents(with_policies=False), NoGrant, exit_code=64)
     with_policies = flags["policy"] == "always"
     remark = ""
     if flags["policy"] == "auto":
-        with_policies = cluster.ask(lambda client, _: serves_policies(client), exit_code=1)
+        with_policies = cluster.query(lambda client, _: serves_policies(client), exit_code=1)
         remark = "" if with_policies else NO_POLICY
     if not flags["applies"]:
-        show(_printed(wanted.documents(with_policies=with_policies), remark), exit_code=NO_ANSWER)
+        show(
+            _printed(requested.documents(with_policies=with_policies), remark), exit_code=NO_ANSWER
+        )
         return
     if remark:
         note(f"Note: {remark}")
 
     async def work(client: Client, _: str) -> str:
         return await apply_grant(
-            client, connection, wanted, flags["duration_s"], with_policies=with_policies
+            client, connection, requested, flags["duration_s"], with_policies=with_policies
         )
 
     def make() -> str:
-        return cluster.ask(work, NoGrant, exit_code=1)
+        return cluster.query(work, NoGrant, exit_code=1)
 
     if out is None:
         problem = readers_of_output(1)
@@ -268,7 +270,7 @@ def list_agents(*, cluster: TargetCluster, all_namespaces: bool, output: Output)
     async def work(client: Client, namespace: str) -> tuple[ListedAgent, ...]:
         return await list_of(client, "" if all_namespaces else namespace, time.time())
 
-    rows = cluster.ask(work)
+    rows = cluster.query(work)
 
     def text(width: int | None) -> str:
         if not rows:

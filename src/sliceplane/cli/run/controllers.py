@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.answers import NO_ANSWER, note
-from sliceplane.cli.ask.recorder import flight_config, recorder_options
 from sliceplane.cli.cluster import TargetCluster, cluster_options, limited_client, rate_options
 from sliceplane.cli.flags import boolean, duration, string, switch
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import Command
-from sliceplane.cli.process import begin_service, run, say, say_ready, work_until
+from sliceplane.cli.process import begin_service, print_line, print_ready, run, work_until
+from sliceplane.cli.query.recorder import flight_config, recorder_options
 from sliceplane.cli.run.flags.controllers import (
     check_slice_options,
     choose,
@@ -197,7 +197,7 @@ async def _serve(
         )
         sources = (controllers.samples, client.metrics.families)
         await serve_monitoring(stack, flags, controllers.pages(), sources, controllers.staleness_s)
-        await work_until(stop, controllers.run(), beside=[_say_ready(controllers.wait_ready())])
+        await work_until(stop, controllers.run(), beside=[_print_ready(controllers.wait_ready())])
 
 
 def _recording(flags: dict[str, Any]) -> RecordingHere | None:
@@ -212,8 +212,8 @@ def _recording(flags: dict[str, Any]) -> RecordingHere | None:
     return RecordingHere(flight, settings_of(config)) if flight.size_bytes else None
 
 
-async def _say_ready(waiting: Any) -> None:
-    say_ready(await waiting)
+async def _print_ready(waiting: Any) -> None:
+    print_ready(await waiting)
 
 
 async def _once(
@@ -233,7 +233,7 @@ async def _once(
         note("Error: interrupted before everything was reconciled")
         return 1
     summary = reconciling.result()
-    say(summary_text(summary))
+    print_line(summary_text(summary))
     return 1 if summary.unfinished else 0
 
 

@@ -14,7 +14,7 @@ from sliceplane.cli.cluster import TargetCluster, cluster_command, cluster_optio
 from sliceplane.cli.flags import boolean, duration, string, switch
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import CommandGroup
-from sliceplane.cli.process import begin_service, require, run, say_listening, work_until
+from sliceplane.cli.process import begin_service, print_listening, require, run, work_until
 from sliceplane.cli.run.flags.dns import (
     answer_config,
     client_options,
@@ -132,24 +132,24 @@ async def _serve(
         )
         become(flags["user"])
         client = await stack.enter_async_context(HttpClient(connection))
-        tells = socket.gethostname().lower() if flags["progress_lease"] else ""
+        lease_name = socket.gethostname().lower() if flags["progress_lease"] else ""
         rng = Rng(time.time_ns())
         selections = watches(zone, flags["selector"])
 
         async def answer() -> None:
             await resolver.wait_ready()
-            say_listening(await resolver.listen(listen, shared=True) if takes_over else listening)
+            print_listening(await resolver.listen(listen, shared=True) if takes_over else listening)
             await stop.wait()
 
-        async def leave() -> None:
+        async def stop_serving() -> None:
             resolver.stopping = True
             await asyncio.sleep(flags["shutdown_delay"])
 
         await work_until(
             stop,
-            resolver.follow(client, rng, selections, tells=tells),
+            resolver.follow(client, rng, selections, tells=lease_name),
             answer(),
-            farewell=leave,
+            farewell=stop_serving,
         )
 
 
@@ -222,5 +222,5 @@ def query(
             why=why,
         )
 
-    answer = cluster.ask(work)
+    answer = cluster.query(work)
     raise SystemExit(GOOD if answer.has_record else NO_ANSWER if answer.is_unknown else BAD)

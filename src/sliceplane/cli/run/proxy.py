@@ -16,14 +16,20 @@ import click
 import msgspec
 
 from sliceplane.cli.answers import note
-from sliceplane.cli.ask.recorder import flight_config, recorder_options
 from sliceplane.cli.cluster import TargetCluster, cluster_options
 from sliceplane.cli.flags import FILE, boolean, duration, option, string, switch
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import CommandGroup
-from sliceplane.cli.process import begin_service, require, say_ready, work_until
+from sliceplane.cli.process import begin_service, print_ready, require, work_until
+from sliceplane.cli.query.recorder import flight_config, recorder_options
 from sliceplane.cli.run.flags.dns import DOMAIN
-from sliceplane.cli.run.flags.proxy import drain_port_option, flag, given_by, proxy_options, used
+from sliceplane.cli.run.flags.proxy import (
+    drain_port_option,
+    flag,
+    proxy_options,
+    used,
+    values_of_flags,
+)
 from sliceplane.cli.run.proxy_render import command as render
 from sliceplane.cli.run.serving import gates_of
 from sliceplane.cli.values import LISTEN
@@ -138,7 +144,7 @@ def command(
     try:
         chosen = _chosen(flags | {"kubeconfig": cluster.kubeconfig})
         if write_config_to is not None:
-            written(write_config_to, chosen.given)
+            written(write_config_to, chosen.values)
             return
         settings = chosen.settings
         if cleanup:
@@ -156,7 +162,7 @@ def command(
             .lower(),
             netns=netns,
             chosen=chosen,
-            tells=progress_lease,
+            writes_lease=progress_lease,
             registers=register_node,
             drain_port=drain_port,
             dns=dns,
@@ -189,7 +195,7 @@ command.add_command(render)
 class _Chosen(msgspec.Struct, frozen=True):
     """The settings from file and flags."""
 
-    given: Given
+    values: Given
     settings: ProxySettings
     gates: Gates
     file: ConfigFile | None
@@ -199,8 +205,8 @@ class _Process(msgspec.Struct, frozen=True):
     node_name: str
     netns: str
     chosen: _Chosen
-    #: the Lease of this node is kept
-    tells: bool
+    #: True if the proxy writes the progress Lease of its node
+    writes_lease: bool
     registers: bool
     drain_port: int
     #: where names are answered
@@ -220,8 +226,8 @@ def _chosen(flags: dict[str, Any]) -> _Chosen:
     emulated = flags.pop("emulated_version")
     gates = gates_of(flags["feature_gates"], emulated)
     if path is None:
-        given = given_by(flags, gates)
-        return _Chosen(given, settings_of(given, listen_by_default=False), gates, None)
+        values = values_of_flags(flags, gates)
+        return _Chosen(values, settings_of(values, listen_by_default=False), gates, None)
     file = load_config(path, release=gates.release)
     log = get_logger("node-proxy")
     for remark in file.notes:
@@ -275,7 +281,7 @@ async def _serve(connection: Connection, process: _Process) -> None:
             clock=loop_clock(time.time()),
             rng=Rng(time.time_ns()),
             api_timeout_s=process.api_timeout_s,
-            reports_progress=process.tells,
+            reports_progress=process.writes_lease,
             drain_port=process.drain_port,
             flight=process.flight,
             beside=names,
@@ -288,7 +294,7 @@ async def _serve(connection: Connection, process: _Process) -> None:
             selections = (Selection(Namespaces),)
             work.append(asyncio.create_task(names.follow(client, Rng(time.time_ns()), selections)))
         beside = [
-            _say_ready(proxy, process.node_name),
+            _print_ready(proxy, process.node_name),
             _tidy(proxy, settings.mode, process.netns),
         ]
         await work_until(stop, *work, beside=beside)
@@ -298,9 +304,9 @@ async def _changed(file: ConfigFile, gates: Gates) -> None:
     """Ends, with an error, when the file is another one; SIGHUP makes it look at once."""
     from sliceplane.node.io.config import ConfigError, changed
 
-    look = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, look.set)
-    await changed(file, look, release=gates.release)
+    recheck_now = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, recheck_now.set)
+    await changed(file, recheck_now, release=gates.release)
     raise ConfigError(f"{file.path} has changed: start again to use it")
 
 
@@ -345,9 +351,9 @@ async def _tidy(proxy: NodeProxy, mode: Mode, netns: str) -> None:
     await remove_leftovers(mode, available_families(), netns)
 
 
-async def _say_ready(proxy: NodeProxy, node_name: str) -> None:
+async def _print_ready(proxy: NodeProxy, node_name: str) -> None:
     await proxy.wait_ready(following=True)
     counts = " ".join(
         f"{family.lower()}-services={services}" for family, (services, _) in proxy.counts().items()
     )
-    say_ready(f"node={node_name} {counts}")
+    print_ready(f"node={node_name} {counts}")

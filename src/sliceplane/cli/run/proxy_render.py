@@ -92,7 +92,7 @@ def command(
             lambda: objects_of([_read(path) for path in files], node_name), RenderError
         )
     else:
-        objects = cluster.ask(
+        objects = cluster.query(
             lambda client, _: objects_from(client, node_name), RenderError, exit_code=1
         )
     if objects.node is None:

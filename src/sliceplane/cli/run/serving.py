@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.answers import note
-from sliceplane.cli.ask.recorder import flight_config, recorder_options
 from sliceplane.cli.flags import (
     FILE,
     choice,
@@ -31,11 +30,12 @@ from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.process import (
     is_journal,
     on_stop_signal,
+    print_line,
+    print_ready,
     run,
-    say,
-    say_ready,
     spare_descriptors,
 )
+from sliceplane.cli.query.recorder import flight_config, recorder_options
 from sliceplane.cli.run.access import access_options, with_access
 from sliceplane.cli.run.flags.etcd import etcd_options, with_etcd
 from sliceplane.cli.values import ADDRESS, ParsedType
@@ -225,10 +225,10 @@ def _plane(
 
     if not ui:
         return ServerPlane(config, services), None
-    from sliceplane.cli.ask.ui_what_if import foreseen
+    from sliceplane.cli.query.ui_what_if import predict_service
     from sliceplane.diagnose.page.io.login_door import LoginDoor
 
-    door = LoginDoor(foreseen)
+    door = LoginDoor(predict_service)
     door.plane = ServerPlane(config, (*services, door), around=door.around)
     return door.plane, door
 
@@ -272,11 +272,11 @@ def _kept(plane: ServerPlane, stays: Sequence[str]) -> tuple[str, ...]:
     return (of_data, *stays)
 
 
-async def _drain(plane: ServerPlane, asked_again: asyncio.Event) -> None:
+async def _drain(plane: ServerPlane, second_signal: asyncio.Event) -> None:
     """Until clients had their time to leave, or a second signal."""
     if not plane.config.shutdown_delay_s:
         return
-    tasks = {asyncio.ensure_future(plane.drain()), asyncio.ensure_future(asked_again.wait())}
+    tasks = {asyncio.ensure_future(plane.drain()), asyncio.ensure_future(second_signal.wait())}
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -290,11 +290,11 @@ async def _drain(plane: ServerPlane, asked_again: asyncio.Event) -> None:
 async def _run(
     plane: ServerPlane, door: LoginDoor | None, *, notes: tuple[str, ...], stays: Sequence[str]
 ) -> None:
-    asked_to_stop = asyncio.Event()
-    on_stop_signal(asked_to_stop.set)
+    stop_requested = asyncio.Event()
+    on_stop_signal(stop_requested.set)
     spare_descriptors()
     starting = asyncio.ensure_future(plane.start())
-    stopping = asyncio.ensure_future(asked_to_stop.wait())
+    stopping = asyncio.ensure_future(stop_requested.wait())
     kept: tuple[str, ...] = ()
     try:
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -303,21 +303,21 @@ async def _run(
             await asyncio.wait({starting})
         if not starting.cancelled():
             await starting
-            say_ready(f"{plane.url} kubeconfig={plane.kubeconfig}")
+            print_ready(f"{plane.url} kubeconfig={plane.kubeconfig}")
             kept = _kept(plane, stays)
             for line in (*next_steps(plane.kubeconfig, kept), *notes):
-                say(line)
+                print_line(line)
             for line in _browser_lines(door) if door is not None else ():
-                say(line, is_secret=True)
+                print_line(line, is_secret=True)
             # What is there now stays, so the garbage collector need not look at it again.
             gc.freeze()
             await stopping
-            asked_to_stop.clear()
-            await _drain(plane, asked_to_stop)
+            stop_requested.clear()
+            await _drain(plane, stop_requested)
     finally:
         stopping.cancel()
         await plane.stop()
         for line in (
             (f"stopped; {kept[0]}", *(f"  {sentence}" for sentence in kept[1:])) if kept else ()
         ):
-            say(line)
+            print_line(line)

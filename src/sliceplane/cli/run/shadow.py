@@ -16,7 +16,7 @@ import click
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, note, screen_width
 from sliceplane.cli.cluster import limited_client
 from sliceplane.cli.flags import duration, option, switch, with_options
-from sliceplane.cli.process import begin_service, run, say, say_ready, work_until
+from sliceplane.cli.process import begin_service, print_line, print_ready, run, work_until
 
 if TYPE_CHECKING:
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
@@ -72,8 +72,8 @@ class Printed:
         self._quiet = to_stdout
         self._live = sys.stdout.isatty() and not to_stdout
         self._once = once
-        self._said_nobody = False
-        self._shown = ""
+        self._reported_no_controller = False
+        self._picture = ""
 
     @property
     def plain(self) -> bool:
@@ -86,7 +86,7 @@ class Printed:
         for change in news:
             self.json(json_line(change))
             if self.plain:
-                say(line(change))
+                print_line(line(change))
 
     def json(self, line: bytes) -> None:
         if self._json is None:
@@ -110,15 +110,15 @@ class Printed:
     def look(self, ledger: DifferenceLedger, summary: ShadowSummary, now: float) -> None:
         from sliceplane.diagnose.shadow.report import NO_CONTROLLER
 
-        if self.plain and summary.lacks_controller and not self._said_nobody:
-            self._said_nobody = True
-            say(NO_CONTROLLER)
+        if self.plain and summary.lacks_controller and not self._reported_no_controller:
+            self._reported_no_controller = True
+            print_line(NO_CONTROLLER)
         if not self._live:
             return
         picture = f"{summary.text}\n\n{_table(ledger, now, TABLE_ROWS_MAX)}"
-        if picture != self._shown:
-            self._shown = picture
-            say(picture, control=_CLEAR)
+        if picture != self._picture:
+            self._picture = picture
+            print_line(picture, control=_CLEAR)
 
     def end(
         self, ledger: DifferenceLedger, summary: ShadowSummary, now: float, *, complete: bool
@@ -129,11 +129,11 @@ class Printed:
         self.json(json_summary(summary, now))
         if self._quiet:
             return
-        shown = self._live or self._once
-        differences = _table(ledger, now) if shown else ""
+        is_printed = self._live or self._once
+        differences = _table(ledger, now) if is_printed else ""
         if differences:
-            say(differences, control=_CLEAR if self._live else "")
-        say(summary.text if complete else f"NOT everything was compared: {summary.text}")
+            print_line(differences, control=_CLEAR if self._live else "")
+        print_line(summary.text if complete else f"NOT everything was compared: {summary.text}")
 
 
 def _table(ledger: DifferenceLedger, now: float, rows_max: int | None = None) -> str:
@@ -219,6 +219,6 @@ async def _follow(run: ShadowRun, output: Printed) -> bool:
     """Until cancelled."""
     await run.wait_synced()
     if output.plain:
-        say_ready("shadow")
+        print_ready("shadow")
     await run.follow(output)
     return True

@@ -34,7 +34,7 @@ from sliceplane.cli.run.flags.controllers import (
 )
 from sliceplane.cli.run.flags.proxy import drain_port_option
 from sliceplane.cli.run.serving import gates_of, plane_config, serve, serving_options
-from sliceplane.cli.values import LISTEN, given_flags
+from sliceplane.cli.values import LISTEN, flags_used
 
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
@@ -84,13 +84,13 @@ def emulation_config(flags: dict[str, Any]) -> EmulationConfig | None:
     Raises ``click.UsageError`` for flags that contradict each other or a file that cannot be used.
     """
     if not flags["emulate"]:
-        for given in given_flags(_COMPANIONS):
-            raise click.UsageError(f"{given} says how to emulate; add --emulate")
+        for flag in flags_used(_COMPANIONS):
+            raise click.UsageError(f"{flag} says how to emulate; add --emulate")
         return None
     if flags["emulate_file"] is not None:
-        for given in given_flags(("emulate_nodes", "zones")):
+        for flag in flags_used(("emulate_nodes", "zones")):
             raise click.UsageError(
-                f"{given} makes Nodes, and --emulate-file lists them; leave one of both out"
+                f"{flag} makes Nodes, and --emulate-file lists them; leave one of both out"
             )
     from sliceplane.emulation.nodes import EmulationConfig
 

@@ -28,7 +28,7 @@ from sliceplane.cli.flags import (
 )
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import Command, CommandGroup
-from sliceplane.cli.process import begin_service, require, run, say_listening, work_until
+from sliceplane.cli.process import begin_service, print_listening, require, run, work_until
 from sliceplane.cli.run.flags.monitoring import monitoring_options, serve_monitoring
 from sliceplane.cli.values import LISTEN, ParsedType, names_in
 
@@ -204,22 +204,22 @@ async def _serve(connection: Connection, doors: Doors, flags: dict[str, Any]) ->
         listening = await opened.open()
         sources = [server.metrics.families, opened.listener.metrics.families]
         await _serve_pages(stack, flags, server.pages(), sources, server.staleness_s)
-        tells = socket.gethostname().lower() if flags["progress_lease"] else ""
+        lease_name = socket.gethostname().lower() if flags["progress_lease"] else ""
 
-        async def say_ready() -> None:
+        async def print_ready() -> None:
             await server.wait_ready()
-            say_listening(listening)
+            print_listening(listening)
 
-        async def leave() -> None:
+        async def stop_serving() -> None:
             server.stopping = True
             await opened.close(flags["shutdown_delay"])
 
         try:
             await work_until(
                 stop,
-                server.follow(client, rng, tells=tells),
-                beside=[opened.follow(), say_ready()],
-                farewell=leave,
+                server.follow(client, rng, tells=lease_name),
+                beside=[opened.follow(), print_ready()],
+                farewell=stop_serving,
             )
         except Exception:
             await opened.close(0.0)

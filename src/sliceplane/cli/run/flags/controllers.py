@@ -33,39 +33,40 @@ def choose(
     make_entries: Callable[[], tuple[ControllerEntry, ...]],
     defaults: Collection[str] | None = None,
 ) -> tuple[ControllerEntry, ...]:
-    """The controllers among those of *make_entries* that *text* asks for, in their order.
+    """Returns the controllers of *make_entries* that *text* selects, in their order.
 
-    *make_entries* is called twice: controllers that are made to be asked for their names are not
-    those that run. *defaults*: the names that ``*`` stands for; ``None``: all. Raises
+    *make_entries* is called twice: the controllers built for their names are not those that run. *defaults*: the names that ``*`` stands for; ``None``: all. Raises
     ``click.BadParameter`` for a name that no controller has, and if none is left.
     """
     infos = [entry.make().info for entry in make_entries()]
-    known = [info.name for info in infos]
-    names = {name: info.name for info in infos for name in (info.name, *info.aliases)}
-    wanted: dict[str, bool] = {}
+    names = [info.name for info in infos]
+    canonical = {name: info.name for info in infos for name in (info.name, *info.aliases)}
+    is_selected: dict[str, bool] = {}
     for part in text.split(","):
         name = part.strip()
         if name == ALL:
             usual = (
-                known
+                names
                 if defaults is None
-                else [controller for controller in known if controller in defaults]
+                else [controller for controller in names if controller in defaults]
             )
-            wanted |= {controller: wanted.get(controller, True) for controller in usual}
+            is_selected |= {controller: is_selected.get(controller, True) for controller in usual}
             continue
-        controller = names.get(name.removeprefix("-"))
+        controller = canonical.get(name.removeprefix("-"))
         if controller is None:
             raise click.BadParameter(
                 f"there is no controller {name.removeprefix('-')!r}, only "
-                f"{', '.join(sorted(known))}",
+                f"{', '.join(sorted(canonical))}",
                 param_hint="'--controllers'",
             )
-        wanted[controller] = not name.startswith("-")
+        is_selected[controller] = not name.startswith("-")
     running = tuple(
-        entry for name, entry in zip(known, make_entries(), strict=True) if wanted.get(name, False)
+        entry
+        for name, entry in zip(names, make_entries(), strict=True)
+        if is_selected.get(name, False)
     )
     if not running:
-        raise click.BadParameter("none is left to run", param_hint="'--controllers'")
+        raise click.BadParameter("no controller is selected", param_hint="'--controllers'")
     return running
 
 

@@ -10,7 +10,7 @@ import click
 import msgspec.structs
 
 from sliceplane.cli.flags import EXISTING_FILE, duration, option, string, with_options
-from sliceplane.cli.values import ParsedType, given_flags, names_in
+from sliceplane.cli.values import ParsedType, flags_used, names_in
 
 if TYPE_CHECKING:
     from sliceplane.server.io.config import PlaneConfig
@@ -80,8 +80,8 @@ def with_etcd(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:
     """*config* with what the values of ``etcd_options`` ask for."""
     if not flags["etcd_servers"]:
         # Who forgot --etcd would have a server that keeps everything to itself, and seems to work.
-        for given in given_flags(_COMPANIONS):
-            raise click.UsageError(f"{given} says how to use etcd; add --etcd")
+        for flag in flags_used(_COMPANIONS):
+            raise click.UsageError(f"{flag} says how to use etcd; add --etcd")
         return config
     if bool(flags["etcd_certfile"]) != bool(flags["etcd_keyfile"]):
         raise click.UsageError("--etcd-certfile and --etcd-keyfile go together")

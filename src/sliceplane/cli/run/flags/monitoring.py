@@ -47,5 +47,5 @@ async def serve_monitoring(
     served = {health: pages} if health is not None else {}
     if metrics is not None:
         served[metrics] = all_pages
-    for listen, shown in served.items():
-        await stack.enter_async_context(serve_pages(shown, *listen))
+    for listen, served_pages in served.items():
+        await stack.enter_async_context(serve_pages(served_pages, *listen))

@@ -48,9 +48,9 @@ _KINDS = {
             "seen from one client",
             "sliceplane explain service cart -n shop --port 8080 --from pod/web-7d8f-x",
         ),
-        ("what a Node suffers from", "sliceplane explain node node-4"),
+        ("what is wrong with a Node", "sliceplane explain node node-4"),
         (
-            "on the node itself, with a look at its kernel",
+            "on the node itself, its kernel included",
             "sudo sliceplane explain service cart -n shop --kernel",
         ),
     ],
@@ -65,28 +65,28 @@ _KINDS = {
 @string("--port", "PORT", "The port that clients dial, by number or by name.")
 @option(
     "--protocol",
-    "What they dial it with.",
+    "The protocol of the connection.",
     type=click.Choice(("TCP", "UDP", "SCTP"), case_sensitive=False),
 )
 @string(
     "--from client",
     "pod/[NAMESPACE/]NAME|node/NAME|zone/NAME|ADDRESS",
-    "Where the client is: a Pod, of the same namespace if none is said; ADDRESS: outside of it.",
+    "Location of the client: a Pod (by default of the same namespace), or an address outside.",
 )
-@switch("--kernel", "This machine is a node: look at its kernel, too (root).")
+@switch("--kernel", "This machine is a node: check its kernel, too (root).")
 @switch("--probe", "Try a TCP connection from here to each ready endpoint, too (1 s at most).")
 @option(
     "--shadow",
-    "What 'controllers --shadow' wrote with --shadow-output: what it found, too.",
+    "Include the findings of 'controllers --shadow --shadow-output FILE'.",
     type=EXISTING_FILE,
 )
 def command(*, cluster: TargetCluster, what: tuple[str, ...], output: Output, **flags: Any) -> None:
-    """Why does this not work: the first broken link from the name to the endpoint.
+    """Explain why this does not work: find the first broken link from the name to the endpoint.
 
-    Walks the chain that a connection walks (name, Service, selection, Pod, port, slice, hints,
-    nodes, policies) and names the cause with the field that shows it, who wrote it, what follows,
-    and a command that mends it. Reads only, on any cluster, with the rights that one has; what
-    could not be looked at is said.
+    Follows a connection's path (name, Service, selector, Pod, port, slice, hints, nodes, policies)
+    and names the cause with the field that shows it, its writer, the effect, and a command that
+    mends it. Read-only, on any cluster, with the rights of the user; reports what it could not
+    read.
 
     Exit code 0: nothing is wrong; 1: a cause was found; 2: cannot tell (something could not be
     read, or is too young to judge), the output or stderr says why.
@@ -95,14 +95,14 @@ def command(*, cluster: TargetCluster, what: tuple[str, ...], output: Output, **
     from sliceplane.diagnose.explain.text import as_text
 
     path: Path | None = flags["shadow"]
-    told: Iterable[Finding] = ()
+    shadow_findings: Iterable[Finding] = ()
     if path is not None:
         from sliceplane.diagnose.shadow.report import findings_of_lines
         from sliceplane.kit.io.files import opened_lines
 
         try:
             with opened_lines(path) as lines:
-                told = list(findings_of_lines(lines))
+                shadow_findings = list(findings_of_lines(lines))
         except OSError as error:
             raise click.BadParameter(
                 f"{path}: {error.strerror}", param_hint="'--shadow'"
@@ -121,10 +121,10 @@ def command(*, cluster: TargetCluster, what: tuple[str, ...], output: Output, **
             _place(flags["client"], where),
         )
         return await explained(
-            client, question, kernel=flags["kernel"], probe=flags["probe"], shadow=told
+            client, question, kernel=flags["kernel"], probe=flags["probe"], shadow=shadow_findings
         )
 
-    finish(cluster.ask(work), output, as_text)
+    finish(cluster.query(work), output, as_text)
 
 
 async def explained(
@@ -171,7 +171,7 @@ def _kind_and_name(what: tuple[str, ...]) -> tuple[QuestionKind, str]:
     kind, _, name = "/".join(what).partition("/")
     if kind not in _KINDS or not name or name.count("/") > 1:
         raise click.UsageError(
-            "say what is to be explained: service NAME, pod NAME, node NAME or zone NAME"
+            "name what to explain: service NAME, pod NAME, node NAME or zone NAME"
         )
     return cast("QuestionKind", _KINDS[kind]), name
 
@@ -188,7 +188,7 @@ def _place(text: str, namespace: str) -> ClientPlace | None:
     place = _KINDS.get(kind)
     if place in (None, "service") or not name:
         raise click.UsageError(
-            f"--from {text}: say pod/NAME, node/NAME, zone/NAME or an IP address"
+            f"--from {text}: use pod/NAME, node/NAME, zone/NAME or an IP address"
         )
     if place != "pod":
         return ClientPlace(cast("Any", place), name)

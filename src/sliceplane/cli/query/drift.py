@@ -1,4 +1,4 @@
-"""``sliceplane drift``: does each node hold what the API server says."""
+"""``sliceplane drift``: compares what nodes have applied with the API server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         ("all nodes", "sliceplane drift"),
         ("one of them, on itself, with its kernel", "sliceplane drift --node node-4 --deep"),
         (
-            "who does not have the newest slices of a Service",
+            "which nodes lack the newest slices of a Service",
             "sliceplane drift --service shop/cart",
         ),
         (
@@ -36,17 +36,15 @@ if TYPE_CHECKING:
 @string(
     "--node",
     "NAME",
-    "Only this node, and what its proxy answers itself.",
+    "Only this node, its proxy's own pages included.",
     shell_complete=names_of("nodes"),
 )
-@string("--service", "NAMESPACE/NAME", "Behind is who lacks slices of this Service.")
+@string("--service", "NAMESPACE/NAME", "Judge nodes by the slices of this Service alone.")
 @switch(
     "--deep", "With --node: compare all rules of its kernel, by its proxy or, on the node, as root."
 )
-@number("--metrics-port", "Where proxies have their metrics pages.", 10249, least=1, most=65535)
-@string(
-    "--envoy", "URL", "Only this Envoy: its admin pages beside what the API means for its place."
-)
+@number("--metrics-port", "The port of the proxies' metrics pages.", 10249, least=1, most=65535)
+@string("--envoy", "URL", "Only this Envoy: compare its admin pages with the API for its location.")
 def command(
     *,
     cluster: TargetCluster,
@@ -58,16 +56,16 @@ def command(
     envoy: str,
     output: Output,
 ) -> None:
-    """Does each node hold what the API server says: how far behind it is, whether its cache lost an
-    event, whether its kernel has the rules.
+    """Compare what each node has applied with the API server: how far it is behind, whether its cache
+    lost an event, whether its kernel has the rules.
 
-    Compares what node proxies tell in their Leases (version and digest of each cache) with the
-    server's objects at that version. Reads only (lists of Leases, Nodes, EndpointSlices and
-    Services), on any cluster with node proxies of Sliceplane; the pages of a proxy are asked where
-    they can be reached, which by default is on the node itself.
+    Compares the Leases of node proxies (version and digest of each cache) with the server's objects
+    at that version. Read-only (lists of Leases, Nodes, EndpointSlices and Services), on any cluster
+    with node proxies of Sliceplane. Queries the pages of a proxy if they can be reached, which by
+    default is on the node itself.
 
-    With --envoy the clusters of one Envoy are compared: which endpoints it lacks, and which it
-    keeps too long. What differs is looked at twice.
+    With --envoy compares the clusters of one Envoy: endpoints that it lacks, and obsolete ones.
+    Checks a difference twice before it reports it.
 
     Exit code 0: every node is in step; 1: something differs; 2: cannot tell (something could not be
     read, or a node is catching up with what was just written), the output or stderr says why.
@@ -77,7 +75,7 @@ def command(
 
     if envoy and (node or service or watch or deep):
         raise click.UsageError(
-            "--envoy is asked for alone, without --node, --service, --watch and --deep"
+            "--envoy cannot be combined with --node, --service, --watch or --deep"
         )
     if envoy:
         _show_envoy(cluster, envoy, output)
@@ -101,7 +99,7 @@ def command(
 
 
 def _states(drift: Drift) -> object:
-    """Returns what makes an answer another one: not the ages, which always change."""
+    """Returns the parts whose change prints a new answer: not the ages, which always change."""
     return [(row.node, row.state, row.cache, row.kernel) for row in drift.rows]
 
 
@@ -112,6 +110,6 @@ def _show_envoy(cluster: TargetCluster, admin: str, output: Output) -> NoReturn:
     async def work(client: Client, _: str) -> EnvoyDrift:
         return await read_envoy_drift(client, admin)
 
-    drift = cluster.ask(work, NoAdminPages)
+    drift = cluster.query(work, NoAdminPages)
     output.show(drift.as_document, lambda _: as_text(drift))
     raise SystemExit(BAD if drift.differs else GOOD)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from sliceplane.cli.answers import NO_ANSWER, Output, fail, note
-from sliceplane.cli.ask.recorder import making_sense, read
 from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import EXISTING_FILE, duration, option, switch
 from sliceplane.cli.object_names import names_of
 from sliceplane.cli.options import CommandGroup
+from sliceplane.cli.query.recorder import making_sense, read
 from sliceplane.cli.values import ParsedType
 
 if TYPE_CHECKING:
@@ -66,17 +66,13 @@ def command() -> None:
 @duration("--since", "How far back.", "10m")
 @option(
     "--diff",
-    "Instead: its endpoints at both of these moments (times, or how long ago).",
+    "Instead: its endpoints at both times (times of day, or how long ago).",
     type=ParsedType("time|ago", _moment),
     nargs=2,
     metavar="T1 T2",
 )
-@switch(
-    "--open opened", "Each line with the changes that are joined in it, and a row for each Pod."
-)
-@option(
-    "--from file", "A recording, in the place of what the running plane keeps.", type=EXISTING_FILE
-)
+@switch("--open opened", "Show the changes that a line combines, and a row for each Pod.")
+@option("--from file", "Read a saved recording instead of the running plane's.", type=EXISTING_FILE)
 def service(
     *,
     cluster: TargetCluster,
@@ -87,13 +83,13 @@ def service(
     file: Path | None,
     output: Output,
 ) -> None:
-    """A line for each cause: when, who, what, and what followed (slices, bytes, nodes).
+    """Print a line for each cause: when, who, what, and what followed (slices, bytes, nodes).
 
-    A cause is a change that somebody made, with all that belongs to it: a rollout is one line
-    (--open shows its changes). On a cluster that is no plane of ours nothing is recorded; what
-    managedFields and Events tell is shown, and stderr says so.
+    A cause is a user's change with all its effects: a rollout is one line (--open shows its
+    changes). Other clusters record nothing: there the lines come from managedFields and Events, and
+    stderr notes it.
 
-    Exit code 0: answered, maybe that nothing happened; 2: no answer, stderr says why.
+    Exit code 0: answered, perhaps that nothing happened; 2: no answer, stderr has the reason.
     """
     from sliceplane.diagnose.timeline.elsewhere import NOTICE
 
@@ -103,7 +99,7 @@ def service(
         recording: Recording | None = read(file)
         namespace = namespace_in_name or cluster.namespace or "default"
     else:
-        recording, namespace, lines = _ask_cluster(cluster, namespace_in_name, plain, since)
+        recording, namespace, lines = _read_cluster(cluster, namespace_in_name, plain, since)
     if recording is None:
         note(f"Note: {NOTICE}")
         if diff is not None:
@@ -118,7 +114,7 @@ def service(
             _show_difference(timeline, diff, output)
 
 
-def _ask_cluster(
+def _read_cluster(
     cluster: TargetCluster, namespace_in_name: str, name: str, since_s: float
 ) -> tuple[Recording | None, str, list[Line]]:
     """Returns the recording of a plane, or ``None`` and lines that any cluster has; and the
@@ -135,7 +131,7 @@ def _ask_cluster(
         began = time.time() - since_s
         return None, namespace, await recordings.lines_elsewhere(client, namespace, name, began)
 
-    return cluster.ask(work, RecordingError)
+    return cluster.query(work, RecordingError)
 
 
 def _timeline(recording: Recording, namespace: str, name: str) -> Timeline:
@@ -166,7 +162,7 @@ def _show(lines: list[Line], output: Output, *, opened: bool) -> None:
     from sliceplane.diagnose.timeline.text import line_document, line_text
 
     def text(width: int | None) -> str:
-        shown = [line_text(line, opened=opened, width=width) for line in lines]
-        return "\n".join(shown or ["nothing happened in this time"])
+        texts = [line_text(line, opened=opened, width=width) for line in lines]
+        return "\n".join(texts or ["nothing happened in this time"])
 
     output.show(lambda: [line_document(line) for line in lines], text)

@@ -1,4 +1,4 @@
-"""``sliceplane endpoints``: the way out of the Endpoints API."""
+"""``sliceplane endpoints``: the migration away from the Endpoints API."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     ],
 )
 def command() -> None:
-    """Leave the Endpoints API: what still depends on it, and what is wrong with its objects."""
+    """Find what still depends on the Endpoints API, and what is wrong with its objects."""
 
 
 @cluster_command(
     "audit",
     parent=command,
     scope="all",
-    short_help="Say who still depends on it, and whether it can be switched off.",
+    short_help="Report what depends on it, and whether it can be switched off.",
     examples=[
         ("the whole cluster", "sliceplane endpoints audit"),
         (
@@ -43,13 +43,17 @@ def command() -> None:
 )
 @option(
     "--audit-log audit_logs",
-    "The server's audit log, to tell who reads; may be given several times.",
+    "The server's audit log, which names readers; can be repeated.",
     type=FILE,
     multiple=True,
 )
-@duration("--second-look", "When to look again at what may be a change on its way.", "5s")
+@duration(
+    "--second-look recheck",
+    "When to check a difference again that may be a change under way.",
+    "5s",
+)
 def audit(
-    *, cluster: TargetCluster, audit_logs: tuple[Path, ...], second_look: float, output: Output
+    *, cluster: TargetCluster, audit_logs: tuple[Path, ...], recheck: float, output: Output
 ) -> None:
     """Reports the writers and readers of Endpoints, wrong objects, and if the Endpoints controller
     can be switched off.
@@ -62,21 +66,21 @@ def audit(
     from sliceplane.diagnose.audit.text import as_text
 
     async def work(client: Client, _: str) -> Report:
-        return await _audit(client, cluster.namespace, audit_logs, second_look)
+        return await _audit(client, cluster.namespace, audit_logs, recheck)
 
-    report = cluster.ask(work, _CannotLook)
+    report = cluster.query(work, _CannotAudit)
     output.show(report.as_document, lambda width: as_text(report, width))
     raise SystemExit(GOOD if report.safe else BAD)
 
 
-class _CannotLook(Exception):
+class _CannotAudit(Exception):
     """A sentence."""
 
 
 async def _audit(
-    client: Client, namespace: str, audit_logs: tuple[Path, ...], second_look_s: float
+    client: Client, namespace: str, audit_logs: tuple[Path, ...], recheck_s: float
 ) -> Report:
-    from sliceplane.diagnose.io.endpoints_audit import audit as look
+    from sliceplane.diagnose.io.endpoints_audit import audit as audit_cluster
     from sliceplane.diagnose.io.endpoints_audit import read_log
 
     log = None
@@ -84,9 +88,9 @@ async def _audit(
         if audit_logs:
             log = await read_log(audit_logs)
     except OSError as error:
-        raise _CannotLook(f"audit log {error.filename}: {error.strerror}") from error
+        raise _CannotAudit(f"audit log {error.filename}: {error.strerror}") from error
     if log is not None and log.lines == log.unreadable:
-        raise _CannotLook(
+        raise _CannotAudit(
             f"audit log {audit_logs[0]}: none of its {log.lines:,} lines is an audit event"
         )
-    return await look(client, namespace, log=log, second_look_s=second_look_s)
+    return await audit_cluster(client, namespace, log=log, second_look_s=recheck_s)

@@ -51,12 +51,12 @@ def command(*, cluster: TargetCluster, namespace: str, port: int) -> None:
 async def _serve(connection: Connection, namespace: str, port: int) -> None:
     import asyncio
 
-    from sliceplane.cli.ask.ui_what_if import foreseen
-    from sliceplane.cli.process import on_stop_signal, say_ready
+    from sliceplane.cli.process import on_stop_signal, print_ready
+    from sliceplane.cli.query.ui_what_if import predict_service
     from sliceplane.diagnose.page.io.server import page
 
     stopped = asyncio.Event()
     on_stop_signal(stopped.set)
-    async with page(connection, namespace, port, foreseen) as made:
-        say_ready(made.url)
+    async with page(connection, namespace, port, predict_service) as page_server:
+        print_ready(page_server.url)
         await stopped.wait()

@@ -19,7 +19,7 @@ from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import duration, string, switch
 from sliceplane.cli.object_names import kind_and_name
 from sliceplane.cli.process import on_stop_signal
-from sliceplane.cli.progress import WorkTold
+from sliceplane.cli.progress import ProgressLine
 from sliceplane.kit.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _KINDS: Final = {
     "nodes": "node",
     "no": "node",
 }
-#: seconds between two reports of what the command does; ``WorkTold`` prints fewer
+#: seconds between two reports of what the command does; ``ProgressLine`` prints fewer
 _REPORT_S: Final = 0.2
 
 _T = TypeVar("_T")
@@ -55,12 +55,15 @@ _T = TypeVar("_T")
             "a Pod, which is deleted when no node sends to it any more",
             "sliceplane drain pod web-7d8f-x --delete",
         ),
-        ("only watch one that terminates already", "sliceplane drain pod web-7d8f-x --wait-only"),
         (
-            "all that a Node serves; nodes of another proxy are let go after a minute",
+            "only wait for one that terminates already",
+            "sliceplane drain pod web-7d8f-x --wait-only",
+        ),
+        (
+            "all Pods of a Node; stop waiting for nodes of other proxies after a minute",
             "sliceplane drain node node-4 --unknown after=60s",
         ),
-        ("back into their Services", "sliceplane drain node node-4 --undo"),
+        ("put them back into their Services", "sliceplane drain node node-4 --undo"),
     ],
 )
 @click.argument(
@@ -70,15 +73,15 @@ _T = TypeVar("_T")
     metavar="pod|deployment|node NAME",
     shell_complete=kind_and_name("pod", "deployment", "node"),
 )
-@duration("--timeout", "Wait so long at most; then take the marks back.", "60s")
+@duration("--timeout", "Wait at most this long; then remove the marks.", "60s")
 @string(
     "--unknown", "wait|fail|after=60s", "What to do about Ready nodes that report nothing.", "wait"
 )
-@duration("--forget", "A proxy that stopped reporting is waited for so long.", "5m")
+@duration("--forget", "How long to wait for a proxy that stopped reporting.", "5m")
 @switch("--delete", "Delete the Pods when they are drained.")
-@switch("--wait-only", "Do not take them out of their Services: something else does.")
-@switch("--force", "Also take the last ready endpoint of a Service's port away.")
-@switch("--undo", "Take the marks of an earlier drain away, and end.")
+@switch("--wait-only", "Only wait: something else takes them out of their Services.")
+@switch("--force", "Also remove the last ready endpoint of a Service's port.")
+@switch("--undo", "Remove the marks of an earlier drain, and exit.")
 def command(
     *,
     cluster: TargetCluster,
@@ -96,9 +99,9 @@ def command(
     and asks the node proxies whether their kernels apply that. A node that does not report is
     unknown, never done. Open connections end when the application ends them.
 
-    Prints first, to stderr, how many ready endpoints each port of the Services keeps and what could
-    not be found out. Refuses to take a port's last one away without --force. Takes its marks back
-    when it gives up: after the time-out, a failure, Ctrl-C or SIGTERM. Works on any cluster with
+    Prints first, to stderr, how many ready endpoints each port of the Services keeps, and what could
+    not be read. Refuses to remove a port's last one without --force. Removes its marks when it
+    gives up: after the time-out, a failure, Ctrl-C or SIGTERM. Works on any cluster with
     node proxies of Sliceplane.
 
     Exit code 0: proven; 1: refused, or the time is over (the output names the nodes that are
@@ -127,7 +130,7 @@ def command(
         run = _Run(client, kind, space or namespace, bare, _cluster_flags(cluster))
         return await _until_signal(run.undo() if undo else run.drain(options), run)
 
-    answer = cluster.ask(work, NoTarget, _Interrupted)
+    answer = cluster.query(work, NoTarget, _Interrupted)
     output.show(answer.as_document, lambda width: _text(answer, width))
     codes = {"drained": GOOD, "refused": BAD, "time over": BAD, "cannot know": NO_ANSWER}
     raise SystemExit(codes[answer.outcome])
@@ -150,8 +153,8 @@ class _Run:
         offset = time.time() - time.monotonic()
         self._clock = lambda: offset + time.monotonic()
         self._what = f"{kind} {name}"
-        self._doing = "connecting to the API server"
-        self._told = WorkTold(plain=True)
+        self._action = "connecting to the API server"
+        self._progress = ProgressLine(plain=True)
         place = "" if kind == "node" else f" -n {shlex.quote(namespace)}"
         self._undo_command = (
             f"sliceplane drain {kind} {shlex.quote(name)}{place}{cluster_flags} --undo"
@@ -179,10 +182,12 @@ class _Run:
             marks.adopt(pod)
         before = marks.marked
         self.on_progress("taking marks away")
-        left = await marks.take_back()
-        if left:
-            self.on_given_up((), left)
-        return UndoAnswer(self._what, tuple(key for key in before if key not in left), left)
+        remaining = await marks.take_back()
+        if remaining:
+            self.on_given_up((), remaining)
+        return UndoAnswer(
+            self._what, tuple(key for key in before if key not in remaining), remaining
+        )
 
     async def _find(self) -> list[Pod]:
         from sliceplane.diagnose.io.drain_targets import find_pods
@@ -193,23 +198,23 @@ class _Run:
 
     async def report(self) -> None:
         """Until cancelled."""
-        with self._told:
+        with self._progress:
             while True:
-                self._told(self._doing)
+                self._progress(self._action)
                 await asyncio.sleep(_REPORT_S)
 
     def on_plan(self, plan: DrainPlan) -> None:
         from sliceplane.consume.drain.text import plan_lines
 
-        self._told.clear()
+        self._progress.clear()
         for line in plan_lines(plan, screen_width()):
             note(line)
 
-    def on_progress(self, doing: str) -> None:
-        self._doing = doing
+    def on_progress(self, action: str) -> None:
+        self._action = action
 
     def on_given_up(self, taken_back: tuple[str, ...], marked: tuple[str, ...]) -> None:
-        self._told.clear()
+        self._progress.clear()
         if taken_back:
             note(f"Marks taken back: {', '.join(taken_back)}")
         if marked:
@@ -243,8 +248,8 @@ def _text(answer: DrainAnswer | UndoAnswer, width: int | None) -> str:
 
     return "\n".join(
         line
-        for head, said in answer_text(answer)
-        for line in (printable(head), *fact("", said, width))
+        for head, detail in answer_text(answer)
+        for line in (printable(head), *fact("", detail, width))
     )
 
 
@@ -260,5 +265,5 @@ def _kind_and_name(what: tuple[str, ...]) -> tuple[TargetKind, str]:
     """``pod web``, ``pod/web``, ``po shop/web``."""
     kind, _, name = "/".join(what).partition("/")
     if kind not in _KINDS or not name or name.count("/") > 1:
-        raise click.UsageError("say what is to be drained: pod NAME, deployment NAME or node NAME")
+        raise click.UsageError("name what to drain: pod NAME, deployment NAME or node NAME")
     return cast("TargetKind", _KINDS[kind]), name

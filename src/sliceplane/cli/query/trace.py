@@ -1,4 +1,4 @@
-"""``sliceplane trace``: where does this packet go, and why."""
+"""``sliceplane trace``: shows where a packet goes, and why."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @string(
     "--from source",
     "IP|POD|node/NODE|outside",
-    "Who sends: an address, a Pod or a Node by its name, a client outside.  [default: "
+    "The sender: an address, a Pod or a Node by its name, a client outside.  [default: "
     "this machine if it is a Node, else outside]",
 )
 @option(
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 )
 @option(
     "--protocol",
-    "What the packet is of.  [default: the Service's, else tcp]",
+    "The protocol of the packet.  [default: the Service's, else tcp]",
     type=click.Choice(("tcp", "udp", "sctp"), case_sensitive=False),
 )
 @choice(
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 @string(
     "--client",
     "NODE|pod/POD|zone/ZONE",
-    "With --via xds: where the client is.  [default: it does not say]",
+    "With --via xds: location of the client.  [default: none]",
 )
 @string(
     "--cluster-domain domain",
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     "With --via xds: the zone of the cluster's names.",
     "cluster.local",
 )
-@string("--node", "NAME", "Whose rules.  [default: the sender's node]")
+@string("--node", "NAME", "The node whose rules apply.  [default: the sender's node]")
 @option("--cluster-cidr", "As the proxy has it.", "", type=NETWORKS)
 @choice(
     "--detect-local-mode",
@@ -90,15 +90,15 @@ def command(
     output: Output,
     **flags: Any,
 ) -> None:
-    """Where does the packet that opens a connection go, and why.
+    """Show where the packet that opens a connection goes, and why.
 
-    Builds the rules that the node's proxy would have from what the API server says, sends the
-    packet through them, and tells the verdict, every endpoint with its share, and which Service,
-    slice, hint and policy led there. Reads only (get and list of Services, EndpointSlices, Nodes,
-    Pods and ServiceCIDRs), on any cluster; the kernel is not looked at.
+    Builds the rules of the node's proxy from the API server's objects, sends the packet through
+    them, and prints the verdict, every endpoint with its share, and the Service, slice, hint and
+    policy that led there. Read-only (get and list of Services, EndpointSlices, Nodes, Pods and
+    ServiceCIDRs), on any cluster; does not read the kernel.
 
-    With --via xds: which endpoints a client of xDS is given there, and which of them it picks (get
-    and list of Services, EndpointSlices, Nodes and Pods).
+    With --via xds: the endpoints that a client of xDS gets there, and those that it picks (get and
+    list of Services, EndpointSlices, Nodes and Pods).
 
     Exit code 0: it arrives; 1: it is dropped or rejected, or there is no endpoint; 2: no answer,
     stderr says why.
@@ -108,7 +108,7 @@ def command(
     from sliceplane.diagnose.trace.question import Unanswerable
 
     if via == "xds" and (source or node):
-        raise click.UsageError("--via xds is asked for a --client, without --from and --node")
+        raise click.UsageError("--via xds takes a --client, not --from or --node")
     if via == "proxy" and flags["client"]:
         raise click.UsageError("--client goes with --via xds")
 
@@ -126,10 +126,10 @@ def command(
 
     answer: TraceAnswer | XdsTraceAnswer
     if via == "xds":
-        answer = of_client = cluster.ask(by_xds, Unanswerable)
+        answer = of_client = cluster.query(by_xds, Unanswerable)
         output.show(answer.as_document, lambda width: xds.as_text(of_client, width))
     else:
-        answer = of_packet = cluster.ask(by_proxy, Unanswerable)
+        answer = of_packet = cluster.query(by_proxy, Unanswerable)
         output.show(answer.as_document, lambda width: text.as_text(of_packet, width))
     raise SystemExit(GOOD if answer.arrives else BAD)
 

@@ -19,7 +19,9 @@ OBJECTS_MAX: Final = 10_000
 POINTS_MAX: Final = 120
 
 
-async def foreseen(client: HttpClient, namespace: str, name: str, settings: Sequence[str]) -> Any:
+async def predict_service(
+    client: HttpClient, namespace: str, name: str, settings: Sequence[str]
+) -> Any:
     """Raises ``Unanswerable`` with a sentence, and what the way to the cluster raises."""
     from sliceplane.cli.lab.what_if import PRICE_DEFAULT, price_of, read_cluster
     from sliceplane.diagnose.trace.question import Unanswerable
@@ -31,11 +33,11 @@ async def foreseen(client: HttpClient, namespace: str, name: str, settings: Sequ
     from sliceplane.lab.whatif.text import judgement
 
     try:
-        wanted = tuple(parse(text, KEYS) for text in settings)
+        settings_parsed = tuple(parse(text, KEYS) for text in settings)
         state, _ = await read_cluster(client, namespace)
         _refuse_more("object", len(state.records), OBJECTS_MAX)
         service = state.service(namespace, name)
-        changes = checked(wanted, state, service)
+        changes = checked(settings_parsed, state, service)
         endpoints = sum(len(item.endpoints or ()) for _, item in state.slices(namespace, name))
         _refuse_more(
             "endpoint",
@@ -46,14 +48,14 @@ async def foreseen(client: HttpClient, namespace: str, name: str, settings: Sequ
         question = WhatIfQuestion(
             service=service, changes=changes, now=Running(), clients=Clients(), price=price
         )
-        found = predict(state, question)
+        prediction = predict(state, question)
     except (CannotTell, ValueError) as error:
         raise Unanswerable(str(error)) from error
     return {
-        **as_document(found),
-        "bad": found.bad_news,
-        "judgement": list(judgement(found)),
-        "sent": _sent(found),
+        **as_document(prediction),
+        "bad": prediction.bad_news,
+        "judgement": list(judgement(prediction)),
+        "sent": _sent(prediction),
     }
 
 
@@ -67,14 +69,14 @@ def _refuse_more(what: str, number: int, most: int) -> None:
         )
 
 
-def _sent(found: Prediction) -> list[tuple[float, int, int]]:
+def _sent(prediction: Prediction) -> list[tuple[float, int, int]]:
     """Seconds after the change, and the bytes until then as JSON and as protobuf; the last is the
     end.
     """
-    events = found.events
+    events = prediction.events
     sums = list(
         zip(
-            [round(event.at - found.began, 3) for event in events],
+            [round(event.at - prediction.began, 3) for event in events],
             accumulate(event.json for event in events),
             accumulate(event.protobuf for event in events),
             strict=True,

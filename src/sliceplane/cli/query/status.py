@@ -25,12 +25,12 @@ _EXIT_CODES = {"well": GOOD, "attention": BAD, "unknown": NO_ANSWER}
     ],
 )
 def command(*, cluster: TargetCluster, watch: bool, output: Output) -> None:
-    """The cluster on one screen: servers, storage, controllers, queues, nodes, watches, and what
+    """Show the cluster on one screen: servers, storage, controllers, queues, nodes, watches, and what
     needs attention.
 
-    A part that is marked '!' needs attention, one marked '?' could not be looked at. Then come the
-    worst findings of 'sliceplane lint', at most five. Reads only, on any cluster, with the rights
-    that one has; of a server that is not ours some parts cannot be seen.
+    A part that is marked '!' needs attention, one marked '?' could not be read. Then come the most
+    severe findings of 'sliceplane lint', at most five. Read-only, on any cluster, with the rights
+    of the user; other API servers do not show all parts.
 
     Exit code 0: all is well; 1: something needs attention; 2: cannot tell (something could not be
     read, or is too young to judge), the output or stderr says why.

@@ -1,4 +1,4 @@
-"""``sliceplane recorder``: what controllers were told, saved, shown and told again."""
+"""``sliceplane recorder``: saves, shows and replays the events that controllers received."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, fail, note, show
 from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import FOLDER, choice, option, switch, with_options
 from sliceplane.cli.options import CommandGroup
-from sliceplane.cli.process import say
+from sliceplane.cli.process import print_line
 from sliceplane.kit.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -77,26 +77,26 @@ def command() -> None:
     "save",
     parent=command,
     output=False,
-    short_help="Save what the running plane keeps to FILE.",
+    short_help="Save the running plane's recording to FILE.",
     examples=[
         ("before it is forgotten", "sliceplane recorder save incident.recording"),
     ],
 )
 @click.argument("file", type=FILE)
 def save(*, cluster: TargetCluster, file: Path) -> None:
-    """Save what the flight recorder of the running plane keeps to FILE.
+    """Save the recording of the running plane to FILE.
 
-    FILE is there when it is whole and on disk, or not at all. Needs the right to get the
+    FILE appears complete and synced to disk, or not at all. Needs the right to get the
     non-resource URL /sliceplane/recording. A process that is no API server (sliceplane controllers,
-    sliceplane proxy) saves at SIGUSR1, and its log says where.
+    sliceplane proxy) saves at SIGUSR1, and logs the file's path.
     """
     from sliceplane.diagnose.io import recordings
     from sliceplane.watch.recorder.blocks import RecordingError
 
-    saved = cluster.ask(
+    saved = cluster.query(
         lambda client, _: recordings.save(client, file), RecordingError, exit_code=1
     )
-    say(
+    print_line(
         f"saved {saved.header.entries:,} entries of {_span(saved)} to {file} "
         f"({file.stat().st_size:,} bytes)"
     )
@@ -104,19 +104,19 @@ def save(*, cluster: TargetCluster, file: Path) -> None:
 
 @command.command(
     "show",
-    short_help="Print what is in FILE.",
+    short_help="Print the contents of FILE.",
     examples=[
-        ("of when, and why", "sliceplane recorder show incident.recording --head"),
+        ("the header alone", "sliceplane recorder show incident.recording --head"),
     ],
 )
 @click.argument("file", type=_EXISTING)
 @choice("-o --output", "Lines for people, or one JSON object a line.", ("text", "json"), "text")
-@switch("--head", "Only what it is: by whom, of when, why, and whether it is whole.")
+@switch("--head", "Only the header: program, time, trigger, and whether it is complete.")
 def show_command(*, file: Path, output: str, head: bool) -> None:
-    """Print what is in FILE: what it is, and a line for each entry.
+    """Print the header of FILE, and a line for each entry.
 
-    Exit code 0: it is whole; 1: it was cut, or spoiled, and what can be read is shown; 2: it is no
-    recording.
+    Exit code 0: the file is complete; 1: it is truncated or corrupt, and the readable part is
+    shown; 2: it is no recording.
     """
     recording = read(file)
     as_json = output == "json"
@@ -125,7 +125,7 @@ def show_command(*, file: Path, output: str, head: bool) -> None:
         if not head:
             for line in _entry_lines(recording, as_json=as_json):
                 show(printable(line))
-    _tell_problem(recording)
+    _print_problem(recording)
 
 
 def _entry_lines(recording: Recording, *, as_json: bool) -> Iterator[str]:
@@ -143,7 +143,7 @@ def _entry_lines(recording: Recording, *, as_json: bool) -> Iterator[str]:
 
 @command.command(
     "replay",
-    short_help="Tell this version's controllers what is in FILE.",
+    short_help="Replay FILE with this version's controllers.",
     examples=[
         (
             "do this version's controllers decide the same?",
@@ -153,14 +153,13 @@ def _entry_lines(recording: Recording, *, as_json: bool) -> Iterator[str]:
 )
 @click.argument("file", type=_EXISTING)
 def replay(*, file: Path) -> None:
-    """Make the controllers of FILE anew, tell them what they were told, and compare what they want
-    to write.
+    """Replay the events of FILE with controllers of this version, and compare their writes.
 
-    The controllers are those of this version. Each write is compared with the digest of the write
-    that was recorded, and the answers are those of then.
+    Each write is compared with the digest of the recorded write; the server's answers are the
+    recorded ones.
 
-    Exit code 0: the same writes; 1: the first difference of each controller is shown; 2: it cannot
-    be replayed.
+    Exit code 0: the same writes; 1: the first difference of each controller is shown; 2: FILE
+    cannot be replayed.
     """
     from sliceplane.diagnose.timeline.replay import Replay
 
@@ -176,7 +175,7 @@ def replay(*, file: Path) -> None:
 
 @command.command(
     "export",
-    short_help="Turn FILE into another program's form.",
+    short_help="Convert FILE for another program.",
     examples=[
         ("for a viewer of traces", "sliceplane recorder export incident.recording --format chrome"),
     ],
@@ -189,11 +188,10 @@ def replay(*, file: Path) -> None:
     "chrome",
 )
 def export(*, file: Path, form: str) -> None:
-    """Print FILE for a viewer of traces: processes are controllers and nodes, threads what jobs are
-    for.
+    """Print FILE for a trace viewer: processes are controllers and nodes, threads are Services.
 
-    Spans are changes, jobs and slices on their way to nodes, with arrows between them. What the
-    recording has only half of is closed and marked.
+    Spans are changes, jobs and slices on their way to nodes, with arrows between them. A span whose
+    start or end the recording lacks is closed and marked.
     """
     from sliceplane.diagnose.timeline.chrome import ChromeTrace
     from sliceplane.diagnose.timeline.reader import entries
@@ -208,7 +206,7 @@ def export(*, file: Path, form: str) -> None:
         except RecordingError as error:
             recording.problem = recording.problem or str(error)
         show(json.dumps({"traceEvents": trace.events}, separators=(",", ":")))
-    _tell_problem(recording)
+    _print_problem(recording)
 
 
 def read(file: Path) -> Recording:
@@ -302,7 +300,7 @@ def _head_document(recording: Recording) -> dict[str, Any]:
     return header | {"segments": len(recording.segments), "problem": recording.problem}
 
 
-def _tell_problem(recording: Recording) -> None:
+def _print_problem(recording: Recording) -> None:
     if recording.problem:
         note(f"Note: {recording.problem}")
         raise SystemExit(BAD)

@@ -12,7 +12,7 @@ import click
 from sliceplane.cli.cluster import TargetCluster, attempt, cluster_command
 from sliceplane.cli.flags import number, string
 from sliceplane.cli.options import CommandGroup
-from sliceplane.cli.process import say
+from sliceplane.cli.process import print_line
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -21,17 +21,15 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "snapshot",
     cls=CommandGroup,
     examples=[
-        ("a copy of a server that runs", "sliceplane snapshot save monday.snapshot"),
+        ("a copy of a running server", "sliceplane snapshot save monday.snapshot"),
         (
-            "a data directory made of it",
+            "a data directory from it",
             "sliceplane snapshot restore monday.snapshot --data-dir restored",
         ),
     ],
 )
 def command() -> None:
-    """Copy the whole state of a server that runs to a file, and make a data directory of such a
-    file.
-    """
+    """Copy the state of a running server to a file, or restore a data directory from one."""
 
 
 @cluster_command(
@@ -39,26 +37,26 @@ def command() -> None:
     parent=command,
     output=False,
     once=False,
-    short_help="Copy everything, as of one revision, to FILE.",
+    short_help="Copy the state at one revision to FILE.",
     examples=[
-        ("a copy of a server that runs", "sliceplane snapshot save monday.snapshot"),
+        ("a copy of a running server", "sliceplane snapshot save monday.snapshot"),
     ],
 )
 @click.argument("file", type=_FILE)
 def save(*, cluster: TargetCluster, file: Path) -> None:
-    """Write everything that the server keeps, as of one revision, to FILE.
+    """Write the state of the server at one revision to FILE.
 
-    The server goes on meanwhile. FILE is there when it is whole, checked and on disk, or not at
-    all; only its owner may read it, for Secrets are in it. Needs the right to get the non-resource
+    The server continues to serve. FILE appears complete, checked and synced to disk, or not at all;
+    only its owner may read it, since it contains Secrets. Needs the right to get the non-resource
     URL /sliceplane/snapshot.
     """
     from sliceplane.diagnose.io import snapshot
 
     _end_at_sigterm()
-    saved = cluster.ask(
+    saved = cluster.query(
         lambda client, _: snapshot.save(client, file), snapshot.SnapshotError, exit_code=1
     )
-    say(
+    print_line(
         f"saved {saved.objects:,} objects of revision {saved.revision} to {file} ({saved.bytes:,} "
         "bytes)"
     )
@@ -73,16 +71,18 @@ def save(*, cluster: TargetCluster, file: Path) -> None:
 )
 @click.argument("file", type=_FILE)
 def inspect(*, file: Path) -> None:
-    """Read FILE to its end and say whether it is whole."""
+    """Read FILE to its end and report whether it is complete."""
     from sliceplane.diagnose.io import snapshot
 
     read = attempt(lambda: snapshot.inspect(file), snapshot.SnapshotError)
-    say(f"whole: {read.objects:,} objects of revision {read.revision} ({read.bytes:,} bytes)")
+    print_line(
+        f"whole: {read.objects:,} objects of revision {read.revision} ({read.bytes:,} bytes)"
+    )
 
 
 @command.command(
     "restore",
-    short_help="Make a data directory's database of FILE.",
+    short_help="Restore a data directory's database from FILE.",
     examples=[
         (
             "a server that goes on from it",
@@ -98,24 +98,24 @@ def inspect(*, file: Path) -> None:
 )
 @number(
     "--bump-revision",
-    "How far beyond the snapshot's revision to go on: further than the server wrote after it.",
+    "Continue this far beyond the snapshot's revision: more than the server wrote after it.",
     1_000_000_000,
     least=0,
 )
 def restore(*, file: Path, data_dir: str, bump_revision: int) -> None:
-    """Make the database of a data directory that has none.
+    """Create the database of a data directory that has none.
 
-    Certificates and tokens are not in FILE: put back pki/ and tokens.csv, or new ones are made.
-    Versions go on far beyond those of FILE, so that none is given out twice and every client lists
+    FILE has no certificates or tokens: put back pki/ and tokens.csv, or new ones are created.
+    Revisions continue far beyond those of FILE, so that none is used twice and every client lists
     again.
     """
     from sliceplane.diagnose.io import snapshot
 
     _end_at_sigterm()
-    made = attempt(
+    restored = attempt(
         lambda: snapshot.restore(file, data_dir, bump=bump_revision), snapshot.SnapshotError
     )
-    say(f"restored {made.objects:,} objects; versions go on from {made.revision}")
+    print_line(f"restored {restored.objects:,} objects; versions go on from {restored.revision}")
 
 
 def _end_at_sigterm() -> None:

@@ -1,4 +1,4 @@
-"""``sliceplane lint``: every Service is looked at."""
+"""``sliceplane lint``: checks every Service."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sliceplane.cli.answers import Output, note
-from sliceplane.cli.ask.explain import explained, finish
 from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import switch
+from sliceplane.cli.query.explain import explained, finish
 
 if TYPE_CHECKING:
     from sliceplane.diagnose.explain.question import Explanation
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     examples=[
         ("every Service of the cluster", "sliceplane lint"),
         ("those of one namespace, in a pipeline", "sliceplane lint -n shop -o json"),
-        ("what could be better, too", "sliceplane lint --notes"),
+        ("with notes", "sliceplane lint --notes"),
     ],
 )
-@switch("--notes", "Notes, too: what is as it was asked for, and maybe not as expected.")
+@switch("--notes", "Include notes: what is configured so, and perhaps not as expected.")
 def command(*, cluster: TargetCluster, notes: bool, output: Output) -> None:
-    """Look at every Service, and say what is wrong with it.
+    """Check every Service, and report what is wrong with it.
 
-    The same findings as of 'sliceplane explain', a row each, the worst first; notes are only
-    counted. Reads only (lists, once), on any cluster, with the rights that one has.
+    Prints the findings of 'sliceplane explain', a row each, the most severe first; notes are only
+    counted. Read-only (each list once), on any cluster, with the rights of the user.
 
     Exit code 0: nothing is wrong; 1: there are errors or warnings; 2: cannot tell (something could
     not be read, or is too young to judge), the output or stderr says why.
@@ -42,7 +42,7 @@ def command(*, cluster: TargetCluster, notes: bool, output: Output) -> None:
     async def work(client: Client, _: str) -> Explanation:
         return await explained(client, question)
 
-    explanation = cluster.ask(work)
+    explanation = cluster.query(work)
     if explanation.is_blind and not cluster.namespace:
         note(
             "Note: something could not be read; rights in one namespace are enough for "

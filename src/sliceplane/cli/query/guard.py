@@ -1,4 +1,4 @@
-"""``sliceplane guard``: mass removals that controllers hold, seen by conditions of Services, and
+"""``sliceplane guard``: mass removals that controllers suspend, by conditions of Services, and
 their release.
 """
 
@@ -13,7 +13,7 @@ from sliceplane.cli.answers import BAD, Output, fail
 from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import switch
 from sliceplane.cli.options import CommandGroup
-from sliceplane.cli.process import say
+from sliceplane.cli.process import print_line
 
 if TYPE_CHECKING:
     from sliceplane.diagnose.io.guarding import HeldService
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     "guard",
     cls=CommandGroup,
     examples=[
-        ("is anything held?", "sliceplane guard status"),
+        ("which removals are suspended", "sliceplane guard status"),
         ("the Pods of a Service are gone for good", "sliceplane guard release web -n shop"),
     ],
 )
 def command() -> None:
-    """Show which removals of endpoints are held because no Pod or agent said that it goes, and let
-    them go.
+    """Show or release removals of endpoints that are suspended because no Pod or agent reported
+    that it ends.
     """
 
 
@@ -38,18 +38,18 @@ def command() -> None:
     "status",
     parent=command,
     scope="all",
-    short_help="Say which Services have endpoints that are held.",
+    short_help="List Services whose endpoints are retained.",
     examples=[
         ("in all namespaces", "sliceplane guard status"),
     ],
 )
 def status(*, cluster: TargetCluster, output: Output) -> None:
-    """Say which Services have endpoints that are held, since when and until when.
+    """List Services whose endpoints are retained, since when and until when.
 
-    Endpoints of Pods that are missing, and of agents (sliceplane agent) that fell silent. Reads the
-    conditions of Services (one list), on any cluster.
+    The endpoints are of Pods that are missing, or of agents (sliceplane agent) that stopped
+    reporting. Reads the conditions of Services (one list), on any cluster.
 
-    Exit code 0: nothing is held; 1: something is; 2: cannot tell, stderr says why.
+    Exit code 0: no removal is suspended; 1: some are; 2: cannot tell, stderr has the reason.
     """
     from sliceplane.diagnose.io.guarding import read_held
     from sliceplane.kit.columns import table
@@ -57,15 +57,15 @@ def status(*, cluster: TargetCluster, output: Output) -> None:
     async def work(client: Client, _: str) -> tuple[HeldService, ...]:
         return await read_held(client, cluster.namespace)
 
-    held = cluster.ask(work)
+    retained = cluster.query(work)
 
     def text(width: int | None) -> str:
-        rows = [(row.service, row.since, row.message) for row in held]
-        lines = table(("SERVICE", "SINCE", "HELD"), rows, width=width)
-        return "\n".join(lines) if rows else "nothing is held"
+        rows = [(row.service, row.since, row.message) for row in retained]
+        lines = table(("SERVICE", "SINCE", "RETAINED"), rows, width=width)
+        return "\n".join(lines) if rows else "no removal is suspended"
 
-    output.show(lambda: {"held": [row.as_document() for row in held]}, text)
-    if held:
+    output.show(lambda: {"held": [row.as_document() for row in retained]}, text)
+    if retained:
         raise SystemExit(BAD)
 
 
@@ -74,25 +74,25 @@ def status(*, cluster: TargetCluster, output: Output) -> None:
     parent=command,
     scope="namespace",
     output=False,
-    short_help="Let go what is held of Services.",
+    short_help="Release suspended removals of Services.",
     examples=[
         ("of one Service", "sliceplane guard release web -n shop"),
         ("of all of a namespace", "sliceplane guard release --all -n shop"),
     ],
 )
 @click.argument("names", nargs=-1, metavar="[SERVICE]...")
-@switch("--all everything", "All Services of the namespace that hold something.")
+@switch("--all everything", "All Services of the namespace with suspended removals.")
 def release(*, cluster: TargetCluster, names: tuple[str, ...], everything: bool) -> None:
-    """Let go what is held of SERVICEs, now.
+    """Release the suspended removals of SERVICEs, now.
 
-    Writes the annotation sliceplane.dev/mass-removal-release with the time of now (for agents that
-    fell silent, agent.sliceplane.dev/release): holds that began before are over, the next mass
-    removal is held again. Needs the right to patch Services.
+    Writes the current time into the annotation sliceplane.dev/mass-removal-release (for agents that
+    stopped reporting, agent.sliceplane.dev/release): removals suspended before it are applied, the
+    next mass removal is suspended again. Needs the right to patch Services.
     """
     from sliceplane.diagnose.io.guarding import read_held, release_holds
 
     if bool(names) == everything:
-        raise click.UsageError("name Services, or say --all")
+        raise click.UsageError("name Services, or use --all")
 
     async def work(client: Client, namespace: str) -> tuple[str, ...]:
         chosen = names
@@ -102,7 +102,7 @@ def release(*, cluster: TargetCluster, names: tuple[str, ...], everything: bool)
         await release_holds(client, namespace, chosen, time.time())
         return chosen
 
-    released = cluster.ask(work, exit_code=1)
+    released = cluster.query(work, exit_code=1)
     if not released:
-        fail("nothing is held there")
-    say(f"released: {', '.join(released)}")
+        fail("no removal is suspended there")
+    print_line(f"released: {', '.join(released)}")

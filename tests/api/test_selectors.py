@@ -53,7 +53,7 @@ def test_label_grammar_is_upstreams(case: dict[str, str]) -> None:
 @pytest.mark.parametrize("case", GOLDEN["fields"], ids=lambda case: repr(case["in"]))
 def test_field_grammar_is_upstreams(case: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "sliceplane.api.selectors.fields._known_field", lambda field, resource: field
+        "sliceplane.api.selectors.fields._indexed_field", lambda field, resource: field
     )
     if "error" in case:
         with pytest.raises(StatusError) as caught:

@@ -49,7 +49,7 @@ from sliceplane.cli.main import COMMANDS, main
             ["--controllers", "*,-typo"],
             "there is no controller 'typo', only endpoints-controller, endpointslice-",
         ),
-        (["--controllers", "-endpoints"], "none is left to run"),
+        (["--controllers", "-endpoints"], "no controller is selected"),
         (
             ["--controllers", "*,deployment-controller"],
             "there is no controller 'deployment-controller'",

@@ -312,7 +312,7 @@ def page(name: str, port: int) -> tuple[int, str]:
     ("flags", "text"),
     [
         (("--controllers=typo",), "there is no controller 'typo', only"),
-        (("--controllers=-endpointslice",), "none is left to run"),
+        (("--controllers=-endpointslice",), "no controller is selected"),
         (("--leader-elect-lease-duration=5s",), "must be greater than the renew deadline"),
         (("--kubeconfig=/nonexistent",), "kubeconfig /nonexistent: No such file or directory"),
     ],

@@ -132,7 +132,7 @@ def test_a_client_of_xds_is_given_what_its_node_would_use(plane: Plane) -> None:
     for flags, sentence in (
         (
             ("--via", "xds", "--from", "10.0.0.1"),
-            "Error: --via xds is asked for a --client, without",
+            "Error: --via xds takes a --client, not --from or --node",
         ),
         (("--client", "node-1"), "Error: --client goes with --via xds"),
     ):

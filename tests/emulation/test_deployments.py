@@ -181,26 +181,26 @@ SETS = st.lists(st.integers(1, 20), min_size=1, max_size=5)
 
 
 @effort(300)
-@given(wanted=SETS, replicas=st.integers(0, 60), surge=st.integers(0, 20), slack=st.integers(0, 5))
-@example(wanted=[8, 5], replicas=15, surge=3, slack=0)
+@given(desired=SETS, replicas=st.integers(0, 60), surge=st.integers(0, 20), slack=st.integers(0, 5))
+@example(desired=[8, 5], replicas=15, surge=3, slack=0)
 def test_proportional_sizes_equal_the_dumb_ones(
-    wanted: list[int], replicas: int, surge: int, slack: int
+    desired: list[int], replicas: int, surge: int, slack: int
 ) -> None:
-    before = sum(wanted) + slack
-    sets = [Counts(f"rs-{n}", size, 0, before) for n, size in enumerate(wanted)]
+    before = sum(desired) + slack
+    sets = [Counts(f"rs-{n}", size, 0, before) for n, size in enumerate(desired)]
     sizes = proportional_sizes(replicas, surge, sets)
     if replicas == 0:
         assert set(sizes.values()) == {0}
         return
     allowed = replicas + surge
-    growing = allowed > sum(wanted)
-    largest = max(sets, key=lambda one: (one.wanted, int(one.name[3:]) * (1 if growing else -1)))
+    growing = allowed > sum(desired)
+    largest = max(sets, key=lambda one: (one.desired, int(one.name[3:]) * (1 if growing else -1)))
     for one in sets:
-        exact = Fraction(one.wanted * allowed, before)
+        exact = Fraction(one.desired * allowed, before)
         assert sizes[one.name] >= 0
         if one is not largest:
             # Rounded, but no further than there is something left to give or take.
-            low, high = sorted((one.wanted, int(exact + Fraction(1, 2))))
+            low, high = sorted((one.desired, int(exact + Fraction(1, 2))))
             assert low <= sizes[one.name] <= high
     if sizes[largest.name]:
         assert sum(sizes.values()) == allowed

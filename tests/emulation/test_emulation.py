@@ -428,23 +428,23 @@ def test_rollout_arithmetic_keeps_its_bounds_and_always_ends(
     old = [Counts(f"old{n}", wanted, min(have, wanted)) for n, (wanted, have) in enumerate(older)]
     for _ in range(200):
         size = newest_size(replicas, surge, new, old)
-        assert size <= max(replicas, new.wanted)
-        if size > new.wanted:
-            assert size + sum(one.wanted for one in old) <= replicas + surge
-        if size != new.wanted:
+        assert size <= max(replicas, new.desired)
+        if size > new.desired:
+            assert size + sum(one.desired for one in old) <= replicas + surge
+        if size != new.desired:
             new = Counts("new", size, min(new.available, size))
         else:
             available = new.available + sum(one.available for one in old)
             sizes = older_sizes(replicas, unavailable, new, old)
-            assert all(0 <= sizes[one.name] <= one.wanted for one in old)
+            assert all(0 <= sizes[one.name] <= one.desired for one in old)
             old = [Counts(o.name, sizes[o.name], min(o.available, sizes[o.name])) for o in old]
             left = new.available + sum(one.available for one in old)
             assert left >= min(available, replicas - unavailable), (
                 "took away more available Pods than allowed"
             )
-        new = Counts("new", new.wanted, new.wanted)  # everything becomes available at last
-    assert new.wanted == replicas
-    assert all(one.wanted == 0 for one in old)
+        new = Counts("new", new.desired, new.desired)  # everything becomes available at last
+    assert new.desired == replicas
+    assert all(one.desired == 0 for one in old)
 
 
 def test_limits_resolve_percentages() -> None:

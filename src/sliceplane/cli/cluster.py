@@ -223,17 +223,17 @@ rate_options = with_options(
 )
 
 
-def connect(kubeconfig: Path | None, context: str | None, *, print_line: bool = True) -> Connection:
+def connect(kubeconfig: Path | None, context: str | None, *, announce: bool = True) -> Connection:
     """Returns the API server of the two options. Without any kubeconfig it is the plane that runs
-    from this user's data folder, and stderr says so (*say*). Raises ``KubeconfigError``.
+    from this user's data folder, and a note on stderr names it (*announce*). Raises ``KubeconfigError``.
     """
     from sliceplane.watch.io.kubeconfig import load_or_running
 
     def announce_plane(plane: Path) -> None:
-        note(f"Note: no kubeconfig is there; this is the plane that runs here: {plane}")
+        note(f"Note: no kubeconfig found; using the plane that runs here: {plane}")
 
     return load_or_running(
-        kubeconfig, context=context, on_plane=announce_plane if print_line else None
+        kubeconfig, context=context, on_plane=announce_plane if announce else None
     )
 
 

@@ -35,8 +35,9 @@ def choose(
 ) -> tuple[ControllerEntry, ...]:
     """Returns the controllers of *make_entries* that *text* selects, in their order.
 
-    *make_entries* is called twice: the controllers built for their names are not those that run. *defaults*: the names that ``*`` stands for; ``None``: all. Raises
-    ``click.BadParameter`` for a name that no controller has, and if none is left.
+    *make_entries* is called twice: the controllers built for their names are not those that run.
+    *defaults*: the names that ``*`` stands for; ``None``: all. Raises ``click.BadParameter`` for an
+    unknown name, and if no controller is selected.
     """
     infos = [entry.make().info for entry in make_entries()]
     names = [info.name for info in infos]
@@ -56,7 +57,7 @@ def choose(
         if controller is None:
             raise click.BadParameter(
                 f"there is no controller {name.removeprefix('-')!r}, only "
-                f"{', '.join(sorted(canonical))}",
+                f"{', '.join(sorted(names))}",
                 param_hint="'--controllers'",
             )
         is_selected[controller] = not name.startswith("-")

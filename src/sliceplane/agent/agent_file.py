@@ -152,13 +152,13 @@ def _duration(value: Any, where: str) -> float:
     return seconds
 
 
-def _mapping(value: Any, where: str, known: frozenset[str]) -> Mapping[str, Any]:
+def _mapping(value: Any, where: str, allowed: frozenset[str]) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise AgentFileError(f"{where}: names and values are needed")
     for name in value:
-        if name not in known:
+        if name not in allowed:
             raise AgentFileError(
-                f"{where}: {name!r} is not known; there are {', '.join(sorted(known))}"
+                f"{where}: {name!r} is not known; there are {', '.join(sorted(allowed))}"
             )
     return value
 

@@ -26,7 +26,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from sliceplane.agent.tenure import SPREAD, AgentConfig, Tenure, answered
+from sliceplane.agent.tenure import SPREAD, AgentConfig, Tenure, decode_answer
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Lease, Service
 from sliceplane.api.discovery import EndpointSlice
@@ -97,9 +97,9 @@ class AgentController(KeyedController):
         self._config = config
         self._rng = rng
         self.registrations = registrations
-        known = earlier.registrations if earlier is not None else ()
+        previous = earlier.registrations if earlier is not None else ()
         namespaces = dict.fromkeys(
-            registration.namespace for registration in (*registrations, *known)
+            registration.namespace for registration in (*registrations, *previous)
         )
         self._spaces = {namespace: Tenure(config, namespace) for namespace in namespaces}
         self._services: dict[str, Service] = {}
@@ -113,17 +113,17 @@ class AgentController(KeyedController):
         self._health: dict[str, Health] = {}
         for registration in registrations:
             key = registration.key
-            if earlier is not None and registration in known:
+            if earlier is not None and registration in previous:
                 self._health[key] = earlier._health[key]
                 self._health[key].take_over()
             else:
                 self._health[key] = Health(key, registration.checks, now)
         #: what was made of it last
-        self._well: dict[str, bool | None] = {}
+        self._verdicts: dict[str, bool | None] = {}
         assert len(self._health) == len(registrations), "two registrations of one Service"
         super().__init__(
             ControllerInfo(
-                name="external-agent", watches=_watches(config.name, (*registrations, *known))
+                name="external-agent", watches=_watches(config.name, (*registrations, *previous))
             ),
             backoff=BACKOFF,
         )
@@ -133,23 +133,23 @@ class AgentController(KeyedController):
     def take_probes(self, now: float) -> tuple[CheckProbe, ...]:
         """See ``Health.take_probes``; to be asked at ``next_check``."""
         for key in self._health:
-            self._settle(key, now)  # time alone turns a check, too
+            self._update_verdict(key, now)  # time alone turns a check, too
         return tuple(probe for health in self._health.values() for probe in health.take_probes(now))
 
     def on_result(self, probe: CheckProbe, passed: bool, text: str, now: float) -> None:
         self._health[probe.key].on_result(probe, passed, text, now)
-        self._settle(probe.key, now)
+        self._update_verdict(probe.key, now)
 
-    def on_told(self, key: str, kind: Kind, passed: bool, text: str, now: float) -> bool:
+    def on_report(self, key: str, kind: Kind, passed: bool, text: str, now: float) -> bool:
         """See ``Health.on_told``; *key* is ``namespace/name`` of the Service."""
-        known = self._health[key].on_told(kind, passed, text, now)
+        has_check = self._health[key].on_told(kind, passed, text, now)
         self._settle(key, now)
-        return known
+        return has_check
 
-    def _settle(self, key: str, now: float) -> None:
+    def _update_verdict(self, key: str, now: float) -> None:
         well = self._health[key].well(now)
-        if self._well.get(key) is not well:
-            self._well[key] = well
+        if self._verdicts.get(key) is not well:
+            self._verdicts[key] = well
             self.enqueue(key.partition("/")[0], now)
 
     def next_check(self) -> float | None:
@@ -172,7 +172,7 @@ class AgentController(KeyedController):
         count no more.
         """
         self.registrations = tuple(
-            replace(known, addresses=addresses) for known in self.registrations
+            replace(registration, addresses=addresses) for registration in self.registrations
         )
         self._retry_at = dict.fromkeys(self._retry_at, now)
         self.on_resume(now)
@@ -187,7 +187,7 @@ class AgentController(KeyedController):
         self._enqueue_all(now)
 
     @property
-    def is_gone(self) -> bool:
+    def is_deregistered(self) -> bool:
         """After ``on_stop``: nothing of this agent is left in the cluster, as far as is known."""
         ours = {namespace for namespace, space in self._spaces.items() if not space.refused_by}
         return (
@@ -234,49 +234,49 @@ class AgentController(KeyedController):
         if new is None:
             self._slices.pop(meta.key, None)
             return
-        known = self._slices.get(meta.key)
-        if known is None or known.metadata.uid != meta.uid or is_newer(meta, known.metadata):
+        cached = self._slices.get(meta.key)
+        if cached is None or cached.metadata.uid != meta.uid or is_newer(meta, cached.metadata):
             self._slices[meta.key] = new
 
     # -- work
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         tenure = self._spaces[key]
-        if now < tenure.rests_until:
-            self.enqueue_after(key, tenure.rests_until - now, now)
+        if now < tenure.paused_until:
+            self.enqueue_after(key, tenure.paused_until - now, now)
             return ()
         if tenure.read_first:
             return (tenure.read(),)
-        standing = tenure.standing(now)
-        if standing in ("watched", "refused"):
+        ownership = tenure.ownership(now)
+        if ownership in ("watched", "refused"):
             self.enqueue_after(key, max(0.0, tenure.silent_at - now), now)
             return ()
-        slices = self._slice_writes(key, tenure, now) if standing == "ours" else ()
+        slices = self._slice_writes(key, tenure, now) if ownership == "ours" else ()
         if self._phase == "stopping" or all(
-            wanted.namespace != key for wanted in self.registrations
+            registration.namespace != key for registration in self.registrations
         ):
-            is_last = standing == "ours" and len(slices) < DELETIONS_MAX
+            is_last = ownership == "ours" and len(slices) < DELETIONS_MAX
             ours = tenure.lease if is_last else None
             return (*slices, deletion(Leases, ours.metadata)) if ours is not None else slices
         # A slice that is written says "alive", and so must the Lease: the judge may have counted
         # the time since.
-        if standing == "free" or tenure.is_due(now) or (slices and tenure.is_half_over(now)):
-            return (tenure.renewal(standing, now), *slices)
+        if ownership == "free" or tenure.is_due(now) or (slices and tenure.is_half_over(now)):
+            return (tenure.renewal(ownership, now), *slices)
         self.enqueue_after(key, tenure.renew_at - now, now)
         return slices
 
     def _slice_writes(self, namespace: str, tenure: Tenure, now: float) -> tuple[Write, ...]:
         assert tenure.lease is not None, "slices belong to a Lease"
         writes = []
-        kept = set()
+        desired_names = set()
         for registration in self.registrations:
             service = self._services.get(registration.key)
             if registration.namespace != namespace or service is None or self._phase == "stopping":
                 continue
             for name, family, _ in registration.slices:
                 stored = self._slices.get(f"{namespace}/{name}")
-                kept.add(name)
-                if stored is not None and self._rests(namespace, stored, now):
+                desired_names.add(name)
+                if stored is not None and self._is_backing_off(namespace, stored, now):
                     continue
                 document = registration.document(
                     family,
@@ -305,12 +305,12 @@ class AgentController(KeyedController):
         obsolete = (
             deletion(EndpointSlices, stored.metadata)
             for stored in self._slices.values()
-            if stored.metadata.namespace == namespace and stored.metadata.name not in kept
+            if stored.metadata.namespace == namespace and stored.metadata.name not in desired_names
         )
         # The events of these deletions lead to the next plan, which deletes the next ones.
         return (*writes, *islice(obsolete, DELETIONS_MAX))
 
-    def _rests(self, namespace: str, stored: EndpointSlice, now: float) -> bool:
+    def _is_backing_off(self, namespace: str, stored: EndpointSlice, now: float) -> bool:
         """Returns True while a slice that the controller emptied is left as it is."""
         key = stored.metadata.key
         if not _is_refused(stored) or stored.endpoints:
@@ -318,9 +318,9 @@ class AgentController(KeyedController):
                 self._retry_at.pop(key, None)
             return False
         is_own = key in self._applied
-        again = self._retry_at.setdefault(key, now + REFUSED_RETRY_S if is_own else now)
-        if now < again:
-            self.enqueue_after(namespace, again - now, now)
+        retry_at = self._retry_at.setdefault(key, now + REFUSED_RETRY_S if is_own else now)
+        if now < retry_at:
+            self.enqueue_after(namespace, retry_at - now, now)
             return True
         self._retry_at[key] = now + REFUSED_RETRY_S
         return False
@@ -332,15 +332,15 @@ class AgentController(KeyedController):
             return "draining"
         well = self._health[registration.key].well(now)
         if well is None:
-            return self._left_state(registration, stored)
+            return self._previous_state(registration, stored)
         return "passing" if well else "failing"
 
-    def _left_state(self, registration: Registration, stored: EndpointSlice | None) -> State:
+    def _previous_state(self, registration: Registration, stored: EndpointSlice | None) -> State:
         """Returns the state that an earlier start of this host stored; it counts until the first
         check has a result.
         """
-        starts_it = any(check.kind in ("process", "notify") for check in registration.checks)
-        if stored is None or starts_it or self._spaces[registration.namespace].is_new:
+        owns_process = any(check.kind in ("process", "notify") for check in registration.checks)
+        if stored is None or owns_process or self._spaces[registration.namespace].is_new:
             return "unknown"
         state = _state_of(stored)
         ports = tuple((port.name or "", port.port) for port in stored.ports or ())
@@ -362,7 +362,7 @@ class AgentController(KeyedController):
                 tenure.on_answer(write, answer, self._rng.uniform(1 - SPREAD, 1 + SPREAD), now)
             elif write.verb == "delete":
                 self._slices.pop(f"{write.namespace}/{write.name}", None)
-            elif (stored := answered(write, answer, EndpointSlice)) is not None:
+            elif (stored := decode_answer(write, answer, EndpointSlice)) is not None:
                 assert write.body is not None, "an apply without a document"
                 self._applied[stored.metadata.key] = (write.body, stored.metadata.resource_version)
                 self._on_slice(stored.metadata, stored)
@@ -403,17 +403,17 @@ class AgentController(KeyedController):
 
     def _registration_view(self, registration: Registration, now: float) -> RegistrationView:
         stored = [
-            found
+            stored_slice
             for name, _, _ in registration.slices
-            if (found := self._slices.get(f"{registration.namespace}/{name}")) is not None
+            if (stored_slice := self._slices.get(f"{registration.namespace}/{name}")) is not None
         ]
         state = self._state(registration, stored[0] if stored else None, now)
-        whole = len(stored) == len(registration.slices) and all(
+        is_stored = len(stored) == len(registration.slices) and all(
             _state_of(each) == state for each in stored
         )
         checks = self._health[registration.key].views()
         return RegistrationView(
-            registration, state, whole, self._problem(registration, stored, now), checks
+            registration, state, is_stored, self._problem(registration, stored, now), checks
         )
 
     def _problem(self, registration: Registration, stored: list[EndpointSlice], now: float) -> str:
@@ -422,8 +422,8 @@ class AgentController(KeyedController):
             return self._refusal(space)
         refused = [
             text
-            for found in stored
-            if (text := (found.metadata.annotations or {}).get(ANNOTATION_REFUSED))
+            for stored_slice in stored
+            if (text := (stored_slice.metadata.annotations or {}).get(ANNOTATION_REFUSED))
         ]
         if refused:
             return refused[0]
@@ -435,8 +435,12 @@ class AgentController(KeyedController):
         )
         if unreached:
             return unreached
-        held_s = self._health[registration.key].held_s(now)
-        return f"it failed so often that it is believed again in {held_s:.0f} s" if held_s else ""
+        suspended_s = self._health[registration.key].held_s(now)
+        return (
+            f"it failed so often that it is believed again in {suspended_s:.0f} s"
+            if suspended_s
+            else ""
+        )
 
     def check(self) -> None:
         super().check()
@@ -472,17 +476,17 @@ def _is_refused(stored: EndpointSlice) -> bool:
 
 def _is_stored(document: Document, stored: EndpointSlice) -> bool:
     """Returns True if the stored object has every field that would be applied."""
-    wanted = msgspec.convert(document, EndpointSlice)
+    desired = msgspec.convert(document, EndpointSlice)
     meta = stored.metadata
     for ours, theirs in (
-        (wanted.metadata.labels, meta.labels),
-        (wanted.metadata.annotations, meta.annotations),
+        (desired.metadata.labels, meta.labels),
+        (desired.metadata.annotations, meta.annotations),
     ):
         if not (ours or {}).items() <= (theirs or {}).items():
             return False
     owners = [owner.uid for owner in meta.owner_references or ()]
     return (
-        [owner.uid for owner in wanted.metadata.owner_references or ()] == owners
-        and wanted.endpoints == stored.endpoints
-        and wanted.ports == stored.ports
+        [owner.uid for owner in desired.metadata.owner_references or ()] == owners
+        and desired.endpoints == stored.endpoints
+        and desired.ports == stored.ports
     )

@@ -31,10 +31,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from sliceplane.agent.judge import ABSENT, LeaseJudge
-from sliceplane.agent.notices import HoldNotices
+from sliceplane.agent.notices import RetentionNotices
 from sliceplane.agent.refusals import AgentRefusals
 from sliceplane.agent.roster import AgentRoster
-from sliceplane.agent.withdrawal import lease_end, refusal, shown_refusal, withdrawal
+from sliceplane.agent.withdrawal import current_refusal, lease_end, refusal, withdrawal
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease, Node, Pod, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
@@ -115,7 +115,7 @@ class ExternalEndpointsController(KeyedController):
         self._marks: dict[str, dict[str, Marks]] = {}
         #: agents that are lost -> since when
         self._lost: dict[str, float] = {}
-        self._notices = HoldNotices(self._judge, self._refusals.services_of)
+        self._notices = RetentionNotices(self._judge, self._refusals.list_services)
         self._metrics = Metrics()
         self._losses = self._metrics.counter(
             "sliceplane_agents_lost_total", "Agents whose Lease ran out."
@@ -127,7 +127,7 @@ class ExternalEndpointsController(KeyedController):
             "gauge",
             "sliceplane_agents_held",
             "Agents that are silent and whose endpoints stay, since many fell silent together.",
-            lambda: len(self._judge.held),
+            lambda: len(self._judge.retained),
         )
         self._metrics.computed(
             "gauge",
@@ -145,7 +145,7 @@ class ExternalEndpointsController(KeyedController):
         super().on_synced(now)
         for key in dict.fromkeys((*self._leases, *self._refusals.agents)):
             self.enqueue(key, now)
-        self._tell_held(now)
+        self._enqueue_outdated_conditions(now)
 
     def on_change(self, change: Change[Object], now: float) -> None:
         key = change.object.metadata.key
@@ -166,10 +166,10 @@ class ExternalEndpointsController(KeyedController):
                     f"the cluster IPs of ServiceCIDR {cidr.metadata.name}", cidrs
                 )
             case Node() as node:
-                touched = self._on_node(node, is_there=change.new is not None)
+                touched = self._on_node(node, exists=change.new is not None)
             case granting:  # a Role or a ServiceAccount
                 touched = self._on_grant(
-                    change.resource, granting, is_there=change.new is not None, now=now
+                    change.resource, granting, exists=change.new is not None, now=now
                 )
         self._enqueue_agents(touched, now)
 
@@ -178,7 +178,7 @@ class ExternalEndpointsController(KeyedController):
         checked.
         """
         for key in slice_keys if self._synced else ():
-            agent = self._roster.agent_of(key)
+            agent = self._roster.get_agent(key)
             if agent:
                 self.enqueue(agent, now)
 
@@ -205,18 +205,18 @@ class ExternalEndpointsController(KeyedController):
             duration_s = lease_duration_s(new.spec.lease_duration_seconds)
             if self._judge.on_lease(key, new.metadata.resource_version, duration_s, now):
                 self._lost.pop(key, None)
-            self._judge.on_services(key, self._refusals.services_of(key))
+            self._judge.on_services(key, self._refusals.list_services(key))
         self.enqueue(key, now)
         self._enqueue_agents(touched, now)
 
     def _on_missing_lease(self, key: str, now: float) -> None:
         """Slices without a Lease are judged like those of a silent agent."""
-        if self._refusals.slices_of(key):
+        if self._refusals.list_slices(key):
             self._judge.on_absent(key, now)
-            self._judge.on_services(key, self._refusals.services_of(key))
+            self._judge.on_services(key, self._refusals.list_services(key))
         else:
             self._lost.pop(key, None)
-            self._judge.on_gone(key)
+            self._judge.on_removed(key)
 
     def _on_slice(self, key: str, new: EndpointSlice | None, now: float) -> tuple[str, ...]:
         self._roster.on_slice(key, new)
@@ -238,15 +238,13 @@ class ExternalEndpointsController(KeyedController):
         touched = self._refusals.on_slice(key, agent, self._roster[key] if agent else None)
         for owner in dict.fromkeys(owner for owner in (before, agent) if owner):
             if owner in self._leases:
-                self._judge.on_services(owner, self._refusals.services_of(owner))
+                self._judge.on_services(owner, self._refusals.list_services(owner))
             else:
                 self._on_missing_lease(owner, now)
             self.enqueue(owner, now)
         return touched
 
-    def _on_grant(
-        self, resource: str, granting: Object, *, is_there: bool, now: float
-    ) -> list[str]:
+    def _on_grant(self, resource: str, granting: Object, *, exists: bool, now: float) -> list[str]:
         """Takes a Role or a ServiceAccount.  Returns the slices that may be judged otherwise
         now.
         """
@@ -256,7 +254,7 @@ class ExternalEndpointsController(KeyedController):
             return []
         marks = self._marks.setdefault(key, {})
         marks.pop(resource, None)
-        if is_there:
+        if exists:
             marks[resource] = Marks(meta.labels or {}, meta.annotations or {})
         elif not marks:
             del self._marks[key]
@@ -266,17 +264,17 @@ class ExternalEndpointsController(KeyedController):
         agent = f"{meta.namespace}/{agent_of_account(meta.name)}"
         self._refusals.on_grant(agent, grant)
         slice_keys = dict.fromkeys(
-            (*self._refusals.slices_of(agent), *self._roster.on_grant(agent, grant))
+            (*self._refusals.list_slices(agent), *self._roster.on_grant(agent, grant))
         )
         return [touched for slice_key in slice_keys for touched in self._attribute(slice_key, now)]
 
-    def _on_node(self, node: Node, *, is_there: bool) -> tuple[str, ...]:
+    def _on_node(self, node: Node, *, exists: bool) -> tuple[str, ...]:
         name = node.metadata.name
         networks = node.spec.pod_cidrs or ((node.spec.pod_cidr,) if node.spec.pod_cidr else ())
         addresses = tuple(address.address for address in node.status.addresses or ())
         return (
-            *self._refusals.on_range(f"the Pods of Node {name}", networks if is_there else ()),
-            *self._refusals.on_host(f"Node {name}", addresses if is_there else ()),
+            *self._refusals.on_range(f"the Pods of Node {name}", networks if exists else ()),
+            *self._refusals.on_host(f"Node {name}", addresses if exists else ()),
         )
 
     def _on_service(self, key: str, new: Service | None, now: float) -> None:
@@ -285,9 +283,9 @@ class ExternalEndpointsController(KeyedController):
             self._services[key] = new
         if self._notices.on_service(key, new):
             namespace = key.partition("/")[0]
-            held = self._judge.held_in(namespace)
+            retained = self._judge.retained_in(namespace)
             self._judge.release(namespace, now)
-            for agent in held:
+            for agent in retained:
                 self.enqueue(agent, now)
 
     # -- work
@@ -296,21 +294,21 @@ class ExternalEndpointsController(KeyedController):
         if key.startswith(_CONDITION):
             return self._condition_write(key.removeprefix(_CONDITION), now)
         lease = self._leases.get(key)
-        if lease is None and not self._refusals.slices_of(key):
-            self._tell_held(now)
+        if lease is None and not self._refusals.list_slices(key):
+            self._enqueue_outdated_conditions(now)
             return ()
         for released in self._judge.take_released(now):
             if released != key:
                 self.enqueue(released, now)
         lost = self._judge.judge(key, now)
-        self._tell_held(now)
+        self._enqueue_outdated_conditions(now)
         if not lost:
-            return self._of_living(key, now)
+            return self._plan_alive(key, now)
         if key not in self._lost:
             self._lost[key] = now
             self._losses.value += 1
             silent_s = self._judge.silent_s(key, now)
-            self._tell(
+            self._emit_event(
                 key, "AgentLost", f"said nothing for {silent_s:.0f} s: its endpoints are withdrawn"
             )
         writes = self._slice_writes(key, lost=True)
@@ -321,10 +319,10 @@ class ExternalEndpointsController(KeyedController):
             return writes
         return (lease_end(lease),)
 
-    def _of_living(self, key: str, now: float) -> tuple[Write, ...]:
+    def _plan_alive(self, key: str, now: float) -> tuple[Write, ...]:
         namespace, _, agent = key.partition("/")
         name = lease_name(agent)
-        if self._judge.asks(key, now):
+        if self._judge.needs_query(key, now):
             return (
                 Write(
                     verb="get",
@@ -339,7 +337,7 @@ class ExternalEndpointsController(KeyedController):
                 Write(
                     verb="probe", resource=Leases, namespace=namespace, name=name, body=encode(port)
                 )
-                for port in self._refusals.ports_of(key)
+                for port in self._refusals.list_probe_ports(key)
             )
             if probes:
                 return probes
@@ -350,25 +348,28 @@ class ExternalEndpointsController(KeyedController):
 
     def _slice_writes(self, key: str, *, lost: bool) -> tuple[Write, ...]:
         writes = []
-        for slice_key in self._refusals.slices_of(key):
-            found = self._roster[slice_key]
-            why = self._refusals.why(slice_key)
+        for slice_key in self._refusals.list_slices(key):
+            stored = self._roster[slice_key]
+            reason = self._refusals.find_reason(slice_key)
             is_misfit = self._refusals.is_misfit(slice_key)
             if lost and not is_misfit:
-                write = withdrawal(found)
+                write = withdrawal(stored)
             else:
-                write = refusal(found, why, empties=is_misfit)
-                if why and why != shown_refusal(found):
-                    self._tell(
-                        key, "AgentRefused", why, (self._refusals.granted_service_of(slice_key),)
+                write = refusal(stored, reason, empties=is_misfit)
+                if reason and reason != current_refusal(stored):
+                    self._emit_event(
+                        key,
+                        "AgentRefused",
+                        reason,
+                        (self._refusals.get_granted_service(slice_key),),
                     )
             if write is not None:
                 writes.append(write)
         return tuple(writes)
 
-    def _tell(self, key: str, reason: str, text: str, services: tuple[str, ...] = ()) -> None:
+    def _emit_event(self, key: str, reason: str, text: str, services: tuple[str, ...] = ()) -> None:
         """An Event on *services*, or else on each Service of the agent."""
-        for service_key in services or self._refusals.services_of(key):
+        for service_key in services or self._refusals.list_services(key):
             service = self._services.get(service_key)
             if service is not None:
                 self.note(
@@ -383,7 +384,7 @@ class ExternalEndpointsController(KeyedController):
                     )
                 )
 
-    def _tell_held(self, now: float) -> None:
+    def _enqueue_outdated_conditions(self, now: float) -> None:
         for service_key in self._notices.take_outdated():
             self.enqueue(f"{_CONDITION}{service_key}", now)
 
@@ -409,8 +410,8 @@ class ExternalEndpointsController(KeyedController):
         for write, answer in zip(done.job.writes, done.results, strict=False):
             if write.resource is Services and answer:
                 service = decode(answer, Service)
-                known = self._services.get(service.metadata.key)
-                if known is not None and is_newer(service.metadata, known.metadata):
+                cached = self._services.get(service.metadata.key)
+                if cached is not None and is_newer(service.metadata, cached.metadata):
                     self._on_service(service.metadata.key, service, now)
             elif write.verb == "get":
                 self._judge.on_confirmed(key, _version_of(key, answer), now)
@@ -423,7 +424,7 @@ class ExternalEndpointsController(KeyedController):
         self._refusals.check()
         self._roster.check()
         for key in self._lost:
-            assert key in self._leases or self._refusals.slices_of(key), (
+            assert key in self._leases or self._refusals.list_slices(key), (
                 f"{key} is lost and has nothing"
             )
 

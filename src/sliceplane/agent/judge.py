@@ -3,12 +3,12 @@
 An agent lives as long as its Lease *changes*: what counts is the time since a change was seen here,
 on our own clock, never a time that another machine wrote. So a judge that starts, or that could not
 reach the server, begins to count anew for all (``on_reachable``), and nothing is judged by a cache
-alone: the server is asked again before (``asks``, ``on_confirmed``).
+alone: the server is asked again before (``needs_query``, ``on_confirmed``).
 
 **Mass expiry**: a partition looks like the death of many agents, and the endpoints of those that
 live are worth more than a clean list. If within one duration at least 3 agents and more than half
 of a Service's are silent, or at least 5 and more than a third of its namespace, those that are over
-are *held* for ``HOLD_S``, and then given up at a tenth each ``STEP_S``
+are *retained* for ``RETAIN_S``, and then given up at a tenth each ``STEP_S``
 (``consume.removal_hold.Hold``), namespace by namespace. A partition of the whole cluster may meet
 few agents in each namespace: if more than a third of their agents are silent in at least 3
 namespaces, and these are more than half of all that have agents, their agents are held, too. So one
@@ -31,10 +31,10 @@ from sliceplane.consume.agents.registration import LEASE_S
 from sliceplane.consume.removal_hold import Hold
 
 #: a Lease is doubtful after this part of its duration: two renewals are missing
-DOUBT_SHARE: Final = 2 / 3
+OVERDUE_FRACTION: Final = 2 / 3
 #: beyond the duration: a renewal may be under way
 GRACE_S: Final = 1.0
-HOLD_S: Final = 120.0
+RETAIN_S: Final = 120.0
 STEP_S: Final = 10.0
 OF_SERVICE_MIN: Final = 3
 OF_SERVICE_SHARE: Final = 0.5
@@ -48,16 +48,16 @@ ABSENT: Final = ""
 
 @dataclass(slots=True)
 class _Agent:
-    """``seen_at``: when its Lease was seen to change; ``confirmed``: it is over, and the server
+    """``changed_at``: when its Lease was seen to change; ``confirmed``: it is over, and the server
     says so, too. ``released_at``: a hold of its namespace was ended by request.
     """
 
     namespace: str
     version: str
     duration_s: float
-    seen_at: float
+    changed_at: float
     services: frozenset[str] = field(default_factory=frozenset)
-    asked_at: float = -inf
+    queried_at: float = -inf
     confirmed: bool = False
     is_lost: bool = False
     released_at: float = -inf
@@ -78,11 +78,11 @@ class LeaseJudge:
         self._reachable = True
         #: those that are over and held, the first that fell silent first, and whether they were
         #: probed
-        self._held: dict[str, bool] = {}
+        self._retained: dict[str, bool] = {}
         #: by namespace
-        self._holds: dict[str, Hold] = {}
+        self._retentions: dict[str, Hold] = {}
         #: how often who is held, or of which Services, has changed
-        self.held_changes = 0
+        self.retention_changes = 0
 
     # -- what is seen
 
@@ -95,11 +95,11 @@ class LeaseJudge:
         agent.duration_s = duration_s
         if agent.version == version:
             return False
-        was_away = agent.is_lost or key in self._held
+        was_away = agent.is_lost or key in self._retained
         agent.version = version
-        agent.seen_at = now
+        agent.changed_at = now
         agent.confirmed = agent.is_lost = False
-        self._let_go(key)
+        self._stop_retaining(key)
         return was_away
 
     def on_absent(self, key: str, now: float) -> None:
@@ -112,19 +112,19 @@ class LeaseJudge:
         elif agent.version != ABSENT:
             agent.version = ABSENT
             agent.duration_s = LEASE_S
-            agent.seen_at = now
+            agent.changed_at = now
             agent.confirmed = False
-            self._let_go(key)
+            self._stop_retaining(key)
 
     def on_services(self, key: str, services: Iterable[str]) -> None:
         """Notes the Services of which an agent has endpoints."""
         if key in self._agents:
             self._agents[key].services = frozenset(services)
-            self.held_changes += key in self._held
+            self.retention_changes += key in self._retained
 
-    def on_gone(self, key: str) -> None:
+    def on_removed(self, key: str) -> None:
         self._agents.pop(key, None)
-        self._let_go(key)
+        self._stop_retaining(key)
 
     def on_unreachable(self) -> None:
         self._reachable = False
@@ -152,127 +152,127 @@ class LeaseJudge:
             else:
                 self.on_lease(key, version, agent.duration_s, now)
             return False
-        agent.asked_at = now
-        agent.confirmed = self._over_at(agent) <= now
+        agent.queried_at = now
+        agent.confirmed = self._expires_at(agent) <= now
         return True
 
     def release(self, namespace: str, now: float) -> None:
         """Ends the hold of *namespace*, as a user requested."""
-        if self._holds.pop(namespace, None) is None:
+        if self._retentions.pop(namespace, None) is None:
             return
-        for key in self.held_in(namespace):
-            del self._held[key]
+        for key in self.retained_in(namespace):
+            del self._retained[key]
         for agent in self._agents.values():
             if agent.namespace == namespace:
                 agent.released_at = now
-        self.held_changes += 1
+        self.retention_changes += 1
 
     def take_probe(self, key: str) -> bool:
         """Returns True if the agent is retained and was not probed yet: a probe from here may show
         that its processes are gone.
         """
-        is_due = self._held.get(key) is False
+        is_due = self._retained.get(key) is False
         if is_due:
-            self._held[key] = True
+            self._retained[key] = True
         return is_due
 
     def on_refused(self, key: str) -> None:
         """All its ports refuse connections: it is gone, so it is not held."""
-        if key in self._held:
-            self._let_go(key)
+        if key in self._retained:
+            self._stop_retaining(key)
             self._agents[key].is_lost = True
 
     # -- what follows
 
-    def asks(self, key: str, now: float) -> bool:
+    def needs_query(self, key: str, now: float) -> bool:
         """The server is to be asked about it: when it becomes doubtful, so that outages are
         noticed, and at its end.
         """
         agent = self._agents.get(key)
-        if agent is None or agent.is_lost or key in self._held:
+        if agent is None or agent.is_lost or key in self._retained:
             return False
-        if now >= self._over_at(agent):
+        if now >= self._expires_at(agent):
             return not agent.confirmed
-        return now >= self._doubtful_at(agent) > agent.asked_at
+        return now >= self._overdue_at(agent) > agent.queried_at
 
     def is_lost(self, key: str) -> bool:
         agent = self._agents.get(key)
         return agent is not None and agent.is_lost
 
     def silent_s(self, key: str, now: float) -> float:
-        return now - self._agents[key].seen_at
+        return now - self._agents[key].changed_at
 
     def judge(self, key: str, now: float) -> bool:
         """Returns True if *key* is lost; call it after ``on_confirmed``. It stays lost until it
         renews.
         """
         agent = self._agents.get(key)
-        if agent is None or not agent.confirmed or self._over_at(agent) > now or agent.is_lost:
+        if agent is None or not agent.confirmed or self._expires_at(agent) > now or agent.is_lost:
             return agent is not None and agent.is_lost
         is_new = (
-            key not in self._held
+            key not in self._retained
             and agent.counts
-            and agent.released_at < agent.seen_at + agent.duration_s
+            and agent.released_at < agent.changed_at + agent.duration_s
         )
-        if is_new and self._are_many(agent, now):
-            self._held[key] = False
-            self.held_changes += 1
-            self._grow(agent.namespace, now)
-        if key not in self._held:
+        if is_new and self._is_mass_expiry(agent, now):
+            self._retained[key] = False
+            self.retention_changes += 1
+            self._extend_retention(agent.namespace, now)
+        if key not in self._retained:
             agent.is_lost = True
         return agent.is_lost
 
     def take_released(self, now: float) -> tuple[str, ...]:
         """Returns the retained agents whose time is over: they are lost."""
         released: list[str] = []
-        for namespace, hold in tuple(self._holds.items()):
-            held = self.held_in(namespace)
-            released += held[: max(0, len(held) - hold.keeps(now))]
+        for namespace, retention in tuple(self._retentions.items()):
+            retained = self.retained_in(namespace)
+            released += retained[: max(0, len(retained) - retention.keeps(now))]
         for key in released:
             self._agents[key].is_lost = True
-            self._let_go(key)
+            self._stop_retaining(key)
         return tuple(released)
 
-    def hold_of(self, namespace: str) -> Hold | None:
-        return self._holds.get(namespace)
+    def get_retention(self, namespace: str) -> Hold | None:
+        return self._retentions.get(namespace)
 
-    def held_in(self, namespace: str) -> tuple[str, ...]:
+    def retained_in(self, namespace: str) -> tuple[str, ...]:
         """The first that fell silent first."""
-        return tuple(key for key in self._held if self._agents[key].namespace == namespace)
+        return tuple(key for key in self._retained if self._agents[key].namespace == namespace)
 
     @property
-    def held(self) -> tuple[str, ...]:
-        return tuple(self._held)
+    def retained(self) -> tuple[str, ...]:
+        return tuple(self._retained)
 
-    def held_of(self, service: str) -> int:
-        return sum(service in self._agents[key].services for key in self._held)
+    def count_retained(self, service: str) -> int:
+        return sum(service in self._agents[key].services for key in self._retained)
 
-    def due(self, key: str, now: float) -> float | None:
+    def next_deadline(self, key: str, now: float) -> float | None:
         """When *key* is to be looked at next without anything happening; ``None``: never."""
         agent = self._agents.get(key)
         if agent is None or agent.is_lost:
             return None
-        if key in self._held:
-            return self._holds[agent.namespace].next_step(now)
-        doubtful_at = self._doubtful_at(agent)
-        return doubtful_at if now < doubtful_at else max(now, self._over_at(agent))
+        if key in self._retained:
+            return self._retentions[agent.namespace].next_step(now)
+        overdue_at = self._overdue_at(agent)
+        return overdue_at if now < overdue_at else max(now, self._expires_at(agent))
 
-    def _doubtful_at(self, agent: _Agent) -> float:
-        return max(agent.seen_at, self._counts_from) + DOUBT_SHARE * agent.duration_s
+    def _overdue_at(self, agent: _Agent) -> float:
+        return max(agent.changed_at, self._counts_from) + OVERDUE_FRACTION * agent.duration_s
 
-    def _over_at(self, agent: _Agent) -> float:
-        return max(agent.seen_at, self._counts_from) + agent.duration_s + GRACE_S
+    def _expires_at(self, agent: _Agent) -> float:
+        return max(agent.changed_at, self._counts_from) + agent.duration_s + GRACE_S
 
-    def _are_many(self, agent: _Agent, now: float) -> bool:
+    def _is_mass_expiry(self, agent: _Agent, now: float) -> bool:
         """O(agents), at each expiry alone."""
         counted = [other for other in self._agents.values() if other.counts]
         silent = {id(other) for other in counted if self._is_newly_silent(other, now)}
         own = [other for other in counted if other.namespace == agent.namespace]
-        if _is_share(own, silent, OF_NAMESPACE_MIN, OF_NAMESPACE_SHARE):
+        if _exceeds_share(own, silent, OF_NAMESPACE_MIN, OF_NAMESPACE_SHARE):
             return True
         for service in agent.services:
             members = [other for other in own if service in other.services]
-            if _is_share(members, silent, OF_SERVICE_MIN, OF_SERVICE_SHARE):
+            if _exceeds_share(members, silent, OF_SERVICE_MIN, OF_SERVICE_SHARE):
                 return True
         by_namespace: dict[str, list[_Agent]] = {}
         for other in counted:
@@ -280,7 +280,7 @@ class LeaseJudge:
         cut_off = {
             namespace
             for namespace, members in by_namespace.items()
-            if _is_share(members, silent, 1, OF_NAMESPACE_SHARE)
+            if _exceeds_share(members, silent, 1, OF_NAMESPACE_SHARE)
         }
         return (
             agent.namespace in cut_off
@@ -290,40 +290,44 @@ class LeaseJudge:
         )
 
     def _is_newly_silent(self, agent: _Agent, now: float) -> bool:
-        doubtful_at = self._doubtful_at(agent)
-        return doubtful_at <= now < doubtful_at + 2 * agent.duration_s
+        overdue_at = self._overdue_at(agent)
+        return overdue_at <= now < overdue_at + 2 * agent.duration_s
 
-    def _grow(self, namespace: str, now: float) -> None:
-        count = len(self.held_in(namespace))
-        hold = self._holds.get(namespace)
-        if hold is None:
+    def _extend_retention(self, namespace: str, now: float) -> None:
+        count = len(self.retained_in(namespace))
+        retention = self._retentions.get(namespace)
+        if retention is None:
             peak = sum(agent.namespace == namespace for agent in self._agents.values())
-            self._holds[namespace] = Hold(now, peak, count, HOLD_S, STEP_S)
-        elif count > hold.count and now < hold.until:
-            self._holds[namespace] = Hold(hold.since, hold.peak, count, HOLD_S, STEP_S)
+            self._retentions[namespace] = Hold(now, peak, count, RETAIN_S, STEP_S)
+        elif count > retention.count and now < retention.until:
+            self._retentions[namespace] = Hold(
+                retention.since, retention.peak, count, RETAIN_S, STEP_S
+            )
 
-    def _let_go(self, key: str) -> None:
-        if key in self._held:
-            del self._held[key]
-            self.held_changes += 1
+    def _stop_retaining(self, key: str) -> None:
+        if key in self._retained:
+            del self._retained[key]
+            self.retention_changes += 1
             namespace = _namespace(key)
-            if not any(_namespace(other) == namespace for other in self._held):
-                del self._holds[namespace]
+            if not any(_namespace(other) == namespace for other in self._retained):
+                del self._retentions[namespace]
 
     def check(self) -> None:
-        assert self._held.keys() <= self._agents.keys(), "held agents that are gone"
-        held = {_namespace(key) for key in self._held}
-        assert held == self._holds.keys(), "a hold without agents, or agents without a hold"
+        assert self._retained.keys() <= self._agents.keys(), "held agents that are gone"
+        retained = {_namespace(key) for key in self._retained}
+        assert retained == self._retentions.keys(), (
+            "a hold without agents, or agents without a hold"
+        )
         for key, agent in self._agents.items():
-            assert not (agent.is_lost and key in self._held), f"{key} is lost and held"
+            assert not (agent.is_lost and key in self._retained), f"{key} is lost and held"
 
 
-def _is_share(members: list[_Agent], silent: set[int], least: int, share: float) -> bool:
-    """Returns True if at least *least* and more than *share* of the members are silent.  *silent*:
+def _exceeds_share(members: list[_Agent], silent: set[int], minimum: int, share: float) -> bool:
+    """Returns True if at least *minimum* and more than *share* of the members are silent.  *silent*:
     by ``id``.
     """
     count = sum(id(member) in silent for member in members)
-    return count >= least and count > share * len(members)
+    return count >= minimum and count > share * len(members)
 
 
 def _namespace(key: str) -> str:

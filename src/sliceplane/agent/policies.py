@@ -167,8 +167,8 @@ def _has_label(label: str, value: str) -> str:
 
 
 def _annotation(of: str) -> str:
-    found = f"{of}.metadata.annotations"
+    annotations = f"{of}.metadata.annotations"
     return (
-        f"(has({found}) && '{ANNOTATION_REFUSED}' in {found} ? {found}['{ANNOTATION_REFUSED}'] : "
+        f"(has({annotations}) && '{ANNOTATION_REFUSED}' in {annotations} ? {annotations}['{ANNOTATION_REFUSED}'] : "
         "'')"
     )

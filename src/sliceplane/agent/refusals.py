@@ -9,7 +9,7 @@ of Nodes, of the API server and of a cloud's metadata service. Two agents that b
 address and port to one Service are one endpoint for consumers; the Lease that was made last keeps
 it, since the older one is the one that was forgotten.
 
-The control plane opens connections to the ports of agents that are held (``ports_of``). That must
+The control plane opens connections to the ports of agents that are held (``list_probe_ports``). That must
 not be a scanner for whoever writes them, so only addresses that a grant names are probed, and never
 one of the cluster's own hosts.
 """
@@ -53,8 +53,8 @@ class _Ranges:
     def __init__(self) -> None:
         self._of: dict[str, tuple[Network, ...]] = {}
         #: by version and length of the prefix, then by the prefix
-        self._holders: defaultdict[tuple[int, int], defaultdict[int, dict[str, None]]]
-        self._holders = defaultdict(lambda: defaultdict(dict))
+        self._owners: defaultdict[tuple[int, int], defaultdict[int, dict[str, None]]]
+        self._owners = defaultdict(lambda: defaultdict(dict))
 
     def put(self, name: str, networks: tuple[Network, ...]) -> tuple[Network, ...]:
         """Stores the networks of *name*; returns the former and the new ones if they differ."""
@@ -64,18 +64,18 @@ class _Ranges:
         if old == networks:
             return ()
         for network in old:
-            of_length = self._holders[network.version, network.prefixlen]
-            _drop(of_length, _prefix(network.network_address, network.prefixlen), name)
+            of_prefix_length = self._owners[network.version, network.prefixlen]
+            _drop(of_prefix_length, _prefix(network.network_address, network.prefixlen), name)
         for network in networks:
-            of_length = self._holders[network.version, network.prefixlen]
-            of_length[_prefix(network.network_address, network.prefixlen)][name] = None
+            of_prefix_length = self._owners[network.version, network.prefixlen]
+            of_prefix_length[_prefix(network.network_address, network.prefixlen)][name] = None
         return (*old, *networks)
 
-    def holder(self, address: _Address) -> str:
+    def find_owner(self, address: _Address) -> str:
         """A name, or ""."""
-        for (version, length), of_length in self._holders.items():
+        for (version, length), of_prefix_length in self._owners.items():
             if version == address.version:
-                names = of_length.get(_prefix(address, length))
+                names = of_prefix_length.get(_prefix(address, length))
                 if names:
                     return next(iter(names))
         return ""
@@ -85,7 +85,7 @@ def _prefix(address: _Address, length: int) -> int:
     return int(address) >> (address.max_prefixlen - length)
 
 
-class _Place(NamedTuple):
+class _Target(NamedTuple):
     """One address and port of one Service ("namespace/name")."""
 
     service: str
@@ -102,7 +102,7 @@ class _Slice(msgspec.Struct, frozen=True):
     service: str
     misfit: str
     addresses: tuple[str, ...]
-    places: tuple[_Place, ...]
+    targets: tuple[_Target, ...]
     probed: bool
 
 
@@ -115,11 +115,11 @@ class AgentRefusals:
 
     def __init__(self) -> None:
         self._slices: dict[str, _Slice] = {}
-        self._by_place: defaultdict[_Place, dict[str, None]] = defaultdict(dict)
+        self._by_target: defaultdict[_Target, dict[str, None]] = defaultdict(dict)
         self._by_address: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._by_agent: defaultdict[str, dict[str, None]] = defaultdict(dict)
         #: creation time and uid of their Leases
-        self._made: dict[str, tuple[str, str]] = {}
+        self._created: dict[str, tuple[str, str]] = {}
         #: address -> the Pod that came to it last: of all Pods, so an entry is as small as can be
         self._pods: dict[str, str] = {}
         self._grants: dict[str, AgentGrant] = {}
@@ -141,39 +141,41 @@ class AgentRefusals:
         if old is not None:
             touched |= self._unlink(key, old)
         if new is not None:
-            known = self._slices[key] = _read(agent, new, self._grants.get(agent))
-            self._by_agent[known.agent][key] = None
-            for place in known.places:
-                self._by_place[place][key] = None
-                touched |= self._by_place[place]
-            for address in known.addresses:
+            entry = self._slices[key] = _read(agent, new, self._grants.get(agent))
+            self._by_agent[entry.agent][key] = None
+            for target in entry.targets:
+                self._by_target[target][key] = None
+                touched |= self._by_target[target]
+            for address in entry.addresses:
                 self._by_address[address][key] = None
         touched.pop(key, None)
         return (key, *touched) if new is not None else tuple(touched)
 
     def _unlink(self, key: str, old: _Slice) -> dict[str, None]:
         touched: dict[str, None] = {}
-        for place in old.places:
-            touched |= _drop(self._by_place, place, key)
+        for target in old.targets:
+            touched |= _drop(self._by_target, target, key)
         for address in old.addresses:
             _drop(self._by_address, address, key)
         _drop(self._by_agent, old.agent, key)
         return touched
 
-    def on_lease(self, agent: str, made: tuple[str, str] | None) -> tuple[str, ...]:
-        """*made*: creation time and uid, as the server wrote them."""
-        if self._made.get(agent) == made:
+    def on_lease(self, agent: str, created: tuple[str, str] | None) -> tuple[str, ...]:
+        """*created*: creation time and uid, as the server wrote them."""
+        if self._created.get(agent) == created:
             return ()
-        self._made.pop(agent, None)
-        if made is not None:
-            self._made[agent] = made
+        self._created.pop(agent, None)
+        if created is not None:
+            self._created[agent] = created
         return self._rivals(self._by_agent.get(agent, ()))
 
     def _rivals(self, keys: Iterable[str]) -> tuple[str, ...]:
         """*keys*, and all slices that have an address and port of one of them."""
         own = dict.fromkeys(keys)
-        places = [place for key in own for place in self._slices[key].places]
-        return tuple(own | dict.fromkeys(key for place in places for key in self._by_place[place]))
+        targets = [target for key in own for target in self._slices[key].targets]
+        return tuple(
+            own | dict.fromkeys(key for target in targets for key in self._by_target[target])
+        )
 
     def on_pod(self, pod: str, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[str, ...]:
         """Addresses that are a Pod's own, before and now."""
@@ -192,15 +194,15 @@ class AgentRefusals:
         """Takes networks of the cluster; *name* says of what, as a sentence goes on.  O(agents)
         where they change.
         """
-        return self._within(self._ranges.put(name, parse_networks(cidrs)))
+        return self._list_slices_within(self._ranges.put(name, parse_networks(cidrs)))
 
     def on_host(self, name: str, addresses: tuple[str, ...]) -> tuple[str, ...]:
         """Takes the addresses of a machine of the cluster; *name* as for ``on_range``."""
         parsed = (parse_strict(address) for address in addresses)
         networks = tuple(ipaddress.ip_network(address) for address in parsed if address is not None)
-        return self._within(self._hosts.put(name, networks))
+        return self._list_slices_within(self._hosts.put(name, networks))
 
-    def _within(self, networks: tuple[Network, ...]) -> tuple[str, ...]:
+    def _list_slices_within(self, networks: tuple[Network, ...]) -> tuple[str, ...]:
         if not networks:
             return ()
         touched: list[str] = []
@@ -212,42 +214,44 @@ class AgentRefusals:
 
     def is_misfit(self, key: str) -> bool:
         """Returns True if nothing in the slice may stay."""
-        known = self._slices.get(key)
-        return known is not None and bool(known.misfit)
+        entry = self._slices.get(key)
+        return entry is not None and bool(entry.misfit)
 
-    def why(self, key: str) -> str:
+    def find_reason(self, key: str) -> str:
         """A sentence; "" for what may serve."""
-        known = self._slices.get(key)
-        if known is None:
+        entry = self._slices.get(key)
+        if entry is None:
             return ""
-        sentence = self._why_alone(known)
-        if sentence:
-            return sentence
-        for place in known.places:
+        reason = self._find_own_reason(entry)
+        if reason:
+            return reason
+        for target in entry.targets:
             # A slice that is refused itself takes no address from another agent.
             fitting = (
-                rival for rival in self._by_place[place] if not self._why_alone(self._slices[rival])
+                rival
+                for rival in self._by_target[target]
+                if not self._find_own_reason(self._slices[rival])
             )
-            newest = max(fitting, key=self._age_of)
+            newest = max(fitting, key=self._creation_order)
             if newest != key:
                 other = self._slices[newest].agent
                 return (
-                    f"agent {other} brought {place.address} port {place.port} to Service "
-                    f"{place.service} later"
+                    f"agent {other} brought {target.address} port {target.port} to Service "
+                    f"{target.service} later"
                 )
         return ""
 
-    def _why_alone(self, known: _Slice) -> str:
+    def _find_own_reason(self, entry: _Slice) -> str:
         """The sentence for the slice by itself, without rivals."""
-        if known.misfit:
-            return known.misfit
-        for address in known.addresses:
-            sentence = self._why_address(known.agent, address)
-            if sentence:
-                return sentence
+        if entry.misfit:
+            return entry.misfit
+        for address in entry.addresses:
+            reason = self._find_address_reason(entry.agent, address)
+            if reason:
+                return reason
         return ""
 
-    def _why_address(self, agent: str, address: str) -> str:
+    def _find_address_reason(self, agent: str, address: str) -> str:
         parsed = parse_strict(address)
         if parsed is None:
             return f"{address!r} is no IP address"
@@ -257,27 +261,27 @@ class AgentRefusals:
         if grant is not None and grant.networks is not None:
             return ""  # an administrator named its networks
         # Who needs no grant may write any slice anyway, and may work on a machine of the cluster.
-        holder = self._ranges.holder(parsed) or (
-            self._hosts.holder(parsed) if grant is not None else ""
+        owner = self._ranges.find_owner(parsed) or (
+            self._hosts.find_owner(parsed) if grant is not None else ""
         )
-        return f"{address} belongs to {holder}" if holder else ""
+        return f"{address} belongs to {owner}" if owner else ""
 
-    def _age_of(self, key: str) -> tuple[tuple[str, str], str]:
-        return (self._made.get(self._slices[key].agent, ("", "")), key)
+    def _creation_order(self, key: str) -> tuple[tuple[str, str], str]:
+        return (self._created.get(self._slices[key].agent, ("", "")), key)
 
     @property
     def misfits(self) -> int:
-        return sum(bool(known.misfit) for known in self._slices.values())
+        return sum(bool(entry.misfit) for entry in self._slices.values())
 
     @property
     def agents(self) -> tuple[str, ...]:
         """Agents that have slices."""
         return tuple(self._by_agent)
 
-    def slices_of(self, agent: str) -> tuple[str, ...]:
+    def list_slices(self, agent: str) -> tuple[str, ...]:
         return tuple(self._by_agent.get(agent, ()))
 
-    def ports_of(self, agent: str) -> tuple[PortProbe, ...]:
+    def list_probe_ports(self, agent: str) -> tuple[PortProbe, ...]:
         """Ports at which a connection shows whether its processes are gone; none unless all of them
         may be probed.
         """
@@ -285,14 +289,14 @@ class AgentRefusals:
         if grant is None or grant.networks is None:
             return ()
         slices = [self._slices[key] for key in self._by_agent.get(agent, ())]
-        if not all(known.probed for known in slices) or any(
-            self.why(key) for key in self._by_agent.get(agent, ())
+        if not all(entry.probed for entry in slices) or any(
+            self.find_reason(key) for key in self._by_agent.get(agent, ())
         ):
             return ()
-        places = [place for known in slices for place in known.places]
-        if not all(self._may_be_probed(place.address) for place in places):
+        targets = [target for entry in slices for target in entry.targets]
+        if not all(self._may_be_probed(target.address) for target in targets):
             return ()
-        ports = tuple(dict.fromkeys(PortProbe(place.address, place.port) for place in places))
+        ports = tuple(dict.fromkeys(PortProbe(target.address, target.port) for target in targets))
         return ports if len(ports) <= PROBES_MAX else ()
 
     def _may_be_probed(self, address: str) -> bool:
@@ -302,24 +306,24 @@ class AgentRefusals:
             return False
         parsed = parse_strict(address)
         assert parsed is not None, f"{address} has a family and is no address"
-        return not (self._hosts.holder(parsed) or self._ranges.holder(parsed))
+        return not (self._hosts.find_owner(parsed) or self._ranges.owner(parsed))
 
-    def services_of(self, agent: str) -> tuple[str, ...]:
+    def list_services(self, agent: str) -> tuple[str, ...]:
         """Services that have an endpoint of it; a slice that does not fit the grant counts for
         none.
         """
         slices = (self._slices[key] for key in self._by_agent.get(agent, ()))
-        return tuple(dict.fromkeys(known.service for known in slices if not known.misfit))
+        return tuple(dict.fromkeys(entry.service for entry in slices if not entry.misfit))
 
-    def granted_service_of(self, key: str) -> str:
+    def get_granted_service(self, key: str) -> str:
         """The Service that the slice *key* belongs to by its name, whatever its label says."""
-        known = self._slices[key]
-        grant = self._grants.get(known.agent)
+        entry = self._slices[key]
+        grant = self._grants.get(entry.agent)
         by_name = grant.slices.get(key.partition("/")[2]) if grant is not None else None
-        return known.service if by_name is None else f"{known.agent.partition('/')[0]}/{by_name[0]}"
+        return entry.service if by_name is None else f"{entry.agent.partition('/')[0]}/{by_name[0]}"
 
     def check(self) -> None:
-        for index in (self._by_place, self._by_address, self._by_agent):
+        for index in (self._by_target, self._by_address, self._by_agent):
             assert all(index.values()), "an entry of an index without slices"
             assert {key for keys in index.values() for key in keys} <= self._slices.keys(), (
                 "an index of what is gone"
@@ -336,11 +340,11 @@ def _read(agent: str, new: EndpointSlice, grant: AgentGrant | None) -> _Slice:
         dict.fromkeys(address for endpoint in written.addresses for address in endpoint)
     )
     ports = [port.port for port in new.ports or () if port.port is not None]
-    places = tuple(_Place(service, address, port) for address in addresses for port in ports)
+    targets = tuple(_Target(service, address, port) for address in addresses for port in ports)
     probed = all(
         port.port is not None and port.protocol in (None, "TCP") for port in new.ports or ()
     )
-    return _Slice(agent, service, "", addresses, places, probed)
+    return _Slice(agent, service, "", addresses, targets, probed)
 
 
 def _drop(index: defaultdict[K, dict[str, None]], at: K, key: str) -> dict[str, None]:

@@ -55,14 +55,14 @@ class AgentRoster:
         now; "" for none.
         """
         before = self._agent_by_slice.get(key, "")
-        now = self._agent_of(key)
+        now = self._find_agent(key)
         if now != before:
             self._agent_by_slice.pop(key, None)
             if now:
                 self._agent_by_slice[key] = now
         return before, now
 
-    def _agent_of(self, key: str) -> str:
+    def _find_agent(self, key: str) -> str:
         stored = self._all.get(key)
         if stored is None:
             return ""
@@ -75,13 +75,15 @@ class AgentRoster:
     def __getitem__(self, key: str) -> EndpointSlice:
         return self._all[key]
 
-    def agent_of(self, key: str) -> str:
+    def get_agent(self, key: str) -> str:
         return self._agent_by_slice.get(key, "")
 
     def check(self) -> None:
         assert self._agent_by_slice.keys() <= self._all.keys(), "an agent has a slice that is gone"
         for key, agent in self._agent_by_slice.items():
-            assert self._agent_of(key) == agent, f"{key} is {self._agent_of(key)}'s, not {agent}'s"
+            assert self._find_agent(key) == agent, (
+                f"{key} is {self._find_agent(key)}'s, not {agent}'s"
+            )
 
 
 def _names(grant: AgentGrant | None) -> tuple[str, ...]:

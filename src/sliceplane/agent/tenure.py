@@ -35,11 +35,11 @@ from sliceplane.kit.times import format_micro_time
 #: renewals are spread by this part of their period
 SPREAD: Final = 0.2
 #: seconds until the next write to a server that answered one with another object
-WRONG_ANSWER_REST_S: Final = 5.0
+WRONG_ANSWER_PAUSE_S: Final = 5.0
 
 T = TypeVar("T", bound=Object)
 
-Standing = Literal["free", "ours", "watched", "refused"]
+Ownership = Literal["free", "ours", "watched", "refused"]
 
 
 class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,9 +89,9 @@ class Tenure:
         self._name = lease_name(config.name)
         self.lease: Lease | None = None
         #: since when it is as it is
-        self._seen_at = 0.0
+        self._changed_at = 0.0
         self.renew_at = 0.0
-        self._asked_at = 0.0
+        self._sent_at = 0.0
         #: the beginning of the last renewal that the server confirmed
         self.renewed_at: float | None = None
         #: a write met another version than expected: the server is asked before the next
@@ -103,7 +103,7 @@ class Tenure:
         self.is_new = False
         self.error = ""
         #: nothing is written before
-        self.rests_until = 0.0
+        self.paused_until = 0.0
 
     # -- what is seen
 
@@ -115,7 +115,7 @@ class Tenure:
             new is None
             and old is not None
             and self.lease is not None
-            and not _same(old, self.lease)
+            and not _is_same_object(old, self.lease)
         ):
             return
         self._on_lease(new, now)
@@ -125,7 +125,7 @@ class Tenure:
         if write.verb == "delete":
             self.lease = None
             return
-        lease = answered(write, answer, Lease) if answer else None
+        lease = decode_answer(write, answer, Lease) if answer else None
         is_ours = lease is not None and lease.spec.holder_identity == self._config.identity
         if bool(answer) if lease is None else not is_ours and write.verb != "get":
             self.on_wrong_answer(write, now)
@@ -134,8 +134,8 @@ class Tenure:
         self._on_lease(lease, now)
         if write.verb != "get":
             self.is_new |= write.patch_type == "apply"
-            self.renewed_at = self._asked_at
-            self.renew_at = self._asked_at + self._config.terms.renew_s * spread
+            self.renewed_at = self._sent_at
+            self.renew_at = self._sent_at + self._config.terms.renew_s * spread
 
     def on_wrong_answer(self, write: Write, now: float) -> None:
         """The server took *write* and answered with something else: written again at once, it would
@@ -145,24 +145,26 @@ class Tenure:
             f"{write.verb} of {write.resource.singular} {write.name}: the server answered with "
             "another object"
         )
-        self.rests_until = now + WRONG_ANSWER_REST_S
+        self.paused_until = now + WRONG_ANSWER_PAUSE_S
 
     def _on_lease(self, lease: Lease | None, now: float) -> None:
-        known = self.lease
-        is_known = lease is not None and known is not None and _same(lease, known)
+        previous = self.lease
+        is_same_lease = (
+            lease is not None and previous is not None and _is_same_object(lease, previous)
+        )
         if (
-            is_known
+            is_same_lease
             and lease is not None
-            and known is not None
-            and not is_newer(lease.metadata, known.metadata)
+            and previous is not None
+            and not is_newer(lease.metadata, previous.metadata)
         ):
             return
         self.lease = lease
-        self._seen_at = now
+        self._changed_at = now
 
     # -- what follows
 
-    def standing(self, now: float) -> Standing:
+    def ownership(self, now: float) -> Ownership:
         """Whose the name is now."""
         if self.lease is None:
             self.refused_by = ""
@@ -187,7 +189,7 @@ class Tenure:
     def silent_at(self) -> float:
         """When a holder that does not renew until then is believed to be gone."""
         seconds = self.lease.spec.lease_duration_seconds if self.lease is not None else None
-        return self._seen_at + lease_duration_s(seconds, self._config.terms.lease_s)
+        return self._changed_at + lease_duration_s(seconds, self._config.terms.lease_s)
 
     def is_due(self, now: float) -> bool:
         return self.renew_at <= now
@@ -204,8 +206,8 @@ class Tenure:
             tolerate=("NotFound",),
         )
 
-    def renewal(self, standing: Standing, now: float) -> Write:
-        self._asked_at = now
+    def renewal(self, ownership: Ownership, now: float) -> Write:
+        self._sent_at = now
         labels = {LABEL_AGENT: self._config.name}
         spec: Document = {
             "holderIdentity": self._config.identity,
@@ -213,7 +215,7 @@ class Tenure:
             "renewTime": format_micro_time(now),
         }
         lease = self.lease
-        if standing == "free" or lease is None:
+        if ownership == "free" or lease is None:
             spec |= {"acquireTime": format_micro_time(now), "leaseTransitions": 0}
             metadata: Document = {
                 "name": self._name,
@@ -225,9 +227,12 @@ class Tenure:
         if lease.spec.holder_identity != self._config.identity:
             transitions = (lease.spec.lease_transitions or 0) + 1
             spec |= {"acquireTime": format_micro_time(now), "leaseTransitions": transitions}
-        built_on = {"uid": lease.metadata.uid, "resourceVersion": lease.metadata.resource_version}
+        precondition = {
+            "uid": lease.metadata.uid,
+            "resourceVersion": lease.metadata.resource_version,
+        }
         return self._write(
-            encode({"metadata": {**built_on, "labels": labels}, "spec": spec}), applies=False
+            encode({"metadata": {**precondition, "labels": labels}, "spec": spec}), applies=False
         )
 
     def _write(self, body: bytes, *, applies: bool) -> Write:
@@ -242,7 +247,7 @@ class Tenure:
         )
 
 
-def answered(write: Write, answer: bytes, kind: type[T]) -> T | None:
+def decode_answer(write: Write, answer: bytes, kind: type[T]) -> T | None:
     """The object of *write* as the server answered it; ``None`` if the answer is another one, or
     none.
     """
@@ -257,5 +262,5 @@ def answered(write: Write, answer: bytes, kind: type[T]) -> T | None:
     )
 
 
-def _same(one: Lease, other: Lease) -> bool:
+def _is_same_object(one: Lease, other: Lease) -> bool:
     return one.metadata.uid == other.metadata.uid

@@ -38,7 +38,7 @@ def socket_path(name: str) -> Path:
     return folder / f"agent-{name}.sock"
 
 
-class _Door(asyncio.Protocol):
+class _Connection(asyncio.Protocol):
     """One connection: a line in, a line out, within ``_ANSWER_S``.
 
     No stream: a flood would leave thousands in circles, whose collection holds the loop for longer
@@ -83,7 +83,7 @@ async def serve(name: str, answer: Answer) -> asyncio.Server:
     path = socket_path(name)
     with suppress(FileNotFoundError):
         path.unlink()  # of one that was killed: the name's lock is ours
-    server = await asyncio.get_running_loop().create_unix_server(lambda: _Door(answer), path)
+    server = await asyncio.get_running_loop().create_unix_server(lambda: _Connection(answer), path)
     path.chmod(0o600)
     return server
 
@@ -91,12 +91,12 @@ async def serve(name: str, answer: Answer) -> asyncio.Server:
 def _object(line: bytes) -> dict[str, Any]:
     """Raises ``ValueError``."""
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except RecursionError as error:
         raise ValueError("JSON that is nested too deeply") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ValueError("a line of JSON that is no object")
-    return found
+    return value
 
 
 def close(name: str, server: asyncio.Server) -> None:
@@ -128,7 +128,7 @@ async def running_agents() -> list[str]:
     return running
 
 
-async def ask(name: str, question: dict[str, Any]) -> dict[str, Any]:
+async def send_request(name: str, question: dict[str, Any]) -> dict[str, Any]:
     """Raises ``NoAgent``."""
     path = socket_path(name)
     try:

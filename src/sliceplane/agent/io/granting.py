@@ -50,17 +50,17 @@ class Grant(NamedTuple):
 
     def documents(self, *, with_policies: bool) -> tuple[Document, ...]:
         """Raises ``NoGrant``."""
-        for what, entries in (("Services", self.services), ("networks", self.cidrs)):
+        for noun, entries in (("Services", self.services), ("networks", self.cidrs)):
             if len(entries) > GRANT_ENTRIES_MAX:
                 raise NoGrant(
-                    f"{len(entries)} {what} are too many for one agent: at most {GRANT_ENTRIES_MAX}"
+                    f"{len(entries)} {noun} are too many for one agent: at most {GRANT_ENTRIES_MAX}"
                 )
-        for what, name in (
+        for noun, name in (
             ("agent", self.agent),
             *(("Service", service) for service in self.services),
         ):
             for problem in check_dns_label(name):
-                raise NoGrant(f"the name {name!r} of the {what} {problem}")
+                raise NoGrant(f"the name {name!r} of the {noun} {problem}")
         for cidr in self.cidrs:
             try:
                 ipaddress.ip_network(cidr)
@@ -90,12 +90,12 @@ async def serves_policies(client: Client) -> bool:
 
 
 async def apply_grant(
-    client: Client, connection: Connection, wanted: Grant, duration_s: float, *, with_policies: bool
+    client: Client, connection: Connection, grant: Grant, duration_s: float, *, with_policies: bool
 ) -> str:
     """Applies the documents and returns a kubeconfig.  Raises ``StatusError``, ``Unreachable``,
     ``NoGrant``.
     """
-    for document in wanted.documents(with_policies=with_policies):
+    for document in grant.documents(with_policies=with_policies):
         kind = document["kind"]
         resource = _POLICIES.get(kind) or by_kind(document["apiVersion"], kind)
         assert resource is not None, f"a grant of an unknown kind {kind}"
@@ -110,8 +110,8 @@ async def apply_grant(
             force=True,
         )
         await client.perform(write)
-    token = await request_token(client, wanted.namespace, account_name(wanted.agent), duration_s)
-    return _kubeconfig(connection, wanted, token, await _authority(client, wanted.namespace))
+    token = await request_token(client, grant.namespace, account_name(grant.agent), duration_s)
+    return _kubeconfig(connection, grant, token, await _authority(client, grant.namespace))
 
 
 async def _authority(client: Client, namespace: str) -> str:
@@ -124,16 +124,16 @@ async def _authority(client: Client, namespace: str) -> str:
     return str(json.loads(body).get("data", {}).get("ca.crt", ""))
 
 
-def _kubeconfig(connection: Connection, wanted: Grant, token: str, authority: str) -> str:
+def _kubeconfig(connection: Connection, grant: Grant, token: str, authority: str) -> str:
     import yaml
 
-    user = account_name(wanted.agent)
+    user = account_name(grant.agent)
     cluster: Document = {"server": connection.server}
     if connection.server.startswith("https:"):
         cluster["certificate-authority-data"] = base64.b64encode(authority.encode()).decode()
     if connection.server_hostname:
         cluster["tls-server-name"] = connection.server_hostname
-    context = {"cluster": "cluster", "user": user, "namespace": wanted.namespace}
+    context = {"cluster": "cluster", "user": user, "namespace": grant.namespace}
     return str(
         yaml.safe_dump(
             {

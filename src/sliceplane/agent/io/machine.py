@@ -93,9 +93,9 @@ def host_id(folder: Path) -> str:
         secret = _MACHINE_ID.read_bytes().strip()
     except OSError:
         secret = os.urandom(16)
-    made = f"{socket.gethostname()}-{sha256(b'sliceplane-agent' + secret).hexdigest()[:8]}"
-    write_own(file, made + "\n")
-    return made
+    identity = f"{socket.gethostname()}-{sha256(b'sliceplane-agent' + secret).hexdigest()[:8]}"
+    write_own(file, identity + "\n")
+    return identity
 
 
 def lock_name(folder: Path, name: str) -> int:
@@ -126,14 +126,14 @@ def lock_name(folder: Path, name: str) -> int:
     return descriptor
 
 
-def own_addresses(server_url: str, wanted: Iterable[str]) -> tuple[str, ...]:
-    """Addresses for a registration: those of *wanted*, where ``auto`` is the source address of the
+def own_addresses(server_url: str, requested: Iterable[str]) -> tuple[str, ...]:
+    """Addresses for a registration: those of *requested*, where ``auto`` is the source address of the
     route to the server.
 
     Raises ``MachineError`` for what no other machine could reach.
     """
-    found = []
-    for text in wanted:
+    resolved = []
+    for text in requested:
         address = _route_source(server_url) if text == "auto" else text
         try:
             family_of(address)
@@ -145,8 +145,8 @@ def own_addresses(server_url: str, wanted: Iterable[str]) -> tuple[str, ...]:
                     "use with --address"
                 )
             raise MachineError(f"{error}{hint}") from error
-        found.append(address)
-    return tuple(found)
+        resolved.append(address)
+    return tuple(resolved)
 
 
 def _route_source(server_url: str) -> str:
@@ -189,12 +189,12 @@ class SleepWatch:
     """
 
     def __init__(self) -> None:
-        self._apart = _with_sleep() - time.monotonic()
+        self._offset = _with_sleep() - time.monotonic()
 
     def slept(self) -> bool:
-        apart = _with_sleep() - time.monotonic()
-        jumped = abs(apart - self._apart) > SLEPT_S
-        self._apart = apart
+        offset = _with_sleep() - time.monotonic()
+        jumped = abs(offset - self._offset) > SLEPT_S
+        self._offset = offset
         return jumped
 
 

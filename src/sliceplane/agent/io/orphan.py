@@ -122,18 +122,18 @@ def read_record(path: Path) -> ChildRecord | None:
         return None
 
 
-def folder_of(known: ChildRecord) -> Path:
+def get_notify_folder(child: ChildRecord) -> Path:
     """The folder of its NOTIFY_SOCKET, which the agent made for it.
 
     Raises ``OSError`` if it is gone, or is not this user's alone: the record names a path that is
     written to.
     """
-    folder = Path(known.notify).parent
-    found = folder.lstat()
+    folder = Path(child.notify).parent
+    info = folder.lstat()
     if (
-        not stat.S_ISDIR(found.st_mode)
-        or found.st_uid != os.geteuid()
-        or stat.S_IMODE(found.st_mode) & 0o077
+        not stat.S_ISDIR(info.st_mode)
+        or info.st_uid != os.geteuid()
+        or stat.S_IMODE(info.st_mode) & 0o077
     ):
         raise PermissionError(f"{folder} is not ours alone")
     if not folder.name.startswith(FOLDER_PREFIX):
@@ -143,23 +143,23 @@ def folder_of(known: ChildRecord) -> Path:
 
 def forget(record: Path) -> None:
     """The process that *record* names has ended: nothing of it stays."""
-    known = read_record(record)
-    if known is not None:
+    child = read_record(record)
+    if child is not None:
         with suppress(OSError):
-            shutil.rmtree(folder_of(known), ignore_errors=True)
+            shutil.rmtree(get_notify_folder(child), ignore_errors=True)
 
 
-def left_by(record: Path) -> tuple[ChildRecord, AdoptedProcess] | None:
+def find_orphan(record: Path) -> tuple[ChildRecord, AdoptedProcess] | None:
     """The process that an agent which was killed left behind; ``None``: there is none."""
-    known = read_record(record)
+    child = read_record(record)
     try:
-        return (known, AdoptedProcess(known.process)) if known is not None else None
+        return (child, AdoptedProcess(child.process)) if child is not None else None
     except OSError:
         return None
 
 
-def is_adopted(known: ChildRecord, command: Sequence[str], custody: Custody) -> bool:
-    return custody.on_orphan == "adopt" and known.command == tuple(command)
+def is_adopted(child: ChildRecord, command: Sequence[str], custody: Custody) -> bool:
+    return custody.on_orphan == "adopt" and child.command == tuple(command)
 
 
 async def end(process: AdoptedProcess, stop_s: float) -> None:

@@ -27,10 +27,10 @@ def check_folder(folder: Path) -> None:
     """
     trusted = (os.getuid(), 0)
     link = folder.lstat()
-    found = folder.stat()
-    if link.st_uid not in trusted or found.st_uid not in trusted:
+    info = folder.stat()
+    if link.st_uid not in trusted or info.st_uid not in trusted:
         raise PermissionError(f"{folder} belongs to another user")
-    if found.st_mode & 0o022:
+    if info.st_mode & 0o022:
         raise PermissionError(f"others can write to {folder}: chmod go-w {folder}")
 
 
@@ -51,8 +51,8 @@ def read_own(path: Path, size_max: int) -> str:
 
 def check_regular(descriptor: int, path: Path) -> None:
     """Raises ``OSError`` unless it is a regular file of this user or root."""
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid not in (os.getuid(), 0):
+    info = os.fstat(descriptor)
+    if not stat.S_ISREG(info.st_mode) or info.st_uid not in (os.getuid(), 0):
         raise OSError(errno.EPERM, "not a regular file of this user", str(path))
 
 
@@ -91,12 +91,12 @@ def new_own(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
 def readers_of_output(descriptor: int) -> str:
     """Returns a sentence if *descriptor* is a regular file that other users can read, else ""."""
     try:
-        found = os.fstat(descriptor)
+        info = os.fstat(descriptor)
     except OSError:
         return ""
-    if not stat.S_ISREG(found.st_mode) or not found.st_mode & 0o077:
+    if not stat.S_ISREG(info.st_mode) or not info.st_mode & 0o077:
         return ""
     return (
         "other users can read the file that this is written to (mode "
-        f"{stat.S_IMODE(found.st_mode):04o})"
+        f"{stat.S_IMODE(info.st_mode):04o})"
     )

@@ -23,11 +23,11 @@ from sliceplane.watch.io.http.client import PATH_SAFE
 from sliceplane.watch.io.http.wire import ClientConnection
 
 #: of what a command prints, for people
-_SHOWN_MAX: Final = 200
+_OUTPUT_MAX: Final = 200
 _PORTION_BYTES: Final = 64 * 1024
 _GRPC_METHOD: Final = "/grpc.health.v1.Health/Check"
 #: what a look asks beside itself when it has failed; a machine's own addresses answer at once
-_ASIDE_S: Final = 0.5
+_LOOPBACK_TIMEOUT_S: Final = 0.5
 #: HealthCheckResponse with status SERVING
 _SERVING: Final = b"\x08\x01"
 
@@ -36,11 +36,11 @@ class Failed(Exception):
     """A failed check; the text describes the observation in a few words."""
 
 
-async def look(spec: CheckSpec, address: str, first_port: int) -> tuple[bool, str]:
+async def run_probe(spec: CheckSpec, address: str, first_port: int) -> tuple[bool, str]:
     """Never raises but for cancellation, and takes hardly longer than the check's timeout."""
     try:
         async with asyncio.timeout(spec.timeout_s):
-            return True, await _seen(spec, address, spec.port or first_port)
+            return True, await _observe(spec, address, spec.port or first_port)
     except TimeoutError:
         return False, f"no answer within {spec.timeout_s:g} s"
     except (Failed, OSError) as error:
@@ -54,7 +54,7 @@ async def look(spec: CheckSpec, address: str, first_port: int) -> tuple[bool, st
 async def _answers_on_loopback_alone(address: str, port: int) -> bool:
     loopback = "::1" if ":" in address else "127.0.0.1"
     with suppress(OSError, TimeoutError):
-        async with asyncio.timeout(_ASIDE_S):
+        async with asyncio.timeout(_LOOPBACK_TIMEOUT_S):
             try:
                 await _open(address, port)
             except ConnectionRefusedError:
@@ -68,7 +68,7 @@ async def _open(address: str, port: int) -> None:
     writer.close()
 
 
-async def _seen(spec: CheckSpec, address: str, port: int) -> str:
+async def _observe(spec: CheckSpec, address: str, port: int) -> str:
     match spec.kind:
         case "http" | "https":
             return await _http(spec, address, port)
@@ -78,7 +78,7 @@ async def _seen(spec: CheckSpec, address: str, port: int) -> str:
         case "grpc":
             return await _grpc(spec.target, address, port)
         case "exec":
-            return await _command(spec.target)
+            return await _run_command(spec.target)
         case other:
             raise AssertionError(f"{other} is no look")
 
@@ -140,7 +140,7 @@ async def _grpc(service: str, address: str, port: int) -> str:
     return "SERVING"
 
 
-async def _command(line: str) -> str:
+async def _run_command(line: str) -> str:
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.subprocess_shell(
         lambda: SubprocessStreamProtocol(limit=_PORTION_BYTES, loop=loop),
@@ -152,7 +152,7 @@ async def _command(line: str) -> str:
     process = Process(transport, protocol, loop)
     try:
         with ended_with_us(process.pid):
-            text = (await _beginning(process.stdout)).decode(errors="replace").strip()
+            text = (await _read_beginning(process.stdout)).decode(errors="replace").strip()
             await process.wait()
     finally:
         # Its whole group: what it started must not outlive the look.
@@ -165,12 +165,14 @@ async def _command(line: str) -> str:
     return text or "exit code 0"
 
 
-async def _beginning(stream: asyncio.StreamReader | None) -> bytes:
+async def _read_beginning(stream: asyncio.StreamReader | None) -> bytes:
     """Returns the part of a command's output that is shown; the rest is read and dropped, since a
     full pipe would stop the command.
     """
     assert stream is not None, "the output is a pipe"
     beginning = b""
     while portion := await stream.read(_PORTION_BYTES):
-        beginning = (beginning + portion)[:_SHOWN_MAX] if len(beginning) < _SHOWN_MAX else beginning
+        beginning = (
+            (beginning + portion)[:_OUTPUT_MAX] if len(beginning) < _OUTPUT_MAX else beginning
+        )
     return beginning

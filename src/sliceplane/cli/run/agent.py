@@ -284,7 +284,7 @@ def _serve(
 
     async def work(connection: Connection) -> int:
         return await serve(
-            connection, read, options, on_stop=on_stop_signal, notify=notify, say=say
+            connection, read, options, on_stop=on_stop_signal, notify=notify, print_line=say
         )
 
     def begin() -> int:

@@ -35,18 +35,18 @@ _PAUSE_S: Final = 0.2
 _PAGE_OBJECTS: Final = 50
 
 
-class _Following:
+class _BarrierWait:
     def __init__(self, client: Client, revision: int) -> None:
         self._client = client
         #: no slice of an agent is for one zone alone, so all nodes read it in what they share
         self._goal = {(EndpointSlices.plural, SHARED): revision}
         self._nodes = KnownNodes()
         self._leases: dict[str, Lease] = {}
-        self._heard = 0
+        self._report_number = 0
         #: for people
         self.missing = "no node was heard"
 
-    async def until_all_hold(self) -> int:
+    async def wait_until_applied(self) -> int:
         """How many.  Raises ``StatusError`` and ``Unreachable``."""
         listed_at = float("-inf")
         while True:
@@ -57,7 +57,7 @@ class _Following:
             self.missing = ", ".join(node.text for node in (*proof.waiting, *proof.unknown)[:3])
             if not self.missing:
                 return proof.required
-            await self._ask()
+            await self._query()
 
     async def _list(self) -> None:
         async for body in self._bodies(Selection(Nodes)):
@@ -88,32 +88,32 @@ class _Following:
             if not token:
                 return
 
-    async def _ask(self) -> None:
-        ask = question(self._goal, self._heard)
+    async def _query(self) -> None:
+        request = question(self._goal, self._report_number)
         try:
-            answer = heards.decode(await send(self._client, ask))
+            answer = heards.decode(await send(self._client, request))
         except (StatusError, msgspec.DecodeError) as error:
-            if isinstance(error, StatusError) and error.reason not in ask.tolerate:
+            if isinstance(error, StatusError) and error.reason not in request.tolerate:
                 raise
             await asyncio.sleep(_PAUSE_S)
             return
-        self._heard = answer.number
+        self._report_number = answer.number
         for lease_key, report in answer.reports.items():
             self._nodes.on_report(lease_key, report)
         await asyncio.sleep(pause_s(len(self._nodes)))
 
 
-async def followed(client: Client, revisions: Mapping[str, int], at_most_s: float) -> str:
+async def wait_for_nodes(client: Client, revisions: Mapping[str, int], at_most_s: float) -> str:
     """Wait until every node holds *revisions*, or the time is over.  Gives a sentence that says
     which it was.
     """
-    following = _Following(client, max(revisions.values(), default=0))
+    barrier = _BarrierWait(client, max(revisions.values(), default=0))
     ends = time.monotonic() + at_most_s
     try:
         async with asyncio.timeout(at_most_s):
-            return f"all {await following.until_all_hold()} nodes have followed"
+            return f"all {await barrier.wait_until_applied()} nodes have followed"
     except TimeoutError:
-        missing = f"still to follow: {following.missing}"
+        missing = f"still to follow: {barrier.missing}"
     except (StatusError, Unreachable) as error:
         missing = f"nodes cannot be asked: {error}"
         await asyncio.sleep(max(0.0, ends - time.monotonic()))

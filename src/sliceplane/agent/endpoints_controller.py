@@ -1,28 +1,30 @@
-"""Withdraws the endpoints of agents that fell silent, and refuses those that may not be.
+"""Withdraws the endpoints of silent agents, and refuses endpoints that are not allowed.
 
-Names decide which Lease and which slices are an agent's: RBAC binds them, whereas labels are the
-agent's own words (``agent.roster``, ``consume.agents.grants``). A Lease whose label is another
-agent's counts as missing.
+Names decide which Lease and which slices belong to an agent: RBAC binds names, whereas the agent
+writes its labels itself (``agent.roster``, ``consume.agents.grants``). A Lease with the label of
+another agent counts as missing.
 
-For each agent (``agent.judge`` says which of them live), in two steps: when its Lease is over, its
-slices say not ready and not serving, under the word ``lost``; ``forget_after_s`` later the Lease is
-deleted, and the garbage collector takes the slices. A laptop that returns in between is an update,
-not a birth. Both writes are bound to the versions that were judged: a renewal that was not seen yet
-makes them fail, so the end of an old registration never takes the new one with it.
+An agent that ``agent.judge`` considers lost is withdrawn in two steps. When its Lease has expired,
+its slices become not ready and not serving, with the state ``lost``. ``forget_after_s`` later the
+Lease is deleted, and the garbage collector deletes the slices. A laptop that returns in between is
+an update, not a new registration. Both writes have the judged versions as preconditions: a renewal
+that was not observed yet makes them fail, so the end of an old registration never removes the new
+one.
 
-These are refused, with a sentence in an annotation of the slice that the agent heeds and shows:
+The controller refuses the following, with a sentence in an annotation of the slice, which the agent
+handles and displays:
 
 - a slice that does not fit the grant of its agent: another Service in its label, another manager,
-  an address outside of the agent's networks. It is emptied; our own server does not let it in
-  (``server.registry.admission.agents``);
-- an address that is a Pod's, or of the networks of cluster IPs and of Nodes' Pods, or a Node's or
-  the API server's, if the account does not name its networks;
-- an address and port that another agent brought to the same Service later: the newest Lease keeps
-  it.
+  an address outside of the agent's networks. The controller empties it; our own server does not
+  admit it (``server.registry.admission.agents``);
+- an address of a Pod, of the networks of cluster IPs and of Pods, of a Node or of the API server,
+  if the grant names no networks;
+- an address and port that another agent registered for the same Service later: the agent with the
+  newest Lease keeps it.
 
-What is held in a mass expiry is told by each Service concerned (``agent.notices``). Each agent that
-is held is probed once, where its grant names its networks: if all its ports refuse a connection it
-is withdrawn at once. No answer says nothing.
+Each affected Service reports the agents that a mass expiry retains in a condition
+(``agent.notices``). Each retained agent whose grant names its networks is probed once: if all its
+ports refuse a connection, it is withdrawn immediately. A probe without an answer proves nothing.
 """
 
 from __future__ import annotations
@@ -71,14 +73,14 @@ from sliceplane.watch.controller.base import (
 )
 from sliceplane.watch.controller.keyed import KeyedController
 
-#: from the moment when an agent is lost until its Lease goes
+#: seconds between the loss of an agent and the deletion of its Lease
 FORGET_AFTER_S: Final = 600.0
-#: the server is asked again about what is doubtful; it must not be flooded, and outages of seconds
-#: must be noticed
+#: of queries about overdue Leases: they must not flood the server, but must notice outages of
+#: seconds
 BACKOFF: Final = Backoff(base_s=0.2, cap_s=1.0)
 COMPONENT: Final = "external-endpoints-controller"
 _CONDITION: Final = "condition:"
-#: its addresses are those of the API servers (kubernetes.io, "The Kubernetes API",
+#: the slice with the addresses of the API servers (kubernetes.io, "The Kubernetes API",
 #: "kubernetes.default")
 _API_SLICE: Final = str(API_SERVICE)
 
@@ -108,12 +110,13 @@ class ExternalEndpointsController(KeyedController):
         self._judge = LeaseJudge()
         self._refusals = AgentRefusals()
         self._roster = AgentRoster()
-        #: those that fit their names
+        #: Leases whose label fits their name
         self._leases: dict[str, Lease] = {}
         self._services: dict[str, Service] = {}
-        #: of Roles and ServiceAccounts of agents, by ``namespace/name`` and resource
+        #: labels and annotations of the agents' Roles and ServiceAccounts, by ``namespace/name``
+        #: and resource
         self._marks: dict[str, dict[str, Marks]] = {}
-        #: agents that are lost -> since when
+        #: when each lost agent was lost
         self._lost: dict[str, float] = {}
         self._notices = RetentionNotices(self._judge, self._refusals.list_services)
         self._metrics = Metrics()
@@ -174,8 +177,8 @@ class ExternalEndpointsController(KeyedController):
         self._enqueue_agents(touched, now)
 
     def _enqueue_agents(self, slice_keys: Iterable[str], now: float) -> None:
-        """Enqueues the agents of *slice_keys*; before the first sync, none: then all are
-        checked.
+        """Enqueues the agents of *slice_keys*. Before the first sync it does nothing: the sync
+        enqueues all agents.
         """
         for key in slice_keys if self._synced else ():
             agent = self._roster.get_agent(key)
@@ -183,8 +186,8 @@ class ExternalEndpointsController(KeyedController):
                 self.enqueue(agent, now)
 
     def _on_lease(self, old: Lease | None, new: Lease | None, now: float) -> None:
-        """A Lease is the agent's that its *name* says; one with another agent's label is as good as
-        none.
+        """Stores a Lease for the agent that its *name* identifies; a Lease with another agent's
+        label counts as missing.
         """
         lease = new or old
         assert lease is not None, "a change of nothing"
@@ -210,7 +213,7 @@ class ExternalEndpointsController(KeyedController):
         self._enqueue_agents(touched, now)
 
     def _on_missing_lease(self, key: str, now: float) -> None:
-        """Slices without a Lease are judged like those of a silent agent."""
+        """Judges slices without a Lease like those of a silent agent."""
         if self._refusals.list_slices(key):
             self._judge.on_absent(key, now)
             self._judge.on_services(key, self._refusals.list_services(key))
@@ -231,7 +234,7 @@ class ExternalEndpointsController(KeyedController):
         return touched
 
     def _attribute(self, key: str, now: float) -> tuple[str, ...]:
-        """Brings a slice to its agent.  Returns the slices that may be judged otherwise now."""
+        """Attributes a slice to its agent. Returns the slices whose verdict may have changed."""
         before, agent = self._roster.attribute(key)
         if not before and not agent:
             return ()
@@ -245,9 +248,7 @@ class ExternalEndpointsController(KeyedController):
         return touched
 
     def _on_grant(self, resource: str, granting: Object, *, exists: bool, now: float) -> list[str]:
-        """Takes a Role or a ServiceAccount.  Returns the slices that may be judged otherwise
-        now.
-        """
+        """Stores a Role or a ServiceAccount. Returns the slices whose verdict may have changed."""
         meta = granting.metadata
         key = meta.key
         if not agent_of_account(meta.name):
@@ -368,7 +369,7 @@ class ExternalEndpointsController(KeyedController):
         return tuple(writes)
 
     def _emit_event(self, key: str, reason: str, text: str, services: tuple[str, ...] = ()) -> None:
-        """An Event on *services*, or else on each Service of the agent."""
+        """Emits an Event on *services*, or else on each Service of the agent."""
         for service_key in services or self._refusals.list_services(key):
             service = self._services.get(service_key)
             if service is not None:
@@ -396,7 +397,7 @@ class ExternalEndpointsController(KeyedController):
         meta = service.metadata
         return (condition_write(Services, meta, condition),)
 
-    # -- what became of it
+    # -- results
 
     def finished(self, done: Done, now: float) -> None:
         key = done.job.key
@@ -415,7 +416,7 @@ class ExternalEndpointsController(KeyedController):
                     self._on_service(service.metadata.key, service, now)
             elif write.verb == "get":
                 self._judge.on_confirmed(key, _version_of(key, answer), now)
-        if done.error is None:  # else the queue's back-off brings it back
+        if done.error is None:  # otherwise the queue retries with back-off
             self.enqueue(key, now)
 
     def check(self) -> None:
@@ -430,7 +431,7 @@ class ExternalEndpointsController(KeyedController):
 
 
 def _version_of(key: str, answer: bytes) -> str:
-    """The version of the Lease that the server has for the agent *key*."""
+    """Returns the version of the Lease that the server stores for the agent *key*."""
     if not answer:
         return ABSENT
     meta = decode(answer, Lease).metadata
@@ -439,7 +440,7 @@ def _version_of(key: str, answer: bytes) -> str:
 
 
 def _own_addresses(pod: Pod | None) -> tuple[str, ...]:
-    """Returns the addresses of a Pod that runs in a network of its own."""
+    """Returns the addresses of a Pod that has its own network namespace."""
     if pod is None or pod.spec.host_network or pod.has_ended:
         return ()
     return pod.status.ips

@@ -1,23 +1,24 @@
-"""Decides which agents live, and which silent agents are considered gone.
+"""Decides which agents are alive, and which silent agents are lost.
 
-An agent lives as long as its Lease *changes*: what counts is the time since a change was seen here,
-on our own clock, never a time that another machine wrote. So a judge that starts, or that could not
-reach the server, begins to count anew for all (``on_reachable``), and nothing is judged by a cache
-alone: the server is asked again before (``needs_query``, ``on_confirmed``).
+An agent is alive as long as its Lease *changes*: the judge measures the time since it observed the
+last change on its own clock, and never uses a time that another machine wrote. A judge that starts,
+or that could not reach the server, therefore restarts the count for all agents (``on_reachable``).
+It never decides on a cache alone: the controller queries the server first (``needs_query``,
+``on_confirmed``).
 
-**Mass expiry**: a partition looks like the death of many agents, and the endpoints of those that
-live are worth more than a clean list. If within one duration at least 3 agents and more than half
-of a Service's are silent, or at least 5 and more than a third of its namespace, those that are over
-are *retained* for ``RETAIN_S``, and then given up at a tenth each ``STEP_S``
-(``consume.removal_hold.Hold``), namespace by namespace. A partition of the whole cluster may meet
-few agents in each namespace: if more than a third of their agents are silent in at least 3
-namespaces, and these are more than half of all that have agents, their agents are held, too. So one
-namespace cannot cause a hold in another.
+**Mass expiry**: a partition looks like the death of many agents, and the endpoints of living agents
+are worth more than a clean list. Expired agents are *retained* for ``RETAIN_S`` if, within one
+duration, at least 3 agents and more than half of a Service's are silent, or at least 5 and more
+than a third of their namespace's. After that a tenth is released every ``STEP_S``
+(``consume.removal_hold.Hold``), for each namespace separately. A partition of the whole cluster may
+affect few agents in each namespace. Their agents are also retained if more than a third are silent
+in each of at least 3 namespaces, and these are more than half of all namespaces with agents. So one
+namespace cannot cause a retention in another.
 
-Agents that are overdue by two renewals count as silent, or the first victims would be gone before
-the third shows the pattern. Only an agent with a Lease *and* an endpoint counts: a Lease can be
-written by any editor of a namespace, a slice by an account with a grant or with that right. What an
-agent says of itself (failing checks, a drain) is never held: it lives.
+Agents that missed two renewals count as silent; otherwise the first victims would be withdrawn
+before the third completes the pattern. Only an agent with a Lease *and* an endpoint counts: any
+editor of a namespace can write a Lease, but a slice needs an account with a grant or with that
+right. Endpoints that a living agent reports as failing or draining are never retained.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from typing import Final
 from sliceplane.consume.agents.registration import LEASE_S
 from sliceplane.consume.removal_hold import Hold
 
-#: a Lease is doubtful after this part of its duration: two renewals are missing
+#: a Lease is overdue after this fraction of its duration: two renewals are missing
 OVERDUE_FRACTION: Final = 2 / 3
-#: beyond the duration: a renewal may be under way
+#: seconds beyond the duration: a renewal may be in flight
 GRACE_S: Final = 1.0
 RETAIN_S: Final = 120.0
 STEP_S: Final = 10.0
@@ -42,14 +43,14 @@ OF_NAMESPACE_MIN: Final = 5
 OF_NAMESPACE_SHARE: Final = 1 / 3
 NAMESPACES_MIN: Final = 3
 NAMESPACES_SHARE: Final = 0.5
-#: the version of a Lease that is not there
+#: stands for the version of a missing Lease
 ABSENT: Final = ""
 
 
 @dataclass(slots=True)
 class _Agent:
-    """``changed_at``: when its Lease was seen to change; ``confirmed``: it is over, and the server
-    says so, too. ``released_at``: a hold of its namespace was ended by request.
+    """``changed_at``: when a change of its Lease was last observed; ``confirmed``: it has expired,
+    and the server confirmed it. ``released_at``: when a user ended a retention of its namespace.
     """
 
     namespace: str
@@ -64,7 +65,7 @@ class _Agent:
 
     @property
     def counts(self) -> bool:
-        """Returns True if its silence says something about a partition."""
+        """Returns True if its silence is evidence of a partition."""
         return bool(self.services) and self.version != ABSENT
 
 
@@ -73,21 +74,20 @@ class LeaseJudge:
 
     def __init__(self) -> None:
         self._agents: dict[str, _Agent] = {}
-        #: nothing that was seen before counts
+        #: changes before this time do not count
         self._counts_from = 0.0
         self._reachable = True
-        #: those that are over and held, the first that fell silent first, and whether they were
-        #: probed
+        #: whether each retained agent was probed; in the order in which they fell silent
         self._retained: dict[str, bool] = {}
         #: by namespace
         self._retentions: dict[str, Hold] = {}
-        #: how often who is held, or of which Services, has changed
+        #: number of changes of the retained agents or of their Services
         self.retention_changes = 0
 
-    # -- what is seen
+    # -- events
 
     def on_lease(self, key: str, version: str, duration_s: float, now: float) -> bool:
-        """Notes a Lease; returns True if a lost or retained agent came back."""
+        """Stores a Lease; returns True if a lost or retained agent came back."""
         agent = self._agents.get(key)
         if agent is None:
             self._agents[key] = _Agent(_namespace(key), version, duration_s, now)
@@ -103,8 +103,8 @@ class LeaseJudge:
         return was_away
 
     def on_absent(self, key: str, now: float) -> None:
-        """Takes an agent that has slices and no Lease: it is silent from now on, and as lost as it
-        was.
+        """Stores an agent that has slices and no Lease: it is silent from now on, and stays lost if
+        it was.
         """
         agent = self._agents.get(key)
         if agent is None:
@@ -117,7 +117,7 @@ class LeaseJudge:
             self._stop_retaining(key)
 
     def on_services(self, key: str, services: Iterable[str]) -> None:
-        """Notes the Services of which an agent has endpoints."""
+        """Stores the Services for which an agent has endpoints."""
         if key in self._agents:
             self._agents[key].services = frozenset(services)
             self.retention_changes += key in self._retained
@@ -130,7 +130,7 @@ class LeaseJudge:
         self._reachable = False
 
     def on_reachable(self, now: float) -> None:
-        """The server answered.  After it did not, everybody has a whole duration again."""
+        """Records an answer of the server. After an outage every agent gets a full duration again."""
         if self._reachable:
             return
         self._reachable = True
@@ -140,12 +140,12 @@ class LeaseJudge:
                 agent.confirmed = False
 
     def on_confirmed(self, key: str, version: str, now: float) -> bool:
-        """The server says that *version* is the newest.  False: the cache had an older one, so it
-        lives.
+        """Takes *version*, the newest that the server has. Returns False if the cache had an older
+        one: then the agent is alive.
         """
         agent = self._agents.get(key)
         if agent is None:
-            return False  # its Lease went meanwhile
+            return False  # its Lease was deleted in the meantime
         if agent.version != version:
             if version == ABSENT:
                 self.on_absent(key, now)
@@ -157,7 +157,7 @@ class LeaseJudge:
         return True
 
     def release(self, namespace: str, now: float) -> None:
-        """Ends the hold of *namespace*, as a user requested."""
+        """Ends the retention of *namespace* at the request of a user."""
         if self._retentions.pop(namespace, None) is None:
             return
         for key in self.retained_in(namespace):
@@ -168,8 +168,8 @@ class LeaseJudge:
         self.retention_changes += 1
 
     def take_probe(self, key: str) -> bool:
-        """Returns True if the agent is retained and was not probed yet: a probe from here may show
-        that its processes are gone.
+        """Returns True if the agent is retained and was not probed yet: a probe may prove that its
+        processes ended.
         """
         is_due = self._retained.get(key) is False
         if is_due:
@@ -177,16 +177,18 @@ class LeaseJudge:
         return is_due
 
     def on_refused(self, key: str) -> None:
-        """All its ports refuse connections: it is gone, so it is not held."""
+        """Ends the retention of an agent all of whose ports refuse connections: its processes
+        ended.
+        """
         if key in self._retained:
             self._stop_retaining(key)
             self._agents[key].is_lost = True
 
-    # -- what follows
+    # -- decisions
 
     def needs_query(self, key: str, now: float) -> bool:
-        """The server is to be asked about it: when it becomes doubtful, so that outages are
-        noticed, and at its end.
+        """Returns True if the server must be queried for its Lease: once when it is overdue, so
+        that outages are noticed, and when it expires.
         """
         agent = self._agents.get(key)
         if agent is None or agent.is_lost or key in self._retained:
@@ -223,7 +225,7 @@ class LeaseJudge:
         return agent.is_lost
 
     def take_released(self, now: float) -> tuple[str, ...]:
-        """Returns the retained agents whose time is over: they are lost."""
+        """Returns the agents whose retention ended: they are lost."""
         released: list[str] = []
         for namespace, retention in tuple(self._retentions.items()):
             retained = self.retained_in(namespace)
@@ -237,7 +239,7 @@ class LeaseJudge:
         return self._retentions.get(namespace)
 
     def retained_in(self, namespace: str) -> tuple[str, ...]:
-        """The first that fell silent first."""
+        """Returns the retained agents in the order in which they fell silent."""
         return tuple(key for key in self._retained if self._agents[key].namespace == namespace)
 
     @property
@@ -248,7 +250,7 @@ class LeaseJudge:
         return sum(service in self._agents[key].services for key in self._retained)
 
     def next_deadline(self, key: str, now: float) -> float | None:
-        """When *key* is to be looked at next without anything happening; ``None``: never."""
+        """Returns when *key* needs a check although no event arrives; ``None``: never."""
         agent = self._agents.get(key)
         if agent is None or agent.is_lost:
             return None
@@ -264,7 +266,7 @@ class LeaseJudge:
         return max(agent.changed_at, self._counts_from) + agent.duration_s + GRACE_S
 
     def _is_mass_expiry(self, agent: _Agent, now: float) -> bool:
-        """O(agents), at each expiry alone."""
+        """Returns True if *agent* is part of a mass expiry. O(agents), but only at an expiry."""
         counted = [other for other in self._agents.values() if other.counts]
         silent = {id(other) for other in counted if self._is_newly_silent(other, now)}
         own = [other for other in counted if other.namespace == agent.namespace]
@@ -313,13 +315,13 @@ class LeaseJudge:
                 del self._retentions[namespace]
 
     def check(self) -> None:
-        assert self._retained.keys() <= self._agents.keys(), "held agents that are gone"
+        assert self._retained.keys() <= self._agents.keys(), "retained agents that do not exist"
         retained = {_namespace(key) for key in self._retained}
         assert retained == self._retentions.keys(), (
-            "a hold without agents, or agents without a hold"
+            "a retention without agents, or agents without one"
         )
         for key, agent in self._agents.items():
-            assert not (agent.is_lost and key in self._retained), f"{key} is lost and held"
+            assert not (agent.is_lost and key in self._retained), f"{key} is lost and retained"
 
 
 def _exceeds_share(members: list[_Agent], silent: set[int], minimum: int, share: float) -> bool:

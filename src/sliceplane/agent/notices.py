@@ -1,9 +1,9 @@
 """The Services whose conditions report retained endpoints, and those that request their release.
 
-A Service with agents that are held has the condition ``AgentRemovalHeld``; when nothing of it is
-held any more the condition says ``False``, and a Service that never had it never gets it. A new
-value of the annotation ``agent.sliceplane.dev/release`` of such a Service asks once for the release
-of all that is held in its namespace.
+A Service with retained agents has the condition ``AgentRemovalHeld``. When none is retained any
+more, the condition becomes ``False``; a Service that never had it never gets it. A new value of the
+annotation ``agent.sliceplane.dev/release`` of such a Service requests once the release of all
+retained agents of its namespace.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from sliceplane.kit.times import format_time
 
 
 class RetentionNotices:
-    """Services are keyed ``namespace/name``.  Owned by one controller, and reads its judge."""
+    """The conditions of Services, keyed ``namespace/name``. Owned by one controller; reads its
+    judge.
+    """
 
     def __init__(self, judge: LeaseJudge, list_services: Callable[[str], Iterable[str]]) -> None:
-        """*list_services*: an agent's."""
+        """*list_services*: returns the Services of an agent."""
         self._judge = judge
         self._list_services = list_services
-        #: status and message of the condition that Services show
+        #: status and message of the condition in each Service
         self._observed: dict[str, tuple[str, str]] = {}
         self._release_requests: dict[str, str] = {}
-        #: the judge's ``retention_changes`` of which Services were told last; -1: a Service has changed
-        #: since
+        #: the judge's ``retention_changes`` at the last call of ``take_outdated``; -1: a Service
+        #: has changed since
         self._reported_changes = -1
 
     def on_service(self, key: str, new: Service | None) -> bool:
-        """Notes a Service; returns True if it requests a release now."""
+        """Stores a Service; returns True if it newly requests a release."""
         self._observed.pop(key, None)
         self._reported_changes = -1
         if new is None:
@@ -47,8 +49,8 @@ class RetentionNotices:
         return is_new and self._judge.count_retained(key) > 0
 
     def take_outdated(self) -> tuple[str, ...]:
-        """Services that do not say what is so; empty where nothing has changed since the last
-        time.
+        """Returns the Services whose condition is outdated; empty if nothing changed since the last
+        call.
         """
         if self._reported_changes == self._judge.retention_changes:
             return ()
@@ -63,7 +65,7 @@ class RetentionNotices:
         )
 
     def condition(self, key: str, now: float) -> Document | None:
-        """Returns the condition that Service *key* lacks; ``None``: it is up to date."""
+        """Returns the condition to write to Service *key*; ``None``: it is up to date."""
         desired = self._desired(key)
         if desired is None or desired == self._observed.get(key):
             return None

@@ -1,17 +1,18 @@
-"""The slices of agents that may not serve, and the reasons.
+"""The slices of agents that are refused, and the reasons.
 
-Who may write slices can send a Service's traffic to any address (CVE-2021-25740,
-kubernetes/kubernetes#103675), so the grant of an agent's account bounds them
-(``consume.agents.grants``). A slice that does not fit it is a *misfit*: nothing in it counts, and
-the controller empties it. An address of a Pod is refused to all, and the networks of Services and
-of Pods to accounts without networks of their own; with a grant but no networks also the addresses
-of Nodes, of the API server and of a cloud's metadata service. Two agents that bring the same
-address and port to one Service are one endpoint for consumers; the Lease that was made last keeps
-it, since the older one is the one that was forgotten.
+A client that may write slices can send a Service's traffic to any address (CVE-2021-25740,
+kubernetes/kubernetes#103675), so the grant of an agent's account bounds its slices
+(``consume.agents.grants``). A slice that does not fit the grant is a *misfit*: its content is
+ignored, and the controller empties it. Addresses of Pods are refused for every account. The
+networks of Services and Pods are refused for accounts without networks of their own. An account
+with a grant but no networks may not use addresses of Nodes, of the API server and of a cloud's
+metadata service either. If two agents register the same address and port for one Service, consumers
+see one endpoint. The agent with the newest Lease keeps it, since the older one is probably a
+leftover.
 
-The control plane opens connections to the ports of agents that are held (``list_probe_ports``). That must
-not be a scanner for whoever writes them, so only addresses that a grant names are probed, and never
-one of the cluster's own hosts.
+The control plane opens connections to the ports of retained agents (``list_probe_ports``). An agent
+must not be able to use that as a port scanner, so only addresses that a grant names are probed, and
+never those of the cluster's own hosts.
 """
 
 from __future__ import annotations
@@ -36,23 +37,23 @@ from sliceplane.consume.agents.grants import (
 from sliceplane.consume.agents.registration import family_of
 from sliceplane.kit.ip import Network, parse_strict
 
-#: ports of one held agent that are probed; one that has more is not probed at all
+#: maximum ports of one retained agent to probe; an agent with more is not probed at all
 PROBES_MAX: Final = 8
-#: addresses at which clouds give out credentials, besides the link-local ones (which are no
-#: endpoints anyway)
+#: addresses at which clouds serve credentials, besides the link-local ones (which are no endpoints
+#: anyway)
 _METADATA: Final = ("100.100.100.200/32", "fd00:ec2::254/128", "fd20:ce::254/128")
 K = TypeVar("K")
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class _Ranges:
-    """Networks by the name of what they belong to, and which of them holds an address: as there are
-    few lengths of prefixes, that is a few reads of a dictionary, however many Nodes there are.
+    """Networks by the name of their owner, and a look-up of the owner of an address. Since there
+    are few prefix lengths, a look-up is a few dictionary reads, however many Nodes there are.
     """
 
     def __init__(self) -> None:
         self._of: dict[str, tuple[Network, ...]] = {}
-        #: by version and length of the prefix, then by the prefix
+        #: names by IP version and prefix length, then by prefix
         self._owners: defaultdict[tuple[int, int], defaultdict[int, dict[str, None]]]
         self._owners = defaultdict(lambda: defaultdict(dict))
 
@@ -72,7 +73,7 @@ class _Ranges:
         return (*old, *networks)
 
     def find_owner(self, address: _Address) -> str:
-        """A name, or ""."""
+        """Returns the name of an owner, or ""."""
         for (version, length), of_prefix_length in self._owners.items():
             if version == address.version:
                 names = of_prefix_length.get(_prefix(address, length))
@@ -94,7 +95,7 @@ class _Target(NamedTuple):
 
 
 class _Slice(msgspec.Struct, frozen=True):
-    """``misfit``: the sentence that says why it does not fit the grant; it has no addresses then.
+    """``misfit``: a sentence that says why it does not fit the grant; it has no addresses then.
     ``probed``: all its ports can be probed.
     """
 
@@ -110,7 +111,7 @@ class AgentRefusals:
     """Slices are keyed ``namespace/name``, agents ``namespace/name of the agent``. Owned by one
     controller.
 
-    Each ``on_*`` gives the slices whose answer may be another now.
+    Each ``on_*`` returns the slices whose verdict may have changed.
     """
 
     def __init__(self) -> None:
@@ -118,13 +119,13 @@ class AgentRefusals:
         self._by_target: defaultdict[_Target, dict[str, None]] = defaultdict(dict)
         self._by_address: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._by_agent: defaultdict[str, dict[str, None]] = defaultdict(dict)
-        #: creation time and uid of their Leases
+        #: creation time and uid of the Lease by agent
         self._created: dict[str, tuple[str, str]] = {}
-        #: address -> the Pod that came to it last: of all Pods, so an entry is as small as can be
+        #: the Pod that got an address last, by address: it covers all Pods, so entries are minimal
         self._pods: dict[str, str] = {}
         self._grants: dict[str, AgentGrant] = {}
         self._ranges = _Ranges()
-        #: addresses of machines of the cluster, and of those that it runs on
+        #: addresses of the cluster's machines and of the cloud that it runs on
         self._hosts = _Ranges()
         self._hosts.put("the metadata service of a cloud", parse_networks(_METADATA))
 
@@ -135,7 +136,7 @@ class AgentRefusals:
             self._grants[agent] = grant
 
     def on_slice(self, key: str, agent: str, new: EndpointSlice | None) -> tuple[str, ...]:
-        """*agent*: the one that it belongs to."""
+        """Stores or removes a slice. *agent*: its owner."""
         old = self._slices.pop(key, None)
         touched: dict[str, None] = {}
         if old is not None:
@@ -161,7 +162,9 @@ class AgentRefusals:
         return touched
 
     def on_lease(self, agent: str, created: tuple[str, str] | None) -> tuple[str, ...]:
-        """*created*: creation time and uid, as the server wrote them."""
+        """Stores or removes an agent's Lease. *created*: its creation time and uid, as the server
+        wrote them.
+        """
         if self._created.get(agent) == created:
             return ()
         self._created.pop(agent, None)
@@ -170,7 +173,7 @@ class AgentRefusals:
         return self._rivals(self._by_agent.get(agent, ()))
 
     def _rivals(self, keys: Iterable[str]) -> tuple[str, ...]:
-        """*keys*, and all slices that have an address and port of one of them."""
+        """Returns *keys* and all slices that share an address and port with one of them."""
         own = dict.fromkeys(keys)
         targets = [target for key in own for target in self._slices[key].targets]
         return tuple(
@@ -178,7 +181,7 @@ class AgentRefusals:
         )
 
     def on_pod(self, pod: str, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[str, ...]:
-        """Addresses that are a Pod's own, before and now."""
+        """Stores the addresses of a Pod with its own network. *old*: the previous ones."""
         if old == new:
             return ()
         for address in old:
@@ -191,13 +194,13 @@ class AgentRefusals:
         )
 
     def on_range(self, name: str, cidrs: tuple[str, ...]) -> tuple[str, ...]:
-        """Takes networks of the cluster; *name* says of what, as a sentence goes on.  O(agents)
-        where they change.
+        """Stores networks of the cluster; *name* completes the sentence "belongs to ...". O(agents)
+        if they change.
         """
         return self._list_slices_within(self._ranges.put(name, parse_networks(cidrs)))
 
     def on_host(self, name: str, addresses: tuple[str, ...]) -> tuple[str, ...]:
-        """Takes the addresses of a machine of the cluster; *name* as for ``on_range``."""
+        """Stores the addresses of a machine of the cluster; *name* as for ``on_range``."""
         parsed = (parse_strict(address) for address in addresses)
         networks = tuple(ipaddress.ip_network(address) for address in parsed if address is not None)
         return self._list_slices_within(self._hosts.put(name, networks))
@@ -213,12 +216,12 @@ class AgentRefusals:
         return self._rivals(touched)
 
     def is_misfit(self, key: str) -> bool:
-        """Returns True if nothing in the slice may stay."""
+        """Returns True if the slice must be emptied."""
         entry = self._slices.get(key)
         return entry is not None and bool(entry.misfit)
 
     def find_reason(self, key: str) -> str:
-        """A sentence; "" for what may serve."""
+        """Returns the reason for a refusal as a sentence; "" if the slice may serve."""
         entry = self._slices.get(key)
         if entry is None:
             return ""
@@ -226,7 +229,7 @@ class AgentRefusals:
         if reason:
             return reason
         for target in entry.targets:
-            # A slice that is refused itself takes no address from another agent.
+            # A refused slice does not displace another agent's.
             fitting = (
                 rival
                 for rival in self._by_target[target]
@@ -242,7 +245,7 @@ class AgentRefusals:
         return ""
 
     def _find_own_reason(self, entry: _Slice) -> str:
-        """The sentence for the slice by itself, without rivals."""
+        """Returns the reason that concerns the slice alone, without rivals."""
         if entry.misfit:
             return entry.misfit
         for address in entry.addresses:
@@ -259,8 +262,9 @@ class AgentRefusals:
             return f"{address} is the address of Pod {self._pods[address]}"
         grant = self._grants.get(agent)
         if grant is not None and grant.networks is not None:
-            return ""  # an administrator named its networks
-        # Who needs no grant may write any slice anyway, and may work on a machine of the cluster.
+            return ""  # an administrator granted its networks
+        # An account without a grant may write any slice anyway, and may run on a machine of the
+        # cluster.
         owner = self._ranges.find_owner(parsed) or (
             self._hosts.find_owner(parsed) if grant is not None else ""
         )
@@ -275,15 +279,15 @@ class AgentRefusals:
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """Agents that have slices."""
+        """The agents that have slices."""
         return tuple(self._by_agent)
 
     def list_slices(self, agent: str) -> tuple[str, ...]:
         return tuple(self._by_agent.get(agent, ()))
 
     def list_probe_ports(self, agent: str) -> tuple[PortProbe, ...]:
-        """Ports at which a connection shows whether its processes are gone; none unless all of them
-        may be probed.
+        """Returns the ports whose connections show whether its processes ended; none unless all of
+        them may be probed.
         """
         grant = self._grants.get(agent)
         if grant is None or grant.networks is None:
@@ -309,14 +313,12 @@ class AgentRefusals:
         return not (self._hosts.find_owner(parsed) or self._ranges.owner(parsed))
 
     def list_services(self, agent: str) -> tuple[str, ...]:
-        """Services that have an endpoint of it; a slice that does not fit the grant counts for
-        none.
-        """
+        """Returns the Services for which *agent* has an endpoint; misfits do not count."""
         slices = (self._slices[key] for key in self._by_agent.get(agent, ()))
         return tuple(dict.fromkeys(entry.service for entry in slices if not entry.misfit))
 
     def get_granted_service(self, key: str) -> str:
-        """The Service that the slice *key* belongs to by its name, whatever its label says."""
+        """Returns the Service of the slice *key* by its name, whatever its label says."""
         entry = self._slices[key]
         grant = self._grants.get(entry.agent)
         by_name = grant.slices.get(key.partition("/")[2]) if grant is not None else None
@@ -326,7 +328,7 @@ class AgentRefusals:
         for index in (self._by_target, self._by_address, self._by_agent):
             assert all(index.values()), "an entry of an index without slices"
             assert {key for keys in index.values() for key in keys} <= self._slices.keys(), (
-                "an index of what is gone"
+                "an index entry of a removed slice"
             )
 
 

@@ -1,8 +1,8 @@
-"""How an agent's endpoint is taken back: its slices say that it does not serve, and why, and its
-Lease goes at the end.
+"""The writes that withdraw an agent's endpoint: its slices become not serving with a reason, and
+its Lease is deleted at the end.
 
-Each write is bound to the version that was judged: what the agent wrote since stays, and so does
-what it then means.
+Each write has the judged version as its precondition, so it never overwrites what the agent wrote
+since.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from sliceplane.consume.agents.registration import ANNOTATION_REFUSED, ANNOTATIO
 
 
 def withdrawal(stored: EndpointSlice) -> Write | None:
-    """Returns the write that withdraws a slice whose agent is lost; ``None``: it is withdrawn
-    already.
-    """
+    """Returns the write that withdraws a slice of a lost agent; ``None``: it is withdrawn already."""
     if (stored.metadata.annotations or {}).get(ANNOTATION_STATE) == "lost" and not _is_serving(
         stored
     ):
@@ -31,16 +29,16 @@ def withdrawal(stored: EndpointSlice) -> Write | None:
 
 
 def current_refusal(stored: EndpointSlice) -> str:
-    """The sentence that the slice has."""
+    """Returns the reason for a refusal that the slice has, or ""."""
     return (stored.metadata.annotations or {}).get(ANNOTATION_REFUSED, "")
 
 
 def refusal(stored: EndpointSlice, reason: str, *, empties: bool = False) -> Write | None:
-    """Returns the write that refuses a slice for the reason *reason*, or lifts its refusal for "".
-    ``None``: no need.
+    """Returns the write that refuses a slice for *reason*, or lifts its refusal for "". ``None``:
+    no write is needed.
 
-    *empties*: it does not fit its agent's grant, so no endpoint stays. It says why until its agent
-    writes it anew: an empty slice fits every grant.
+    *empties*: the slice does not fit its agent's grant, so it loses all endpoints. The reason stays
+    until its agent writes it again: an empty slice fits every grant.
     """
     if empties:
         if reason == current_refusal(stored) and not stored.endpoints:
@@ -70,7 +68,7 @@ def lease_end(lease: Lease) -> Write:
 
 
 def _is_serving(stored: EndpointSlice) -> bool:
-    """As consumers read it: what is not said is true."""
+    """Returns True if a consumer would send to it: an absent condition counts as true."""
     return any(
         endpoint.conditions.ready is not False or endpoint.conditions.serving is not False
         for endpoint in stored.endpoints or ()

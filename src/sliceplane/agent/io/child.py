@@ -1,10 +1,10 @@
-"""The process of ``agent run -- COMMAND``: started or adopted, told the signals that we get,
-watched until its end.
+"""The process of ``agent run -- COMMAND``: started or adopted, and watched until it ends; signals
+are forwarded to it.
 
-It gets a ``NOTIFY_SOCKET`` of its own (sd_notify(3)); a child that says READY=1 there is believed
-from then on, so a program that was written for systemd needs no check. It leads a session: ^C at a
-terminal is for the agent, which drains before it ends the child. What becomes of it when the agent
-is killed: ``agent.io.orphan``.
+It gets a ``NOTIFY_SOCKET`` of its own (sd_notify(3)). A child that sends READY=1 there counts as
+ready, so a program written for systemd needs no check. It leads a session: ^C at a terminal reaches
+only the agent, which drains before it ends the child. ``agent.io.orphan`` handles the child of a
+killed agent.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _log = get_logger("agent")
 
 
 class Child:
-    """Owned by one program; ``close`` when it has ended.  ``wait`` gives its exit code."""
+    """Owned by one program; ``close`` it when it has ended. ``wait`` returns its exit code."""
 
     def __init__(
         self, process: asyncio.subprocess.Process | AdoptedProcess, custody: Custody
     ) -> None:
         self._process = process
         self._custody = custody
-        #: ``None`` where the system does not tell when a process began
+        #: ``None`` if the system does not report start times of processes
         self._record: ChildRecord | None = None
         self._cleanup = ExitStack()
 
@@ -53,8 +53,8 @@ class Child:
         custody: Custody,
         print_line: PrintLine,
     ) -> Child:
-        """*on_ready* is called when the child says that it is. Raises ``OSError`` for a command
-        that cannot be started.
+        """Starts or adopts the child. *on_ready* is called when it reports READY=1. Raises
+        ``OSError`` for a command that cannot be started.
         """
         orphaned = orphan.find_orphan(custody.record)
         if orphaned is not None:
@@ -151,20 +151,18 @@ class Child:
             self._process.send_signal(number)
 
     async def wait(self) -> int:
-        """Its exit code, as a shell tells it: 128 and the signal's number for one that a signal
-        ended.
-        """
+        """Returns its exit code as a shell does: 128 plus the signal's number if a signal ended it."""
         code = await self._process.wait()
         return code if code >= 0 else 128 - code
 
     def outcome(self, code: int) -> str:
-        """For a person."""
+        """Returns the outcome as a sentence for the user."""
         if isinstance(self._process, AdoptedProcess):
             return "the process ended; another agent started it, so its exit code is unknown"
         return f"the process ended with exit code {code}"
 
     async def end(self, grace_s: float) -> int:
-        """SIGTERM, and SIGKILL for one that is still there after *grace_s*."""
+        """Sends SIGTERM, and SIGKILL if it still runs after *grace_s*."""
         self.signal(signal.SIGTERM)
         if not await ends_within(grace_s, self.wait()):
             self.signal(signal.SIGKILL)

@@ -1,5 +1,5 @@
-"""An account for an agent in a cluster: its documents applied, a token requested, a kubeconfig made
-of them.
+"""Creates an account for an agent in a cluster: applies its documents, requests a token, and builds
+a kubeconfig.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from sliceplane.kit.names import check_dns_label
 from sliceplane.watch.io.base import Client, Unreachable
 from sliceplane.watch.io.connection import Connection
 
-#: every namespace has the server's authority there (KEP-1205, "kube-root-ca.crt")
+#: ConfigMap with the server's certificate authority in every namespace (KEP-1205,
+#: "kube-root-ca.crt")
 _ROOT_CA: Final = "kube-root-ca.crt"
 _POLICIES: Final = {
     kind: Resource(kind=kind, group=POLICY_GROUP, plural=plural, namespaced=False)
     for kind, plural in POLICY_KINDS.items()
 }
-#: for a server that does not serve these kinds
+#: message for a server that does not serve these kinds
 NO_POLICY: Final = (
     "this server has no ValidatingAdmissionPolicy, so none is made: a Sliceplane server checks "
     "writes of agents by "
@@ -38,7 +39,7 @@ NO_POLICY: Final = (
 
 
 class NoGrant(Exception):
-    """A sentence for people."""
+    """A sentence for the user."""
 
 
 class Grant(NamedTuple):
@@ -77,8 +78,8 @@ class Grant(NamedTuple):
 
 
 async def serves_policies(client: Client) -> bool:
-    """Returns False if the server says that it has no ValidatingAdmissionPolicies; one that does
-    not say may have.
+    """Returns False if the server reports that it has no ValidatingAdmissionPolicies, and True if
+    that is unknown.
     """
     try:
         await client.list(Selection(_POLICIES["ValidatingAdmissionPolicyBinding"]), limit=1)

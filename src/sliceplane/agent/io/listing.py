@@ -29,8 +29,8 @@ _REASON_BY_STATE = {
 
 
 class ListedAgent(NamedTuple):
-    """``renewed_s``: age of the last renewal by the agent's clock; ``None``: its Lease is gone or
-    says nothing.
+    """``renewed_s``: age of the last renewal by the agent's clock; ``None``: its Lease is missing
+    or has no readable time.
     """
 
     agent: str
@@ -41,7 +41,7 @@ class ListedAgent(NamedTuple):
     why: str
 
     def cells(self) -> tuple[str, ...]:
-        """But for the reason, which is too long for a table."""
+        """Returns all cells except the reason, which is too long for a table."""
         age = (
             "-"
             if self.renewed_s is None
@@ -51,7 +51,7 @@ class ListedAgent(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """A sentence below the table; "" for what is well."""
+        """A sentence below the table; "" for a healthy endpoint."""
         where = (
             f"{self.agent}, {self.service} {self.address}" if self.service != "-" else self.agent
         )
@@ -63,7 +63,7 @@ class ListedAgent(NamedTuple):
 
 
 async def list_agents(client: Client, namespace: str, now: float) -> tuple[ListedAgent, ...]:
-    """*namespace* "" is all.  Raises ``StatusError``, ``Unreachable``."""
+    """Lists the agents of *namespace*; "" means all. Raises ``StatusError``, ``Unreachable``."""
     leases = {}
     for body in (await client.list(Selection(Leases, namespace, LABEL_AGENT))).items:
         lease = decode(body, Lease)
@@ -118,7 +118,7 @@ def _rows(
             None if lease is None else _age(lease, now),
             why,
         )
-        for target in targets or ["-"]  # a slice that was emptied says why
+        for target in targets or ["-"]  # an emptied slice has a row with the reason
     ]
 
 

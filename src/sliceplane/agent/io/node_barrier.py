@@ -1,9 +1,9 @@
-"""Checks that the kernels of all nodes hold a drain: the drain barrier for slices that an agent
-wrote.
+"""Waits until the kernels of all nodes have applied a drain: the drain barrier for slices that an
+agent wrote.
 
-Nodes and their Leases are listed once a second; in between nodes are asked through the server's
-memory (``consume.drain.reports``), where it has one and the account may ask, so that a drain takes
-as long as the nodes do, and not as long as until each tells by itself.
+Nodes and their Leases are listed once a second. In between, nodes are queried through the server's
+in-memory reports (``consume.drain.reports``), if it has them and the account may read them. So a
+drain takes only as long as the nodes need, not until their next periodic report.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from sliceplane.consume.selections import SHARED
 from sliceplane.watch.io.base import Client, Unreachable, send
 from sliceplane.watch.paging import CACHE_BYTES_MAX, BadList, ListBounds
 
-#: between two lists; and between two questions of a server that has no memory
+#: seconds between two lists
 _LIST_S: Final = 1.0
 _PAUSE_S: Final = 0.2
-#: a Node has some 20 kB, and a page as large as an agent reads holds up nothing
+#: a Node has some 20 kB, and a page of the size that an agent reads delays nothing
 _PAGE_OBJECTS: Final = 50
 
 
 class _BarrierWait:
     def __init__(self, client: Client, revision: int) -> None:
         self._client = client
-        #: no slice of an agent is for one zone alone, so all nodes read it in what they share
+        #: no slice of an agent is for one zone only, so all nodes read it in their shared selection
         self._goal = {(EndpointSlices.plural, SHARED): revision}
         self._nodes = KnownNodes()
         self._leases: dict[str, Lease] = {}
         self._report_number = 0
-        #: for people
+        #: nodes that have not applied it, for the user
         self.missing = "no node was heard"
 
     async def wait_until_applied(self) -> int:
-        """How many.  Raises ``StatusError`` and ``Unreachable``."""
+        """Returns the number of nodes. Raises ``StatusError`` and ``Unreachable``."""
         listed_at = float("-inf")
         while True:
             if time.monotonic() - listed_at >= _LIST_S:
@@ -69,8 +69,8 @@ class _BarrierWait:
             self._leases[name] = lease
 
     async def _bodies(self, selection: Selection) -> AsyncIterator[bytes]:
-        """The objects of *selection*.  Others run between two pages, and after ``_PAGE_OBJECTS`` of
-        a larger one.
+        """Yields the objects of *selection*. The loop runs other tasks between two pages, and after
+        every ``_PAGE_OBJECTS`` of a larger page.
         """
         bounds = ListBounds(CACHE_BYTES_MAX)
         token = ""
@@ -104,8 +104,8 @@ class _BarrierWait:
 
 
 async def wait_for_nodes(client: Client, revisions: Mapping[str, int], at_most_s: float) -> str:
-    """Wait until every node holds *revisions*, or the time is over.  Gives a sentence that says
-    which it was.
+    """Waits until every node has applied *revisions*, or the time is over. Returns a sentence that
+    says which.
     """
     barrier = _BarrierWait(client, max(revisions.values(), default=0))
     ends = time.monotonic() + at_most_s

@@ -1,8 +1,9 @@
-"""One look at a process, as its check says: a word of what was seen, and whether that is well.
+"""Executes one check of a process: a short text of the observation, and whether the check passed.
 
-Kubelet's rules: an HTTP status of 200 to 399 is well, certificates are not verified, redirects are
-not followed; a command is well that ends with 0. Looks go to the address that is registered: a
-process that listens on loopback alone would pass a look from inside, and no client would reach it.
+The rules are kubelet's: an HTTP status of 200 to 399 passes, certificates are not verified,
+redirects are not followed; a command passes with exit code 0. Checks connect to the registered
+address: a process that listens only on loopback would pass a local check, but no client would reach
+it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from sliceplane.watch.io.http.answers import BadStream, request_head
 from sliceplane.watch.io.http.client import PATH_SAFE
 from sliceplane.watch.io.http.wire import ClientConnection
 
-#: of what a command prints, for people
+#: maximum bytes of a command's output in the text
 _OUTPUT_MAX: Final = 200
 _PORTION_BYTES: Final = 64 * 1024
 _GRPC_METHOD: Final = "/grpc.health.v1.Health/Check"
-#: what a look asks beside itself when it has failed; a machine's own addresses answer at once
+#: timeout of the loopback test after a failed check; a machine's own addresses answer immediately
 _LOOPBACK_TIMEOUT_S: Final = 0.5
 #: HealthCheckResponse with status SERVING
 _SERVING: Final = b"\x08\x01"
@@ -37,7 +38,9 @@ class Failed(Exception):
 
 
 async def run_probe(spec: CheckSpec, address: str, first_port: int) -> tuple[bool, str]:
-    """Never raises but for cancellation, and takes hardly longer than the check's timeout."""
+    """Executes the check; returns whether it passed, and a text. Raises only if cancelled, and
+    takes hardly longer than the check's timeout.
+    """
     try:
         async with asyncio.timeout(spec.timeout_s):
             return True, await _observe(spec, address, spec.port or first_port)
@@ -80,7 +83,7 @@ async def _observe(spec: CheckSpec, address: str, port: int) -> str:
         case "exec":
             return await _run_command(spec.target)
         case other:
-            raise AssertionError(f"{other} is no look")
+            raise AssertionError(f"{other} is no check")
 
 
 def _host(address: str, port: int) -> str:
@@ -127,7 +130,7 @@ async def _grpc(service: str, address: str, port: int) -> str:
     name = service.encode()
     # HealthCheckRequest: field 1, a string shorter than 128 bytes
     request = b"\x0a" + bytes((len(name),)) + name if name else b""
-    # The environment's proxy leads elsewhere, and the process is to be looked at.
+    # The environment's proxy must not be used: the check is of the process itself.
     options = (("grpc.enable_http_proxy", 0),)
     async with grpc.aio.insecure_channel(_host(address, port), options=options) as channel:
         try:
@@ -155,10 +158,10 @@ async def _run_command(line: str) -> str:
             text = (await _read_beginning(process.stdout)).decode(errors="replace").strip()
             await process.wait()
     finally:
-        # Its whole group: what it started must not outlive the look.
+        # The whole process group: children of the command must not outlive the check.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        transport.close()  # output that was not read would keep the pipe open
+        transport.close()  # unread output would keep the pipe open
         await process.wait()
     if process.returncode:
         raise Failed(f"exit code {process.returncode}{': ' if text else ''}{text}")
@@ -166,8 +169,8 @@ async def _run_command(line: str) -> str:
 
 
 async def _read_beginning(stream: asyncio.StreamReader | None) -> bytes:
-    """Returns the part of a command's output that is shown; the rest is read and dropped, since a
-    full pipe would stop the command.
+    """Returns the part of a command's output that is displayed; the rest is read and dropped,
+    because a full pipe would block the command.
     """
     assert stream is not None, "the output is a pipe"
     beginning = b""

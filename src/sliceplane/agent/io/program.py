@@ -1,10 +1,11 @@
-"""One agent: its core in a host of controllers, its checks, its child, its socket, from start to
-end.
+"""One agent: its core in a controller host, its checks, its child process and its socket, from
+start to end.
 
-**Order of the end** (SIGTERM, ``agent drain`` does the first step alone): every endpoint becomes
-terminating and still serves; node proxies follow, or ``drain_s`` is over; the child gets SIGTERM
-and may finish what it has; then the slices go, and the Lease last. A second signal goes on at once.
-A child that ends by itself is not ready at once, and the agent leaves with its exit code.
+**Order of the shutdown** (SIGTERM; ``agent drain`` does only the first step). Every endpoint
+becomes terminating and still serves. Node proxies apply that, or ``drain_s`` passes. The child gets
+SIGTERM and may finish its requests. Then the slices are deleted, and the Lease last. A second
+signal skips the waits. If the child ends by itself, its endpoint becomes not ready immediately, and
+the agent exits with its exit code.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from sliceplane.watch.io.base import Client
 from sliceplane.watch.io.hosting.host import ControllerHost
 from sliceplane.watch.io.reflect import loop_clock
 
-#: at the end: how long the server has to take the last writes
+#: seconds in which the server must accept the last writes
 DEREGISTER_S: Final = 10.0
-#: between two looks at what is due that nothing tells: the machine's address and its sleep
+#: seconds between two inspections of the machine's address and sleep, which cause no events
 INSPECT_PERIOD_S: Final = 2.0
 EXIT_REFUSED: Final = 3
 
@@ -45,9 +46,9 @@ _log = get_logger("agent")
 
 
 class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """``command``: of ``agent run``; empty for the others; ``custody``: of its process, known once
-    the agent has its name. ``path``: of the file that is followed; its agent waits for a name that
-    another host has, the others end.
+    """``command``: of ``agent run``, else empty; ``custody``: of its process, set once the agent
+    has its name. ``path``: the followed file; its agent waits while another host owns its name,
+    other agents exit.
     """
 
     command: tuple[str, ...]
@@ -63,7 +64,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class AgentPlan(msgspec.Struct, frozen=True):
     """The registrations of an agent, from its file and the server's answers. ``auto``: addresses
-    follow the machine's.
+    track the machine's.
     """
 
     config: AgentConfig
@@ -73,7 +74,8 @@ class AgentPlan(msgspec.Struct, frozen=True):
 
 
 class Agent:
-    """``run`` is its life.  *notify* tells a service manager (sd_notify), *print_line* a person.
+    """Runs until ``run`` returns. *notify* reports to a service manager (sd_notify), *print_line*
+    to the user.
 
     *earlier*: the agent of this process before its file changed.
     """
@@ -94,24 +96,23 @@ class Agent:
         self._earlier: AgentController | None = earlier._core if earlier is not None else None
         self._notify = notify
         self._print_line = print_line
-        # The checks that go on have times of its clock; the wall clock may have been set since.
+        # Checks that continue use times of its clock; the wall clock may have been set since.
         self._clock: Callable[[], float] = (
             loop_clock(time.time()) if earlier is None else earlier._clock
         )
-        #: what the child was seen to do, for a core that begins anew
+        #: last report of the child by kind, for a new core
         self._reported: dict[Kind, tuple[bool, str]] = {}
         self._core: AgentController = self._make_core()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        #: ``hand_over`` was called: another agent of this process goes on with all that this one
-        #: wrote
+        #: ``hand_over`` was called: another agent of this process continues with this one's objects
         self.handed_over = False
         self._probes: set[asyncio.Task[None]] = set()
         self._printed: dict[str, str] = {}
         self._ready = False
 
     def stop(self) -> None:
-        """At a signal.  A second one: without waiting."""
+        """Starts the shutdown at a signal; a second signal skips the waits."""
         (self._hurry if self._stop.is_set() else self._stop).set()
 
     def hand_over(self) -> None:
@@ -130,14 +131,14 @@ class Agent:
         return self._core
 
     async def run(self) -> int:
-        """The exit code: the child's, ``EXIT_REFUSED``, or 0.  Raises ``OSError`` for a command
-        that cannot start.
+        """Runs the agent; returns the exit code: the child's, ``EXIT_REFUSED``, or 0. Raises
+        ``OSError`` for a command that cannot start.
         """
         first_core = [self._core]
         host = self._host = ControllerHost(
             self._client, rng=Rng(secrets.randbits(64)), clock=self._clock
         )
-        # The first core is ours already; one after a fault begins anew.
+        # The first core exists already; after a fault the host gets a new one.
         host.add(lambda: first_core.pop() if first_core else self._make_core(), max_in_flight=4)
         server = await control.serve(self._plan.config.name, self._answer)
         try:
@@ -183,7 +184,7 @@ class Agent:
     # -- while it runs
 
     async def _wait_for_end(self, child: Child | None) -> int:
-        """Until a signal, the child's end, or another host's claim."""
+        """Waits for a signal, the child's end, or the refusal of the name; returns the exit code."""
         stopped = asyncio.create_task(self._stop.wait())
         ended = asyncio.create_task(child.wait()) if child is not None else None
         waits: list[asyncio.Task[Any]] = [stopped] if ended is None else [stopped, ended]
@@ -242,11 +243,10 @@ class Agent:
 
     async def _follow_address(self) -> None:
         try:
-            # The server's name may have to be asked for, which can take long: renewals must not
-            # wait for it.
+            # Resolving the server's name can take long: renewals must not wait for it.
             addresses = await asyncio.to_thread(own_addresses, self._plan.server_url, ("auto",))
         except MachineError:
-            return  # no way to the server: the old address is as good as none
+            return  # there is no route to the server: the old address does no harm
         if addresses != self._core.registrations[0].addresses:
             _log.info("the machine has another address", address=addresses[0])
             self._core.on_addresses(addresses, self._clock())
@@ -264,9 +264,7 @@ class Agent:
         self._host.wake()
 
     def _print_changes(self) -> None:
-        """A line for a person whenever something else is true, and the same to the service
-        manager.
-        """
+        """Prints a line for each changed registration, and reports the same to the service manager."""
         view = self._core.view(self._clock())
         for entry in view.registrations if view.phase != "stopping" else ():
             line = (
@@ -276,7 +274,7 @@ class Agent:
             line += f": {entry.problem}" if entry.problem else ""
             if self._printed.get(entry.registration.key) != line:
                 self._printed[entry.registration.key] = line
-                # not part of what is compared: what a check sees may differ each time
+                # excluded from the comparison: the text of a check may differ each time
                 line += "".join(
                     f"; {check.name}: {check.text}"
                     for check in entry.checks
@@ -291,7 +289,7 @@ class Agent:
             self._notify("READY=1")
         self._notify(
             "WATCHDOG=1"
-        )  # this loop runs: a server that is away is no reason to kill the process
+        )  # reported while this loop runs: an unreachable server is no reason to kill the process
 
     # -- its socket
 
@@ -319,7 +317,7 @@ class Agent:
         return self.status()
 
     def status(self) -> dict[str, Any]:
-        """For ``agent status -o json``."""
+        """Returns the document of ``agent status -o json``."""
         now = self._clock()
         view = self._core.view(now)
         config = self._plan.config

@@ -1,5 +1,5 @@
-"""From what a person wants to an agent that runs: names filled in, the Service looked up, the file
-followed.
+"""Starts an agent from its file and options: fills in names, resolves the Services, and follows the
+file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from sliceplane.kit.names import check_dns_label
 from sliceplane.watch.io.base import Client
 from sliceplane.watch.io.connection import Connection
 
-#: between two looks at the file
+#: seconds between two checks of the file
 _FILE_PERIOD_S: Final = 1.0
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
@@ -56,16 +56,16 @@ async def serve(
     notify: Callable[[str], None],
     print_line: Callable[[str], None],
 ) -> int:
-    """An agent's whole life; gives the exit code.
+    """Runs an agent from start to end; returns the exit code.
 
-    Raises ``AgentFileError``, ``MachineError``, ``ValueError`` with sentences for people,
-    ``StatusError`` and ``Unreachable`` of the first look, ``OSError`` for a command that cannot be
-    started.
+    Raises ``AgentFileError``, ``MachineError``, ``ValueError`` with sentences for the user,
+    ``StatusError`` and ``Unreachable`` of the first requests, ``OSError`` for a command that cannot
+    be started.
     """
     spec = read()
     name = spec.name or await granted_name(connection)
     name = name or default_name(spec.services[0].service if options.path is None else "")
-    for problem in check_dns_label(name):  # it becomes a part of paths, too
+    for problem in check_dns_label(name):  # the name becomes a part of paths, too
         raise ValueError(f"the name {name!r} of the agent {problem}")
     folder = state_folder()
     lock = lock_name(folder, name)
@@ -107,12 +107,10 @@ async def serve(
 async def _changed(
     path: Path | None, read: Read, current: AgentFile, on_change: Callable[[], None]
 ) -> AgentFile:
-    """Waits until the file has other, readable content and returns it; *on_change* is called at that
-    moment.
-    """
+    """Waits until the file has other, valid content; calls *on_change* and returns the content."""
     if path is None:
         await asyncio.Event().wait()
-    assert path is not None, "no file never changes"
+    assert path is not None, "only a file changes"
     previous = _stamp(path)
     while True:
         await asyncio.sleep(_FILE_PERIOD_S)
@@ -141,8 +139,8 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 async def _registrations(
     client: Client, connection: Connection, spec: AgentFile, options: AgentOptions
 ) -> tuple[Registration, ...]:
-    """The server is asked first: where none answers, that is the cause, whatever this machine's
-    addresses are.
+    """Builds the registrations. The server is queried first: if it does not answer, that is the
+    error to report, whatever this machine's addresses are.
     """
     services = []
     for entry in spec.services:
@@ -169,7 +167,7 @@ async def _registrations(
 async def get_service(
     client: Client, entry: ServiceEntry, namespace: str, *, create: bool
 ) -> Service | None:
-    """Made if it is not there and *create* says so."""
+    """Reads the Service; creates it if it is missing and *create* is set."""
     try:
         body = await client.get(Services, namespace, entry.service)
     except StatusError as error:
@@ -190,19 +188,23 @@ async def get_service(
                 raise
             body = await client.get(
                 Services, namespace, entry.service
-            )  # another agent made it meanwhile
+            )  # another agent created it in the meantime
     return decode(body, Service)
 
 
 def _service_port(port: AgentPort) -> Document:
-    """For clients ``http`` is 80 and ``https`` is 443; other ports keep their number."""
+    """Builds a port of the Service: clients use 80 for ``http`` and 443 for ``https``; other ports
+    keep their number.
+    """
     number = _DEFAULT_PORTS.get(port.name, port.port)
     named = {"name": port.name} if port.name else {}
     return {**named, "port": number, "targetPort": port.port, "protocol": port.protocol}
 
 
 def _named(ports: tuple[AgentPort, ...], service: Service | None) -> tuple[AgentPort, ...]:
-    """A port without a name is the Service's only one, whatever that is called."""
+    """Names *ports* as the Service does. A single port without a name stands for the only port of
+    the Service.
+    """
     service_ports = service.spec.ports or () if service is not None else ()
     if len(ports) == 1 and not ports[0].name and len(service_ports) == 1:
         return (

@@ -1,13 +1,12 @@
-"""The token of an agent's account: asked for, and asked for anew when half of its life is over.
+"""The token of an agent's account: it is requested, and renewed after half of its lifetime.
 
-``sliceplane agent grant`` asks for the first, which is copied to the machine in a kubeconfig; the
-agent asks for the others, as the account of its name may (``agent.rights``), and keeps the newest
-in its state folder. Where that one is refused the kubeconfig's is tried, so a person who copies a
-new one is heeded. Half of a life is counted from the renewal, on our own clock: times in a token
-are the server's.
+``sliceplane agent grant`` requests the first token, which the user copies to the machine in a
+kubeconfig. The agent requests the others, as its account may (``agent.rights``), and stores the
+newest in its state folder. If that one is refused, the kubeconfig's is tried, so a newly copied one
+takes effect. Half of a lifetime is counted from the renewal on our own clock: times in a token are
+the server's.
 
-Other credentials (certificates, login programs, files of tokens, accounts of other names) are left
-as they are.
+Other credentials (certificates, login programs, token files, other accounts) are used unchanged.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from sliceplane.watch.io.base import Client, Unreachable
 from sliceplane.watch.io.connection import Connection, Fixed
 from sliceplane.watch.io.http.client import HttpClient
 
-#: between two tries while the server is away
+#: seconds between two attempts while the server is unreachable
 _RETRY_S: Final = 60.0
-#: servers give no shorter ones (kubernetes.io, "TokenRequest")
+#: servers issue no shorter ones (kubernetes.io, "TokenRequest")
 _LIFETIME_MIN_S: Final = 600.0
-#: bytes; no server takes a longer one
+#: maximum bytes; no server accepts a longer one
 _TOKEN_MAX: Final = 16 * 1024
-#: an agent reads single objects, and pages of few Nodes: what is longer would hold up its renewals
+#: an agent reads single objects, and pages of few Nodes; a longer answer would delay its renewals
 ANSWER_BYTES_MAX: Final = 1_536 * 1024
 _SUBJECT: Final = "system:serviceaccount:"
 
@@ -53,7 +52,7 @@ class _Claims(NamedTuple):
 
 
 class OwnToken:
-    """A ``Credentials``.  *given*: the kubeconfig's token; *file*: where the newest is kept."""
+    """A ``Credentials``. *initial*: the kubeconfig's token; *file*: stores the newest."""
 
     refreshable = True
 
@@ -61,7 +60,7 @@ class OwnToken:
         self._claims = claims
         self._file = file
         self._token = initial
-        #: tried next when that one is refused
+        #: tried next if that one is refused
         self._spare = initial
         with suppress(OSError):
             stored = read_own(file, _TOKEN_MAX).strip()
@@ -79,7 +78,7 @@ class OwnToken:
         return f"Bearer {self._token}"
 
     async def keep_renewed(self, client: Client) -> None:
-        """Until it is cancelled, or the account has no right to it."""
+        """Renews the token until it is cancelled, or the account has no right to renew."""
         claims = self._claims
         lifetime_s = max(_LIFETIME_MIN_S, claims.ends - claims.begins)
         while True:
@@ -95,7 +94,7 @@ class OwnToken:
             else:
                 self._store(token)
                 renewed = _claims_of(token)
-                # a server may give a shorter one
+                # a server may issue a shorter one
                 pause_s = lifetime_s / 2 if renewed is None else (renewed.ends - renewed.begins) / 2
             await asyncio.sleep(pause_s)
 
@@ -111,7 +110,7 @@ class OwnToken:
 async def agent_client(
     connection: Connection, agent: str, folder: Path
 ) -> AsyncIterator[HttpClient]:
-    """A client of *connection*, whose token is renewed meanwhile if it is the agent's own."""
+    """Opens a client of *connection*; renews the token in the meantime if it is the agent's own."""
     token, claims = await _read_token(connection)
     if claims is None or claims.account != account_name(agent):
         async with HttpClient(
@@ -133,14 +132,14 @@ async def agent_client(
 
 
 async def granted_name(connection: Connection) -> str:
-    """The agent whose account *connection* has (``agent grant``); "" for other accounts."""
+    """Returns the agent whose account *connection* uses (``agent grant``); "" for other accounts."""
     _, claims = await _read_token(connection)
     return agent_of_account(claims.account) if claims is not None else ""
 
 
 async def _read_token(connection: Connection) -> tuple[str, _Claims | None]:
-    """A token that *connection* has from its kubeconfig, and what it says; ``None``: it has none of
-    an account.
+    """Returns the token of *connection*'s kubeconfig and its claims; ``None``: it is not a service
+    account's.
     """
     credentials = connection.credentials
     value = await credentials.authorization() if isinstance(credentials, Fixed) else ""

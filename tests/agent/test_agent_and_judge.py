@@ -241,7 +241,7 @@ def test_slices_that_a_server_makes_up_are_deleted_in_parts() -> None:
     farm = Farm()
     agent = farm.agent("web1", _A)
     farm.wait_until(lambda: farm.is_ready(_A), 10)
-    controller, now = agent.controller, farm.sim.agenda.now
+    controller, now = agent.controller, farm.sim.scheduler.now
     made_up = [
         EndpointSlice(metadata=ObjectMeta(name=f"n{n}", namespace="default", uid=f"u{n}"))
         for n in range(2 * DELETIONS_MAX + 1)
@@ -292,8 +292,8 @@ def test_objects_of_namespaces_without_a_registration_are_ignored() -> None:
     controller = farm.agent("web1", _A).controller
     farm.wait_until(lambda: farm.is_ready(_A), 10)
     foreign = EndpointSlice(metadata=ObjectMeta(name="web-web1-4", namespace="other", uid="u"))
-    controller.on_change(Change(EndpointSlices.key, None, foreign), farm.sim.agenda.now)
-    controller.on_stop(farm.sim.agenda.now)
+    controller.on_change(Change(EndpointSlices.key, None, foreign), farm.sim.scheduler.now)
+    controller.on_stop(farm.sim.scheduler.now)
     farm.wait(5)
     assert controller.is_deregistered
 
@@ -302,7 +302,7 @@ def test_an_agent_that_stops_deletes_its_lease_after_its_last_slice() -> None:
     farm = Farm()
     controller = farm.agent("web1", _A).controller
     farm.wait_until(lambda: farm.is_ready(_A), 10)
-    now = farm.sim.agenda.now
+    now = farm.sim.scheduler.now
     for n in range(DELETIONS_MAX):
         each = EndpointSlice(metadata=ObjectMeta(name=f"n{n}", namespace="default", uid=f"u{n}"))
         controller.on_change(Change(EndpointSlices.key, None, each), now)
@@ -369,7 +369,7 @@ def test_the_name_of_a_living_agent_of_another_host_is_refused() -> None:
     farm.wait_until(lambda: farm.is_ready(_A), 10)
     other = farm.agent("web1", "192.0.2.99", host="elsewhere")
     farm.wait(60)
-    (view,) = other.controller.view(farm.sim.agenda.now).registrations
+    (view,) = other.controller.view(farm.sim.scheduler.now).registrations
     assert view.problem == "another host has the name 'web1' and lives: host-web1_1"
     assert farm.conditions("192.0.2.99") is None
     assert farm.is_ready(_A)
@@ -394,7 +394,7 @@ def test_a_name_can_be_taken_by_force_and_the_other_stands_back() -> None:
     farm.wait(30)
     assert farm.is_ready("192.0.2.99")
     assert farm.conditions(_A) is None
-    (view,) = first.controller.view(farm.sim.agenda.now).registrations
+    (view,) = first.controller.view(farm.sim.scheduler.now).registrations
     assert "elsewhere_1" in view.problem
 
 
@@ -410,7 +410,7 @@ def test_of_two_agents_of_one_address_and_port_the_later_serves_and_none_alterna
     assert states["web-two-4"]["endpoints"][0]["conditions"] == _READY
     sentence = "agent default/two brought 192.0.2.10 port 8080 to Service default/web later"
     assert states["web-one-4"]["metadata"]["annotations"][ANNOTATION_REFUSED] == sentence
-    assert first.controller.view(farm.sim.agenda.now).registrations[0].problem == sentence
+    assert first.controller.view(farm.sim.scheduler.now).registrations[0].problem == sentence
     versions = {name: stored["metadata"]["resourceVersion"] for name, stored in states.items()}
     farm.wait(120)
     assert {
@@ -497,11 +497,11 @@ def test_many_that_do_not_return_go_after_two_minutes_a_tenth_each_ten_seconds()
     agents = _many(farm, 10)
     for agent in agents[:6]:
         agent.link.up = False
-    began = farm.sim.agenda.now
+    began = farm.sim.scheduler.now
     farm.wait_until(lambda: farm.ready() == 9, 200)
-    assert 125 < farm.sim.agenda.now - began < 150
+    assert 125 < farm.sim.scheduler.now - began < 150
     farm.wait_until(lambda: farm.ready() == 4, 80)
-    assert farm.sim.agenda.now - began < 220
+    assert farm.sim.scheduler.now - began < 220
 
 
 @pytest.mark.slow
@@ -551,7 +551,7 @@ def test_what_is_held_is_let_go_by_sliceplane_guard() -> None:
     assert farm.ready() == 8
     (held,) = asyncio.run(read_held(client, ""))
     assert (held.service, held.condition) == ("default/web", "AgentRemovalHeld")
-    asyncio.run(release_holds(client, "default", ["web"], farm.sim.agenda.now))
+    asyncio.run(release_holds(client, "default", ["web"], farm.sim.scheduler.now))
     farm.wait(5)
     assert farm.ready() == 3
     assert asyncio.run(read_held(client, "")) == ()

@@ -126,7 +126,7 @@ def test_an_honest_agent_whose_address_is_not_granted_says_so_and_does_not_alter
     farm.grant("vm1", "web", cidrs="198.51.100.0/24")
     agent = farm.agent("vm1", _A)
     farm.wait(20)
-    (view,) = agent.controller.view(farm.sim.agenda.now).registrations
+    (view,) = agent.controller.view(farm.sim.scheduler.now).registrations
     assert view.problem.startswith(f"{_A} is not among the addresses")
     writes: list[Any] = []
     farm.sim.server.listeners.append(

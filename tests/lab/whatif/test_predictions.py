@@ -77,7 +77,7 @@ def test_same_zone_at_skew() -> None:
 def test_a_zone_that_is_lost() -> None:
     cluster = cart(9, a=1, b=1, c=1)
     cluster.patch(Services, "cart", {"spec": {"trafficDistribution": "PreferSameZone"}})
-    cluster.settle()
+    cluster.converge()
     found = ask(cluster, "zone-lost=zone-b")
     assert found.after.ready == {"zone-a": 3, "zone-b": 0, "zone-c": 3}
     assert found.after.clients == {"zone-a": Fraction(1, 2), "zone-c": Fraction(1, 2)}
@@ -115,7 +115,7 @@ def test_a_lost_zone_is_an_endpoint_until_its_nodes_are_unknown_and_replaced_aft
 
 def with_toleration(pods: int, seconds: dict[str, int], **zones: int) -> Cluster:
     cluster = make_cluster(**zones)
-    cluster.settle()
+    cluster.converge()
     toleration = {
         "key": "node.kubernetes.io/unreachable",
         "operator": "Exists",
@@ -124,7 +124,7 @@ def with_toleration(pods: int, seconds: dict[str, int], **zones: int) -> Cluster
     }
     cluster.create(Deployments, deployment(pods, tolerations=[toleration]))
     cluster.create(Services, service())
-    cluster.settle()
+    cluster.converge()
     return cluster
 
 
@@ -216,7 +216,7 @@ def test_scaling_is_done_by_the_controllers() -> None:
 def test_accounts_and_classes_that_were_not_read_are_there() -> None:
     """A state has none of them, and a server refuses a Pod that names what is not there."""
     cluster = make_cluster(a=1)
-    cluster.settle()
+    cluster.converge()
     cluster.create(ServiceAccounts, {"metadata": {"name": "shop"}})
     cluster.create(PriorityClasses, {"metadata": {"name": "high"}, "value": 7}, "")
     cluster.create(RuntimeClasses, {"metadata": {"name": "sandboxed"}, "handler": "h"}, "")
@@ -227,7 +227,7 @@ def test_accounts_and_classes_that_were_not_read_are_there() -> None:
     }
     cluster.create(Deployments, deployment(2, **named))
     cluster.create(Services, service())
-    cluster.settle()
+    cluster.converge()
     found = ask(cluster, "replicas=5")
     assert sum(found.after.ready.values()) == 5
 
@@ -378,7 +378,7 @@ def test_terminating_endpoints_are_used_where_none_is_ready() -> None:
     cluster = cart(2, a=1, b=1)
     for pod in cluster.list(Pods):
         mark(cluster, pod, ready=False)
-    cluster.settle()
+    cluster.converge()
     found = ask(cluster)
     assert (found.after.ready.total(), found.after.shares.dropped) == (0, 1), (
         "not ready, and not terminating"
@@ -409,7 +409,7 @@ def test_the_fall_back_ignores_hints_and_is_told() -> None:
     for pod in cluster.list(Pods):
         cluster.delete(Pods, pod["metadata"]["name"], gracePeriodSeconds=0)
     cluster.patch(Services, "cart", {"spec": {"selector": {"app": "cart", "tier": "gone"}}})
-    cluster.settle()
+    cluster.converge()
     found = ask(cluster)
     assert found.after.ready.total() == 0
     assert found.after.shares.candidates == 4
@@ -426,7 +426,7 @@ def test_an_endpoint_without_a_hint_spoils_them_for_all(change: Callable[[Cluste
     cluster = cart(4, of={"trafficDistribution": "PreferSameZone"}, a=1, b=1, c=2)
     assert ask(cluster).after.shares.leaving == 0
     change(cluster)
-    cluster.settle()
+    cluster.converge()
     found = ask(cluster)
     assert any(not kind.zone_hints for kind in found.after.kinds)
     assert found.after.shares.greatest[0] == 1
@@ -453,7 +453,7 @@ def test_clients_are_where_their_pods_are() -> None:
 def test_pods_that_were_not_ready_stay_so() -> None:
     cluster = cart(3, a=1, b=1, c=1)
     mark(cluster, cluster.list(Pods)[0], ready=False)
-    cluster.settle()
+    cluster.converge()
     found = ask(cluster, "replicas=4")
     assert found.after.ready.total() == 3
     assert found.after.endpoints == 4
@@ -541,19 +541,19 @@ def test_the_zones_in_which_pods_go_are_those_of_their_ages_now(replicas: int) -
             cluster.patch(Nodes, f"node-{zone}-1", {"spec": {"unschedulable": zone in zones}})
 
     cluster = make_cluster(a=1, b=1, c=1)
-    cluster.settle(limit_s=5.0)
+    cluster.converge(limit_s=5.0)
     cordon("b", "c")
     cluster.create(Services, service())
     cluster.create(Deployments, deployment(6))
-    cluster.settle(limit_s=5.0)
+    cluster.converge(limit_s=5.0)
     cluster.now += 30.0
     cordon("a")
     cluster.patch(Deployments, "cart", {"spec": {"replicas": 18}})
-    cluster.settle(limit_s=5.0)
+    cluster.converge(limit_s=5.0)
     cluster.now += 5.0
     found = ask(replace(state_of(cluster), read_at=cluster.now), f"replicas={replicas}")
     cluster.patch(Deployments, "cart", {"spec": {"replicas": replicas}})
-    cluster.settle(limit_s=5.0)
+    cluster.converge(limit_s=5.0)
     left: dict[str, int] = {}
     for item in cluster.list(Pods):
         zone = item["metadata"]["labels"][LABEL_ZONE]

@@ -17,8 +17,8 @@ from sliceplane.api.errors import StatusError, unreachable
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.agenda import Alarm, Deed
 from sliceplane.lab.sim.network import Network
+from sliceplane.lab.sim.scheduler import Alarm, Callback
 from sliceplane.server.store.watcher import Item, Watcher
 from sliceplane.watch.actions import Phase, StartList, StartWatch, StopWatch
 from sliceplane.watch.cache import Cache, Change, Mark
@@ -44,9 +44,9 @@ class SimulatedInformer:
         network: Network,
         rng: Rng,
         *,
-        receive: Callable[[Deed], None],
+        receive: Callable[[Callback], None],
         deliver: Deliver,
-        on_synced: Deed,
+        on_synced: Callback,
         on_mark: Callable[[Mark], None] | None = None,
     ) -> None:
         resource = selection.resource
@@ -54,7 +54,7 @@ class SimulatedInformer:
         self.reflector: Reflector[Object] = Reflector(cache, rng)
         self.selection = selection
         self._network = network
-        self._agenda = network.agenda
+        self._scheduler = network.scheduler
         self._server = network.server
         self._faults = network.faults
         self._receive = receive
@@ -62,7 +62,7 @@ class SimulatedInformer:
         self._on_synced = on_synced
         self._on_mark = on_mark
         self._synced = False
-        self._alarm = Alarm(self._agenda, self._on_deadline, receive)
+        self._alarm = Alarm(self._scheduler, self._on_deadline, receive)
         #: counts requests; answers to older ones are dropped
         self._request = 0
         #: the last list was cut short
@@ -70,8 +70,8 @@ class SimulatedInformer:
         self._stream: _SimulatedStream | None = None
 
     def start(self) -> None:
-        self.reflector.start(self._agenda.now)
-        self._go()
+        self.reflector.start(self._scheduler.now)
+        self._apply_actions()
 
     def stop(self) -> None:
         self.reflector.stop()
@@ -80,7 +80,7 @@ class SimulatedInformer:
 
     # What the reflector wants
 
-    def _go(self) -> None:
+    def _apply_actions(self) -> None:
         """After each call of the reflector."""
         for action in self.reflector.take_actions():
             match action:
@@ -104,16 +104,16 @@ class SimulatedInformer:
 
     def _on_deadline(self) -> None:
         if self.reflector.phase is not Phase.STOPPED:
-            self.reflector.on_deadline(self._agenda.now)
-            self._go()
+            self.reflector.on_deadline(self._scheduler.now)
+            self._apply_actions()
 
-    def _answered(self, request: int, deed: Deed) -> None:
-        """Run *deed* and what follows from it, unless the request was given up."""
+    def _run_if_current(self, request: int, callback: Callback) -> None:
+        """Run *callback* and what follows from it, unless the request was given up."""
 
         def run() -> None:
             if request == self._request:
-                deed()
-                self._go()
+                callback()
+                self._apply_actions()
 
         self._receive(run)
 
@@ -123,11 +123,11 @@ class SimulatedInformer:
         self._request += 1
         request = self._request
         if self._faults.strikes("request-lost") or self._faults.strikes("response-lost"):
-            self._agenda.after(
+            self._scheduler.after(
                 LIST_TIMEOUT_S, lambda: self._list_failed(request, unreachable("timeout"))
             )
             return
-        self._agenda.after(self._network.latency(), lambda: self._list_arrives(request, action))
+        self._scheduler.after(self._network.latency(), lambda: self._list_arrives(request, action))
 
     def _list_arrives(self, request: int, action: StartList) -> None:
         error = self._network.refusal()
@@ -137,21 +137,21 @@ class SimulatedInformer:
             except StatusError as refused:
                 error = refused
             else:
-                items = self._cut(tuple(record.body for record in page.records))
+                items = self._shorten(tuple(record.body for record in page.records))
                 version = str(page.resource_version)
                 token = page.continue_token
 
                 def deliver() -> None:
-                    self.reflector.on_page(items, version, token, self._agenda.now)
+                    self.reflector.on_page(items, version, token, self._scheduler.now)
 
-                self._agenda.after(
-                    self._network.latency(), lambda: self._answered(request, deliver)
+                self._scheduler.after(
+                    self._network.latency(), lambda: self._run_if_current(request, deliver)
                 )
                 return
         failure = error
-        self._agenda.after(self._network.latency(), lambda: self._list_failed(request, failure))
+        self._scheduler.after(self._network.latency(), lambda: self._list_failed(request, failure))
 
-    def _cut(self, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    def _shorten(self, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
         """A list as it is, or, once and then not again, so short that it must be doubted."""
         cache = self.reflector.cache
         may_be_short = part_kept(cache, ()) < 1 and not self._was_short
@@ -165,7 +165,9 @@ class SimulatedInformer:
         return items[: next(fitting)]
 
     def _list_failed(self, request: int, error: StatusError) -> None:
-        self._answered(request, lambda: self.reflector.on_list_failed(error, self._agenda.now))
+        self._run_if_current(
+            request, lambda: self.reflector.on_list_failed(error, self._scheduler.now)
+        )
 
     # Watches
 
@@ -173,7 +175,7 @@ class SimulatedInformer:
         self._request += 1
         request = self._request
         self._close()
-        self._agenda.after(self._network.latency(), lambda: self._watch_arrives(request, action))
+        self._scheduler.after(self._network.latency(), lambda: self._watch_arrives(request, action))
 
     def _watch_arrives(self, request: int, action: StartWatch) -> None:
         if request != self._request:
@@ -192,7 +194,9 @@ class SimulatedInformer:
                     if self._faults.strikes("watch-delay")
                     else 0.0
                 )
-                self._answered(request, lambda: self.reflector.on_watch_opened(self._agenda.now))
+                self._run_if_current(
+                    request, lambda: self.reflector.on_watch_opened(self._scheduler.now)
+                )
                 self._stream = _SimulatedStream(self, request, watcher, lag)
                 self._stream.pump()
                 return
@@ -201,9 +205,9 @@ class SimulatedInformer:
     def _watch_ended(self, request: int, error: StatusError | None) -> None:
         def end() -> None:
             self._request += 1  # what is still under way in the stream is lost
-            self.reflector.on_watch_ended(self._agenda.now, error)
+            self.reflector.on_watch_ended(self._scheduler.now, error)
 
-        self._answered(request, end)
+        self._run_if_current(request, end)
 
     def _close(self) -> None:
         if self._stream is not None:
@@ -218,8 +222,8 @@ class SimulatedInformer:
     def relist(self) -> None:
         """As the production informer: a watch that is open is left for a list."""
         if self._stream is not None:
-            self.reflector.list_anew(self._agenda.now)
-            self._go()
+            self.reflector.list_anew(self._scheduler.now)
+            self._apply_actions()
 
     def cut(self) -> None:
         """The connection of the watch breaks now, if there is one."""
@@ -234,9 +238,9 @@ def informers_of(
     network: Network,
     rng: Rng,
     *,
-    receive: Callable[[Deed], None],
+    receive: Callable[[Callback], None],
     deliver: Deliver,
-    on_synced: Deed,
+    on_synced: Callback,
     on_mark: Callable[[Mark], None],
 ) -> list[SimulatedInformer]:
     """One for each of *selections*; *on_synced* once all of them are."""
@@ -294,9 +298,9 @@ class _SimulatedStream:
         """False: the stream broke at this message."""
         owner = self._owner
         faults = owner._faults
-        agenda = owner._agenda
+        scheduler = owner._scheduler
         if faults.strikes("watch-cut"):
-            agenda.after(0.0, lambda: owner.cut() if owner._stream is self else None)
+            scheduler.after(0.0, lambda: owner.cut() if owner._stream is self else None)
             self.silent = True
             return False
         if self.silent or faults.strikes("watch-silence"):
@@ -306,8 +310,8 @@ class _SimulatedStream:
             faults.draw("watch-burst", 0.0, BURST_MAX_S) if faults.strikes("watch-burst") else 0.0
         )
         lag = self._lag_s if faults.active else 0.0
-        self._last = max(self._last, agenda.now + owner._network.latency() + lag + late)
-        agenda.at(self._last, lambda: self._message(item.type, item.data))
+        self._last = max(self._last, scheduler.now + owner._network.latency() + lag + late)
+        scheduler.at(self._last, lambda: self._message(item.type, item.data))
         return True
 
     def _message(self, kind: str, data: bytes) -> None:
@@ -317,18 +321,18 @@ class _SimulatedStream:
         def read() -> None:
             if kind == "ERROR":
                 owner._request += 1
-            owner.reflector.on_watch_event(kind, data, owner._agenda.now)
+            owner.reflector.on_watch_event(kind, data, owner._scheduler.now)
 
-        owner._answered(request, read)
+        owner._run_if_current(request, read)
 
     def _end(self) -> None:
         owner = self._owner
         error = self.watcher.error
         if self.silent:
             return
-        after_all = max(self._last, owner._agenda.now)
+        after_all = max(self._last, owner._scheduler.now)
         if error is not None:
             body = encode(error.status())
-            owner._agenda.at(after_all, lambda: self._message("ERROR", body))
+            owner._scheduler.at(after_all, lambda: self._message("ERROR", body))
             return
-        owner._agenda.at(after_all, lambda: owner._watch_ended(self._request, None))
+        owner._scheduler.at(after_all, lambda: owner._watch_ended(self._request, None))

@@ -69,7 +69,7 @@ class EstimatedStep(msgspec.Struct, frozen=True):
 def estimate(
     question: EstimateQuestion, tell: Callable[[str], None] | None = None
 ) -> tuple[EstimatedStep, ...]:
-    state = made_up(question)
+    state = build_state(question)
     service = state.service(_NAMESPACE, _NAME)
     running = Running(
         max_endpoints_per_slice=question.per_slice, ready_delay_s=5.0, termination_s=30.0
@@ -82,7 +82,7 @@ def estimate(
         began = world.cluster.now
         if change is not None:
             change()
-        world.settle()
+        world.converge()
         slices = len(world.state.slices(_NAMESPACE, _NAME))
         steps.append(
             EstimatedStep(name, what, slices, sum_up(world.events, service.metadata.key, began))
@@ -149,14 +149,14 @@ def as_document(question: EstimateQuestion, steps: tuple[EstimatedStep, ...]) ->
     }
 
 
-def made_up(question: EstimateQuestion) -> ClusterState:
+def build_state(question: EstimateQuestion) -> ClusterState:
     """All but slices."""
     cluster = Cluster(
         DeploymentController(),
         ReplicaSetController(),
         KubeletController(EmulationConfig(nodes=make_nodes(len(_ZONES), _ZONES))),
     )
-    cluster.settle()
+    cluster.converge()
     labels = {"app": _NAME}
     containers = [
         {"name": "main", "image": _NAME, "ports": [{"name": "http", "containerPort": 8080}]}
@@ -171,7 +171,7 @@ def made_up(question: EstimateQuestion) -> ClusterState:
     if question.traffic_distribution:
         of_service["trafficDistribution"] = question.traffic_distribution
     cluster.create(Services, {"metadata": {"name": _NAME}, "spec": of_service})
-    cluster.settle()
+    cluster.converge()
     nodes = cluster.list(Nodes)
     (pod,) = cluster.list(Pods)
     owners = [(resource, cluster.list(resource)) for resource in (Deployments, ReplicaSets)]

@@ -176,7 +176,7 @@ def predict(
     left = 1 - sum((place.share for place in before.places if place.at.zone in lost), Fraction(0))
     moments = [_moment(world, question, left, 0.0, Written())] if lost else []
     world.apply(question.changes)
-    world.settle(world.next_eviction)
+    world.converge(world.next_eviction)
     written = sum_up(world.events, key, began)
     if lost:
         moments.append(_moment(world, question, left, world.running.node_grace_s, written))
@@ -284,11 +284,11 @@ def _run(
     service = question.service
     world = WhatIfWorld(state, service, question.now, question.watchers, tell=tell, way=way)
     world.finish_pending()
-    world.settle(world.cluster.now + way.delay_s)
+    world.converge(world.cluster.now + way.delay_s)
     world.events.clear()
     began = world.cluster.now
     world.apply(question.changes)
-    world.settle(world.next_eviction)
+    world.converge(world.next_eviction)
     written = sum_up(world.events, service.metadata.key, began)
     lost = question.changes.zones_lost
     return _run_of(

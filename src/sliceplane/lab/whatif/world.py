@@ -150,14 +150,14 @@ class WhatIfWorld:
 
     # -- time
 
-    def settle(self, until: float | None = None) -> None:
+    def converge(self, until: float | None = None) -> None:
         """Until everything is at rest, or it is *until*."""
         began = self.cluster.now
         end = began + _RUN_MAX_S if until is None else until
         while self.cluster.now <= end:
             writes = len(self.cluster.writes)
             try:
-                self.cluster.settle(limit_s=min(_REST_S, end - self.cluster.now))
+                self.cluster.converge(limit_s=min(_REST_S, end - self.cluster.now))
             except AssertionError as error:
                 raise CannotTell(f"the controllers come to no rest: {error}") from error
             if until is None and len(self.cluster.writes) == writes:
@@ -181,9 +181,9 @@ class WhatIfWorld:
             if _is_selected(pod, self._service) and not pod.has_ended
         ]
         if all(pod.is_ready and pod.is_active for pod in pods):
-            self.settle(self.cluster.now + max(_SOON_S, self.running.batch_period_s))
+            self.converge(self.cluster.now + max(_SOON_S, self.running.batch_period_s))
         else:
-            self.settle()
+            self.converge()
 
     @property
     def next_eviction(self) -> float | None:
@@ -195,10 +195,10 @@ class WhatIfWorld:
         """
         at = self.cluster.now
         for at, namespace, name in self._evictions:
-            self.settle(at)
+            self.converge(at)
             self.cluster.delete(Pods, name, namespace)
         self._evictions.clear()
-        self.settle()
+        self.converge()
         return at
 
     def _start(self) -> None:
@@ -276,7 +276,7 @@ class WhatIfWorld:
         """As the node lifecycle controller leaves it: the Nodes are not heard of, their Pods are
         not ready. When Pods will be evicted is written down; where no Node is left none is.
         """
-        self.settle(self.cluster.now + self.running.node_grace_s)
+        self.converge(self.cluster.now + self.running.node_grace_s)
         now = self.cluster.now
         stamp = format_time(now)
         nodes = self.state.nodes

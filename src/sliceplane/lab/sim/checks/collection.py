@@ -32,7 +32,7 @@ def check_deletion(server: Server, actor: str, write: Write) -> None:
     if victim is None or victim["metadata"]["resourceVersion"] != preconditions["resourceVersion"]:
         return  # it will be refused
     for owner in victim["metadata"].get("ownerReferences") or ():
-        if _holds(server, owner, write.namespace):
+        if _is_owner_alive(server, owner, write.namespace):
             raise Broken(
                 "no-premature-collection",
                 write.name,
@@ -40,7 +40,7 @@ def check_deletion(server: Server, actor: str, write: Write) -> None:
             )
 
 
-def _holds(server: Server, owner: Document, namespace: str) -> bool:
+def _is_owner_alive(server: Server, owner: Document, namespace: str) -> bool:
     resource = by_kind(owner["apiVersion"], owner["kind"])
     if resource is None or (resource.namespaced and not namespace):
         return True

@@ -53,38 +53,38 @@ class Steady:
         """A quiet point."""
         self._steady = {}
         for service in view.lasting_services():
-            wanted = self._wanted(service, view) & self._shown(service.metadata.key)
-            if wanted:
-                self._steady[service.metadata.key] = wanted
+            desired = self._desired(service, view) & self._published(service.metadata.key)
+            if desired:
+                self._steady[service.metadata.key] = desired
 
     def disturb(self, service: str) -> None:
         """Another writer changed a slice of *service*."""
         self._steady.pop(service, None)
 
     @staticmethod
-    def _wanted(service: Service, view: View) -> set[Published]:
+    def _desired(service: Service, view: View) -> set[Published]:
         if not oracle.is_active(service):
             return set()
-        wanted: set[Published] = set()
+        desired: set[Published] = set()
         pods = view.pods.get(service.metadata.namespace, ())
         for address_type in oracle.address_types(service):
             for ports, endpoints in oracle.desired(service, address_type, pods, view.nodes).items():
-                wanted.update(
+                desired.update(
                     Published(
                         endpoint.target_ref.name, endpoint.target_ref.uid, address_type, ports
                     )
                     for endpoint in endpoints
                     if endpoint.conditions.ready and endpoint.target_ref is not None
                 )
-        return wanted
+        return desired
 
-    def _shown(self, service: str) -> set[Published]:
-        shown: set[Published] = set()
+    def _published(self, service: str) -> set[Published]:
+        published: set[Published] = set()
         for record in self._server.records(EndpointSlices, service.partition("/")[0]):
             observed = decode(record.body, EndpointSlice)
             if service_of(observed) == service:
                 ports = oracle.port_set(observed.ports or ())
-                shown.update(
+                published.update(
                     Published(
                         endpoint.target_ref.name,
                         endpoint.target_ref.uid,
@@ -94,7 +94,7 @@ class Steady:
                     for endpoint in observed.endpoints or ()
                     if endpoint.conditions.ready and endpoint.target_ref is not None
                 )
-        return shown
+        return published
 
     def on_commit(self, event: StoreEvent) -> None:
         """Raises ``Broken``."""
@@ -137,11 +137,11 @@ class Steady:
             if changed.namespace and changed.namespace != name.partition("/")[0]:
                 continue
             service = by_key.get(name)
-            kept = (
-                self._wanted(service, view) & self._steady[name] if service is not None else set()
+            remaining = (
+                self._desired(service, view) & self._steady[name] if service is not None else set()
             )
-            if kept:
-                self._steady[name] = kept
+            if remaining:
+                self._steady[name] = remaining
             else:
                 del self._steady[name]
 
@@ -152,16 +152,17 @@ class Steady:
             if steady is None:
                 continue
             lost = sorted(
-                (published.pod, published.address_type) for published in steady - self._shown(name)
+                (published.pod, published.address_type)
+                for published in steady - self._published(name)
             )
             if lost:
                 pod, address_type = lost[0]
-                what = (
+                text = (
                     f"{event.type.value} of slice {event.record.key.path} at revision "
                     f"{event.revision}"
                 )
                 raise Broken(
                     "no-lost-endpoint",
                     pod,
-                    f"{name} lost the ready {address_type} endpoint of Pod {pod} by {what}",
+                    f"{name} lost the ready {address_type} endpoint of Pod {pod} by {text}",
                 )

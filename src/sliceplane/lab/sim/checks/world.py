@@ -42,10 +42,11 @@ class World(msgspec.Struct, frozen=True):
     proxies: Proxies | None
 
 
-def is_full(view: View, namespace: str, what: str) -> bool:
-    """A quota lets no further one of *what* in."""
+def is_full(view: View, namespace: str, resource: str) -> bool:
+    """A quota lets no further one of *resource* in."""
     return any(
-        exact((quota.status.used or {}).get(what, 0)) >= exact((quota.spec.hard or {})[what])
+        exact((quota.status.used or {}).get(resource, 0))
+        >= exact((quota.spec.hard or {})[resource])
         for quota in view.quotas
-        if quota.metadata.namespace == namespace and what in (quota.spec.hard or {})
+        if quota.metadata.namespace == namespace and resource in (quota.spec.hard or {})
     )

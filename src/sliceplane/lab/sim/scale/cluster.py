@@ -11,8 +11,8 @@ from sliceplane.api.discovery import LABEL_HOSTNAME, LABEL_ZONE
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Namespaces, Nodes, Pods, Resource, Services
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.agenda import Agenda
 from sliceplane.lab.sim.scale.plan import ScalePlan, node_name, zone_name
+from sliceplane.lab.sim.scheduler import Scheduler
 from sliceplane.lab.sim.server import Server, request
 from sliceplane.lab.sim.users.documents import pod_status
 from sliceplane.server.registry.documents import make_record
@@ -58,9 +58,9 @@ def pods_of(plan: ScalePlan, service: int) -> range:
     return range(service * plan.pods // plan.services, (service + 1) * plan.pods // plan.services)
 
 
-def made_up(plan: ScalePlan, agenda: Agenda) -> tuple[Record, ...]:
+def build_records(plan: ScalePlan, scheduler: Scheduler) -> tuple[Record, ...]:
     """All but slices."""
-    patterns = _patterns(agenda)
+    patterns = _patterns(scheduler)
     records: list[Record] = []
 
     def add(resource: Resource, document: Document) -> None:
@@ -99,11 +99,11 @@ def made_up(plan: ScalePlan, agenda: Agenda) -> tuple[Record, ...]:
     return tuple(records)
 
 
-def _patterns(agenda: Agenda) -> dict[Resource, bytes]:
-    server = Server(agenda, Rng(0))
+def _patterns(scheduler: Scheduler) -> dict[Resource, bytes]:
+    server = Server(scheduler, Rng(0))
 
     def create(resource: Resource, namespace: str, document: Document) -> bytes:
-        return _bare(server.perform(request("create", resource, namespace, document)))
+        return _bare(server.execute(request("create", resource, namespace, document)))
 
     node = create(
         Nodes, "", {"metadata": {"name": node_name(0)}, "status": node_status(ready=True)}
@@ -122,7 +122,7 @@ def _patterns(agenda: Agenda) -> dict[Resource, bytes]:
         Namespaces: namespace,
         Nodes: node,
         Services: service,
-        Pods: _bare(server.perform(patch)),
+        Pods: _bare(server.execute(patch)),
     }
 
 

@@ -28,7 +28,7 @@ class Ages:
     """Seconds, one for each slice that was written for a change of Pods."""
 
     committed: list[float] = field(default_factory=list)
-    told: list[float] = field(default_factory=list)
+    reported: list[float] = field(default_factory=list)
     kernel: list[float] = field(default_factory=list)
 
 
@@ -84,21 +84,21 @@ class ScaleMeasures:
     def arrived(self, items: Sequence[Item], nodes: int, at: float) -> None:
         for item in items:
             if item.revision in self._missing:
-                self._told(item.revision, nodes, at)
+                self._on_reported(item.revision, nodes, at)
 
-    def listed(self, seen: int, nodes: int, at: float) -> None:
-        """Nodes that had everything up to *seen* were told the rest by a list."""
-        for revision in [revision for revision in self._missing if revision > seen]:
-            self._told(revision, nodes, at)
+    def listed(self, newest: int, nodes: int, at: float) -> None:
+        """Nodes that had everything up to *newest* were told the rest by a list."""
+        for revision in [revision for revision in self._missing if revision > newest]:
+            self._on_reported(revision, nodes, at)
 
-    def _told(self, revision: int, nodes: int, at: float) -> None:
-        left = self._missing[revision]
-        if left > nodes:
-            self._missing[revision] = left - nodes
+    def _on_reported(self, revision: int, nodes: int, at: float) -> None:
+        missing = self._missing[revision]
+        if missing > nodes:
+            self._missing[revision] = missing - nodes
             return
         del self._missing[revision]
         age = at - self._since[revision]
-        self.ages.told.append(age)
+        self.ages.reported.append(age)
         if age > self.late_s and self.late_at is None:
             self.late_at = at
 

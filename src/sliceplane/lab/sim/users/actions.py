@@ -29,8 +29,8 @@ DISTRIBUTIONS: Final = (
 APPROACHES: Final = (None, "Original", "PreferZone", "RequireZone", "Whatever")
 CPUS: Final = ("1", "2", "500m", "4", "0")
 QUOTA_SLICES: Final = "count/endpointslices.discovery.k8s.io"
-SLICES_MANY: Final = 200
-SLICES_FEW_MAX: Final = 6
+SLICES_AMPLE: Final = 200
+SLICES_TIGHT_MAX: Final = 6
 THINGS_MAX: Final = 8
 _OPENED_MAX_S: Final = 60.0
 #: until the quota's controller has written what people wished, usually
@@ -57,14 +57,14 @@ def _node_status(cpu: str, *, ready: bool) -> Document:
     }
 
 
-def node_turns(workload: SimulatedWorkload) -> None:
+def change_node(workload: SimulatedWorkload) -> None:
     """Another size, or ready or not."""
     rng = workload.rng
     change = _node_status(CPUS[rng.below(len(CPUS))], ready=rng.below(4) > 0)
     workload.patch(Nodes, workload.pick(Nodes), change, "status")
 
 
-def node_recovers(workload: SimulatedWorkload) -> None:
+def recover_nodes(workload: SimulatedWorkload) -> None:
     """All of them, with zones: what hints need."""
     for which, node in enumerate(workload.server.documents(Nodes)):
         workload.patch(Nodes, node, _node_status("2", ready=True), "status")
@@ -73,12 +73,12 @@ def node_recovers(workload: SimulatedWorkload) -> None:
         )
 
 
-def node_takes_a_role(workload: SimulatedWorkload) -> None:
+def change_node_role(workload: SimulatedWorkload) -> None:
     role = "" if workload.rng.below(3) == 0 else None
     workload.patch(Nodes, workload.pick(Nodes), {"metadata": {"labels": {_LABEL_ROLE: role}}})
 
 
-def service_asks_for_hints(workload: SimulatedWorkload) -> None:
+def request_hints(workload: SimulatedWorkload) -> None:
     rng = workload.rng
     which = rng.below(4)
     if which == 0:
@@ -96,7 +96,7 @@ def service_asks_for_hints(workload: SimulatedWorkload) -> None:
     workload.patch(Services, workload.users_service(), change)
 
 
-def service_asks_for_subsets(workload: SimulatedWorkload) -> None:
+def request_subsets(workload: SimulatedWorkload) -> None:
     approach = APPROACHES[workload.rng.below(len(APPROACHES))]
     workload.patch(
         Services,
@@ -105,10 +105,10 @@ def service_asks_for_subsets(workload: SimulatedWorkload) -> None:
     )
 
 
-def pods_come(workload: SimulatedWorkload) -> None:
+def add_pods(workload: SimulatedWorkload) -> None:
     """Enough for a large service."""
     for _ in range(4):
-        workload.pod_comes()
+        workload.add_pod()
 
 
 # Owners
@@ -122,13 +122,13 @@ def _things(workload: SimulatedWorkload, namespace: str) -> list[Document]:
 def _owners(workload: SimulatedWorkload, namespace: str) -> list[Document]:
     """One or two, mostly there; the rest is gone, was never there, or is in another namespace."""
     rng = workload.rng
-    here = "" if rng.below(8) == 0 else namespace
-    there = _things(workload, here) + workload.server.documents(Services, here)
-    there += workload.server.documents(Pods, here)
+    space = "" if rng.below(8) == 0 else namespace
+    candidates = _things(workload, space) + workload.server.documents(Services, space)
+    candidates += workload.server.documents(Pods, space)
     owners: dict[str, Document] = {}
     for _ in range(1 + rng.below(2)):
-        if there and rng.below(5):
-            chosen = there[rng.below(len(there))]
+        if candidates and rng.below(5):
+            chosen = candidates[rng.below(len(candidates))]
             kind = chosen["kind"]
             name = chosen["metadata"]["name"]
             uid = chosen["metadata"]["uid"]
@@ -143,7 +143,7 @@ def _owners(workload: SimulatedWorkload, namespace: str) -> list[Document]:
     return list(owners.values())
 
 
-def thing_comes(workload: SimulatedWorkload) -> None:
+def create_thing(workload: SimulatedWorkload) -> None:
     rng = workload.rng
     namespace = workload.somewhere()
     head: Document = {"name": f"thing-{rng.below(THINGS_MAX)}"}
@@ -154,13 +154,13 @@ def thing_comes(workload: SimulatedWorkload) -> None:
     )
 
 
-def thing_goes(workload: SimulatedWorkload) -> None:
+def delete_thing(workload: SimulatedWorkload) -> None:
     thing = workload.choose(_things(workload, ""))
     if thing is not None:
         workload.delete(ConfigMaps, thing, propagationPolicy=POLICIES[workload.rng.below(3)])
 
 
-def owners_change(workload: SimulatedWorkload) -> None:
+def change_owners(workload: SimulatedWorkload) -> None:
     """Changes the owners of a ConfigMap, a bare Pod, a Service or a foreign slice; they may own
     each other.
     """
@@ -189,7 +189,7 @@ def owners_change(workload: SimulatedWorkload) -> None:
     )
 
 
-def authority_is_spoiled(workload: SimulatedWorkload) -> None:
+def spoil_authority(workload: SimulatedWorkload) -> None:
     objects = workload.server.documents(ConfigMaps)
     chosen = workload.choose(
         [item for item in objects if item["metadata"]["name"] == "kube-root-ca.crt"]
@@ -206,38 +206,38 @@ def authority_is_spoiled(workload: SimulatedWorkload) -> None:
 # Quotas
 
 
-def quota_binds(workload: SimulatedWorkload) -> None:
+def bind_quota(workload: SimulatedWorkload) -> None:
     """No further slices in namespace shop: for a while, or until it is opened by another deed."""
-    few = workload.rng.below(SLICES_FEW_MAX)
-    if _limit_slices(workload, few) and workload.rng.below(3):
-        workload.agenda.after(
-            workload.rng.uniform(0.0, _OPENED_MAX_S), lambda: quota_opens(workload)
+    limit = workload.rng.below(SLICES_TIGHT_MAX)
+    if _limit_slices(workload, limit) and workload.rng.below(3):
+        workload.scheduler.after(
+            workload.rng.uniform(0.0, _OPENED_MAX_S), lambda: open_quota(workload)
         )
 
 
-def quota_opens(workload: SimulatedWorkload) -> None:
+def open_quota(workload: SimulatedWorkload) -> None:
     """After a long time without success a controller waits for a change, so people make one."""
-    if _limit_slices(workload, SLICES_MANY):
+    if _limit_slices(workload, SLICES_AMPLE):
         _note_opened(workload)
-        workload.agenda.after(_FOLLOWED_S, lambda: _look_opened(workload, late=False))
+        workload.scheduler.after(_FOLLOWED_S, lambda: _check_opened(workload, late=False))
 
 
-def _look_opened(workload: SimulatedWorkload, *, late: bool) -> None:
+def _check_opened(workload: SimulatedWorkload, *, late: bool) -> None:
     """Checks the quota's status, which decides: if it stays unwritten for long, users make another
     change.
     """
     quota = workload.server.find(ResourceQuotas, "shop", "limits")
-    if quota is None or quota["spec"]["hard"].get(QUOTA_SLICES) != str(SLICES_MANY):
+    if quota is None or quota["spec"]["hard"].get(QUOTA_SLICES) != str(SLICES_AMPLE):
         return
-    if quota.get("status", {}).get("hard", {}).get(QUOTA_SLICES) != str(SLICES_MANY):
-        workload.agenda.after(_FOLLOWED_S, lambda: _look_opened(workload, late=True))
+    if quota.get("status", {}).get("hard", {}).get(QUOTA_SLICES) != str(SLICES_AMPLE):
+        workload.scheduler.after(_FOLLOWED_S, lambda: _check_opened(workload, late=True))
     elif late:
         _note_opened(workload)
 
 
 def _note_opened(workload: SimulatedWorkload) -> None:
     for service in workload.server.documents(Services, "shop"):
-        note = {"metadata": {"annotations": {"opened": f"{workload.agenda.now:.3f}"}}}
+        note = {"metadata": {"annotations": {"opened": f"{workload.scheduler.now:.3f}"}}}
         workload.patch(Services, service, note)
 
 
@@ -247,16 +247,16 @@ def _limit_slices(workload: SimulatedWorkload, most: int) -> bool:
 
 
 FULL_ACTIONS: Final[tuple[Action, ...]] = (
-    (8, node_turns, False),
-    (4, node_recovers, False),
-    (2, node_takes_a_role, False),
-    (14, service_asks_for_hints, False),
-    (8, service_asks_for_subsets, False),
-    (4, pods_come, False),
-    (6, thing_comes, False),
-    (5, thing_goes, False),
-    (8, owners_change, False),
-    (2, authority_is_spoiled, False),
-    (3, quota_binds, False),
-    (2, quota_opens, False),
+    (8, change_node, False),
+    (4, recover_nodes, False),
+    (2, change_node_role, False),
+    (14, request_hints, False),
+    (8, request_subsets, False),
+    (4, add_pods, False),
+    (6, create_thing, False),
+    (5, delete_thing, False),
+    (8, change_owners, False),
+    (2, spoil_authority, False),
+    (3, bind_quota, False),
+    (2, open_quota, False),
 )

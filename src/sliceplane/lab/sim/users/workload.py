@@ -31,9 +31,9 @@ from sliceplane.api.scheme import (
 )
 from sliceplane.emulation.nodes import ANNOTATION_READY, make_nodes, node_document
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.agenda import Agenda, Trace
 from sliceplane.lab.sim.network import named, void
 from sliceplane.lab.sim.roster import EMULATED_NODES, ZONES
+from sliceplane.lab.sim.scheduler import Scheduler, Trace
 from sliceplane.lab.sim.server import Server, described, request
 from sliceplane.lab.sim.users import documents
 from sliceplane.server.store.types import EventType, StoreEvent
@@ -56,7 +56,7 @@ Action = tuple[int, Callable[["SimulatedWorkload"], None], bool]
 class SimulatedWorkload:
     """Owned by one simulation, which calls ``begin`` once and ``step`` often."""
 
-    agenda: Agenda
+    scheduler: Scheduler
     server: Server
     trace: Trace
     rng: Rng
@@ -64,7 +64,7 @@ class SimulatedWorkload:
     deployments: bool
     #: what else is done, besides the deeds here
     more: tuple[Action, ...] = ()
-    made: int = 0
+    created: int = 0
     #: addresses of Pods that have failed, to be used again
     freed: list[str] = field(default_factory=list)
     #: Pods of Nodes that are not here, as ``namespace/name``: out of a recording
@@ -113,14 +113,14 @@ class SimulatedWorkload:
         subresource: str = "",
     ) -> bool:
         write = request(verb, resource, namespace, body, name=name, subresource=subresource)
-        shown = named(write, name or body.get("metadata", {}).get("name", ""))
+        label = named(write, name or body.get("metadata", {}).get("name", ""))
         try:
-            self.server.perform(write)
+            self.server.execute(write)
         except StatusError as error:
-            self.trace.note(self.agenda.now, "user", verb, shown, described(error))
+            self.trace.note(self.scheduler.now, "user", verb, label, described(error))
             return False
         self.trace.note(
-            self.agenda.now, "user", verb, shown, "ok", revision=self.server.store.revision
+            self.scheduler.now, "user", verb, label, "ok", revision=self.server.store.revision
         )
         return True
 
@@ -165,8 +165,8 @@ class SimulatedWorkload:
         ]
 
     def _new_pod(self, namespace: str) -> None:
-        self.made += 1
-        name = f"bare-{self.made}"
+        self.created += 1
+        name = f"bare-{self.created}"
         app = APPS[0 if self.rng.below(3) else 1]
         body = documents.bare_pod(name, app, f"bare-{self.rng.below(BARE_NODES)}", self.rng)
         if self.write("create", Pods, namespace, body):
@@ -176,14 +176,14 @@ class SimulatedWorkload:
     def _addresses(self) -> list[str]:
         if self.freed and self.rng.below(3) == 0:
             return [self.freed.pop()]
-        four = f"10.99.{self.made // 250}.{self.made % 250 + 1}"
-        return [four, f"fd99::{self.made:x}"] if self.rng.below(2) else [four]
+        four = f"10.99.{self.created // 250}.{self.created % 250 + 1}"
+        return [four, f"fd99::{self.created:x}"] if self.rng.below(2) else [four]
 
-    def pod_comes(self) -> None:
+    def add_pod(self) -> None:
         if len(self.bare_pods()) < BARE_PODS_MAX:
             self._new_pod(self.somewhere())
 
-    def pod_turns(self) -> None:
+    def toggle_readiness(self) -> None:
         """Ready or not."""
         pod = self.choose(self.bare_pods())
         if pod is not None:
@@ -192,7 +192,7 @@ class SimulatedWorkload:
                 Pods, pod, documents.pod_status(addresses, ready=self.rng.below(2) == 0), "status"
             )
 
-    def pod_fails(self) -> None:
+    def fail_pod(self) -> None:
         pod = self.choose(self.bare_pods())
         if pod is not None and pod["status"].get("phase") == "Running":
             addresses = [address["ip"] for address in pod["status"].get("podIPs", ())]
@@ -201,16 +201,16 @@ class SimulatedWorkload:
             ):
                 self.freed.extend(addresses[:1])
 
-    def pod_goes(self) -> None:
+    def delete_pod(self) -> None:
         self.delete(
             Pods, self.pick(Pods), **({"gracePeriodSeconds": 0} if self.rng.below(3) == 0 else {})
         )
 
-    def pod_relabelled(self) -> None:
+    def relabel_pod(self) -> None:
         labels = {"app": APPS[self.rng.below(2)], "tier": "front" if self.rng.below(2) else None}
         self.patch(Pods, self.choose(self.bare_pods()), {"metadata": {"labels": labels}})
 
-    def pod_gets_readiness(self) -> None:
+    def annotate_readiness(self) -> None:
         """Sets or removes the readiness annotation of an emulated Pod."""
         readiness = ("true", "false", None)[self.rng.below(3)]
         self.patch(
@@ -229,25 +229,25 @@ class SimulatedWorkload:
         ):
             options = {"gracePeriodSeconds": 0, "preconditions": {"uid": event.record.uid}}
             delay = self.rng.uniform(_FINISH_MIN_S, _FINISH_MAX_S)
-            self.agenda.after(
+            self.scheduler.after(
                 delay, lambda: void(self.write("delete", Pods, key.namespace, options, key.name))
             )
 
     # Services, Deployments, namespaces, nodes, others
 
-    def service_comes(self) -> None:
+    def create_service(self) -> None:
         app = APPS[self.rng.below(2)]
         name = f"{app}{('', '-2')[self.rng.below(2)]}"
         self.write("create", Services, self.somewhere(), documents.service(name, app, self.rng))
 
-    def service_changes(self) -> None:
+    def edit_service(self) -> None:
         self.patch(
             Services,
             self.users_service(),
             documents.service_edit(APPS[self.rng.below(2)], self.rng),
         )
 
-    def service_goes(self) -> None:
+    def delete_service(self) -> None:
         self.delete(Services, self.users_service(), propagationPolicy=POLICIES[self.rng.below(3)])
 
     def users_service(self) -> Document | None:
@@ -256,23 +256,23 @@ class SimulatedWorkload:
             [service for service in services if service["metadata"]["name"] != "kubernetes"]
         )
 
-    def deployment_comes(self) -> None:
+    def create_deployment(self) -> None:
         app = APPS[self.rng.below(2)]
         body = documents.deployment(app, app, 1 + self.rng.below(REPLICAS_MAX), "image:1")
         self.write("create", Deployments, self.somewhere(), body)
 
-    def deployment_scales(self) -> None:
+    def scale_deployment(self) -> None:
         self.patch(
             Deployments,
             self.pick(Deployments),
             {"spec": {"replicas": self.rng.below(REPLICAS_MAX + 1)}},
         )
 
-    def deployment_rolls(self) -> None:
+    def roll_deployment(self) -> None:
         image = "image:" + "1" * (1 + self.rng.below(4))
         self.patch(Deployments, self.pick(Deployments), documents.image_change(image))
 
-    def deployment_goes(self) -> None:
+    def delete_deployment(self) -> None:
         self.delete(
             Deployments, self.pick(Deployments), propagationPolicy=POLICIES[self.rng.below(3)]
         )
@@ -282,7 +282,7 @@ class SimulatedWorkload:
             hard = {"pods": "12", "services": "20", "count/endpointslices.discovery.k8s.io": "200"}
             self.write("create", ResourceQuotas, name, documents.quota(hard))
 
-    def namespace_comes_or_goes(self) -> None:
+    def toggle_namespace(self) -> None:
         name = NAMESPACES[1 + self.rng.below(len(NAMESPACES) - 1)]
         namespace = self.server.find(Namespaces, "", name)
         if namespace is None:
@@ -290,12 +290,12 @@ class SimulatedWorkload:
         elif self.rng.below(2):
             self.delete(Namespaces, namespace)
 
-    def node_moves(self) -> None:
+    def move_node(self) -> None:
         """To another zone, or its zone label goes for a while."""
         zone = (*ZONES, None)[self.rng.below(len(ZONES) + 1)]
         self.patch(Nodes, self.pick(Nodes), {"metadata": {"labels": {LABEL_ZONE: zone}}})
 
-    def node_goes_or_returns(self) -> None:
+    def toggle_node(self) -> None:
         which = self.rng.below(BARE_NODES + (EMULATED_NODES if self.deployments else 0))
         if which < BARE_NODES:
             body = documents.node(f"bare-{which}", (*ZONES, None)[self.rng.below(len(ZONES) + 1)])
@@ -365,21 +365,21 @@ class SimulatedWorkload:
 
 
 _ACTIONS: Final[tuple[Action, ...]] = (
-    (12, SimulatedWorkload.pod_comes, False),
-    (20, SimulatedWorkload.pod_turns, False),
-    (3, SimulatedWorkload.pod_fails, False),
-    (10, SimulatedWorkload.pod_goes, False),
-    (5, SimulatedWorkload.pod_relabelled, False),
-    (6, SimulatedWorkload.pod_gets_readiness, True),
-    (5, SimulatedWorkload.service_comes, False),
-    (12, SimulatedWorkload.service_changes, False),
-    (3, SimulatedWorkload.service_goes, False),
-    (4, SimulatedWorkload.deployment_comes, True),
-    (10, SimulatedWorkload.deployment_scales, True),
-    (6, SimulatedWorkload.deployment_rolls, True),
-    (2, SimulatedWorkload.deployment_goes, True),
-    (2, SimulatedWorkload.namespace_comes_or_goes, False),
-    (4, SimulatedWorkload.node_moves, False),
-    (4, SimulatedWorkload.node_goes_or_returns, False),
+    (12, SimulatedWorkload.add_pod, False),
+    (20, SimulatedWorkload.toggle_readiness, False),
+    (3, SimulatedWorkload.fail_pod, False),
+    (10, SimulatedWorkload.delete_pod, False),
+    (5, SimulatedWorkload.relabel_pod, False),
+    (6, SimulatedWorkload.annotate_readiness, True),
+    (5, SimulatedWorkload.create_service, False),
+    (12, SimulatedWorkload.edit_service, False),
+    (3, SimulatedWorkload.delete_service, False),
+    (4, SimulatedWorkload.create_deployment, True),
+    (10, SimulatedWorkload.scale_deployment, True),
+    (6, SimulatedWorkload.roll_deployment, True),
+    (2, SimulatedWorkload.delete_deployment, True),
+    (2, SimulatedWorkload.toggle_namespace, False),
+    (4, SimulatedWorkload.move_node, False),
+    (4, SimulatedWorkload.toggle_node, False),
     (4, SimulatedWorkload.foreign_slice, False),
 )

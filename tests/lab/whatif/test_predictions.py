@@ -26,7 +26,7 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.lab.sim.cluster import Cluster
 from sliceplane.lab.whatif.picture import Clients
 from sliceplane.lab.whatif.prediction import Prediction
-from sliceplane.lab.whatif.state import CannotTell
+from sliceplane.lab.whatif.state import WhatIfError
 from sliceplane.lab.whatif.text import judgement
 
 SAME_ZONE = "traffic-distribution=PreferSameZone"
@@ -50,7 +50,7 @@ def test_four_four_three_over_three_equal_zones() -> None:
     factor, zone = found.after.shares.greatest
     assert (factor, found.after.ready[zone]) == (Fraction(11, 9), 3)
     assert found.after.loads.fix == {zone: 1}, "12 Pods, 4 in each zone"
-    assert found.bad_news
+    assert found.is_worse
     assert (found.written.updates, found.written.creates, found.written.deletes) == (1, 0, 0)
     assert found.written.events == 6
 
@@ -153,7 +153,7 @@ def test_pods_without_a_deployment_are_not_replaced() -> None:
 
 
 def test_where_every_zone_is_lost_no_pod_is_deleted() -> None:
-    with pytest.raises(CannotTell, match="there is no client"):
+    with pytest.raises(WhatIfError, match="there is no client"):
         ask(cart(2, a=1), "zone-lost=zone-a")
     found = ask(cart(2, a=1), "zone-lost=zone-a", clients=traffic(a=0.5, x=0.5))
     assert [ready for _, ready, _ in lost(found)] == [2, 0]
@@ -188,8 +188,8 @@ def test_clients_of_a_lost_zone_take_their_requests_with_them() -> None:
     assert found.stays.used == Fraction(3000, 8 * 300), "the others have to carry all"
     assert found.stays.fix is not None
     assert found.stays.fix.total() == 2
-    assert found.bad_news
-    assert not ask(cart(12, a=2, b=2, c=2), "zone-lost=zone-b", clients=able(3000, 375)).bad_news
+    assert found.is_worse
+    assert not ask(cart(12, a=2, b=2, c=2), "zone-lost=zone-b", clients=able(3000, 375)).is_worse
 
 
 def test_a_zone_without_endpoints_is_answered_by_all() -> None:
@@ -358,7 +358,7 @@ def test_local_inside_drops_what_finds_nothing_on_its_node() -> None:
     found = ask(cart(2, of={"internalTrafficPolicy": "Local"}, a=2, b=2))
     assert found.after.shares.dropped == Fraction(1, 2)
     assert found.after.shares.leaving == 0
-    assert not found.bad_news, "it was so before"
+    assert not found.is_worse, "it was so before"
 
 
 def test_local_outside_gives_each_healthy_node_the_same() -> None:
@@ -446,7 +446,7 @@ def test_clients_are_where_their_pods_are() -> None:
     found = ask(cluster, SAME_ZONE, clients=Clients(selector="app=cart"))
     assert found.after.clients == {"zone-a": THIRD, "zone-b": THIRD, "zone-c": THIRD}
     assert found.assumed[0].startswith("Clients are where the 6 Pods of app=cart are")
-    with pytest.raises(CannotTell, match="there is no client"):
+    with pytest.raises(WhatIfError, match="there is no client"):
         ask(cluster, SAME_ZONE, clients=Clients(selector="app=nothing"))
 
 
@@ -490,20 +490,20 @@ def test_the_same_question_has_the_same_answer_byte_for_byte() -> None:
     ],
 )
 def test_what_cannot_be_is_said(change: str, sentence: str) -> None:
-    with pytest.raises(CannotTell) as caught:
+    with pytest.raises(WhatIfError) as caught:
         ask(cart(1, a=1, b=1), change)
     assert sentence in str(caught.value)
 
 
 def test_a_service_that_is_not_there_has_a_near_name() -> None:
-    with pytest.raises(CannotTell, match="is default/cart meant"):
+    with pytest.raises(WhatIfError, match="is default/cart meant"):
         ask(cart(1, a=1), name="card")
 
 
 def test_a_service_without_selector_is_no_question() -> None:
     cluster = cart(1, a=1)
     cluster.create(Services, service("plain", selector=None))
-    with pytest.raises(CannotTell, match="has no selector"):
+    with pytest.raises(WhatIfError, match="has no selector"):
         ask(cluster, name="plain")
 
 

@@ -27,7 +27,7 @@ async def foreseen(client: HttpClient, namespace: str, name: str, settings: Sequ
     from sliceplane.lab.whatif.document import as_document
     from sliceplane.lab.whatif.picture import Clients
     from sliceplane.lab.whatif.prediction import WhatIfQuestion, predict
-    from sliceplane.lab.whatif.state import CannotTell
+    from sliceplane.lab.whatif.state import WhatIfError
     from sliceplane.lab.whatif.text import judgement
 
     try:
@@ -47,11 +47,11 @@ async def foreseen(client: HttpClient, namespace: str, name: str, settings: Sequ
             service=service, changes=changes, now=Running(), clients=Clients(), price=price
         )
         found = predict(state, question)
-    except (CannotTell, ValueError) as error:
+    except (WhatIfError, ValueError) as error:
         raise Unanswerable(str(error)) from error
     return {
         **as_document(found),
-        "bad": found.bad_news,
+        "bad": found.is_worse,
         "judgement": list(judgement(found)),
         "sent": _sent(found),
     }

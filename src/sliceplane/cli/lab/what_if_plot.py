@@ -75,7 +75,7 @@ def draw(found: Prediction, path: Path) -> None:
         _moments(sent, found)
     else:
         _sent(sent, found)
-    changes = ", ".join(found.question.changes.words) or "nothing changes"
+    changes = ", ".join(found.question.changes.texts) or "nothing changes"
     figure.suptitle(f"Service {found.question.service.metadata.key}, what if: {changes}")
     save(figure, path)
 

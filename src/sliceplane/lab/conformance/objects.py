@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from sliceplane.lab.conformance.story import SERVICE, SERVICE_PORT, Document, Put
+from sliceplane.lab.conformance.steps import SERVICE, SERVICE_PORT, Document, Put
 
 _SERVICE_NAME: Final = "kubernetes.io/service-name"
 _MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
@@ -96,8 +96,8 @@ def slice_(
 
 def service(*ports: Document, name: str = SERVICE, policy: str = "") -> Put:
     """A Service without a selector: no controller writes slices for it."""
-    wanted = ports or ({"name": "http", "port": SERVICE_PORT, "protocol": "TCP"},)
-    spec: dict[str, Any] = {"clusterIP": "None", "ports": list(wanted)}
+    service_ports = ports or ({"name": "http", "port": SERVICE_PORT, "protocol": "TCP"},)
+    spec: dict[str, Any] = {"clusterIP": "None", "ports": list(service_ports)}
     if policy:
         spec["internalTrafficPolicy"] = policy
     return Put({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})

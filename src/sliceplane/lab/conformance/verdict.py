@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from sliceplane.lab.conformance.model import Belief
-from sliceplane.lab.conformance.story import Case, Claim, Step
+from sliceplane.lab.conformance.steps import Case, Claim, Step
 
 Outcome = Literal["passed", "failed", "not asked"]
 #: addresses that a sentence names before it counts
@@ -45,9 +45,9 @@ class ConsumerReport(msgspec.Struct, frozen=True):
 
     @property
     def summary(self) -> str:
-        asked = len(self.verdicts) - self.count("not asked")
-        left = f", {self.count('not asked')} not asked" if self.count("not asked") else ""
-        return f"{self.consumer}: {self.count('passed')} of {asked} cases passed{left}"
+        judged = len(self.verdicts) - self.count("not asked")
+        skipped = f", {self.count('not judged')} not asked" if self.count("not asked") else ""
+        return f"{self.consumer}: {self.count('passed')} of {judged} cases passed{skipped}"
 
     def document(self) -> dict[str, Any]:
         return {
@@ -119,11 +119,11 @@ def difference(believed: Belief | None, right: Belief) -> str:
     return f"it {' and '.join(parts)}"
 
 
-def missing_meanwhile(lost: Belief) -> str:
+def missing_temporarily(lost: Belief) -> str:
     return f"lost {_some(lost)} for a while, though it was right all the time"
 
 
-def sort_of(fault: str) -> str:
+def strip_particulars(fault: str) -> str:
     """*fault* without its addresses and its patience: what a shorter history must show, too."""
     return _PARTICULARS.sub("", fault)
 
@@ -134,5 +134,5 @@ def history(steps: Sequence[Step]) -> tuple[str, ...]:
 
 def _some(addresses: Iterable[str]) -> str:
     ordered = sorted(addresses)
-    shown = ", ".join(ordered[:_NAMED])
-    return shown if len(ordered) <= _NAMED else f"{shown} and {len(ordered) - _NAMED} more"
+    text = ", ".join(ordered[:_NAMED])
+    return text if len(ordered) <= _NAMED else f"{text} and {len(ordered) - _NAMED} more"

@@ -84,12 +84,12 @@ def _apply(plane: Plane, file: Path) -> None:
 
 def _signals() -> socket.socket:
     """Readable once the process was asked to end."""
-    there, here = socket.socketpair()
-    here.setblocking(False)
-    signal.set_wakeup_fd(here.detach())
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.detach())
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
-    return there
+    return reader
 
 
 def _parent() -> int | None:

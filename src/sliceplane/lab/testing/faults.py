@@ -27,7 +27,7 @@ T = TypeVar("T")
 Call = Callable[[Coroutine[Any, Any, int]], int]
 
 #: how soon a delayed request learns that its fault was ended
-LOOK_S: Final = 0.02
+POLL_S: Final = 0.02
 
 _REASONS = {
     401: "Unauthorized",
@@ -59,7 +59,7 @@ class Fault:
         self.where = where
         #: how many requests it met
         self.hits = 0
-        self._left = times
+        self._remaining = times
         self._over = False
         self.delay_s = delay_s
         self.error = error
@@ -79,7 +79,7 @@ class Fault:
     @property
     def over(self) -> bool:
         """It meets no more requests."""
-        return self._over or self._left == 0
+        return self._over or self._remaining == 0
 
     async def wait(self) -> None:
         """A request waits out its delay, unless the fault is ended first: nothing may hold up the
@@ -87,8 +87,8 @@ class Fault:
         """
         loop = asyncio.get_running_loop()
         ends = loop.time() + self.delay_s
-        while not self._over and (left := ends - loop.time()) > 0:
-            await asyncio.sleep(min(left, LOOK_S))
+        while not self._over and (remaining_s := ends - loop.time()) > 0:
+            await asyncio.sleep(min(remaining_s, POLL_S))
 
     def end(self) -> None:
         """Idempotent."""
@@ -99,8 +99,8 @@ class Fault:
         if self.over or self.where not in line:
             return False
         self.hits += 1
-        if self._left is not None:
-            self._left -= 1
+        if self._remaining is not None:
+            self._remaining -= 1
         return True
 
 

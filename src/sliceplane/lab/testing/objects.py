@@ -48,7 +48,7 @@ class Objects:
 
     async def apply(self, documents: tuple[Document, ...], namespace: str) -> list[Document]:
         """Server-side apply of each, its status too where it has one."""
-        made = []
+        applied = []
         for document in documents:
             resource = _resource_of(document)
             body = {**document}
@@ -65,8 +65,8 @@ class Objects:
                 answer = await self._client.patch(
                     resource, where, name, patch, patch_type="merge", subresource="status"
                 )
-            made.append(codec.decode_document(answer))
-        return made
+            applied.append(codec.decode_document(answer))
+        return applied
 
     async def get(self, kind: str, name: str, namespace: str) -> Document:
         resource = _named(kind)
@@ -103,12 +103,12 @@ class Objects:
         """The endpoints that are set by hand are these, each in a slice of its own: addresses may
         have different ports. A slice that stays is not written.
         """
-        wanted = {_slice_name(service, address): address for address in addresses}
+        desired = {_slice_name(service, address): address for address in addresses}
         selector = f"{LABEL_SERVICE_NAME}={service},{LABEL_MANAGED_BY}={MANAGER}"
         page = await self._client.list(Selection(EndpointSlices, namespace, selector))
         present = {codec.decode(body, EndpointSlice).metadata.name for body in page.items}
         documents = [
-            _slice(service, name, address, port_name) for name, address in sorted(wanted.items())
+            _slice(service, name, address, port_name) for name, address in sorted(desired.items())
         ]
         await self.apply(
             tuple(
@@ -116,7 +116,7 @@ class Objects:
             ),
             namespace,
         )
-        for name in sorted(present - wanted.keys()):
+        for name in sorted(present - desired.keys()):
             await self._client.delete(EndpointSlices, namespace, name)
 
     async def set_ready(self, name: str, ready: bool, namespace: str) -> None:
@@ -159,7 +159,7 @@ class Objects:
         while self._plane.store.compacted < revision:
             await asyncio.sleep(0.001)
 
-    async def settle(self) -> None:
+    async def wait_ready(self) -> None:
         """Return when every controller knows the state, and Pods can be made."""
         while (
             any(why for _, why in self._plane.health.results("readyz"))

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 WAIT_S: Final = 10.0
 #: between two looks at a condition; the consumer under test is told nothing of them
-LOOK_S: Final = 0.01
+POLL_S: Final = 0.01
 #: a Pod that is deleted lives on this long, serving
 TERMINATION_S: Final = 0.5
 
@@ -119,12 +119,12 @@ class Plane:
             raise ValueError(
                 "this plane runs already: a with block starts it, and start() does so without one"
             )
-        self._plane = _made(self)
+        self._plane = _build(self)
         thread = PlaneThread(self._plane)
         thread.start()
         self._thread = thread
         try:
-            self._call(self._settled())
+            self._call(self._wait_ready())
         except BaseException:
             self.stop()
             raise
@@ -137,14 +137,14 @@ class Plane:
             self.faults.clear()
             thread.stop()
 
-    async def _settled(self) -> None:
-        from sliceplane.lab.testing.objects import Objects  # loaded by ``_made``
+    async def _wait_ready(self) -> None:
+        from sliceplane.lab.testing.objects import Objects  # loaded by ``_build``
 
         self._objects = Objects(self._plane, emulates=self._nodes > 0)
         self.faults.attach(self._call, self._objects.forget_history, self._objects.send_bookmarks)
         if self._controllers:
             async with asyncio.timeout(WAIT_S):
-                await self._objects.settle()
+                await self._objects.wait_ready()
 
     def _call(self, question: Any) -> Any:
         if self._thread is None:
@@ -259,18 +259,18 @@ class Plane:
             )
         ends = time.monotonic() + timeout
         while True:
-            last, why = _look(condition)
+            last, why = _evaluate(condition)
             if last and why is None:
                 return cast("T", last)
             if time.monotonic() > ends:
-                raise _in_vain(condition, timeout, last) from why
-            time.sleep(LOOK_S)
+                raise _timeout_error(condition, timeout, last) from why
+            time.sleep(POLL_S)
 
     async def until(self, condition: Callable[[], T | Awaitable[T]], timeout: float = WAIT_S) -> T:
         """``wait_for`` for coroutines; *condition* may be a coroutine function."""
         ends = time.monotonic() + timeout
         while True:
-            last, why = _look(condition)
+            last, why = _evaluate(condition)
             if inspect.isawaitable(last):
                 try:
                     last = await last
@@ -280,24 +280,24 @@ class Plane:
             if last and why is None:
                 return cast("T", last)
             if time.monotonic() > ends:
-                raise _in_vain(condition, timeout, last) from why
-            await asyncio.sleep(LOOK_S)
+                raise _timeout_error(condition, timeout, last) from why
+            await asyncio.sleep(POLL_S)
 
-    # What ``_made`` needs
+    # What ``_build`` needs
 
     def clock(self) -> float:
         """The server's wall clock."""
         return time.time() + self._ahead
 
 
-def _look(condition: Callable[[], object]) -> tuple[object, AssertionError | None]:
+def _evaluate(condition: Callable[[], object]) -> tuple[object, AssertionError | None]:
     try:
         return condition(), None
     except AssertionError as error:
         return None, error
 
 
-def _in_vain(condition: Callable[[], object], timeout: float, last: object) -> TimeoutError:
+def _timeout_error(condition: Callable[[], object], timeout: float, last: object) -> TimeoutError:
     name = getattr(condition, "__qualname__", "") or repr(condition)
     where = getattr(condition, "__code__", None)
     line = (
@@ -308,7 +308,7 @@ def _in_vain(condition: Callable[[], object], timeout: float, last: object) -> T
     return TimeoutError(f"{name}{line} was not so within {timeout:g} s; it gave {str(last)[:500]}")
 
 
-def _made(wanted: Plane) -> server.ServerPlane:
+def _build(plane: Plane) -> server.ServerPlane:
     """The plane of ``sliceplane up`` with these options, not started. Raises ``StartError`` without
     the extra.
 
@@ -326,17 +326,17 @@ def _made(wanted: Plane) -> server.ServerPlane:
     except ModuleNotFoundError as error:
         raise _lacking(error) from error
     entries = default_controllers()
-    if wanted._nodes:
+    if plane._nodes:
         entries += emulation_controllers(
             EmulationConfig(
-                nodes=make_nodes(wanted._nodes, wanted._zones),
-                ready_s=wanted._ready_delay,
-                termination_s=wanted._termination,
+                nodes=make_nodes(plane._nodes, plane._zones),
+                ready_s=plane._ready_delay,
+                termination_s=plane._termination,
             )
         )
-    config = PlaneConfig(data_dir=wanted._data_dir, secure_port=wanted._port)
-    services = (ControllerService(entries),) if wanted._controllers else ()
-    return Server(config, services, clock=wanted.clock, around=wanted.faults.around)
+    config = PlaneConfig(data_dir=plane._data_dir, secure_port=plane._port)
+    services = (ControllerService(entries),) if plane._controllers else ()
+    return Server(config, services, clock=plane.clock, around=plane.faults.around)
 
 
 def _lacking(error: ModuleNotFoundError) -> Exception:

@@ -81,8 +81,8 @@ def _running(question: WhatIfQuestion, world: WhatIfWorld) -> Iterator[str]:
 def _changes(question: WhatIfQuestion, world: WhatIfWorld) -> Iterator[str]:
     changes = question.changes
     if changes.replicas or changes.rollouts:
-        told = world.running.ready_delay_s is not None
-        origin = "" if told else ", as the median of those that are there"
+        is_set = world.running.ready_delay_s is not None
+        origin = "" if is_set else ", as the median of those that are there"
         yield (
             f"A Pod is ready {world.ready_delay_s:g} s after its start{origin}; Pods "
             "spread over zones, then Nodes; resources, taints and affinity to Pods are not looked "

@@ -21,7 +21,7 @@ from sliceplane.diagnose.explain.checks.pods.silent_nodes import KUBELET_LOST_S
 from sliceplane.kit.integers import NotAnInteger, parse_int64
 from sliceplane.kit.names import check_label_value
 from sliceplane.kit.times import parse_duration
-from sliceplane.lab.whatif.state import CannotTell, ClusterState, ServiceWorkload
+from sliceplane.lab.whatif.state import ClusterState, ServiceWorkload, WhatIfError
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT
 from sliceplane.slices.subsets import APPROACHES, Subsetting
 
@@ -57,9 +57,9 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """``words``: as they were given."""
+    """``texts``: as they were given."""
 
-    words: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
     zones_lost: tuple[str, ...] = ()
     zones_added: tuple[tuple[str, int], ...] = ()
     node_zones: tuple[tuple[str, str], ...] = ()
@@ -169,28 +169,28 @@ assert {member for member, _ in _RUNNING.values()} == set(Running.__struct_field
 
 
 def running(settings: tuple[Setting, ...]) -> Running:
-    """Returns the settings as they are now. Raises ``CannotTell``."""
-    found = Running()
+    """Returns the settings as they are now. Raises ``WhatIfError``."""
+    result = Running()
     for setting in settings:
         member, read = _RUNNING[setting.key]
-        found = replace(found, **{member: _read(setting, read)})
-    return found
+        result = replace(result, **{member: _read(setting, read)})
+    return result
 
 
 def _read(setting: Setting, read: Callable[[str], Any]) -> Any:
     try:
         return read(setting.value)
     except ValueError as error:
-        raise CannotTell(f"{setting}: {error}") from error
+        raise WhatIfError(f"{setting}: {error}") from error
 
 
 def checked(settings: tuple[Setting, ...], state: ClusterState, service: Service) -> Changes:
-    """Returns the changes resolved for *service* in *state*. Raises ``CannotTell``."""
-    changes = Changes(words=tuple(map(str, settings)))
+    """Returns the changes resolved for *service* in *state*. Raises ``WhatIfError``."""
+    changes = Changes(texts=tuple(map(str, settings)))
     for setting in settings:
         changes = _WITH[setting.key](changes, setting, state, service)
     if changes.strategy and not changes.rollouts:
-        raise CannotTell("max-surge and max-unavailable count in a rollout: add rollout=yes")
+        raise WhatIfError("max-surge and max-unavailable count in a rollout: add rollout=yes")
     return changes
 
 
@@ -203,7 +203,7 @@ def zones_of(state: ClusterState) -> tuple[str, ...]:
 def _zone_lost(changes: Changes, setting: Setting, state: ClusterState, _: Service) -> Changes:
     zones = zones_of(state)
     if setting.value not in zones:
-        raise CannotTell(no_such("Node in zone", setting.value, zones))
+        raise WhatIfError(no_such("Node in zone", setting.value, zones))
     return replace(changes, zones_lost=(*changes.zones_lost, setting.value))
 
 
@@ -211,11 +211,11 @@ def _zone_added(changes: Changes, setting: Setting, state: ClusterState, _: Serv
     zone, colon, number = setting.value.partition(":")
     zones = zones_of(state)
     for problem in check_label_value(zone):
-        raise CannotTell(f"{setting}: {problem}")
+        raise WhatIfError(f"{setting}: {problem}")
     if zone in zones:
-        raise CannotTell(f"{setting}: zone {zone} is there already")
+        raise WhatIfError(f"{setting}: zone {zone} is there already")
     if not state.nodes:
-        raise CannotTell(f"{setting}: there is no Node that those of a new zone could be like")
+        raise WhatIfError(f"{setting}: there is no Node that those of a new zone could be like")
     nodes = (
         _read(Setting(setting.key, number), lambda value: _number(value, 1, NODES_ADDED_MAX))
         if colon
@@ -228,9 +228,9 @@ def _node_zone(changes: Changes, setting: Setting, state: ClusterState, _: Servi
     node, __, zone = setting.value.partition(":")
     names = tuple(node.metadata.name for node in state.nodes)
     if node not in names:
-        raise CannotTell(no_such("Node", node, names))
+        raise WhatIfError(no_such("Node", node, names))
     for problem in check_label_value(zone):
-        raise CannotTell(f"{setting}: {problem}")
+        raise WhatIfError(f"{setting}: {problem}")
     return replace(changes, node_zones=(*changes.node_zones, (node, zone)))
 
 
@@ -238,22 +238,22 @@ def _workload(name: str, state: ClusterState, service: Service) -> ServiceWorklo
     workloads = state.workloads(service)
     key = service.metadata.key
     if not workloads:
-        raise CannotTell(
+        raise WhatIfError(
             f"no Deployment, StatefulSet or ReplicaSet makes the Pods of Service {key}"
         )
     if not name:
         if len(workloads) > 1:
             names = ", ".join(workload.name for workload in workloads)
-            raise CannotTell(
+            raise WhatIfError(
                 f"several make the Pods of Service {key}: say which, as NAME:VALUE; there are "
                 f"{names}"
             )
         return workloads[0]
-    found = next((workload for workload in workloads if workload.name == name), None)
-    if found is None:
-        names_of = tuple(workload.name for workload in workloads)
-        raise CannotTell(no_such(f"workload of Service {key} with the name", name, names_of))
-    return found
+    workload = next((workload for workload in workloads if workload.name == name), None)
+    if workload is None:
+        workload_names = tuple(workload.name for workload in workloads)
+        raise WhatIfError(no_such(f"workload of Service {key} with the name", name, workload_names))
+    return workload
 
 
 def _replicas(changes: Changes, setting: Setting, state: ClusterState, service: Service) -> Changes:
@@ -267,7 +267,7 @@ def _replicas(changes: Changes, setting: Setting, state: ClusterState, service: 
 def _rollout(changes: Changes, setting: Setting, state: ClusterState, service: Service) -> Changes:
     workload = _workload("" if setting.value == "yes" else setting.value, state, service)
     if workload.resource.kind == "ReplicaSet":
-        raise CannotTell(f"{workload} has no rollouts: a Deployment or a StatefulSet has")
+        raise WhatIfError(f"{workload} has no rollouts: a Deployment or a StatefulSet has")
     return replace(changes, rollouts=(*changes.rollouts, workload))
 
 

@@ -67,14 +67,14 @@ class EstimatedStep(msgspec.Struct, frozen=True):
 
 
 def estimate(
-    question: EstimateQuestion, tell: Callable[[str], None] | None = None
+    question: EstimateQuestion, report: Callable[[str], None] | None = None
 ) -> tuple[EstimatedStep, ...]:
     state = build_state(question)
     service = state.service(_NAMESPACE, _NAME)
     running = Running(
         max_endpoints_per_slice=question.per_slice, ready_delay_s=5.0, termination_s=30.0
     )
-    world = WhatIfWorld(state, service, running, tell=tell)
+    world = WhatIfWorld(state, service, running, report=report)
     steps: list[EstimatedStep] = []
 
     def step(name: str, what: str, change: Callable[[], object] | None = None) -> None:
@@ -121,16 +121,16 @@ def as_text(question: EstimateQuestion, steps: tuple[EstimatedStep, ...], width:
 
 
 def _column(step: EstimatedStep) -> tuple[str, ...]:
-    found = step.written
-    if found is None:
+    written = step.written
+    if written is None:
         return ("",) * len(_ROWS)
-    sizes = (human_bytes(found.protobuf), human_bytes(found.json))
+    sizes = (human_bytes(written.protobuf), human_bytes(written.json))
     return (
         f"{step.slices:,}",
-        f"{found.writes:,}",
-        f"{found.events:,}",
+        f"{written.writes:,}",
+        f"{written.events:,}",
         *sizes,
-        f"{found.took_s:.0f} s",
+        f"{written.took_s:.0f} s",
     )
 
 

@@ -25,7 +25,7 @@ from sliceplane.server.registry.admission.service_accounts import DEFAULT_ACCOUN
 from sliceplane.server.registry.kinds.pods.priority_class import PRIORITY_CLASSES
 
 #: what the server knows of itself
-_KNOWN: Final = (DEFAULT_ACCOUNT, *PRIORITY_CLASSES)
+_BUILT_IN: Final = (DEFAULT_ACCOUNT, *PRIORITY_CLASSES)
 
 Named = tuple[Resource, str, str]
 
@@ -40,7 +40,7 @@ def objects_named(state: ClusterState) -> Iterator[tuple[Resource, str, Document
                 template = (decode_document(record.body).get("spec") or {}).get("template") or {}
                 named |= _named(record.key.namespace, template.get("spec") or {})
     for (resource, namespace, name), content in named.items():
-        if name and name not in _KNOWN:
+        if name and name not in _BUILT_IN:
             yield resource, namespace, {"metadata": {"name": name}, **content}
 
 

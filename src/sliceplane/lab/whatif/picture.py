@@ -32,7 +32,7 @@ from sliceplane.consume.balancing.shares import (
 from sliceplane.consume.usable import Locality
 from sliceplane.diagnose.explain.checks.zones import is_working, takes_pods
 from sliceplane.kit.ip import FAMILIES, Family
-from sliceplane.lab.whatif.state import CannotTell, ClusterState
+from sliceplane.lab.whatif.state import ClusterState, WhatIfError
 from sliceplane.lab.whatif.world import WhatIfWorld
 from sliceplane.lab.wire import event_bytes
 from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
@@ -97,10 +97,10 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ready(self) -> Counter[str]:
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for kind, number in self.kinds.items():
-            found[kind.zone] += number if kind.ready else 0
-        return found
+            counts[kind.zone] += number if kind.ready else 0
+        return counts
 
     @property
     def endpoints(self) -> int:
@@ -126,12 +126,12 @@ def loads(
     kinds: Counter[EndpointKind],
     places: Sequence[Place],
     clients: Clients,
-    left: Fraction,
+    remaining: Fraction,
     *,
     local: bool,
 ) -> Loads:
-    """*left*: the part of all clients that is there."""
-    rate = None if clients.rate is None else clients.rate * left
+    """*remaining*: the part of all clients that is there."""
+    rate = None if clients.rate is None else clients.rate * remaining
     allowed = AllowedLoad(None if clients.capacity is None or not rate else clients.capacity / rate)
     return Loads(
         shares(kinds, places, local=local),
@@ -148,10 +148,10 @@ def picture(
     *,
     others: int,
     lost: Collection[str] = (),
-    left: Fraction = Fraction(1),
+    remaining: Fraction = Fraction(1),
 ) -> Picture:
     """As the world is now; *others*: watchers beside the Nodes' proxies. Clients in *lost* zones
-    are gone, and *left* of all there are.
+    are gone, and *remaining* of all there are.
     """
     state = world.state
     meta = subject.metadata
@@ -168,7 +168,7 @@ def picture(
     )
     places = _places(state, clients, lost)
     if not places:
-        raise CannotTell(
+        raise WhatIfError(
             "there is no client: no Node takes Pods, or none of the Pods of --clients runs on a "
             "Node"
         )
@@ -181,7 +181,7 @@ def picture(
         slices=len(slices),
         kinds=kinds,
         places=places,
-        loads=loads(kinds, places, clients, left, local=local),
+        loads=loads(kinds, places, clients, remaining, local=local),
         outside=outside,
         each_json=each_json,
         each_protobuf=each_protobuf,
@@ -202,9 +202,9 @@ def _each(
             continue
         number = len(decode(record.body, EndpointSlice).endpoints or ())
         total += number
-        json += number * world.audience.watchers_of(record) * event_bytes(record.body, "json")
+        json += number * world.audience.count_watchers(record) * event_bytes(record.body, "json")
         protobuf += (
-            number * world.audience.watchers_of(record) * event_bytes(record.body, "protobuf")
+            number * world.audience.count_watchers(record) * event_bytes(record.body, "protobuf")
         )
     return json / max(total, 1), protobuf / max(total, 1)
 

@@ -25,7 +25,7 @@ from sliceplane.lab.whatif.assumptions import assumptions
 from sliceplane.lab.whatif.audience import SliceEvent
 from sliceplane.lab.whatif.changes import Changes, Running
 from sliceplane.lab.whatif.picture import Clients, Loads, Picture, loads, picture
-from sliceplane.lab.whatif.state import CannotTell, ClusterState
+from sliceplane.lab.whatif.state import ClusterState, WhatIfError
 from sliceplane.lab.whatif.world import Way, WhatIfWorld
 
 #: of a change after the question, and how many of them are tried
@@ -73,14 +73,14 @@ class Written(msgspec.Struct, frozen=True):
         return self.creates + self.updates + self.deletes
 
 
-_TOGETHER: Final = Way(pace=BurstPace(jobs_max=1_000_000), zones_turned=0)
+_TOGETHER: Final = Way(pace=BurstPace(jobs_max=1_000_000), zone_offset=0)
 _ONE_BY_ONE: Final = BurstPace(write_s=0.05, eager="endpointslice-controller")
 #: the first is told in full; the others make ranges of its figures
 WAYS: Final = (
     Way(),
     _TOGETHER,
-    Way(pace=_ONE_BY_ONE, zones_turned=1, delay_s=30.0),
-    Way(pace=_ONE_BY_ONE, zones_turned=2, delay_s=120.0),
+    Way(pace=_ONE_BY_ONE, zone_offset=1, delay_s=30.0),
+    Way(pace=_ONE_BY_ONE, zone_offset=2, delay_s=120.0),
 )
 
 
@@ -120,7 +120,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     before: Picture
     after: Picture
     written: Written
-    everything: Written
+    all_written: Written
     #: those of this Service since *began*, in virtual time
     events: tuple[SliceEvent, ...]
     began: float
@@ -140,7 +140,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
         return min(figures), max(figures)
 
     @property
-    def bad_news(self) -> bool:
+    def is_worse(self) -> bool:
         """Connections are dropped, or an endpoint is overloaded, that were not."""
         used = max(run.used for run in self.runs)
         used = used if self.stays is None else max(used, self.stays.used)
@@ -153,44 +153,48 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def predict(
-    state: ClusterState, question: WhatIfQuestion, tell: Callable[[str], None] | None = None
+    state: ClusterState, question: WhatIfQuestion, report: Callable[[str], None] | None = None
 ) -> Prediction:
-    """*tell* is called often, with what is being done.  Raises ``CannotTell``."""
+    """*report* is called often, with what is being done.  Raises ``WhatIfError``."""
     service = question.service
     key = service.metadata.key
     if not service.spec.selector:
-        raise CannotTell(
+        raise WhatIfError(
             f"Service {key} has no selector: its slices are written by hand, and no change makes "
             "them"
         )
-    world = WhatIfWorld(state, service, question.now, question.watchers, tell=tell)
-    look = partial(picture, world, service, question.clients, others=question.watchers)
+    world = WhatIfWorld(state, service, question.now, question.watchers, report=report)
+    take_picture = partial(picture, world, service, question.clients, others=question.watchers)
     began = world.cluster.now
     world.finish_pending()
     pending = sum_up(world.events, key, began)
-    before = look()
+    before = take_picture()
     world.events.clear()
     world.cluster.notes.clear()
     began = world.cluster.now
     lost = question.changes.zones_lost
-    left = 1 - sum((place.share for place in before.places if place.at.zone in lost), Fraction(0))
-    moments = [_moment(world, question, left, 0.0, Written())] if lost else []
+    remaining = 1 - sum(
+        (place.share for place in before.places if place.at.zone in lost), Fraction(0)
+    )
+    moments = [_moment(world, question, remaining, 0.0, Written())] if lost else []
     world.apply(question.changes)
     world.converge(world.next_eviction)
     written = sum_up(world.events, key, began)
     if lost:
-        moments.append(_moment(world, question, left, world.running.node_grace_s, written))
-    after = moments[-1].picture if lost else look()
-    runs = [_run_of(after, written), *_other_runs(state, question, written, tell)]
+        moments.append(_moment(world, question, remaining, world.running.node_grace_s, written))
+    after = moments[-1].picture if lost else take_picture()
+    runs = [_run_of(after, written), *_other_runs(state, question, written, report)]
     after_state = world.state
     events = tuple(event for event in world.events if event.service == key)
-    everything = sum_up(world.events, "", began)
+    all_written = sum_up(world.events, "", began)
     notes = _notes(world, service)
     if world.next_eviction is not None:
         world.events.clear()
-        gone_at = world.evict()
+        deleted_at = world.evict()
         last = sum_up(world.events, key, began)
-        moments.append(_moment(world, question, left, max(last.took_s, gone_at - began), last))
+        moments.append(
+            _moment(world, question, remaining, max(last.took_s, deleted_at - began), last)
+        )
     return Prediction(
         question=question,
         origin=state.origin,
@@ -199,7 +203,7 @@ def predict(
         before=before,
         after=after,
         written=written,
-        everything=everything,
+        all_written=all_written,
         events=events,
         began=began,
         stays=_stays(question, before, after),
@@ -223,14 +227,14 @@ def _other_runs(
     state: ClusterState,
     question: WhatIfQuestion,
     written: Written,
-    tell: Callable[[str], None] | None,
+    report: Callable[[str], None] | None,
 ) -> list[WhatIfRun]:
     """Runs the change in the other ways, unless they could not differ."""
     changes = question.changes
     if written.writes <= 1 and not changes.replicas and not changes.rollouts:
         return []
     delayed = (replace(_TOGETHER, delay_s=delay_s) for delay_s in _delays(state, question))
-    return [_run(state, question, way, tell) for way in (*WAYS[1:], *delayed)]
+    return [_run(state, question, way, report) for way in (*WAYS[1:], *delayed)]
 
 
 def _delays(state: ClusterState, question: WhatIfQuestion) -> list[float]:
@@ -255,13 +259,13 @@ def _delays(state: ClusterState, question: WhatIfQuestion) -> list[float]:
     zones = {
         node.metadata.name: (node.metadata.labels or {}).get(LABEL_ZONE, "") for node in state.nodes
     }
-    found: dict[frozenset[tuple[str, int]], float] = {}
+    delay_by_deletion: dict[frozenset[tuple[str, int]], float] = {}
     for early, late in pairwise([0.0, *_age_steps(pods, state.read_at), _DELAY_MAX_S]):
         delay_s = (early + late) / 2
         ranked = sorted(pods, key=partial(deletion_rank, crowd=crowd, now=state.read_at + delay_s))
         deleted = Counter(zones.get(pod.spec.node_name, "") for pod in ranked[:surplus])
-        found.setdefault(frozenset(deleted.items()), delay_s)
-    return list(found.values())[:_DELAYS_MAX]
+        delay_by_deletion.setdefault(frozenset(deleted.items()), delay_s)
+    return list(delay_by_deletion.values())[:_DELAYS_MAX]
 
 
 def _age_steps(pods: Sequence[Pod], now: float) -> list[float]:
@@ -279,10 +283,10 @@ def _age_steps(pods: Sequence[Pod], now: float) -> list[float]:
 
 
 def _run(
-    state: ClusterState, question: WhatIfQuestion, way: Way, tell: Callable[[str], None] | None
+    state: ClusterState, question: WhatIfQuestion, way: Way, report: Callable[[str], None] | None
 ) -> WhatIfRun:
     service = question.service
-    world = WhatIfWorld(state, service, question.now, question.watchers, tell=tell, way=way)
+    world = WhatIfWorld(state, service, question.now, question.watchers, report=report, way=way)
     world.finish_pending()
     world.converge(world.cluster.now + way.delay_s)
     world.events.clear()
@@ -308,27 +312,36 @@ def _run_of(after: Picture, written: Written) -> WhatIfRun:
 
 
 def _moment(
-    world: WhatIfWorld, question: WhatIfQuestion, left: Fraction, after_s: float, written: Written
+    world: WhatIfWorld,
+    question: WhatIfQuestion,
+    remaining: Fraction,
+    after_s: float,
+    written: Written,
 ) -> Moment:
     lost = question.changes.zones_lost
-    found = picture(
-        world, question.service, question.clients, others=question.watchers, lost=lost, left=left
+    after = picture(
+        world,
+        question.service,
+        question.clients,
+        others=question.watchers,
+        lost=lost,
+        remaining=remaining,
     )
     failing = sum(
-        (share for (_, zone), share in found.shares.flows.items() if zone in lost), Fraction(0)
+        (share for (_, zone), share in after.shares.flows.items() if zone in lost), Fraction(0)
     )
-    return Moment(after_s, found, failing, written)
+    return Moment(after_s, after, failing, written)
 
 
 def _notes(world: WhatIfWorld, service: Service) -> tuple[str, ...]:
     """In their order, each once."""
-    said = [
+    texts = [
         f"{note.reason}: {note.note}"
         for note in world.cluster.notes
         if note.regarding_resource is Services
         and note.regarding.metadata.key == service.metadata.key
     ]
-    return tuple(dict.fromkeys(said))
+    return tuple(dict.fromkeys(texts))
 
 
 def sum_up(events: Sequence[SliceEvent], service: str, began: float) -> Written:

@@ -29,14 +29,14 @@ class BadTraffic(Exception):
 def zones_of(text: str) -> dict[str, Fraction]:
     """Zone -> figure.  Raises ``BadTraffic``."""
     series = _answered(text) if text.lstrip().startswith("{") else _page(text)
-    found: dict[str, Fraction] = {}
+    traffic_by_zone: dict[str, Fraction] = {}
     for where, zone, value in series:
         if not isfinite(value) or value < 0:
             raise BadTraffic(f"{where}: {value} is no amount of traffic: {_BY_ZONE}")
-        found[zone] = found.get(zone, Fraction(0)) + Fraction(str(value))
-    if not any(found.values()):
+        traffic_by_zone[zone] = traffic_by_zone.get(zone, Fraction(0)) + Fraction(str(value))
+    if not any(traffic_by_zone.values()):
         raise BadTraffic(f"no series with a zone has traffic: {_BY_ZONE}")
-    return found
+    return traffic_by_zone
 
 
 def _answered(text: str) -> Iterator[tuple[str, str, float]]:

@@ -38,7 +38,7 @@ from sliceplane.lab.sim.cluster import START, BurstPace, Cluster
 from sliceplane.lab.whatif.audience import SliceAudience, SliceEvent
 from sliceplane.lab.whatif.changes import NONE, Changes, Running
 from sliceplane.lab.whatif.named import objects_named
-from sliceplane.lab.whatif.state import CannotTell, ClusterState, ServiceWorkload
+from sliceplane.lab.whatif.state import ClusterState, ServiceWorkload, WhatIfError
 from sliceplane.server.store.types import StoreEvent
 from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.watch.controller.base import Controller
@@ -64,25 +64,25 @@ _GRACE_MAX_S: Final = 86_400.0
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
     """How a change may come about: the pace of controllers; ``delay_s``: how long after the
-    question it is made; ``zones_turned``: where a Pod may go to any of several zones, the first of
+    question it is made; ``zone_offset``: where a Pod may go to any of several zones, the first of
     them in their order, which begins with another one each time.
     """
 
     pace: BurstPace = BurstPace()
     delay_s: float = 0.0
-    zones_turned: int | None = None
+    zone_offset: int | None = None
 
 
 class PlayedKubelet(KubeletController):
-    """The emulated kubelet and scheduler on the state's Nodes.  *known*: uids of the Pods that were
+    """The emulated kubelet and scheduler on the state's Nodes.  *recorded_pods*: uids of the Pods that were
     there.
     """
 
     def __init__(
-        self, config: EmulationConfig, known: frozenset[str], zones_first: Sequence[str]
+        self, config: EmulationConfig, recorded_pods: frozenset[str], zones_first: Sequence[str]
     ) -> None:
         super().__init__(config)
-        self._known = known
+        self._recorded_pods = recorded_pods
         self._placement = Placement(zones_first)
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
@@ -91,7 +91,7 @@ class PlayedKubelet(KubeletController):
         pod = self._pods.get(key)
         if (
             pod is not None
-            and pod.metadata.uid in self._known
+            and pod.metadata.uid in self._recorded_pods
             and pod.metadata.deletion_timestamp is None
         ):
             return ()
@@ -110,14 +110,14 @@ class WhatIfWorld:
         running: Running,
         others: int = 0,
         *,
-        tell: Callable[[str], None] | None = None,
+        report: Callable[[str], None] | None = None,
         way: Way | None = None,
     ) -> None:
-        self._tell = tell
+        self._report = report
         self._way = way or Way()
         #: (when, namespace, name) of Pods that are deleted because their Node is lost
         self._evictions: list[tuple[float, str, str]] = []
-        self._known = frozenset(pod.metadata.uid for pod in state.pods())
+        self._recorded_pods = frozenset(pod.metadata.uid for pod in state.pods())
         self.audience = SliceAudience(others)
         self._service = service
         self.running = running
@@ -159,14 +159,14 @@ class WhatIfWorld:
             try:
                 self.cluster.converge(limit_s=min(_REST_S, end - self.cluster.now))
             except AssertionError as error:
-                raise CannotTell(f"the controllers come to no rest: {error}") from error
+                raise WhatIfError(f"the controllers come to no rest: {error}") from error
             if until is None and len(self.cluster.writes) == writes:
                 return
             if self.cluster.now == end:
                 return
             self.cluster.now = min(self.cluster.now + _REST_S, end)
         if until is None:
-            raise CannotTell(
+            raise WhatIfError(
                 f"after {_RUN_MAX_S / 86_400:.0f} days of virtual time the controllers still write"
             )
 
@@ -217,7 +217,7 @@ class WhatIfWorld:
             DeploymentController(),
             ReplicaSetController(),
             StatefulSetController(),
-            PlayedKubelet(config, self._known, self._zones_first(nodes)),
+            PlayedKubelet(config, self._recorded_pods, self._zones_first(nodes)),
         )
         self.cluster.replace(*controllers)
 
@@ -228,29 +228,29 @@ class WhatIfWorld:
         return TERMINATION_S if emulated and all(emulated) else _GRACE_MAX_S
 
     def _zones_first(self, nodes: Sequence[EmulatedNode]) -> tuple[str, ...]:
-        turn = self._way.zones_turned
-        if turn is None:
+        offset = self._way.zone_offset
+        if offset is None:
             return ()
         zones = sorted({node.zone for node in nodes})
-        return tuple(zones[(at + turn) % len(zones)] for at in range(len(zones)))
+        return tuple(zones[(at + offset) % len(zones)] for at in range(len(zones)))
 
     @property
     def events(self) -> list[SliceEvent]:
         return self.audience.events
 
     def _on_commit(self, event: StoreEvent) -> None:
-        if self._tell is not None:
-            self._tell(f"{len(self.cluster.writes):,} writes of controllers until now")
+        if self._report is not None:
+            self._report(f"{len(self.cluster.writes):,} writes of controllers until now")
         self.audience.on_commit(event, self.cluster.now)
 
     # -- changes
 
     def apply(self, changes: Changes) -> None:
-        """Raises ``CannotTell`` where the server would refuse."""
+        """Raises ``WhatIfError`` where the server would refuse."""
         try:
             self._apply(changes)
         except StatusError as error:
-            raise CannotTell(f"the server would refuse that: {error}") from error
+            raise WhatIfError(f"the server would refuse that: {error}") from error
 
     def _apply(self, changes: Changes) -> None:
         before = self.running
@@ -356,7 +356,7 @@ class WhatIfWorld:
         spec: Document = {"template": stamp}
         if strategy:
             if workload.resource is not Deployments:
-                raise CannotTell(
+                raise WhatIfError(
                     f"{workload} has no max-surge and max-unavailable here: a Deployment has"
                 )
             spec["strategy"] = {"type": "RollingUpdate", "rollingUpdate": strategy}
@@ -367,15 +367,17 @@ def _tolerated_s(pod: Document) -> float | None:
     """How long the Pod stays on a Node that is not heard of; ``None``: as long as the Node is
     there.
     """
-    found = [
+    matching = [
         toleration
         for toleration in pod["spec"].get("tolerations") or ()
         if tolerates([convert(toleration, Toleration)], _TAINT)
     ]
     seconds = [
-        toleration["tolerationSeconds"] for toleration in found if "tolerationSeconds" in toleration
+        toleration["tolerationSeconds"]
+        for toleration in matching
+        if "tolerationSeconds" in toleration
     ]
-    if not found:
+    if not matching:
         return _TOLERATED_S
     return float(max(0, min(seconds))) if seconds else None
 
@@ -397,7 +399,7 @@ def _is_selected(pod: Pod, service: Service) -> bool:
 
 def _usual_delay(pods: list[Pod]) -> float:
     """The median of the time from a Pod's start until it was ready; 0 where no Pod tells."""
-    found: list[float] = []
+    delays: list[float] = []
     for pod in pods:
         ready = pod.condition("Ready")
         if (
@@ -406,10 +408,10 @@ def _usual_delay(pods: list[Pod]) -> float:
             and ready.last_transition_time
             and pod.status.start_time
         ):
-            found.append(
+            delays.append(
                 max(0.0, parse_time(ready.last_transition_time) - parse_time(pod.status.start_time))
             )
-    return median(found) if found else 0.0
+    return median(delays) if delays else 0.0
 
 
 def _times(state: ClusterState) -> Iterator[float]:

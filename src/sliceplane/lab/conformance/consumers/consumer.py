@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from sliceplane.lab.conformance.model import Belief
-from sliceplane.lab.conformance.story import AskedPort, Claim, Need
+from sliceplane.lab.conformance.steps import Claim, Need, PortQuery
 
 
 class FollowedService(msgspec.Struct, frozen=True):
@@ -21,7 +21,7 @@ class FollowedService(msgspec.Struct, frozen=True):
     kubeconfig: Path
     namespace: str
     service: str
-    asked_port: AskedPort
+    query: PortQuery
     #: of the Service, for a consumer that ``has_cluster_ip``
     cluster_ip: str = ""
 
@@ -35,13 +35,13 @@ class FollowingConsumer:
         #: why it follows no more; "" while it does
         self.ended = ""
         #: the last line that it printed and that was no belief
-        self.other_words = ""
+        self.other_line = ""
 
     def believe(self, belief: Belief) -> None:
         if not self.beliefs or self.beliefs[-1] != belief:
             self.beliefs.append(belief)
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Brings ``beliefs`` up to date; nothing to do where the consumer reports by itself."""
 
 
@@ -57,14 +57,14 @@ class JudgedConsumer(Protocol):
     has_cluster_ip: bool = False
 
     @abstractmethod
-    def follow(self, asked: FollowedService) -> AbstractAsyncContextManager[FollowingConsumer]:
+    def follow(self, followed: FollowedService) -> AbstractAsyncContextManager[FollowingConsumer]:
         """Starts the consumer for one case, so that no case inherits the back-off of another.
         Raises ``OSError`` and ``TimeoutError`` where it does not start.
         """
 
 
 @asynccontextmanager
-async def meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+async def in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Runs *work* until the end of the block."""
     task = asyncio.create_task(work)
     try:

@@ -100,12 +100,12 @@ class _Walk:
             ((kind, body),) = statement.items()
             match kind:
                 case "match":
-                    if not self._holds(body):
+                    if not self._matches(body):
                         return "next"
                 case "vmap":
                     flows = {
                         self._verdict(verdict)
-                        for verdict in self._looked_up(body["key"], body["data"])
+                        for verdict in self._look_up(body["key"], body["data"])
                     }
                     if flow := _one_of(flows):
                         return flow
@@ -133,7 +133,7 @@ class _Walk:
     def _targets(self, dnat: dict[str, Any]) -> Iterator[str]:
         match dnat.get("addr"):
             case {"map": {"key": key, "data": data}}:
-                targets = list(self._looked_up(key, data))
+                targets = list(self._look_up(key, data))
             case target:
                 targets = [target]
         for target in targets:
@@ -145,12 +145,12 @@ class _Walk:
                 case _:
                     raise UnknownStatement(f"cannot follow dnat to {target}")
 
-    def _looked_up(self, key: Any, data: Any) -> Iterator[Any]:
+    def _look_up(self, key: Any, data: Any) -> Iterator[Any]:
         """Yields the values that a map has for the packet: for a random key, all of them."""
-        wanted = self._value(key)
+        packet_value = self._value(key)
         for element in self._elements(data):
             at, value = element
-            if _contains(_bare(at), wanted):
+            if _contains(_bare(at), packet_value):
                 yield value
 
     def _elements(self, data: Any) -> Iterable[Any]:
@@ -161,7 +161,7 @@ class _Walk:
                 return self._table.elements[data[1:]]
         return [data]
 
-    def _holds(self, match: dict[str, Any]) -> bool:
+    def _matches(self, match: dict[str, Any]) -> bool:
         value = self._value(match["left"])
         inside = any(_contains(_bare(element), value) for element in self._elements(match["right"]))
         return inside is not (match["op"] == "!=")

@@ -24,7 +24,7 @@ from sliceplane.lab.conformance.consumers.consumer import (
 )
 from sliceplane.lab.conformance.consumers.program import CommandConsumer, ignored, process
 from sliceplane.lab.conformance.model import Belief, authority
-from sliceplane.lab.conformance.story import Claim
+from sliceplane.lab.conformance.steps import Claim
 
 _ZONE: Final = "cluster.local"
 _ANSWERS_S: Final = 5.0
@@ -52,10 +52,10 @@ class NameServerConsumer(CommandConsumer):
         )
 
     @asynccontextmanager
-    async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
+    async def follow(self, followed: FollowedService) -> AsyncIterator[FollowingConsumer]:
         port = _free_port()
         command = [word.replace("{port}", str(port)) for word in self._command]
-        async with process(command, asked) as running, ignored(running):
+        async with process(command, followed) as running, ignored(running):
             try:
                 async with asyncio.timeout(_STARTS_S):
                     while not await _answers(port):
@@ -66,30 +66,30 @@ class NameServerConsumer(CommandConsumer):
                 raise TimeoutError(
                     f"no answer by TCP from 127.0.0.1:{port} within {_STARTS_S:g} s"
                 ) from None
-            yield _Asking(port, asked)
+            yield _DnsFollower(port, followed)
 
 
 async def _answers(port: int) -> bool:
-    replies = await _ask(port, [name_of(f"kubernetes.default.svc.{_ZONE}")], A)
+    replies = await _send_queries(port, [name_of(f"kubernetes.default.svc.{_ZONE}")], A)
     return bool(replies) and replies[0].rcode == NOERROR
 
 
-class _Asking(FollowingConsumer):
-    def __init__(self, port: int, asked: FollowedService) -> None:
+class _DnsFollower(FollowingConsumer):
+    def __init__(self, port: int, followed: FollowedService) -> None:
         super().__init__()
         self._port = port
         self._name = name_of(
-            f"_{asked.asked_port.port}._tcp.{asked.service}.{asked.namespace}.svc.{_ZONE}"
+            f"_{followed.query.port}._tcp.{followed.service}.{followed.namespace}.svc.{_ZONE}"
         )
-        self._kind = AAAA if asked.asked_port.family == "IPv6" else A
+        self._kind = AAAA if followed.query.family == "IPv6" else A
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         believed = await self._believed()
         if believed is not None:
             self.believe(believed)
 
     async def _believed(self) -> Belief | None:
-        replies = await _ask(self._port, [self._name], SRV)
+        replies = await _send_queries(self._port, [self._name], SRV)
         if not replies or replies[0].rcode not in (NOERROR, NXDOMAIN):
             return None
         targets = [
@@ -97,7 +97,7 @@ class _Asking(FollowingConsumer):
             for record in replies[0].answer
             if record.type == SRV
         ]
-        of_targets = await _ask(self._port, [name for name, _ in targets], self._kind)
+        of_targets = await _send_queries(self._port, [name for name, _ in targets], self._kind)
         if len(of_targets) < len(targets):
             return None
         return frozenset(
@@ -108,7 +108,7 @@ class _Asking(FollowingConsumer):
         )
 
 
-async def _ask(port: int, names: Sequence[bytes], kind: int) -> list[Reply]:
+async def _send_queries(port: int, names: Sequence[bytes], kind: int) -> list[Reply]:
     """The replies in the order of *names*; none if one of them failed to come."""
     queries = [
         encode_query(number, name, kind, edns=True, do=False, flags=0)

@@ -35,7 +35,7 @@ from sliceplane.lab.conformance.consumers.program import (
 )
 from sliceplane.lab.conformance.consumers.saved_rules import saved_destinations
 from sliceplane.lab.conformance.model import Belief
-from sliceplane.lab.conformance.story import NODE, NODE_ADDRESS, SERVICE_PORT
+from sliceplane.lab.conformance.steps import NODE, NODE_ADDRESS, SERVICE_PORT
 from sliceplane.node.io.kernel.netns import listening_in
 from sliceplane.watch.io.kubeconfig import load
 
@@ -58,24 +58,26 @@ class NodeProxyConsumer(CommandConsumer):
         )
 
     @asynccontextmanager
-    async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
-        values = {"{kubeconfig}": str(asked.kubeconfig), "{node}": NODE}
-        async with _namespace() as netns, _way_out(netns, _port(asked.kubeconfig)):
+    async def follow(self, followed: FollowedService) -> AsyncIterator[FollowingConsumer]:
+        values = {"{kubeconfig}": str(followed.kubeconfig), "{node}": NODE}
+        async with _namespace() as netns, _forward_port(netns, _port(followed.kubeconfig)):
             inside = ["ip", "netns", "exec", netns]
             command = [values.get(word, word) for word in self._command]
-            async with process([*inside, *command], asked) as running, ignored(running):
-                yield _Reading(asked, running, inside)
+            async with process([*inside, *command], followed) as running, ignored(running):
+                yield _RulesFollower(followed, running, inside)
 
 
-class _Reading(FollowingConsumer):
-    def __init__(self, asked: FollowedService, running: RunningProgram, inside: list[str]) -> None:
+class _RulesFollower(FollowingConsumer):
+    def __init__(
+        self, followed: FollowedService, running: RunningProgram, inside: list[str]
+    ) -> None:
         super().__init__()
-        self._asked = asked
+        self._followed = followed
         self._running = running
         self._inside = inside
         self._destinations: Callable[[], Awaitable[Belief | None]] = self._in_either
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         try:
             believed = await self._destinations()
         except UnknownStatement as error:
@@ -105,15 +107,15 @@ class _Reading(FollowingConsumer):
         return None
 
     async def _in_iptables(self) -> Belief | None:
-        program = "ip6tables-save" if ":" in self._asked.cluster_ip else "iptables-save"
+        program = "ip6tables-save" if ":" in self._followed.cluster_ip else "iptables-save"
         if shutil.which(program) is None:
             return None
         saved = await _output(*self._inside, program, "-t", "nat")
-        return saved_destinations(saved, self._asked.cluster_ip, SERVICE_PORT, NODE_ADDRESS)
+        return saved_destinations(saved, self._followed.cluster_ip, SERVICE_PORT, NODE_ADDRESS)
 
     async def _in_nftables(self) -> Belief | None:
         listing = await _output(*self._inside, "nft", "-j", "list", "ruleset")
-        return destinations(listing, self._asked.cluster_ip, SERVICE_PORT, NODE_ADDRESS)
+        return destinations(listing, self._followed.cluster_ip, SERVICE_PORT, NODE_ADDRESS)
 
 
 @asynccontextmanager
@@ -131,16 +133,16 @@ async def _namespace() -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _way_out(netns: str, port: int) -> AsyncIterator[None]:
+async def _forward_port(netns: str, port: int) -> AsyncIterator[None]:
     """Loopback's *port* inside is the one outside."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            there, back = await asyncio.open_connection("127.0.0.1", port)
+            upstream, back = await asyncio.open_connection("127.0.0.1", port)
         except OSError:  # as if nothing listened
             writer.transport.abort()
             return
-        await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
+        await asyncio.gather(_pass_on(reader, back), _pass_on(upstream, writer))
 
     listening = await listening_in(netns)("127.0.0.1", port)
     server = await asyncio.start_server(connected, sock=listening)
@@ -169,7 +171,7 @@ async def _output(*command: str) -> str:
     """Raises ``OSError`` with what a command said that failed."""
     pipe = asyncio.subprocess.PIPE
     program = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
-    printed, said = await program.communicate()
+    printed, stderr = await program.communicate()
     if program.returncode:
-        raise OSError(f"{' '.join(command)}: {said.decode(errors='replace').strip()}")
+        raise OSError(f"{' '.join(command)}: {stderr.decode(errors='replace').strip()}")
     return printed.decode()

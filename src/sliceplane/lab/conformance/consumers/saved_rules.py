@@ -46,8 +46,8 @@ def saved_destinations(saved: str, address: str, port: int, source: str) -> Beli
         if line.startswith(":"):
             chains[line[1:].split()[0]] = []
         elif line.startswith("-A "):
-            _, chain, *words = shlex.split(line) if '"' in line else line.split()
-            chains[chain].append(words)
+            _, chain, *tokens = shlex.split(line) if '"' in line else line.split()
+            chains[chain].append(tokens)
     if chains.keys() <= _BUILT_IN:
         return None
     walk = _Walk(chains, address, port, source)
@@ -67,40 +67,41 @@ class _Walk:
 
     def chain(self, name: str) -> bool:
         """Returns True if the packet certainly goes no further than this chain."""
-        for words in self._chains[name]:
+        for tokens in self._chains[name]:
             at = next(
-                (number for number, word in enumerate(words) if word in ("-j", "-g")), len(words)
+                (number for number, token in enumerate(tokens) if token in ("-j", "-g")),
+                len(tokens),
             )
-            if not self._matches(words[:at]):
+            if not self._matches(tokens[:at]):
                 continue
-            flow = self._target(words[at:])
-            if flow != "next" and "--probability" not in words:
+            flow = self._target(tokens[at:])
+            if flow != "next" and "--probability" not in tokens:
                 return flow == "done"
         return False
 
-    def _matches(self, words: list[str]) -> bool:
+    def _matches(self, tokens: list[str]) -> bool:
         """Returns True if the rule may match: a random choice may."""
         at = 0
-        wanted = True
-        while at < len(words):
-            word = words[at]
+        expected = True
+        while at < len(tokens):
+            token = tokens[at]
             at += 1
-            if word == "!":
-                wanted = False
+            if token == "!":
+                expected = False
                 continue
             value = ""
-            if word not in _FLAGS:
-                value = words[at]
+            if token not in _FLAGS:
+                value = tokens[at]
                 at += 1
-            if self._holds(word, value) is not wanted:
+            if self._matches_word(token, value) is not expected:
                 return False
-            wanted = True
+            expected = True
         return True
 
-    def _holds(self, word: str, value: str) -> bool:
-        match word:
+    def _matches_word(self, token: str, value: str) -> bool:
+        match token:
             case "-s" | "-d":
-                address = self._source if word == "-s" else self._address
+                address = self._source if token == "-s" else self._address
                 return ipaddress.ip_address(address) in ipaddress.ip_network(value)
             case "-p":
                 return value == "tcp"
@@ -116,9 +117,9 @@ class _Walk:
                 return "NEW" in value.split(",")
             case "--mark":
                 return int(value.partition("/")[0], 16) == 0
-        if word in _ALWAYS:
+        if token in _ALWAYS:
             return True
-        raise UnknownStatement(f"cannot follow the match {word} {value}")
+        raise UnknownStatement(f"cannot follow the match {token} {value}")
 
     def _target(self, action: list[str]) -> str:
         """ "next" rule, "return" to the chain that jumped here, or "done"."""

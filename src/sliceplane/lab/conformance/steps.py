@@ -35,7 +35,7 @@ class Put(msgspec.Struct, frozen=True):
     object: Document
 
     def __str__(self) -> str:
-        return f"write {named(self.object)}: {told(self.object)}"
+        return f"write {named(self.object)}: {describe(self.object)}"
 
 
 class Delete(msgspec.Struct, frozen=True):
@@ -118,7 +118,7 @@ EXPIRE: Final = Expire()
 BOOKMARK: Final = Bookmark()
 
 
-class AskedPort(msgspec.Struct, frozen=True):
+class PortQuery(msgspec.Struct, frozen=True):
     """The question to the consumer: the endpoints of the Service *web* at one port and family."""
 
     port: str = "http"
@@ -133,10 +133,10 @@ class Case(msgspec.Struct, frozen=True):
     name: str
     title: str
     cites: tuple[str, ...]
-    story: tuple[Step, ...]
+    steps: tuple[Step, ...]
     #: what happens before the consumer starts
-    given: tuple[Step, ...] = ()
-    asked_port: AskedPort = msgspec.field(default=AskedPort())
+    setup: tuple[Step, ...] = ()
+    query: PortQuery = msgspec.field(default=PortQuery())
     needs: frozenset[Need | Claim] = frozenset()
 
 
@@ -144,7 +144,7 @@ def named(document: Document) -> str:
     return f"{document['kind']} {document['metadata']['name']}"
 
 
-def told(document: Document) -> str:
+def describe(document: Document) -> str:
     """A slice in a line, for people who look for the step that hurts."""
     if document["kind"] != "EndpointSlice":
         policy = document["spec"].get("internalTrafficPolicy")
@@ -153,12 +153,12 @@ def told(document: Document) -> str:
         )
         return f"{ports}, internalTrafficPolicy {policy}" if policy else ports
     endpoints = document["endpoints"]
-    shown = [_endpoint(endpoint) for endpoint in endpoints[:4]]
-    if len(endpoints) > len(shown):
-        shown.append(f"and {len(endpoints) - len(shown)} more")
-    words = [", ".join(shown) or "no endpoints"]
+    texts = [_endpoint(endpoint) for endpoint in endpoints[:4]]
+    if len(endpoints) > len(texts):
+        texts.append(f"and {len(endpoints) - len(texts)} more")
+    parts = [", ".join(texts) or "no endpoints"]
     if document["ports"] != [{"name": "http", "port": 8080, "protocol": "TCP"}]:
-        words.append(
+        parts.append(
             "at "
             + (
                 ", ".join(f"{port['name']} {port['port']}" for port in document["ports"])
@@ -167,8 +167,8 @@ def told(document: Document) -> str:
         )
     service = document["metadata"]["labels"].get("kubernetes.io/service-name")
     if service != SERVICE:
-        words.append(f"for {service}" if service else "for no Service")
-    return " ".join(words)
+        parts.append(f"for {service}" if service else "for no Service")
+    return " ".join(parts)
 
 
 def _endpoint(endpoint: Document) -> str:
@@ -201,11 +201,11 @@ __all__ = [
     "Document",
     "Expire",
     "Need",
+    "PortQuery",
     "Put",
-    "AskedPort",
     "Refuse",
     "Silence",
     "Step",
+    "describe",
     "named",
-    "told",
 ]

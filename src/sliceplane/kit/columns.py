@@ -35,16 +35,17 @@ def table(
     are counted in a last line; *elsewhere* says where they are. A cell is one line, whatever it
     has.
     """
-    shown = [[printable(cell) for cell in row] for row in rows[:rows_max]]
-    lines = [heads, *shown] if heads else shown
+    visible = [[printable(cell) for cell in row] for row in rows[:rows_max]]
+    lines = [heads, *visible] if heads else visible
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    left = len(indent) + sum(wide + len(GAP) for wide in widths[:-1])
-    if width is None or not widths or left + widths[-1] <= width:
+    last_column = len(indent) + sum(wide + len(GAP) for wide in widths[:-1])
+    if width is None or not widths or last_column + widths[-1] <= width:
         for line in lines:
             yield (indent + GAP.join(map(str.ljust, line, widths))).rstrip()
     elif (
         len(widths) > 1
-        and max(_LAST_WIDTH_MIN, *(_longest_word(line[-1]) for line in lines)) <= width - left
+        and max(_LAST_WIDTH_MIN, *(_longest_word(line[-1]) for line in lines))
+        <= width - last_column
     ):
         for line in lines:
             start = indent + "".join(
@@ -52,9 +53,9 @@ def table(
             )
             yield from _wrapped(start, line[-1], width)
     else:
-        yield from _blocks(heads, shown, indent, width)
-    if len(rows) > len(shown):
-        yield f"{indent}and {len(rows) - len(shown):,} more{elsewhere and f' ({elsewhere})'}"
+        yield from _blocks(heads, visible, indent, width)
+    if len(rows) > len(visible):
+        yield f"{indent}and {len(rows) - len(visible):,} more{elsewhere and f' ({elsewhere})'}"
 
 
 def notes(sentences: Sequence[str], width: int | None) -> Iterator[str]:

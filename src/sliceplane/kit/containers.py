@@ -100,17 +100,17 @@ class Passed(Generic[V]):
         """A value that passes must not be longer than a name, as a cache has room for any value."""
         self._most = most
         self._passes = passes
-        self._known: set[V] = set()
+        self._passed: set[V] = set()
 
     def have(self, values: set[V]) -> bool:
         """All of *values* pass."""
-        known = self._known
-        if values <= known:
+        passed = self._passed
+        if values <= passed:
             return True
-        if len(known) + len(values) > self._most:
-            known.clear()
-        for value in values - known:
+        if len(passed) + len(values) > self._most:
+            passed.clear()
+        for value in values - passed:
             if not self._passes(value):
                 return False
-            known.add(value)
+            passed.add(value)
         return True

@@ -75,12 +75,12 @@ def parse_network_lenient(text: str) -> Network | None:
     return ipaddress.ip_network((address, int(length_text)), strict=False)
 
 
-def networks(texts: Iterable[str], wanted: Family) -> tuple[str, ...]:
-    """The networks of the family *wanted* among *texts*, disjoint, sorted, in canonical form;
+def networks(texts: Iterable[str], family_name: Family) -> tuple[str, ...]:
+    """The networks of the family *family_name* among *texts*, disjoint, sorted, in canonical form;
     others are passed over.
     """
     parsed = [network for text in texts if (network := parse_network_lenient(text)) is not None]
-    if wanted == "IPv4":
+    if family_name == "IPv4":
         four = [network for network in parsed if isinstance(network, ipaddress.IPv4Network)]
         return tuple(str(network) for network in ipaddress.collapse_addresses(four))
     six = [network for network in parsed if isinstance(network, ipaddress.IPv6Network)]

@@ -92,8 +92,8 @@ class WorkQueue(Generic[K]):
             self.add(key, now)
             return
         when = now + delay_s
-        held = self._delayed.get(key)
-        if held is not None and held[0] <= when:
+        earlier = self._delayed.get(key)
+        if earlier is not None and earlier[0] <= when:
             return
         self._number += 1
         self._delayed[key] = (when, self._number)

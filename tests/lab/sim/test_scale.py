@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from sliceplane.api.scheme import EndpointSlices, Pods
 from sliceplane.cli.main import main
-from sliceplane.kit.io.turns import CALLS_PER_TURN
+from sliceplane.kit.io.batches import CALLS_PER_BATCH
 from sliceplane.lab.sim.scale import front
 from sliceplane.lab.sim.scale.measures import ScaleMeasures
 from sliceplane.lab.sim.scale.plan import MEASURED, Budgets, Costs, ScalePlan
@@ -130,7 +130,7 @@ def test_a_slice_is_as_old_as_the_oldest_change_that_it_carries() -> None:
 
 def test_streams_write_as_the_production_server_does() -> None:
     played = (front.SEND_BYTES, front.BATCH_BYTES, front.STREAMS_PER_BATCH)
-    assert played == (production.SEND_BYTES, production.TURN_BYTES, CALLS_PER_TURN)
+    assert played == (production.SEND_BYTES, production.TURN_BYTES, CALLS_PER_BATCH)
 
 
 def test_each_cost_names_the_benchmark_that_measures_it() -> None:

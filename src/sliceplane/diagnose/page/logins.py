@@ -117,7 +117,7 @@ class Logins:
 
     def _take(self, login: Login) -> bool:
         # Exempt accounts have no bound in ``Shares``; here each account has one.
-        if self.shares.held_by(login.account) >= LOGINS_EACH_MAX:
+        if self.shares.used_by(login.account) >= LOGINS_EACH_MAX:
             return False
         return self.shares.take(login.account, 1, login.standing)
 

@@ -90,10 +90,10 @@ StreamEvent = StreamRequest | StreamData | StreamGone
 class _Stream:
     """One stream, as far as its client sends on it."""
 
-    __slots__ = ("declared", "receive_left", "remote_closed")
+    __slots__ = ("declared", "receive_window", "remote_closed")
 
     def __init__(self, declared: int | None) -> None:
-        self.receive_left = STREAM_WINDOW
+        self.receive_window = STREAM_WINDOW
         #: what of ``content-length`` has not come
         self.declared = declared
         self.remote_closed = False
@@ -118,16 +118,16 @@ class Http2Connection:
         self._needed = 1
         self._has_preface = False
         self._has_settings = False
-        self._receive_left = CONNECTION_WINDOW
+        self._receive_window = CONNECTION_WINDOW
         #: of the frame that is being read
         self._events: list[StreamEvent] = []
         self._allowance = Allowance(now)
         self._now = now
         self._began = now
-        self._heard = now
+        self._last_input = now
         self._streamless_since = now
         self._pinged: float | None = None
-        self._is_leaving = False
+        self._is_going_away = False
         #: what ended the connection; nothing is read or sent any more once ``take_output`` is empty
         self.fault: ConnectionFault | None = None
         #: words of the limits that were met since the owner emptied it
@@ -136,7 +136,7 @@ class Http2Connection:
     @property
     def is_over(self) -> bool:
         """It is to be closed when the output is written."""
-        return self.fault is not None or (self._is_leaving and not self._streams)
+        return self.fault is not None or (self._is_going_away and not self._streams)
 
     @property
     def stream_count(self) -> int:
@@ -147,7 +147,7 @@ class Http2Connection:
     def next_deadline(self) -> float:
         if not self._has_settings:
             return self._began + PREFACE_S_MAX
-        when = self._heard + PING_S if self._pinged is None else self._pinged + PONG_S_MAX
+        when = self._last_input + PING_S if self._pinged is None else self._pinged + PONG_S_MAX
         return when if self._streams else min(when, self._streamless_since + IDLE_S_MAX)
 
     def on_time(self, now: float) -> None:
@@ -160,14 +160,14 @@ class Http2Connection:
         elif self._pinged is not None and now >= self._pinged + PONG_S_MAX:
             self._fail(ConnectionFault(ErrorCode.NO_ERROR, "a PING was not answered", "keepalive"))
         elif not self._streams and now >= self._streamless_since + IDLE_S_MAX:
-            self.leave()
+            self.go_away()
         elif self._pinged is None:
             self._pinged = now
             self._outbox.put(_PING)
 
     def excuse(self, now: float) -> None:
         """Nothing was read of the connection until *now*: its silence says nothing."""
-        self._heard = now
+        self._last_input = now
         self._pinged = None
 
     # Receiving
@@ -176,7 +176,7 @@ class Http2Connection:
         """Returns the events that *data* completes. The caller takes all of them; its reaction to
         an event counts for the next ones.
         """
-        self._now = self._heard = now
+        self._now = self._last_input = now
         self._pinged = None
         if self.fault is not None:
             return
@@ -258,7 +258,7 @@ class Http2Connection:
             case frames.SETTINGS:
                 self._on_settings(flags, payload)
             case frames.GOAWAY:
-                self._is_leaving = True
+                self._is_going_away = True
             case frames.PUSH_PROMISE:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a client pushes nothing")
             case _:
@@ -269,27 +269,27 @@ class Http2Connection:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"too many: {what}", "flood")
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
-        self._receive_left -= len(payload)
-        if self._receive_left < 0:
+        self._receive_window -= len(payload)
+        if self._receive_window < 0:
             raise ConnectionFault(
                 ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the connection's window"
             )
-        if self._receive_left < CONNECTION_WINDOW // 2:
-            self._outbox.put(frames.window_update(0, CONNECTION_WINDOW - self._receive_left))
-            self._receive_left = CONNECTION_WINDOW
+        if self._receive_window < CONNECTION_WINDOW // 2:
+            self._outbox.put(frames.window_update(0, CONNECTION_WINDOW - self._receive_window))
+            self._receive_window = CONNECTION_WINDOW
         stream = self._streams.get(stream_id)
         if stream is None:
             self._check_stray(stream_id, "DATA")
             return
         if stream.remote_closed:
             raise StreamFault(ErrorCode.STREAM_CLOSED, "DATA behind the end of a stream")
-        stream.receive_left -= len(payload)
-        if stream.receive_left < 0:
+        stream.receive_window -= len(payload)
+        if stream.receive_window < 0:
             raise StreamFault(ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the stream's window")
         ended = bool(flags & frames.END_STREAM)
-        if not ended and stream.receive_left < STREAM_WINDOW // 2:
-            self._outbox.put(frames.window_update(stream_id, STREAM_WINDOW - stream.receive_left))
-            stream.receive_left = STREAM_WINDOW
+        if not ended and stream.receive_window < STREAM_WINDOW // 2:
+            self._outbox.put(frames.window_update(stream_id, STREAM_WINDOW - stream.receive_window))
+            stream.receive_window = STREAM_WINDOW
         if flags & frames.PADDED:
             payload = frames.unpadded(flags, payload)
         if not payload and not ended:
@@ -374,7 +374,7 @@ class Http2Connection:
             self._events.append(StreamData(stream_id, b"", True))
 
     def _open(self, stream_id: int, fields: Fields, ended: bool) -> None:
-        if self._is_leaving:
+        if self._is_going_away:
             raise StreamFault(ErrorCode.REFUSED_STREAM, "the connection takes no new streams")
         if len(self._streams) >= STREAMS_MAX:
             raise StreamFault(
@@ -455,10 +455,10 @@ class Http2Connection:
         self._unread.clear()
         self._outbox.put(frames.goaway(self._last_id, fault.code, fault.text))
 
-    def leave(self) -> None:
+    def go_away(self) -> None:
         """Take no new stream; those that are open go on.  Idempotent."""
-        if not self._is_leaving:
-            self._is_leaving = True
+        if not self._is_going_away:
+            self._is_going_away = True
             self._outbox.put(frames.goaway(self._last_id, ErrorCode.NO_ERROR))
 
     def reset(self, stream_id: int, code: ErrorCode) -> None:

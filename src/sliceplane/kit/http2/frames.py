@@ -118,9 +118,9 @@ def header_block(block: bytes, stream_id: int, *, end_stream: bool) -> bytes:
     pieces = [
         block[start : start + FRAME_BYTES_MAX] for start in range(0, len(block), FRAME_BYTES_MAX)
     ]
-    made = [frame(HEADERS, flags, stream_id, pieces[0])]
-    made += [frame(CONTINUATION, 0, stream_id, piece) for piece in pieces[1:-1]]
-    return b"".join((*made, frame(CONTINUATION, END_HEADERS, stream_id, pieces[-1])))
+    chunks = [frame(HEADERS, flags, stream_id, pieces[0])]
+    chunks += [frame(CONTINUATION, 0, stream_id, piece) for piece in pieces[1:-1]]
+    return b"".join((*chunks, frame(CONTINUATION, END_HEADERS, stream_id, pieces[-1])))
 
 
 def unpadded(flags: int, payload: bytes) -> bytes:

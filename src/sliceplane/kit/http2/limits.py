@@ -48,14 +48,16 @@ class Allowance:
     """The allowance of one connection."""
 
     def __init__(self, now: float) -> None:
-        self._left = BURST
+        self._remaining = BURST
         self._at = now
 
     def on_sent(self) -> None:
-        self._left += 1.0
+        self._remaining += 1.0
 
     def take(self, what: str, now: float) -> bool:
         """Returns True if *what* is still within the allowance."""
-        self._left = min(BURST, self._left + (now - self._at) * A_SECOND) - _COSTS.get(what, 1.0)
+        self._remaining = min(BURST, self._remaining + (now - self._at) * A_SECOND) - _COSTS.get(
+            what, 1.0
+        )
         self._at = now
-        return self._left >= 0.0
+        return self._remaining >= 0.0

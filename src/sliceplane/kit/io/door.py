@@ -5,7 +5,7 @@ They are open to the network and anonymous, and a load balancer or a kubelet mus
 whatever else comes. So a connection is one question and one answer, and everything about it is
 bounded:
 
-* the question is there within ``HEAD_S_MAX``, all is over within ``LIFE_S_MAX``, and neither moves
+* the question is there within ``HEAD_S_MAX``, all is over within ``LIFETIME_S_MAX``, and neither moves
   when a peer sends or takes drop by drop;
 * it brings at most ``BYTES_MAX``;
 * all ports of a process together have at most ``CONNECTIONS_MAX`` connections, and an eighth of its
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Answer = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
 HEAD_S_MAX = 10.0
-LIFE_S_MAX = 30.0
+LIFETIME_S_MAX = 30.0
 BYTES_MAX = 64 * 1024
 CONNECTIONS_MAX = 256
 _SHARE_OF_DESCRIPTORS = 8
@@ -46,12 +46,12 @@ _SHUTDOWN_S = 1.0
 class Door:
     """The connections of all ports of this process.  Owned by the event loop's thread."""
 
-    def __init__(self, *, head_s: float = HEAD_S_MAX, life_s: float = LIFE_S_MAX) -> None:
+    def __init__(self, *, head_s: float = HEAD_S_MAX, lifetime_s: float = LIFETIME_S_MAX) -> None:
         self.head_s = head_s
-        self.life_s = life_s
+        self.lifetime_s = lifetime_s
         #: in the order in which they came
         self._silent: dict[_Guarded, None] = {}
-        self._asked: dict[_Guarded, None] = {}
+        self._answering: dict[_Guarded, None] = {}
         #: of the ports and of the log, which every such process has
         self.metrics = Metrics()
         self.metrics.include(log_output.metrics.families)
@@ -68,24 +68,28 @@ class Door:
         )
 
     def __len__(self) -> int:
-        return len(self._silent) + len(self._asked)
+        return len(self._silent) + len(self._answering)
 
     def enter(self, connection: _Guarded) -> None:
         self._silent[connection] = None
         if len(self) > min(CONNECTIONS_MAX, max(8, descriptors.limit() // _SHARE_OF_DESCRIPTORS)):
-            next(iter(self._silent if len(self._silent) > 1 else self._asked)).cut("connections")
+            next(iter(self._silent if len(self._silent) > 1 else self._answering)).cut(
+                "connections"
+            )
 
-    def on_asked(self, connection: _Guarded) -> None:
+    def on_request(self, connection: _Guarded) -> None:
         if connection in self._silent:
             del self._silent[connection]
-            self._asked[connection] = None
+            self._answering[connection] = None
 
-    def leave(self, connection: _Guarded) -> None:
+    def remove(self, connection: _Guarded) -> None:
         self._silent.pop(connection, None)
-        self._asked.pop(connection, None)
+        self._answering.pop(connection, None)
 
     def check(self) -> None:
-        assert not self._silent.keys() & self._asked.keys(), "a connection has asked or it has not"
+        assert not self._silent.keys() & self._answering.keys(), (
+            "a connection has asked or it has not"
+        )
 
 
 #: one for the process, as its descriptors are
@@ -108,15 +112,15 @@ class _Guarded(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._timers = [
             loop.call_later(self._door.head_s, self.cut, "head"),
-            loop.call_later(self._door.life_s, self.cut, "life"),
+            loop.call_later(self._door.lifetime_s, self.cut, "life"),
         ]
         self._inner.connection_made(transport)
         self._door.enter(self)
 
-    def on_asked(self) -> None:
+    def on_request(self) -> None:
         """The head of a request is there."""
         self._timers[0].cancel()
-        self._door.on_asked(self)
+        self._door.on_request(self)
 
     def data_received(self, data: bytes) -> None:
         self._bytes += len(data)
@@ -148,7 +152,7 @@ class _Guarded(asyncio.Protocol):
     def _release(self) -> None:
         for timer in self._timers:
             timer.cancel()
-        self._door.leave(self)
+        self._door.remove(self)
 
 
 def is_ambiguous(request: web.BaseRequest) -> bool:
@@ -184,15 +188,15 @@ class GuardedPort:
     def __init__(self, answer: Answer, guard: Door = door) -> None:
         from aiohttp import web  # here: half of all starts serve nothing
 
-        async def once(request: web.BaseRequest) -> web.Response:
+        async def answer_once(request: web.BaseRequest) -> web.Response:
             if request.transport is not None:
-                cast(_Guarded, request.transport.get_protocol()).on_asked()
+                cast(_Guarded, request.transport.get_protocol()).on_request()
             response = web.Response(status=400) if is_ambiguous(request) else await answer(request)
             response.force_close()
             return response
 
         self._server: web.Server = web.Server(
-            once, access_log=None, lingering_time=0, logger=http_logger()
+            answer_once, access_log=None, lingering_time=0, logger=http_logger()
         )
         self._guard = guard
         self._listening: list[asyncio.Server] = []
@@ -209,9 +213,9 @@ class GuardedPort:
 
     async def listen_at(self, address: str, port: int) -> int:
         """Serve an address; the port, of which 0 picks a free one.  Raises ``OSError``."""
-        made = await asyncio.get_running_loop().create_server(self._protocol, address, port)
-        self._listening.append(made)
-        return int(made.sockets[0].getsockname()[1])
+        server = await asyncio.get_running_loop().create_server(self._protocol, address, port)
+        self._listening.append(server)
+        return int(server.sockets[0].getsockname()[1])
 
     def _protocol(self) -> asyncio.Protocol:
         return _Guarded(self._server(), self._guard)

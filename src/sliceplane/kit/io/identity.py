@@ -30,7 +30,7 @@ _START: Final = 19
 #: of /proc/net/tcp: a socket that listens
 _LISTENS: Final = "0A"
 #: characters of a command that a sentence shows
-_SHOWN: Final = 80
+_COMMAND_MAX: Final = 80
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
@@ -67,15 +67,15 @@ def command_of(pid: int) -> str:
     read.
     """
     try:
-        words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        arguments = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return ""
-    if words[1:3] == ["-m", "sliceplane"]:
-        words = ["sliceplane", *words[3:4]]
-    elif len(words) > 2 and words[1].endswith("/sliceplane"):
-        words = ["sliceplane", *words[2:3]]
-    text = " ".join(word for word in words if word)
-    return "".join(c if c.isprintable() else " " for c in text)[:_SHOWN].strip()
+    if arguments[1:3] == ["-m", "sliceplane"]:
+        arguments = ["sliceplane", *arguments[3:4]]
+    elif len(arguments) > 2 and arguments[1].endswith("/sliceplane"):
+        arguments = ["sliceplane", *arguments[2:3]]
+    text = " ".join(argument for argument in arguments if argument)
+    return "".join(c if c.isprintable() else " " for c in text)[:_COMMAND_MAX].strip()
 
 
 def holder_of(address: str, port: int) -> str:
@@ -124,7 +124,7 @@ def _stat(pid: int) -> list[str]:
 
 def _inodes(address: str, port: int) -> Iterator[str]:
     """Sockets that listen at *port* of *address*, or of all addresses: for TCP and for UDP."""
-    wanted = ip_address(address)
+    target = ip_address(address)
     for protocol in ("tcp", "udp", "tcp6", "udp6"):
         with suppress(OSError):
             for line in (_PROC / "net" / protocol).read_text().splitlines()[1:]:
@@ -134,15 +134,15 @@ def _inodes(address: str, port: int) -> Iterator[str]:
                     protocol.startswith("tcp") and fields[3] != _LISTENS
                 ):
                     continue
-                found = ip_address(_packed(host))
-                if found == wanted or found.is_unspecified or wanted.is_unspecified:
+                local = ip_address(_packed(host))
+                if local == target or local.is_unspecified or target.is_unspecified:
                     yield fields[9]
 
 
 def _packed(text: str) -> bytes:
     """An address as the kernel prints it: words of 32 bits in the machine's order."""
-    words = (text[at : at + 8] for at in range(0, len(text), 8))
-    return b"".join(int(word, 16).to_bytes(4, sys.byteorder) for word in words)
+    chunks = (text[at : at + 8] for at in range(0, len(text), 8))
+    return b"".join(int(chunk, 16).to_bytes(4, sys.byteorder) for chunk in chunks)
 
 
 def _owner(inodes: set[str]) -> int | None:

@@ -34,7 +34,7 @@ def addresses(*, ipv6: bool) -> tuple[str, ...]:
     Nothing where the kernel does not say.
     """
     try:
-        return _asked(ipv6=ipv6)
+        return _query(ipv6=ipv6)
     except (OSError, AttributeError):  # other systems have no rtnetlink
         return ()
 
@@ -51,11 +51,11 @@ def outward(version: int) -> str:
             probe.connect((elsewhere, 9))  # no packet: the kernel chooses a route
             return str(probe.getsockname()[0])
     except OSError:
-        found = addresses(ipv6=version == 6)
-        return next((address for address in found if (":" in address) == (version == 6)), "")
+        candidates = addresses(ipv6=version == 6)
+        return next((address for address in candidates if (":" in address) == (version == 6)), "")
 
 
-def _asked(*, ipv6: bool) -> tuple[str, ...]:
+def _query(*, ipv6: bool) -> tuple[str, ...]:
     """Raises ``OSError``."""
     families = (socket.AF_INET, socket.AF_INET6) if ipv6 else (socket.AF_INET,)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as link:
@@ -72,7 +72,7 @@ async def addresses_of(netns: str) -> tuple[str, ...] | None:
     """
     try:
         if not netns:
-            return _asked(ipv6=True)
+            return _query(ipv6=True)
         process = await asyncio.create_subprocess_exec(
             *("ip", "-n", netns, "-j", "address"),
             stdout=asyncio.subprocess.PIPE,
@@ -90,10 +90,10 @@ async def addresses_of(netns: str) -> tuple[str, ...] | None:
         for entry in interface.get("addr_info", ())
         if entry.get("local")
     }
-    kept = [address for address in listed if not (address.is_loopback or address.is_link_local)]
+    usable = [address for address in listed if not (address.is_loopback or address.is_link_local)]
     return tuple(
         str(address)
-        for address in sorted(kept, key=lambda address: (address.version, address.packed))
+        for address in sorted(usable, key=lambda address: (address.version, address.packed))
     )
 
 
@@ -114,8 +114,8 @@ def _dump(link: socket.socket, family: int) -> Iterator[str]:
 
 
 def _address(message: bytes, family: int) -> Iterator[str]:
-    its_family, _, _, scope, _ = _ADDRESS.unpack_from(message)
-    if its_family != family or scope >= _SCOPE_LINK:
+    message_family, _, _, scope, _ = _ADDRESS.unpack_from(message)
+    if message_family != family or scope >= _SCOPE_LINK:
         return
     attributes: dict[int, bytes] = {}
     start = _ADDRESS.size

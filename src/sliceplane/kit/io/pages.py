@@ -72,8 +72,8 @@ async def serve_pages(
             return web.Response(status=404, text="404 page not found\n")
         if request.method not in ("GET", "HEAD"):
             return web.Response(status=405, headers={"Allow": "GET, HEAD"})
-        made = make()
-        page = made if isinstance(made, Page) else await made
+        result = make()
+        page = result if isinstance(result, Page) else await result
         return web.Response(
             status=200 if page.healthy else 503,
             body=page.body,

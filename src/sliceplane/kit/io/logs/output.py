@@ -103,7 +103,7 @@ class _Stderr:
     def flush(self) -> None:
         """Lines leave by themselves."""
 
-    def settle(self, timeout_s: float) -> bool:
+    def drain(self, timeout_s: float) -> bool:
         """Wait until all has been written, for *timeout_s* at most; whether that came about."""
         return self._writer.flush(timeout_s)
 
@@ -134,9 +134,9 @@ class _Stderr:
                     self._torn = True
                 except BlockingIOError:
                     # The program that started us made it so.
-                    asked = select.poll()
-                    asked.register(fd, select.POLLOUT)
-                    asked.poll()
+                    poller = select.poll()
+                    poller.register(fd, select.POLLOUT)
+                    poller.poll()
         except OSError:
             return False
         self._torn = False
@@ -177,18 +177,18 @@ metrics.computed(
 )
 
 
-def settle(timeout_s: float) -> bool:
+def drain(timeout_s: float) -> bool:
     """Wait until every line so far has been written, for *timeout_s* at most; whether that came
     about.
     """
-    return _stderr.settle(timeout_s)
+    return _stderr.drain(timeout_s)
 
 
 @cache
 def _root() -> Any:
     import structlog
 
-    atexit.register(settle, EXIT_S_MAX)
+    atexit.register(drain, EXIT_S_MAX)
     return structlog.wrap_logger(
         structlog.WriteLogger(_stderr),  # type: ignore[arg-type]  # all that it uses of a file is there
         processors=[

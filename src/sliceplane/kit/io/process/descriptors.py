@@ -28,7 +28,7 @@ _MEMORY = (
 )
 _RAISE = "raise the limit (ulimit -n, LimitNOFILE= of systemd), or find what holds so many"
 #: what to log, and what to do about it
-_WORDS = {
+_MESSAGES = {
     errno.EMFILE: (_DESCRIPTORS, _RAISE),
     errno.ENFILE: (_DESCRIPTORS, "raise fs.file-max, or find what on this machine holds so many"),
     errno.ENOMEM: (_MEMORY, "give the machine or its control group more memory"),
@@ -51,7 +51,7 @@ def raise_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-class _Teller:
+class _ExhaustionReporter:
     """Owns the moments at which each was last reported: a process without descriptors fails many
     times a second.
     """
@@ -59,35 +59,35 @@ class _Teller:
     def __init__(self) -> None:
         self._reported_at: dict[int, float] = {}
 
-    def tell(self, error: BaseException, what: str) -> bool:
+    def report(self, error: BaseException, what: str) -> bool:
         """Log that *what* failed, now and then, if it is for lack of descriptors or memory; whether
         it is.
         """
-        words = _WORDS.get(error.errno or 0) if isinstance(error, OSError) else None
-        if words is None:
+        message = _MESSAGES.get(error.errno or 0) if isinstance(error, OSError) else None
+        if message is None:
             return False
         assert isinstance(error, OSError), "it has words"
         now = time.monotonic()
         code = error.errno or 0
         if now - self._reported_at.get(code, -REPORT_AGAIN_S) >= REPORT_AGAIN_S:
             self._reported_at[code] = now
-            sentence, advice = words
+            sentence, advice = message
             _log.error(sentence, failed=what, limit=limit(), advice=advice)
         return True
 
 
-_teller = _Teller()
-tell = _teller.tell
+_reporter = _ExhaustionReporter()
+report = _reporter.report
 
 
-def tell_of_exhaustion(loop: asyncio.AbstractEventLoop) -> None:
+def report_exhaustion(loop: asyncio.AbstractEventLoop) -> None:
     """Have *loop* tell in one line of connections that it cannot accept, where it would show a
     traceback for each.
     """
 
     def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if error is None or not tell(
+        if error is None or not report(
             error, str(context.get("message", "accept")).partition("\n")[0]
         ):
             loop.default_exception_handler(context)

@@ -40,47 +40,47 @@ _PR_SET_PDEATHSIG: Final = 1
 class Lifeline(NamedTuple):
     """Arguments for the start of a child that calls ``end_with_parent``.
 
-    ``held``: of a child with a grace, the end of its pipe whose close lets it go; -1 for others.
+    ``write_end``: of a child with a grace, the end of its pipe whose close lets it go; -1 for others.
     """
 
     environment: dict[str, str]
     descriptors: tuple[int, ...]
-    held: int
+    write_end: int
 
 
 def lifeline(grace_s: int = 0) -> Lifeline:
     """For ``env`` and ``pass_fds`` of a child's start. With a grace it is for one child alone, and
     its descriptors are the caller's to close. Raises ``OSError``.
     """
-    reading, held = os.pipe() if grace_s else (_pipe(os.getpid()), -1)
+    read_end, write_end = os.pipe() if grace_s else (_pipe(os.getpid()), -1)
     return Lifeline(
-        {**os.environ, VARIABLE: f"{os.getpid()}:{reading}:{grace_s}"}, (reading,), held
+        {**os.environ, VARIABLE: f"{os.getpid()}:{read_end}:{grace_s}"}, (read_end,), write_end
     )
 
 
 @cache
 def _pipe(_: int) -> int:
     """The read end of this process's pipe; the write end stays open until the process has ended."""
-    reading, _writing = os.pipe()
-    return reading
+    read_end, _write_end = os.pipe()
+    return read_end
 
 
 def end_with_parent() -> None:
     """In the child, before anything else: nothing, for a process that was started without a
     ``lifeline``.
     """
-    words = os.environ.pop(VARIABLE, "").split(":")
-    if len(words) != 3 or not all(word.isdecimal() for word in words):
+    fields = os.environ.pop(VARIABLE, "").split(":")
+    if len(fields) != 3 or not all(field.isdecimal() for field in fields):
         return
-    pid, descriptor, grace_s = words
-    reading = int(descriptor)
+    pid, descriptor, grace_s = fields
+    read_end = int(descriptor)
     try:
-        os.set_inheritable(reading, False)
+        os.set_inheritable(read_end, False)
     except OSError:  # the value came from elsewhere: there is no such descriptor
         return
 
     def wait() -> None:
-        while os.read(reading, 1):
+        while os.read(read_end, 1):
             pass
         if int(grace_s):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

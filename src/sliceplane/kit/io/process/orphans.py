@@ -36,13 +36,13 @@ class _Standby:
 
     def add(self, pid: int, grace_s: float) -> None:
         self._groups[pid] = f"{pid} {start_of(pid)} {grace_s}\n"
-        self._tell(self._groups[pid])
+        self._send(self._groups[pid])
 
     def remove(self, pid: int) -> None:
         if self._groups.pop(pid, None) is not None and self._process is not None:
-            self._tell(f"{pid}\n")
+            self._send(f"{pid}\n")
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         """A process that stands by no more has a successor, which is told of every group."""
         assert len(line) < 512, "a write to a pipe of so much is whole or not at all (PIPE_BUF)"
         if self._process is not None and self._process.stdin is not None:
@@ -117,16 +117,16 @@ def stand_by() -> None:
         else:
             groups.pop(int(pid), None)
     began = time.monotonic()
-    left = {
+    remaining = {
         pid: grace_s
         for pid, (start, grace_s) in groups.items()
         if _signal(pid, start, signal.SIGTERM)
     }
-    while left:
-        for pid, grace_s in tuple(left.items()):
+    while remaining:
+        for pid, grace_s in tuple(remaining.items()):
             over = time.monotonic() - began >= grace_s
             if not _signal(pid, groups[pid][0], signal.SIGKILL if over else 0) or over:
-                del left[pid]
+                del remaining[pid]
         time.sleep(_POLL_S)
 
 

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, Protocol
 
+from sliceplane.kit.io.batches import BatchQueue
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.io.tls.transport import (
@@ -37,13 +38,12 @@ from sliceplane.kit.io.tls.transport import (
     TlsTransport,
 )
 from sliceplane.kit.io.tls.unauthenticated import ConnectionTiming, UnauthenticatedConnections
-from sliceplane.kit.io.turns import LoopTurns
 
 #: kept for everything that is no connection of a client; of a small limit it is a quarter
 RESERVED_DESCRIPTORS: Final = 128
-_ACCEPTS_PER_TURN: Final = 64
+_ACCEPTS_PER_BATCH: Final = 64
 #: between two lines about connections that were refused
-TELL_S: Final = 60.0
+REPORT_PERIOD_S: Final = 60.0
 #: of every connection: they inherit them from the socket that listens. A peer that vanished is
 #: noticed after 4 minutes even if nothing is ever sent to it (Kubernetes' servers ask every 3
 #: minutes)
@@ -93,8 +93,8 @@ def trust(context: ssl.SSLContext, authority: Path) -> None:
             f"cannot use the certificate authority {authority}: it holds no certificate in PEM"
         ) from error
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise StartError(f"cannot use the certificate authority {authority}: {why}") from error
+        reason = (error.strerror or str(error)).lower()
+        raise StartError(f"cannot use the certificate authority {authority}: {reason}") from error
 
 
 class Distrustable(Protocol):
@@ -125,7 +125,7 @@ class TlsAcceptor:
         self._context = context
         self._make_protocol = make_protocol
         self._room = room
-        self._turns = LoopTurns()
+        self._batches = BatchQueue()
         self._unauthenticated = unauthenticated
         self._timing = timing
         self._shaking: set[TlsTransport] = set()
@@ -135,8 +135,8 @@ class TlsAcceptor:
         self.refused = 0
         self.failures = 0
         #: not told of yet; the next line may come then
-        self._untold = 0
-        self._tell_at = float("-inf")
+        self._unreported = 0
+        self._next_report_at = float("-inf")
 
     def start(self) -> None:
         self._sock.setblocking(False)
@@ -172,7 +172,7 @@ class TlsAcceptor:
             transport.abort()
 
     def _accept(self) -> None:
-        for _ in range(_ACCEPTS_PER_TURN):
+        for _ in range(_ACCEPTS_PER_BATCH):
             try:
                 plain, _ = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -180,7 +180,7 @@ class TlsAcceptor:
             except OSError as error:
                 self._on_failure(error)
                 return
-            self._take(plain)
+            self._start_connection(plain)
 
     def _on_failure(self, error: OSError) -> None:
         """No descriptor or no memory is left, the reserve included."""
@@ -188,17 +188,17 @@ class TlsAcceptor:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._sock.fileno())
         self._rest = loop.call_later(self._timing.rest_s, self._resume)
-        for _ in range(_ACCEPTS_PER_TURN):
+        for _ in range(_ACCEPTS_PER_BATCH):
             if not self._unauthenticated.drop_oldest():
                 break
-        self._tell((error.strerror or str(error)).lower())
+        self._report_refusals((error.strerror or str(error)).lower())
 
-    def _take(self, plain: socket.socket) -> None:
-        why = self._full(plain)
-        if why and not self._unauthenticated.drop_oldest():
+    def _start_connection(self, plain: socket.socket) -> None:
+        reason = self._full(plain)
+        if reason and not self._unauthenticated.drop_oldest():
             plain.close()
             self.refused += 1
-            self._tell(why)
+            self._report_refusals(reason)
             return
         plain.setblocking(False)
         transport = TlsTransport(
@@ -208,7 +208,7 @@ class TlsAcceptor:
             self._shaking.discard,
             self._unauthenticated,
             timing=self._timing,
-            turns=self._turns,
+            batches=self._batches,
         )
         self._shaking.add(transport)
         transport.start()
@@ -224,24 +224,24 @@ class TlsAcceptor:
             return "the rest of the file descriptors is kept for storage and logs"
         return ""
 
-    def _tell(self, why: str) -> None:
+    def _report_refusals(self, reason: str) -> None:
         """Once in a while, with what to do."""
-        self._untold += 1
+        self._unreported += 1
         now = asyncio.get_running_loop().time()
-        if now < self._tell_at:
+        if now < self._next_report_at:
             return
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         _log.error(
             "connections are refused",
-            why=why,
-            refused=self._untold,
+            why=reason,
+            refused=self._unreported,
             descriptors=f"{_open_descriptors()} of {limit}",
             advice="raise the limit of open files (ulimit -n; LimitNOFILE= of a systemd unit), or "
             "see who connects: "
             f"ss -tnp state established '( sport = :{self._sock.getsockname()[1]} )'",
         )
-        self._untold = 0
-        self._tell_at = now + TELL_S
+        self._unreported = 0
+        self._next_report_at = now + REPORT_PERIOD_S
 
 
 def _open_descriptors() -> int | str:

@@ -39,6 +39,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from sliceplane.kit.io.batches import BatchQueue
 from sliceplane.kit.io.tls.unauthenticated import (
     GREETING_BYTES,
     HANDSHAKE_BYTES,
@@ -47,7 +48,6 @@ from sliceplane.kit.io.tls.unauthenticated import (
     ConnectionTiming,
     UnauthenticatedConnections,
 )
-from sliceplane.kit.io.turns import LoopTurns
 
 #: the head of the first record and of the message in it (RFC 8446 4 and 5.1): what a greeting is
 #: judged by
@@ -63,7 +63,7 @@ RECORD_BYTES: Final = 16 * 1024
 _PORTION_BYTES: Final = 64 * 1024
 _HIGH_BYTES: Final = 64 * 1024
 #: then others have their turn
-_RECORDS_PER_TURN: Final = 16
+_RECORDS_PER_BATCH: Final = 16
 
 #: in the words of Go's servers, for a client that forgot the "s" of https
 _PLAIN_HTTP: Final = (
@@ -92,6 +92,7 @@ class TlsTransport(asyncio.Transport):
 
     __slots__ = (
         "_backlog",
+        "_batches",
         "_context",
         "_fd",
         "_flush_scheduled",
@@ -103,12 +104,11 @@ class TlsTransport(asyncio.Transport):
         "_paused",
         "_protocol",
         "_read_waits_for_write",
-        "_reading",
+        "_reader_added",
         "_sock",
         "_state",
         "_timer",
         "_timing",
-        "_turns",
         "_unauthenticated",
         "_unsent",
         "_waits_for_write",
@@ -124,13 +124,13 @@ class TlsTransport(asyncio.Transport):
         unauthenticated: UnauthenticatedConnections,
         *,
         timing: ConnectionTiming,
-        turns: LoopTurns,
+        batches: BatchQueue,
     ) -> None:
         """*sock* does not block, and is read from when ``GREETING_HEAD_BYTES`` have come
         (``SO_RCVLOWAT``).
 
         *on_shaken* is called when hands were shaken, or will not be. The owner then calls
-        ``start``, once. *turns*: shared by all its connections, whose peers may go at the same
+        ``start``, once. *batches*: shared by all its connections, whose peers may go at the same
         moment.
         """
         self._loop = asyncio.get_running_loop()
@@ -140,7 +140,7 @@ class TlsTransport(asyncio.Transport):
         self._context = context
         self._unauthenticated = unauthenticated
         self._timing = timing
-        self._turns = turns
+        self._batches = batches
         self._make_protocol = make_protocol
         self._on_shaken = on_shaken
         self._protocol: asyncio.Protocol | None = None
@@ -156,7 +156,7 @@ class TlsTransport(asyncio.Transport):
         self._waits_for_write = False
         self._read_waits_for_write = False
         self._paused = False
-        self._reading = False
+        self._reader_added = False
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(
             timing.handshake_s, self.abort
         )
@@ -190,13 +190,13 @@ class TlsTransport(asyncio.Transport):
 
     def pause_reading(self) -> None:
         self._paused = True
-        self._stop_reading()
+        self._remove_reader()
 
     def resume_reading(self) -> None:
         if self._paused:
             self._paused = False
             if self._state is _State.OPEN:
-                self._read_from_now()
+                self._add_reader()
                 self._loop.call_soon(self._read)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -205,7 +205,7 @@ class TlsTransport(asyncio.Transport):
         assert 0 <= low <= high, f"the limits are 0 <= {low} <= {high}"
         self._high = high
         self._low = low
-        self._tell_of_pressure()
+        self._signal_backpressure()
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
         return self._low, self._high
@@ -226,7 +226,7 @@ class TlsTransport(asyncio.Transport):
                 self._flush_scheduled = True
                 self._loop.call_soon(self._flush_small)
         if self._unsent > self._high:
-            self._tell_of_pressure()
+            self._signal_backpressure()
 
     def can_write_eof(self) -> bool:
         return False
@@ -236,7 +236,7 @@ class TlsTransport(asyncio.Transport):
         if self._state is _State.OPEN:
             self._state = _State.FLUSHING
             self._timer = self._loop.call_later(self._timing.flush_s, self.abort)
-            self._stop_reading()
+            self._remove_reader()
             if not self._waits_for_write:
                 self._flush()
         elif self._state in (_State.GREETING, _State.HANDSHAKE):
@@ -250,7 +250,7 @@ class TlsTransport(asyncio.Transport):
     def start(self) -> None:
         self._unauthenticated.enter(self, GREETING_BYTES)
         if self._state is _State.GREETING:
-            self._read_from_now()
+            self._add_reader()
 
     def _begin(self) -> None:
         """The first bytes are there: who claims to send more than a ClientHello is not waited
@@ -281,7 +281,7 @@ class TlsTransport(asyncio.Transport):
             self._sock.do_handshake()
         except ssl.SSLWantReadError:
             self._wait_for_write(False)
-            self._read_from_now()
+            self._add_reader()
         except ssl.SSLWantWriteError:
             self._wait_for_write(True)
         except ssl.SSLError as error:
@@ -293,7 +293,7 @@ class TlsTransport(asyncio.Transport):
             self._end(error)
         else:
             self._wait_for_write(False)
-            self._stop_reading()
+            self._remove_reader()
             self._cancel_timer()
             self._unauthenticated.charge(self, OPEN_BYTES)
             self._state = _State.OPEN
@@ -301,18 +301,18 @@ class TlsTransport(asyncio.Transport):
             self._protocol = self._make_protocol()
             self._protocol.connection_made(self)
             if self._state is _State.OPEN and not self._paused:
-                self._read_from_now()
+                self._add_reader()
 
     # Reading
 
-    def _read_from_now(self) -> None:
-        if not self._reading:
-            self._reading = True
+    def _add_reader(self) -> None:
+        if not self._reader_added:
+            self._reader_added = True
             self._loop.add_reader(self._fd, self._readable)
 
-    def _stop_reading(self) -> None:
-        if self._reading:
-            self._reading = False
+    def _remove_reader(self) -> None:
+        if self._reader_added:
+            self._reader_added = False
             self._loop.remove_reader(self._fd)
 
     def _readable(self) -> None:
@@ -332,7 +332,7 @@ class TlsTransport(asyncio.Transport):
 
     def _read(self) -> None:
         """Hand on what there is, record by record, until there is no more."""
-        for _ in range(_RECORDS_PER_TURN):
+        for _ in range(_RECORDS_PER_BATCH):
             if self._state is not _State.OPEN or self._paused:
                 return
             try:
@@ -344,12 +344,12 @@ class TlsTransport(asyncio.Transport):
                 self._wait_for_write(True)
                 return
             except OSError as error:
-                self._stop_reading()
-                self._turns.add(partial(self._end, error))
+                self._remove_reader()
+                self._batches.add(partial(self._end, error))
                 return
             if not data:
-                self._stop_reading()
-                self._turns.add(self._on_eof)
+                self._remove_reader()
+                self._batches.add(self._on_eof)
                 return
             assert self._protocol is not None, "it is open"
             try:
@@ -382,10 +382,10 @@ class TlsTransport(asyncio.Transport):
         if not self._waits_for_write and self._state in (_State.OPEN, _State.FLUSHING):
             self._flush()
 
-    def _wait_for_write(self, wanted: bool) -> None:
-        if wanted is not self._waits_for_write:
-            self._waits_for_write = wanted
-            if wanted:
+    def _wait_for_write(self, waits: bool) -> None:
+        if waits is not self._waits_for_write:
+            self._waits_for_write = waits
+            if waits:
                 self._loop.add_writer(self._fd, self._writable)
             else:
                 self._loop.remove_writer(self._fd)
@@ -420,7 +420,7 @@ class TlsTransport(asyncio.Transport):
                 return
             self._unsent -= len(backlog.popleft())
         if self._writing_paused:
-            self._tell_of_pressure()
+            self._signal_backpressure()
         if self._state is not _State.FLUSHING or backlog:
             return
         try:
@@ -449,7 +449,7 @@ class TlsTransport(asyncio.Transport):
                 pieces.append(backlog.popleft())
             backlog.appendleft(b"".join(pieces))
 
-    def _tell_of_pressure(self) -> None:
+    def _signal_backpressure(self) -> None:
         if self._protocol is None or self._state is _State.CLOSED:
             return
         if self._unsent > self._high and not self._writing_paused:
@@ -470,14 +470,14 @@ class TlsTransport(asyncio.Transport):
             # From here on the socket is a plain one.
             self._sock.shutdown(socket.SHUT_WR)
         self._wait_for_write(False)
-        self._read_from_now()
+        self._add_reader()
         self._loop.call_soon(self._discard)
 
     def _discard(self) -> None:
         if self._state is not _State.FAREWELL:
             return
         try:
-            for _ in range(_RECORDS_PER_TURN):
+            for _ in range(_RECORDS_PER_BATCH):
                 if not self._sock.recv(_PORTION_BYTES):
                     self._end(None)
                     return
@@ -499,12 +499,12 @@ class TlsTransport(asyncio.Transport):
             return
         self._state = _State.CLOSED
         self._cancel_timer()
-        self._stop_reading()
+        self._remove_reader()
         self._wait_for_write(False)
         self._backlog.clear()
         self._unsent = 0
         self._sock.close()
-        self._unauthenticated.leave(self)
+        self._unauthenticated.remove(self)
         # Protocol and transport know each other: the one that is called last lets go, or only the
         # collector frees them.
         protocol, self._protocol = self._protocol, None

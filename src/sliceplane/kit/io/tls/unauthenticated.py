@@ -89,7 +89,7 @@ class UnauthenticatedConnections:
             while self.bytes > self._bytes_max and self.drop_oldest():
                 pass
 
-    def leave(self, connection: UnauthenticatedConnection) -> None:
+    def remove(self, connection: UnauthenticatedConnection) -> None:
         """Idempotent."""
         self.bytes -= self._charges.pop(connection, 0)
 
@@ -100,7 +100,7 @@ class UnauthenticatedConnections:
             return False
         self.dropped.value += 1
         oldest.abort()
-        self.leave(oldest)
+        self.remove(oldest)
         return True
 
     def check(self) -> None:

@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Callable
 
 #: calls in one iteration of the loop
-CALLS_PER_TURN = 16
+CALLS_PER_BATCH = 16
 
 
-class LoopTurns:
+class BatchQueue:
     """One queue of one loop."""
 
-    def __init__(self, calls: int = CALLS_PER_TURN) -> None:
+    def __init__(self, calls: int = CALLS_PER_BATCH) -> None:
         """*calls*: the number of calls in one iteration."""
         self._calls = calls
         self._waiting: deque[Callable[[], None]] = deque()

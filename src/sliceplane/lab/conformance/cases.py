@@ -1,4 +1,4 @@
-"""The cases, which are data: ``cases.toml`` beside this file says how a step is written."""
+"""The cases as data: ``cases.toml`` beside this file documents the syntax of a step."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ _MACHINE: Final = re.compile(r"machine-(\d+)")
 
 
 class _Reader:
-    """Reads steps; *conditions* by their names in endpoints."""
+    """Parses steps; *conditions* by their names in endpoints."""
 
     def __init__(self, conditions: Mapping[str, Mapping[str, bool]]) -> None:
         self._conditions = conditions
 
     def case(self, entry: Mapping[str, Any]) -> Case:
-        """Raises ``ValueError`` or ``KeyError`` for what is no case."""
+        """Parses one case. Raises ``ValueError`` or ``KeyError`` for an invalid one."""
         query = {name: entry[name] for name in ("port", "family") if name in entry}
         return Case(
             entry["name"],

@@ -1,9 +1,8 @@
-"""The right belief of a consumer after each step, derived from the objects alone, as plainly as
+"""The correct belief of a consumer after each step, derived from the objects alone, as simply as
 possible.
 
-KEP-0752, "EndpointSlice consumers": the endpoints of a Service are the union of all slices that
-carry its name, each address once. It knows nothing of our own consumers' code, for it judges them,
-too.
+KEP-0752, "EndpointSlice consumers": the endpoints of a Service are the union of all slices with its
+name, each address once. It shares no code with our own consumers, because it judges them, too.
 """
 
 from __future__ import annotations
@@ -25,14 +24,12 @@ from sliceplane.lab.conformance.steps import (
     Step,
 )
 
-#: ``address:port`` of each endpoint that gets requests
+#: ``address:port`` of each endpoint that receives requests
 Belief = frozenset[str]
 
 
 class State(msgspec.Struct, frozen=True):
-    """The slices that the API server holds, by name, and the Service's
-    ``internalTrafficPolicy``.
-    """
+    """The slices of the API server by name, and the Service's ``internalTrafficPolicy``."""
 
     slices: Mapping[str, Document] = msgspec.field(default_factory=dict)
     policy: str = "Cluster"
@@ -105,8 +102,8 @@ def _serves_to_the_end(endpoint: Document) -> bool:
 
 
 def _closest(ready: list[tuple[Document, str]]) -> list[tuple[Document, str]]:
-    """All or nothing: hints count only where every ready endpoint has one and one of them is for
-    our place; those for nodes before those for zones (KEP-2433, KEP-3015).
+    """Applies hints all or nothing: they count only if every ready endpoint has one and one of them
+    is for our location; hints for nodes take precedence over hints for zones (KEP-2433, KEP-3015).
     """
     for kind, place in (("forNodes", NODE), ("forZones", ZONE)):
         hinted = [

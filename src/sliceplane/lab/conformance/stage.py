@@ -1,9 +1,10 @@
-"""Play cases on a real API server in memory, and hear what a consumer believes.
+"""Plays cases on a real API server in memory, and receives the beliefs of a consumer.
 
-Each run of a case has a namespace of its own, so that nothing of one is seen in another. The stage
-applies a step and goes on at once; only a checkpoint waits. Order within a checkpoint: first the
-belief becomes right, or the patience of the consumer ends; then it has to stay right for a moment;
-then all that it believed since the checkpoint before must have held what was right all that time.
+Each run of a case has its own namespace, so runs do not affect each other. The stage applies a step
+and continues immediately; only a checkpoint waits. A checkpoint has three stages. The belief
+becomes correct before the consumer's patience ends. It then stays correct for a moment. Finally,
+every belief since the previous checkpoint must contain the endpoints that were correct all that
+time.
 """
 
 from __future__ import annotations
@@ -56,28 +57,27 @@ from sliceplane.lab.testing.faults import Fault
 from sliceplane.lab.testing.plane import Plane
 
 POLL_S: Final = 0.02
-#: where consumers that ask for it find their zone and their address
+#: the Node from which consumers may read their zone and address
 _NODE: Final = {
     "apiVersion": "v1",
     "kind": "Node",
     "metadata": {"name": NODE, "labels": {"topology.kubernetes.io/zone": ZONE}},
     "status": {"addresses": [{"type": "InternalIP", "address": NODE_ADDRESS}]},
 }
-#: a belief that became right has to stay so
+#: seconds for which a correct belief must stay correct
 STAYS_S: Final = 0.2
-#: runs that a failed history may cost until it is short enough, and the part of the patience that
-#: each of them has
+#: maximum runs to shorten a failed history, and the fraction of the patience in each of them
 SHRINK_RUNS: Final = 24
 SHRINK_PATIENCE: Final = 0.25
-#: what any consumer can tell, asked of one that told nothing
+#: a case that any consumer can pass, for consumers that reported nothing
 _PLAIN: Final = Case(
     "plain", "Two ready endpoints", (), setup=(slice_("a", pod(1), pod(2)),), steps=(CHECK,)
 )
 
 
 class SilentConsumer(Exception):
-    """It told no belief of a Service with two ready endpoints: it is no consumer that the kit can
-    hear. The text is what it did instead.
+    """The consumer reported no belief of a Service with two ready endpoints, so the kit cannot
+    judge it. The text describes what it did instead.
     """
 
 
@@ -86,7 +86,7 @@ class _Run(msgspec.Struct, frozen=True):
 
     fault: str
     played: int
-    #: whether any belief was told, and the last other words
+    #: whether any belief was reported, and the last other line
     reported: bool
     other_line: str
     #: requests to the API server
@@ -105,10 +105,11 @@ class Stage:
         self._has_reported = False
 
     async def judge(self, case: Case, *, shrink: bool = True) -> CaseVerdict:
-        """Runs *case* and returns its verdict. A history that fails is made shorter, step by step,
-        as long as it fails.
+        """Runs *case* and returns its verdict. A failing history is shortened step by step as long
+        as it fails.
 
-        Raises ``SilentConsumer`` if nothing was ever told, of this case or of a plain one.
+        Raises ``SilentConsumer`` if the consumer never reported a belief, neither for this case nor
+        for a plain one.
         """
         unable = sorted(case.needs - self._consumer.ables - self._consumer.claims)
         if unable:
@@ -131,15 +132,15 @@ class Stage:
             rerun = await self._run(short)
             if rerun.fault:
                 run = rerun
-            else:  # right after all, with the whole patience
+            else:  # correct after all, with the full patience
                 short = whole
         return CaseVerdict(
             case, "failed", run.fault, history((*short.setup, *short.steps)), seconds
         )
 
     async def _shortened(self, case: Case, fault: str) -> Case:
-        """Leave out half of the steps, a quarter, ... a single one, as long as the rest fails in
-        the same way.
+        """Removes half of the steps, a quarter, ... a single one, as long as the rest fails in the
+        same way.
         """
         runs = 0
         sort = strip_particulars(fault)
@@ -148,7 +149,7 @@ class Stage:
             at = 0
             before = case
             while at < len(case.steps) - 1 and runs < SHRINK_RUNS:
-                end = min(at + size, len(case.steps) - 1)  # the last checkpoint stays
+                end = min(at + size, len(case.steps) - 1)  # the last checkpoint is kept
                 shorter = replace(case, steps=case.steps[:at] + case.steps[end:])
                 if not _legal(shorter):
                     at += size
@@ -172,7 +173,7 @@ class Stage:
         if self._consumer.has_cluster_ip:
             self._cluster_ip = _cluster_ip(self._runs, case.query.family)
         state = State()
-        requests = self._plane.faults.delay(0.0)  # which counts them
+        requests = self._plane.faults.delay(0.0)  # a delay of 0 counts the requests
         for step in (service(), *case.setup):
             self._execute(step, namespace)
             state = state.after(step)
@@ -181,7 +182,7 @@ class Stage:
         )
         try:
             async with self._consumer.follow(followed) as follower:
-                if patience_s is not None:  # which begins when the consumer has
+                if patience_s is not None:  # the patience starts with the consumer
                     await _wait_for_first_belief(follower, self._consumer.patience_s)
                 patience_s = patience_s or self._consumer.patience_s
                 fault, played = await self._play(case, namespace, state, follower, patience_s)
@@ -204,7 +205,7 @@ class Stage:
         patience_s: float,
     ) -> tuple[str, int]:
         right = state.believed(case.query, self._consumer.claims)
-        always: Belief = frozenset()  # before the first checkpoint nothing has to be known
+        always: Belief = frozenset()  # before the first checkpoint no belief is required
         judged = 0
         for played, step in enumerate(case.steps, 1):
             if not isinstance(step, Check):
@@ -225,7 +226,7 @@ class Stage:
         return "", len(case.steps)
 
     def _addressed(self, document: Document) -> Document:
-        """The Service with a cluster IP, if the consumer needs one."""
+        """Returns the Service with a cluster IP, if the consumer needs one."""
         if (
             not self._cluster_ip
             or document["kind"] != "Service"
@@ -242,7 +243,7 @@ class Stage:
             case Put(document):
                 self._plane.apply(self._addressed(document), namespace=namespace)
             case Delete(kind, name):
-                with suppress(StatusError):  # a shrunk history may not have made it
+                with suppress(StatusError):  # a shortened history may not have created it
                     self._plane.delete(kind, name, namespace=namespace)
             case Cut():
                 faults.cut_watches()
@@ -275,7 +276,7 @@ def _silence(run: _Run) -> str:
 
 
 async def _wait_for_first_belief(follower: FollowingConsumer, patience_s: float) -> None:
-    """Wait for its first belief."""
+    """Waits for the first belief."""
     ends = time.monotonic() + patience_s
     while not follower.beliefs and not follower.ended and time.monotonic() < ends:
         await follower.poll()
@@ -283,7 +284,7 @@ async def _wait_for_first_belief(follower: FollowingConsumer, patience_s: float)
 
 
 async def _wait_until_right(follower: FollowingConsumer, right: Belief, patience_s: float) -> str:
-    """Wait until *right* is believed, and stays so; what is wrong, or ""."""
+    """Waits until the belief is *right* and stays so; returns the error, or ""."""
     ends = time.monotonic() + patience_s
     stays = 0.0
     while True:
@@ -304,13 +305,15 @@ async def _wait_until_right(follower: FollowingConsumer, right: Belief, patience
 
 
 def _keeps_service(step: Step) -> bool:
-    """Without its Service a consumer may forget the slices for a moment."""
+    """Returns False if the step deletes the Service: a consumer may then forget the slices for a
+    moment.
+    """
     return not (isinstance(step, Delete) and step.kind == "Service")
 
 
 def _cluster_ip(run: int, family: str) -> str:
-    """One of the ranges that a plane has by itself; the first addresses are the API server's and
-    others'.
+    """Returns an address of the plane's default ranges; their first addresses are the API server's
+    and others'.
     """
     number = 0x1000 + run
     return f"fd00:10:96::{number:x}" if family == "IPv6" else f"10.96.{number >> 8}.{number & 255}"
@@ -333,9 +336,9 @@ async def run(
     *,
     shrink: bool,
 ) -> None:
-    """Judge *consumer* by *cases* on a server of its own, and tell each verdict as it comes. Raises
+    """Judges *consumer* by *cases* on its own server, and reports each verdict as it comes. Raises
     ``OSError`` and ``TimeoutError`` for a consumer that does not start, ``SilentConsumer`` for one
-    that tells nothing.
+    that reports nothing.
     """
     async with Plane(controllers=False) as plane:
         plane.apply(_NODE)

@@ -12,7 +12,7 @@ from sliceplane.lab.conformance.model import Belief
 from sliceplane.lab.conformance.steps import Case, Claim, Step
 
 Outcome = Literal["passed", "failed", "not asked"]
-#: addresses that a sentence names before it counts
+#: maximum addresses that a sentence names; further ones are counted
 _NAMED = 4
 _PARTICULARS = re.compile(
     r"^after [0-9.]+ s |(\[[0-9a-f:]+\]|[0-9.]+):[0-9]+(, | and [0-9]+ more)?"
@@ -20,8 +20,8 @@ _PARTICULARS = re.compile(
 
 
 class CaseVerdict(msgspec.Struct, frozen=True):
-    """*why* is a sentence: what was believed and what is right, or why the case was not asked.
-    *history* is what led there, a step a line, as short as it was made.
+    """*why* is a sentence: the believed and the correct endpoints, or why the case was not run.
+    *history*: the shortened steps that led there, one per line.
     """
 
     case: Case
@@ -124,7 +124,9 @@ def missing_temporarily(lost: Belief) -> str:
 
 
 def strip_particulars(fault: str) -> str:
-    """*fault* without its addresses and its patience: what a shorter history must show, too."""
+    """Returns *fault* without its addresses and its patience, for comparison with the fault of a
+    shorter history.
+    """
     return _PARTICULARS.sub("", fault)
 
 

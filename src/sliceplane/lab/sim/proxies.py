@@ -1,10 +1,11 @@
-"""Node proxies that say how far they are, and what their kernels hold to hold them to.
+"""Simulated node proxies that report their progress, and the kernels against which the reports are
+checked.
 
-The production cores (``consume.selections``, ``consume.progress``) over the simulator's informers,
-and a kernel that is a dictionary: a write takes a while, may fail, and carries what was known when
-it began. Every report is held against the history of commits at the moment at which it is made:
-nothing may be told that the kernel does not hold, no digest may differ from that of the server's
-state at its version, and all that the kernel holds must be told.
+They run the production cores (``consume.selections``, ``consume.progress``) over the simulator's
+informers. The kernel is a dictionary: a write takes a while, may fail, and contains the state at
+its beginning. Every report is checked against the history of commits when it is made. It must not
+report a version that the kernel has not applied, or a digest other than that of the server's state
+at its version, and it must report everything that the kernel has applied.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _REFUSED_ONE_IN: Final = 8
 
 
 class SimulatedProxy(Actor):
-    """One life of a node proxy; *kernel* is the node's and outlives it."""
+    """One instance of a node proxy; *kernel* belongs to the node and outlives it."""
 
     def __init__(
         self, node: str, kernel: dict[str, int], history: SliceHistory, network: Network, rng: Rng
@@ -137,7 +138,9 @@ class SimulatedProxy(Actor):
             self.progress.on_mark(EndpointSlices.key, self._get_scope(name), mark)
 
     def _follow_selectors(self, selectors: tuple[str, ...]) -> None:
-        """As ``node.io.inputs``: the new ones are listed whole before the old ones go."""
+        """Switches to *selectors* as ``node.io.inputs`` does: new selections are listed completely
+        before old ones are dropped.
+        """
         self._selectors = selectors
         for selector in selectors:
             if selector not in self._own:
@@ -161,7 +164,7 @@ class SimulatedProxy(Actor):
     # The kernel
 
     def _schedule_write(self) -> None:
-        """Once all that comes now has come, marks included."""
+        """Schedules a write after all actions of this moment, marks included."""
         self._scheduler.after(0.0, lambda: self._receive(self._begin_write))
 
     def _begin_write(self) -> None:
@@ -250,7 +253,9 @@ class SimulatedProxy(Actor):
                 raise Broken("mark-late-by-one-report", self.actor, text)
 
     def check_quiet(self, server: Server) -> None:
-        """At a quiet point: what the server has of this proxy tells all.  Raises ``Broken``."""
+        """Checks at a quiet point that the stored report of this proxy is complete. Raises
+        ``Broken``.
+        """
         self.progress.check()
         self._union.check()
         lease = server.find(Leases, LEASE_NAMESPACE, self.progress.name)
@@ -306,7 +311,7 @@ class Proxies:
         proxy.start()
 
     def step(self) -> None:
-        """Now and then one of them starts anew, or stands still for a while."""
+        """Occasionally restarts or pauses one of them."""
         action, node = self._rng.below(24), f"bare-{self._rng.below(PROXIES)}"
         if action == 0:
             self._restart(node)
@@ -314,8 +319,8 @@ class Proxies:
             self._alive[node].pause(self._rng.uniform(1.0, 60.0))
 
     def kernel_slices(self, node: str, service: str) -> list[EndpointSlice]:
-        """Returns the slices of *service* in the kernel of *node*, those of other managers
-        included.
+        """Returns the slices of *service* in the kernel of *node*, including those of other
+        managers.
         """
         kernel = self._kernels.get(node, {})
         slices = (self._history.slice_at(key, revision) for key, revision in sorted(kernel.items()))

@@ -1,9 +1,9 @@
-"""An informer on virtual time: performs what the production reflector asks for, over a network that
+"""An informer on virtual time: executes the actions of the production reflector over a network that
 fails.
 
-The messages of one watch stay in order, as on a connection; each stream has a lag of its own, so
-that the order across watches is open. A stream that breaks loses what was under way in it; a silent
-one keeps quiet until the reflector's own time limit finds it out.
+The messages of one watch stay in order, as on a connection; each stream has its own lag, so the
+order across watches is arbitrary. A stream that breaks loses its messages in flight; a silent one
+stays silent until the reflector's time limit detects it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from sliceplane.watch.cache import Cache, Change, Mark
 from sliceplane.watch.reflector import Reflector
 from sliceplane.watch.unconfirmed import part_kept
 
-#: as the production informer's
+#: equal to the production informer's
 LIST_TIMEOUT_S: Final = 60.0
 LAG_MAX_S: Final = 5.0
 BURST_MAX_S: Final = 20.0
 
 Deliver = Callable[[tuple[Change[Object], ...]], None]
-#: a dozen informers are told the same event; objects are frozen, so they share what was decoded
+#: a dozen informers receive the same event; objects are frozen, so they share the decoded one
 _decoded = lru_cache(4096)(lambda kind, body: decode(body, kind))
 
 
 class SimulatedInformer:
-    """Owned by one process.  *receive* runs a deed of this process, later if it stands still."""
+    """Owned by one process. *receive* runs a callback of this process, later if it is paused."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class SimulatedInformer:
         self._on_mark = on_mark
         self._synced = False
         self._alarm = Alarm(self._scheduler, self._on_deadline, receive)
-        #: counts requests; answers to older ones are dropped
+        #: number of the newest request; answers to older ones are dropped
         self._request = 0
-        #: the last list was cut short
+        #: the last list was shortened
         self._was_short = False
         self._stream: _SimulatedStream | None = None
 
@@ -78,10 +78,10 @@ class SimulatedInformer:
         self._request += 1
         self._close()
 
-    # What the reflector wants
+    # Actions of the reflector
 
     def _apply_actions(self) -> None:
-        """After each call of the reflector."""
+        """Executes the reflector's actions; called after each call of the reflector."""
         for action in self.reflector.take_actions():
             match action:
                 case StartList():
@@ -108,7 +108,7 @@ class SimulatedInformer:
             self._apply_actions()
 
     def _run_if_current(self, request: int, callback: Callback) -> None:
-        """Run *callback* and what follows from it, unless the request was given up."""
+        """Runs *callback* and the resulting actions, unless the request was abandoned."""
 
         def run() -> None:
             if request == self._request:
@@ -152,7 +152,9 @@ class SimulatedInformer:
         self._scheduler.after(self._network.latency(), lambda: self._list_failed(request, failure))
 
     def _shorten(self, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """A list as it is, or, once and then not again, so short that it must be doubted."""
+        """Returns the list unchanged, or shortens it once so much that the reflector must confirm
+        it.
+        """
         cache = self.reflector.cache
         may_be_short = part_kept(cache, ()) < 1 and not self._was_short
         self._was_short = may_be_short and self._faults.strikes("short-list")
@@ -204,7 +206,7 @@ class SimulatedInformer:
 
     def _watch_ended(self, request: int, error: StatusError | None) -> None:
         def end() -> None:
-            self._request += 1  # what is still under way in the stream is lost
+            self._request += 1  # messages in flight in the stream are lost
             self.reflector.on_watch_ended(self._scheduler.now, error)
 
         self._run_if_current(request, end)
@@ -215,18 +217,18 @@ class SimulatedInformer:
             self._stream = None
 
     def silence(self) -> None:
-        """The connection of the watch is half open from now on."""
+        """Makes the connection of the watch half-open from now on."""
         if self._stream is not None:
             self._stream.silent = True
 
     def relist(self) -> None:
-        """As the production informer: a watch that is open is left for a list."""
+        """Replaces an open watch by a list, as the production informer does."""
         if self._stream is not None:
             self.reflector.list_anew(self._scheduler.now)
             self._apply_actions()
 
     def cut(self) -> None:
-        """The connection of the watch breaks now, if there is one."""
+        """Breaks the connection of the watch, if there is one."""
         if self._stream is not None:
             self._request += 1
             self._close()
@@ -243,7 +245,7 @@ def informers_of(
     on_synced: Callback,
     on_mark: Callable[[Mark], None],
 ) -> list[SimulatedInformer]:
-    """One for each of *selections*; *on_synced* once all of them are."""
+    """Creates an informer for each of *selections*; calls *on_synced* once all of them are synced."""
     unsynced = len(selections)
 
     def one_synced() -> None:
@@ -282,7 +284,7 @@ class _SimulatedStream:
         watcher.notify = self.pump
 
     def pump(self) -> None:
-        """Send what the hub holds for this watch."""
+        """Sends the pending events of the hub's watcher."""
         owner = self._owner
         watcher = self.watcher
         if owner._stream is not self:
@@ -295,7 +297,7 @@ class _SimulatedStream:
             self._end()
 
     def _send(self, item: Item) -> bool:
-        """False: the stream broke at this message."""
+        """Sends one message; returns False if the stream broke at it."""
         owner = self._owner
         faults = owner._faults
         scheduler = owner._scheduler

@@ -1,11 +1,10 @@
-"""Any name server of Kubernetes: one is started for each case, and asked by DNS for the SRV records
-of the port.
+"""Any name server of Kubernetes: it is started for each case, and queried by DNS for the SRV
+records of the port.
 
-Its command has ``{port}`` where the port to listen on stands (UDP and TCP on 127.0.0.1), and finds
-``KUBECONFIG`` in its environment. Belief: the targets of
-``_PORT._tcp.SERVICE.NAMESPACE.svc.cluster.local`` with the addresses that they are asked for
-(Kubernetes DNS specification 1.1.0, section 2.4). NXDOMAIN is no endpoint; anything else but
-NOERROR is no answer, and what was believed before stays.
+Its command contains ``{port}`` as the port to listen on (UDP and TCP on 127.0.0.1); ``KUBECONFIG``
+is in its environment. Belief: the targets of ``_PORT._tcp.SERVICE.NAMESPACE.svc.cluster.local``
+with the addresses to which they resolve (Kubernetes DNS specification 1.1.0, section 2.4). NXDOMAIN
+means no endpoints; any other code than NOERROR counts as no answer, and the previous belief stays.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from sliceplane.lab.conformance.steps import Claim
 _ZONE: Final = "cluster.local"
 _ANSWERS_S: Final = 5.0
 _STARTS_S: Final = 30.0
-#: of the data of an SRV record: priority, weight, port (RFC 2782)
+#: bytes before the target of an SRV record: priority, weight, port (RFC 2782)
 _BEFORE_TARGET: Final = 6
 
 
@@ -45,7 +44,7 @@ class NameServerConsumer(CommandConsumer):
             raise ValueError(
                 "the command of a name server needs {port} where the port to listen on stands"
             )
-        # An answer of 64 KiB does not hold the SRV records of a thousand endpoints, and unnamed
+        # The SRV records of a thousand endpoints do not fit into an answer of 64 KiB, and unnamed
         # ports have none.
         super().__init__(
             command, name=name, claims=claims, ables=("families",), patience_s=patience_s
@@ -109,7 +108,7 @@ class _DnsFollower(FollowingConsumer):
 
 
 async def _send_queries(port: int, names: Sequence[bytes], kind: int) -> list[Reply]:
-    """The replies in the order of *names*; none if one of them failed to come."""
+    """Returns the replies in the order of *names*; none if one of them is missing."""
     queries = [
         encode_query(number, name, kind, edns=True, do=False, flags=0)
         for number, name in enumerate(names)

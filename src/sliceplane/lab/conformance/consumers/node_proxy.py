@@ -1,11 +1,10 @@
-"""Any node proxy that writes rules of nftables or iptables: one is started for each case, in a
-network namespace.
+"""Any node proxy that writes nftables or iptables rules: it is started for each case in a network
+namespace.
 
-Its command has ``{kubeconfig}`` and ``{node}`` where it wants them, and finds ``KUBECONFIG`` in its
-environment. Belief: where the kernel of that namespace would send a connection to the cluster IP
-and port of the Service (``kernel_rules``, or ``saved_rules`` if there are chains of iptables).
-Root, ``ip`` and ``nft`` are needed, and ``iptables-save`` where rules are to be read from it;
-nothing outside of the namespace changes.
+Its command may contain ``{kubeconfig}`` and ``{node}``; ``KUBECONFIG`` is in its environment.
+Belief: the destinations of a connection to the cluster IP and port of the Service in that namespace
+(``kernel_rules``, or ``saved_rules`` if there are iptables chains). It needs root, ``ip`` and
+``nft``, and ``iptables-save`` for iptables rules; nothing outside of the namespace changes.
 
 The API server listens on this machine's loopback. A socket at the same address inside the namespace
 leads to it.
@@ -89,8 +88,8 @@ class _RulesFollower(FollowingConsumer):
             self.ended = await self._running.farewell()
 
     async def _in_either(self) -> Belief | None:
-        """A proxy has one mode. nftables lists the rules of iptables, too, and they cannot be read
-        there; they may have come between two looks.
+        """Detects the proxy's mode. nftables also lists iptables rules, which cannot be parsed
+        there; they may have appeared between two reads.
         """
         unknown: UnknownStatement | None = None
         for read in (self._in_iptables, self._in_nftables, self._in_iptables):
@@ -134,12 +133,12 @@ async def _namespace() -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def _forward_port(netns: str, port: int) -> AsyncIterator[None]:
-    """Loopback's *port* inside is the one outside."""
+    """Forwards *port* of the namespace's loopback to the same port outside."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             upstream, back = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:  # as if nothing listened
+        except OSError:  # reset, as if nothing listened
             writer.transport.abort()
             return
         await asyncio.gather(_pass_on(reader, back), _pass_on(upstream, writer))
@@ -149,7 +148,7 @@ async def _forward_port(netns: str, port: int) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        server.close()  # connections end with the program
+        server.close()  # its connections end with the program
 
 
 def _port(kubeconfig: Path) -> int:
@@ -159,7 +158,7 @@ def _port(kubeconfig: Path) -> int:
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until one side ends."""
+    """Copies data until one side ends."""
     with suppress(OSError):
         while data := await reader.read(_CHUNK):
             writer.write(data)
@@ -168,7 +167,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 async def _output(*command: str) -> str:
-    """Raises ``OSError`` with what a command said that failed."""
+    """Returns a command's output. Raises ``OSError`` with the stderr of a failed command."""
     pipe = asyncio.subprocess.PIPE
     program = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
     printed, stderr = await program.communicate()

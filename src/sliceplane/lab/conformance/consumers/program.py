@@ -1,11 +1,11 @@
-"""Any program, in any language: one is started for each case, and prints a line whenever its belief
+"""Any program, in any language: it is started for each case, and prints a line whenever its belief
 changes.
 
-It finds in its environment ``KUBECONFIG``, ``SLICEPLANE_NAMESPACE``, ``SLICEPLANE_SERVICE``,
-``SLICEPLANE_PORT`` (the name; empty: the only port) and ``SLICEPLANE_FAMILY`` (``IPv4`` or
-``IPv6``), and for those that honour hints ``SLICEPLANE_NODE`` and ``SLICEPLANE_ZONE``. A line is a
-JSON list of ``"ADDRESS:PORT"``, IPv6 in brackets; other lines are ignored. It is ended by SIGTERM,
-and by SIGKILL after two seconds.
+Its environment has ``KUBECONFIG``, ``SLICEPLANE_NAMESPACE``, ``SLICEPLANE_SERVICE``,
+``SLICEPLANE_PORT`` (the name; empty: the only port), ``SLICEPLANE_FAMILY`` (``IPv4`` or ``IPv6``),
+and for programs that honour hints ``SLICEPLANE_NODE`` and ``SLICEPLANE_ZONE``. A line is a JSON
+list of ``"ADDRESS:PORT"``, IPv6 in brackets; other lines are ignored. It is ended by SIGTERM, and
+by SIGKILL after two seconds.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from sliceplane.lab.conformance.consumers.consumer import (
 from sliceplane.lab.conformance.steps import NODE, ZONE, Claim, Need
 
 _ENDS_S: Final = 2.0
-#: of what the program writes to stderr, for the sentence that tells how it ended
+#: last lines of stderr that the sentence about its end quotes
 _LAST_LINES: Final = 3
-#: bytes of one line that are kept: a thousand endpoints of IPv6 are 60 kB
+#: maximum bytes of one line: a thousand IPv6 endpoints are 60 kB
 _LINE: Final = 1 << 20
 _CHUNK: Final = 1 << 16
-#: characters of a line that a sentence shows
+#: maximum characters of a line in a sentence
 _TEXT_MAX: Final = 200
 
 
 class CommandConsumer(JudgedConsumer):
-    """A consumer that a *command* starts, split as a shell would.  Raises ``ValueError`` for one
+    """A consumer that a *command* starts, split as by a shell. Raises ``ValueError`` for a command
     that is empty or cannot be split.
     """
 
@@ -105,16 +105,16 @@ class RunningProgram:
         self._stderr_task = asyncio.create_task(self._read_stderr())
 
     async def farewell(self) -> str:
-        """Waits until it has ended, and returns how, with the last lines of its stderr."""
+        """Waits for its end; returns its exit status with the last lines of its stderr."""
         code = await self.process.wait()
         await asyncio.wait(
             (self._stderr_task,), timeout=_ENDS_S
-        )  # a child of it may hold the pipe
+        )  # its children may keep the pipe open
         how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
         return " / ".join([how, *self._last_lines])
 
     async def end(self) -> None:
-        """Its children end with it."""
+        """Ends the program and its children."""
         with suppress(ProcessLookupError):
             self.process.terminate()
         await ends_within(_ENDS_S, self.process.wait())
@@ -131,7 +131,7 @@ class RunningProgram:
 
 @asynccontextmanager
 async def process(command: list[str], followed: FollowedService) -> AsyncIterator[RunningProgram]:
-    """A program until the end of the block.  Raises ``OSError``."""
+    """Runs a program until the end of the block. Raises ``OSError``."""
     environment = {
         **os.environ,
         "KUBECONFIG": str(followed.kubeconfig),
@@ -188,7 +188,7 @@ async def _listen(running: RunningProgram, beliefs: FollowingConsumer) -> None:
 
 
 async def _lines(stream: asyncio.StreamReader | None) -> AsyncIterator[bytes]:
-    """Yields lines; a line that is too long loses its end."""
+    """Yields lines; a line that is too long is truncated."""
     assert stream is not None, "the program's output is a pipe"
     pending = b""
     while chunk := await stream.read(_CHUNK):
@@ -201,7 +201,7 @@ async def _lines(stream: asyncio.StreamReader | None) -> AsyncIterator[bytes]:
 
 
 def _to_text(line: bytes) -> str:
-    """*line* as a person may see it."""
+    """Returns *line* as printable text."""
     text = "".join(
         c if c.isprintable() else " " for c in line[: 4 * _TEXT_MAX].decode(errors="replace")
     ).strip()

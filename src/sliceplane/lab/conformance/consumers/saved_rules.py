@@ -1,9 +1,9 @@
-"""Resolves where the rules of a node send a new connection of a process on it, read from
+"""Resolves the destinations of a new connection from a process on a node, from the output of
 ``iptables-save -t nat``.
 
-As ``kernel_rules`` does it for nftables: every branch of a random choice is taken, no proxy's names
-are known, and a match or target that is not known is an error, never skipped. All lists of
-``recent`` are empty.
+It works like ``kernel_rules`` for nftables: it takes every branch of a random choice, does not
+depend on any proxy's names, and an unknown match or target is an error and never skipped. All lists
+of ``recent`` count as empty.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from sliceplane.lab.conformance.model import Belief
 
 _HOOK: Final = "OUTPUT"
 _BUILT_IN: Final = frozenset(("PREROUTING", "INPUT", _HOOK, "POSTROUTING"))
-#: words of a rule that no value follows
+#: options of a rule without a value
 _FLAGS: Final = frozenset(("--rcheck", "--reap", "--rsource", "--set"))
-#: words that every packet may match, or that only say how others are meant
+#: options that every packet may match, or that only modify others
 _ALWAYS: Final = frozenset(
     (
         "-m",
@@ -37,8 +37,8 @@ _ALWAYS: Final = frozenset(
 
 
 def saved_destinations(saved: str, address: str, port: int, source: str) -> Belief | None:
-    """Every ``ADDRESS:PORT`` that a TCP connection from *source*, the node, to *address* and *port*
-    may end at, if rules change it; ``None``: there are no chains but the kernel's own. Raises
+    """Returns every ``ADDRESS:PORT`` to which rules may redirect a TCP connection from *source*,
+    the node, to *address* and *port*; ``None``: there are only built-in chains. Raises
     ``UnknownStatement``.
     """
     chains: dict[str, list[list[str]]] = {}
@@ -66,7 +66,7 @@ class _Walk:
         self.ends: set[str] = set()
 
     def chain(self, name: str) -> bool:
-        """Returns True if the packet certainly goes no further than this chain."""
+        """Returns True if the packet certainly ends in this chain."""
         for tokens in self._chains[name]:
             at = next(
                 (number for number, token in enumerate(tokens) if token in ("-j", "-g")),
@@ -80,7 +80,7 @@ class _Walk:
         return False
 
     def _matches(self, tokens: list[str]) -> bool:
-        """Returns True if the rule may match: a random choice may."""
+        """Returns True if the rule may match; a random choice counts as a match."""
         at = 0
         expected = True
         while at < len(tokens):
@@ -112,7 +112,7 @@ class _Walk:
             case "--src-type":
                 return value == "LOCAL"
             case "-i" | "--rcheck":
-                return False  # it comes from a process, for the first time
+                return False  # the packet is the first one of a local process
             case "--ctstate":
                 return "NEW" in value.split(",")
             case "--mark":

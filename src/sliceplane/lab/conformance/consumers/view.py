@@ -17,8 +17,8 @@ from sliceplane.lab.conformance.consumers.consumer import (
 )
 from sliceplane.lab.conformance.steps import NODE, ZONE
 
-#: shorter than the default, so that a silent watch is given up within the patience; a server's
-#: bookmarks are a minute apart, so it lists a few times too often
+#: seconds, shorter than the default, so that a silent watch is abandoned within the patience; a
+#: server's bookmarks are a minute apart, so it lists a few times too often
 IDLE_TIMEOUT_S: Final = 5.0
 
 

@@ -1,10 +1,10 @@
-"""``drained-is-drained``: a barrier that looks on, and the kernels of all nodes to hold it to.
+"""``drained-is-drained``: an observing barrier, checked against the kernels of all nodes.
 
-The production core (``consume.drain.cluster``) over the simulator's informers, which lose, delay
-and relist as those of controllers do. Every Pod is a Pod to be drained. When the barrier first says
-so of one that was used, each node's kernel is looked at as it is, whatever the node tells: what it
-holds of the Pod's Services must not have it used, unless the kernel is already ahead of all that
-the barrier was told (``is_ahead``).
+It runs the production core (``consume.drain.cluster``) over the simulator's informers, which lose,
+delay and relist like those of controllers. Every Pod counts as draining. When the barrier first
+reports a used Pod as drained, each node's kernel is inspected directly, whatever the node reports.
+Its slices of the Pod's Services must not use the Pod, unless the kernel is already ahead of the
+barrier (``is_ahead``).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from sliceplane.server.store.types import Key
 from sliceplane.watch.cache import Change, Mark
 
 _PAUSE_ONE_IN: Final = 48
-#: most Nodes of a simulation have no proxy
+#: most Nodes of a simulation have no proxy, so unknown nodes do not block
 _PROCEED: Final = UnknownPolicy("after", 0.0)
 
 
 class DrainWatch(Actor):
-    """One barrier for all Pods.  ``proven``: how often it said that one is drained."""
+    """One barrier for all Pods. ``proven``: number of Pods that it reported as drained."""
 
     def __init__(self, network: Network, proxies: Proxies, rng: Rng) -> None:
         super().__init__("drain-watch", network)
@@ -44,7 +44,7 @@ class DrainWatch(Actor):
         self._cluster = DrainCluster()
         self._drains = self._cluster.departures
         self._services: dict[str, Service] = {}
-        #: those that were used since it was last said that they are drained
+        #: Pods that were used since they were last reported as drained
         self._used: set[tuple[str, str]] = set()
         self._synced = False
         self.proven = 0
@@ -73,7 +73,7 @@ class DrainWatch(Actor):
         for change in changes:
             match change.object:
                 case Pod() as pod:
-                    self._drains.add(subject_of(pod))  # one that is gone may still be in slices
+                    self._drains.add(subject_of(pod))  # a deleted Pod may still be in slices
                     continue
                 case Service() as service:
                     self._services[service.metadata.key] = service
@@ -100,14 +100,12 @@ class DrainWatch(Actor):
                 self.proven += 1
                 self._trace.note(now, self.actor, "drained", key)
                 for node in (
-                    node
-                    for node in facts
-                    if node.held is not None and now - node.until <= FORGET_S
+                    node for node in facts if node.held is not None and now - node.until <= FORGET_S
                 ):
                     self._check(subject, node.name)
 
     def _check(self, subject: DrainSubject, node: str) -> None:
-        """Raises ``Broken`` where the kernel of *node* sends to the Pod."""
+        """Raises ``Broken`` if the kernel of *node* sends to the Pod."""
         key = subject.key
         for service in self._drains.services(key):
             slices = self._proxies.kernel_slices(node, service)
@@ -123,7 +121,7 @@ class DrainWatch(Actor):
                 ]
                 used = [
                     *choose(endpoints, Locality(node)).endpoints
-                ]  # without hints, which leave out only more
+                ]  # without hints, which only exclude more
                 own = self._services.get(service)
                 if own and "Local" in (
                     own.spec.internal_traffic_policy,

@@ -1,10 +1,11 @@
 """Bounds how long slices may show a Pod that takes no traffic.
 
-What a Pod says itself (it is deleted, over, its containers or gates are not ready) is *reported*, and
-never held. What the silence of its Node alone says is *inferred*: a guard may hold it, within a
-bound. A Service that publishes Pods which are not ready shows them rightly, so its slices have as
-long from the moment when it no longer does, or is made anew. Who knows better than the API server
-which Pods are alive names them: a slice must not lose those.
+A removal that the Pod itself causes (it is deleted, has ended, its containers or gates are not
+ready) is *reported*, and must never be retained. A removal that follows only from the silence of
+its Node is *inferred*: the guard may retain the endpoint within a bound. A Service may publish Pods
+that are not ready; then the bound starts when it stops doing so, or is created again. A test that
+knows which Pods are alive, whatever the API server says, names them in ``alive``: a slice must not
+lose those.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.removing.guard import GATHER_S
 from sliceplane.slices.removing.losses import CONFIRM_BOUND_S
 
-#: from the loss of an endpoint until the last one that is held goes
+#: seconds from the loss of endpoints until the last retained one is removed
 RETAINED_MAX_S: Final = CONFIRM_BOUND_S + GATHER_S + HOLD_S + STEP_S / STEP_SHARE
 
 
 class Removals:
-    """Owned by one simulation; a listener of its server.  ``reported_s`` and ``inferred_s``: see
-    ``check``.
+    """Owned by one simulation; a listener of its server. ``reported_s`` and ``inferred_s``: bounds,
+    see ``check``.
     """
 
     def __init__(
@@ -42,12 +43,11 @@ class Removals:
         self._scheduler = scheduler
         self.reported_s = reported_s
         self.inferred_s = inferred_s
-        #: uid of a Pod that is not ready -> since when, and whether that was told
+        #: since when a Pod is not ready, and whether it reported that, by uid
         self._not_ready: dict[str, tuple[float, bool]] = {}
-        #: Service -> since when it shows Pods only while they are ready; where that was always so,
-        #: it need not be here
+        #: since when a Service publishes only ready Pods, by Service; absent if that was always so
         self._strict_since: dict[str, float] = {}
-        #: names of Pods that are alive, whatever the API server says
+        #: names of Pods that are alive, whatever the API server stores
         self.alive: set[str] = set()
 
     def on_commit(self, event: StoreEvent) -> None:
@@ -99,8 +99,8 @@ class Removals:
             )
 
     def check(self) -> None:
-        """Raises ``Broken`` if a Pod is ready in a slice that reported its end ``reported_s`` ago, or
-        whose end was inferred ``inferred_s`` ago. Raises ``Broken``.
+        """Raises ``Broken`` if a Pod is still ready in a slice more than ``reported_s`` after it
+        reported its end, or ``inferred_s`` after its end was inferred.
         """
         now = self._scheduler.now
         for name, uid, strict_since in self.published():
@@ -116,8 +116,8 @@ class Removals:
                 )
 
     def published(self) -> set[tuple[str, str, float]]:
-        """Name and uid of every Pod that is ready in a slice, but for Services that publish those
-        that are not; and since when its Service is none of those.
+        """Returns name and uid of every Pod that is ready in a slice, except in Services that
+        publish not ready Pods; and since when its Service publishes only ready ones.
         """
         strict = {
             service.metadata.key: self._strict_since.get(service.metadata.key, 0.0)
@@ -147,7 +147,7 @@ def _is_strict(service: Service) -> bool:
 
 
 def _containers_are_ready(pod: Pod) -> bool:
-    """And what else has a say in whether it is ready."""
+    """Returns True if the containers and all readiness gates of the Pod are ready."""
     required = {
         "ContainersReady",
         *(gate.condition_type for gate in pod.spec.readiness_gates or ()),

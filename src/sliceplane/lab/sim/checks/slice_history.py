@@ -1,4 +1,4 @@
-"""The history of all commits of EndpointSlices, by which reports of node proxies are judged."""
+"""The history of all commits of EndpointSlices, against which reports of node proxies are checked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SliceHistory:
 
     def __init__(self, server: Server) -> None:
         self._commits: dict[str, list[_Commit]] = {}
-        for record in server.records(EndpointSlices):  # a simulation may go on from a recording
+        for record in server.records(EndpointSlices):  # a simulation may continue from a recording
             self._commits[record.key.path] = [
                 _Commit(record.revision, None, decode(record.body, EndpointSlice))
             ]
@@ -52,7 +52,7 @@ class SliceHistory:
         )
 
     def last(self, scope: str) -> int:
-        """The version of the last commit that concerns *scope*."""
+        """Returns the version of the last commit in *scope*."""
         touching = (
             commit
             for commits in self._commits.values()
@@ -62,7 +62,7 @@ class SliceHistory:
         return max((commit.revision for commit in touching), default=0)
 
     def newest(self, scope: str, kernel: dict[str, int]) -> int:
-        """The newest version that *kernel* has of what *scope* shows."""
+        """Returns the newest version that *kernel* has of the slices in *scope*."""
         commits = (self._at(self._commits[key], applied) for key, applied in kernel.items())
         revisions = (
             commit.revision
@@ -86,7 +86,7 @@ class SliceHistory:
         return commits[index - 1] if index else None
 
     def slice_at(self, name: str, revision: int) -> EndpointSlice | None:
-        """*name* as in ``metadata.key``."""
+        """Returns a slice at *revision*; *name* as in ``metadata.key``."""
         for commits in (commits for path, commits in self._commits.items() if path.endswith(name)):
             commit = self._at(commits, revision)
             if (
@@ -98,13 +98,13 @@ class SliceHistory:
         return None
 
     def check_applied(self, actor: str, reported: dict[str, Held], kernel: dict[str, int]) -> None:
-        """*kernel*, versions by slice, holds all that each reading showed up to the version that is
-        *reported* of it.
+        """Checks that *kernel*, versions by slice, has applied all slices of each scope up to the
+        *reported* version.
 
-        But for a slice that left it while another reading, which is not so far, still shows it:
-        that node cannot know yet whether it was deleted or given to the other one, and keeps it
-        (``Union``). Who waits for a slice to leave waits for every reading that showed it
-        (``consume.drain.departure``). Raises ``Broken``.
+        The exception is a slice that left a scope while another scope, which is not as far, still
+        contains it. The node cannot know yet whether it was deleted or moved to the other scope,
+        and keeps it (``Union``). A client that waits for a slice to leave waits for every scope
+        that contained it (``consume.drain.departure``). Raises ``Broken``.
         """
         for scope, key in ((scope, key) for scope in reported for key in sorted(self._commits)):
             revision = reported[scope].revision
@@ -128,7 +128,7 @@ class SliceHistory:
                 raise Broken("mark-never-early", key, text)
 
     def _is_in_another_scope(self, key: str, revision: int, reported: dict[str, Held]) -> bool:
-        """Returns True if one of the readings, at its reported version, shows the slice as it was
+        """Returns True if one of the scopes, at its reported version, contains the slice as it was
         at *revision*.
         """
         states = (

@@ -1,4 +1,4 @@
-"""Invariants of slices, of Endpoints and of what Services say of them."""
+"""Invariants of slices, of Endpoints and of the conditions of their Services."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def converged(world: World) -> Iterator[Fault]:
 
 
 def merged(world: World) -> Iterator[Fault]:
-    """Slices of one kind: no fewer could hold their endpoints."""
+    """Yields Services whose slices of one kind could be merged into fewer."""
     if not world.setup.defragment:
         return
     view = world.view
@@ -125,7 +125,9 @@ def slice_maximum(world: World) -> Iterator[Fault]:
 
 
 def deleted_services(world: World) -> Iterator[Fault]:
-    """Slices that lost their owner to another writer before the Service went have none any more."""
+    """Yields slices of deleted Services; slices that lost their owner to another writer before are
+    exempt.
+    """
     keys = {service.metadata.key for service in world.view.services}
     for slices in world.view.slices.values():
         for endpoint_slice in slices:

@@ -1,10 +1,10 @@
-"""No dip: a Pod that stays ready stays published, whatever happens around it.
+"""No gap: a Pod that stays ready stays published, whatever else happens.
 
-At a quiet point everything is in order, so the endpoints that are ready then are *steady*. One
-stops being steady when something of its own changes (the Pod, its Node, its Service, or another
-writer edits the Service's slices) and is never again before the next quiet point: a controller that
-sees old state may act on it in good faith. As long as it is steady every commit of a slice must
-leave it published, with its ports, in its address type.
+At a quiet point everything has converged, so the endpoints that are ready then are *steady*. An
+endpoint stops being steady when its Pod, its Node or its Service changes, or another writer edits
+the Service's slices. It stays unsteady until the next quiet point: a controller with an old cache
+may act on old state in good faith. While an endpoint is steady, every commit of a slice must leave
+it published, with its ports, in its address type.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sliceplane.slices import oracle
 
 
 class Broken(Exception):
-    """An invariant does not hold.  ``subject`` is what the trace should be searched for."""
+    """A violated invariant. ``subject``: the text to search for in the trace."""
 
     def __init__(self, invariant: str, subject: str, message: str) -> None:
         super().__init__(f"{invariant}: {message}")
@@ -50,7 +50,7 @@ class Steady:
         self._steady: dict[str, set[Published]] = {}
 
     def begin(self, view: View) -> None:
-        """A quiet point."""
+        """Takes the steady endpoints of a quiet point."""
         self._steady = {}
         for service in view.lasting_services():
             desired = self._desired(service, view) & self._published(service.metadata.key)
@@ -58,7 +58,7 @@ class Steady:
                 self._steady[service.metadata.key] = desired
 
     def disturb(self, service: str) -> None:
-        """Another writer changed a slice of *service*."""
+        """Notes that another writer changed a slice of *service*."""
         self._steady.pop(service, None)
 
     @staticmethod
@@ -110,7 +110,7 @@ class Steady:
             self._restrict(event)
 
     def _restrict(self, event: StoreEvent) -> None:
-        """Something that endpoints are made of changed."""
+        """Removes endpoints that are no longer steady after a change of their inputs."""
         if not self._steady:
             return
         changed = event.record.key
@@ -120,8 +120,8 @@ class Steady:
         ):
             self._steady.pop(changed.path, None)
         if changed.resource == Nodes.storage_key and event.type is not EventType.MODIFIED:
-            # Gone and back, or the other way round: with publishNotReadyAddresses no endpoint shows
-            # it (seed 40136).
+            # The Node may have been deleted and created again, or the reverse: with
+            # publishNotReadyAddresses no endpoint shows that (seed 40136).
             elsewhere = {
                 pod.metadata.uid
                 for pods in view.pods.values()

@@ -52,7 +52,9 @@ def namespaces(world: World) -> Iterator[Fault]:
 
 
 def every_namespace(world: World) -> Iterator[Fault]:
-    """A ServiceAccount and the authority in each namespace that is not deleted."""
+    """Yields namespaces without their ServiceAccount or the certificate authority, unless they are
+    being deleted.
+    """
     server = world.view.server
     for space in world.view.namespaces:
         if (
@@ -122,8 +124,8 @@ def replicas(world: World) -> Iterator[Fault]:
 
 
 def deployments(world: World) -> Iterator[Fault]:
-    """A rollout may be stuck (a full quota, Pods that are held unready), but never between two
-    states of its own.
+    """Yields Deployments whose ReplicaSets or status are inconsistent. A rollout may be stuck (a
+    full quota, Pods that are kept unready), but only in a consistent state.
     """
     view = world.view
     sets: dict[str, list[ReplicaSet]] = {}
@@ -143,8 +145,8 @@ def deployments(world: World) -> Iterator[Fault]:
         surge, unavailable = limits(deployment.spec.strategy, desired)
         requested = sum(item.spec.replicas or 0 for item in mine)
         available = sum(item.status.available_replicas for item in mine)
-        # More may be asked for where a set's create came late, and a quota keeps the other's Pods
-        # from being made.
+        # More replicas may be requested if a set was created late and a quota prevents the Pods of
+        # the other.
         stuck = available <= desired - unavailable
         if not desired <= requested or (requested > desired + surge and not stuck):
             yield (
@@ -162,7 +164,9 @@ def deployments(world: World) -> Iterator[Fault]:
 
 
 def addresses(world: World) -> Iterator[Fault]:
-    """Bare Pods take over addresses of failed ones on purpose."""
+    """Yields addresses that two running Pods share; bare Pods reuse addresses of failed ones on
+    purpose.
+    """
     owners: dict[str, str] = {}
     for pods in world.view.pods.values():
         for pod in pods:

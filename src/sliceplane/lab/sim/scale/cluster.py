@@ -1,5 +1,5 @@
-"""A large cluster as it stands before the story: one object of each kind is made by the registry,
-the others are its copies.
+"""The initial state of a large cluster: the registry creates one object of each kind, the others
+are copies.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def pod_name(pod: int) -> str:
 
 
 def pod_address(pod: int) -> str:
-    """10.128.0.0/9 holds eight million of them."""
+    """Returns the Pod's address; 10.128.0.0/9 has eight million of them."""
     return f"10.{128 + (pod >> 16) % 128}.{pod >> 8 & 255}.{pod & 255}"
 
 
 def pod_document(pod: int, service: int, node: int) -> Document:
-    """Without status."""
+    """Returns a Pod without status."""
     ports = [{"name": "http", "containerPort": 8080}]
     container = {"name": "main", "image": "registry.example/web:1", "ports": ports}
     return {
@@ -54,12 +54,12 @@ def pod_document(pod: int, service: int, node: int) -> Document:
 
 
 def pods_of(plan: ScalePlan, service: int) -> range:
-    """The numbers of the Pods that a Service begins with."""
+    """Returns the numbers of the initial Pods of a Service."""
     return range(service * plan.pods // plan.services, (service + 1) * plan.pods // plan.services)
 
 
 def build_records(plan: ScalePlan, scheduler: Scheduler) -> tuple[Record, ...]:
-    """All but slices."""
+    """Returns all initial objects except slices."""
     patterns = _patterns(scheduler)
     records: list[Record] = []
 

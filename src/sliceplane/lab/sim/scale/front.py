@@ -1,13 +1,13 @@
-"""API servers that take time: requests, and streams of nodes, share one processor and one link a
-server.
+"""API servers whose work takes time: requests and streams of nodes share one processor and one link
+per server.
 
-A server turns as the production one does (``server.io.requests.watch``): in each turn every request
-that waits is done, then a few streams write what their queues hold, so that an event for thousands
-delays no request by more than a turn. State is one: registry and store are those of
-``lab.sim.server``, and each server has a watch hub of its own.
+A server works in batches like the production one (``server.io.requests.watch``). In each batch it
+executes every waiting request, then a few streams write their queued events, so an event for
+thousands of nodes delays no request by more than one batch. All servers share the registry and
+store of ``lab.sim.server``, and each has a watch hub of its own.
 
-Streams that are written to in one turn hold the same, so one watcher of the hub stands for all of a
-turn: a *row*.
+Streams that are written to in one batch have equal queues, so one watcher of the hub stands for all
+streams of a batch: a *row*.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from sliceplane.server.store.hub import Hub
 from sliceplane.server.store.types import Record
 from sliceplane.server.store.watcher import QUEUE_BYTES_MAX, Interest, Item, Watcher, nothing
 
-#: as production streams: what one write carries, what a stream writes in a turn, and how many
-#: streams do
+#: limits of production streams: bytes of one write, bytes of a stream in a batch, and streams of a
+#: batch
 SEND_BYTES: Final = 32 * 1024
 BATCH_BYTES: Final = 128 * 1024
 STREAMS_PER_BATCH: Final = 16
-#: what sockets hold for a server's streams before these wait for the link, in seconds of the link
+#: capacity of the socket buffers of a server's streams, in seconds of the link
 SOCKETS_S: Final = 0.25
 FRAME_BYTES: Final = event_bytes(b"", "json") + len(b"1000\r\n\r\n")
 
 
 class StreamRow:
-    """The streams of *nodes* nodes of one *zone*, which are written to in the same turn."""
+    """The streams of *nodes* nodes of one *zone*, which are written to in the same batch."""
 
     __slots__ = (
         "front",
@@ -66,12 +66,12 @@ class StreamRow:
         self.front = front
         self.nodes = nodes
         self.zone = zone
-        #: the machines are there and read
+        #: the nodes are alive and read
         self.reads = True
         self.scheduled = False
-        #: taken from the hub's queue, not written yet
+        #: events taken from the hub's queue and not written yet
         self.unsent: deque[Item] = deque()
-        #: of a node that is run
+        #: callbacks of a sampled node
         self.on_items: Callable[[tuple[Item, ...], float], None] | None = None
         self.on_lost: Callable[[StatusError], None] | None = None
         self.watcher = front.open(self, interest, since)
@@ -94,7 +94,7 @@ class FrontFigures:
     lost_watches: int = 0
     #: bytes by second of virtual time
     by_second: dict[int, int] = field(default_factory=dict)
-    #: when the link was full first, and when a watch was lost first
+    #: when the link was first full, and when a watch was first lost
     link_full_at: float | None = None
     lost_at: float | None = None
 
@@ -111,18 +111,18 @@ class Front:
         self._costs = server.costs
         self._link_bytes_s = link_bytes_s
         self._link_free_at = 0.0
-        #: when the processor has done what it was given
+        #: when the processor will be idle
         self._free_at = 0.0
         self._requests: deque[tuple[float, Callback]] = deque()
         self._streams: deque[StreamRow] = deque()
-        #: when the next turn is; infinite: there is nothing to do
+        #: when the next batch runs; infinite: there is no work
         self._next_batch_at = math.inf
         self._alarm = Alarm(self._scheduler, self._tick)
 
     # In
 
     def submit(self, cost_s: float, callback: Callback) -> None:
-        """*callback* when the processor has spent *cost_s* on it."""
+        """Runs *callback* when the processor has spent *cost_s* on it."""
         self._requests.append((cost_s, callback))
         self.figures.requests += 1
         self._go()
@@ -139,7 +139,7 @@ class Front:
         return watcher
 
     def list_for(self, nodes: int, size: int, callback: Callback = nothing) -> None:
-        """A list of *size* bytes for so many nodes."""
+        """Submits a list of *size* bytes for *nodes* nodes."""
         self.figures.listed_bytes += nodes * size
         self.submit(nodes * size * self._costs.event_byte_s, callback)
 
@@ -153,13 +153,15 @@ class Front:
 
     @property
     def under_way(self) -> bool:
-        """Something was sent and has not arrived."""
+        """Returns True if sent data has not arrived yet."""
         return self._link_free_at + self._costs.one_way_s > self._scheduler.now
 
-    # Turns
+    # Batches
 
     def _go(self) -> None:
-        """Streams wait for the processor and the link, requests for the processor alone."""
+        """Schedules the next batch: streams wait for the processor and the link, requests only for
+        the processor.
+        """
         at = max(self._scheduler.now, self._free_at)
         if not self._requests:
             at = max(at, self._link_free_at - SOCKETS_S)
@@ -169,10 +171,10 @@ class Front:
 
     def _run_batch(self, due: float) -> None:
         if due != self._next_batch_at:
-            return  # an earlier one took its place
+            return  # an earlier batch replaced it
         self._next_batch_at = (
             -math.inf
-        )  # streams that come again meanwhile wait for the end of this turn
+        )  # streams that become ready now wait for the end of this batch
         began = at = self._scheduler.now
         for _ in range(len(self._requests)):
             cost_s, callback = self._requests.popleft()
@@ -190,7 +192,7 @@ class Front:
             self._go()
 
     def _write(self, row: StreamRow, at: float) -> float:
-        """A turn's worth of what *row* holds, to each of its nodes; when that is done."""
+        """Writes one batch of the events of *row* to each of its nodes; returns when that is done."""
         row.scheduled = False
         watcher = row.watcher
         if not row.reads:
@@ -223,7 +225,7 @@ class Front:
         return at
 
     def _lost(self, row: StreamRow) -> None:
-        """The hub gave the watch up: the nodes list again, and watch from there."""
+        """Handles a watch that the hub dropped: the nodes list again, and watch from there."""
         figures = self.figures
         figures.lost_watches += row.nodes
         if figures.lost_at is None:
@@ -244,8 +246,8 @@ class Front:
 
 
 def _portions(unsent: deque[Item]) -> tuple[tuple[Item, ...], int, int]:
-    """A turn's worth taken from *unsent*, in how many writes it is carried, and its bytes; as the
-    production stream joins them.
+    """Takes one batch from *unsent*; returns its events, the number of writes, and its bytes,
+    joined as production streams do.
     """
     items: list[Item] = []
     writes = size = room = 0
@@ -263,8 +265,8 @@ def _portions(unsent: deque[Item]) -> tuple[tuple[Item, ...], int, int]:
 
 
 class ScaleServer(Server):
-    """``lab.sim.server`` whose nodes come to *fronts*: they are told from controllers by their
-    selectors.
+    """``lab.sim.server`` whose nodes use *fronts*: their label selectors distinguish them from
+    controllers.
     """
 
     def __init__(
@@ -279,7 +281,7 @@ class ScaleServer(Server):
         self.costs = costs
         self.measures = measures
         self.scheduler = scheduler
-        #: commits
+        #: number of commits
         self.events = 0
         super().__init__(scheduler, rng, records=records)
 
@@ -344,7 +346,9 @@ class ScaleServer(Server):
 
 
 class ScaleNetwork(Network):
-    """Requests take their way, their turn at a server and the disk's time; none is lost."""
+    """A network without loss: requests take the latency, their batch at a server and the disk's
+    time.
+    """
 
     def __init__(self, scheduler: Scheduler, server: ScaleServer, trace: Trace, rng: Rng) -> None:
         super().__init__(scheduler, server, FaultPlan({}, rng), trace, rng)

@@ -1,4 +1,4 @@
-"""The controller and the sampled nodes as processes that take time."""
+"""The controller and the sampled nodes as processes whose work takes time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SERVICES: Final = Selection(
 
 
 class BusyProcess(Process):
-    """The EndpointSlice controller: what comes waits in an inbox until its processor is free."""
+    """The EndpointSlice controller: events wait in an inbox until its processor is free."""
 
     def __init__(
         self, plan: ScalePlan, network: ScaleNetwork, rng: Rng, measures: ScaleMeasures
@@ -50,7 +50,7 @@ class BusyProcess(Process):
 
     @property
     def waiting(self) -> int:
-        """Events that arrived and were not handled yet."""
+        """The number of events that arrived and were not handled yet."""
         return len(self._inbox)
 
     @property
@@ -95,8 +95,8 @@ class BusyProcess(Process):
 
 
 class SampledNode(Actor):
-    """A node proxy: informers, the tracker, the rules and their transactions; only the kernel is
-    not there.
+    """A node proxy with informers, tracker, rules and their transactions; only the kernel is
+    missing.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class SampledNode(Actor):
         self._node = node
         self._write_s = plan.costs.node_write_s
         self._measures = measures
-        #: revisions of slices that the next transaction has
+        #: revisions of slices in the next transaction
         self._waiting: list[int] = []
         self._alarm = Alarm(self._scheduler, self._commit_rules)
         self._informers = informers_of(
@@ -133,7 +133,7 @@ class SampledNode(Actor):
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions of slices by key."""
+        """The versions of cached slices by key."""
         cache = self._informers[1].reflector.cache
         return {item.metadata.key: item.metadata.resource_version for item in cache}
 

@@ -1,4 +1,4 @@
-"""One run at scale: the parts are put together, the story is told, figures are taken each second of
+"""One run at scale: assembles the parts, executes the scenario, and takes figures each second of
 virtual time.
 """
 
@@ -37,31 +37,30 @@ from sliceplane.slices import oracle
 
 T = TypeVar("T", bound=Object)
 
-#: a part of the story that goes on for longer after the last deed of people will never end
+#: a part of the scenario that continues for longer after the last user action will never end
 PART_MAX_S: Final = 3600.0
 LOST_ZONE: Final = 0
-#: how often renewals of Leases are put before a server, in seconds
+#: seconds between two batches of Lease renewals
 _RENEWALS_S: Final = 0.02
-#: Services whose slices are held against the plain specification at the end
+#: number of Services whose slices are checked against the plain specification at the end
 _CHECKED: Final = 200
 
 
 @dataclass(slots=True)
 class Lengths:
-    """Queues as they were each second."""
+    """Lengths of the queues at each second."""
 
-    #: Services that wait for the controller, what it was told and has not read, requests that wait
-    #: at servers
+    #: Services that wait for the controller, its unread events, and requests that wait at servers
     syncs: list[int] = field(default_factory=list)
     inbox: list[int] = field(default_factory=list)
     requests: list[int] = field(default_factory=list)
-    #: events in the longest queue of a watch, and bytes
+    #: events and bytes in the longest queue of a watch
     events: list[int] = field(default_factory=list)
     size_bytes: list[int] = field(default_factory=list)
 
 
 class _Before(msgspec.Struct, frozen=True):
-    """Figures as a part began."""
+    """Figures at the beginning of a part."""
 
     at: float
     fronts: list[FrontFigures]
@@ -70,8 +69,8 @@ class _Before(msgspec.Struct, frozen=True):
 
 
 class ScalePart(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of the scenario. ``drained_s``: after its last change until everything was at rest;
-    ``None``: it never was.
+    """One part of the scenario. ``drained_s``: seconds from its last change until everything was
+    idle; ``None``: it never was.
     """
 
     name: str
@@ -93,8 +92,8 @@ class ScalePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScaleOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """``broken``: (seconds of virtual time, budget), the first one first.  ``memory``: part -> MiB
-    of this process.
+    """``broken``: (seconds of virtual time, exceeded budget), in order of time. ``memory``: MiB of
+    this process by part.
     """
 
     plan: ScalePlan
@@ -113,7 +112,7 @@ class ScaleOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScaleRun:
-    """Made for one ``run``.  *meter* gives the MiB of this process."""
+    """Created for one ``run``. *meter* returns the MiB of this process."""
 
     def __init__(
         self,
@@ -153,7 +152,7 @@ class ScaleRun:
         self._memory[part] = now - self._metered
         self._metered = now
 
-    # The story
+    # The scenario
 
     def run(self) -> ScaleOutcome:
         parts = [self._part("the controller begins", self._begin)]
@@ -172,8 +171,8 @@ class ScaleRun:
         self._controller.start()
 
     def _join(self) -> None:
-        """Nodes come in rows; the sampled ones take their places among them: in the middle, and
-        where 99 of 100 are before them.
+        """Opens the streams of the nodes in rows. The sampled nodes are placed among them: in the
+        middle, and after 99 % of the others.
         """
         plan = self.plan
         interest = self._server.interest(SLICES)
@@ -197,7 +196,7 @@ class ScaleRun:
         self._measures.readers = plan.nodes
 
     def _sample(self, number: int) -> None:
-        """A node of a zone that is not lost; it comes to the last server."""
+        """Starts a sampled node in a zone that is not lost; it uses the last server."""
         node = (
             next(
                 number for number in range(self.plan.nodes) if number % self.plan.zones != LOST_ZONE
@@ -224,7 +223,7 @@ class ScaleRun:
         self.scenario.lose_zone(LOST_ZONE)
 
     def _renew(self) -> None:
-        """Leases: load without content, of nodes that are there."""
+        """Submits Lease renewals of the living nodes: load without content."""
         readers = self._measures.readers
         self._renewals += readers * self.plan.renewals_per_s * _RENEWALS_S
         for _ in range(int(self._renewals)):
@@ -261,11 +260,11 @@ class ScaleRun:
                 break
         if drained is None:
             self._break("queues never get empty", scheduler.now)
-        self._server.forget_history()  # as a server does every few minutes
+        self._server.forget_history()  # a server compacts every few minutes
         return self._figures(name, before, drained)
 
     def _is_idle(self) -> bool:
-        """Renewals and bookmarks go on."""
+        """Returns True if no work remains; renewals and bookmarks do not count."""
         return (
             not self.scenario.busy
             and self._controller.idle
@@ -368,7 +367,7 @@ class ScaleRun:
             service = decode(record.body, Service)
             if not service.spec.selector:
                 continue
-            name = service.metadata.name  # is what its Pods are labelled with
+            name = service.metadata.name  # its Pods have this label
             try:
                 oracle.check_converged(service, pods(name), nodes, slices(name), maximum)
             except AssertionError as error:

@@ -1,9 +1,9 @@
-"""The scenario: Services are rolled out, a few at a time, and then a zone is lost.
+"""The scenario: rolls out Services, a few at a time, and then loses a zone.
 
 A rollout replaces a quarter of a Service's Pods at a time, as a Deployment does with its default
-surge: newcomers are made, turn ready, and as many of the old are deleted. Of a lost zone nothing is
-heard: its nodes read no more, and after the grace their Nodes are Unknown and their Pods are marked
-not ready, one after the other.
+surge: new Pods are created and become ready, and as many old ones are deleted. The nodes of a lost
+zone stop reading; after the grace period their Nodes are Unknown and their Pods are marked not
+ready, one after the other.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from sliceplane.server.store.watcher import nothing
 
 
 class ScaleScenario:
-    """Owned by one run.  ``busy`` counts what is under way."""
+    """Owned by one run. ``busy``: number of actions in progress."""
 
     def __init__(self, plan: ScalePlan, scheduler: Scheduler, network: ScaleNetwork) -> None:
         self._plan, self._scheduler, self._network = plan, scheduler, network
-        #: Service -> its Pods by number, the oldest first; all but the lost zone's are ready
+        #: numbers of the Pods of each Service, oldest first; all but the lost zone's are ready
         self.pods: dict[int, deque[int]] = {}
         self._next_pod = plan.pods
         self._to_roll: deque[int] = deque()
@@ -72,7 +72,7 @@ class ScaleScenario:
     # Rollouts
 
     def roll_out(self) -> None:
-        """Services are spread over all of them, and begin one after the other."""
+        """Starts the rollouts one after the other, with Services spread over all of them."""
         plan = self._plan
         self._to_roll.extend(
             number * plan.services // plan.rolling for number in range(plan.rolling)
@@ -125,7 +125,7 @@ class ScaleScenario:
     # A zone
 
     def lose_zone(self, zone: int) -> None:
-        """After the grace its Nodes and then its Pods are marked, at the rate of the node
+        """Marks its Nodes and then its Pods after the grace period, at the rate of the node
         life-cycle controller.
         """
         plan = self._plan

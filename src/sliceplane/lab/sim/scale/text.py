@@ -1,4 +1,4 @@
-"""The report of a run at scale, and of runs that grow."""
+"""The report of one run at scale, and of runs of growing size."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ _GROWTH: Final = (
 
 
 def growth_text(outcomes: Sequence[ScaleOutcome], width: int | None) -> str:
-    """One row a size; ages and queues are those of the worst part."""
+    """Returns a table with a row for each size; ages and queues are those of the worst part."""
     rows = [_growth_row(outcome) for outcome in outcomes]
     return "\n".join(table(_GROWTH, rows, width=width))
 

@@ -1,8 +1,8 @@
-"""Further actions of users and machines, in the ``full`` workload: zones, hints, subsets, owners,
+"""Further actions of users and machines in the ``full`` workload: zones, hints, subsets, owners,
 quotas.
 
-Nodes here have CPUs and conditions, Services ask for hints in every way there is, objects get
-owners at random, and a quota lets no further slice in for a while.
+Nodes have CPUs and conditions, Services request hints in every possible way, objects get random
+owners, and a quota refuses further slices for a while.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ SLICES_AMPLE: Final = 200
 SLICES_TIGHT_MAX: Final = 6
 THINGS_MAX: Final = 8
 _OPENED_MAX_S: Final = 60.0
-#: until the quota's controller has written what people wished, usually
+#: seconds after which the quota's controller has usually written the new status
 _FOLLOWED_S: Final = 1.0
 _LABEL_ROLE = "node-role.kubernetes.io/control-plane"
 _UID_OF_NO_OBJECT = "00000000-0000-4000-8000-00000000000{}"
 
 
 def begin(workload: SimulatedWorkload) -> None:
-    """Once, after the workload's own beginning."""
+    """Initializes the Nodes; called once after the workload's own ``begin``."""
     for which in range(BARE_NODES):
         workload.write(
             "patch", Nodes, "", _node_status("2", ready=True), f"bare-{which}", subresource="status"
@@ -58,14 +58,14 @@ def _node_status(cpu: str, *, ready: bool) -> Document:
 
 
 def change_node(workload: SimulatedWorkload) -> None:
-    """Another size, or ready or not."""
+    """Changes the size and readiness of a Node."""
     rng = workload.rng
     change = _node_status(CPUS[rng.below(len(CPUS))], ready=rng.below(4) > 0)
     workload.patch(Nodes, workload.pick(Nodes), change, "status")
 
 
 def recover_nodes(workload: SimulatedWorkload) -> None:
-    """All of them, with zones: what hints need."""
+    """Makes all Nodes ready and sets their zones, as hints need."""
     for which, node in enumerate(workload.server.documents(Nodes)):
         workload.patch(Nodes, node, _node_status("2", ready=True), "status")
         workload.patch(
@@ -106,7 +106,7 @@ def request_subsets(workload: SimulatedWorkload) -> None:
 
 
 def add_pods(workload: SimulatedWorkload) -> None:
-    """Enough for a large service."""
+    """Creates enough Pods for a large Service."""
     for _ in range(4):
         workload.add_pod()
 
@@ -120,7 +120,9 @@ def _things(workload: SimulatedWorkload, namespace: str) -> list[Document]:
 
 
 def _owners(workload: SimulatedWorkload, namespace: str) -> list[Document]:
-    """One or two, mostly there; the rest is gone, was never there, or is in another namespace."""
+    """Returns one or two owners that mostly exist; the others were deleted, never existed, or are
+    in another namespace.
+    """
     rng = workload.rng
     space = "" if rng.below(8) == 0 else namespace
     candidates = _things(workload, space) + workload.server.documents(Services, space)
@@ -207,7 +209,9 @@ def spoil_authority(workload: SimulatedWorkload) -> None:
 
 
 def bind_quota(workload: SimulatedWorkload) -> None:
-    """No further slices in namespace shop: for a while, or until it is opened by another deed."""
+    """Lets the quota refuse further slices in namespace shop for a while, or until another action
+    opens it.
+    """
     limit = workload.rng.below(SLICES_TIGHT_MAX)
     if _limit_slices(workload, limit) and workload.rng.below(3):
         workload.scheduler.after(
@@ -216,7 +220,7 @@ def bind_quota(workload: SimulatedWorkload) -> None:
 
 
 def open_quota(workload: SimulatedWorkload) -> None:
-    """After a long time without success a controller waits for a change, so people make one."""
+    """Opens the quota; after long failure a controller waits for a change, so users make one."""
     if _limit_slices(workload, SLICES_AMPLE):
         _note_opened(workload)
         workload.scheduler.after(_FOLLOWED_S, lambda: _check_opened(workload, late=False))

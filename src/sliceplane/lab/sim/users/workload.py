@@ -1,12 +1,12 @@
-"""People and machines that change things at random, by weight: one action a step.
+"""Users and machines that make random changes by weight: one action per step.
 
-Actions look at the truth and write without faults; it is the controllers who have to live with
-loss. What the server refuses (a selector on an ExternalName, say) is an outcome like another and is
+Actions read the server's state and write without faults; only controllers experience loss. A
+refusal by the server (a selector on an ExternalName, for example) is a normal outcome and is
 traced.
 
-Pods are of two kinds: those of Deployments, which the emulated kubelets run, and *bare* ones on
-Nodes of their own, whose status is written here, so that a simulation of the EndpointSlice
-controller alone has Pods too.
+There are two kinds of Pods: those of Deployments, which the emulated kubelets run, and *bare* Pods
+on Nodes of their own. This module writes the status of bare Pods, so a simulation of only the
+EndpointSlice controller has Pods too.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class SimulatedWorkload:
     rng: Rng
     #: Deployments make sense only with their controllers
     deployments: bool
-    #: what else is done, besides the deeds here
+    #: further actions besides those of this module
     more: tuple[Action, ...] = ()
     created: int = 0
-    #: addresses of Pods that have failed, to be used again
+    #: addresses of failed Pods, for reuse
     freed: list[str] = field(default_factory=list)
-    #: Pods of Nodes that are not here, as ``namespace/name``: out of a recording
+    #: Pods of a recording, as ``namespace/name``, whose Nodes are not simulated
     adopted: frozenset[str] = frozenset()
     steps: int = 0
 
@@ -133,7 +133,7 @@ class SimulatedWorkload:
     def patch(
         self, resource: Resource, target: Document | None, change: Document, subresource: str = ""
     ) -> bool:
-        """Nothing where there is no *target*."""
+        """Patches *target*; does nothing if it is ``None``."""
         if target is None:
             return False
         meta = target["metadata"]
@@ -184,7 +184,7 @@ class SimulatedWorkload:
             self._new_pod(self.somewhere())
 
     def toggle_readiness(self) -> None:
-        """Ready or not."""
+        """Makes a bare Pod ready or not ready."""
         pod = self.choose(self.bare_pods())
         if pod is not None:
             addresses = [address["ip"] for address in pod["status"].get("podIPs", ())]
@@ -218,7 +218,7 @@ class SimulatedWorkload:
         )
 
     def _finish_terminating(self, event: StoreEvent) -> None:
-        """The node agent of bare Pods: one that was deleted ends after a while."""
+        """Acts as the node agent of bare Pods: ends a deleted one after a while."""
         key = event.record.key
         if key.resource != Pods.storage_key or event.type is EventType.DELETED:
             return
@@ -291,7 +291,7 @@ class SimulatedWorkload:
             self.delete(Namespaces, namespace)
 
     def move_node(self) -> None:
-        """To another zone, or its zone label goes for a while."""
+        """Changes a Node's zone, or removes its zone label for a while."""
         zone = (*ZONES, None)[self.rng.below(len(ZONES) + 1)]
         self.patch(Nodes, self.pick(Nodes), {"metadata": {"labels": {LABEL_ZONE: zone}}})
 
@@ -334,7 +334,7 @@ class SimulatedWorkload:
     # As a fault
 
     def foreign_edit(self, which: int) -> None:
-        """Another writer lays hands on a slice of ours."""
+        """Lets another writer edit or delete a slice of ours."""
         ours = [
             document
             for document in self.server.documents(EndpointSlices)

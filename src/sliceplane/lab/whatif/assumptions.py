@@ -23,7 +23,7 @@ def zone_name(zone: str) -> str:
 
 
 def rate(a_second: Fraction) -> str:
-    """``333 requests a second``, of small ones with two figures."""
+    """Formats a rate as ``333 requests a second``; small ones have three digits."""
     number = float(a_second)
     return (
         f"{number:,.0f} requests a second" if number >= 99.5 else f"{number:.3g} requests a second"

@@ -17,7 +17,7 @@ from sliceplane.diagnose.explain.checks.zones import is_working
 from sliceplane.lab.wire import event_bytes
 from sliceplane.server.store.types import EventType, Record, StoreEvent
 
-#: clients that read all slices, headless Services' too
+#: name of the selection of clients that read all slices, including those of headless Services
 _EVERY: Final = "every"
 _VERBS: Final = {
     EventType.ADDED: "create",
@@ -27,7 +27,7 @@ _VERBS: Final = {
 
 
 class SliceEvent(msgspec.Struct, frozen=True):
-    """One commit of a slice.  ``json`` and ``protobuf``: bytes to all ``watchers`` together."""
+    """One commit of a slice. ``json`` and ``protobuf``: total bytes to all ``watchers``."""
 
     at: float
     service: str
@@ -38,11 +38,11 @@ class SliceEvent(msgspec.Struct, frozen=True):
 
 
 class SliceAudience:
-    """The proxies of working Nodes, and *others* that read all slices."""
+    """The watchers of slices: the proxies of working Nodes, and *others* that read all slices."""
 
     def __init__(self, others: int) -> None:
         self.events: list[SliceEvent] = []
-        #: proxies read the slices for their zone and those for all; else all slices
+        #: True if proxies read only the slices for their zone and the shared ones
         self.by_zone = False
         self._others = others
         self._readers: dict[str, tuple[str, ...]] = {}
@@ -52,7 +52,7 @@ class SliceAudience:
         return len(self._readers)
 
     def restart(self, nodes: Iterable[Node]) -> None:
-        """Begins with the proxies of *nodes*."""
+        """Restarts with the proxies of *nodes*."""
         self._readers = {
             node.metadata.name: self._list_selections(node) for node in nodes if is_working(node)
         }

@@ -1,8 +1,7 @@
 """The changes of a question, parsed from words: ``zone-lost=zone-b``, ``replicas=12``,
 ``traffic-distribution=PreferSameZone``.
 
-A setting is read twice: its words alone (``parse``), and with the cluster that it is about
-(``checked``).
+A setting is read twice: its text alone (``parse``), and with its cluster (``checked``).
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ NONE: Final = "none"
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of controllers, kubelets and Pods that no object shows. ``ready_delay_s``
-    ``None``: as long as the Pods that are there took. ``termination_s`` ``None``: as emulated
-    kubelets do by default where Nodes are emulated, else a Pod's own grace period.
+    """The settings of controllers, kubelets and Pods that no object contains. ``ready_delay_s``
+    ``None``: as long as the existing Pods took. ``termination_s`` ``None``: the default of emulated
+    kubelets if Nodes are emulated, else a Pod's own grace period.
     """
 
     max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT
@@ -42,7 +41,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     batch_period_s: float = 0.0
     ready_delay_s: float | None = None
     termination_s: float | None = None
-    #: a Node that is silent for so long is Unknown, and its Pods are not ready
+    #: seconds after which a silent Node is Unknown, and its Pods are not ready
     #: (node-monitor-grace-period)
     node_grace_s: float = KUBELET_LOST_S
 
@@ -57,7 +56,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """``texts``: as they were given."""
+    """The changes of a question. ``texts``: as the user wrote them."""
 
     texts: tuple[str, ...] = ()
     zones_lost: tuple[str, ...] = ()
@@ -84,7 +83,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 def parse(text: str, keys: tuple[str, ...]) -> Setting:
-    """Raises ``ValueError`` with a sentence."""
+    """Parses one setting. Raises ``ValueError`` with a sentence."""
     key, equals, value = text.partition("=")
     if key not in keys:
         near = nearest(key, keys)
@@ -131,7 +130,7 @@ def _amount(value: str) -> int | str:
     return value if percent != value else number
 
 
-#: settings of ``Running``: its member, and how the value is read
+#: field and parser of each setting of ``Running``
 _RUNNING: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "max-endpoints-per-slice": ("max_endpoints_per_slice", lambda value: _number(value, 1, 1000)),
     "subsetting": ("subsetting", _approach),

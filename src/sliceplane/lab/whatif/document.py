@@ -1,4 +1,4 @@
-"""The answer for programs: the same members in the same order each time; shares and factors are
+"""The answer for programs: always the same members in the same order; shares and factors are
 numbers.
 """
 
@@ -15,7 +15,7 @@ from sliceplane.lab.whatif.verify import Outcome, compared, is_as_predicted
 
 
 def as_document(prediction: Prediction, real: Outcome | None = None) -> dict[str, Any]:
-    """*real*: what happened, where one may compare."""
+    """Returns the JSON document. *real*: the recorded outcome, for comparison."""
     price = prediction.question.price
     leaving = prediction.after.shares.leaving
     return {
@@ -70,9 +70,7 @@ def _outcome(prediction: Prediction, real: Outcome) -> dict[str, Any]:
 
 
 def _ranges(prediction: Prediction) -> dict[str, Any]:
-    """Figures that are not the same in each way in which the change may come about: the least and
-    the most.
-    """
+    """Returns the minimum and maximum of the figures that differ between the runs."""
     read: dict[str, Callable[[WhatIfRun], int]] = {
         "writes": lambda run: run.written.writes,
         "creates": lambda run: run.written.creates,

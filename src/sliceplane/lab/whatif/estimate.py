@@ -1,9 +1,9 @@
-"""Estimates the cost of a Service that does not exist yet: a what-if over a made-up cluster
+"""Estimates the cost of a Service that does not exist yet: a what-if over a synthetic cluster
 (KEP-0752, "Estimation").
 
-The production controllers make one of each object, on virtual time, and the others are its copies.
-Then the Service is made, one of its Pods changes, and it is rolled out: what that writes is run, as
-for any what-if.
+The production controllers create one object of each kind on virtual time; the others are copies.
+Then the Service is created, one of its Pods changes, and it is rolled out: the resulting writes are
+run, as in any what-if.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from sliceplane.lab.whatif.state import ClusterState, of_lists
 from sliceplane.lab.whatif.world import WhatIfWorld
 from sliceplane.lab.wire import human_bytes
 
-#: a rollout of more Pods is not run: it would take minutes
+#: maximum Pods of a rollout that is run: more would take minutes
 ROLLED_MAX: Final = 500
-#: Pods that a Node has addresses for
+#: number of Pods for which a Node has addresses
 _ROOM: Final = 200
 _NAME: Final = "web"
 _NAMESPACE: Final = "default"
@@ -58,7 +58,7 @@ class EstimateQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EstimatedStep(msgspec.Struct, frozen=True):
-    """``slices``: afterwards.  ``written`` ``None``: was not run."""
+    """One step. ``slices``: their number afterwards. ``written`` ``None``: the step was not run."""
 
     name: str
     what: str
@@ -150,7 +150,7 @@ def as_document(question: EstimateQuestion, steps: tuple[EstimatedStep, ...]) ->
 
 
 def build_state(question: EstimateQuestion) -> ClusterState:
-    """All but slices."""
+    """Returns the synthetic cluster without slices."""
     cluster = Cluster(
         DeploymentController(),
         ReplicaSetController(),
@@ -220,7 +220,7 @@ def _uid(kind: int, number: int) -> str:
 
 
 def _break_one(world: WhatIfWorld) -> None:
-    """A Pod is not ready any more."""
+    """Makes one Pod not ready."""
     name = world.state.pods(_NAMESPACE)[0].metadata.name
     conditions = world.cluster.get(Pods, name)["status"]["conditions"]
     change = [

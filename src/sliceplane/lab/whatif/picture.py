@@ -1,5 +1,5 @@
-"""A Service at one moment: its slices, where its clients are, where their connections go, and what
-is too much.
+"""A Service at one moment: its slices, the locations of its clients, the distribution of their
+connections, and overload.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ CONNECTIONS_DEFAULT: Final = 10_000
 
 
 class Clients(msgspec.Struct, frozen=True, kw_only=True):
-    """The locations of clients: on the Nodes (the default), where Pods of a *selector* are, or
-    measured as *traffic*. ``rate``: requests a second of all of them, where it is known;
-    ``capacity``: what one Pod can take of them.
+    """The locations of clients: on the Nodes (the default), at the Pods of a *selector*, or
+    measured as *traffic*. ``rate``: requests per second of all clients, if known; ``capacity``:
+    requests per second that one Pod can serve.
     """
 
     selector: str = ""
@@ -54,8 +54,8 @@ class Clients(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loads(msgspec.Struct, frozen=True):
-    """Shares, and what they come to. ``rate``: requests a second of the clients that are there, as
-    far as known; ``fix``: Pods to add by zone so that none is overloaded, ``None``: adding does not
+    """Shares and their consequences. ``rate``: requests per second of the remaining clients, if
+    known; ``fix``: Pods to add by zone so that none is overloaded, ``None``: adding Pods does not
     help.
     """
 
@@ -71,13 +71,15 @@ class Loads(msgspec.Struct, frozen=True):
         return most / self.allowed.of(self.shares.candidates)
 
     def rate_in(self, zone: str) -> Fraction:
-        """Requests a second of the busiest endpoint in *zone*.  Only where the rate is known."""
+        """Returns the requests per second of the busiest endpoint in *zone*; only if the rate is
+        known.
+        """
         assert self.rate is not None
         return self.shares.load(zone) / max(self.shares.candidates, 1) * self.rate
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
-    """``each_json``: bytes to all watchers when one endpoint changes, the mean over them."""
+    """A Service at one moment. ``each_json``: mean bytes to all watchers when one endpoint changes."""
 
     slices: int
     kinds: Counter[EndpointKind]
@@ -108,7 +110,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def clients(self) -> dict[str, Fraction]:
-        """Their shares by zone."""
+        """The shares of clients by zone."""
         zones = sorted({place.at.zone for place in self.places})
         return {
             zone: sum((place.share for place in self.places if place.at.zone == zone), Fraction(0))
@@ -130,7 +132,7 @@ def loads(
     *,
     local: bool,
 ) -> Loads:
-    """*remaining*: the part of all clients that is there."""
+    """Returns the loads. *remaining*: the fraction of all clients that still exists."""
     rate = None if clients.rate is None else clients.rate * remaining
     allowed = AllowedLoad(None if clients.capacity is None or not rate else clients.capacity / rate)
     return Loads(
@@ -150,8 +152,8 @@ def picture(
     lost: Collection[str] = (),
     remaining: Fraction = Fraction(1),
 ) -> Picture:
-    """As the world is now; *others*: watchers beside the Nodes' proxies. Clients in *lost* zones
-    are gone, and *remaining* of all there are.
+    """Returns the picture of the current world. *others*: watchers besides the Nodes' proxies.
+    Clients in *lost* zones are removed; *remaining* is the fraction of all clients that is left.
     """
     state = world.state
     meta = subject.metadata
@@ -210,7 +212,7 @@ def _each(
 
 
 def family_of(service: Service) -> Family | None:
-    """Returns the IP family of a Service; of two, the first: the shares of the other are the
+    """Returns the IP family of a Service; the first of two, since the shares of the other are the
     same.
     """
     first = (service.spec.ip_families or ("",))[0]

@@ -1,5 +1,5 @@
-"""The whole question: a state, changes, and where clients are in; what was, what would be, and what
-it takes, out.
+"""The whole question: from a state, changes and the locations of clients to the state before, the
+state after, and the cost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sliceplane.lab.whatif.picture import Clients, Loads, Picture, loads, pictur
 from sliceplane.lab.whatif.state import ClusterState, WhatIfError
 from sliceplane.lab.whatif.world import Way, WhatIfWorld
 
-#: of a change after the question, and how many of them are tried
+#: maximum delay of a change after the question in seconds, and maximum number of delays to try
 _DELAY_MAX_S: Final = 120.0
 _DELAYS_MAX: Final = 10
 _STEPS_MAX: Final = 200
@@ -39,8 +39,8 @@ T = TypeVar("T", int, Fraction)
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """``per_gb``: of what crosses zones, requests and answers together. ``gigabytes``: measured, of
-    both; 0: nobody measured.
+    """``per_gb``: price of traffic across zones, requests and answers together. ``gigabytes``:
+    measured traffic of both; 0: not measured.
     """
 
     per_gb: Fraction
@@ -58,7 +58,7 @@ class WhatIfQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """Writes of slices. ``took_s``: until the last one, on virtual time."""
+    """Writes of slices. ``took_s``: virtual seconds until the last one."""
 
     creates: int = 0
     updates: int = 0
@@ -75,7 +75,7 @@ class Written(msgspec.Struct, frozen=True):
 
 _TOGETHER: Final = Way(pace=BurstPace(jobs_max=1_000_000), zone_offset=0)
 _ONE_BY_ONE: Final = BurstPace(write_s=0.05, eager="endpointslice-controller")
-#: the first is told in full; the others make ranges of its figures
+#: the first one is reported in full; the others extend its figures to ranges
 WAYS: Final = (
     Way(),
     _TOGETHER,
@@ -92,13 +92,13 @@ class WhatIfRun(msgspec.Struct, frozen=True):
     ready: Counter[str]
     leaving: Fraction
     greatest: Fraction
-    #: of what the busiest endpoint may get
+    #: load of the busiest endpoint over its allowed load
     used: Fraction
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """A moment of a loss, *after_s* seconds after it. ``failing``: the share of connections that is
-    sent to Pods that are gone; ``written``: since the moment before.
+    """A moment of a loss, *after_s* seconds after it. ``failing``: the share of connections to lost
+    Pods; ``written``: the writes since the previous moment.
     """
 
     after_s: float
@@ -108,9 +108,9 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """``pending``: what controllers would write without any change. ``stays``: if clients of a lost
-    zone go on elsewhere; ``moments``: of a loss, at once, as soon as it is seen (which is
-    ``after``), and when Pods are replaced.
+    """``pending``: writes of the controllers without any change. ``stays``: the loads if clients of
+    a lost zone continue elsewhere; ``moments``: of a loss: immediately, when it is detected
+    (``after``), and when Pods are replaced.
     """
 
     question: WhatIfQuestion
@@ -121,27 +121,27 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     after: Picture
     written: Written
     all_written: Written
-    #: those of this Service since *began*, in virtual time
+    #: events of this Service since *began*, in virtual time
     events: tuple[SliceEvent, ...]
     began: float
     stays: Loads | None
     moments: tuple[Moment, ...]
-    #: what the controller tells of this Service in Events
+    #: Events of the controller about this Service
     notes: tuple[str, ...]
-    #: how controllers run after the change
+    #: settings of the controllers after the change
     running: Running
     state: ClusterState
-    #: one for each of ``WAYS``, or the first alone where others could not differ
+    #: one run for each of ``WAYS``, or only the first if the others could not differ
     runs: tuple[WhatIfRun, ...]
 
     def between(self, read: Callable[[WhatIfRun], T]) -> tuple[T, T]:
-        """The least and the greatest of a figure over all runs."""
+        """Returns the minimum and maximum of a figure over all runs."""
         figures = [read(run) for run in self.runs]
         return min(figures), max(figures)
 
     @property
     def is_worse(self) -> bool:
-        """Connections are dropped, or an endpoint is overloaded, that were not."""
+        """Returns True if the change drops connections or overloads an endpoint."""
         used = max(run.used for run in self.runs)
         used = used if self.stays is None else max(used, self.stays.used)
         overloaded = used > 1 and used > self.before.loads.used
@@ -155,7 +155,9 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 def predict(
     state: ClusterState, question: WhatIfQuestion, report: Callable[[str], None] | None = None
 ) -> Prediction:
-    """*report* is called often, with what is being done.  Raises ``WhatIfError``."""
+    """Predicts the effect of the changes. *report* is called often with the current activity.
+    Raises ``WhatIfError``.
+    """
     service = question.service
     key = service.metadata.key
     if not service.spec.selector:
@@ -216,7 +218,7 @@ def predict(
 
 
 def _stays(question: WhatIfQuestion, before: Picture, after: Picture) -> Loads | None:
-    """Returns the loads if the clients of lost zones go on elsewhere; ``None``: no zone is lost."""
+    """Returns the loads if the clients of lost zones continue elsewhere; ``None``: no zone is lost."""
     if not question.changes.zones_lost:
         return None
     local = after.policy == "Local"
@@ -238,11 +240,11 @@ def _other_runs(
 
 
 def _delays(state: ClusterState, question: WhatIfQuestion) -> list[float]:
-    """Moments of a scale-down in the next ``_DELAY_MAX_S`` at which a ReplicaSet would delete Pods
-    of other zones.
+    """Returns delays of a scale-down, up to ``_DELAY_MAX_S``, at which a ReplicaSet would delete
+    Pods of different zones.
 
-    It deletes younger Pods first, and ages between two powers of two of a nanosecond are the same
-    to it.
+    It deletes younger Pods first, and treats ages between two powers of two of a nanosecond as
+    equal.
     """
     surplus = sum(
         max(0, workload.replicas - replicas) for workload, replicas in question.changes.replicas
@@ -269,7 +271,7 @@ def _delays(state: ClusterState, question: WhatIfQuestion) -> list[float]:
 
 
 def _age_steps(pods: Sequence[Pod], now: float) -> list[float]:
-    """Seconds from *now* until an age of a Pod is a power of two of a nanosecond."""
+    """Returns the seconds from *now* at which an age of a Pod is a power of two in nanoseconds."""
     steps: set[float] = set()
     for pod in pods:
         ready = pod.condition("Ready")
@@ -334,7 +336,7 @@ def _moment(
 
 
 def _notes(world: WhatIfWorld, service: Service) -> tuple[str, ...]:
-    """In their order, each once."""
+    """Returns the Events about the Service in order, without duplicates."""
     texts = [
         f"{note.reason}: {note.note}"
         for note in world.cluster.notes
@@ -345,7 +347,7 @@ def _notes(world: WhatIfWorld, service: Service) -> tuple[str, ...]:
 
 
 def sum_up(events: Sequence[SliceEvent], service: str, began: float) -> Written:
-    """*service* "": of all."""
+    """Sums up the writes of *service*; "" means all Services."""
     counted = [event for event in events if service in ("", event.service)]
     verbs = Counter(event.verb for event in counted)
     return Written(

@@ -1,7 +1,7 @@
-"""A cluster as records: what a what-if begins with.
+"""A cluster as records: the initial state of a what-if.
 
-A snapshot of ours has records; of any other cluster the lists are taken, whose objects become the
-same.
+Our snapshots contain records; any other cluster is read by lists, whose objects are converted to
+records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sliceplane.server.registry.documents import canonical, make_record
 from sliceplane.server.store.snapshot import BadSnapshot, SnapshotReader
 from sliceplane.server.store.types import Record
 
-#: what endpoints are made of, and what makes Pods
+#: the inputs of endpoints, and the workloads that create Pods
 READ: Final = (
     Namespaces,
     Nodes,
@@ -43,18 +43,18 @@ READ: Final = (
     ReplicaSets,
     StatefulSets,
 )
-#: what can be scaled and rolled out
+#: kinds that can be scaled and rolled out
 WORKLOADS: Final = (Deployments, StatefulSets, ReplicaSets)
 
 T = TypeVar("T", bound=Object)
 
 
 class WhatIfError(Exception):
-    """A sentence: why there is no answer, and what to do."""
+    """The reason why there is no answer, and the remedy, as a sentence."""
 
 
 class ServiceWorkload(msgspec.Struct, frozen=True):
-    """A workload that makes Pods of a Service."""
+    """A workload that creates Pods of a Service."""
 
     resource: Resource
     name: str
@@ -65,8 +65,8 @@ class ServiceWorkload(msgspec.Struct, frozen=True):
 
 
 class ClusterState(msgspec.Struct, frozen=True):
-    """``revision``: the newest version that is in it. ``origin``: where it is from, in words.
-    ``read_at``: seconds since the epoch; 0: not known.
+    """The records of a cluster. ``revision``: the newest version in it. ``origin``: its source as
+    text. ``read_at``: seconds since the epoch; 0: unknown.
     """
 
     records: tuple[Record, ...]
@@ -95,7 +95,7 @@ class ClusterState(msgspec.Struct, frozen=True):
         return self.objects(Pods, Pod, namespace)
 
     def service(self, namespace: str, name: str) -> Service:
-        """Raises ``WhatIfError`` with the name that is the nearest."""
+        """Returns a Service. Raises ``WhatIfError`` that suggests the nearest name."""
         services = {service.metadata.key: service for service in self.objects(Services, Service)}
         if service := services.get(f"{namespace}/{name}"):
             return service
@@ -138,7 +138,7 @@ def _labels_of_template(document: Document) -> dict[str, str]:
 
 
 def of_snapshot(lines: Iterable[bytes], name: str, read_at: float = 0.0) -> ClusterState:
-    """Raises ``WhatIfError`` for what is no whole snapshot of a version that we know."""
+    """Reads a snapshot. Raises ``WhatIfError`` unless it is complete and of a supported version."""
     keys = {resource.storage_key for resource in READ}
     try:
         reader = SnapshotReader(lines)

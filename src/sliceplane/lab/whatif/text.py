@@ -1,4 +1,4 @@
-"""The answer for people; ``document`` has it for programs."""
+"""The answer as text for users; ``document`` returns it for programs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOMENT_HEADS: Final = (
 
 
 def as_text(prediction: Prediction, width: int | None, real: Outcome | None = None) -> str:
-    """*real*: what happened, where one may compare."""
+    """Returns the answer as text. *real*: the recorded outcome, for comparison."""
     question = prediction.question
     changes = ", ".join(question.changes.texts) or "nothing changes"
     blocks = [

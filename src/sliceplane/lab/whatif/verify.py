@@ -34,7 +34,7 @@ LOAD: Final = "greatest load"
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """``problem``: why the recording ends before its end."""
+    """The recorded outcome of a change. ``problem``: why the recording is incomplete, or ""."""
 
     creates: int
     updates: int
@@ -46,7 +46,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_outcome(prediction: Prediction, before: ClusterState, recording: Recording) -> Outcome:
-    """*before*: the snapshot that was asked.  Raises ``WhatIfError``."""
+    """Reads the outcome from *recording*. *before*: the snapshot of the prediction. Raises
+    ``WhatIfError``.
+    """
     meta = prediction.question.service.metadata
     slices = {key.partition("/")[2]: item for key, item in before.slices(meta.namespace, meta.name)}
     counted: Counter[str] = Counter()
@@ -80,7 +82,7 @@ def read_outcome(prediction: Prediction, before: ClusterState, recording: Record
 
 
 def check_beginning(entry: LifeBegan, before: ClusterState, namespace: str, name: str) -> None:
-    """Raises ``WhatIfError`` where a life's beginning has slices that are newer than the
+    """Raises ``WhatIfError`` if the initial objects of a controller have slices newer than the
     snapshot.
     """
     for change in entry.objects:
@@ -122,7 +124,7 @@ def _follow(
 
 
 class Figure(NamedTuple):
-    """One figure: the least and the most that were foreseen, and what happened."""
+    """One figure: the predicted minimum and maximum, and the actual value."""
 
     what: str
     least: int | Fraction

@@ -1,11 +1,11 @@
-"""The run: production server, controllers and workloads on virtual time, a kubelet that is played,
-and watchers.
+"""The run: production server, controllers and workloads on virtual time, a simulated kubelet, and
+watchers.
 
-Everything is instant but what takes its time by itself: Pods until they are ready, Pods that
-terminate, batches. Changes of one burst reach a controller together. Kubelets are played for Pods
-that the run makes; Pods of the state stay as they are until something deletes them.
+Everything is instant except start and termination of Pods, and batch periods. Changes of one burst
+reach a controller together. Kubelets are simulated only for Pods that the run creates; Pods of the
+state stay unchanged until they are deleted.
 
-``audience`` counts each commit of a slice as every watcher would get it.
+``audience`` counts the events that each commit of a slice sends to all watchers.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ from sliceplane.server.store.types import StoreEvent
 from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.watch.controller.base import Controller
 
-#: of a Pod's template: a new value is a rollout, as ``kubectl rollout restart`` does it
+#: annotation of a Pod template: a new value starts a rollout, as ``kubectl rollout restart`` does
 ANNOTATION_RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"
-#: who controllers are in managedFields, which are in the bytes that watchers get
+#: field manager of the controllers: managedFields count in the bytes that watchers receive
 FIELD_MANAGER: Final = "kube-controller-manager"
-#: a Node that is not heard of is tainted so, one in ten seconds (node-eviction-rate); Pods that say
-#: nothing of it go after five minutes (kubernetes.io, "Nodes", "Rate limits on eviction"; "Taint
-#: based Evictions")
+#: taint of a silent Node, one Node every ten seconds (node-eviction-rate); Pods without a
+#: toleration of their own are deleted after five minutes (kubernetes.io, "Nodes", "Rate limits on
+#: eviction"; "Taint based Evictions")
 _TAINT: Final = Taint(key="node.kubernetes.io/unreachable", effect="NoExecute")
 _TAINT_EVERY_S: Final = 10.0
 _TOLERATED_S: Final = 300.0
-#: a run is at rest when nothing is written for so long; and gives up after so long
+#: seconds without a write after which a run has converged; and after which it is abandoned
 _REST_S: Final = 900.0
 _RUN_MAX_S: Final = 7 * 86_400.0
-#: slices are looked at again a second after they changed
+#: seconds after a change within which the controller checks its slices again
 _SOON_S: Final = 2.0
-#: no bound of a Pod's own grace period
+#: larger than any grace period of a Pod
 _GRACE_MAX_S: Final = 86_400.0
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """How a change may come about: the pace of controllers; ``delay_s``: how long after the
-    question it is made; ``zone_offset``: where a Pod may go to any of several zones, the first of
-    them in their order, which begins with another one each time.
+    """One way in which a change may happen: the pace of controllers; ``delay_s``: seconds from the
+    question to the change; ``zone_offset``: rotates the order of zones, of which a Pod takes the
+    first eligible one.
     """
 
     pace: BurstPace = BurstPace()
@@ -73,9 +73,9 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     zone_offset: int | None = None
 
 
-class PlayedKubelet(KubeletController):
-    """The emulated kubelet and scheduler on the state's Nodes.  *recorded_pods*: uids of the Pods that were
-    there.
+class SimulatedKubelet(KubeletController):
+    """The emulated kubelet and scheduler on the state's Nodes. *recorded_pods*: uids of the Pods of
+    the state.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class PlayedKubelet(KubeletController):
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         if key.startswith("node/"):
-            return ()  # Nodes are as the state has them
+            return ()  # Nodes stay as in the state
         pod = self._pods.get(key)
         if (
             pod is not None
@@ -99,7 +99,7 @@ class PlayedKubelet(KubeletController):
 
 
 class WhatIfWorld:
-    """Made for one question.  *others*: watchers that read all slices, beside the Nodes'
+    """The world of one question. *others*: watchers that read all slices, besides the Nodes'
     proxies.
     """
 
@@ -115,7 +115,7 @@ class WhatIfWorld:
     ) -> None:
         self._report = report
         self._way = way or Way()
-        #: (when, namespace, name) of Pods that are deleted because their Node is lost
+        #: (time, namespace, name) of Pods to delete because their Node is lost
         self._evictions: list[tuple[float, str, str]] = []
         self._recorded_pods = frozenset(pod.metadata.uid for pod in state.pods())
         self.audience = SliceAudience(others)
@@ -151,7 +151,7 @@ class WhatIfWorld:
     # -- time
 
     def converge(self, until: float | None = None) -> None:
-        """Until everything is at rest, or it is *until*."""
+        """Runs until everything has converged, or until the time *until*."""
         began = self.cluster.now
         end = began + _RUN_MAX_S if until is None else until
         while self.cluster.now <= end:
@@ -171,8 +171,8 @@ class WhatIfWorld:
             )
 
     def finish_pending(self) -> None:
-        """Until what is due before any change is done. Where Pods neither come nor go that takes no
-        time, so that their ages stay what they are.
+        """Runs until writes that are due before any change are done. If all Pods are ready and none
+        terminates that takes no time, so their ages do not change.
         """
         namespace = self._service.metadata.namespace
         pods = [
@@ -190,7 +190,7 @@ class WhatIfWorld:
         return self._evictions[0][0] if self._evictions else None
 
     def evict(self) -> float:
-        """Delete the Pods of lost Nodes, each when it is time, and settle.  Returns when the last
+        """Deletes the Pods of lost Nodes, each at its time, and converges. Returns when the last
         one was deleted.
         """
         at = self.cluster.now
@@ -202,7 +202,7 @@ class WhatIfWorld:
         return at
 
     def _start(self) -> None:
-        """The controllers, anew."""
+        """Starts new controllers."""
         self.audience.by_zone = self.running.subsetting.by_zone
         self.audience.restart(self.state.nodes)
         delay = self.ready_delay_s
@@ -217,7 +217,7 @@ class WhatIfWorld:
             DeploymentController(),
             ReplicaSetController(),
             StatefulSetController(),
-            PlayedKubelet(config, self._recorded_pods, self._zones_first(nodes)),
+            SimulatedKubelet(config, self._recorded_pods, self._zones_first(nodes)),
         )
         self.cluster.replace(*controllers)
 
@@ -246,7 +246,7 @@ class WhatIfWorld:
     # -- changes
 
     def apply(self, changes: Changes) -> None:
-        """Raises ``WhatIfError`` where the server would refuse."""
+        """Applies *changes*. Raises ``WhatIfError`` if the server would refuse them."""
         try:
             self._apply(changes)
         except StatusError as error:
@@ -273,8 +273,9 @@ class WhatIfWorld:
             self._roll_out(workload, dict(changes.strategy))
 
     def _lose(self, zones: Collection[str]) -> None:
-        """As the node lifecycle controller leaves it: the Nodes are not heard of, their Pods are
-        not ready. When Pods will be evicted is written down; where no Node is left none is.
+        """Writes the state that the node lifecycle controller would write: the Nodes are Unknown,
+        their Pods are not ready. The times of evictions are stored; if no Node remains, there are
+        none.
         """
         self.converge(self.cluster.now + self.running.node_grace_s)
         now = self.cluster.now
@@ -318,7 +319,7 @@ class WhatIfWorld:
         self._evictions.sort()
 
     def _add(self, zone: str, number: int) -> None:
-        """Nodes like the first one that works."""
+        """Adds Nodes that are copies of the first working one."""
         like = next((node for node in self.state.nodes if is_working(node)), self.state.nodes[0])
         document = self.cluster.get(Nodes, like.metadata.name)
         for index in range(1, number + 1):
@@ -364,8 +365,8 @@ class WhatIfWorld:
 
 
 def _tolerated_s(pod: Document) -> float | None:
-    """How long the Pod stays on a Node that is not heard of; ``None``: as long as the Node is
-    there.
+    """Returns for how long the Pod stays on an unreachable Node; ``None``: as long as the Node
+    exists.
     """
     matching = [
         toleration
@@ -398,7 +399,7 @@ def _is_selected(pod: Pod, service: Service) -> bool:
 
 
 def _usual_delay(pods: list[Pod]) -> float:
-    """The median of the time from a Pod's start until it was ready; 0 where no Pod tells."""
+    """Returns the median time from a Pod's start until it was ready; 0 if no Pod has these times."""
     delays: list[float] = []
     for pod in pods:
         ready = pod.condition("Ready")
@@ -415,8 +416,8 @@ def _usual_delay(pods: list[Pod]) -> float:
 
 
 def _times(state: ClusterState) -> Iterator[float]:
-    """When the state was read, and times of its objects: the run begins after all of them. The age
-    of a Pod decides whether it goes before others.
+    """Yields the time of the read and the times of the objects: the run begins after all of them.
+    The age of a Pod decides whether it is deleted before others.
     """
     if state.read_at:
         yield state.read_at
@@ -431,9 +432,7 @@ def _times(state: ClusterState) -> Iterator[float]:
 
 
 def _emulated(number: int, node: Node) -> EmulatedNode:
-    """Where the state does not say which addresses Pods have there, they are of a range of
-    our own.
-    """
+    """Returns the emulated Node; if the state has no Pod CIDR, it uses one of our own range."""
     cidrs = node.spec.pod_cidrs or ((node.spec.pod_cidr,) if node.spec.pod_cidr else ())
     ours = (f"100.{64 + (number >> 8)}.{number & 255}.0/24", f"fd00:64:{number:x}::/64")
     labels = node.metadata.labels or {}

@@ -1,15 +1,15 @@
-"""A bounded amount of something that accounts share and may keep for as long as they like: bytes,
-streams, watches.
+"""A bounded amount of a resource that accounts share and may keep for any time: bytes, streams,
+watches.
 
-An account may take as much as is left for all others, and no more. So a later account always finds
-room: one account alone gets half, two get a third each, and no account has to be told who else
-there is. (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches",
-1998, share the memory of a switch in this way.) The last tenth is for vital accounts; exempt ones
-may take all that is left.
+An account may take at most as much as remains free. So a later account always finds room: one
+account alone gets half, two get a third each, and no account needs to know the others. (Choudhury
+and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998, share the
+memory of a switch in this way.) The last tenth is for vital accounts; exempt ones may take all that
+remains.
 
-The owner takes an amount before it keeps something for an account, and returns it when that thing
-is gone. A cost is the size in memory, not the size on the wire, so that the sum of all amounts
-bounds what the process holds.
+The owner takes an amount before it stores something for an account, and returns it on removal. A
+cost is the size in memory, not on the wire, so the sum of all amounts bounds the memory of the
+process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 #: ``vital``: keeps the cluster alive, may use the last tenth; ``exempt``: an administrator, may use
-#: all that is left
+#: all that remains
 Standing = Literal["ordinary", "vital", "exempt"]
 
 
@@ -29,8 +29,8 @@ class Shares:
     """
 
     def __init__(self, most: int, *, most_each: int | None = None) -> None:
-        """*most*: the bound of the total; *most_each*: the bound of one account, however much is
-        left.
+        """*most*: the bound of the total; *most_each*: the bound of one account, however much
+        remains.
         """
         self.most = most
         self._most_each = most_each
@@ -54,8 +54,8 @@ class Shares:
         return True
 
     def add(self, account: str, amount: int) -> None:
-        """Charges *account* with *amount*, which may be negative, beyond any bound: the owner asked
-        ``has_room``.
+        """Charges *account* with *amount*, which may be negative, without any bound: the owner
+        called ``has_room`` before.
         """
         used = self._amounts.get(account, 0) + amount
         if used:

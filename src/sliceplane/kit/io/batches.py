@@ -1,9 +1,9 @@
-"""Work that thousands of connections have at the same moment, a few at a time, so that others run
+"""Work of thousands of connections at the same moment, executed in batches so that other tasks run
 in between.
 
-An event for thousands of watches makes as many writes, each of which encrypts and sends; a client
-that goes cuts as many connections. Were all of that done in one iteration of the loop, no request
-would be read meanwhile.
+An event for thousands of watches causes as many writes, each of which encrypts and sends; a client
+that disconnects may cut as many connections. If one iteration of the loop did all of that, no
+request would be read in that time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CALLS_PER_BATCH = 16
 
 
 class BatchQueue:
-    """One queue of one loop."""
+    """A queue of calls of one event loop."""
 
     def __init__(self, calls: int = CALLS_PER_BATCH) -> None:
         """*calls*: the number of calls in one iteration."""
@@ -26,7 +26,7 @@ class BatchQueue:
         self._scheduled = False
 
     def add(self, call: Callable[[], None]) -> None:
-        """*call* is made once, after those that wait already."""
+        """Queues *call*, which is executed once, after those that wait already."""
         self._waiting.append(call)
         if not self._scheduled:
             self._schedule()
@@ -41,6 +41,6 @@ class BatchQueue:
             for _ in range(min(len(self._waiting), self._calls)):
                 self._waiting.popleft()()
         finally:
-            # Whatever became of one call, the others have their turn.
+            # The other calls run even if one raised.
             if self._waiting and not self._scheduled:
                 self._schedule()

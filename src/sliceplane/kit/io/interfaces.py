@@ -1,6 +1,4 @@
-"""The addresses of this machine's own interfaces, asked of the kernel (rtnetlink(7),
-RTM_GETADDR).
-"""
+"""The addresses of this machine's interfaces, from the kernel (rtnetlink(7), RTM_GETADDR)."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ _NLMSG_ERROR = 2
 _REQUEST_DUMP = 0x301
 _IFA_ADDRESS = 1
 _IFA_LOCAL = 2
-#: of ``ifaddrmsg.ifa_scope``: addresses with a narrower one cannot be dialled from elsewhere
+#: of ``ifaddrmsg.ifa_scope``: addresses with a narrower scope are unreachable from other machines
 _SCOPE_LINK = 253
 _HEADER = struct.Struct("=IHHII")
 _ADDRESS = struct.Struct("=BBBBI")
@@ -28,10 +26,10 @@ _ANSWER_BYTES_MAX = 1 << 17
 
 
 def addresses(*, ipv6: bool) -> tuple[str, ...]:
-    """IPv4 addresses of every interface, with *ipv6* those too; sorted, without loopback and
-    link-local ones.
+    """Returns the IPv4 addresses of every interface, with *ipv6* also IPv6; sorted, without
+    loopback and link-local ones.
 
-    Nothing where the kernel does not say.
+    Returns none if the kernel does not report them.
     """
     try:
         return _query(ipv6=ipv6)
@@ -40,7 +38,7 @@ def addresses(*, ipv6: bool) -> tuple[str, ...]:
 
 
 def outward(version: int) -> str:
-    """The address that this machine's packets to others leave with, else its first one; "" where it
+    """Returns the source address of this machine's default route, else its first address; "" if it
     has none.
     """
     family, elsewhere = (
@@ -65,10 +63,10 @@ def _query(*, ipv6: bool) -> tuple[str, ...]:
 
 
 async def addresses_of(netns: str) -> tuple[str, ...] | None:
-    """``addresses`` of both families in the network namespace *netns*; "" is our own.
+    """Returns ``addresses`` of both families in the network namespace *netns*; "" is our own.
 
-    ``None`` where they cannot be read: that is not "none", and rules must not go because there was
-    no descriptor to ask with.
+    Returns ``None`` if they cannot be read, which differs from no addresses: rules must not be
+    removed because a descriptor for the query was missing.
     """
     try:
         if not netns:
@@ -125,7 +123,7 @@ def _address(message: bytes, family: int) -> Iterator[str]:
             break
         attributes[kind] = message[start + _ATTRIBUTE.size : start + size]
         start += (size + 3) & ~3
-    # On a point-to-point link the address is the peer's, and the local one ours.
+    # On a point-to-point link IFA_ADDRESS is the peer's, and IFA_LOCAL ours.
     raw = attributes.get(_IFA_LOCAL) or attributes.get(_IFA_ADDRESS) or b""
     if len(raw) == _LENGTHS[socket.AddressFamily(family)]:
         address = ip_address(raw)

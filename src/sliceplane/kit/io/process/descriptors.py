@@ -1,9 +1,9 @@
-"""File descriptors: every connection, pipe and socket is one, and a process has only so many
+"""File descriptors: every connection, pipe and socket uses one, and their number is limited
 (``RLIMIT_NOFILE``).
 
-Running out of them, or of the kernel's memory for them, must not end a process, and is reported
-with what to do. What strangers can open (connections to pages, ports that Services ask for) gets a
-share, so that the rest is there for what the process is for.
+Exhaustion of descriptors, or of the kernel's memory for them, must not end a process, and is
+reported with a remedy. Descriptors that clients can cause (connections to pages, ports of Services)
+are limited to a share, so the rest stays available for the process's own work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from sliceplane.kit.io.log import get_logger
 
-#: too many in this process, or on the whole machine
+#: too many descriptors in this process, or on the whole machine
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE})
 REPORT_AGAIN_S = 60.0
 
@@ -27,7 +27,7 @@ _MEMORY = (
     "again"
 )
 _RAISE = "raise the limit (ulimit -n, LimitNOFILE= of systemd), or find what holds so many"
-#: what to log, and what to do about it
+#: log message and remedy by error number
 _MESSAGES = {
     errno.EMFILE: (_DESCRIPTORS, _RAISE),
     errno.ENFILE: (_DESCRIPTORS, "raise fs.file-max, or find what on this machine holds so many"),
@@ -39,12 +39,12 @@ _log = get_logger("descriptors")
 
 
 def limit() -> int:
-    """How many this process may have."""
+    """Returns the maximum number of descriptors of this process."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def raise_limit() -> None:
-    """To what the administrator allows; the soft limit is often 1,024."""
+    """Raises the soft limit, which is often 1,024, to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):
@@ -52,16 +52,16 @@ def raise_limit() -> None:
 
 
 class _ExhaustionReporter:
-    """Owns the moments at which each was last reported: a process without descriptors fails many
-    times a second.
+    """Reports exhaustion at most once per period and error: a process without descriptors fails
+    many times a second.
     """
 
     def __init__(self) -> None:
         self._reported_at: dict[int, float] = {}
 
     def report(self, error: BaseException, what: str) -> bool:
-        """Log that *what* failed, now and then, if it is for lack of descriptors or memory; whether
-        it is.
+        """Returns True if *error* means a lack of descriptors or memory, and occasionally logs that
+        *what* failed.
         """
         message = _MESSAGES.get(error.errno or 0) if isinstance(error, OSError) else None
         if message is None:
@@ -81,8 +81,8 @@ report = _reporter.report
 
 
 def report_exhaustion(loop: asyncio.AbstractEventLoop) -> None:
-    """Have *loop* tell in one line of connections that it cannot accept, where it would show a
-    traceback for each.
+    """Makes *loop* report connections that it cannot accept in one line, instead of a traceback for
+    each.
     """
 
     def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -77,11 +77,11 @@ class Agent(Process):
     def _take_probes(self) -> None:
         for probe in self.controller.take_probes(self._scheduler.now):
             self.controller.on_result(probe, self.well, "", self._scheduler.now)
-        self._ask_turn()
+        self._schedule_work()
 
     def tell(self, say: Callable[[AgentController, float], object]) -> None:
         say(self.controller, self._scheduler.now)
-        self._ask_turn()
+        self._schedule_work()
 
 
 def hash_of(text: str) -> int:

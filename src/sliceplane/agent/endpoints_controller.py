@@ -342,7 +342,7 @@ class ExternalEndpointsController(KeyedController):
             )
             if probes:
                 return probes
-        due = self._judge.due(key, now)
+        due = self._judge.next_deadline(key, now)
         if due is not None:
             self.enqueue_after(key, max(0.0, due - now), now)
         return self._slice_writes(key, lost=False)

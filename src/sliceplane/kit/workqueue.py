@@ -6,8 +6,8 @@ Three sets and a queue, with the guarantees of client-go's ``workqueue``::
     add ----> dirty + queue --get--> processing --done--> out, or back into the queue if dirty again
 
 - A key that is added while it waits is queued once.
-- A key that is added while it is processed waits until ``done``, then joins the queue: one worker at
-  a time, and no change is missed.
+- A key that is added while it is processed waits until ``done``, then joins the queue: one worker
+  at a time, and no change is missed.
 - ``add_after`` delays a key until its time; of several times for one key the earliest wins. A key
   that is added immediately in the meantime is processed immediately, and again at its time.
 - ``add_rate_limited`` delays a key by the larger of its own exponential back-off and a bucket that

@@ -287,7 +287,7 @@ class GuardStory:
             informer.reflector.on_watch_event(
                 "DELETED", encode(replace(held, metadata=meta)), self.sim.scheduler.now
             )
-        informer._go()
+        informer._apply_actions()
         self.wait(0.2)
         self._meanwhile(deletes=True)
         self.wait(RETAINED_MAX_S)

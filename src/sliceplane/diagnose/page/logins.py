@@ -125,7 +125,7 @@ class Logins:
         own = [other for other in self if other.account == login.account]
         if len(own) >= LOGINS_EACH_MAX:
             return min(own, key=lambda other: (other.tabs > 0, other.seen))
-        held, rank = self.shares.held_by, _RANKS[login.standing]
+        held, rank = self.shares.used_by, _RANKS[login.standing]
 
         def yields(other: Login) -> bool:
             if other.account == login.account or _RANKS[other.standing] < rank:

@@ -74,7 +74,7 @@ class ScalePart(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    took_s: float
+    duration_s: float
     drained_s: float | None
     writes: int
     slice_writes: int
@@ -308,7 +308,7 @@ class ScaleRun:
         seconds = [size for new in now for at, size in new.by_second.items() if at >= before.at]
         return ScalePart(
             name=name,
-            took_s=duration_s,
+            duration_s=duration_s,
             drained_s=drained,
             writes=self._measures.writes,
             slice_writes=self._measures.slice_writes,

@@ -310,7 +310,7 @@ class AgentRefusals:
             return False
         parsed = parse_strict(address)
         assert parsed is not None, f"{address} has a family and is no address"
-        return not (self._hosts.find_owner(parsed) or self._ranges.owner(parsed))
+        return not (self._hosts.find_owner(parsed) or self._ranges.find_owner(parsed))
 
     def list_services(self, agent: str) -> tuple[str, ...]:
         """Returns the Services for which *agent* has an endpoint; misfits do not count."""

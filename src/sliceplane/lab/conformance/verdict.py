@@ -46,7 +46,7 @@ class ConsumerReport(msgspec.Struct, frozen=True):
     @property
     def summary(self) -> str:
         judged = len(self.verdicts) - self.count("not asked")
-        skipped = f", {self.count('not judged')} not asked" if self.count("not asked") else ""
+        skipped = f", {self.count('not asked')} not asked" if self.count("not asked") else ""
         return f"{self.consumer}: {self.count('passed')} of {judged} cases passed{skipped}"
 
     def document(self) -> dict[str, Any]:

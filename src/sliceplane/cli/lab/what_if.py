@@ -145,14 +145,14 @@ def command(
     from sliceplane.lab.whatif.prediction import WhatIfQuestion, predict
     from sliceplane.lab.whatif.state import WhatIfError
     from sliceplane.lab.whatif.text import as_text
-    from sliceplane.lab.whatif.verify import Outcome, compared, is_as_predicted, read_outcome
+    from sliceplane.lab.whatif.verify import WhatIfOutcome, compared, is_as_predicted, read_outcome
 
     if verify is not None and flags["snapshot"] is None:
         raise click.UsageError("--verify compares with a snapshot of before: add --snapshot FILE")
     clients = _clients(flags)
     price = price_of(flags)
 
-    def work() -> tuple[Prediction, Outcome | None]:
+    def work() -> tuple[Prediction, WhatIfOutcome | None]:
         state, namespace = _state(cluster, flags["snapshot"])
         in_name, _, name = service.rpartition("/")
         subject = state.service(in_name or cluster.namespace or namespace, name)

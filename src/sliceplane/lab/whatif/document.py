@@ -11,10 +11,10 @@ from typing import Any
 from sliceplane.consume.balancing.shares import OVERLOAD, TrafficShares
 from sliceplane.lab.whatif.picture import Loads, Picture
 from sliceplane.lab.whatif.prediction import Moment, Prediction, WhatIfRun, Written
-from sliceplane.lab.whatif.verify import Outcome, compared, is_as_predicted
+from sliceplane.lab.whatif.verify import WhatIfOutcome, compared, is_as_predicted
 
 
-def as_document(prediction: Prediction, real: Outcome | None = None) -> dict[str, Any]:
+def as_document(prediction: Prediction, real: WhatIfOutcome | None = None) -> dict[str, Any]:
     """Returns the JSON document. *real*: the recorded outcome, for comparison."""
     price = prediction.question.price
     leaving = prediction.after.shares.leaving
@@ -51,7 +51,7 @@ def as_document(prediction: Prediction, real: Outcome | None = None) -> dict[str
     }
 
 
-def _outcome(prediction: Prediction, real: Outcome) -> dict[str, Any]:
+def _outcome(prediction: Prediction, real: WhatIfOutcome) -> dict[str, Any]:
     figures = compared(prediction, real)
     return {
         "asForeseen": is_as_predicted(figures),

@@ -15,7 +15,7 @@ from sliceplane.kit.times import format_duration
 from sliceplane.lab.whatif.assumptions import percent, rate, zone_name
 from sliceplane.lab.whatif.picture import Loads, Picture
 from sliceplane.lab.whatif.prediction import Prediction, WhatIfRun
-from sliceplane.lab.whatif.verify import Outcome, compared, ranged, rows
+from sliceplane.lab.whatif.verify import WhatIfOutcome, compared, ranged, rows
 from sliceplane.lab.wire import human_bytes
 
 _WIDTH: Final = 100
@@ -29,7 +29,7 @@ _MOMENT_HEADS: Final = (
 )
 
 
-def as_text(prediction: Prediction, width: int | None, real: Outcome | None = None) -> str:
+def as_text(prediction: Prediction, width: int | None, real: WhatIfOutcome | None = None) -> str:
     """Returns the answer as text. *real*: the recorded outcome, for comparison."""
     question = prediction.question
     changes = ", ".join(question.changes.texts) or "nothing changes"
@@ -61,7 +61,7 @@ def as_text(prediction: Prediction, width: int | None, real: Outcome | None = No
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
-def _outcome(prediction: Prediction, real: Outcome, width: int | None) -> list[list[str]]:
+def _outcome(prediction: Prediction, real: WhatIfOutcome, width: int | None) -> list[list[str]]:
     figures = compared(prediction, real)
     differing = sum(not figure.is_as_predicted for figure in figures)
     verdict = (

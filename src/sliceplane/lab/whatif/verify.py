@@ -33,7 +33,7 @@ from sliceplane.watch.recorder.file import Recording
 LOAD: Final = "greatest load"
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class WhatIfOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The recorded outcome of a change. ``problem``: why the recording is incomplete, or ""."""
 
     creates: int
@@ -45,7 +45,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     problem: str
 
 
-def read_outcome(prediction: Prediction, before: ClusterState, recording: Recording) -> Outcome:
+def read_outcome(
+    prediction: Prediction, before: ClusterState, recording: Recording
+) -> WhatIfOutcome:
     """Reads the outcome from *recording*. *before*: the snapshot of the prediction. Raises
     ``WhatIfError``.
     """
@@ -70,7 +72,7 @@ def read_outcome(prediction: Prediction, before: ClusterState, recording: Record
     ready: Counter[str] = Counter()
     for kind, number in kinds.items():
         ready[kind.zone] += number if kind.ready else 0
-    return Outcome(
+    return WhatIfOutcome(
         creates=counted["create"],
         updates=counted["update"],
         deletes=counted["delete"],
@@ -136,7 +138,7 @@ class Figure(NamedTuple):
         return self.least <= self.actual <= self.most
 
 
-def compared(prediction: Prediction, real: Outcome) -> tuple[Figure, ...]:
+def compared(prediction: Prediction, real: WhatIfOutcome) -> tuple[Figure, ...]:
     zones = sorted({zone for run in prediction.runs for zone in run.ready} | {*real.ready})
     return (
         Figure("slices made", *prediction.between(lambda run: run.written.creates), real.creates),

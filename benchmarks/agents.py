@@ -24,7 +24,7 @@ from benchmarks.harness import Result, main, percentile
 from benchmarks.tools.cluster import populate
 from benchmarks.tools.objects import slice_document
 from benchmarks.tools.process import PlaneProcess, Process, scratch
-from sliceplane.agent.judge import HOLD_S
+from sliceplane.agent.judge import RETAIN_S
 from sliceplane.agent.tenure import LeaseTerms
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease, Service
@@ -161,7 +161,7 @@ async def cut_off(
             await asyncio.sleep(LEASE_S)
             assert await _slices(client) == before, "an endpoint was withdrawn"
             return took_s
-        assert time.monotonic() < began + HOLD_S, "no hold"
+        assert time.monotonic() < began + RETAIN_S, "no hold"
         await asyncio.sleep(1.0)
 
 

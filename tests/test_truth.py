@@ -81,7 +81,7 @@ FEATURES: Final[dict[str, tuple[str, ...]]] = {
         "guard",
     ),
     "A recorder": ("diagnose.timeline.replay", "recorder", "timeline"),
-    "A conformance kit": ("lab.conformance.story", "conformance"),
+    "A conformance kit": ("lab.conformance.steps", "conformance"),
     "A Python client": ("consume.io.client.view",),
     "For existing clusters": ("controllers.io.standalone", "controllers"),
     "The way out of Endpoints": ("diagnose.audit.judge", "endpoints"),

@@ -94,7 +94,7 @@ class Agent:
 
     async def _renew(self) -> None:
         now = time.time()
-        write = self._tenure.renewal(self._tenure.standing(now), now)
+        write = self._tenure.renewal(self._tenure.ownership(now), now)
         self._tenure.on_answer(write, await self._perform(write), 1.0, time.time())
 
     async def _perform(self, write: Write) -> bytes:

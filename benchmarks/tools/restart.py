@@ -40,11 +40,11 @@ def restart_in_the_middle(pods: int) -> list[Result]:
     cluster.create(Services, service_document(), NAMESPACE)
     for number in range(pods):
         _add(cluster, number, number)
-    cluster.settle()
+    cluster.converge()
     for number in range(pods // 2):
         _replace(cluster, number, pods)
         if number % 7 == 0:
-            cluster.settle()
+            cluster.converge()
     # dies with everything before its last writes settled, in the middle of what it was about to do
     cluster.replace()
     for number in range(pods // 2, pods // 2 + pods // 4):
@@ -59,7 +59,7 @@ def restart_in_the_middle(pods: int) -> list[Result]:
     least = least_writes(cluster.list(EndpointSlices, NAMESPACE), wanted)
     cluster.writes.clear()
     cluster.replace(EndpointSliceController())
-    cluster.settle()
+    cluster.converge()
     addresses = [address for slice_ in _slices(cluster) for address in _addresses(slice_)]
     assert sorted(addresses) == sorted(wanted), "an endpoint was lost or doubled"
     size = f"{pods:,} Pods, half replaced, a quarter meanwhile"

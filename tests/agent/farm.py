@@ -43,7 +43,7 @@ class Link(Network):
             super().send(actor, write, answer)
         else:
             self.refused += 1
-            self.agenda.after(0.001, lambda: answer(unreachable("no way")))
+            self.scheduler.after(0.001, lambda: answer(unreachable("no way")))
 
     def refusal(self) -> StatusError | None:
         return super().refusal() if self.up else unreachable("no way")
@@ -62,26 +62,26 @@ class Agent(Process):
         super().__init__(
             f"agent-{config.name}-{config.start}",
             lambda: AgentController(
-                config, registrations, Rng(len(config.start)), farm.stage.sim.agenda.now
+                config, registrations, Rng(len(config.start)), farm.stage.sim.scheduler.now
             ),
             link,
             Rng(hash_of(config.identity)),
         )
-        self._agenda.after(0.1, self._probe)
+        self._scheduler.after(0.1, self._probe)
 
     def _probe(self) -> None:
         if self.alive:
             self._receive(self._take_probes)
-            self._agenda.after(0.1, self._probe)
+            self._scheduler.after(0.1, self._probe)
 
     def _take_probes(self) -> None:
-        for probe in self.controller.take_probes(self._agenda.now):
-            self.controller.on_result(probe, self.well, "", self._agenda.now)
-        self._ask_turn()
+        for probe in self.controller.take_probes(self._scheduler.now):
+            self.controller.on_result(probe, self.well, "", self._scheduler.now)
+        self._schedule_work()
 
     def tell(self, say: Callable[[AgentController, float], object]) -> None:
-        say(self.controller, self._agenda.now)
-        self._ask_turn()
+        say(self.controller, self._scheduler.now)
+        self._schedule_work()
 
 
 def hash_of(text: str) -> int:
@@ -140,20 +140,20 @@ class Farm:
 
     def wait(self, seconds: float) -> None:
         """Every half second all cores check themselves."""
-        end = self.sim.agenda.now + seconds
-        while self.sim.agenda.now < end:
-            self.sim.agenda.run_until(min(end, self.sim.agenda.now + 0.5))
+        end = self.sim.scheduler.now + seconds
+        while self.sim.scheduler.now < end:
+            self.sim.scheduler.run_until(min(end, self.sim.scheduler.now + 0.5))
             self.judge.check()
 
     def wait_until(self, holds: Callable[[], bool], at_most_s: float) -> float:
         """How long it took."""
-        began = self.sim.agenda.now
+        began = self.sim.scheduler.now
         while not holds():
-            assert self.sim.agenda.now < began + at_most_s, (
+            assert self.sim.scheduler.now < began + at_most_s, (
                 f"not within {at_most_s} s: {self.slices()}"
             )
-            self.sim.agenda.run_until(self.sim.agenda.now + 0.05)
-        return self.sim.agenda.now - began
+            self.sim.scheduler.run_until(self.sim.scheduler.now + 0.05)
+        return self.sim.scheduler.now - began
 
     def slices(self) -> list[Document]:
         return self.sim.server.documents(EndpointSlices, "default")

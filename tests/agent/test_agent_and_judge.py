@@ -15,7 +15,7 @@ from tests.lab.sim.test_guard import SimulatedClient
 
 from sliceplane.agent.controller import DELETIONS_MAX, AgentController
 from sliceplane.agent.judge import LeaseJudge
-from sliceplane.agent.tenure import WRONG_ANSWER_REST_S, AgentConfig, Tenure
+from sliceplane.agent.tenure import WRONG_ANSWER_PAUSE_S, AgentConfig, Tenure
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Lease
 from sliceplane.api.discovery import EndpointSlice
@@ -183,7 +183,7 @@ def test_a_drain_serves_until_its_end_and_leaves_nothing() -> None:
     assert agent.controller.drained_revisions().keys() == {"default/web-web1-4"}
     agent.tell(lambda core, now: core.on_stop(now))
     farm.wait(1)
-    assert agent.controller.is_gone
+    assert agent.controller.is_deregistered
     assert farm.slices() == []
     assert farm.leases() == []
 
@@ -213,9 +213,9 @@ def test_a_slice_that_another_writer_wants_otherwise_is_not_applied_without_end(
 def test_an_answer_about_a_lease_that_is_gone_makes_no_agent() -> None:
     judge = LeaseJudge()
     judge.on_lease("ns/a", "1", 15.0, 0.0)
-    judge.on_gone("ns/a")
+    judge.on_removed("ns/a")
     assert judge.on_confirmed("ns/a", "1", 20.0) is False
-    assert judge.due("ns/a", 20.0) is None
+    assert judge.next_deadline("ns/a", 20.0) is None
 
 
 def test_what_is_lost_or_changed_by_hand_comes_back_with_the_next_renewal() -> None:
@@ -241,7 +241,7 @@ def test_slices_that_a_server_makes_up_are_deleted_in_parts() -> None:
     farm = Farm()
     agent = farm.agent("web1", _A)
     farm.wait_until(lambda: farm.is_ready(_A), 10)
-    controller, now = agent.controller, farm.sim.agenda.now
+    controller, now = agent.controller, farm.sim.scheduler.now
     made_up = [
         EndpointSlice(metadata=ObjectMeta(name=f"n{n}", namespace="default", uid=f"u{n}"))
         for n in range(2 * DELETIONS_MAX + 1)
@@ -266,11 +266,11 @@ def test_after_an_answer_about_another_object_the_agent_rests() -> None:
     other = Lease(metadata=ObjectMeta(name="agent-web2", namespace="default"))
     for answer in (encode(other), encode({"metadata": {"name": "agent-web1"}}), b"[]", b"{"):
         tenure.on_answer(write, answer, 1.0, 7.0)
-        assert tenure.rests_until == 7.0 + WRONG_ANSWER_REST_S
+        assert tenure.paused_until == 7.0 + WRONG_ANSWER_PAUSE_S
         assert tenure.lease is None
         assert tenure.renewed_at is None
         assert "another object" in tenure.error
-        tenure.rests_until, tenure.error = 0.0, ""
+        tenure.paused_until, tenure.error = 0.0, ""
 
 
 def test_a_resting_agent_plans_nothing_until_its_rest_has_ended() -> None:
@@ -282,8 +282,8 @@ def test_a_resting_agent_plans_nothing_until_its_rest_has_ended() -> None:
     )
     (write,) = controller.plan("default", 0.0)
     controller.finished(Done(Job(key="default", writes=(write,)), (b"{}",)), 0.0)
-    assert controller.plan("default", WRONG_ANSWER_REST_S - 0.01) == ()
-    (retried,) = controller.plan("default", WRONG_ANSWER_REST_S)
+    assert controller.plan("default", WRONG_ANSWER_PAUSE_S - 0.01) == ()
+    (retried,) = controller.plan("default", WRONG_ANSWER_PAUSE_S)
     assert (retried.verb, retried.name) == (write.verb, write.name)
 
 
@@ -292,17 +292,17 @@ def test_objects_of_namespaces_without_a_registration_are_ignored() -> None:
     controller = farm.agent("web1", _A).controller
     farm.wait_until(lambda: farm.is_ready(_A), 10)
     foreign = EndpointSlice(metadata=ObjectMeta(name="web-web1-4", namespace="other", uid="u"))
-    controller.on_change(Change(EndpointSlices.key, None, foreign), farm.sim.agenda.now)
-    controller.on_stop(farm.sim.agenda.now)
+    controller.on_change(Change(EndpointSlices.key, None, foreign), farm.sim.scheduler.now)
+    controller.on_stop(farm.sim.scheduler.now)
     farm.wait(5)
-    assert controller.is_gone
+    assert controller.is_deregistered
 
 
 def test_an_agent_that_stops_deletes_its_lease_after_its_last_slice() -> None:
     farm = Farm()
     controller = farm.agent("web1", _A).controller
     farm.wait_until(lambda: farm.is_ready(_A), 10)
-    now = farm.sim.agenda.now
+    now = farm.sim.scheduler.now
     for n in range(DELETIONS_MAX):
         each = EndpointSlice(metadata=ObjectMeta(name=f"n{n}", namespace="default", uid=f"u{n}"))
         controller.on_change(Change(EndpointSlices.key, None, each), now)
@@ -333,7 +333,7 @@ def test_a_changed_file_leaves_the_checks_of_other_services_as_they_were() -> No
     kept, changed = replace(ours, service="kept", checks=checks), replace(ours, service="changed")
     config = AgentConfig(name="web1", host="h", start="1")
     first = AgentController(config, (kept, changed), Rng(1), 0.0)
-    first.on_told(kept.key, "ttl", True, "", 0.0)
+    first.on_report(kept.key, "ttl", True, "", 0.0)
     for probe in first.take_probes(0.0):
         first.on_result(probe, True, "connected", 0.0)
     under_way = first.take_probes(5.0)
@@ -353,7 +353,7 @@ def test_after_a_restart_a_pass_is_waited_for_as_long_as_one_lasts() -> None:
     farm = Farm()
     checks = (CheckSpec(kind="ttl", period_s=30.0),)
     agent = farm.agent("web1", _A, checks=checks)
-    agent.tell(lambda core, now: core.on_told("default/web", "ttl", True, "", now))
+    agent.tell(lambda core, now: core.on_report("default/web", "ttl", True, "", now))
     farm.wait_until(lambda: farm.is_ready(_A), 5)
     agent.kill()
     farm.agent("web1", _A, start="2", checks=checks)
@@ -369,7 +369,7 @@ def test_the_name_of_a_living_agent_of_another_host_is_refused() -> None:
     farm.wait_until(lambda: farm.is_ready(_A), 10)
     other = farm.agent("web1", "192.0.2.99", host="elsewhere")
     farm.wait(60)
-    (view,) = other.controller.view(farm.sim.agenda.now).registrations
+    (view,) = other.controller.view(farm.sim.scheduler.now).registrations
     assert view.problem == "another host has the name 'web1' and lives: host-web1_1"
     assert farm.conditions("192.0.2.99") is None
     assert farm.is_ready(_A)
@@ -394,7 +394,7 @@ def test_a_name_can_be_taken_by_force_and_the_other_stands_back() -> None:
     farm.wait(30)
     assert farm.is_ready("192.0.2.99")
     assert farm.conditions(_A) is None
-    (view,) = first.controller.view(farm.sim.agenda.now).registrations
+    (view,) = first.controller.view(farm.sim.scheduler.now).registrations
     assert "elsewhere_1" in view.problem
 
 
@@ -410,7 +410,7 @@ def test_of_two_agents_of_one_address_and_port_the_later_serves_and_none_alterna
     assert states["web-two-4"]["endpoints"][0]["conditions"] == _READY
     sentence = "agent default/two brought 192.0.2.10 port 8080 to Service default/web later"
     assert states["web-one-4"]["metadata"]["annotations"][ANNOTATION_REFUSED] == sentence
-    assert first.controller.view(farm.sim.agenda.now).registrations[0].problem == sentence
+    assert first.controller.view(farm.sim.scheduler.now).registrations[0].problem == sentence
     versions = {name: stored["metadata"]["resourceVersion"] for name, stored in states.items()}
     farm.wait(120)
     assert {
@@ -497,11 +497,11 @@ def test_many_that_do_not_return_go_after_two_minutes_a_tenth_each_ten_seconds()
     agents = _many(farm, 10)
     for agent in agents[:6]:
         agent.link.up = False
-    began = farm.sim.agenda.now
+    began = farm.sim.scheduler.now
     farm.wait_until(lambda: farm.ready() == 9, 200)
-    assert 125 < farm.sim.agenda.now - began < 150
+    assert 125 < farm.sim.scheduler.now - began < 150
     farm.wait_until(lambda: farm.ready() == 4, 80)
-    assert farm.sim.agenda.now - began < 220
+    assert farm.sim.scheduler.now - began < 220
 
 
 @pytest.mark.slow
@@ -551,7 +551,7 @@ def test_what_is_held_is_let_go_by_sliceplane_guard() -> None:
     assert farm.ready() == 8
     (held,) = asyncio.run(read_held(client, ""))
     assert (held.service, held.condition) == ("default/web", "AgentRemovalHeld")
-    asyncio.run(release_holds(client, "default", ["web"], farm.sim.agenda.now))
+    asyncio.run(release_holds(client, "default", ["web"], farm.sim.scheduler.now))
     farm.wait(5)
     assert farm.ready() == 3
     assert asyncio.run(read_held(client, "")) == ()

@@ -28,11 +28,11 @@ from sliceplane.agent.agent_file import AgentFile, ServiceEntry, read_agent_file
 from sliceplane.agent.io import control
 from sliceplane.agent.io import machine as machine_module
 from sliceplane.agent.io.granting import Grant, apply_grant, serves_policies
-from sliceplane.agent.io.listing import ListedAgent, list_of
+from sliceplane.agent.io.listing import ListedAgent, list_agents
 from sliceplane.agent.io.machine import MachineError, SleepWatch
-from sliceplane.agent.io.probes import look
+from sliceplane.agent.io.probes import run_probe
 from sliceplane.agent.io.program import EXIT_REFUSED, AgentOptions
-from sliceplane.agent.io.start import serve, service_of
+from sliceplane.agent.io.start import get_service, serve
 from sliceplane.agent.io.token import granted_name
 from sliceplane.agent.tenure import LeaseTerms
 from sliceplane.api.requests import Write
@@ -87,7 +87,7 @@ class Running:
                 AgentOptions(**chosen),
                 on_stop=self._on_stop,
                 notify=lambda _: None,
-                say=self.said.append,
+                print_line=self.said.append,
             )
         )
 
@@ -159,16 +159,16 @@ async def test_a_child_is_an_endpoint_while_it_lives_and_the_end_drains_it(
         assert stored["ports"] == [{"name": "http", "port": 8080, "protocol": "TCP"}], (
             "the Service's only port"
         )
-        (told,) = (await control.ask(machine.name, {"verb": "status"}))["registrations"]
+        (told,) = (await control.send_request(machine.name, {"verb": "status"}))["registrations"]
         assert (told["service"], told["state"], told["stored"], told["problem"]) == (
             service,
             "passing",
             True,
             "",
         )
-        await control.ask(machine.name, {"verb": "drain"})
+        await control.send_request(machine.name, {"verb": "drain"})
         await machine.until("terminating", True)
-        await control.ask(machine.name, {"verb": "undrain"})
+        await control.send_request(machine.name, {"verb": "undrain"})
         await machine.until("ready", True)
         assert await running.end() == 7, "the child's exit code"
     assert machine.slices() == []
@@ -177,7 +177,7 @@ async def test_a_child_is_an_endpoint_while_it_lives_and_the_end_drains_it(
         == []
     )
     with pytest.raises(control.NoAgent, match="no agent"):
-        await control.ask(machine.name, {"verb": "status"})
+        await control.send_request(machine.name, {"verb": "status"})
 
 
 async def test_a_child_that_dies_is_withdrawn_and_its_code_passed_on(
@@ -215,15 +215,15 @@ def test_a_clock_that_is_set_is_no_sleep(monkeypatch: pytest.MonkeyPatch) -> Non
 async def test_a_process_that_listens_on_loopback_alone_fails_and_the_look_says_why() -> None:
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    assert await look(CheckSpec(kind="tcp"), "127.0.0.1", port) == (True, "connected")
+    assert await run_probe(CheckSpec(kind="tcp"), "127.0.0.1", port) == (True, "connected")
     for kind in ("tcp", "http"):
         # another address of this machine
-        passed, text = await look(CheckSpec(kind=kind, timeout_s=60.0), "127.0.0.2", port)
+        passed, text = await run_probe(CheckSpec(kind=kind, timeout_s=60.0), "127.0.0.2", port)
         assert not passed
         assert "it listens on a loopback address alone" in text
     server.close()
     await server.wait_closed()
-    passed, text = await look(CheckSpec(kind="tcp", timeout_s=60.0), "127.0.0.2", port)
+    passed, text = await run_probe(CheckSpec(kind="tcp", timeout_s=60.0), "127.0.0.2", port)
     assert (passed, text) == (False, os.strerror(errno.ECONNREFUSED)), "it listens nowhere"
 
 
@@ -260,9 +260,9 @@ async def test_a_child_can_say_itself_that_it_is_ready(machine: Machine, service
 async def test_a_pass_lasts_as_long_as_was_said(machine: Machine, service: str) -> None:
     async with machine.agent(service, CheckSpec(kind="ttl", period_s=600.0)):
         await machine.until("ready", False)
-        await control.ask(machine.name, {"verb": "pass"})
+        await control.send_request(machine.name, {"verb": "pass"})
         await machine.until("ready", True)
-        await control.ask(machine.name, {"verb": "fail", "text": "disk full"})
+        await control.send_request(machine.name, {"verb": "fail", "text": "disk full"})
         await machine.until("ready", False)
 
 
@@ -348,7 +348,7 @@ async def test_an_agent_that_no_port_of_its_service_leads_to_is_listed_with_the_
         async with connect(machine.kubeconfig) as client:
             (row,) = [
                 row
-                for row in await list_of(client, "default", time.time())
+                for row in await list_agents(client, "default", time.time())
                 if row.service == service
             ]
         assert row.state == "passing"
@@ -451,7 +451,7 @@ async def test_of_two_agents_that_make_one_service_both_get_it(machine: Machine)
 
         entry = ServiceEntry(name, "default", (AgentPort("http", 8080),), ())
         looks = [
-            service_of(cast("Client", Meeting()), entry, "default", create=True) for _ in range(2)
+            get_service(cast("Client", Meeting()), entry, "default", create=True) for _ in range(2)
         ]
         made, other = await asyncio.gather(*looks)
     assert made is not None
@@ -470,7 +470,9 @@ async def test_an_address_outside_of_its_account_is_refused_and_said(
 
             async def row() -> ListedAgent | None:
                 rows = [
-                    row for row in await list_of(client, "default", 0.0) if row.service == service
+                    row
+                    for row in await list_agents(client, "default", 0.0)
+                    if row.service == service
                 ]
                 return rows[0] if rows else None
 

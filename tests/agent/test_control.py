@@ -30,7 +30,7 @@ async def test_a_line_that_is_no_question_gets_an_error(
         writer.write(line + b"\n")
         assert why.encode() in await reader.readline()
         writer.close()
-        assert await control.ask("vm", {"a": 1}) == {"asked": {"a": 1}}
+        assert await control.send_request("vm", {"a": 1}) == {"asked": {"a": 1}}
     finally:
         control.close("vm", server)
 
@@ -52,7 +52,7 @@ async def test_a_flood_leaves_nothing_for_the_collector(
             assert (await reader.read() == b'{"asked": {"a": 1}}\n') == bool(number % 2)
             writer.close()
         await eventually(
-            lambda: not [each for each in gc.get_objects() if isinstance(each, control._Door)]
+            lambda: not [each for each in gc.get_objects() if isinstance(each, control._Connection)]
         )
     finally:
         gc.enable()

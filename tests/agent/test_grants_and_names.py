@@ -126,7 +126,7 @@ def test_an_honest_agent_whose_address_is_not_granted_says_so_and_does_not_alter
     farm.grant("vm1", "web", cidrs="198.51.100.0/24")
     agent = farm.agent("vm1", _A)
     farm.wait(20)
-    (view,) = agent.controller.view(farm.sim.agenda.now).registrations
+    (view,) = agent.controller.view(farm.sim.scheduler.now).registrations
     assert view.problem.startswith(f"{_A} is not among the addresses")
     writes: list[Any] = []
     farm.sim.server.listeners.append(
@@ -265,7 +265,7 @@ def _judged(agents: dict[str, int], silent: dict[str, int]) -> set[str]:
             judge.on_confirmed(key, "1", 17.0)
             judge.judge(key, 17.0)
     judge.check()
-    return {space for space in agents if judge.hold_of(space) is not None}
+    return {space for space in agents if judge.get_retention(space) is not None}
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_a_release_is_for_one_namespace() -> None:
             judge.on_confirmed(f"{space}/{number}", "1", 17.0)
             judge.judge(f"{space}/{number}", 17.0)
     judge.release("a", 18.0)
-    assert (len(judge.held_in("a")), len(judge.held_in("b"))) == (0, 6)
+    assert (len(judge.retained_in("a")), len(judge.retained_in("b"))) == (0, 6)
     judge.check()
 
 
@@ -322,7 +322,7 @@ def _probed(cidrs: str | None, stored: EndpointSlice) -> int:
     refusals.on_pod("default/p", (), ("192.0.2.98",))
     refusals.on_range("the cluster IPs of ServiceCIDR s", ("192.0.2.64/30",))
     refusals.on_slice(f"default/{stored.metadata.name}", "default/vm1", stored)
-    return len(refusals.ports_of("default/vm1"))
+    return len(refusals.list_probe_ports("default/vm1"))
 
 
 @pytest.mark.parametrize(
@@ -370,8 +370,8 @@ def test_a_refused_slice_takes_no_address_from_another_agent() -> None:
         ports=theirs.ports,
     )
     refusals.on_slice("default/web-vm2-4", "default/vm2", theirs)
-    assert refusals.why("default/web-vm1-4").startswith(f"{_A} is not among")
-    assert refusals.why("default/web-vm2-4") == ""
+    assert refusals.find_reason("default/web-vm1-4").startswith(f"{_A} is not among")
+    assert refusals.find_reason("default/web-vm2-4") == ""
     refusals.check()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sliceplane.agent.io.probes import look
+from sliceplane.agent.io.probes import run_probe
 from sliceplane.consume.agents.checks import CheckSpec
 from sliceplane.server.io.keys.pki import ensure
 
@@ -70,7 +70,7 @@ async def test_a_status_of_200_to_399_passes_and_a_redirect_is_not_followed(
 ) -> None:
     head = f"HTTP/1.1 {status}\r\nLocation: http://192.0.2.1/\r\nContent-Length: 0\r\n\r\n".encode()
     async with answering(head) as (port, heads):
-        assert await look(spec(), ADDRESS, port) == (passes, f"status {status[:3]}")
+        assert await run_probe(spec(), ADDRESS, port) == (passes, f"status {status[:3]}")
     (asked,) = heads
     assert asked.startswith(f"GET /healthz HTTP/1.1\r\nHost: {ADDRESS}:{port}\r\n".encode())
     assert b"\r\nConnection: close\r\n" in asked
@@ -81,12 +81,12 @@ async def test_a_body_without_an_end_is_not_waited_for() -> None:
         port,
         _,
     ):
-        assert await look(spec(), ADDRESS, port) == (True, "status 200")
+        assert await run_probe(spec(), ADDRESS, port) == (True, "status 200")
 
 
 async def test_a_path_with_spaces_and_a_query_is_one_line() -> None:
     async with answering(b"HTTP/1.0 200 OK\r\n\r\n") as (port, heads):
-        assert (await look(spec(target="/a b?x=1&y=é"), ADDRESS, port))[0]
+        assert (await run_probe(spec(target="/a b?x=1&y=é"), ADDRESS, port))[0]
     assert heads[0].startswith(b"GET /a%20b?x=1&y=%C3%A9 HTTP/1.1\r\n")
 
 
@@ -97,7 +97,7 @@ async def test_a_path_with_spaces_and_a_query_is_one_line() -> None:
 )
 async def test_a_peer_that_speaks_something_else_is_told_apart(answer: bytes, reason: str) -> None:
     async with answering(answer) as (port, _):
-        passed, text = await look(spec(), ADDRESS, port)
+        passed, text = await run_probe(spec(), ADDRESS, port)
     assert not passed
     assert reason in text
 
@@ -107,9 +107,9 @@ async def test_tls_is_not_verified_and_a_plain_port_is_named_as_such(tmp_path: P
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pki.server_file, pki.server_key_file)
     async with answering(b"HTTP/1.1 200 OK\r\n\r\n", context) as (port, _):
-        assert await look(spec("https"), ADDRESS, port) == (True, "status 200")
+        assert await run_probe(spec("https"), ADDRESS, port) == (True, "status 200")
     async with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as (port, _):
-        passed, text = await look(spec("https", timeout_s=2.0), ADDRESS, port)
+        passed, text = await run_probe(spec("https", timeout_s=2.0), ADDRESS, port)
     assert not passed
     assert text.startswith(("no TLS: ", "no answer within 2 s"))
     assert "not permitted" not in text
@@ -118,17 +118,20 @@ async def test_tls_is_not_verified_and_a_plain_port_is_named_as_such(tmp_path: P
 async def test_a_silent_peer_fails_in_time() -> None:
     with socket.create_server((ADDRESS, 0)) as server:  # the kernel accepts, and no program reads
         port = server.getsockname()[1]
-        assert await look(spec(timeout_s=0.2), ADDRESS, port) == (False, "no answer within 0.2 s")
+        assert await run_probe(spec(timeout_s=0.2), ADDRESS, port) == (
+            False,
+            "no answer within 0.2 s",
+        )
 
 
 async def test_a_command_that_prints_without_end_is_shown_in_part_and_leaves_no_pipe_open() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))  # noqa: ASYNC240  # the kernel's own
     for _ in range(3):
-        passed, text = await look(
+        passed, text = await run_probe(
             CheckSpec(kind="exec", target="yes", timeout_s=0.3), "127.0.0.1", 1
         )
         assert (passed, text) == (False, "no answer within 0.3 s")
-    passed, text = await look(
+    passed, text = await run_probe(
         CheckSpec(kind="exec", target="yes | head -c 3000000"), "127.0.0.1", 1
     )
     assert passed

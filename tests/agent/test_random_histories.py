@@ -13,7 +13,7 @@ from __future__ import annotations
 import pytest
 from tests.agent.farm import Agent, Farm
 
-from sliceplane.agent.judge import HOLD_S, STEP_S
+from sliceplane.agent.judge import RETAIN_S, STEP_S
 from sliceplane.kit.rng import Rng
 
 _READY_S = 40.0  # a foreign Lease is watched, and a write that got lost is tried again after 40 s
@@ -77,7 +77,7 @@ def test_what_lives_serves_and_what_is_dead_goes(seed: int) -> None:
     alive = {f"192.0.2.{10 + int(name[2:])}" for name, agent in story.agents.items() if agent.alive}
     farm.wait_until(lambda: all(farm.is_ready(address) for address in alive), _READY_S + 300.0)
     # what is dead may be held
-    farm.wait(20.0 + HOLD_S + 10 * STEP_S + _LATE_S)
+    farm.wait(20.0 + RETAIN_S + 10 * STEP_S + _LATE_S)
     ready = {
         address
         for stored in farm.slices()

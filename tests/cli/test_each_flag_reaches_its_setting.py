@@ -159,7 +159,7 @@ def _agents() -> Iterator[Case]:
     yield Case(
         f"{REGISTER} --node-name vm-1", SERVE_AGENT, lambda g: agent_file(g).node_name, "vm-1"
     )
-    said = "sliceplane.agent.io.control.ask"
+    said = "sliceplane.agent.io.control.send_request"
     yield Case("agent pass a --fail", said, lambda g: g.arguments[1]["verb"], "fail")
     yield Case("agent pass a --text slow", said, lambda g: g.arguments[1]["text"], "slow")
 

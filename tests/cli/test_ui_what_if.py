@@ -40,7 +40,7 @@ def answered(*settings: str, name: str = "cart") -> dict[str, Any]:
 def test_it_answers_as_the_command_does(settings: tuple[str, ...]) -> None:
     document, known = answered(*settings), ask(state(), *settings)
     assert {name: document[name] for name in as_document(known)} == as_document(known)
-    assert document["bad"] == known.bad_news
+    assert document["bad"] == known.is_worse
     assert document["judgement"][-1].startswith("Cost:")
     assert document["sent"][-1][1:] == (known.written.json, known.written.protobuf)
     assert document["sent"] == sorted(document["sent"])

@@ -50,19 +50,19 @@ class Older(Cluster):
             TrafficDistributionController(find),
         )
 
-    def perform(self, write: Write) -> bytes:
+    def execute(self, write: Write) -> bytes:
         if (
             write.resource not in (Services, EndpointSlices)
             or not write.body
             or write.verb == "delete"
         ):
-            return super().perform(write)
+            return super().execute(write)
         document = decode_document(write.body)
         if write.resource is Services:
             self._prune_service(document.get("spec", {}))
         else:
             self._prune_slice(document)
-        return super().perform(replace(write, body=encode(document)))
+        return super().execute(replace(write, body=encode(document)))
 
     def _prune_service(self, spec: dict[str, Any]) -> None:
         if not self.gates.enabled(SERVICE_TRAFFIC_DISTRIBUTION):
@@ -104,7 +104,7 @@ def filled(release: Release, distribution: str, **annotations: str) -> Older:
     cluster.create(
         Services, {"metadata": {"name": "web", "annotations": annotations}, "spec": wanted}
     )
-    cluster.settle()
+    cluster.converge()
     return cluster
 
 
@@ -131,7 +131,7 @@ def test_controllers_come_to_rest_and_write_nothing_after_a_restart(
     assert hinted(cluster) == [hints] * 4
     before = len(cluster.writes)
     cluster.replace(*cluster.made())
-    cluster.settle()
+    cluster.converge()
     assert cluster.writes[before:] == []
 
 
@@ -149,7 +149,7 @@ def test_hints_that_a_server_drops_are_tried_a_time_or_two_more_and_then_left() 
     assert hinted(cluster) == [set()] * 4, "the endpoints are there all the same"
     slices = [write for _, write in cluster.writes if write.resource is EndpointSlices]
     assert len(slices) <= 3, slices
-    cluster.settle(limit_s=3600.0)
+    cluster.converge(limit_s=3600.0)
     assert [write for _, write in cluster.writes if write.resource is EndpointSlices] == slices
 
 

@@ -47,32 +47,32 @@ def check(cluster: Cluster) -> None:
 
 
 def test_every_namespace_has_both(cluster: Cluster) -> None:
-    cluster.settle()
+    cluster.converge()
     cluster.create(Namespaces, {"metadata": {"name": "shop"}})
-    cluster.settle()
+    cluster.converge()
     for namespace in (*BOOTSTRAP, "shop"):
         assert cluster.get(ServiceAccounts, "default", namespace=namespace)
         assert data(cluster, namespace) == {"ca.crt": "PEM"}
     writes = len(cluster.writes)
     cluster.patch(Namespaces, "shop", {"metadata": {"labels": {"a": "b"}}}, namespace="")
-    cluster.settle()
+    cluster.converge()
     assert len(cluster.writes) == writes, "all is there: nothing is asked of the server"
     check(cluster)
 
 
 def test_what_is_removed_or_spoiled_comes_back(cluster: Cluster) -> None:
-    cluster.settle()
+    cluster.converge()
     uid = cluster.get(ServiceAccounts, "default")["metadata"]["uid"]
     cluster.delete(ServiceAccounts, "default")
     cluster.delete(ConfigMaps, CA)
-    cluster.settle()
+    cluster.converge()
     assert cluster.get(ServiceAccounts, "default")["metadata"]["uid"] != uid
     for spoiled in ({"ca.crt": "other"}, {"ca.crt": None}, None):
         cluster.patch(ConfigMaps, CA, {"data": spoiled})
-        cluster.settle()
+        cluster.converge()
         assert data(cluster) == {"ca.crt": "PEM"}
     cluster.patch(ConfigMaps, CA, {"data": {"mine": "x", "ca.crt": "other"}})
-    cluster.settle()
+    cluster.converge()
     assert data(cluster) == {"mine": "x", "ca.crt": "PEM"}
 
 
@@ -83,23 +83,23 @@ def test_a_namespace_can_go(cluster: Cluster) -> None:
         {"metadata": {"name": "q"}, "spec": {"hard": {"configmaps": "5"}}},
         namespace="shop",
     )
-    cluster.settle()
+    cluster.converge()
     assert cluster.get(ResourceQuotas, "q", namespace="shop")["status"]["used"] == {
         "configmaps": "1"
     }
     cluster.delete(Namespaces, "shop", namespace="")
-    cluster.settle()
+    cluster.converge()
     with pytest.raises(StatusError):
         cluster.get(Namespaces, "shop", namespace="")
     check(cluster)
 
 
 def test_other_objects_are_nobodys_business(cluster: Cluster) -> None:
-    cluster.settle()
+    cluster.converge()
     writes = len(cluster.writes)
     cluster.create(ConfigMaps, {"metadata": {"name": "c"}, "data": {"ca.crt": "mine"}})
     cluster.create(ServiceAccounts, {"metadata": {"name": "s"}})
-    cluster.settle()
+    cluster.converge()
     assert len(cluster.writes) == writes
     assert cluster.get(ConfigMaps, "c")["data"] == {"ca.crt": "mine"}
 

@@ -40,7 +40,7 @@ def set_condition(cluster: Cluster, kind: str, status: str) -> None:
 def test_a_pod_is_ready_only_when_its_readiness_gates_are_met() -> None:
     cluster = make(ready_s=1.0)
     cluster.create(Pods, gated())
-    cluster.settle()
+    cluster.converge()
     told = conditions_of(cluster, "gated")
     assert told["ContainersReady"] == ("True", "", "")
     missing = (
@@ -50,21 +50,21 @@ def test_a_pod_is_ready_only_when_its_readiness_gates_are_met() -> None:
     assert told["Ready"] == ("False", "ReadinessGatesNotReady", missing)
     set_condition(cluster, "example.com/lb", "True")
     set_condition(cluster, "example.com/dns", "False")
-    cluster.settle()
+    cluster.converge()
     unmet = 'the status of pod readiness gate "example.com/dns" is not "True", but False'
     assert conditions_of(cluster, "gated")["Ready"] == ("False", "ReadinessGatesNotReady", unmet)
     set_condition(cluster, "example.com/dns", "True")
-    cluster.settle()
+    cluster.converge()
     assert conditions_of(cluster, "gated")["Ready"] == ("True", "", "")
     set_condition(cluster, "example.com/lb", "False")
-    cluster.settle()
+    cluster.converge()
     assert conditions_of(cluster, "gated")["Ready"][0] == "False", "a gate may close again"
 
 
 def test_a_pod_with_unready_containers_says_which_whatever_its_gates_say() -> None:
     cluster = make(ready_by_default=False)
     cluster.create(Pods, gated())
-    cluster.settle()
+    cluster.converge()
     why = ("False", "ContainersNotReady", "containers with unready status: [c]")
     assert (
         conditions_of(cluster, "gated")["Ready"]
@@ -78,14 +78,14 @@ def test_min_ready_seconds_begin_when_the_gate_opens() -> None:
     document = replica_set(1, minReadySeconds=10)
     document["spec"]["template"]["spec"]["readinessGates"] = [{"conditionType": "example.com/lb"}]
     cluster.create(ReplicaSets, document)
-    cluster.settle(limit_s=30)
+    cluster.converge(limit_s=30)
     cluster.now += 30
     (made,) = cluster.list(Pods)
     conditions = [*made["status"]["conditions"], {"type": "example.com/lb", "status": "True"}]
     cluster.patch(
         Pods, made["metadata"]["name"], {"status": {"conditions": conditions}}, subresource="status"
     )
-    cluster.settle(limit_s=5)
+    cluster.converge(limit_s=5)
     status = cluster.get(ReplicaSets, "web")["status"]
     assert status["readyReplicas"] == 1
     assert "availableReplicas" not in status

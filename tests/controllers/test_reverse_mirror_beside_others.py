@@ -49,7 +49,7 @@ def test_nothing_goes_round_in_a_circle() -> None:
     subset = {"addresses": [{"ip": "10.0.0.2"}], "ports": [{"port": 80}]}
     cluster.create(EndpointsObjects, {"metadata": {"name": "mirrored"}, "subsets": [subset]})
     make(cluster, "selecting", selector={"a": "b"})
-    cluster.settle()
+    cluster.converge()
     assert {name: manager_of(cluster, name) for name in ("own", "mirrored", "selecting")} == {
         "own": OURS,
         "mirrored": "",
@@ -69,10 +69,10 @@ def test_nothing_goes_round_in_a_circle() -> None:
         ("selecting", "endpointslice-controller"),
     ]
     writes = len(cluster.writes)
-    cluster.settle()
+    cluster.converge()
     assert len(cluster.writes) == writes
     cluster.delete(EndpointsObjects, "mirrored")
-    cluster.settle()
+    cluster.converge()
     assert [each["metadata"]["name"] for each in cluster.list(EndpointsObjects)] == [
         "own",
         "selecting",
@@ -82,13 +82,13 @@ def test_nothing_goes_round_in_a_circle() -> None:
 def test_the_endpoints_controller_has_the_last_word_while_it_runs() -> None:
     cluster = Cluster(EndpointSliceController(), ReverseMirrorController(), EndpointsController())
     make(cluster, "web", selector={"a": "b"})
-    cluster.settle()
+    cluster.converge()
     assert manager_of(cluster, "web") == "endpoint-controller"
     cluster.patch(EndpointsObjects, "web", {"metadata": {"labels": {MANAGED_BY: OURS}}})
-    cluster.settle()
+    cluster.converge()
     assert manager_of(cluster, "web") == "endpoint-controller"
     assert len(cluster.writes) < 20, "they do not fight"
     cluster.replace(EndpointSliceController(), ReverseMirrorController())
     cluster.patch(EndpointsObjects, "web", {"metadata": {"labels": {MANAGED_BY: OURS}}})
-    cluster.settle()
+    cluster.converge()
     assert manager_of(cluster, "web") == OURS

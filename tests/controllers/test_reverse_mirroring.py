@@ -93,7 +93,7 @@ def test_endpoints_as_an_old_reader_knows_them(cluster: Cluster) -> None:
     service(cluster, selector={"app": "web"})
     pod(cluster, "a", "10.0.0.1")
     pod(cluster, "b", "10.0.0.2", ready=False)
-    cluster.settle()
+    cluster.converge()
     found = endpoints(cluster)
     assert found is not None
     assert found["metadata"]["labels"] == {"team": "shop", MANAGED_BY: OURS, SKIP: "true"}
@@ -106,7 +106,7 @@ def test_endpoints_as_an_old_reader_knows_them(cluster: Cluster) -> None:
     assert waiting["ip"] == "10.0.0.2"
     before = writes(cluster)
     set_ready(cluster, "b", True, "10.0.0.2")
-    cluster.settle()
+    cluster.converge()
     assert ips(cluster) == ["10.0.0.1", "10.0.0.2"]
     assert writes(cluster) == before + 1
     cluster.check()
@@ -116,9 +116,9 @@ def test_a_terminating_pod_is_left_out_unless_it_is_to_be_published(cluster: Clu
     service(cluster, selector={"app": "web"})
     service(cluster, "all", selector={"app": "web"}, publishNotReadyAddresses=True)
     pod(cluster, "a", "10.0.0.1")
-    cluster.settle()
+    cluster.converge()
     cluster.delete(Pods, "a", gracePeriodSeconds=30)
-    cluster.settle(limit_s=10)
+    cluster.converge(limit_s=10)
     (found,) = [
         each for each in cluster.list(EndpointSlices) if each["metadata"]["name"].startswith("web-")
     ]
@@ -138,7 +138,7 @@ def test_one_family_the_primary_one() -> None:
         service(cluster, name, ipFamilies=families, ipFamilyPolicy="RequireDualStack")
         make_slice(cluster, f"{name}-a", ["10.0.0.1"], of=name)
         make_slice(cluster, f"{name}-b", ["fd00::1"], of=name)
-    cluster.settle()
+    cluster.converge()
     assert ips(cluster, "four") == ["10.0.0.1"]
     assert ips(cluster, "six") == ["fd00::1"]
 
@@ -149,12 +149,12 @@ def test_truncated_on_the_way_up_and_whole_on_the_way_down() -> None:
     everything = [f"10.1.{n // 200}.{n % 200 + 1}" for n in range(1001)]
     for start in range(0, 1000, 100):
         make_slice(cluster, f"web-{start}", everything[start : start + 100])
-    cluster.settle()
+    cluster.converge()
     found = endpoints(cluster)
     assert found is not None
     assert "annotations" not in found["metadata"]
     make_slice(cluster, "web-1000", everything[1000:])
-    cluster.settle()
+    cluster.converge()
     found = endpoints(cluster)
     assert found is not None
     assert found["metadata"]["annotations"] == {
@@ -163,10 +163,10 @@ def test_truncated_on_the_way_up_and_whole_on_the_way_down() -> None:
     assert ips(cluster) == sorted(everything)[:1000]
     quiet = writes(cluster)
     cluster.patch(EndpointSlices, "web-1000", {"metadata": {"labels": {"x": "y"}}})
-    cluster.settle()
+    cluster.converge()
     assert writes(cluster) == quiet, "a truncated object is not written again for nothing"
     cluster.delete(EndpointSlices, "web-1000")
-    cluster.settle()
+    cluster.converge()
     found = endpoints(cluster)
     assert found is not None
     assert "annotations" not in found["metadata"]
@@ -184,10 +184,10 @@ class TestWhatIsNotOurs:
         )
         service(cluster, selector={"app": "web"})
         pod(cluster, "a", "10.0.0.1")
-        cluster.settle()
+        cluster.converge()
         assert endpoints(cluster) == theirs
         cluster.delete(Services, "web")
-        cluster.settle()
+        cluster.converge()
         assert endpoints(cluster) == theirs
 
     def test_deleted_or_handed_over_they_are_ours(self, cluster: Cluster) -> None:
@@ -197,11 +197,11 @@ class TestWhatIsNotOurs:
             )
             service(cluster, name, selector={"app": "web"})
         pod(cluster, "a", "10.0.0.1")
-        cluster.settle()
+        cluster.converge()
         assert writes(cluster) == 0
         cluster.delete(EndpointsObjects, "web")
         cluster.patch(EndpointsObjects, "api", {"metadata": {"labels": {MANAGED_BY: OURS}}})
-        cluster.settle()
+        cluster.converge()
         assert ips(cluster) == ips(cluster, "api") == ["10.0.0.1"]
         handed = endpoints(cluster, "api")
         assert handed is not None
@@ -209,13 +209,13 @@ class TestWhatIsNotOurs:
 
     def test_who_takes_the_label_away_has_it_back(self, cluster: Cluster) -> None:
         service(cluster, selector={"app": "web"})
-        cluster.settle()
+        cluster.converge()
         cluster.patch(EndpointsObjects, "web", {"metadata": {"labels": {MANAGED_BY: None}}})
         pod(cluster, "a", "10.0.0.1")
-        cluster.settle()
+        cluster.converge()
         assert ips(cluster) == []
         cluster.delete(Services, "web")
-        cluster.settle()
+        cluster.converge()
         assert endpoints(cluster) is not None
 
     def test_one_that_changes_hands_while_we_write(self) -> None:
@@ -225,7 +225,7 @@ class TestWhatIsNotOurs:
         for spec in (ELSEWHERE, {"publishNotReadyAddresses": True}):
             cluster = Cluster(EndpointSliceController(), ReverseMirrorController())
             service(cluster, selector={"app": "web"})
-            cluster.settle()
+            cluster.converge()
             _, controller = cluster.controllers
             cluster.patch(Services, "web", {"metadata": {"labels": {"new": "label"}}, "spec": spec})
             (job,) = controller.take_work(cluster.now, 5).jobs
@@ -233,7 +233,7 @@ class TestWhatIsNotOurs:
             taken = endpoints(cluster)
             cluster._run(controller, job)
             assert cluster.writes[-1][0] == "Conflict"
-            cluster.settle()
+            cluster.converge()
             assert endpoints(cluster) == taken
 
     def test_nothing_is_mirrored_there_and_back(self, cluster: Cluster) -> None:
@@ -245,62 +245,62 @@ class TestWhatIsNotOurs:
             ["10.0.0.1"],
             labels={"endpointslice.kubernetes.io/managed-by": MIRRORING},
         )
-        cluster.settle()
+        cluster.converge()
         assert endpoints(cluster) is None
         make_slice(cluster, "web-own", ["10.0.0.2"])
-        cluster.settle()
+        cluster.converge()
         assert ips(cluster) == ["10.0.0.2"]
 
 
 class TestTheEnd:
     def test_with_its_service(self, cluster: Cluster) -> None:
         service(cluster, selector={"app": "web"})
-        cluster.settle()
+        cluster.converge()
         assert endpoints(cluster) is not None
         cluster.delete(Services, "web")
-        cluster.settle()
+        cluster.converge()
         assert endpoints(cluster) is None
 
     def test_when_the_service_is_a_name_elsewhere(self, cluster: Cluster) -> None:
         service(cluster, selector={"app": "web"})
-        cluster.settle()
+        cluster.converge()
         cluster.patch(Services, "web", {"spec": ELSEWHERE})
-        cluster.settle()
+        cluster.converge()
         assert endpoints(cluster) is None
         cluster.patch(Services, "web", {"spec": {"type": "ClusterIP", "externalName": None}})
-        cluster.settle()
+        cluster.converge()
         assert endpoints(cluster) is not None
 
     def test_with_the_last_slice_where_there_is_no_selector(self, cluster: Cluster) -> None:
         service(cluster)
-        cluster.settle()
+        cluster.converge()
         assert endpoints(cluster) is None, "nobody says anything of it"
         make_slice(cluster, "web-a", ["10.0.0.1"])
         make_slice(cluster, "web-b", [])
-        cluster.settle()
+        cluster.converge()
         cluster.delete(EndpointSlices, "web-a")
-        cluster.settle()
+        cluster.converge()
         assert ips(cluster) == [], "a slice without endpoints says that there are none"
         cluster.delete(EndpointSlices, "web-b")
-        cluster.settle()
+        cluster.converge()
         assert endpoints(cluster) is None
 
     def test_of_a_service_that_went_while_nobody_looked(self, cluster: Cluster) -> None:
         service(cluster, selector={"app": "web"})
-        cluster.settle()
+        cluster.converge()
         cluster.replace()
         cluster.delete(Services, "web")
         cluster.replace(ReverseMirrorController())
-        cluster.settle()
+        cluster.converge()
         assert endpoints(cluster) is None
 
     def test_clean_up(self, cluster: Cluster) -> None:
         for name in ("web", "api", "theirs"):
             service(cluster, name, selector={"app": "web"})
         theirs = cluster.create(EndpointsObjects, {"metadata": {"name": "theirs"}})
-        cluster.settle()
+        cluster.converge()
         cluster.replace(ReverseMirrorController(cleanup=True))
-        cluster.settle()
+        cluster.converge()
         assert [each["metadata"]["name"] for each in cluster.list(EndpointsObjects)] == ["theirs"]
         assert endpoints(cluster, "theirs") == theirs
 
@@ -310,10 +310,10 @@ def test_a_restart_writes_nothing(cluster: Cluster) -> None:
     pod(cluster, "a", "10.0.0.1")
     service(cluster, "db", clusterIP="None")
     make_slice(cluster, "db-a", ["10.0.0.9"], of="db", ports=[])
-    cluster.settle()
+    cluster.converge()
     before = writes(cluster)
     cluster.replace(EndpointSliceController(), ReverseMirrorController())
-    cluster.settle()
+    cluster.converge()
     assert writes(cluster) == before
     headless = endpoints(cluster, "db")
     assert headless is not None
@@ -325,7 +325,7 @@ def test_the_trigger_time_is_handed_on(cluster: Cluster) -> None:
     service(cluster)
     trigger = "endpoints.kubernetes.io/last-change-trigger-time"
     first = make_slice(cluster, "web-a", ["10.0.0.1"])
-    cluster.settle()
+    cluster.converge()
     listed = [*first["endpoints"], {"addresses": ["10.0.0.2"]}]
     for second in ("05", "03"):
         change: Document = {
@@ -334,12 +334,12 @@ def test_the_trigger_time_is_handed_on(cluster: Cluster) -> None:
         }
         cluster.patch(EndpointSlices, "web-a", change)
         listed = [*listed, {"addresses": ["10.0.0.3"]}]
-    cluster.settle()
+    cluster.converge()
     found = endpoints(cluster)
     assert found is not None
     assert found["metadata"]["annotations"] == {trigger: "2027-01-15T08:00:03Z"}
     make_slice(cluster, "web-b", ["10.0.0.4"])
-    cluster.settle()
+    cluster.converge()
     found = endpoints(cluster)
     assert found is not None
     assert "annotations" not in found["metadata"]
@@ -348,10 +348,10 @@ def test_the_trigger_time_is_handed_on(cluster: Cluster) -> None:
 def test_a_foreign_edit_is_put_right(cluster: Cluster) -> None:
     service(cluster, selector={"app": "web"})
     pod(cluster, "a", "10.0.0.1")
-    cluster.settle()
+    cluster.converge()
     cluster.patch(EndpointsObjects, "web", {"subsets": None})
     cluster.patch(EndpointsObjects, "web", {"metadata": {"labels": {"team": None, "x": "y"}}})
-    cluster.settle()
+    cluster.converge()
     assert ips(cluster) == ["10.0.0.1"]
     found = endpoints(cluster)
     assert found is not None
@@ -368,7 +368,7 @@ def test_ports_of_which_some_have_no_name_or_number(cluster: Cluster) -> None:
         ports=[{"name": "", "port": 80}, {"name": "b", "port": 81}, {"name": "c"}],
     )
     make_slice(cluster, "web-b", ["10.0.0.2"], ports=[{"name": "b", "port": 81}])
-    cluster.settle()
+    cluster.converge()
     found = endpoints(cluster)
     assert found is not None
     ports = {
@@ -418,7 +418,7 @@ def test_after_any_history_readers_see_what_slices_say(steps: list[tuple[str, st
             if error.reason not in ("NotFound", "AlreadyExists", "Invalid"):
                 raise
         cluster.check()
-    cluster.settle()
+    cluster.converge()
     cluster.check()
     for name in ("a", "b"):
         found = endpoints(cluster, name)
@@ -442,7 +442,7 @@ def test_after_any_history_readers_see_what_slices_say(steps: list[tuple[str, st
             )
             assert ips(cluster, name) == told
     last = len(cluster.writes)
-    cluster.settle()
+    cluster.converge()
     assert len(cluster.writes) == last, "at rest"
 
 
@@ -481,4 +481,4 @@ def step(cluster: Cluster, what: str, name: str, number: int, taken: dict[str, D
         case "restart":
             cluster.replace(ReverseMirrorController())
         case _:
-            cluster.settle()
+            cluster.converge()

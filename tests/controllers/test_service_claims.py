@@ -21,7 +21,7 @@ def cluster() -> Cluster:
     made.create(Nodes, node, "")
     status = {"addresses": [{"type": "InternalIP", "address": "192.168.7.1"}]}
     made.patch(Nodes, "node-1", {"status": status}, namespace="", subresource="status")
-    made.settle()
+    made.converge()
     return made
 
 
@@ -34,7 +34,7 @@ def service(name: str, *external: str, **spec: Any) -> dict[str, Any]:
 
 
 def told(made: Cluster) -> list[tuple[str, str, str]]:
-    made.settle()
+    made.converge()
     made.check()
     found = [(note.regarding.metadata.name, note.reason, note.note) for note in made.notes]
     made.notes.clear()

@@ -71,7 +71,7 @@ class Plane:
         """Everything until *seconds* from now."""
         end = self.cluster.now + seconds
         self.cluster.bookmark()
-        self.cluster.settle(limit_s=seconds)
+        self.cluster.converge(limit_s=seconds)
         self.cluster.now = max(self.cluster.now, end)
         for controller in self.cluster.controllers:
             controller.check()

@@ -21,9 +21,9 @@ def test_a_bare_pod_that_matches_is_adopted_and_counts() -> None:
     cluster = make()
     cluster.create(Pods, bare_pod("lonely", app="web"))
     cluster.create(Pods, bare_pod("other", app="shop"))
-    cluster.settle()
+    cluster.converge()
     made = cluster.create(ReplicaSets, replica_set(2))
-    cluster.settle()
+    cluster.converge()
     assert owners(cluster.get(Pods, "lonely")) == [("ReplicaSet", made["metadata"]["uid"])]
     assert owners(cluster.get(Pods, "other")) == []
     assert len(cluster.list(Pods)) == 3, "one was adopted, one made, one is somebody else's"
@@ -34,9 +34,9 @@ def test_a_bare_pod_that_matches_is_adopted_and_counts() -> None:
 def test_a_bare_pod_created_beside_a_full_set_is_adopted_and_one_goes() -> None:
     cluster = make(start_s=1.0)
     cluster.create(ReplicaSets, replica_set(2))
-    cluster.settle()
+    cluster.converge()
     cluster.create(Pods, bare_pod("late", app="web"))
-    cluster.settle()
+    cluster.converge()
     assert len(names(cluster)) == 2
     assert "late" not in names(cluster), "it had not started yet, so it goes first"
 
@@ -44,17 +44,17 @@ def test_a_bare_pod_created_beside_a_full_set_is_adopted_and_one_goes() -> None:
 def test_a_pod_whose_labels_stop_matching_is_released_and_replaced_and_comes_home_again() -> None:
     cluster = make()
     made = cluster.create(ReplicaSets, replica_set(2))
-    cluster.settle()
+    cluster.converge()
     taken = sorted(names(cluster))[0]
     cluster.patch(Pods, taken, {"metadata": {"labels": {"app": "debugged"}}})
-    cluster.settle()
+    cluster.converge()
     assert owners(cluster.get(Pods, taken)) == []
     assert len(names(cluster)) == 3
     cluster.patch(ReplicaSets, "web", {"spec": {"replicas": 3}})
-    cluster.settle()
+    cluster.converge()
     cluster.patch(Pods, taken, {"metadata": {"labels": {"app": "web"}}})
     cluster.patch(ReplicaSets, "web", {"spec": {"replicas": 4}})
-    cluster.settle()
+    cluster.converge()
     assert owners(cluster.get(Pods, taken)) == [("ReplicaSet", made["metadata"]["uid"])]
     assert len(names(cluster)) == 4
     cluster.check()
@@ -73,7 +73,7 @@ def test_pods_of_another_owner_and_of_other_uids_are_left_alone() -> None:
     taken["metadata"]["ownerReferences"] = [stranger]
     cluster.create(Pods, taken)
     cluster.create(ReplicaSets, replica_set(1))
-    cluster.settle()
+    cluster.converge()
     assert owners(cluster.get(Pods, "taken")) == [("ReplicaSet", "not-ours")], (
         "the name is ours, the uid is not"
     )
@@ -83,14 +83,14 @@ def test_pods_of_another_owner_and_of_other_uids_are_left_alone() -> None:
 def test_a_set_that_goes_and_orphans_its_pods_does_not_take_them_back() -> None:
     cluster = make(GarbageCollector())
     cluster.create(ReplicaSets, replica_set(3))
-    cluster.settle()
+    cluster.converge()
     before = names(cluster)
     cluster.delete(ReplicaSets, "web", propagationPolicy="Orphan")
-    cluster.settle()
+    cluster.converge()
     assert not cluster.list(ReplicaSets)
     assert [owners(pod) for pod in cluster.list(Pods)] == [[]] * 3
     again = cluster.create(ReplicaSets, replica_set(3))
-    cluster.settle()
+    cluster.converge()
     assert names(cluster) == before, (
         "the next set of that selector adopts them; no Pod was restarted"
     )
@@ -107,12 +107,12 @@ def test_before_an_adoption_the_server_is_asked_whether_the_set_is_still_there()
     controller = ReplicaSetController()
     cluster = Cluster(controller)
     cluster.create(ReplicaSets, replica_set(0))
-    cluster.settle()
+    cluster.converge()
     cluster.controllers = ()  # the watch of ReplicaSets is silent from here on
     cluster.delete(ReplicaSets, "web", propagationPolicy="Background")
     cluster.controllers = (controller,)
     cluster.create(Pods, bare_pod("lonely", app="web"))
-    cluster.settle(limit_s=5)
+    cluster.converge(limit_s=5)
     assert owners(cluster.get(Pods, "lonely")) == []
     assert [write.verb for _, write in cluster.writes if write.resource is Pods] == []
 
@@ -122,7 +122,7 @@ def test_sets_with_expressions_only_adopt_too() -> None:
     selector = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", "shop"]}]}
     cluster.create(ReplicaSets, replica_set(1, selector=selector))
     cluster.create(Pods, bare_pod("lonely", app="shop"))
-    cluster.settle()
+    cluster.converge()
     assert len(names(cluster)) == 1
     cluster.check()
 
@@ -131,11 +131,11 @@ def test_two_sets_that_select_the_same_pod_share_nothing() -> None:
     cluster = make()
     for name in ("one", "two"):
         cluster.create(ReplicaSets, replica_set(0, name=name))
-    cluster.settle()
+    cluster.converge()
     cluster.patch(ReplicaSets, "one", {"spec": {"replicas": 1}})
     cluster.patch(ReplicaSets, "two", {"spec": {"replicas": 1}})
     cluster.create(Pods, bare_pod("lonely", app="web"))
-    cluster.settle()
+    cluster.converge()
     assert all(len(owners(pod)) == 1 for pod in cluster.list(Pods))
     assert [cluster.get(ReplicaSets, name)["status"]["replicas"] for name in ("one", "two")] == [
         1,

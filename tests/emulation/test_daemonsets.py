@@ -51,7 +51,7 @@ def status(cluster: Cluster) -> dict[str, Any]:
 def test_every_node_has_one_pod_and_the_status_tells() -> None:
     cluster = make(DaemonSetController())
     cluster.create(DaemonSets, daemon_set())
-    cluster.settle()
+    cluster.converge()
     assert placed(cluster) == ["node-1", "node-2", "node-3"]
     assert status(cluster) == {
         "desiredNumberScheduled": 3,
@@ -80,7 +80,7 @@ def test_a_pod_is_bound_to_its_node_by_affinity_and_tolerates_what_a_node_says_o
         },
     }
     cluster.create(DaemonSets, document)
-    cluster.settle()
+    cluster.converge()
     for pod in cluster.list(Pods):
         affinity = pod["spec"]["affinity"]["nodeAffinity"]
         fields = [{"key": "metadata.name", "operator": "In", "values": [pod["spec"]["nodeName"]]}]
@@ -131,7 +131,7 @@ def test_the_template_says_which_nodes(spec: dict[str, Any], nodes: list[str]) -
     document = daemon_set()
     document["spec"]["template"]["spec"] |= spec
     cluster.create(DaemonSets, document)
-    cluster.settle()
+    cluster.converge()
     assert placed(cluster) == nodes
     assert status(cluster)["desiredNumberScheduled"] == len(nodes)
 
@@ -139,40 +139,40 @@ def test_the_template_says_which_nodes(spec: dict[str, Any], nodes: list[str]) -
 def test_taints_keep_pods_away_and_only_no_execute_drives_them_out() -> None:
     cluster = make(DaemonSetController())
     cluster.create(DaemonSets, daemon_set())
-    cluster.settle()
+    cluster.converge()
     cluster.patch(Nodes, "node-1", {"spec": {"taints": [{"key": "gpu", "effect": "NoSchedule"}]}})
-    cluster.settle()
+    cluster.converge()
     assert placed(cluster) == ["node-1", "node-2", "node-3"]
     assert (status(cluster)["desiredNumberScheduled"], status(cluster)["numberMisscheduled"]) == (
         2,
         1,
     )
     cluster.patch(Nodes, "node-1", {"spec": {"taints": [{"key": "gpu", "effect": "NoExecute"}]}})
-    cluster.settle()
+    cluster.converge()
     assert placed(cluster) == ["node-2", "node-3"]
     cluster.patch(Nodes, "node-1", {"spec": {"taints": []}})
-    cluster.settle()
+    cluster.converge()
     assert placed(cluster) == ["node-1", "node-2", "node-3"]
 
 
 def test_a_cordoned_node_keeps_its_pod_and_gets_one() -> None:
     cluster = make(DaemonSetController())
-    cluster.settle()
+    cluster.converge()
     cluster.patch(Nodes, "node-2", {"spec": {"unschedulable": True}})
     cluster.create(DaemonSets, daemon_set())
-    cluster.settle()
+    cluster.converge()
     assert placed(cluster) == ["node-1", "node-2", "node-3"]
 
 
 def test_on_delete_replaces_what_somebody_deletes() -> None:
     cluster = make(DaemonSetController())
     cluster.create(DaemonSets, daemon_set(updateStrategy={"type": "OnDelete"}))
-    cluster.settle()
+    cluster.converge()
     cluster.patch(DaemonSets, "agent", image("agent:2"))
-    cluster.settle()
+    cluster.converge()
     assert "updatedNumberScheduled" not in status(cluster)
     cluster.delete(Pods, sorted(names(cluster))[0])
-    cluster.settle()
+    cluster.converge()
     assert status(cluster)["updatedNumberScheduled"] == 1
     assert placed(cluster) == ["node-1", "node-2", "node-3"]
 
@@ -180,10 +180,10 @@ def test_on_delete_replaces_what_somebody_deletes() -> None:
 def test_a_pod_that_ended_is_replaced() -> None:
     cluster = make(DaemonSetController())
     cluster.create(DaemonSets, daemon_set())
-    cluster.settle()
+    cluster.converge()
     failed = sorted(names(cluster))[0]
     cluster.patch(Pods, failed, {"status": {"phase": "Failed"}}, subresource="status")
-    cluster.settle()
+    cluster.converge()
     assert failed not in names(cluster)
     assert placed(cluster) == ["node-1", "node-2", "node-3"]
 
@@ -191,13 +191,13 @@ def test_a_pod_that_ended_is_replaced() -> None:
 def test_bare_pods_are_adopted_and_one_too_many_goes() -> None:
     cluster = make(DaemonSetController(), nodes=1)
     cluster.create(Pods, bare_pod("lonely", **LABELS))
-    cluster.settle()
+    cluster.converge()
     made = cluster.create(DaemonSets, daemon_set(updateStrategy={"type": "OnDelete"}))
-    cluster.settle()
+    cluster.converge()
     assert names(cluster) == {"lonely"}, "a rollout would replace it, since it is of no revision"
     assert owners(cluster.get(Pods, "lonely")) == [("DaemonSet", made["metadata"]["uid"])]
     cluster.create(Pods, bare_pod("second", **LABELS))
-    cluster.settle()
+    cluster.converge()
     assert len(names(cluster)) == 1
     cluster.check()
 
@@ -205,13 +205,13 @@ def test_bare_pods_are_adopted_and_one_too_many_goes() -> None:
 def test_a_quota_that_stops_it_is_told_in_an_event_and_tried_again() -> None:
     cluster = make(DaemonSetController(), ResourceQuotaController())
     cluster.create(ResourceQuotas, {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}})
-    cluster.settle()
+    cluster.converge()
     cluster.create(DaemonSets, daemon_set())
-    cluster.settle(limit_s=20)
+    cluster.converge(limit_s=20)
     assert status(cluster)["currentNumberScheduled"] == 1
     assert {reason for reason, _ in said(cluster)} == {"FailedCreate"}
     cluster.patch(ResourceQuotas, "few", {"spec": {"hard": {"pods": "5"}}})
-    cluster.settle(limit_s=60)
+    cluster.converge(limit_s=60)
     assert status(cluster)["numberReady"] == 3
 
 
@@ -253,7 +253,7 @@ def test_a_rollout_keeps_within_its_bound(
     rolling = {"maxSurge": bound, "maxUnavailable": 0} if surges else {"maxUnavailable": bound}
     cluster = make(DaemonSetController(), nodes=nodes, ready_s=ready_s)
     cluster.create(DaemonSets, daemon_set(updateStrategy={"rollingUpdate": rolling}))
-    cluster.settle()
+    cluster.converge()
     seen = Bound(nodes)
     cluster.controllers = (*cluster.controllers, Spy(seen.look))
     for pod in cluster.list(Pods):  # the spy learns of those that are there
@@ -263,8 +263,8 @@ def test_a_rollout_keeps_within_its_bound(
     seen.down = 0
     for name in images:
         cluster.patch(DaemonSets, "agent", image(name))
-        cluster.settle(limit_s=1)
-    cluster.settle()
+        cluster.converge(limit_s=1)
+    cluster.converge()
     assert seen.down <= (0 if surges else allowed), f"{seen.down} of {nodes} down"
     assert seen.doubled <= (allowed if surges else 0), f"{seen.doubled} nodes have two"
     pods = cluster.list(Pods)
@@ -305,7 +305,7 @@ def perform(cluster: Cluster, deed: tuple[Any, ...]) -> None:
             if f"bare-{number}" not in {pod["metadata"]["name"] for pod in cluster.list(Pods)}:
                 cluster.create(Pods, bare_pod(f"bare-{number}", **LABELS))
         case ("wait", seconds):
-            cluster.settle(limit_s=seconds)
+            cluster.converge(limit_s=seconds)
         case ("restart",):
             kubelet = KubeletController(EmulationConfig(nodes=make_nodes(4, ["a", "b"])))
             cluster.replace(DaemonSetController(), kubelet, GarbageCollector())
@@ -320,7 +320,7 @@ def test_whatever_happened_every_node_that_fits_has_one_pod(deeds: list[tuple[An
         perform(cluster, deed)
     for pod in cluster.list(Pods):
         cluster.patch(Pods, pod["metadata"]["name"], {"metadata": {"annotations": None}})
-    cluster.settle()
+    cluster.converge()
     cluster.check()
     taints = {
         node["metadata"]["name"]: node["spec"].get("taints", []) for node in cluster.list(Nodes)

@@ -89,11 +89,11 @@ def test_undoing_a_recreate_rollout_waits_for_the_last_pod_too() -> None:
     """
     cluster = make(termination_s=3.0)
     cluster.create(Deployments, deployment(2, strategy=RECREATE))
-    cluster.settle()
+    cluster.converge()
     for image in ("web:2", "web:1"):
         cluster.patch(Deployments, "web", with_image(image))
         for _ in range(60):
-            cluster.settle(limit_s=0.25)
+            cluster.converge(limit_s=0.25)
             assert len({image_of(pod) for pod in cluster.list(Pods)}) <= 1
             cluster.now += 0.25
         assert [image_of(pod) for pod in cluster.list(Pods)] == [image] * 2
@@ -102,14 +102,14 @@ def test_undoing_a_recreate_rollout_waits_for_the_last_pod_too() -> None:
 def test_recreate_does_not_wait_for_pods_that_have_ended() -> None:
     cluster = make()
     cluster.create(Deployments, deployment(1, strategy=RECREATE))
-    cluster.settle()
+    cluster.converge()
     (pod,) = cluster.list(Pods)
     cluster.patch(
         Pods, pod["metadata"]["name"], {"status": {"phase": "Failed"}}, subresource="status"
     )
-    cluster.settle()
+    cluster.converge()
     cluster.patch(Deployments, "web", with_image("web:2"))
-    cluster.settle()
+    cluster.converge()
     assert sorted(image_of(pod) for pod in cluster.list(Pods)) == ["web:1", "web:2"]
     assert told(cluster, "Progressing")[1] == "NewReplicaSetAvailable"
 
@@ -117,38 +117,38 @@ def test_recreate_does_not_wait_for_pods_that_have_ended() -> None:
 def test_recreate_is_available_only_with_all_of_its_pods() -> None:
     cluster = make(ready_by_default=False)
     cluster.create(Deployments, deployment(2, strategy=RECREATE))
-    cluster.settle(limit_s=5)
+    cluster.converge(limit_s=5)
     name = sorted(names(cluster))[0]
     cluster.patch(
         Pods, name, {"metadata": {"annotations": {"emulation.sliceplane.dev/ready": "true"}}}
     )
-    cluster.settle(limit_s=5)
+    cluster.converge(limit_s=5)
     assert told(cluster, "Available")[:2] == ("False", "MinimumReplicasUnavailable")
 
 
 def test_min_ready_seconds_slow_a_rollout_down_and_reach_the_set_that_is_there() -> None:
     cluster = make()
     cluster.create(Deployments, deployment(2, strategy=rolling(1, 0)))
-    cluster.settle()
+    cluster.converge()
     cluster.patch(Deployments, "web", {"spec": {"minReadySeconds": 20}})
-    cluster.settle()
+    cluster.converge()
     assert sets_by_image(cluster)["web:1"]["spec"]["minReadySeconds"] == 20
     assert len(cluster.list(ReplicaSets)) == 1, "it is no part of the template"
     cluster.patch(Deployments, "web", with_image("web:2"))
-    cluster.settle(limit_s=15)
+    cluster.converge(limit_s=15)
     assert sizes(cluster) == {"web:1": 2, "web:2": 1}, (
         "the first new Pod is ready and not yet available"
     )
-    cluster.settle(limit_s=100)
+    cluster.converge(limit_s=100)
     assert sizes(cluster) == {"web:1": 0, "web:2": 2}
 
 
 def test_percentages_round_surge_up_and_unavailability_down() -> None:
     cluster = make(ready_by_default=False)
     cluster.create(Deployments, deployment(5, strategy=rolling("30%", "30%")))
-    cluster.settle(limit_s=5)
+    cluster.converge(limit_s=5)
     cluster.patch(Deployments, "web", with_image("web:2"))
-    cluster.settle(limit_s=5)
+    cluster.converge(limit_s=5)
     assert sum(sizes(cluster).values()) == 5 + 2, "30% of 5 are 2 more Pods"
     assert annotations(sets_by_image(cluster)["web:2"])[f"{PREFIX}/max-replicas"] == "7"
 
@@ -160,20 +160,20 @@ def test_scaling_in_the_middle_of_a_rollout_is_proportional() -> None:
     """The sample of the Deployment page: 8 old and 5 new of 10 become 11 and 7 of 15."""
     cluster = make()
     cluster.create(Deployments, deployment(10, strategy=rolling(3, 2)))
-    cluster.settle()
+    cluster.converge()
     stuck = with_image("web:stuck")
     stuck["spec"]["template"]["spec"]["readinessGates"] = [{"conditionType": "example.com/never"}]
     cluster.patch(Deployments, "web", stuck)
-    cluster.settle(limit_s=60)
+    cluster.converge(limit_s=60)
     assert sizes(cluster) == {"web:1": 8, "web:stuck": 5}
     cluster.patch(Deployments, "web", {"spec": {"replicas": 15}})
-    cluster.settle(limit_s=60)
+    cluster.converge(limit_s=60)
     assert sizes(cluster) == {"web:1": 11, "web:stuck": 7}
     for item in cluster.list(ReplicaSets):
         assert annotations(item)[f"{PREFIX}/desired-replicas"] == "15"
         assert annotations(item)[f"{PREFIX}/max-replicas"] == "18"
     cluster.patch(Deployments, "web", {"spec": {"replicas": 0}})
-    cluster.settle(limit_s=60)
+    cluster.converge(limit_s=60)
     assert sizes(cluster) == {"web:1": 0, "web:stuck": 0}
 
 
@@ -209,10 +209,10 @@ def test_proportional_sizes_equal_the_dumb_ones(
 def test_a_set_that_somebody_resized_by_hand_gets_its_size_back() -> None:
     cluster = make()
     cluster.create(Deployments, deployment(3))
-    cluster.settle()
+    cluster.converge()
     (item,) = cluster.list(ReplicaSets)
     cluster.patch(ReplicaSets, item["metadata"]["name"], {"spec": {"replicas": 7}})
-    cluster.settle()
+    cluster.converge()
     assert sizes(cluster) == {"web:1": 3}
     assert len(cluster.list(Pods)) == 3
 
@@ -220,9 +220,9 @@ def test_a_set_that_somebody_resized_by_hand_gets_its_size_back() -> None:
 def test_scaling_is_told_in_events() -> None:
     cluster = make()
     cluster.create(Deployments, deployment(1))
-    cluster.settle()
+    cluster.converge()
     cluster.patch(Deployments, "web", {"spec": {"replicas": 3}})
-    cluster.settle()
+    cluster.converge()
     (item,) = cluster.list(ReplicaSets)
     name = item["metadata"]["name"]
     assert [note for reason, note in said(cluster, "Normal") if reason == "ScalingReplicaSet"] == [
@@ -239,26 +239,26 @@ def test_change_cause_and_revisions_are_where_rollout_history_reads_them() -> No
     first = deployment(1)
     first["metadata"]["annotations"] = {"kubernetes.io/change-cause": "first"}
     cluster.create(Deployments, first)
-    cluster.settle()
+    cluster.converge()
     second = {
         "metadata": {"annotations": {"kubernetes.io/change-cause": "second"}},
         **with_image("web:2"),
     }
     cluster.patch(Deployments, "web", second)
-    cluster.settle()
+    cluster.converge()
     cluster.patch(
         Deployments,
         "web",
         {"metadata": {"annotations": {"kubernetes.io/change-cause": "second, in short"}}},
     )
-    cluster.settle()
+    cluster.converge()
     found = {image: annotations(item) for image, item in sets_by_image(cluster).items()}
     assert found["web:1"]["kubernetes.io/change-cause"] == "first"
     assert found["web:2"]["kubernetes.io/change-cause"] == "second, in short"
     assert f"{PREFIX}/revision-history" not in found["web:1"]
     for image in ("web:1", "web:2", "web:1"):
         cluster.patch(Deployments, "web", with_image(image))
-        cluster.settle()
+        cluster.converge()
     found = {image: annotations(item) for image, item in sets_by_image(cluster).items()}
     assert found["web:1"][f"{PREFIX}/revision"] == "5"
     assert found["web:1"][f"{PREFIX}/revision-history"] == "1,3"
@@ -268,25 +268,25 @@ def test_change_cause_and_revisions_are_where_rollout_history_reads_them() -> No
 def test_history_waits_until_the_rollout_is_complete() -> None:
     cluster = make(ready_by_default=False)
     cluster.create(Deployments, deployment(1, revisionHistoryLimit=0))
-    cluster.settle(limit_s=5)
+    cluster.converge(limit_s=5)
     cluster.patch(Deployments, "web", with_image("web:2"))
-    cluster.settle(limit_s=5)
+    cluster.converge(limit_s=5)
     assert len(cluster.list(ReplicaSets)) == 2, "what may still be wanted back is kept"
     for pod in sorted(names(cluster)):
         cluster.patch(
             Pods, pod, {"metadata": {"annotations": {"emulation.sliceplane.dev/ready": "true"}}}
         )
-    cluster.settle()
+    cluster.converge()
     assert sizes(cluster) == {"web:2": 1}
 
 
 def test_a_template_that_somebody_edits_in_a_set_is_not_the_deployments_any_more() -> None:
     cluster = make()
     cluster.create(Deployments, deployment(1))
-    cluster.settle()
+    cluster.converge()
     (item,) = cluster.list(ReplicaSets)
     cluster.patch(ReplicaSets, item["metadata"]["name"], with_image("web:edited"))
-    cluster.settle()
+    cluster.converge()
     assert sizes(cluster) == {"web:edited": 0, "web:1": 1}
     assert cluster.get(Deployments, "web")["status"]["collisionCount"] == 1, (
         "the old set still has the name"
@@ -300,13 +300,13 @@ def test_a_template_that_somebody_edits_in_a_set_is_not_the_deployments_any_more
 def test_a_name_that_another_set_has_is_a_collision_and_gets_another_hash() -> None:
     cluster = make()
     cluster.create(Deployments, deployment(2))
-    cluster.settle()
+    cluster.converge()
     (old,) = cluster.list(ReplicaSets)
     cluster.replace()
     cluster.delete(Deployments, "web")
     cluster.replace(*controllers()[:3])  # nothing collects the set of the first Deployment
     cluster.create(Deployments, deployment(2))
-    cluster.settle()
+    cluster.converge()
     found = cluster.get(Deployments, "web")
     assert found["status"]["collisionCount"] == 1
     assert found["status"]["availableReplicas"] == 2
@@ -329,23 +329,23 @@ def test_a_name_that_another_set_has_is_a_collision_and_gets_another_hash() -> N
 def test_sets_of_any_template_are_adopted_released_and_taken_back() -> None:
     cluster = make()
     cluster.create(Deployments, deployment(2))
-    cluster.settle()
+    cluster.converge()
     cluster.patch(Deployments, "web", with_image("web:2"))
-    cluster.settle()
+    cluster.converge()
     old = sets_by_image(cluster)["web:1"]["metadata"]["name"]
     cluster.patch(ReplicaSets, old, {"metadata": {"labels": {"app": "museum"}}})
-    cluster.settle()
+    cluster.converge()
     assert owners(cluster.get(ReplicaSets, old)) == []
     cluster.patch(ReplicaSets, old, {"metadata": {"labels": {"app": "web"}}})
-    cluster.settle()
+    cluster.converge()
     assert owners(cluster.get(ReplicaSets, old)) == [
         ("Deployment", cluster.get(Deployments, "web")["metadata"]["uid"])
     ]
     cluster.delete(Deployments, "web", propagationPolicy="Orphan")
-    cluster.settle()
+    cluster.converge()
     before = names(cluster)
     cluster.create(Deployments, deployment(2, image="web:2"))
-    cluster.settle()
+    cluster.converge()
     assert len(cluster.list(ReplicaSets)) == 2, "both are back"
     assert names(cluster) == before
     cluster.check()
@@ -357,28 +357,28 @@ def test_sets_of_any_template_are_adopted_released_and_taken_back() -> None:
 def test_pausing_and_resuming_are_told_and_the_deadline_counts_anew() -> None:
     cluster = make(ready_by_default=False)
     cluster.create(Deployments, deployment(1, progressDeadlineSeconds=30))
-    cluster.settle(limit_s=5)
+    cluster.converge(limit_s=5)
     cluster.patch(Deployments, "web", {"spec": {"paused": True}})
-    cluster.settle(limit_s=100)
+    cluster.converge(limit_s=100)
     assert told(cluster, "Progressing") == ("Unknown", "DeploymentPaused", "Deployment is paused")
     cluster.now += 100
     cluster.patch(Deployments, "web", {"spec": {"paused": False}})
-    cluster.settle(limit_s=10)
+    cluster.converge(limit_s=10)
     assert told(cluster, "Progressing") == ("Unknown", "DeploymentResumed", "Deployment is resumed")
-    cluster.settle(limit_s=60)
+    cluster.converge(limit_s=60)
     assert told(cluster, "Progressing")[:2] == ("False", "ProgressDeadlineExceeded")
 
 
 def test_a_paused_template_rolls_out_when_it_is_resumed() -> None:
     cluster = make()
     cluster.create(Deployments, deployment(2))
-    cluster.settle()
+    cluster.converge()
     cluster.patch(Deployments, "web", {"spec": {"paused": True}})
     cluster.patch(Deployments, "web", with_image("web:2"))
-    cluster.settle()
+    cluster.converge()
     assert sizes(cluster) == {"web:1": 2}
     cluster.patch(Deployments, "web", {"spec": {"paused": False}})
-    cluster.settle()
+    cluster.converge()
     assert sizes(cluster) == {"web:1": 0, "web:2": 2}
     (name,) = (
         item["metadata"]["name"] for item in cluster.list(ReplicaSets) if item["spec"]["replicas"]
@@ -390,7 +390,7 @@ def test_a_paused_template_rolls_out_when_it_is_resumed() -> None:
 def test_without_a_deadline_nobody_estimates_progress() -> None:
     cluster = make()
     cluster.create(Deployments, deployment(1, progressDeadlineSeconds=2**31 - 1))
-    cluster.settle()
+    cluster.converge()
     assert condition(cluster.get(Deployments, "web"), "Progressing") is None
     assert told(cluster, "Available")[0] == "True"
 
@@ -398,12 +398,12 @@ def test_without_a_deadline_nobody_estimates_progress() -> None:
 def test_a_complete_rollout_stays_complete_when_pods_fail_later() -> None:
     cluster = make()
     cluster.create(Deployments, deployment(2, progressDeadlineSeconds=10))
-    cluster.settle()
+    cluster.converge()
     for pod in names(cluster):
         cluster.patch(
             Pods, pod, {"metadata": {"annotations": {"emulation.sliceplane.dev/ready": "false"}}}
         )
-    cluster.settle(limit_s=100)
+    cluster.converge(limit_s=100)
     assert told(cluster, "Available")[1] == "MinimumReplicasUnavailable"
     assert told(cluster, "Progressing")[1] == "NewReplicaSetAvailable"
 
@@ -411,9 +411,9 @@ def test_a_complete_rollout_stays_complete_when_pods_fail_later() -> None:
 def test_pods_that_a_quota_refuses_are_told_by_the_deployment_until_there_is_room() -> None:
     cluster = make()
     cluster.create(ResourceQuotas, {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}})
-    cluster.settle()
+    cluster.converge()
     cluster.create(Deployments, deployment(3))
-    cluster.settle(limit_s=20)
+    cluster.converge(limit_s=20)
     status, reason, message = told(cluster, "ReplicaFailure")
     assert (status, reason) == ("True", "FailedCreate")
     assert "exceeded quota: few" in message
@@ -424,7 +424,7 @@ def test_pods_that_a_quota_refuses_are_told_by_the_deployment_until_there_is_roo
         2,
     )
     cluster.patch(ResourceQuotas, "few", {"spec": {"hard": {"pods": "9"}}})
-    cluster.settle(limit_s=60)
+    cluster.converge(limit_s=60)
     assert condition(cluster.get(Deployments, "web"), "ReplicaFailure") is None
     assert told(cluster, "Progressing")[1] == "NewReplicaSetAvailable"
 
@@ -435,16 +435,16 @@ def test_a_set_that_a_quota_refuses_is_told_and_tried_again() -> None:
         ResourceQuotas,
         {"metadata": {"name": "none"}, "spec": {"hard": {"count/replicasets.apps": "0"}}},
     )
-    cluster.settle()
+    cluster.converge()
     cluster.create(Deployments, deployment(1))
-    cluster.settle(limit_s=20)
+    cluster.converge(limit_s=20)
     status, reason, message = told(cluster, "Progressing")
     assert (status, reason) == ("False", "ReplicaSetCreateError")
     assert message.startswith('Failed to create new replica set "web-')
     assert "exceeded quota: none" in message
     assert [reason for reason, _ in said(cluster)][:1] == ["ReplicaSetCreateError"]
     cluster.patch(ResourceQuotas, "none", {"spec": {"hard": {"count/replicasets.apps": "2"}}})
-    cluster.settle(limit_s=60)
+    cluster.converge(limit_s=60)
     assert told(cluster, "Progressing")[1] == "NewReplicaSetAvailable"
     cluster.check()
 
@@ -452,10 +452,10 @@ def test_a_set_that_a_quota_refuses_is_told_and_tried_again() -> None:
 def test_status_counts_terminating_pods_and_observes_the_generation() -> None:
     cluster = make(termination_s=30.0)
     made = cluster.create(Deployments, deployment(2))
-    cluster.settle()
+    cluster.converge()
     name = sorted(names(cluster))[0]
     cluster.delete(Pods, name, gracePeriodSeconds=30)
-    cluster.settle(limit_s=5)
+    cluster.converge(limit_s=5)
     status = cluster.get(Deployments, "web")["status"]
     assert (status["replicas"], status["terminatingReplicas"]) == (2, 1)
     assert status["observedGeneration"] == made["metadata"]["generation"]
@@ -507,13 +507,13 @@ def perform(cluster: Cluster, deed: tuple[Any, ...]) -> None:
         case ("orphan",):
             before = cluster.get(Deployments, "web")
             cluster.delete(Deployments, "web", propagationPolicy="Orphan")
-            cluster.settle(limit_s=30)
+            cluster.converge(limit_s=30)
             kept = {
                 key: before["spec"][key] for key in ("replicas", "selector", "template", "strategy")
             }
             cluster.create(Deployments, {"metadata": {"name": "web"}, "spec": kept})
         case ("wait", seconds):
-            cluster.settle(limit_s=seconds)
+            cluster.converge(limit_s=seconds)
         case ("restart",):
             cluster.replace(*controllers(ready_s=1.0))
 
@@ -528,7 +528,7 @@ def test_whatever_happened_the_deployment_ends_with_exactly_its_pods(
     for deed in deeds:
         perform(cluster, deed)
     cluster.patch(Deployments, "web", {"spec": {"paused": False}})
-    cluster.settle(limit_s=500)
+    cluster.converge(limit_s=500)
     cluster.check()
     found = cluster.get(Deployments, "web")
     replicas, uid = found["spec"]["replicas"], found["metadata"]["uid"]
@@ -555,5 +555,5 @@ def test_whatever_happened_the_deployment_ends_with_exactly_its_pods(
     assert told(cluster, "Progressing")[1] == "NewReplicaSetAvailable"
     before = cluster.store.revision
     cluster.replace(*controllers(ready_s=1.0))
-    cluster.settle(limit_s=2000)
+    cluster.converge(limit_s=2000)
     assert cluster.store.revision == before, "at rest nothing is written, nor after a restart"

@@ -41,7 +41,7 @@ def budget(cluster: Cluster, **spec: Any) -> None:
 
 
 def told(cluster: Cluster) -> dict[str, Any]:
-    cluster.settle()
+    cluster.converge()
     status: dict[str, Any] = cluster.get(PodDisruptionBudgets, "few")["status"]
     return status
 
@@ -61,7 +61,7 @@ def evict(cluster: Cluster, name: str) -> bool:
     document = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
     body = json.dumps(document).encode()
     try:
-        cluster.perform(
+        cluster.execute(
             Write(
                 verb="create",
                 resource=Pods,
@@ -106,7 +106,7 @@ def test_what_a_budget_allows(spec: dict[str, Any], desired: int) -> None:
     cluster = cluster_of()
     cluster.create(ReplicaSets, replica_set(4))
     budget(cluster, **spec)
-    cluster.settle()
+    cluster.converge()
     assert counts(cluster) == (4, desired, 4, max(4 - desired, 0))
     status = told(cluster)
     assert status["observedGeneration"] == 1
@@ -119,7 +119,7 @@ def test_what_a_budget_allows(spec: dict[str, Any], desired: int) -> None:
     )
     before = len(cluster.writes)
     cluster.replace(*cluster.controllers[:-1], DisruptionController())
-    cluster.settle()
+    cluster.converge()
     assert len(cluster.writes) == before, "what is true is not written again"
 
 
@@ -137,7 +137,7 @@ def test_what_its_pods_controllers_want_counts(resource: Any) -> None:
         document["spec"]["selector"] = LABELS
     cluster.create(resource, document)
     budget(cluster, maxUnavailable=1)
-    cluster.settle()
+    cluster.converge()
     assert counts(cluster) == (3, 2, 3, 1)
     cluster.patch(resource, "web", {"spec": {"replicas": 5}})
     assert counts(cluster) == (5, 4, 5, 1)
@@ -150,11 +150,11 @@ def test_a_rollout_of_two_sets_is_one_deployment() -> None:
         replica_set(4, strategy={"rollingUpdate": {"maxSurge": 2, "maxUnavailable": 0}}),
     )
     budget(cluster, maxUnavailable=1)
-    cluster.settle()
+    cluster.converge()
     template = {"spec": {"containers": [{"name": "c", "image": "web:2"}]}}
     cluster.patch(Deployments, "web", {"spec": {"template": template}})
     for _ in range(30):
-        cluster.settle(limit_s=0.2)
+        cluster.converge(limit_s=0.2)
         cluster.now += 0.2
         assert cluster.get(PodDisruptionBudgets, "few")["status"]["expectedPods"] == 4
     assert counts(cluster) == (4, 3, 4, 1)
@@ -199,7 +199,7 @@ def test_no_more_are_evicted_than_it_allows_and_more_when_others_are_ready() -> 
     budget(cluster, minAvailable=2)
     assert counts(cluster) == (3, 2, 3, 1)
     assert [evict(cluster, name) for name in sorted(names(cluster))] == [True, False, False]
-    cluster.settle()
+    cluster.converge()
     assert counts(cluster) == (3, 2, 3, 1), "another Pod has come in its place"
     assert "disruptedPods" not in told(cluster)
     cluster.patch(PodDisruptionBudgets, "few", {"spec": {"minAvailable": 3}})
@@ -224,7 +224,7 @@ def test_who_was_let_go_and_stays_counts_again_after_a_while() -> None:
         {"status": {"disruptedPods": {name: since}}},
         subresource="status",
     )
-    cluster.settle(limit_s=1.0)
+    cluster.converge(limit_s=1.0)
     status = cluster.get(PodDisruptionBudgets, "few")["status"]
     assert (status["currentHealthy"], status["disruptionsAllowed"]) == (1, 0)
     cluster.now += DELETION_TIMEOUT_S
@@ -240,7 +240,7 @@ def test_a_drained_node_is_empty_in_the_end_and_the_budget_held_all_the_time() -
     cluster = cluster_of(Spy(look))
     cluster.create(ReplicaSets, replica_set(6))
     budget(cluster, maxUnavailable=1)
-    cluster.settle()
+    cluster.converge()
     node = cluster.list(Pods)[0]["spec"]["nodeName"]
     cluster.patch(Nodes, node, {"spec": {"unschedulable": True}})
 
@@ -255,7 +255,7 @@ def test_a_drained_node_is_empty_in_the_end_and_the_budget_held_all_the_time() -
     for _ in range(20):
         for name in left():
             evict(cluster, name)
-        cluster.settle()
+        cluster.converge()
         if not left():
             break
     assert not left()

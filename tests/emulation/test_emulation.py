@@ -51,7 +51,7 @@ def images(cluster: Cluster) -> list[str]:
 
 def test_pods_spread_over_the_zone_that_a_node_is_labelled_with_now() -> None:
     cluster = Cluster(*make())
-    cluster.settle()
+    cluster.converge()
 
     def label(node: str, zone: str) -> None:
         cluster.patch(Nodes, node, {"metadata": {"labels": {"topology.kubernetes.io/zone": zone}}})
@@ -62,12 +62,12 @@ def test_pods_spread_over_the_zone_that_a_node_is_labelled_with_now() -> None:
     label("node-2", "zone-a")
     label("node-3", "zone-b")
     cluster.create(Deployments, deployment(2))
-    cluster.settle()
+    cluster.converge()
     assert nodes() == ["node-1", "node-3"]
     label("node-2", "zone-b")
     label("node-3", "zone-a")
     cluster.patch(Deployments, "web", {"spec": {"replicas": 3}})
-    cluster.settle()
+    cluster.converge()
     cluster.check()
     assert nodes() == ["node-1", "node-2", "node-3"]
 
@@ -75,7 +75,7 @@ def test_pods_spread_over_the_zone_that_a_node_is_labelled_with_now() -> None:
 def test_a_deployment_becomes_ready_pods_spread_over_zones() -> None:
     cluster = Cluster(*make())
     cluster.create(Deployments, deployment(4))
-    cluster.settle()
+    cluster.converge()
     pods = cluster.list(Pods)
     assert len(pods) == 4
     assert all(ready(pod) and pod["status"]["phase"] == "Running" for pod in pods)
@@ -94,7 +94,7 @@ def test_a_deployment_becomes_ready_pods_spread_over_zones() -> None:
 
 def test_emulated_nodes_register_ready_and_lose_the_taint_of_new_nodes() -> None:
     cluster = Cluster(*make())
-    cluster.settle()
+    cluster.converge()
     for node in cluster.list(Nodes):
         assert "taints" not in node["spec"]
         assert [(c["type"], c["status"]) for c in node["status"]["conditions"]] == [
@@ -106,22 +106,22 @@ def test_emulated_nodes_register_ready_and_lose_the_taint_of_new_nodes() -> None
 def test_at_rest_nothing_is_written_and_a_restart_writes_nothing() -> None:
     cluster = Cluster(*make())
     cluster.create(Deployments, deployment())
-    cluster.settle()
+    cluster.converge()
     before = cluster.store.revision
-    cluster.settle(limit_s=10_000)
+    cluster.converge(limit_s=10_000)
     cluster.replace(*make())
-    cluster.settle(limit_s=10_000)
+    cluster.converge(limit_s=10_000)
     assert cluster.store.revision == before
 
 
 def test_rolling_update_keeps_within_surge_and_unavailable() -> None:
     cluster = Cluster(*make(ready_s=5.0))
     cluster.create(Deployments, deployment(4))
-    cluster.settle()
+    cluster.converge()
     cluster.patch(Deployments, "web", deployment(4, image="web:2"))
     seen_old_and_new = False
     for _ in range(200):
-        cluster.settle(limit_s=0.5)
+        cluster.converge(limit_s=0.5)
         pods = [pod for pod in cluster.list(Pods) if not pod["metadata"].get("deletionTimestamp")]
         assert len(pods) <= 4 + 1
         assert sum(ready(pod) for pod in pods) >= 4 - 1
@@ -137,11 +137,11 @@ def test_rolling_update_keeps_within_surge_and_unavailable() -> None:
 def test_undo_reuses_the_old_set_with_a_higher_revision() -> None:
     cluster = Cluster(*make())
     cluster.create(Deployments, deployment(2))
-    cluster.settle()
+    cluster.converge()
     cluster.patch(Deployments, "web", deployment(2, image="web:2"))
-    cluster.settle()
+    cluster.converge()
     cluster.patch(Deployments, "web", deployment(2, image="web:1"))
-    cluster.settle()
+    cluster.converge()
     sets = {
         item["spec"]["replicas"]: item["metadata"]["annotations"]
         for item in cluster.list(ReplicaSets)
@@ -155,10 +155,10 @@ def test_undo_reuses_the_old_set_with_a_higher_revision() -> None:
 def test_recreate_never_mixes_versions() -> None:
     cluster = Cluster(*make())
     cluster.create(Deployments, deployment(3, strategy={"type": "Recreate"}))
-    cluster.settle()
+    cluster.converge()
     cluster.patch(Deployments, "web", deployment(3, image="web:2"))
     for _ in range(50):
-        cluster.settle(limit_s=0.2)
+        cluster.converge(limit_s=0.2)
         assert len({pod["spec"]["containers"][0]["image"] for pod in cluster.list(Pods)}) <= 1
         cluster.now += 0.2
     assert images(cluster) == ["web:2"] * 3
@@ -168,21 +168,21 @@ def test_history_is_bounded() -> None:
     cluster = Cluster(*make())
     cluster.create(Deployments, deployment(1, revisionHistoryLimit=2))
     for number in range(1, 6):
-        cluster.settle()
+        cluster.converge()
         cluster.patch(Deployments, "web", deployment(1, image=f"web:{number + 1}"))
-    cluster.settle()
+    cluster.converge()
     assert len(cluster.list(ReplicaSets)) == 3
 
 
 def test_scale_to_zero_and_back() -> None:
     cluster = Cluster(*make())
     cluster.create(Deployments, deployment(3))
-    cluster.settle()
+    cluster.converge()
     cluster.patch(Deployments, "web", {"spec": {"replicas": 0}})
-    cluster.settle()
+    cluster.converge()
     assert cluster.list(Pods) == []
     cluster.patch(Deployments, "web", {"spec": {"replicas": 2}})
-    cluster.settle()
+    cluster.converge()
     assert len(cluster.list(Pods)) == 2
     assert len(cluster.list(ReplicaSets)) == 1
 
@@ -190,14 +190,14 @@ def test_scale_to_zero_and_back() -> None:
 def test_a_deleted_pod_terminates_gracefully_and_is_replaced_meanwhile() -> None:
     cluster = Cluster(*make(termination_s=2.0))
     cluster.create(Deployments, deployment(2))
-    cluster.settle()
+    cluster.converge()
     victim = cluster.list(Pods)[0]["metadata"]["name"]
     cluster.delete(Pods, victim)
-    cluster.settle(limit_s=1.0)
+    cluster.converge(limit_s=1.0)
     pods = {pod["metadata"]["name"]: pod for pod in cluster.list(Pods)}
     assert ready(pods[victim]), "it serves while it terminates"
     assert sum(ready(pod) for pod in pods.values()) == 3
-    assert cluster.settle() <= 2.0
+    assert cluster.converge() <= 2.0
     assert victim not in {pod["metadata"]["name"] for pod in cluster.list(Pods)}
     cluster.check()
 
@@ -208,18 +208,18 @@ def test_a_clock_that_jumps_holds_no_pod_up(jump_s: float) -> None:
     cluster = Cluster(*make(start_s=1.0, termination_s=2.0))
     cluster.ahead_s = jump_s
     cluster.create(Deployments, deployment(2))
-    assert cluster.settle(limit_s=60) <= 2.0
+    assert cluster.converge(limit_s=60) <= 2.0
     pods = cluster.list(Pods)
     assert all(ready(pod) for pod in pods)
     cluster.delete(Pods, pods[0]["metadata"]["name"])
-    assert cluster.settle(limit_s=60) <= 3.0
+    assert cluster.converge(limit_s=60) <= 3.0
     assert len(cluster.list(Pods)) == 2
 
 
 def test_readiness_can_be_handed_to_somebody_else() -> None:
     cluster = Cluster(*make(ready_by_default=False))
     cluster.create(Deployments, deployment(1))
-    cluster.settle()
+    cluster.converge()
     (pod,) = cluster.list(Pods)
     assert pod["status"]["podIPs"]
     assert not ready(pod)
@@ -228,7 +228,7 @@ def test_readiness_can_be_handed_to_somebody_else() -> None:
         cluster.patch(
             Pods, name, {"metadata": {"annotations": {"emulation.sliceplane.dev/ready": said}}}
         )
-        cluster.settle()
+        cluster.converge()
         assert ready(cluster.get(Pods, name)) is expected
 
 
@@ -239,11 +239,11 @@ def test_a_pod_that_fits_nowhere_waits_and_says_why() -> None:
         "spec": {"containers": [{"name": "c", "image": "i"}], "nodeSelector": {"disk": "ssd"}},
     }
     cluster.create(Pods, wanted)
-    cluster.settle()
+    cluster.converge()
     assert "nodeName" not in cluster.get(Pods, "p")["spec"]
     assert {reason for reason, _ in warnings(cluster)} == {"FailedScheduling"}
     cluster.patch(Nodes, "node-2", {"metadata": {"labels": {"disk": "ssd"}}})
-    cluster.settle()
+    cluster.converge()
     assert cluster.get(Pods, "p")["spec"]["nodeName"] == "node-2"
 
 
@@ -260,15 +260,15 @@ def test_full_nodes_take_no_pods_and_those_that_wait_get_the_places_that_become_
         ReplicaSetController(),
         KubeletController(EmulationConfig(nodes=nodes)),
     )
-    cluster.settle()
+    cluster.converge()
     cluster.create(Deployments, deployment(room))
-    cluster.settle()
+    cluster.converge()
     assert sum(ready(pod) for pod in cluster.list(Pods)) == room, (
         "zones are spread over no further than they reach"
     )
     assert not warnings(cluster)
     cluster.patch(Deployments, "web", {"spec": {"replicas": room + 3}})
-    cluster.settle()
+    cluster.converge()
     waiting = [
         pod["metadata"]["name"] for pod in cluster.list(Pods) if "nodeName" not in pod["spec"]
     ]
@@ -284,7 +284,7 @@ def test_full_nodes_take_no_pods_and_those_that_wait_get_the_places_that_become_
         * 3
     )
     cluster.patch(Deployments, "web", {"spec": {"replicas": room}})
-    cluster.settle()
+    cluster.converge()
     assert sum(ready(pod) for pod in cluster.list(Pods)) == room
     cluster.check()
 
@@ -292,14 +292,14 @@ def test_full_nodes_take_no_pods_and_those_that_wait_get_the_places_that_become_
 def test_a_pod_bound_to_a_full_node_by_hand_says_why_it_does_not_start() -> None:
     nodes = parse_nodes([{"name": "tiny", "podCIDRs": ["10.1.0.0/30"]}])
     cluster = Cluster(KubeletController(EmulationConfig(nodes=nodes)))
-    cluster.settle()
+    cluster.converge()
     for name in ("first", "second"):
         spec = {"containers": [{"name": "c", "image": "i"}], "nodeName": "tiny"}
         cluster.create(Pods, {"metadata": {"name": name}, "spec": spec})
-    cluster.settle()
+    cluster.converge()
     assert warnings(cluster) == [("FailedCreatePodSandBox", "node tiny has no Pod address left")]
     cluster.delete(Pods, "first")
-    cluster.settle()
+    cluster.converge()
     assert ready(cluster.get(Pods, "second"))
     cluster.check()
 
@@ -307,14 +307,14 @@ def test_a_pod_bound_to_a_full_node_by_hand_says_why_it_does_not_start() -> None
 def test_an_orphaned_set_is_adopted_by_the_next_deployment_of_its_name() -> None:
     cluster = Cluster(*make(), GarbageCollector())
     cluster.create(Deployments, deployment(3))
-    cluster.settle()
+    cluster.converge()
     (before,) = cluster.list(ReplicaSets)
     pods = {pod["metadata"]["uid"] for pod in cluster.list(Pods)}
     cluster.delete(Deployments, "web", propagationPolicy="Orphan")
-    cluster.settle()
+    cluster.converge()
     assert not cluster.list(Deployments)
     created = cluster.create(Deployments, deployment(3))
-    cluster.settle()
+    cluster.converge()
     (after,) = cluster.list(ReplicaSets)
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert [owner["uid"] for owner in after["metadata"]["ownerReferences"]] == [
@@ -327,20 +327,20 @@ def test_an_orphaned_set_is_adopted_by_the_next_deployment_of_its_name() -> None
 
 def test_nothing_is_tried_again_in_a_namespace_that_goes() -> None:
     cluster = Cluster(*make())
-    cluster.settle()
+    cluster.converge()
     cluster.create(Namespaces, {"metadata": {"name": "going"}}, namespace="")
     cluster.create(Deployments, deployment(3), namespace="going")
-    cluster.settle()
+    cluster.converge()
     cluster.delete(Namespaces, "going", namespace="")
     cluster.patch(Deployments, "web", {"spec": {"replicas": 5}}, namespace="going")
-    assert cluster.settle() < 1.0, "no back-off is waited for"
+    assert cluster.converge() < 1.0, "no back-off is waited for"
     assert len(cluster.list(Pods, namespace="going")) == 3
 
 
 def test_progress_deadline_is_noticed_without_any_event() -> None:
     cluster = Cluster(*make(ready_by_default=False))
     cluster.create(Deployments, deployment(1, progressDeadlineSeconds=30))
-    cluster.settle(limit_s=100)
+    cluster.converge(limit_s=100)
     conditions = {c["type"]: c for c in cluster.get(Deployments, "web")["status"]["conditions"]}
     assert conditions["Progressing"]["reason"] == "ProgressDeadlineExceeded"
     assert conditions["Available"]["status"] == "False"
@@ -349,9 +349,9 @@ def test_progress_deadline_is_noticed_without_any_event() -> None:
 def test_a_paused_deployment_scales_but_does_not_roll() -> None:
     cluster = Cluster(*make())
     cluster.create(Deployments, deployment(2))
-    cluster.settle()
+    cluster.converge()
     cluster.patch(Deployments, "web", deployment(3, image="web:2", paused=True))
-    cluster.settle()
+    cluster.converge()
     assert images(cluster) == ["web:1"] * 3
 
 
@@ -476,12 +476,12 @@ def test_a_pod_ends_at_its_deadline_which_may_be_set_later() -> None:
     """Pods should allow activeDeadlineSeconds to be updated."""
     cluster = Cluster(*make())
     cluster.create(Pods, bare())
-    cluster.settle()
+    cluster.converge()
     began = cluster.now
     cluster.patch(Pods, "p", {"spec": {"activeDeadlineSeconds": 60}})
-    cluster.settle(limit_s=50)
+    cluster.converge(limit_s=50)
     assert cluster.get(Pods, "p")["status"]["phase"] == "Running"
-    cluster.settle()
+    cluster.converge()
     assert 55 <= cluster.now - began <= 61
     status = cluster.get(Pods, "p")["status"]
     assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
@@ -494,13 +494,13 @@ def test_a_container_for_debugging_runs_beside_the_others() -> None:
     """Ephemeral Containers will start an ephemeral container in an existing pod."""
     cluster = Cluster(*make())
     cluster.create(Pods, bare())
-    cluster.settle()
+    cluster.converge()
     for names in (["look"], ["look", "again"]):
         wanted = [{"name": name, "image": "busybox"} for name in names]
         cluster.patch(
             Pods, "p", {"spec": {"ephemeralContainers": wanted}}, subresource="ephemeralcontainers"
         )
-        cluster.settle()
+        cluster.converge()
         pod = cluster.get(Pods, "p")
         told = {
             one["name"]: list(one["state"]) for one in pod["status"]["ephemeralContainerStatuses"]
@@ -508,5 +508,5 @@ def test_a_container_for_debugging_runs_beside_the_others() -> None:
         assert told == {name: ["running"] for name in names}
         assert ready(pod)
     before = len(cluster.writes)
-    cluster.settle()
+    cluster.converge()
     assert len(cluster.writes) == before

@@ -25,7 +25,7 @@ BOTH = pytest.mark.parametrize("kind", [StatefulSets, DaemonSets], ids=lambda ki
 def started(kind: Resource, **spec: Any) -> Cluster:
     cluster = make(StatefulSetController(), DaemonSetController(), GarbageCollector())
     create(cluster, kind, **spec)
-    cluster.settle()
+    cluster.converge()
     return cluster
 
 
@@ -45,7 +45,7 @@ def roll(cluster: Cluster, kind: Resource, image: str) -> None:
         "db",
         {"spec": {"template": {"spec": {"containers": [{"name": "c", "image": image}]}}}},
     )
-    cluster.settle()
+    cluster.converge()
 
 
 def kept(cluster: Cluster) -> list[dict[str, Any]]:
@@ -63,7 +63,7 @@ def told(cluster: Cluster) -> list[tuple[int, str]]:
 def undo(cluster: Cluster, kind: Resource, revision: dict[str, Any]) -> None:
     """As ``kubectl rollout undo`` does it."""
     body = encode(revision["data"])
-    cluster.perform(
+    cluster.execute(
         Write(
             verb="patch",
             resource=kind,
@@ -73,7 +73,7 @@ def undo(cluster: Cluster, kind: Resource, revision: dict[str, Any]) -> None:
             patch_type="strategic",
         )
     )
-    cluster.settle()
+    cluster.converge()
 
 
 def uids(cluster: Cluster, image: str) -> set[str]:
@@ -105,7 +105,7 @@ def test_every_template_has_a_revision_that_brings_it_back(kind: Resource) -> No
     assert len(uids(cluster, "db:1")) == len(cluster.list(Pods))
     before = len(cluster.writes)
     cluster.replace(StatefulSetController(), DaemonSetController())
-    cluster.settle()
+    cluster.converge()
     assert len(cluster.writes) == before, "what is true is not written again"
     cluster.check()
 
@@ -123,7 +123,7 @@ def test_the_oldest_go_and_those_of_pods_stay(kind: Resource) -> None:
     roll(cluster, kind, "db:6")
     assert told(cluster) == [(5, "db:5"), (6, "db:6")], "Pods of the fifth are there"
     cluster.delete(kind, "db", propagationPolicy="Background")
-    cluster.settle()
+    cluster.converge()
     assert kept(cluster) == []
 
 
@@ -133,14 +133,14 @@ def test_a_revision_that_somebody_deletes_comes_back_and_orphans_are_adopted(
 ) -> None:
     cluster = started(kind)
     cluster.delete(ControllerRevisions, kept(cluster)[0]["metadata"]["name"])
-    cluster.settle()
+    cluster.converge()
     assert told(cluster) == [(1, "db:1")]
     roll(cluster, kind, "db:2")
     cluster.delete(kind, "db", propagationPolicy="Orphan")
-    cluster.settle()
+    cluster.converge()
     assert [owners(one) for one in kept(cluster)] == [[], []]
     again = create(cluster, kind)
-    cluster.settle()
+    cluster.converge()
     assert [owners(one) for one in kept(cluster)] == [[(kind.kind, again["metadata"]["uid"])]] * 2
     assert told(cluster) == [(2, "db:2"), (3, "db:1")]
     cluster.check()
@@ -154,7 +154,7 @@ def test_a_rollback_restarts_nothing_that_need_not() -> None:
     broken = {"metadata": {"annotations": {"emulation.sliceplane.dev/ready": "false"}}}
     template = {**broken, "spec": {"containers": [{"name": "c", "image": "db:2"}]}}
     cluster.patch(DaemonSets, "db", {"spec": {"template": template}})
-    cluster.settle()
+    cluster.converge()
     left = uids(cluster, "db:1")
     assert len(left) == 2, "the rollout waits for the first of its Pods"
     undo(cluster, DaemonSets, kept(cluster)[0])

@@ -17,7 +17,7 @@ from sliceplane.lab.sim.cluster import Cluster
 
 def make(nodes: int = 3) -> Cluster:
     cluster = emulated.make(nodes=nodes)
-    cluster.settle()
+    cluster.converge()
     return cluster
 
 
@@ -47,7 +47,7 @@ def test_a_pod_whose_image_cannot_be_pulled_stays_pending_until_the_image_is_ano
     cluster.create(
         Pods, pod("p", containers=[{"name": "c", "image": image}, {"name": "d", "image": "d:1"}])
     )
-    cluster.settle()
+    cluster.converge()
     status = cluster.get(Pods, "p")["status"]
     assert status["phase"] == "Pending"
     assert [one["state"]["waiting"]["reason"] for one in status["containerStatuses"]] == [
@@ -60,7 +60,7 @@ def test_a_pod_whose_image_cannot_be_pulled_stays_pending_until_the_image_is_ano
     assert [note for note, _ in notes(cluster, "p")] == ["Scheduled", "Failed"]
     first, second = cluster.get(Pods, "p")["spec"]["containers"]
     cluster.patch(Pods, "p", {"spec": {"containers": [{**first, "image": "c:1"}, second]}})
-    cluster.settle()
+    cluster.converge()
     status = cluster.get(Pods, "p")["status"]
     assert status["phase"] == "Running"
     assert all(
@@ -78,13 +78,13 @@ def test_a_port_of_a_node_is_given_once() -> None:
     cluster.create(
         Pods, pod("udp", containers=[{**container, "ports": [{**port, "protocol": "UDP"}]}])
     )
-    cluster.settle()
+    cluster.converge()
     placed = {one["metadata"]["name"]: one["spec"].get("nodeName") for one in cluster.list(Pods)}
     assert sorted(str(placed[name]) for name in ("a", "b", "c")) == ["None", "node-1", "node-2"]
     assert placed["udp"]
     gone = next(name for name in ("a", "b", "c") if placed[name])
     cluster.delete(Pods, gone)
-    cluster.settle()
+    cluster.converge()
     assert all(one["spec"].get("nodeName") for one in cluster.list(Pods)), (
         "the Pod that waited has the port"
     )
@@ -101,20 +101,20 @@ def test_pods_leave_a_node_that_they_do_not_tolerate_when_their_time_is_over() -
         pod("later", tolerations=[{**tolerated, "effect": "NoExecute", "tolerationSeconds": 60}]),
     )
     cluster.create(Pods, pod("stays", tolerations=[tolerated]))
-    cluster.settle()
+    cluster.converge()
     cluster.patch(Nodes, "node-1", {"spec": {"taints": [taint]}})
-    cluster.settle(limit_s=10)
+    cluster.converge(limit_s=10)
     assert names(cluster) == {"later", "stays"}
     assert ("TaintManagerEviction", "Marking for deletion Pod default/plain") in notes(
         cluster, "plain"
     )
-    cluster.settle(limit_s=120)
+    cluster.converge(limit_s=120)
     assert names(cluster) == {"stays"}
     cluster.create(Pods, pod("new"))
-    cluster.settle(limit_s=10)
+    cluster.converge(limit_s=10)
     assert not cluster.get(Pods, "new")["spec"].get("nodeName")
     cluster.patch(Nodes, "node-1", {"spec": {"taints": None}})
-    cluster.settle(limit_s=10)
+    cluster.converge(limit_s=10)
     assert cluster.get(Pods, "new")["spec"]["nodeName"] == "node-1"
     cluster.check()
 
@@ -122,7 +122,7 @@ def test_pods_leave_a_node_that_they_do_not_tolerate_when_their_time_is_over() -
 def test_a_node_has_an_address_of_each_family_that_its_pods_have() -> None:
     cluster = make(nodes=1)
     cluster.create(Pods, pod("p"))
-    cluster.settle()
+    cluster.converge()
     addresses = cluster.get(Nodes, "node-1")["status"]["addresses"]
     assert [one["address"] for one in addresses if one["type"] == "InternalIP"] == [
         "192.0.2.1",
@@ -140,7 +140,7 @@ def test_a_node_has_an_address_of_each_family_that_its_pods_have() -> None:
 def test_conditions_and_status_say_which_generation_they_are_of() -> None:
     cluster = make()
     cluster.create(Pods, pod("p"))
-    cluster.settle()
+    cluster.converge()
 
     def generations() -> set[int]:
         document = cluster.get(Pods, "p")
@@ -154,7 +154,7 @@ def test_conditions_and_status_say_which_generation_they_are_of() -> None:
 
     first = generations()
     cluster.patch(Pods, "p", {"spec": {"activeDeadlineSeconds": 1000}})
-    cluster.settle(limit_s=10)
+    cluster.converge(limit_s=10)
     assert generations() == {number + 1 for number in first}
     assert notes(cluster, "p") == [
         (

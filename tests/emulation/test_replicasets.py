@@ -38,9 +38,9 @@ def test_a_set_that_its_quota_stops_says_failed_create_and_counts_what_there_is(
     """3/0/0 with one Pod running, and not a word why: that is what a user saw."""
     cluster = make(ResourceQuotaController())
     cluster.create(ResourceQuotas, {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}})
-    cluster.settle()
+    cluster.converge()
     cluster.create(ReplicaSets, replica_set(3))
-    cluster.settle(limit_s=20)
+    cluster.converge(limit_s=20)
     status = cluster.get(ReplicaSets, "web")["status"]
     assert (status["replicas"], status["readyReplicas"], status["availableReplicas"]) == (1, 1, 1)
     failure = condition({"status": status}, "ReplicaFailure")
@@ -55,14 +55,14 @@ def test_a_set_that_its_quota_stops_says_failed_create_and_counts_what_there_is(
     )
     assert failure["message"].startswith('pods "web-" is forbidden: ')
     tries = len(said(cluster))
-    cluster.settle(limit_s=300)
+    cluster.converge(limit_s=300)
     assert len(said(cluster)) - tries <= 300 / 30 + 1, "the back-off has grown to its cap"
     assert cluster.get(ReplicaSets, "web")["status"]["conditions"] == [failure], (
         "it does not change with each try"
     )
 
     cluster.patch(ResourceQuotas, "few", {"spec": {"hard": {"pods": "5"}}})
-    cluster.settle(limit_s=60)
+    cluster.converge(limit_s=60)
     status = cluster.get(ReplicaSets, "web")["status"]
     assert status["availableReplicas"] == 3
     assert "conditions" not in status
@@ -73,11 +73,11 @@ def test_a_set_that_its_quota_stops_says_failed_create_and_counts_what_there_is(
 def test_a_set_that_wants_less_of_a_spent_quota_is_tried_at_once() -> None:
     cluster = make(ResourceQuotaController())
     cluster.create(ResourceQuotas, {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "2"}}})
-    cluster.settle()
+    cluster.converge()
     cluster.create(ReplicaSets, replica_set(3))
-    cluster.settle(limit_s=120)
+    cluster.converge(limit_s=120)
     cluster.patch(ReplicaSets, "web", {"spec": {"replicas": 2}})
-    cluster.settle(limit_s=1)
+    cluster.converge(limit_s=1)
     assert "conditions" not in cluster.get(ReplicaSets, "web")["status"]
 
 
@@ -88,7 +88,7 @@ def test_a_limit_range_that_refuses_every_pod_is_told_the_same_way() -> None:
     large = {"containers": [{"name": "c", "image": "i", "resources": {"limits": {"cpu": "2"}}}]}
     template = {"metadata": {"labels": {"app": "web"}}, "spec": large}
     cluster.create(ReplicaSets, replica_set(5, template=template))
-    cluster.settle(limit_s=0.05)
+    cluster.converge(limit_s=0.05)
     assert len(said(cluster)) == 1, "the first refusal ends the try, however many Pods are wanted"
     failure = condition(cluster.get(ReplicaSets, "web"), "ReplicaFailure")
     assert failure is not None
@@ -184,16 +184,16 @@ def test_a_deletion_cost_that_is_no_number_counts_as_zero(text: str, cost: int) 
 def test_the_pod_of_the_lowest_deletion_cost_goes_first() -> None:
     cluster = make()
     cluster.create(ReplicaSets, replica_set(4))
-    cluster.settle()
+    cluster.converge()
     cheap, *_, dear = sorted(names(cluster))
     for name, cost in ((cheap, "-100"), (dear, "100")):
         annotation = {"controller.kubernetes.io/pod-deletion-cost": cost}
         cluster.patch(Pods, name, {"metadata": {"annotations": annotation}})
     cluster.patch(ReplicaSets, "web", {"spec": {"replicas": 3}})
-    cluster.settle()
+    cluster.converge()
     assert cheap not in names(cluster)
     cluster.patch(ReplicaSets, "web", {"spec": {"replicas": 1}})
-    cluster.settle()
+    cluster.converge()
     assert names(cluster) == {dear}
 
 
@@ -235,7 +235,7 @@ def test_of_a_crowded_node_one_goes_before_others_even_across_the_sets_of_one_de
         cluster.create(Pods, document)
     cluster.patch(ReplicaSets, "web-new", {"spec": {"replicas": 1}})
     cluster.patch(ReplicaSets, "web-old", {"spec": {"replicas": 2}})
-    cluster.settle()
+    cluster.converge()
     assert names(cluster) == {"a", "c", "d"}
 
 
@@ -245,31 +245,31 @@ def test_of_a_crowded_node_one_goes_before_others_even_across_the_sets_of_one_de
 def test_status_tells_terminating_and_fully_labelled_pods_apart() -> None:
     cluster = make(termination_s=30.0)
     cluster.create(ReplicaSets, replica_set(2))
-    cluster.settle()
+    cluster.converge()
     status = cluster.get(ReplicaSets, "web")["status"]
     assert (status["fullyLabeledReplicas"], status["terminatingReplicas"]) == (2, 0)
     template = {"metadata": {"labels": {"app": "web", "tier": "front"}}}
     cluster.patch(ReplicaSets, "web", {"spec": {"template": template}})
     cluster.delete(Pods, sorted(names(cluster))[0], gracePeriodSeconds=30)
-    cluster.settle(limit_s=5)
+    cluster.converge(limit_s=5)
     status = cluster.get(ReplicaSets, "web")["status"]
     assert (status["replicas"], status["fullyLabeledReplicas"], status["terminatingReplicas"]) == (
         2,
         1,
         1,
     )
-    cluster.settle()
+    cluster.converge()
     assert cluster.get(ReplicaSets, "web")["status"]["terminatingReplicas"] == 0
 
 
 def test_available_only_after_min_ready_seconds() -> None:
     cluster = make()
     cluster.create(ReplicaSets, replica_set(2, minReadySeconds=10))
-    cluster.settle(limit_s=5)
+    cluster.converge(limit_s=5)
     status = cluster.get(ReplicaSets, "web")["status"]
     assert status["readyReplicas"] == 2
     assert "availableReplicas" not in status
-    cluster.settle(limit_s=15)
+    cluster.converge(limit_s=15)
     assert cluster.get(ReplicaSets, "web")["status"]["availableReplicas"] == 2
 
 
@@ -277,7 +277,7 @@ def test_a_replication_controller_is_a_set_that_selects_by_labels_alone() -> Non
     cluster = make(ReplicaSetController(ReplicationControllers))
     cluster.create(Pods, bare_pod("lonely", app="old"))
     cluster.create(Pods, bare_pod("other", app="new"))
-    cluster.settle()
+    cluster.converge()
     template = {
         "metadata": {"labels": {"app": "old"}},
         "spec": {"containers": [{"name": "c", "image": "i"}]},
@@ -286,7 +286,7 @@ def test_a_replication_controller_is_a_set_that_selects_by_labels_alone() -> Non
         ReplicationControllers,
         {"metadata": {"name": "old"}, "spec": {"replicas": 3, "template": template}},
     )
-    cluster.settle()
+    cluster.converge()
     assert owners(cluster.get(Pods, "lonely")) == [
         ("ReplicationController", made["metadata"]["uid"])
     ]
@@ -300,7 +300,7 @@ def test_a_replication_controller_is_a_set_that_selects_by_labels_alone() -> Non
     }
     cluster.patch(Pods, "lonely", {"metadata": {"labels": {"app": "looked-at"}}})
     cluster.patch(ReplicationControllers, "old", {"spec": {"replicas": 1}})
-    cluster.settle()
+    cluster.converge()
     assert owners(cluster.get(Pods, "lonely")) == []
     assert len([pod for pod in cluster.list(Pods) if owners(pod)]) == 1
     cluster.check()
@@ -332,7 +332,7 @@ def perform(cluster: Cluster, deed: tuple[Any, ...], number: int) -> None:
         case ("delete", index) if found:
             cluster.delete(Pods, found[index % len(found)])
         case ("wait", seconds):
-            cluster.settle(limit_s=seconds)
+            cluster.converge(limit_s=seconds)
         case ("quota", pods):
             cluster.patch(ResourceQuotas, "some", {"spec": {"hard": {"pods": str(pods)}}})
         case ("restart",):
@@ -355,7 +355,7 @@ def test_whatever_happened_the_set_ends_with_exactly_its_pods(deeds: list[tuple[
             if "exceeded quota" not in str(error):
                 raise
     cluster.patch(ResourceQuotas, "some", {"spec": {"hard": {"pods": "50"}}})
-    cluster.settle(limit_s=200)
+    cluster.converge(limit_s=200)
     cluster.check()
     replicas = cluster.get(ReplicaSets, "web")["spec"]["replicas"]
     uid = made["metadata"]["uid"]

@@ -67,7 +67,7 @@ def test_pods_have_names_that_stay_and_the_status_tells() -> None:
         StatefulSets,
         stateful_set(volumeClaimTemplates=[{"metadata": {"name": "data"}, "spec": CLAIM}]),
     )
-    cluster.settle()
+    cluster.converge()
     assert names(cluster) == {"db-0", "db-1", "db-2"}
     pod = cluster.get(Pods, "db-1")
     assert (pod["spec"]["hostname"], pod["spec"]["subdomain"]) == ("db-1", "db")
@@ -100,10 +100,10 @@ def test_pods_have_names_that_stay_and_the_status_tells() -> None:
 def test_a_pod_that_goes_comes_back_under_its_name() -> None:
     cluster = make(StatefulSetController())
     cluster.create(StatefulSets, stateful_set())
-    cluster.settle()
+    cluster.converge()
     before = cluster.get(Pods, "db-1")["metadata"]["uid"]
     cluster.delete(Pods, "db-1")
-    cluster.settle()
+    cluster.converge()
     assert names(cluster) == {"db-0", "db-1", "db-2"}
     assert cluster.get(Pods, "db-1")["metadata"]["uid"] != before
 
@@ -112,10 +112,10 @@ def test_a_pod_that_failed_is_made_again_under_its_name() -> None:
     """As one that its node evicted."""
     cluster = make(StatefulSetController())
     cluster.create(StatefulSets, stateful_set())
-    cluster.settle()
+    cluster.converge()
     before = cluster.get(Pods, "db-1")["metadata"]["uid"]
     cluster.patch(Pods, "db-1", {"status": {"phase": "Failed"}}, subresource="status")
-    cluster.settle()
+    cluster.converge()
     assert names(cluster) == {"db-0", "db-1", "db-2"}
     assert cluster.get(Pods, "db-1")["metadata"]["uid"] != before
 
@@ -124,44 +124,44 @@ def test_ordered_pods_wait_for_those_before_them_and_parallel_ones_do_not() -> N
     for policy, made in (("OrderedReady", {"db-0"}), ("Parallel", {"db-0", "db-1", "db-2"})):
         cluster = make(StatefulSetController(), ready_s=5.0)
         cluster.create(StatefulSets, stateful_set(podManagementPolicy=policy))
-        cluster.settle(limit_s=1)
+        cluster.converge(limit_s=1)
         assert names(cluster) == made
-        cluster.settle()
+        cluster.converge()
         assert status(cluster)["readyReplicas"] == 3
 
 
 def test_scaling_down_takes_the_highest_first_and_ordinals_may_start_later() -> None:
     cluster = make(StatefulSetController())
     cluster.create(StatefulSets, stateful_set(3, ordinals={"start": 5}))
-    cluster.settle()
+    cluster.converge()
     assert names(cluster) == {"db-5", "db-6", "db-7"}
     cluster.patch(StatefulSets, "db", {"spec": {"replicas": 1}})
-    cluster.settle(limit_s=1)
+    cluster.converge(limit_s=1)
     assert names(cluster) == {"db-5", "db-6"}, "db-7 has to be gone first"
-    cluster.settle()
+    cluster.converge()
     assert names(cluster) == {"db-5"}
     cluster.patch(StatefulSets, "db", {"spec": {"ordinals": {"start": 4}, "replicas": 2}})
-    cluster.settle()
+    cluster.converge()
     assert names(cluster) == {"db-4", "db-5"}
 
 
 def test_a_rollout_goes_down_to_the_partition_and_on_when_that_is_lowered() -> None:
     cluster = make(StatefulSetController())
     cluster.create(StatefulSets, stateful_set(updateStrategy={"rollingUpdate": {"partition": 2}}))
-    cluster.settle()
+    cluster.converge()
     cluster.patch(StatefulSets, "db", image("db:2"))
-    cluster.settle()
+    cluster.converge()
     assert images(cluster) == {"db-0": "db:1", "db-1": "db:1", "db-2": "db:2"}
     told = status(cluster)
     assert (told["currentReplicas"], told["updatedReplicas"]) == (2, 1)
     assert told["currentRevision"] != told["updateRevision"]
     cluster.delete(Pods, "db-0")
-    cluster.settle()
+    cluster.converge()
     assert images(cluster)["db-0"] == "db:1", "below the partition the older template counts"
     cluster.patch(
         StatefulSets, "db", {"spec": {"updateStrategy": {"rollingUpdate": {"partition": 0}}}}
     )
-    cluster.settle()
+    cluster.converge()
     assert set(images(cluster).values()) == {"db:2"}
     told = status(cluster)
     assert (told["currentReplicas"], told["currentRevision"]) == (3, told["updateRevision"])
@@ -170,17 +170,17 @@ def test_a_rollout_goes_down_to_the_partition_and_on_when_that_is_lowered() -> N
 def test_a_controller_that_starts_again_knows_the_older_template() -> None:
     cluster = make(StatefulSetController())
     cluster.create(StatefulSets, stateful_set(updateStrategy={"rollingUpdate": {"partition": 3}}))
-    cluster.settle()
+    cluster.converge()
     cluster.patch(StatefulSets, "db", image("db:2"))
-    cluster.settle()
+    cluster.converge()
     cluster.replace(StatefulSetController(), *cluster.controllers[1:-1])
     cluster.delete(Pods, "db-0")
-    cluster.settle()
+    cluster.converge()
     assert set(images(cluster).values()) == {"db:1"}
     older = next(one for one in cluster.list(ControllerRevisions) if one["revision"] == 1)
     cluster.delete(ControllerRevisions, older["metadata"]["name"])
     cluster.delete(Pods, "db-1")
-    cluster.settle()
+    cluster.converge()
     assert images(cluster) == {"db-0": "db:1", "db-1": "db:2", "db-2": "db:1"}, (
         "what nobody knows any more"
     )
@@ -189,12 +189,12 @@ def test_a_controller_that_starts_again_knows_the_older_template() -> None:
 def test_on_delete_replaces_what_somebody_deletes() -> None:
     cluster = make(StatefulSetController())
     cluster.create(StatefulSets, stateful_set(updateStrategy={"type": "OnDelete"}))
-    cluster.settle()
+    cluster.converge()
     cluster.patch(StatefulSets, "db", image("db:2"))
-    cluster.settle()
+    cluster.converge()
     assert set(images(cluster).values()) == {"db:1"}
     cluster.delete(Pods, "db-1")
-    cluster.settle()
+    cluster.converge()
     assert images(cluster) == {"db-0": "db:1", "db-1": "db:2", "db-2": "db:1"}
 
 
@@ -205,13 +205,13 @@ def test_a_rollout_waits_for_a_pod_that_does_not_become_ready() -> None:
         "emulation.sliceplane.dev/ready": "true"
     }
     cluster.create(StatefulSets, document)
-    cluster.settle()
+    cluster.converge()
     broken = image("db:2")
     broken["spec"]["template"]["metadata"] = {
         "annotations": {"emulation.sliceplane.dev/ready": "false"}
     }
     cluster.patch(StatefulSets, "db", broken)
-    cluster.settle()
+    cluster.converge()
     assert images(cluster) == {"db-0": "db:1", "db-1": "db:1", "db-2": "db:2"}
     assert status(cluster)["readyReplicas"] == 2
 
@@ -220,9 +220,9 @@ def test_only_pods_with_a_name_of_the_set_are_adopted() -> None:
     cluster = make(StatefulSetController())
     for name in ("db-1", "db-01", "db-x", "other-0"):
         cluster.create(Pods, bare_pod(name, **LABELS))
-    cluster.settle()
+    cluster.converge()
     made = cluster.create(StatefulSets, stateful_set(2))
-    cluster.settle()
+    cluster.converge()
     owned = {pod["metadata"]["name"] for pod in cluster.list(Pods) if owners(pod)}
     assert owned == {"db-0", "db-1"}
     assert owners(cluster.get(Pods, "db-1")) == [("StatefulSet", made["metadata"]["uid"])]
@@ -233,16 +233,16 @@ def test_only_pods_with_a_name_of_the_set_are_adopted() -> None:
 def test_a_quota_that_stops_it_is_told_in_an_event_and_tried_again() -> None:
     cluster = make(StatefulSetController(), ResourceQuotaController())
     cluster.create(ResourceQuotas, {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}})
-    cluster.settle()
+    cluster.converge()
     cluster.create(StatefulSets, stateful_set())
-    cluster.settle(limit_s=20)
+    cluster.converge(limit_s=20)
     [(reason, note)] = set(said(cluster))
     assert reason == "FailedCreate"
     assert note.startswith(
         'Create Pod db-1 in StatefulSet db failed error: pods "db-1" is forbidden: exceeded quota'
     )
     cluster.patch(ResourceQuotas, "few", {"spec": {"hard": {"pods": "5"}}})
-    cluster.settle(limit_s=60)
+    cluster.converge(limit_s=60)
     assert status(cluster)["readyReplicas"] == 3
 
 
@@ -300,8 +300,8 @@ def test_ordered_pods_come_and_go_one_after_the_other(
                 rolling = {"updateStrategy": {"rollingUpdate": {"partition": number}}}
                 cluster.patch(StatefulSets, "db", {"spec": rolling})
             case "wait":
-                cluster.settle(limit_s=number)
-    cluster.settle()
+                cluster.converge(limit_s=number)
+    cluster.converge()
     assert order.faults == []
     spec = cluster.get(StatefulSets, "db")["spec"]
     newest = spec["template"]["spec"]["containers"][0]["image"]
@@ -346,7 +346,7 @@ def perform(cluster: Cluster, deed: tuple[Any, ...]) -> None:
             pod = found[index % len(found)]
             cluster.patch(Pods, pod, {"metadata": {"labels": {LABEL_POD_NAME: None}}})
         case ("wait", seconds):
-            cluster.settle(limit_s=seconds)
+            cluster.converge(limit_s=seconds)
         case ("restart",):
             kubelet = KubeletController(EmulationConfig(nodes=make_nodes(3, ["a", "b"])))
             cluster.replace(StatefulSetController(), kubelet, GarbageCollector())
@@ -361,7 +361,7 @@ def test_whatever_happened_the_set_ends_with_exactly_its_pods(
     cluster.create(StatefulSets, stateful_set(2, podManagementPolicy=policy))
     for deed in deeds:
         perform(cluster, deed)
-    cluster.settle()
+    cluster.converge()
     cluster.check()
     spec, told = cluster.get(StatefulSets, "db")["spec"], status(cluster)
     start, replicas = spec.get("ordinals", {}).get("start", 0), spec["replicas"]

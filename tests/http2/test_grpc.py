@@ -165,7 +165,7 @@ def test_a_client_that_goes_away_is_served_to_the_end() -> None:
 
 def test_a_server_that_goes_away_takes_no_new_call_and_finishes_those_that_it_has() -> None:
     server = opened(headers(1))
-    server.http.leave()
+    server.http.go_away()
     assert server.receive(headers(3), 0.0) == []
     assert not server.http.is_over
     server.finish(1, 0)

@@ -207,11 +207,11 @@ def test_more_data_than_the_windows() -> None:
         1,
         STREAM_WINDOW // 2 + 100,
     )
-    server.http._streams[1].receive_left = 10
+    server.http._streams[1].receive_window = 10
     server.receive(data(1, b"x" * 11), 0.0)
     (reset,) = [found for found in drained(server) if found.kind == frames.RST_STREAM]
     assert int.from_bytes(reset.payload, "big") == E.FLOW_CONTROL_ERROR
-    server.http._receive_left = 10
+    server.http._receive_window = 10
     server.receive(data(1, b"x" * 11), 0.0)
     assert server.http.fault is not None
     assert server.http.fault.code is E.FLOW_CONTROL_ERROR

@@ -45,7 +45,7 @@ def test_what_passed_is_not_asked_about_again_and_what_did_not_is() -> None:
     assert [even.have({2, 3}), even.have({3})] == [False, False]
     assert sorted(asked) == [2, 3, 3, 4]
     assert even.have({6, 8, 10})
-    assert len(even._known) == 3, "as many as there is room for"
+    assert len(even._passed) == 3, "as many as there is room for"
 
 
 def test_long_keys_and_names_of_kinds_leave_nothing_behind() -> None:

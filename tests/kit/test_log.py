@@ -22,7 +22,7 @@ from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.logs import output as log_output
 from sliceplane.kit.io.logs.line_writer import LineWriter
 from sliceplane.kit.io.logs.lines import LINE_CHARACTERS_MAX
-from sliceplane.kit.io.logs.output import QUEUE_BYTES_MAX, lost_lines, settle
+from sliceplane.kit.io.logs.output import QUEUE_BYTES_MAX, drain, lost_lines
 
 #: a thousand lines that no one takes: without a queue the first of them that does not fit takes for
 #: ever
@@ -60,11 +60,11 @@ def test_a_full_disk_loses_lines_and_says_so_later(
         before = lost_lines()
         for _ in range(3):
             get_logger("test").warning("the disk is full")
-        assert settle(60)
+        assert drain(60)
         assert lost_lines() == before + 3
         monkeypatch.setattr(sys, "stderr", sound)
         get_logger("test").warning("there is room again")
-        assert settle(60)
+        assert drain(60)
         first, second = (tmp_path / "log").read_text().splitlines()
         assert int(re.findall(r"lines=(\d+)", first)[0]) >= 3
         assert "there is room again" in second
@@ -93,9 +93,9 @@ def _nobody_reads(monkeypatch: pytest.MonkeyPatch, writing: int, reading: int) -
         taken = bytearray()
         reader = threading.Thread(target=_read_all, args=(reading, taken))
         reader.start()
-        assert fresh.settle(60)
+        assert fresh.drain(60)
         fresh.write("event=end\n")
-        assert fresh.settle(60)
+        assert fresh.drain(60)
         monkeypatch.setattr(sys, "stderr", sys.__stderr__)
     reader.join(120)
     text = taken.decode().replace("\r", "")
@@ -289,10 +289,10 @@ def test_what_libraries_log_is_a_line_like_ours(capsys: pytest.CaptureFixture[st
 
 def test_a_forked_process_has_a_log_of_its_own() -> None:
     code = (
-        "import os\nfrom sliceplane.kit.io.log import get_logger\nfrom sliceplane.kit.io.logs.output import settle\n"
-        "get_logger('test').warning('the parent')\nassert settle(60)\n"
+        "import os\nfrom sliceplane.kit.io.log import get_logger\nfrom sliceplane.kit.io.logs.output import drain\n"
+        "get_logger('test').warning('the parent')\nassert drain(60)\n"
         "child = os.fork()\n"
-        "get_logger('test').warning('child' if child == 0 else 'parent again')\nassert settle(60)\n"
+        "get_logger('test').warning('child' if child == 0 else 'parent again')\nassert drain(60)\n"
         "os._exit(0) if child == 0 else os.waitpid(child, 0)"
     )
     done = subprocess.run(

@@ -93,7 +93,7 @@ _WRITER = """
 import logging, sys
 from sliceplane.cli.logs import Logs
 from sliceplane.kit.io.log import get_logger
-from sliceplane.kit.io.logs.output import settle
+from sliceplane.kit.io.logs.output import drain
 Logs("info", sys.argv[1], colour=sys.argv[2] == "colour").begin()
 log = get_logger("plane")
 log.debug("not wanted")
@@ -103,7 +103,7 @@ try:
 except ValueError as error:
     log.error("a bug", exc_info=error)
 logging.getLogger("asyncio").warning("a library")
-settle(5)
+drain(5)
 """
 
 
@@ -167,10 +167,10 @@ def test_what_was_lost_is_told_in_json_too(monkeypatch: pytest.MonkeyPatch, tmp_
     with open("/dev/full", "w") as full, (tmp_path / "log").open("w") as sound:
         monkeypatch.setattr(sys, "stderr", full)
         fresh.write("{}\n")
-        assert fresh.settle(5)
+        assert fresh.drain(5)
         monkeypatch.setattr(sys, "stderr", sound)
         fresh.write("{}\n")
-        assert fresh.settle(5)
+        assert fresh.drain(5)
     first, _ = (tmp_path / "log").read_text().splitlines()
     told = json.loads(first)
     assert list(told) == [*KEYS, "lines"]

@@ -72,4 +72,4 @@ def test_against_a_list(steps: list[tuple[str, str, int]]) -> None:
         refused += not may
         shares.check()
         assert (shares.total, shares.refused) == (sum(size for _, size in held), refused)
-        assert shares.held_by(user) == sum(size for name, size in held if name == user)
+        assert shares.used_by(user) == sum(size for name, size in held if name == user)

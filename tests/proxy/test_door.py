@@ -97,7 +97,7 @@ async def test_a_head_drop_by_drop_does_not_move_its_end(served: tuple[Door, int
     dripping.cancel()
 
 
-@pytest.mark.parametrize("served", [{"life_s": 0.5}], indirect=True)
+@pytest.mark.parametrize("served", [{"lifetime_s": 0.5}], indirect=True)
 async def test_who_never_reads_its_answer_is_cut_off(served: tuple[Door, int]) -> None:
     guard, port = served
     _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
@@ -276,13 +276,13 @@ def test_exhaustion_is_told_once_a_minute_with_what_to_do(
 ) -> None:
     now = 1000.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    teller = descriptors._Teller()
+    reporter = descriptors._ExhaustionReporter()
     for _ in range(50):
-        assert teller.tell(OSError(errno.EMFILE, "x"), "accept")
-    assert not teller.tell(OSError(errno.ECONNRESET, "x"), "accept")
-    assert not teller.tell(ValueError(), "accept")
+        assert reporter.report(OSError(errno.EMFILE, "x"), "accept")
+    assert not reporter.report(OSError(errno.ECONNRESET, "x"), "accept")
+    assert not reporter.report(ValueError(), "accept")
     now += 61
-    assert teller.tell(OSError(errno.EMFILE, "x"), "accept")
+    assert reporter.report(OSError(errno.EMFILE, "x"), "accept")
     said = capsys.readouterr().err
     assert said.count("out of file descriptors") == 2
     assert "LimitNOFILE" in said

@@ -132,10 +132,10 @@ def test_a_write_that_is_worked_out_elsewhere_has_the_same_bound(tenants: Tenant
 def test_bytes_are_counted_again_from_what_storage_remembers(tenants: Tenants) -> None:
     tenants.fill("a")
     store = tenants.api.store
-    before = {namespace: store.object_bytes.held_by(namespace) for namespace in store.object_bytes}
+    before = {namespace: store.object_bytes.used_by(namespace) for namespace in store.object_bytes}
     store.replace(list(store.history()), store.revision, 1)
     assert before == {
-        namespace: store.object_bytes.held_by(namespace) for namespace in store.object_bytes
+        namespace: store.object_bytes.used_by(namespace) for namespace in store.object_bytes
     }
     store.check()
 

@@ -58,7 +58,7 @@ async def test_an_account_loses_its_longest_queues_and_others_none(owner: Backlo
 async def test_what_a_client_has_taken_counts_no_more(owner: Backlogs) -> None:
     (watch,) = begin(owner, "eve", 400)
     owner.count()
-    assert owner.shares.held_by("eve") == 400
+    assert owner.shares.used_by("eve") == 400
     watch.waiting = 5
     owner.count()
     assert owner.shares.total == 5
@@ -73,7 +73,7 @@ async def test_one_account_alone_gets_half(owner: Backlogs) -> None:
     watches = begin(owner, "eve", *[50] * 20)
     owner.count()
     assert sum(watch.waiting for watch in watches) <= 450
-    assert owner.shares.held_by("ann") == 1
+    assert owner.shares.used_by("ann") == 1
     owner.close()
 
 

@@ -91,11 +91,11 @@ async def test_a_body_counts_from_its_beginning_to_the_end_of_the_request() -> N
     in_flight = InFlight(Limits())
     body = charges(in_flight, "a")
     body.on_body(0)
-    assert in_flight.budgets["body-bytes"].held_by("a") == BODY_BYTES_LEAST
+    assert in_flight.budgets["body-bytes"].used_by("a") == BODY_BYTES_LEAST
     body.on_body(100_000)
-    assert in_flight.budgets["body-bytes"].held_by("a") == 100_000
+    assert in_flight.budgets["body-bytes"].used_by("a") == 100_000
     await body.take_seat()
-    assert in_flight.budgets["body-bytes"].held_by("a") == 100_000
+    assert in_flight.budgets["body-bytes"].used_by("a") == 100_000
     body.close()
     assert in_flight.budgets["body-bytes"].total == 0
 
@@ -118,10 +118,10 @@ async def test_waits_for_the_future_have_an_end_for_one_user() -> None:
         charges(in_flight, "hog").raise_to("future-reads", 1)
     waiting[0].release("future-reads")
     charges(in_flight, "hog").raise_to("future-reads", 1)
-    assert in_flight.budgets["future-reads"].held_by("hog") == 2
+    assert in_flight.budgets["future-reads"].used_by("hog") == 2
     for each in waiting:
         each.close()
-    assert in_flight.budgets["future-reads"].held_by("quiet") == 0
+    assert in_flight.budgets["future-reads"].used_by("quiet") == 0
 
 
 def test_a_stream_that_is_refused_holds_nothing_once_it_is_closed() -> None:

@@ -34,7 +34,7 @@ class Someone:
 
     def abort(self) -> None:
         self.closed = True
-        self._unauthenticated.leave(self)
+        self._unauthenticated.remove(self)
 
 
 @effort(200)
@@ -66,7 +66,7 @@ def test_the_oldest_go_until_the_others_fit(bound: int, steps: list[tuple[str, i
         elif everybody:
             someone = everybody[which % len(everybody)]
             if what == "leave":
-                unauthenticated.leave(someone)
+                unauthenticated.remove(someone)
                 expected.pop(someone, None)
             else:
                 unauthenticated.charge(someone, size)
@@ -106,7 +106,7 @@ def test_each_phase_is_charged_what_it_costs(contexts: Contexts) -> None:
             await charged(found, 0)
             peer, protocol = await found.connect()
             await charged(found, OPEN_BYTES)
-            found.unauthenticated.leave(protocol.transport)
+            found.unauthenticated.remove(protocol.transport)
             await peer.send(b"x")
             await charged(found, 0)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import pytest
 
 from sliceplane.api.scheme import EndpointSlices
-from sliceplane.kit.io.turns import LoopTurns
+from sliceplane.kit.io.batches import BatchQueue
 from sliceplane.kit.metrics import Count
 from sliceplane.server.io.metrics import WatchTraffic
 from sliceplane.server.io.requests.encoders import encoder_for
@@ -65,7 +65,7 @@ class Plane:
         self.encoder = encoder_for(
             EndpointSlices, negotiate("application/json", watch=True), "Metadata", lambda: 0.0
         )
-        self.turns, self.traffic = LoopTurns(), WatchTraffic(Count(), Count())
+        self.turns, self.traffic = BatchQueue(), WatchTraffic(Count(), Count())
 
     def put(self, number: int) -> None:
         key = Key(EndpointSlices.storage_key, "default", f"web-{number:04}")

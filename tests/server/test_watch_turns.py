@@ -10,12 +10,12 @@ from functools import partial
 import pytest
 from tests.server.serving import Server
 
-from sliceplane.kit.io.turns import CALLS_PER_TURN, LoopTurns
+from sliceplane.kit.io.batches import CALLS_PER_BATCH, BatchQueue
 
 
 async def test_turns_are_in_order_and_others_run_in_between() -> None:
-    turns, seen = LoopTurns(), []
-    count = 2 * CALLS_PER_TURN + 1
+    turns, seen = BatchQueue(), []
+    count = 2 * CALLS_PER_BATCH + 1
     for number in range(count):
         turns.add(partial(seen.append, number))
     after_each = []
@@ -23,11 +23,11 @@ async def test_turns_are_in_order_and_others_run_in_between() -> None:
         await asyncio.sleep(0)
         after_each.append(len(seen))
     assert seen == list(range(count))
-    assert after_each == [CALLS_PER_TURN, 2 * CALLS_PER_TURN, count, count]
+    assert after_each == [CALLS_PER_BATCH, 2 * CALLS_PER_BATCH, count, count]
 
 
 async def test_who_comes_again_waits_behind_the_others() -> None:
-    turns, seen = LoopTurns(), []
+    turns, seen = BatchQueue(), []
 
     def greedy() -> None:
         seen.append("greedy")
@@ -42,7 +42,7 @@ async def test_who_comes_again_waits_behind_the_others() -> None:
 
 
 async def test_a_stream_that_fails_takes_nobodys_turn() -> None:
-    turns, seen = LoopTurns(), []
+    turns, seen = BatchQueue(), []
     problems: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
 

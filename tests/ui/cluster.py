@@ -222,7 +222,7 @@ class PlaneWithPage(Plane):
 
     def start(self) -> None:
         door = self.door = LoginDoor(predict_service)
-        made = planes._made
+        made = planes._build
 
         def with_page(wanted: Plane) -> ServerPlane:
             server = made(wanted)
@@ -233,7 +233,7 @@ class PlaneWithPage(Plane):
             return server
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(planes, "_made", with_page)
+            patch.setattr(planes, "_build", with_page)
             super().start()
 
 

@@ -440,7 +440,7 @@ async def test_questions_and_streams_are_shared_by_account(
         shares.give(account)
         async with browser.session.get(url, headers=SAME) as response:
             assert response.status == 200
-        await eventually(lambda shares=shares: shares.held_by(account), (taken - 1).__eq__)
+        await eventually(lambda shares=shares: shares.used_by(account), (taken - 1).__eq__)
         shares.give(account, taken - 1)
 
 

@@ -56,7 +56,7 @@ async def test_what_is_returned_is_there_again() -> None:
     assert charge.set(100)
     assert charges.open(ANA).set(900)
     charge.close()
-    assert charges.shares.held_by("ana") == 900
+    assert charges.shares.used_by("ana") == 900
     charges.shares.check()
 
 

@@ -1,4 +1,4 @@
-"""``agent.yaml``: the Services of one agent, read strictly; a mistake is a sentence that names the
+"""``agent.yaml``: the Services of one agent, parsed strictly. An error is a sentence that names the
 entry.
 
 name: vm-1
@@ -24,9 +24,9 @@ from sliceplane.consume.agents.registration import AgentPort
 from sliceplane.kit.times import parse_duration
 from sliceplane.kit.yaml_documents import YamlError, parse_yaml
 
-#: bytes that are read of a file
+#: maximum size of the file in bytes
 AGENT_FILE_BYTES_MAX: Final = 256 * 1024
-#: each is followed by watches of its own; a grant has as many names
+#: each Service needs watches of its own; a grant has the same bound
 SERVICES_MAX: Final = 128
 _DEPTH_MAX: Final = 16
 _KINDS: Final[tuple[Kind, ...]] = (*PROBED, "ttl")
@@ -41,7 +41,7 @@ _DURATIONS: Final = {
 
 
 class AgentFileError(Exception):
-    """A sentence for people."""
+    """A sentence for the user."""
 
 
 class ServiceEntry(NamedTuple):
@@ -52,7 +52,7 @@ class ServiceEntry(NamedTuple):
 
 
 class AgentFile(NamedTuple):
-    """``addresses`` may hold ``auto``; "" stands for what the file does not say."""
+    """``addresses`` may contain ``auto``; "" stands for an absent field."""
 
     name: str
     addresses: tuple[str, ...]
@@ -152,13 +152,13 @@ def _duration(value: Any, where: str) -> float:
     return seconds
 
 
-def _mapping(value: Any, where: str, known: frozenset[str]) -> Mapping[str, Any]:
+def _mapping(value: Any, where: str, allowed: frozenset[str]) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise AgentFileError(f"{where}: names and values are needed")
     for name in value:
-        if name not in known:
+        if name not in allowed:
             raise AgentFileError(
-                f"{where}: {name!r} is not known; there are {', '.join(sorted(known))}"
+                f"{where}: {name!r} is not known; there are {', '.join(sorted(allowed))}"
             )
     return value
 

@@ -1,21 +1,20 @@
-"""The agent: keeps a Lease and the slices of its registrations as they must be, as long as it
-lives.
+"""The agent: keeps its Lease and the slices of its registrations in the desired state while it
+runs.
 
-It is a controller like the others, with a cluster's objects as its inputs (each watched by its
-name, since its rights end there) and what the shell sees of its process (``Health``). All objects
-of one namespace are one key, and are written in order: **the Lease first, the slices second**,
-because the judge (``agent.endpoints_controller``) takes back what belongs to a Lease that it
-believes to be silent.
+It is a controller like the others. Its inputs are objects of the cluster (each watched by name,
+because its rights cover only those names) and the results of checks (``Health``). All objects of
+one namespace are one key, and are written in order: **the Lease first, the slices second**, because
+the judge (``agent.endpoints_controller``) withdraws the slices of a Lease that it considers silent.
 
-It is level-triggered: every renewal compares what is stored with what should be, and applies what
-differs, by force, for the one other writer of these fields is the judge. What is lost, changed by
-hand, or made anew with its namespace comes back with the next renewal.
+It is level-triggered: every renewal compares the stored with the desired objects and applies the
+differences with force, because the judge is the only other writer of these fields. Objects that
+were lost, edited by hand, or deleted with their namespace are restored by the next renewal.
 
-A restart is no flap: until its checks say something, an agent leaves an endpoint as an earlier
-start of the same host left it, if address and ports are the same.
+A restart does not make endpoints flap: until its checks have a result, an agent keeps the state
+that an earlier start on the same host stored, if address and ports are the same.
 
-**The end**: ``on_drain`` makes every endpoint terminating and serving; when consumers have followed
-(the shell knows), ``on_stop`` deletes the slices, then the Lease.
+**Shutdown**: ``on_drain`` makes every endpoint terminating and serving. When the shell has seen
+consumers apply that, ``on_stop`` deletes the slices, then the Lease.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from sliceplane.agent.tenure import SPREAD, AgentConfig, Tenure, answered
+from sliceplane.agent.tenure import SPREAD, AgentConfig, Tenure, decode_answer
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Lease, Service
 from sliceplane.api.discovery import EndpointSlice
@@ -47,19 +46,19 @@ from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write, deletion
 from sliceplane.watch.controller.keyed import KeyedController
 
-#: while the API is away it is asked at least this often, so that the agent is the first to be heard
-#: when it is back
+#: an unreachable API server is retried at least this often, so that the agent renews soon after it
+#: returns
 BACKOFF: Final = Backoff(base_s=0.2, cap_s=5.0, jitter=0.2)
-#: an endpoint that the grant does not allow is offered again after this: the grant may have been
+#: seconds until an endpoint that the grant does not allow is applied again: the grant may have
 #: changed
 REFUSED_RETRY_S: Final = 60.0
-#: deletions of one plan; a hostile API server shows slices without end
+#: maximum deletions of one plan; a hostile API server may list slices without end
 DELETIONS_MAX: Final = 32
 Phase = Literal["serving", "draining", "stopping"]
 
 
 class RegistrationView(NamedTuple):
-    """For people.  ``problem``: a sentence, "" where nothing is wrong."""
+    """The state of one registration for users. ``problem``: a sentence, "" if nothing is wrong."""
 
     registration: Registration
     state: State
@@ -69,8 +68,8 @@ class RegistrationView(NamedTuple):
 
 
 class AgentView(NamedTuple):
-    """``renewed_at``: the beginning of the last renewal that the server confirmed, by namespace.
-    ``refusal``: a sentence, if another host has the name.
+    """``renewed_at``: when the last confirmed renewal was sent, by namespace. ``refusal``: a
+    sentence, if another host owns the name.
     """
 
     phase: Phase
@@ -80,7 +79,7 @@ class AgentView(NamedTuple):
 
 
 class AgentController(KeyedController):
-    """Keys are namespaces.  Owned by one shell, which also feeds checks and asks for views."""
+    """Keys are namespaces. Owned by one shell, which also feeds check results and requests views."""
 
     def __init__(
         self,
@@ -91,76 +90,76 @@ class AgentController(KeyedController):
         *,
         earlier: AgentController | None = None,
     ) -> None:
-        """*earlier*: with other registrations; those that are the same stay as they are, slices of
-        the others go.
+        """*earlier*: the agent with the previous registrations. Equal registrations keep their
+        state; slices of removed ones are deleted.
         """
         self._config = config
         self._rng = rng
         self.registrations = registrations
-        known = earlier.registrations if earlier is not None else ()
+        previous = earlier.registrations if earlier is not None else ()
         namespaces = dict.fromkeys(
-            registration.namespace for registration in (*registrations, *known)
+            registration.namespace for registration in (*registrations, *previous)
         )
         self._spaces = {namespace: Tenure(config, namespace) for namespace in namespaces}
         self._services: dict[str, Service] = {}
         self._slices: dict[str, EndpointSlice] = {}
-        #: what was applied last to a slice, and the version that came of it: where another writer's
-        #: will differs from ours even so, it is not applied again before that writer's next change
+        #: the body last applied to a slice, and the resulting version. If the stored slice differs
+        #: even so (another writer owns a field), it is not applied again before its next change
         self._applied: dict[str, tuple[bytes, str]] = {}
-        #: slices that were emptied, as they do not fit the grant: when the same is tried again
+        #: when to retry slices that were emptied because they do not fit the grant
         self._retry_at: dict[str, float] = {}
         self._phase: Phase = "serving"
         self._health: dict[str, Health] = {}
         for registration in registrations:
             key = registration.key
-            if earlier is not None and registration in known:
+            if earlier is not None and registration in previous:
                 self._health[key] = earlier._health[key]
                 self._health[key].take_over()
             else:
                 self._health[key] = Health(key, registration.checks, now)
-        #: what was made of it last
-        self._well: dict[str, bool | None] = {}
+        #: the last verdict of each registration's checks
+        self._verdicts: dict[str, bool | None] = {}
         assert len(self._health) == len(registrations), "two registrations of one Service"
         super().__init__(
             ControllerInfo(
-                name="external-agent", watches=_watches(config.name, (*registrations, *known))
+                name="external-agent", watches=_watches(config.name, (*registrations, *previous))
             ),
             backoff=BACKOFF,
         )
 
-    # -- what the shell sees
+    # -- inputs of the shell
 
     def take_probes(self, now: float) -> tuple[CheckProbe, ...]:
-        """See ``Health.take_probes``; to be asked at ``next_check``."""
+        """See ``Health.take_probes``; call it at ``next_check``."""
         for key in self._health:
-            self._settle(key, now)  # time alone turns a check, too
+            self._update_verdict(key, now)  # a verdict may also change by time alone
         return tuple(probe for health in self._health.values() for probe in health.take_probes(now))
 
     def on_result(self, probe: CheckProbe, passed: bool, text: str, now: float) -> None:
         self._health[probe.key].on_result(probe, passed, text, now)
-        self._settle(probe.key, now)
+        self._update_verdict(probe.key, now)
 
-    def on_told(self, key: str, kind: Kind, passed: bool, text: str, now: float) -> bool:
+    def on_report(self, key: str, kind: Kind, passed: bool, text: str, now: float) -> bool:
         """See ``Health.on_told``; *key* is ``namespace/name`` of the Service."""
-        known = self._health[key].on_told(kind, passed, text, now)
-        self._settle(key, now)
-        return known
+        has_check = self._health[key].on_told(kind, passed, text, now)
+        self._update_verdict(key, now)
+        return has_check
 
-    def _settle(self, key: str, now: float) -> None:
+    def _update_verdict(self, key: str, now: float) -> None:
         well = self._health[key].well(now)
-        if self._well.get(key) is not well:
-            self._well[key] = well
+        if self._verdicts.get(key) is not well:
+            self._verdicts[key] = well
             self.enqueue(key.partition("/")[0], now)
 
     def next_check(self) -> float | None:
-        """When ``take_probes`` or a check's verdict may be another although nothing is told."""
+        """Returns when ``take_probes`` or a verdict may change although no event arrives."""
         dues = [
             due for health in self._health.values() if (due := health.next_deadline()) is not None
         ]
         return min(dues, default=None)
 
     def on_resume(self, now: float) -> None:
-        """The machine slept: nothing that was known counts."""
+        """Invalidates all results after a sleep of the machine."""
         for health in self._health.values():
             health.renew(now)
         for namespace, tenure in self._spaces.items():
@@ -168,11 +167,11 @@ class AgentController(KeyedController):
             self.enqueue(namespace, now)
 
     def on_addresses(self, addresses: tuple[str, ...], now: float) -> None:
-        """The machine has other addresses, of the families that it had: results for the old ones
-        count no more.
+        """Changes the machine's addresses; their families stay the same. Results for the old
+        addresses are dropped.
         """
         self.registrations = tuple(
-            replace(known, addresses=addresses) for known in self.registrations
+            replace(registration, addresses=addresses) for registration in self.registrations
         )
         self._retry_at = dict.fromkeys(self._retry_at, now)
         self.on_resume(now)
@@ -187,8 +186,8 @@ class AgentController(KeyedController):
         self._enqueue_all(now)
 
     @property
-    def is_gone(self) -> bool:
-        """After ``on_stop``: nothing of this agent is left in the cluster, as far as is known."""
+    def is_deregistered(self) -> bool:
+        """Returns True if, after ``on_stop``, the cache has no object of this agent any more."""
         ours = {namespace for namespace, space in self._spaces.items() if not space.refused_by}
         return (
             self._phase == "stopping"
@@ -210,12 +209,12 @@ class AgentController(KeyedController):
         for namespace in self._spaces:
             self.enqueue(namespace, now)
 
-    # -- what the cluster shows
+    # -- events
 
     def on_change(self, change: Change[Object], now: float) -> None:
         meta = change.object.metadata
         if meta.namespace not in self._spaces:
-            return  # no server that keeps to its selectors sends it
+            return  # a server that honours selectors never sends it
         match change.object:
             case Lease():
                 self._spaces[meta.namespace].on_lease_change(*change.typed(Lease), now)
@@ -234,49 +233,49 @@ class AgentController(KeyedController):
         if new is None:
             self._slices.pop(meta.key, None)
             return
-        known = self._slices.get(meta.key)
-        if known is None or known.metadata.uid != meta.uid or is_newer(meta, known.metadata):
+        cached = self._slices.get(meta.key)
+        if cached is None or cached.metadata.uid != meta.uid or is_newer(meta, cached.metadata):
             self._slices[meta.key] = new
 
     # -- work
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         tenure = self._spaces[key]
-        if now < tenure.rests_until:
-            self.enqueue_after(key, tenure.rests_until - now, now)
+        if now < tenure.paused_until:
+            self.enqueue_after(key, tenure.paused_until - now, now)
             return ()
         if tenure.read_first:
             return (tenure.read(),)
-        standing = tenure.standing(now)
-        if standing in ("watched", "refused"):
+        ownership = tenure.ownership(now)
+        if ownership in ("watched", "refused"):
             self.enqueue_after(key, max(0.0, tenure.silent_at - now), now)
             return ()
-        slices = self._slice_writes(key, tenure, now) if standing == "ours" else ()
+        slices = self._slice_writes(key, tenure, now) if ownership == "ours" else ()
         if self._phase == "stopping" or all(
-            wanted.namespace != key for wanted in self.registrations
+            registration.namespace != key for registration in self.registrations
         ):
-            is_last = standing == "ours" and len(slices) < DELETIONS_MAX
+            is_last = ownership == "ours" and len(slices) < DELETIONS_MAX
             ours = tenure.lease if is_last else None
             return (*slices, deletion(Leases, ours.metadata)) if ours is not None else slices
-        # A slice that is written says "alive", and so must the Lease: the judge may have counted
-        # the time since.
-        if standing == "free" or tenure.is_due(now) or (slices and tenure.is_half_over(now)):
-            return (tenure.renewal(standing, now), *slices)
+        # A slice write implies that the agent is alive, so the Lease must be fresh as well: the
+        # judge may already be counting.
+        if ownership == "free" or tenure.is_due(now) or (slices and tenure.is_half_over(now)):
+            return (tenure.renewal(ownership, now), *slices)
         self.enqueue_after(key, tenure.renew_at - now, now)
         return slices
 
     def _slice_writes(self, namespace: str, tenure: Tenure, now: float) -> tuple[Write, ...]:
         assert tenure.lease is not None, "slices belong to a Lease"
         writes = []
-        kept = set()
+        desired_names = set()
         for registration in self.registrations:
             service = self._services.get(registration.key)
             if registration.namespace != namespace or service is None or self._phase == "stopping":
                 continue
             for name, family, _ in registration.slices:
                 stored = self._slices.get(f"{namespace}/{name}")
-                kept.add(name)
-                if stored is not None and self._rests(namespace, stored, now):
+                desired_names.add(name)
+                if stored is not None and self._is_backing_off(namespace, stored, now):
                     continue
                 document = registration.document(
                     family,
@@ -305,42 +304,42 @@ class AgentController(KeyedController):
         obsolete = (
             deletion(EndpointSlices, stored.metadata)
             for stored in self._slices.values()
-            if stored.metadata.namespace == namespace and stored.metadata.name not in kept
+            if stored.metadata.namespace == namespace and stored.metadata.name not in desired_names
         )
         # The events of these deletions lead to the next plan, which deletes the next ones.
         return (*writes, *islice(obsolete, DELETIONS_MAX))
 
-    def _rests(self, namespace: str, stored: EndpointSlice, now: float) -> bool:
-        """Returns True while a slice that the controller emptied is left as it is."""
+    def _is_backing_off(self, namespace: str, stored: EndpointSlice, now: float) -> bool:
+        """Returns True while a slice that the controller emptied waits for its retry."""
         key = stored.metadata.key
         if not _is_refused(stored) or stored.endpoints:
             if not _is_refused(stored):
                 self._retry_at.pop(key, None)
             return False
         is_own = key in self._applied
-        again = self._retry_at.setdefault(key, now + REFUSED_RETRY_S if is_own else now)
-        if now < again:
-            self.enqueue_after(namespace, again - now, now)
+        retry_at = self._retry_at.setdefault(key, now + REFUSED_RETRY_S if is_own else now)
+        if now < retry_at:
+            self.enqueue_after(namespace, retry_at - now, now)
             return True
         self._retry_at[key] = now + REFUSED_RETRY_S
         return False
 
     def _state(self, registration: Registration, stored: EndpointSlice | None, now: float) -> State:
         if stored is not None and _is_refused(stored):
-            return "failing"  # a drain too has nothing to serve
+            return "failing"  # even while draining, it has no endpoint to serve
         if self._phase == "draining":
             return "draining"
         well = self._health[registration.key].well(now)
         if well is None:
-            return self._left_state(registration, stored)
+            return self._previous_state(registration, stored)
         return "passing" if well else "failing"
 
-    def _left_state(self, registration: Registration, stored: EndpointSlice | None) -> State:
+    def _previous_state(self, registration: Registration, stored: EndpointSlice | None) -> State:
         """Returns the state that an earlier start of this host stored; it counts until the first
         check has a result.
         """
-        starts_it = any(check.kind in ("process", "notify") for check in registration.checks)
-        if stored is None or starts_it or self._spaces[registration.namespace].is_new:
+        owns_process = any(check.kind in ("process", "notify") for check in registration.checks)
+        if stored is None or owns_process or self._spaces[registration.namespace].is_new:
             return "unknown"
         state = _state_of(stored)
         ports = tuple((port.name or "", port.port) for port in stored.ports or ())
@@ -352,7 +351,7 @@ class AgentController(KeyedController):
             return "unknown"
         return "passing" if state == "passing" else "failing" if state == "failing" else "unknown"
 
-    # -- what became of it
+    # -- results
 
     def finished(self, done: Done, now: float) -> None:
         tenure = self._spaces[done.job.key]
@@ -362,7 +361,7 @@ class AgentController(KeyedController):
                 tenure.on_answer(write, answer, self._rng.uniform(1 - SPREAD, 1 + SPREAD), now)
             elif write.verb == "delete":
                 self._slices.pop(f"{write.namespace}/{write.name}", None)
-            elif (stored := answered(write, answer, EndpointSlice)) is not None:
+            elif (stored := decode_answer(write, answer, EndpointSlice)) is not None:
                 assert write.body is not None, "an apply without a document"
                 self._applied[stored.metadata.key] = (write.body, stored.metadata.resource_version)
                 self._on_slice(stored.metadata, stored)
@@ -377,7 +376,7 @@ class AgentController(KeyedController):
                 "Conflict",
                 "NotFound",
             )
-            # the queue's back-off brings it back: a server that is away is not asked without a rest
+            # the queue retries with back-off, which spares an unreachable server
             return
         self.enqueue(done.job.key, now)
 
@@ -403,17 +402,17 @@ class AgentController(KeyedController):
 
     def _registration_view(self, registration: Registration, now: float) -> RegistrationView:
         stored = [
-            found
+            stored_slice
             for name, _, _ in registration.slices
-            if (found := self._slices.get(f"{registration.namespace}/{name}")) is not None
+            if (stored_slice := self._slices.get(f"{registration.namespace}/{name}")) is not None
         ]
         state = self._state(registration, stored[0] if stored else None, now)
-        whole = len(stored) == len(registration.slices) and all(
+        is_stored = len(stored) == len(registration.slices) and all(
             _state_of(each) == state for each in stored
         )
         checks = self._health[registration.key].views()
         return RegistrationView(
-            registration, state, whole, self._problem(registration, stored, now), checks
+            registration, state, is_stored, self._problem(registration, stored, now), checks
         )
 
     def _problem(self, registration: Registration, stored: list[EndpointSlice], now: float) -> str:
@@ -422,8 +421,8 @@ class AgentController(KeyedController):
             return self._refusal(space)
         refused = [
             text
-            for found in stored
-            if (text := (found.metadata.annotations or {}).get(ANNOTATION_REFUSED))
+            for stored_slice in stored
+            if (text := (stored_slice.metadata.annotations or {}).get(ANNOTATION_REFUSED))
         ]
         if refused:
             return refused[0]
@@ -435,8 +434,12 @@ class AgentController(KeyedController):
         )
         if unreached:
             return unreached
-        held_s = self._health[registration.key].held_s(now)
-        return f"it failed so often that it is believed again in {held_s:.0f} s" if held_s else ""
+        suspended_s = self._health[registration.key].held_s(now)
+        return (
+            f"it failed so often that it is believed again in {suspended_s:.0f} s"
+            if suspended_s
+            else ""
+        )
 
     def check(self) -> None:
         super().check()
@@ -445,7 +448,7 @@ class AgentController(KeyedController):
 
 
 def _watches(agent: str, registrations: tuple[Registration, ...]) -> tuple[Selection, ...]:
-    """Each object by its name: that is what its rights are for."""
+    """Watches each object by its name, because the agent's rights are bound to names."""
     selections: dict[Selection, None] = {}
     for registration in registrations:
         space = registration.namespace
@@ -472,17 +475,17 @@ def _is_refused(stored: EndpointSlice) -> bool:
 
 def _is_stored(document: Document, stored: EndpointSlice) -> bool:
     """Returns True if the stored object has every field that would be applied."""
-    wanted = msgspec.convert(document, EndpointSlice)
+    desired = msgspec.convert(document, EndpointSlice)
     meta = stored.metadata
     for ours, theirs in (
-        (wanted.metadata.labels, meta.labels),
-        (wanted.metadata.annotations, meta.annotations),
+        (desired.metadata.labels, meta.labels),
+        (desired.metadata.annotations, meta.annotations),
     ):
         if not (ours or {}).items() <= (theirs or {}).items():
             return False
     owners = [owner.uid for owner in meta.owner_references or ()]
     return (
-        [owner.uid for owner in wanted.metadata.owner_references or ()] == owners
-        and wanted.endpoints == stored.endpoints
-        and wanted.ports == stored.ports
+        [owner.uid for owner in desired.metadata.owner_references or ()] == owners
+        and desired.endpoints == stored.endpoints
+        and desired.ports == stored.ports
     )

@@ -1,28 +1,30 @@
-"""Withdraws the endpoints of agents that fell silent, and refuses those that may not be.
+"""Withdraws the endpoints of silent agents, and refuses endpoints that are not allowed.
 
-Names decide which Lease and which slices are an agent's: RBAC binds them, whereas labels are the
-agent's own words (``agent.roster``, ``consume.agents.grants``). A Lease whose label is another
-agent's counts as missing.
+Names decide which Lease and which slices belong to an agent: RBAC binds names, whereas the agent
+writes its labels itself (``agent.roster``, ``consume.agents.grants``). A Lease with the label of
+another agent counts as missing.
 
-For each agent (``agent.judge`` says which of them live), in two steps: when its Lease is over, its
-slices say not ready and not serving, under the word ``lost``; ``forget_after_s`` later the Lease is
-deleted, and the garbage collector takes the slices. A laptop that returns in between is an update,
-not a birth. Both writes are bound to the versions that were judged: a renewal that was not seen yet
-makes them fail, so the end of an old registration never takes the new one with it.
+An agent that ``agent.judge`` considers lost is withdrawn in two steps. When its Lease has expired,
+its slices become not ready and not serving, with the state ``lost``. ``forget_after_s`` later the
+Lease is deleted, and the garbage collector deletes the slices. A laptop that returns in between is
+an update, not a new registration. Both writes have the judged versions as preconditions: a renewal
+that was not observed yet makes them fail, so the end of an old registration never removes the new
+one.
 
-These are refused, with a sentence in an annotation of the slice that the agent heeds and shows:
+The controller refuses the following, with a sentence in an annotation of the slice, which the agent
+handles and displays:
 
 - a slice that does not fit the grant of its agent: another Service in its label, another manager,
-  an address outside of the agent's networks. It is emptied; our own server does not let it in
-  (``server.registry.admission.agents``);
-- an address that is a Pod's, or of the networks of cluster IPs and of Nodes' Pods, or a Node's or
-  the API server's, if the account does not name its networks;
-- an address and port that another agent brought to the same Service later: the newest Lease keeps
-  it.
+  an address outside of the agent's networks. The controller empties it; our own server does not
+  admit it (``server.registry.admission.agents``);
+- an address of a Pod, of the networks of cluster IPs and of Pods, of a Node or of the API server,
+  if the grant names no networks;
+- an address and port that another agent registered for the same Service later: the agent with the
+  newest Lease keeps it.
 
-What is held in a mass expiry is told by each Service concerned (``agent.notices``). Each agent that
-is held is probed once, where its grant names its networks: if all its ports refuse a connection it
-is withdrawn at once. No answer says nothing.
+Each affected Service reports the agents that a mass expiry retains in a condition
+(``agent.notices``). Each retained agent whose grant names its networks is probed once: if all its
+ports refuse a connection, it is withdrawn immediately. A probe without an answer proves nothing.
 """
 
 from __future__ import annotations
@@ -31,10 +33,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from sliceplane.agent.judge import ABSENT, LeaseJudge
-from sliceplane.agent.notices import HoldNotices
+from sliceplane.agent.notices import RetentionNotices
 from sliceplane.agent.refusals import AgentRefusals
 from sliceplane.agent.roster import AgentRoster
-from sliceplane.agent.withdrawal import lease_end, refusal, shown_refusal, withdrawal
+from sliceplane.agent.withdrawal import current_refusal, lease_end, refusal, withdrawal
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease, Node, Pod, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
@@ -71,14 +73,14 @@ from sliceplane.watch.controller.base import (
 )
 from sliceplane.watch.controller.keyed import KeyedController
 
-#: from the moment when an agent is lost until its Lease goes
+#: seconds between the loss of an agent and the deletion of its Lease
 FORGET_AFTER_S: Final = 600.0
-#: the server is asked again about what is doubtful; it must not be flooded, and outages of seconds
-#: must be noticed
+#: of queries about overdue Leases: they must not flood the server, but must notice outages of
+#: seconds
 BACKOFF: Final = Backoff(base_s=0.2, cap_s=1.0)
 COMPONENT: Final = "external-endpoints-controller"
 _CONDITION: Final = "condition:"
-#: its addresses are those of the API servers (kubernetes.io, "The Kubernetes API",
+#: the slice with the addresses of the API servers (kubernetes.io, "The Kubernetes API",
 #: "kubernetes.default")
 _API_SLICE: Final = str(API_SERVICE)
 
@@ -108,14 +110,15 @@ class ExternalEndpointsController(KeyedController):
         self._judge = LeaseJudge()
         self._refusals = AgentRefusals()
         self._roster = AgentRoster()
-        #: those that fit their names
+        #: Leases whose label fits their name
         self._leases: dict[str, Lease] = {}
         self._services: dict[str, Service] = {}
-        #: of Roles and ServiceAccounts of agents, by ``namespace/name`` and resource
+        #: labels and annotations of the agents' Roles and ServiceAccounts, by ``namespace/name``
+        #: and resource
         self._marks: dict[str, dict[str, Marks]] = {}
-        #: agents that are lost -> since when
+        #: when each lost agent was lost
         self._lost: dict[str, float] = {}
-        self._notices = HoldNotices(self._judge, self._refusals.services_of)
+        self._notices = RetentionNotices(self._judge, self._refusals.list_services)
         self._metrics = Metrics()
         self._losses = self._metrics.counter(
             "sliceplane_agents_lost_total", "Agents whose Lease ran out."
@@ -127,7 +130,7 @@ class ExternalEndpointsController(KeyedController):
             "gauge",
             "sliceplane_agents_held",
             "Agents that are silent and whose endpoints stay, since many fell silent together.",
-            lambda: len(self._judge.held),
+            lambda: len(self._judge.retained),
         )
         self._metrics.computed(
             "gauge",
@@ -145,7 +148,7 @@ class ExternalEndpointsController(KeyedController):
         super().on_synced(now)
         for key in dict.fromkeys((*self._leases, *self._refusals.agents)):
             self.enqueue(key, now)
-        self._tell_held(now)
+        self._enqueue_outdated_conditions(now)
 
     def on_change(self, change: Change[Object], now: float) -> None:
         key = change.object.metadata.key
@@ -166,25 +169,25 @@ class ExternalEndpointsController(KeyedController):
                     f"the cluster IPs of ServiceCIDR {cidr.metadata.name}", cidrs
                 )
             case Node() as node:
-                touched = self._on_node(node, is_there=change.new is not None)
+                touched = self._on_node(node, exists=change.new is not None)
             case granting:  # a Role or a ServiceAccount
                 touched = self._on_grant(
-                    change.resource, granting, is_there=change.new is not None, now=now
+                    change.resource, granting, exists=change.new is not None, now=now
                 )
         self._enqueue_agents(touched, now)
 
     def _enqueue_agents(self, slice_keys: Iterable[str], now: float) -> None:
-        """Enqueues the agents of *slice_keys*; before the first sync, none: then all are
-        checked.
+        """Enqueues the agents of *slice_keys*. Before the first sync it does nothing: the sync
+        enqueues all agents.
         """
         for key in slice_keys if self._synced else ():
-            agent = self._roster.agent_of(key)
+            agent = self._roster.get_agent(key)
             if agent:
                 self.enqueue(agent, now)
 
     def _on_lease(self, old: Lease | None, new: Lease | None, now: float) -> None:
-        """A Lease is the agent's that its *name* says; one with another agent's label is as good as
-        none.
+        """Stores a Lease for the agent that its *name* identifies; a Lease with another agent's
+        label counts as missing.
         """
         lease = new or old
         assert lease is not None, "a change of nothing"
@@ -205,18 +208,18 @@ class ExternalEndpointsController(KeyedController):
             duration_s = lease_duration_s(new.spec.lease_duration_seconds)
             if self._judge.on_lease(key, new.metadata.resource_version, duration_s, now):
                 self._lost.pop(key, None)
-            self._judge.on_services(key, self._refusals.services_of(key))
+            self._judge.on_services(key, self._refusals.list_services(key))
         self.enqueue(key, now)
         self._enqueue_agents(touched, now)
 
     def _on_missing_lease(self, key: str, now: float) -> None:
-        """Slices without a Lease are judged like those of a silent agent."""
-        if self._refusals.slices_of(key):
+        """Judges slices without a Lease like those of a silent agent."""
+        if self._refusals.list_slices(key):
             self._judge.on_absent(key, now)
-            self._judge.on_services(key, self._refusals.services_of(key))
+            self._judge.on_services(key, self._refusals.list_services(key))
         else:
             self._lost.pop(key, None)
-            self._judge.on_gone(key)
+            self._judge.on_removed(key)
 
     def _on_slice(self, key: str, new: EndpointSlice | None, now: float) -> tuple[str, ...]:
         self._roster.on_slice(key, new)
@@ -231,32 +234,28 @@ class ExternalEndpointsController(KeyedController):
         return touched
 
     def _attribute(self, key: str, now: float) -> tuple[str, ...]:
-        """Brings a slice to its agent.  Returns the slices that may be judged otherwise now."""
+        """Attributes a slice to its agent. Returns the slices whose verdict may have changed."""
         before, agent = self._roster.attribute(key)
         if not before and not agent:
             return ()
         touched = self._refusals.on_slice(key, agent, self._roster[key] if agent else None)
         for owner in dict.fromkeys(owner for owner in (before, agent) if owner):
             if owner in self._leases:
-                self._judge.on_services(owner, self._refusals.services_of(owner))
+                self._judge.on_services(owner, self._refusals.list_services(owner))
             else:
                 self._on_missing_lease(owner, now)
             self.enqueue(owner, now)
         return touched
 
-    def _on_grant(
-        self, resource: str, granting: Object, *, is_there: bool, now: float
-    ) -> list[str]:
-        """Takes a Role or a ServiceAccount.  Returns the slices that may be judged otherwise
-        now.
-        """
+    def _on_grant(self, resource: str, granting: Object, *, exists: bool, now: float) -> list[str]:
+        """Stores a Role or a ServiceAccount. Returns the slices whose verdict may have changed."""
         meta = granting.metadata
         key = meta.key
         if not agent_of_account(meta.name):
             return []
         marks = self._marks.setdefault(key, {})
         marks.pop(resource, None)
-        if is_there:
+        if exists:
             marks[resource] = Marks(meta.labels or {}, meta.annotations or {})
         elif not marks:
             del self._marks[key]
@@ -266,17 +265,17 @@ class ExternalEndpointsController(KeyedController):
         agent = f"{meta.namespace}/{agent_of_account(meta.name)}"
         self._refusals.on_grant(agent, grant)
         slice_keys = dict.fromkeys(
-            (*self._refusals.slices_of(agent), *self._roster.on_grant(agent, grant))
+            (*self._refusals.list_slices(agent), *self._roster.on_grant(agent, grant))
         )
         return [touched for slice_key in slice_keys for touched in self._attribute(slice_key, now)]
 
-    def _on_node(self, node: Node, *, is_there: bool) -> tuple[str, ...]:
+    def _on_node(self, node: Node, *, exists: bool) -> tuple[str, ...]:
         name = node.metadata.name
         networks = node.spec.pod_cidrs or ((node.spec.pod_cidr,) if node.spec.pod_cidr else ())
         addresses = tuple(address.address for address in node.status.addresses or ())
         return (
-            *self._refusals.on_range(f"the Pods of Node {name}", networks if is_there else ()),
-            *self._refusals.on_host(f"Node {name}", addresses if is_there else ()),
+            *self._refusals.on_range(f"the Pods of Node {name}", networks if exists else ()),
+            *self._refusals.on_host(f"Node {name}", addresses if exists else ()),
         )
 
     def _on_service(self, key: str, new: Service | None, now: float) -> None:
@@ -285,9 +284,9 @@ class ExternalEndpointsController(KeyedController):
             self._services[key] = new
         if self._notices.on_service(key, new):
             namespace = key.partition("/")[0]
-            held = self._judge.held_in(namespace)
+            retained = self._judge.retained_in(namespace)
             self._judge.release(namespace, now)
-            for agent in held:
+            for agent in retained:
                 self.enqueue(agent, now)
 
     # -- work
@@ -296,21 +295,21 @@ class ExternalEndpointsController(KeyedController):
         if key.startswith(_CONDITION):
             return self._condition_write(key.removeprefix(_CONDITION), now)
         lease = self._leases.get(key)
-        if lease is None and not self._refusals.slices_of(key):
-            self._tell_held(now)
+        if lease is None and not self._refusals.list_slices(key):
+            self._enqueue_outdated_conditions(now)
             return ()
         for released in self._judge.take_released(now):
             if released != key:
                 self.enqueue(released, now)
         lost = self._judge.judge(key, now)
-        self._tell_held(now)
+        self._enqueue_outdated_conditions(now)
         if not lost:
-            return self._of_living(key, now)
+            return self._plan_alive(key, now)
         if key not in self._lost:
             self._lost[key] = now
             self._losses.value += 1
             silent_s = self._judge.silent_s(key, now)
-            self._tell(
+            self._emit_event(
                 key, "AgentLost", f"said nothing for {silent_s:.0f} s: its endpoints are withdrawn"
             )
         writes = self._slice_writes(key, lost=True)
@@ -321,10 +320,10 @@ class ExternalEndpointsController(KeyedController):
             return writes
         return (lease_end(lease),)
 
-    def _of_living(self, key: str, now: float) -> tuple[Write, ...]:
+    def _plan_alive(self, key: str, now: float) -> tuple[Write, ...]:
         namespace, _, agent = key.partition("/")
         name = lease_name(agent)
-        if self._judge.asks(key, now):
+        if self._judge.needs_query(key, now):
             return (
                 Write(
                     verb="get",
@@ -339,36 +338,39 @@ class ExternalEndpointsController(KeyedController):
                 Write(
                     verb="probe", resource=Leases, namespace=namespace, name=name, body=encode(port)
                 )
-                for port in self._refusals.ports_of(key)
+                for port in self._refusals.list_probe_ports(key)
             )
             if probes:
                 return probes
-        due = self._judge.due(key, now)
+        due = self._judge.next_deadline(key, now)
         if due is not None:
             self.enqueue_after(key, max(0.0, due - now), now)
         return self._slice_writes(key, lost=False)
 
     def _slice_writes(self, key: str, *, lost: bool) -> tuple[Write, ...]:
         writes = []
-        for slice_key in self._refusals.slices_of(key):
-            found = self._roster[slice_key]
-            why = self._refusals.why(slice_key)
+        for slice_key in self._refusals.list_slices(key):
+            stored = self._roster[slice_key]
+            reason = self._refusals.find_reason(slice_key)
             is_misfit = self._refusals.is_misfit(slice_key)
             if lost and not is_misfit:
-                write = withdrawal(found)
+                write = withdrawal(stored)
             else:
-                write = refusal(found, why, empties=is_misfit)
-                if why and why != shown_refusal(found):
-                    self._tell(
-                        key, "AgentRefused", why, (self._refusals.granted_service_of(slice_key),)
+                write = refusal(stored, reason, empties=is_misfit)
+                if reason and reason != current_refusal(stored):
+                    self._emit_event(
+                        key,
+                        "AgentRefused",
+                        reason,
+                        (self._refusals.get_granted_service(slice_key),),
                     )
             if write is not None:
                 writes.append(write)
         return tuple(writes)
 
-    def _tell(self, key: str, reason: str, text: str, services: tuple[str, ...] = ()) -> None:
-        """An Event on *services*, or else on each Service of the agent."""
-        for service_key in services or self._refusals.services_of(key):
+    def _emit_event(self, key: str, reason: str, text: str, services: tuple[str, ...] = ()) -> None:
+        """Emits an Event on *services*, or else on each Service of the agent."""
+        for service_key in services or self._refusals.list_services(key):
             service = self._services.get(service_key)
             if service is not None:
                 self.note(
@@ -383,7 +385,7 @@ class ExternalEndpointsController(KeyedController):
                     )
                 )
 
-    def _tell_held(self, now: float) -> None:
+    def _enqueue_outdated_conditions(self, now: float) -> None:
         for service_key in self._notices.take_outdated():
             self.enqueue(f"{_CONDITION}{service_key}", now)
 
@@ -395,7 +397,7 @@ class ExternalEndpointsController(KeyedController):
         meta = service.metadata
         return (condition_write(Services, meta, condition),)
 
-    # -- what became of it
+    # -- results
 
     def finished(self, done: Done, now: float) -> None:
         key = done.job.key
@@ -409,12 +411,12 @@ class ExternalEndpointsController(KeyedController):
         for write, answer in zip(done.job.writes, done.results, strict=False):
             if write.resource is Services and answer:
                 service = decode(answer, Service)
-                known = self._services.get(service.metadata.key)
-                if known is not None and is_newer(service.metadata, known.metadata):
+                cached = self._services.get(service.metadata.key)
+                if cached is not None and is_newer(service.metadata, cached.metadata):
                     self._on_service(service.metadata.key, service, now)
             elif write.verb == "get":
                 self._judge.on_confirmed(key, _version_of(key, answer), now)
-        if done.error is None:  # else the queue's back-off brings it back
+        if done.error is None:  # otherwise the queue retries with back-off
             self.enqueue(key, now)
 
     def check(self) -> None:
@@ -423,13 +425,13 @@ class ExternalEndpointsController(KeyedController):
         self._refusals.check()
         self._roster.check()
         for key in self._lost:
-            assert key in self._leases or self._refusals.slices_of(key), (
+            assert key in self._leases or self._refusals.list_slices(key), (
                 f"{key} is lost and has nothing"
             )
 
 
 def _version_of(key: str, answer: bytes) -> str:
-    """The version of the Lease that the server has for the agent *key*."""
+    """Returns the version of the Lease that the server stores for the agent *key*."""
     if not answer:
         return ABSENT
     meta = decode(answer, Lease).metadata
@@ -438,7 +440,7 @@ def _version_of(key: str, answer: bytes) -> str:
 
 
 def _own_addresses(pod: Pod | None) -> tuple[str, ...]:
-    """Returns the addresses of a Pod that runs in a network of its own."""
+    """Returns the addresses of a Pod that has its own network namespace."""
     if pod is None or pod.spec.host_network or pod.has_ended:
         return ()
     return pod.status.ips

@@ -1,9 +1,9 @@
 """The Services whose conditions report retained endpoints, and those that request their release.
 
-A Service with agents that are held has the condition ``AgentRemovalHeld``; when nothing of it is
-held any more the condition says ``False``, and a Service that never had it never gets it. A new
-value of the annotation ``agent.sliceplane.dev/release`` of such a Service asks once for the release
-of all that is held in its namespace.
+A Service with retained agents has the condition ``AgentRemovalHeld``. When none is retained any
+more, the condition becomes ``False``; a Service that never had it never gets it. A new value of the
+annotation ``agent.sliceplane.dev/release`` of such a Service requests once the release of all
+retained agents of its namespace.
 """
 
 from __future__ import annotations
@@ -17,55 +17,59 @@ from sliceplane.consume.agents.registration import ANNOTATION_RELEASE, CONDITION
 from sliceplane.kit.times import format_time
 
 
-class HoldNotices:
-    """Services are keyed ``namespace/name``.  Owned by one controller, and reads its judge."""
+class RetentionNotices:
+    """The conditions of Services, keyed ``namespace/name``. Owned by one controller; reads its
+    judge.
+    """
 
-    def __init__(self, judge: LeaseJudge, services_of: Callable[[str], Iterable[str]]) -> None:
-        """*services_of*: an agent's."""
+    def __init__(self, judge: LeaseJudge, list_services: Callable[[str], Iterable[str]]) -> None:
+        """*list_services*: returns the Services of an agent."""
         self._judge = judge
-        self._services_of = services_of
-        #: status and message of the condition that Services show
-        self._shown: dict[str, tuple[str, str]] = {}
-        self._asked: dict[str, str] = {}
-        #: the judge's ``held_changes`` of which Services were told last; -1: a Service has changed
-        #: since
-        self._told_changes = -1
+        self._list_services = list_services
+        #: status and message of the condition in each Service
+        self._observed: dict[str, tuple[str, str]] = {}
+        self._release_requests: dict[str, str] = {}
+        #: the judge's ``retention_changes`` at the last call of ``take_outdated``; -1: a Service
+        #: has changed since
+        self._reported_changes = -1
 
     def on_service(self, key: str, new: Service | None) -> bool:
-        """Notes a Service; returns True if it requests a release now."""
-        self._shown.pop(key, None)
-        self._told_changes = -1
+        """Stores a Service; returns True if it newly requests a release."""
+        self._observed.pop(key, None)
+        self._reported_changes = -1
         if new is None:
-            self._asked.pop(key, None)
+            self._release_requests.pop(key, None)
             return False
         for condition in new.status.conditions or ():
             if condition.type == CONDITION_HELD:
-                self._shown[key] = (condition.status, condition.message)
-        asked = (new.metadata.annotations or {}).get(ANNOTATION_RELEASE, "")
-        is_new = bool(asked) and asked != self._asked.get(key)
-        self._asked[key] = asked
-        return is_new and self._judge.held_of(key) > 0
+                self._observed[key] = (condition.status, condition.message)
+        requested = (new.metadata.annotations or {}).get(ANNOTATION_RELEASE, "")
+        is_new = bool(requested) and requested != self._release_requests.get(key)
+        self._release_requests[key] = requested
+        return is_new and self._judge.count_retained(key) > 0
 
     def take_outdated(self) -> tuple[str, ...]:
-        """Services that do not say what is so; empty where nothing has changed since the last
-        time.
+        """Returns the Services whose condition is outdated; empty if nothing changed since the last
+        call.
         """
-        if self._told_changes == self._judge.held_changes:
+        if self._reported_changes == self._judge.retention_changes:
             return ()
-        self._told_changes = self._judge.held_changes
-        concerned = {service for agent in self._judge.held for service in self._services_of(agent)}
+        self._reported_changes = self._judge.retention_changes
+        concerned = {
+            service for agent in self._judge.retained for service in self._list_services(agent)
+        }
         return tuple(
             key
-            for key in sorted(concerned | self._shown.keys())
-            if self._wanted(key) != self._shown.get(key)
+            for key in sorted(concerned | self._observed.keys())
+            if self._desired(key) != self._observed.get(key)
         )
 
     def condition(self, key: str, now: float) -> Document | None:
-        """Returns the condition that Service *key* lacks; ``None``: it is up to date."""
-        wanted = self._wanted(key)
-        if wanted is None or wanted == self._shown.get(key):
+        """Returns the condition to write to Service *key*; ``None``: it is up to date."""
+        desired = self._desired(key)
+        if desired is None or desired == self._observed.get(key):
             return None
-        status, message = wanted
+        status, message = desired
         return {
             "type": CONDITION_HELD,
             "status": status,
@@ -74,14 +78,14 @@ class HoldNotices:
             "lastTransitionTime": format_time(now),
         }
 
-    def _wanted(self, key: str) -> tuple[str, str] | None:
-        hold = self._judge.hold_of(key.partition("/")[0])
-        held = self._judge.held_of(key)
-        if hold is not None and held:
+    def _desired(self, key: str) -> tuple[str, str] | None:
+        retention = self._judge.get_retention(key.partition("/")[0])
+        retained = self._judge.count_retained(key)
+        if retention is not None and retained:
             text = (
-                f"{held} agents fell silent together; their endpoints stay until "
-                f"{format_time(hold.until)}, "
+                f"{retained} agents fell silent together; their endpoints stay until "
+                f"{format_time(retention.until)}, "
                 "and then go by a tenth every 10 s"
             )
             return ("True", text)
-        return ("False", "nothing is held") if key in self._shown else None
+        return ("False", "nothing is held") if key in self._observed else None

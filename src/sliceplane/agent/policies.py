@@ -1,9 +1,9 @@
-"""The rules of ``consume.agents.grants`` as ValidatingAdmissionPolicies, for API servers that are
-not ours (KEP-3488).
+"""The rules of ``consume.agents.grants`` as ValidatingAdmissionPolicies for other API servers
+(KEP-3488).
 
-RBAC binds names; labels, addresses and what a refusal leaves standing are beyond it. There are two
-policies for each agent, one for its slices and one for its Lease, and each is about requests of the
-agent's account alone.
+RBAC binds names, but not labels, addresses, or the fields that a refusal must preserve. Each agent
+has two policies, one for its slices and one for its Lease. Both match only requests of the agent's
+account.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ POLICY_KINDS: Final = {
 }
 _VERSION: Final = f"{POLICY_GROUP}/v1"
 _SPLIT: Final = f"-{account_name('')}"
-#: characters of a hash that tells two names apart
+#: characters of the hash that distinguishes ambiguous names
 _HASH_LENGTH: Final = 10
 
 
 def policies(
     agent: str, namespace: str, services: tuple[str, ...], cidrs: tuple[str, ...]
 ) -> tuple[Document, ...]:
-    """Policies and their bindings, in the order in which they are to be applied."""
+    """Returns the policies and their bindings in the order in which to apply them."""
     name = _policy_name(agent, namespace)
     user = f"system:serviceaccount:{namespace}:{account_name(agent)}"
     return (
@@ -50,8 +50,8 @@ def policies(
 
 
 def _policy_name(agent: str, namespace: str) -> str:
-    """Policies have no namespace, and both names may hold dashes: a hash tells apart what could be
-    read in two ways.
+    """Returns the policy's name. Policies have no namespace and both names may contain dashes, so a
+    hash disambiguates names that could be split in two ways.
     """
     plain = f"sliceplane-{namespace}-{account_name(agent)}"
     if sum(plain.startswith(_SPLIT, at) for at in range(len(plain))) == 1:
@@ -167,8 +167,8 @@ def _has_label(label: str, value: str) -> str:
 
 
 def _annotation(of: str) -> str:
-    found = f"{of}.metadata.annotations"
+    annotations = f"{of}.metadata.annotations"
     return (
-        f"(has({found}) && '{ANNOTATION_REFUSED}' in {found} ? {found}['{ANNOTATION_REFUSED}'] : "
+        f"(has({annotations}) && '{ANNOTATION_REFUSED}' in {annotations} ? {annotations}['{ANNOTATION_REFUSED}'] : "
         "'')"
     )

@@ -1,17 +1,18 @@
-"""The slices of agents that may not serve, and the reasons.
+"""The slices of agents that are refused, and the reasons.
 
-Who may write slices can send a Service's traffic to any address (CVE-2021-25740,
-kubernetes/kubernetes#103675), so the grant of an agent's account bounds them
-(``consume.agents.grants``). A slice that does not fit it is a *misfit*: nothing in it counts, and
-the controller empties it. An address of a Pod is refused to all, and the networks of Services and
-of Pods to accounts without networks of their own; with a grant but no networks also the addresses
-of Nodes, of the API server and of a cloud's metadata service. Two agents that bring the same
-address and port to one Service are one endpoint for consumers; the Lease that was made last keeps
-it, since the older one is the one that was forgotten.
+A client that may write slices can send a Service's traffic to any address (CVE-2021-25740,
+kubernetes/kubernetes#103675), so the grant of an agent's account bounds its slices
+(``consume.agents.grants``). A slice that does not fit the grant is a *misfit*: its content is
+ignored, and the controller empties it. Addresses of Pods are refused for every account. The
+networks of Services and Pods are refused for accounts without networks of their own. An account
+with a grant but no networks may not use addresses of Nodes, of the API server and of a cloud's
+metadata service either. If two agents register the same address and port for one Service, consumers
+see one endpoint. The agent with the newest Lease keeps it, since the older one is probably a
+leftover.
 
-The control plane opens connections to the ports of agents that are held (``ports_of``). That must
-not be a scanner for whoever writes them, so only addresses that a grant names are probed, and never
-one of the cluster's own hosts.
+The control plane opens connections to the ports of retained agents (``list_probe_ports``). An agent
+must not be able to use that as a port scanner, so only addresses that a grant names are probed, and
+never those of the cluster's own hosts.
 """
 
 from __future__ import annotations
@@ -36,25 +37,25 @@ from sliceplane.consume.agents.grants import (
 from sliceplane.consume.agents.registration import family_of
 from sliceplane.kit.ip import Network, parse_strict
 
-#: ports of one held agent that are probed; one that has more is not probed at all
+#: maximum ports of one retained agent to probe; an agent with more is not probed at all
 PROBES_MAX: Final = 8
-#: addresses at which clouds give out credentials, besides the link-local ones (which are no
-#: endpoints anyway)
+#: addresses at which clouds serve credentials, besides the link-local ones (which are no endpoints
+#: anyway)
 _METADATA: Final = ("100.100.100.200/32", "fd00:ec2::254/128", "fd20:ce::254/128")
 K = TypeVar("K")
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class _Ranges:
-    """Networks by the name of what they belong to, and which of them holds an address: as there are
-    few lengths of prefixes, that is a few reads of a dictionary, however many Nodes there are.
+    """Networks by the name of their owner, and a look-up of the owner of an address. Since there
+    are few prefix lengths, a look-up is a few dictionary reads, however many Nodes there are.
     """
 
     def __init__(self) -> None:
         self._of: dict[str, tuple[Network, ...]] = {}
-        #: by version and length of the prefix, then by the prefix
-        self._holders: defaultdict[tuple[int, int], defaultdict[int, dict[str, None]]]
-        self._holders = defaultdict(lambda: defaultdict(dict))
+        #: names by IP version and prefix length, then by prefix
+        self._owners: defaultdict[tuple[int, int], defaultdict[int, dict[str, None]]]
+        self._owners = defaultdict(lambda: defaultdict(dict))
 
     def put(self, name: str, networks: tuple[Network, ...]) -> tuple[Network, ...]:
         """Stores the networks of *name*; returns the former and the new ones if they differ."""
@@ -64,18 +65,18 @@ class _Ranges:
         if old == networks:
             return ()
         for network in old:
-            of_length = self._holders[network.version, network.prefixlen]
-            _drop(of_length, _prefix(network.network_address, network.prefixlen), name)
+            of_prefix_length = self._owners[network.version, network.prefixlen]
+            _drop(of_prefix_length, _prefix(network.network_address, network.prefixlen), name)
         for network in networks:
-            of_length = self._holders[network.version, network.prefixlen]
-            of_length[_prefix(network.network_address, network.prefixlen)][name] = None
+            of_prefix_length = self._owners[network.version, network.prefixlen]
+            of_prefix_length[_prefix(network.network_address, network.prefixlen)][name] = None
         return (*old, *networks)
 
-    def holder(self, address: _Address) -> str:
-        """A name, or ""."""
-        for (version, length), of_length in self._holders.items():
+    def find_owner(self, address: _Address) -> str:
+        """Returns the name of an owner, or ""."""
+        for (version, length), of_prefix_length in self._owners.items():
             if version == address.version:
-                names = of_length.get(_prefix(address, length))
+                names = of_prefix_length.get(_prefix(address, length))
                 if names:
                     return next(iter(names))
         return ""
@@ -85,7 +86,7 @@ def _prefix(address: _Address, length: int) -> int:
     return int(address) >> (address.max_prefixlen - length)
 
 
-class _Place(NamedTuple):
+class _Target(NamedTuple):
     """One address and port of one Service ("namespace/name")."""
 
     service: str
@@ -94,7 +95,7 @@ class _Place(NamedTuple):
 
 
 class _Slice(msgspec.Struct, frozen=True):
-    """``misfit``: the sentence that says why it does not fit the grant; it has no addresses then.
+    """``misfit``: a sentence that says why it does not fit the grant; it has no addresses then.
     ``probed``: all its ports can be probed.
     """
 
@@ -102,7 +103,7 @@ class _Slice(msgspec.Struct, frozen=True):
     service: str
     misfit: str
     addresses: tuple[str, ...]
-    places: tuple[_Place, ...]
+    targets: tuple[_Target, ...]
     probed: bool
 
 
@@ -110,21 +111,21 @@ class AgentRefusals:
     """Slices are keyed ``namespace/name``, agents ``namespace/name of the agent``. Owned by one
     controller.
 
-    Each ``on_*`` gives the slices whose answer may be another now.
+    Each ``on_*`` returns the slices whose verdict may have changed.
     """
 
     def __init__(self) -> None:
         self._slices: dict[str, _Slice] = {}
-        self._by_place: defaultdict[_Place, dict[str, None]] = defaultdict(dict)
+        self._by_target: defaultdict[_Target, dict[str, None]] = defaultdict(dict)
         self._by_address: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._by_agent: defaultdict[str, dict[str, None]] = defaultdict(dict)
-        #: creation time and uid of their Leases
-        self._made: dict[str, tuple[str, str]] = {}
-        #: address -> the Pod that came to it last: of all Pods, so an entry is as small as can be
+        #: creation time and uid of the Lease by agent
+        self._created: dict[str, tuple[str, str]] = {}
+        #: the Pod that got an address last, by address: it covers all Pods, so entries are minimal
         self._pods: dict[str, str] = {}
         self._grants: dict[str, AgentGrant] = {}
         self._ranges = _Ranges()
-        #: addresses of machines of the cluster, and of those that it runs on
+        #: addresses of the cluster's machines and of the cloud that it runs on
         self._hosts = _Ranges()
         self._hosts.put("the metadata service of a cloud", parse_networks(_METADATA))
 
@@ -135,48 +136,52 @@ class AgentRefusals:
             self._grants[agent] = grant
 
     def on_slice(self, key: str, agent: str, new: EndpointSlice | None) -> tuple[str, ...]:
-        """*agent*: the one that it belongs to."""
+        """Stores or removes a slice. *agent*: its owner."""
         old = self._slices.pop(key, None)
         touched: dict[str, None] = {}
         if old is not None:
             touched |= self._unlink(key, old)
         if new is not None:
-            known = self._slices[key] = _read(agent, new, self._grants.get(agent))
-            self._by_agent[known.agent][key] = None
-            for place in known.places:
-                self._by_place[place][key] = None
-                touched |= self._by_place[place]
-            for address in known.addresses:
+            entry = self._slices[key] = _read(agent, new, self._grants.get(agent))
+            self._by_agent[entry.agent][key] = None
+            for target in entry.targets:
+                self._by_target[target][key] = None
+                touched |= self._by_target[target]
+            for address in entry.addresses:
                 self._by_address[address][key] = None
         touched.pop(key, None)
         return (key, *touched) if new is not None else tuple(touched)
 
     def _unlink(self, key: str, old: _Slice) -> dict[str, None]:
         touched: dict[str, None] = {}
-        for place in old.places:
-            touched |= _drop(self._by_place, place, key)
+        for target in old.targets:
+            touched |= _drop(self._by_target, target, key)
         for address in old.addresses:
             _drop(self._by_address, address, key)
         _drop(self._by_agent, old.agent, key)
         return touched
 
-    def on_lease(self, agent: str, made: tuple[str, str] | None) -> tuple[str, ...]:
-        """*made*: creation time and uid, as the server wrote them."""
-        if self._made.get(agent) == made:
+    def on_lease(self, agent: str, created: tuple[str, str] | None) -> tuple[str, ...]:
+        """Stores or removes an agent's Lease. *created*: its creation time and uid, as the server
+        wrote them.
+        """
+        if self._created.get(agent) == created:
             return ()
-        self._made.pop(agent, None)
-        if made is not None:
-            self._made[agent] = made
+        self._created.pop(agent, None)
+        if created is not None:
+            self._created[agent] = created
         return self._rivals(self._by_agent.get(agent, ()))
 
     def _rivals(self, keys: Iterable[str]) -> tuple[str, ...]:
-        """*keys*, and all slices that have an address and port of one of them."""
+        """Returns *keys* and all slices that share an address and port with one of them."""
         own = dict.fromkeys(keys)
-        places = [place for key in own for place in self._slices[key].places]
-        return tuple(own | dict.fromkeys(key for place in places for key in self._by_place[place]))
+        targets = [target for key in own for target in self._slices[key].targets]
+        return tuple(
+            own | dict.fromkeys(key for target in targets for key in self._by_target[target])
+        )
 
     def on_pod(self, pod: str, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[str, ...]:
-        """Addresses that are a Pod's own, before and now."""
+        """Stores the addresses of a Pod with its own network. *old*: the previous ones."""
         if old == new:
             return ()
         for address in old:
@@ -189,18 +194,18 @@ class AgentRefusals:
         )
 
     def on_range(self, name: str, cidrs: tuple[str, ...]) -> tuple[str, ...]:
-        """Takes networks of the cluster; *name* says of what, as a sentence goes on.  O(agents)
-        where they change.
+        """Stores networks of the cluster; *name* completes the sentence "belongs to ...". O(agents)
+        if they change.
         """
-        return self._within(self._ranges.put(name, parse_networks(cidrs)))
+        return self._list_slices_within(self._ranges.put(name, parse_networks(cidrs)))
 
     def on_host(self, name: str, addresses: tuple[str, ...]) -> tuple[str, ...]:
-        """Takes the addresses of a machine of the cluster; *name* as for ``on_range``."""
+        """Stores the addresses of a machine of the cluster; *name* as for ``on_range``."""
         parsed = (parse_strict(address) for address in addresses)
         networks = tuple(ipaddress.ip_network(address) for address in parsed if address is not None)
-        return self._within(self._hosts.put(name, networks))
+        return self._list_slices_within(self._hosts.put(name, networks))
 
-    def _within(self, networks: tuple[Network, ...]) -> tuple[str, ...]:
+    def _list_slices_within(self, networks: tuple[Network, ...]) -> tuple[str, ...]:
         if not networks:
             return ()
         touched: list[str] = []
@@ -211,43 +216,45 @@ class AgentRefusals:
         return self._rivals(touched)
 
     def is_misfit(self, key: str) -> bool:
-        """Returns True if nothing in the slice may stay."""
-        known = self._slices.get(key)
-        return known is not None and bool(known.misfit)
+        """Returns True if the slice must be emptied."""
+        entry = self._slices.get(key)
+        return entry is not None and bool(entry.misfit)
 
-    def why(self, key: str) -> str:
-        """A sentence; "" for what may serve."""
-        known = self._slices.get(key)
-        if known is None:
+    def find_reason(self, key: str) -> str:
+        """Returns the reason for a refusal as a sentence; "" if the slice may serve."""
+        entry = self._slices.get(key)
+        if entry is None:
             return ""
-        sentence = self._why_alone(known)
-        if sentence:
-            return sentence
-        for place in known.places:
-            # A slice that is refused itself takes no address from another agent.
+        reason = self._find_own_reason(entry)
+        if reason:
+            return reason
+        for target in entry.targets:
+            # A refused slice does not displace another agent's.
             fitting = (
-                rival for rival in self._by_place[place] if not self._why_alone(self._slices[rival])
+                rival
+                for rival in self._by_target[target]
+                if not self._find_own_reason(self._slices[rival])
             )
-            newest = max(fitting, key=self._age_of)
+            newest = max(fitting, key=self._creation_order)
             if newest != key:
                 other = self._slices[newest].agent
                 return (
-                    f"agent {other} brought {place.address} port {place.port} to Service "
-                    f"{place.service} later"
+                    f"agent {other} brought {target.address} port {target.port} to Service "
+                    f"{target.service} later"
                 )
         return ""
 
-    def _why_alone(self, known: _Slice) -> str:
-        """The sentence for the slice by itself, without rivals."""
-        if known.misfit:
-            return known.misfit
-        for address in known.addresses:
-            sentence = self._why_address(known.agent, address)
-            if sentence:
-                return sentence
+    def _find_own_reason(self, entry: _Slice) -> str:
+        """Returns the reason that concerns the slice alone, without rivals."""
+        if entry.misfit:
+            return entry.misfit
+        for address in entry.addresses:
+            reason = self._find_address_reason(entry.agent, address)
+            if reason:
+                return reason
         return ""
 
-    def _why_address(self, agent: str, address: str) -> str:
+    def _find_address_reason(self, agent: str, address: str) -> str:
         parsed = parse_strict(address)
         if parsed is None:
             return f"{address!r} is no IP address"
@@ -255,44 +262,45 @@ class AgentRefusals:
             return f"{address} is the address of Pod {self._pods[address]}"
         grant = self._grants.get(agent)
         if grant is not None and grant.networks is not None:
-            return ""  # an administrator named its networks
-        # Who needs no grant may write any slice anyway, and may work on a machine of the cluster.
-        holder = self._ranges.holder(parsed) or (
-            self._hosts.holder(parsed) if grant is not None else ""
+            return ""  # an administrator granted its networks
+        # An account without a grant may write any slice anyway, and may run on a machine of the
+        # cluster.
+        owner = self._ranges.find_owner(parsed) or (
+            self._hosts.find_owner(parsed) if grant is not None else ""
         )
-        return f"{address} belongs to {holder}" if holder else ""
+        return f"{address} belongs to {owner}" if owner else ""
 
-    def _age_of(self, key: str) -> tuple[tuple[str, str], str]:
-        return (self._made.get(self._slices[key].agent, ("", "")), key)
+    def _creation_order(self, key: str) -> tuple[tuple[str, str], str]:
+        return (self._created.get(self._slices[key].agent, ("", "")), key)
 
     @property
     def misfits(self) -> int:
-        return sum(bool(known.misfit) for known in self._slices.values())
+        return sum(bool(entry.misfit) for entry in self._slices.values())
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """Agents that have slices."""
+        """The agents that have slices."""
         return tuple(self._by_agent)
 
-    def slices_of(self, agent: str) -> tuple[str, ...]:
+    def list_slices(self, agent: str) -> tuple[str, ...]:
         return tuple(self._by_agent.get(agent, ()))
 
-    def ports_of(self, agent: str) -> tuple[PortProbe, ...]:
-        """Ports at which a connection shows whether its processes are gone; none unless all of them
-        may be probed.
+    def list_probe_ports(self, agent: str) -> tuple[PortProbe, ...]:
+        """Returns the ports whose connections show whether its processes ended; none unless all of
+        them may be probed.
         """
         grant = self._grants.get(agent)
         if grant is None or grant.networks is None:
             return ()
         slices = [self._slices[key] for key in self._by_agent.get(agent, ())]
-        if not all(known.probed for known in slices) or any(
-            self.why(key) for key in self._by_agent.get(agent, ())
+        if not all(entry.probed for entry in slices) or any(
+            self.find_reason(key) for key in self._by_agent.get(agent, ())
         ):
             return ()
-        places = [place for known in slices for place in known.places]
-        if not all(self._may_be_probed(place.address) for place in places):
+        targets = [target for entry in slices for target in entry.targets]
+        if not all(self._may_be_probed(target.address) for target in targets):
             return ()
-        ports = tuple(dict.fromkeys(PortProbe(place.address, place.port) for place in places))
+        ports = tuple(dict.fromkeys(PortProbe(target.address, target.port) for target in targets))
         return ports if len(ports) <= PROBES_MAX else ()
 
     def _may_be_probed(self, address: str) -> bool:
@@ -302,27 +310,25 @@ class AgentRefusals:
             return False
         parsed = parse_strict(address)
         assert parsed is not None, f"{address} has a family and is no address"
-        return not (self._hosts.holder(parsed) or self._ranges.holder(parsed))
+        return not (self._hosts.find_owner(parsed) or self._ranges.find_owner(parsed))
 
-    def services_of(self, agent: str) -> tuple[str, ...]:
-        """Services that have an endpoint of it; a slice that does not fit the grant counts for
-        none.
-        """
+    def list_services(self, agent: str) -> tuple[str, ...]:
+        """Returns the Services for which *agent* has an endpoint; misfits do not count."""
         slices = (self._slices[key] for key in self._by_agent.get(agent, ()))
-        return tuple(dict.fromkeys(known.service for known in slices if not known.misfit))
+        return tuple(dict.fromkeys(entry.service for entry in slices if not entry.misfit))
 
-    def granted_service_of(self, key: str) -> str:
-        """The Service that the slice *key* belongs to by its name, whatever its label says."""
-        known = self._slices[key]
-        grant = self._grants.get(known.agent)
+    def get_granted_service(self, key: str) -> str:
+        """Returns the Service of the slice *key* by its name, whatever its label says."""
+        entry = self._slices[key]
+        grant = self._grants.get(entry.agent)
         by_name = grant.slices.get(key.partition("/")[2]) if grant is not None else None
-        return known.service if by_name is None else f"{known.agent.partition('/')[0]}/{by_name[0]}"
+        return entry.service if by_name is None else f"{entry.agent.partition('/')[0]}/{by_name[0]}"
 
     def check(self) -> None:
-        for index in (self._by_place, self._by_address, self._by_agent):
+        for index in (self._by_target, self._by_address, self._by_agent):
             assert all(index.values()), "an entry of an index without slices"
             assert {key for keys in index.values() for key in keys} <= self._slices.keys(), (
-                "an index of what is gone"
+                "an index entry of a removed slice"
             )
 
 
@@ -336,11 +342,11 @@ def _read(agent: str, new: EndpointSlice, grant: AgentGrant | None) -> _Slice:
         dict.fromkeys(address for endpoint in written.addresses for address in endpoint)
     )
     ports = [port.port for port in new.ports or () if port.port is not None]
-    places = tuple(_Place(service, address, port) for address in addresses for port in ports)
+    targets = tuple(_Target(service, address, port) for address in addresses for port in ports)
     probed = all(
         port.port is not None and port.protocol in (None, "TCP") for port in new.ports or ()
     )
-    return _Slice(agent, service, "", addresses, places, probed)
+    return _Slice(agent, service, "", addresses, targets, probed)
 
 
 def _drop(index: defaultdict[K, dict[str, None]], at: K, key: str) -> dict[str, None]:

@@ -1,15 +1,16 @@
-"""The rights of an agent's account, and nothing else: documents for an administrator to apply.
+"""The rights of an agent's account as documents for an administrator to apply.
 
 Rights are bound to names (``resourceNames``): the agent's Lease, its slices, its Services. A create
 carries a name only when it is an apply, so that is how the agent creates. Lists and watches of one
 name are allowed by the field selector ``metadata.name`` (kubernetes.io, "Using RBAC Authorization",
 "Referring to resources").
 
-It may ask for tokens of its own: a short one that is copied to a machine is renewed there.
+The account may request its own tokens: the machine renews the short-lived token that was copied to
+it.
 
-Labels and addresses of slices are beyond RBAC. Annotations of the Role record which Services and
-networks belong to the agent; our server's admission and controllers read them
-(``consume.agents.grants``), and ValidatingAdmissionPolicies say the same to other API servers
+RBAC cannot restrict labels and addresses of slices. Annotations of the Role record which Services
+and networks belong to the agent; our server's admission and controllers read them
+(``consume.agents.grants``). ValidatingAdmissionPolicies enforce the same on other API servers
 (``agent.policies``).
 """
 
@@ -43,8 +44,8 @@ def grants(
     sees_nodes: bool = False,
     with_policies: bool = True,
 ) -> tuple[Document, ...]:
-    """In the order in which they are to be applied.  *sees_nodes*: it may ask whether node proxies
-    followed a drain.
+    """Returns the documents in the order in which to apply them. *sees_nodes*: the account may
+    query whether node proxies applied a drain.
     """
     name = account_name(agent)
     labels = {LABEL_AGENT: agent}
@@ -61,7 +62,7 @@ def grants(
     ]
     granting = {**metadata, "annotations": annotations}
     documents: list[Document] = [
-        # The Role is what is read; controllers of earlier versions read the networks here.
+        # The controllers read the Role; those of earlier versions read the networks here.
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": granting},
         {"apiVersion": _RBAC, "kind": "Role", "metadata": granting, "rules": rules},
         _binding("RoleBinding", metadata, "Role", name, namespace),

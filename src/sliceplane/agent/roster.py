@@ -1,13 +1,13 @@
-"""The slices of agents among all slices of a cluster, found by the names that grants bind.
+"""The slices of agents among all slices of a cluster, identified by the names that grants bind.
 
 A watch by label would miss a slice whose agent writes another label, so the controller watches all
-slices. In a process with other controllers that costs a reference for each: they share one
+slices. In a process with other controllers that costs one reference for each slice: they share an
 informer, which decodes each change once. Alone, it costs the memory of all slices, which is less
-than that of all Pods, which this controller watches anyway. A change costs two look-ups in
-dictionaries; a grant that changes costs its names, at most 128.
+than that of all Pods, which this controller watches anyway. A change costs two dictionary look-ups;
+a changed grant costs one for each of its names, at most 128.
 
-A slice whose name no grant has belongs to an agent without a grant if its labels and its name fit
-each other: then an account wrote it that may write any slice of the namespace.
+A slice whose name is in no grant belongs to an agent without a grant if its labels fit its name:
+its writer may write any slice of the namespace.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class AgentRoster:
         #: all slices of the cluster, as the informer's cache has them
         self._all: dict[str, EndpointSlice] = {}
         self._grants: dict[str, AgentGrant] = {}
-        #: agents by the slices that their grants name
+        #: agent by slice that its grant names
         self._named: dict[str, str] = {}
-        #: slices that are an agent's, and which agent's
+        #: agent by slice, for slices that belong to an agent
         self._agent_by_slice: dict[str, str] = {}
 
     def on_slice(self, key: str, new: EndpointSlice | None) -> None:
@@ -51,18 +51,16 @@ class AgentRoster:
         return tuple(key for key in dict.fromkeys(names) if key in self._all)
 
     def attribute(self, key: str) -> tuple[str, str]:
-        """Finds the agent of a slice.  Returns the one that had it before and the one that has it
-        now; "" for none.
-        """
+        """Attributes a slice to its agent. Returns the previous and the new agent; "" for none."""
         before = self._agent_by_slice.get(key, "")
-        now = self._agent_of(key)
+        now = self._find_agent(key)
         if now != before:
             self._agent_by_slice.pop(key, None)
             if now:
                 self._agent_by_slice[key] = now
         return before, now
 
-    def _agent_of(self, key: str) -> str:
+    def _find_agent(self, key: str) -> str:
         stored = self._all.get(key)
         if stored is None:
             return ""
@@ -75,13 +73,15 @@ class AgentRoster:
     def __getitem__(self, key: str) -> EndpointSlice:
         return self._all[key]
 
-    def agent_of(self, key: str) -> str:
+    def get_agent(self, key: str) -> str:
         return self._agent_by_slice.get(key, "")
 
     def check(self) -> None:
         assert self._agent_by_slice.keys() <= self._all.keys(), "an agent has a slice that is gone"
         for key, agent in self._agent_by_slice.items():
-            assert self._agent_of(key) == agent, f"{key} is {self._agent_of(key)}'s, not {agent}'s"
+            assert self._find_agent(key) == agent, (
+                f"{key} is {self._find_agent(key)}'s, not {agent}'s"
+            )
 
 
 def _names(grant: AgentGrant | None) -> tuple[str, ...]:

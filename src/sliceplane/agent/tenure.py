@@ -1,14 +1,14 @@
-"""An agent's Lease in one namespace: whose the name is, when to renew it, and what to write.
+"""An agent's Lease in one namespace: who owns the name, when to renew it, and the writes.
 
-**Whose name is it?**  The Lease names the host and this start of the agent. Of the same host: an
-earlier start, taken over at once. Of another host: looked at for one duration of the Lease; when it
-does not change, it is taken over, and when it does, the name is refused. Times in the Lease are for
-people; no clock of another machine is compared.
+**Ownership**: the holder of the Lease is the host and this start of the agent. A Lease of the same
+host is from an earlier start and is taken over immediately. A Lease of another host is observed for
+one of its durations: if it does not change, it is taken over; if it does, the name is refused.
+Times in the Lease are informational; no clock of another machine is compared.
 
-Every write but the first carries the version that it builds on; one that meets another is followed
-by a look. The first is an apply, not a create: rights to create can be bound to a name only where
-the request has one. Two that make the Lease at once both succeed, the later one's name stands, and
-the earlier one sees it.
+Every write except the first carries the resource version it builds on; a conflict is followed by a
+read. The first write is an apply, not a create: RBAC can bind a create to a name only if the
+request has one. If two agents create the Lease at the same time, both succeed, the later one
+becomes the holder, and the earlier one observes it.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from sliceplane.consume.agents.registration import (
 )
 from sliceplane.kit.times import format_micro_time
 
-#: renewals are spread by this part of their period
+#: jitter of renewals as a fraction of their period
 SPREAD: Final = 0.2
-#: seconds until the next write to a server that answered one with another object
-WRONG_ANSWER_REST_S: Final = 5.0
+#: seconds until the next write to a server that answered with another object
+WRONG_ANSWER_PAUSE_S: Final = 5.0
 
 T = TypeVar("T", bound=Object)
 
-Standing = Literal["free", "ours", "watched", "refused"]
+Ownership = Literal["free", "ours", "watched", "refused"]
 
 
 class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The user's choices: how long a silent agent counts as alive, and whether it takes its name
-    from another.
+    """The user's choices: how long a silent agent counts as alive, and whether it takes over its
+    name from another host.
     """
 
     lease_s: float = LEASE_S
@@ -64,7 +64,7 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``host``: stays the same as long as the machine does; ``start``: of this start of the
+    """``host``: identifies the machine and never changes; ``start``: identifies this start of the
     agent.
     """
 
@@ -79,8 +79,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tenure:
-    """Owned by one agent.  ``lease``: the newest version known; ``error``: of the last job, for
-    people.
+    """Owned by one agent. ``lease``: the newest observed version; ``error``: of the last job, for
+    users.
     """
 
     def __init__(self, config: AgentConfig, namespace: str) -> None:
@@ -88,44 +88,47 @@ class Tenure:
         self._namespace = namespace
         self._name = lease_name(config.name)
         self.lease: Lease | None = None
-        #: since when it is as it is
-        self._seen_at = 0.0
+        #: when this version was observed
+        self._changed_at = 0.0
         self.renew_at = 0.0
-        self._asked_at = 0.0
-        #: the beginning of the last renewal that the server confirmed
+        self._sent_at = 0.0
+        #: when the last confirmed renewal was sent
         self.renewed_at: float | None = None
-        #: a write met another version than expected: the server is asked before the next
+        #: a write conflicted: read the Lease before the next write
         self.read_first = False
-        #: of another host's Lease, when it was seen first; and the holder, once it was seen to live
+        #: version of another host's Lease at its first observation; and its holder, once that
+        #: proved alive
         self._watched_version = ""
         self.refused_by = ""
-        #: this start made the Lease: slices that are there are not of an earlier start of this host
+        #: this start created the Lease: stored slices are not of an earlier start of this host
         self.is_new = False
         self.error = ""
-        #: nothing is written before
-        self.rests_until = 0.0
+        #: no writes before this time
+        self.paused_until = 0.0
 
-    # -- what is seen
+    # -- events
 
     def on_lease_change(self, old: Lease | None, new: Lease | None, now: float) -> None:
-        """A change of the cache.  The end of an earlier Lease is no end of the one that was made
-        since.
+        """Takes a change of the cache. The deletion of an earlier Lease does not delete the current
+        one.
         """
         if (
             new is None
             and old is not None
             and self.lease is not None
-            and not _same(old, self.lease)
+            and not _is_same_object(old, self.lease)
         ):
             return
         self._on_lease(new, now)
 
     def on_answer(self, write: Write, answer: bytes, spread: float, now: float) -> None:
-        """To a write of ours.  *spread*: by how much the next renewal is early or late, about 1."""
+        """Takes the answer to our own write. *spread*: factor of the time until the next renewal,
+        about 1.
+        """
         if write.verb == "delete":
             self.lease = None
             return
-        lease = answered(write, answer, Lease) if answer else None
+        lease = decode_answer(write, answer, Lease) if answer else None
         is_ours = lease is not None and lease.spec.holder_identity == self._config.identity
         if bool(answer) if lease is None else not is_ours and write.verb != "get":
             self.on_wrong_answer(write, now)
@@ -134,36 +137,38 @@ class Tenure:
         self._on_lease(lease, now)
         if write.verb != "get":
             self.is_new |= write.patch_type == "apply"
-            self.renewed_at = self._asked_at
-            self.renew_at = self._asked_at + self._config.terms.renew_s * spread
+            self.renewed_at = self._sent_at
+            self.renew_at = self._sent_at + self._config.terms.renew_s * spread
 
     def on_wrong_answer(self, write: Write, now: float) -> None:
-        """The server took *write* and answered with something else: written again at once, it would
-        be so for ever.
+        """Pauses writes after the server answered *write* with another object: an immediate retry
+        would repeat that for ever.
         """
         self.error = (
             f"{write.verb} of {write.resource.singular} {write.name}: the server answered with "
             "another object"
         )
-        self.rests_until = now + WRONG_ANSWER_REST_S
+        self.paused_until = now + WRONG_ANSWER_PAUSE_S
 
     def _on_lease(self, lease: Lease | None, now: float) -> None:
-        known = self.lease
-        is_known = lease is not None and known is not None and _same(lease, known)
+        previous = self.lease
+        is_same_lease = (
+            lease is not None and previous is not None and _is_same_object(lease, previous)
+        )
         if (
-            is_known
+            is_same_lease
             and lease is not None
-            and known is not None
-            and not is_newer(lease.metadata, known.metadata)
+            and previous is not None
+            and not is_newer(lease.metadata, previous.metadata)
         ):
             return
         self.lease = lease
-        self._seen_at = now
+        self._changed_at = now
 
-    # -- what follows
+    # -- decisions
 
-    def standing(self, now: float) -> Standing:
-        """Whose the name is now."""
+    def ownership(self, now: float) -> Ownership:
+        """Returns who owns the name now."""
         if self.lease is None:
             self.refused_by = ""
             return "free"
@@ -178,16 +183,16 @@ class Tenure:
             return "ours"
         version = self.lease.metadata.resource_version
         self._watched_version = self._watched_version or version
-        # The version that was there may be of one that died; the next is of one that lives.
+        # The first version may be from a dead agent; the next one proves a living one.
         if version != self._watched_version:
             self.refused_by = holder
         return "refused" if self.refused_by else "watched"
 
     @property
     def silent_at(self) -> float:
-        """When a holder that does not renew until then is believed to be gone."""
+        """When a holder that has not renewed by then is considered dead."""
         seconds = self.lease.spec.lease_duration_seconds if self.lease is not None else None
-        return self._seen_at + lease_duration_s(seconds, self._config.terms.lease_s)
+        return self._changed_at + lease_duration_s(seconds, self._config.terms.lease_s)
 
     def is_due(self, now: float) -> bool:
         return self.renew_at <= now
@@ -204,8 +209,8 @@ class Tenure:
             tolerate=("NotFound",),
         )
 
-    def renewal(self, standing: Standing, now: float) -> Write:
-        self._asked_at = now
+    def renewal(self, ownership: Ownership, now: float) -> Write:
+        self._sent_at = now
         labels = {LABEL_AGENT: self._config.name}
         spec: Document = {
             "holderIdentity": self._config.identity,
@@ -213,7 +218,7 @@ class Tenure:
             "renewTime": format_micro_time(now),
         }
         lease = self.lease
-        if standing == "free" or lease is None:
+        if ownership == "free" or lease is None:
             spec |= {"acquireTime": format_micro_time(now), "leaseTransitions": 0}
             metadata: Document = {
                 "name": self._name,
@@ -225,9 +230,12 @@ class Tenure:
         if lease.spec.holder_identity != self._config.identity:
             transitions = (lease.spec.lease_transitions or 0) + 1
             spec |= {"acquireTime": format_micro_time(now), "leaseTransitions": transitions}
-        built_on = {"uid": lease.metadata.uid, "resourceVersion": lease.metadata.resource_version}
+        precondition = {
+            "uid": lease.metadata.uid,
+            "resourceVersion": lease.metadata.resource_version,
+        }
         return self._write(
-            encode({"metadata": {**built_on, "labels": labels}, "spec": spec}), applies=False
+            encode({"metadata": {**precondition, "labels": labels}, "spec": spec}), applies=False
         )
 
     def _write(self, body: bytes, *, applies: bool) -> Write:
@@ -242,8 +250,8 @@ class Tenure:
         )
 
 
-def answered(write: Write, answer: bytes, kind: type[T]) -> T | None:
-    """The object of *write* as the server answered it; ``None`` if the answer is another one, or
+def decode_answer(write: Write, answer: bytes, kind: type[T]) -> T | None:
+    """Returns the object of *write* in the server's *answer*; ``None`` if it is another object, or
     none.
     """
     try:
@@ -257,5 +265,5 @@ def answered(write: Write, answer: bytes, kind: type[T]) -> T | None:
     )
 
 
-def _same(one: Lease, other: Lease) -> bool:
+def _is_same_object(one: Lease, other: Lease) -> bool:
     return one.metadata.uid == other.metadata.uid

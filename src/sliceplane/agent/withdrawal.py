@@ -1,8 +1,8 @@
-"""How an agent's endpoint is taken back: its slices say that it does not serve, and why, and its
-Lease goes at the end.
+"""The writes that withdraw an agent's endpoint: its slices become not serving with a reason, and
+its Lease is deleted at the end.
 
-Each write is bound to the version that was judged: what the agent wrote since stays, and so does
-what it then means.
+Each write has the judged version as its precondition, so it never overwrites what the agent wrote
+since.
 """
 
 from __future__ import annotations
@@ -19,36 +19,38 @@ from sliceplane.api.scheme import EndpointSlices, Leases
 from sliceplane.consume.agents.registration import ANNOTATION_REFUSED, ANNOTATION_STATE, conditions
 
 
-def withdrawal(found: EndpointSlice) -> Write | None:
-    """Returns the write that withdraws a slice whose agent is lost; ``None``: it is withdrawn
-    already.
-    """
-    if (found.metadata.annotations or {}).get(ANNOTATION_STATE) == "lost" and not _serves(found):
+def withdrawal(stored: EndpointSlice) -> Write | None:
+    """Returns the write that withdraws a slice of a lost agent; ``None``: it is withdrawn already."""
+    if (stored.metadata.annotations or {}).get(ANNOTATION_STATE) == "lost" and not _is_serving(
+        stored
+    ):
         return None
-    return _patch(found, {ANNOTATION_STATE: "lost"}, withdraws=True)
+    return _patch(stored, {ANNOTATION_STATE: "lost"}, withdraws=True)
 
 
-def shown_refusal(found: EndpointSlice) -> str:
-    """The sentence that the slice has."""
-    return (found.metadata.annotations or {}).get(ANNOTATION_REFUSED, "")
+def current_refusal(stored: EndpointSlice) -> str:
+    """Returns the reason for a refusal that the slice has, or ""."""
+    return (stored.metadata.annotations or {}).get(ANNOTATION_REFUSED, "")
 
 
-def refusal(found: EndpointSlice, why: str, *, empties: bool = False) -> Write | None:
-    """Returns the write that refuses a slice for the reason *why*, or lifts its refusal for "".
-    ``None``: no need.
+def refusal(stored: EndpointSlice, reason: str, *, empties: bool = False) -> Write | None:
+    """Returns the write that refuses a slice for *reason*, or lifts its refusal for "". ``None``:
+    no write is needed.
 
-    *empties*: it does not fit its agent's grant, so no endpoint stays. It says why until its agent
-    writes it anew: an empty slice fits every grant.
+    *empties*: the slice does not fit its agent's grant, so it loses all endpoints. The reason stays
+    until its agent writes it again: an empty slice fits every grant.
     """
     if empties:
-        if why == shown_refusal(found) and not found.endpoints:
+        if reason == current_refusal(stored) and not stored.endpoints:
             return None
-        return _patch(found, {ANNOTATION_REFUSED: why, ANNOTATION_STATE: "failing"}, endpoints=())
-    if why == shown_refusal(found) and not (why and _serves(found)):
+        return _patch(
+            stored, {ANNOTATION_REFUSED: reason, ANNOTATION_STATE: "failing"}, endpoints=()
+        )
+    if reason == current_refusal(stored) and not (reason and _is_serving(stored)):
         return None
-    if not why and not found.endpoints:
+    if not reason and not stored.endpoints:
         return None
-    return _patch(found, {ANNOTATION_REFUSED: why or None}, withdraws=bool(why))
+    return _patch(stored, {ANNOTATION_REFUSED: reason or None}, withdraws=bool(reason))
 
 
 def lease_end(lease: Lease) -> Write:
@@ -65,22 +67,22 @@ def lease_end(lease: Lease) -> Write:
     )
 
 
-def _serves(found: EndpointSlice) -> bool:
-    """As consumers read it: what is not said is true."""
+def _is_serving(stored: EndpointSlice) -> bool:
+    """Returns True if a consumer would send to it: an absent condition counts as true."""
     return any(
         endpoint.conditions.ready is not False or endpoint.conditions.serving is not False
-        for endpoint in found.endpoints or ()
+        for endpoint in stored.endpoints or ()
     )
 
 
 def _patch(
-    found: EndpointSlice,
+    stored: EndpointSlice,
     annotations: dict[str, str | None],
     *,
     withdraws: bool = False,
     endpoints: tuple[SliceEndpoint, ...] | None = None,
 ) -> Write:
-    meta = found.metadata
+    meta = stored.metadata
     body: Document = {
         "metadata": {
             "uid": meta.uid,
@@ -91,9 +93,9 @@ def _patch(
     if endpoints is not None:
         body["endpoints"] = endpoints
     elif withdraws:
-        gone = msgspec.convert(conditions("lost", publish_not_ready=False), EndpointConditions)
+        withdrawn = msgspec.convert(conditions("lost", publish_not_ready=False), EndpointConditions)
         body["endpoints"] = [
-            replace(endpoint, conditions=gone) for endpoint in found.endpoints or ()
+            replace(endpoint, conditions=withdrawn) for endpoint in stored.endpoints or ()
         ]
     return Write(
         verb="patch",

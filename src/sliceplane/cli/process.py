@@ -134,7 +134,7 @@ def spare_descriptors() -> None:
     from sliceplane.kit.io.process import descriptors
 
     descriptors.raise_limit()
-    descriptors.tell_of_exhaustion(asyncio.get_running_loop())
+    descriptors.report_exhaustion(asyncio.get_running_loop())
 
 
 def is_journal() -> bool:

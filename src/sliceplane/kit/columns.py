@@ -1,8 +1,8 @@
-"""Tables of text: the one printer of rows for people.
+"""Tables of text: the only printer of rows for users.
 
-Columns are as wide as their widest cell. Where that is wider than the screen, the last column is
-wrapped; where that does not suffice, each row becomes a block with a line for each cell. A line
-that the terminal wraps cannot be read.
+Columns are as wide as their widest cell. If the table is wider than the screen, the last column is
+wrapped; if that does not suffice, each row becomes a block with a line for each cell. A line that
+the terminal wraps is unreadable.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from sliceplane.kit.terminal_text import printable
 
 GAP = "  "
-#: cells of a block are wrapped to no less than this, those of a last column to no less than that
+#: minimum widths to which cells of a block and of a last column are wrapped
 _CELL_WIDTH_MIN = 20
 _LAST_WIDTH_MIN = 30
 
@@ -29,22 +29,22 @@ def table(
     rows_max: int | None = None,
     elsewhere: str = "",
 ) -> Iterator[str]:
-    """Lines without an end.  *heads* may be empty; *width* ``None``: as wide as they come.
+    """Yields lines without a newline. *heads* may be empty; *width* ``None``: unlimited.
 
-    Every row has as many cells as there are heads, or as the first row has. Rows beyond *rows_max*
-    are counted in a last line; *elsewhere* says where they are. A cell is one line, whatever it
-    has.
+    Every row has as many cells as *heads*, or as the first row. Rows beyond *rows_max* are counted
+    in a last line; *elsewhere* says where to find them. A cell is always one line.
     """
-    shown = [[printable(cell) for cell in row] for row in rows[:rows_max]]
-    lines = [heads, *shown] if heads else shown
+    visible = [[printable(cell) for cell in row] for row in rows[:rows_max]]
+    lines = [heads, *visible] if heads else visible
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    left = len(indent) + sum(wide + len(GAP) for wide in widths[:-1])
-    if width is None or not widths or left + widths[-1] <= width:
+    last_column = len(indent) + sum(wide + len(GAP) for wide in widths[:-1])
+    if width is None or not widths or last_column + widths[-1] <= width:
         for line in lines:
             yield (indent + GAP.join(map(str.ljust, line, widths))).rstrip()
     elif (
         len(widths) > 1
-        and max(_LAST_WIDTH_MIN, *(_longest_word(line[-1]) for line in lines)) <= width - left
+        and max(_LAST_WIDTH_MIN, *(_longest_word(line[-1]) for line in lines))
+        <= width - last_column
     ):
         for line in lines:
             start = indent + "".join(
@@ -52,9 +52,9 @@ def table(
             )
             yield from _wrapped(start, line[-1], width)
     else:
-        yield from _blocks(heads, shown, indent, width)
-    if len(rows) > len(shown):
-        yield f"{indent}and {len(rows) - len(shown):,} more{elsewhere and f' ({elsewhere})'}"
+        yield from _blocks(heads, visible, indent, width)
+    if len(rows) > len(visible):
+        yield f"{indent}and {len(rows) - len(visible):,} more{elsewhere and f' ({elsewhere})'}"
 
 
 def notes(sentences: Sequence[str], width: int | None) -> Iterator[str]:
@@ -79,7 +79,7 @@ def _longest_word(text: str) -> int:
 
 
 def _wrapped(start: str, cell: str, width: int) -> Iterator[str]:
-    """*cell* behind *start*, and what does not fit below itself."""
+    """Yields *cell* behind *start*, wrapped below its own beginning."""
     room = max(width - len(start), _CELL_WIDTH_MIN)
     first, *others = textwrap.wrap(cell, room, break_long_words=False, break_on_hyphens=False) or [
         ""

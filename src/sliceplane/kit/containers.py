@@ -1,5 +1,5 @@
-"""Containers that the standard library lacks: a sorted mapping, parts of an iterable, and a memory
-of answers that strangers cannot fill.
+"""Containers that the standard library lacks: a sorted mapping, batches of an iterable, and a cache
+of answers that untrusted input cannot fill.
 """
 
 from __future__ import annotations
@@ -65,13 +65,12 @@ def batched(items: Iterable[V], size: int) -> Iterator[tuple[V, ...]]:
 
 
 def remembered(most: int, text_max: int = TEXT_MAX) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Remember at most *most* answers of a pure function of a text, those to texts beyond
-    *text_max* characters or ASCII (which take four times the memory) not at all.
+    """Caches at most *most* answers of a pure function of a text. Answers for texts longer than
+    *text_max* characters or beyond ASCII (which take four times the memory) are not cached.
 
-    A cache bounded by its number of entries is not bounded if strangers choose the entries: a few
-    thousand labels of 3 MiB each are more than a machine has. So texts longer than a name can be
-    are worked out anew each time. What the answers hold must not be longer than some small multiple
-    of the texts.
+    A limit of entries does not bound a cache if clients choose the entries: a few thousand labels
+    of 3 MiB each exceed a machine's memory. So answers for texts longer than any name are computed
+    each time. An answer must not be larger than a small multiple of its text.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -91,26 +90,25 @@ def remembered(most: int, text_max: int = TEXT_MAX) -> Callable[[Callable[P, R]]
 
 
 class Passed(Generic[V]):
-    """Values that passed a check which they will always pass, *most* of them: of a thousand
-    addresses of an object one changes, and all come with each write, so that asking for all of them
-    at once must cost little.
+    """At most *most* values that passed a check whose result never changes. Each write of an object
+    repeats all its values, of which few changed, so a check of all of them must be cheap.
     """
 
     def __init__(self, most: int, passes: Callable[[V], bool]) -> None:
-        """A value that passes must not be longer than a name, as a cache has room for any value."""
+        """A value that passes must not be longer than a name, because any value may be cached."""
         self._most = most
         self._passes = passes
-        self._known: set[V] = set()
+        self._passed: set[V] = set()
 
     def have(self, values: set[V]) -> bool:
-        """All of *values* pass."""
-        known = self._known
-        if values <= known:
+        """Returns True if all of *values* pass."""
+        passed = self._passed
+        if values <= passed:
             return True
-        if len(known) + len(values) > self._most:
-            known.clear()
-        for value in values - known:
+        if len(passed) + len(values) > self._most:
+            passed.clear()
+        for value in values - passed:
             if not self._passes(value):
                 return False
-            known.add(value)
+            passed.add(value)
         return True

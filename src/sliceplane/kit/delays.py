@@ -1,4 +1,4 @@
-"""How long to wait: before the next try (``Backoff``), and for the next token (``TokenBucket``)."""
+"""Delays: before the next attempt (``Backoff``), and until the next token (``TokenBucket``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     jitter: float = 0.0
 
     def delay_s(self, attempt: int, rng: Rng | None = None) -> float:
-        """The delay before try ``attempt + 1``; ``attempt`` counts failures so far, from 0."""
+        """Returns the delay before attempt ``attempt + 1``; ``attempt`` counts the failures so far,
+        from 0.
+        """
         assert attempt >= 0, f"attempt {attempt} is negative"
         # The exponent is bounded first: 2.0**5000 raises OverflowError, and a peer may be gone for
         # days.
@@ -29,9 +31,9 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
 class TokenBucket:
     """*rate_per_s* tokens a second, at most *burst* saved up; full at the start.
 
-    It lends: no taker is refused, each is told how long to wait. The balance may go below zero,
-    which is how those who wait form a queue (as in Go's ``rate.Limiter`` reservations). Not shared
-    between tasks.
+    It lends: no caller is refused, each gets the time to wait. The balance may become negative, so
+    waiting callers form a queue (as with reservations of Go's ``rate.Limiter``). Not shared between
+    tasks.
     """
 
     __slots__ = ("_at", "_balance", "burst", "rate_per_s")
@@ -45,7 +47,7 @@ class TokenBucket:
         self._at: float | None = None
 
     def _refill(self, now: float) -> None:
-        # A clock that goes back gives nothing and takes nothing.
+        # A clock that goes back changes nothing.
         if self._at is not None and now > self._at:
             self._balance = min(
                 self._balance + (now - self._at) * self.rate_per_s, float(self.burst)
@@ -53,15 +55,15 @@ class TokenBucket:
         self._at = now if self._at is None else max(self._at, now)
 
     def take(self, now: float, tokens: float = 1.0) -> float:
-        """Take a token, or so many.  Returns the seconds until they are there, 0.0 if they are
-        there already.
+        """Takes *tokens*. Returns the seconds until they are available, 0.0 if they are available
+        already.
         """
         self._refill(now)
         self._balance -= tokens
         return max(-self._balance / self.rate_per_s, 0.0)
 
     def try_take(self, now: float) -> bool:
-        """Take a token if there is one."""
+        """Takes a token if one is available, and returns True."""
         self._refill(now)
         if self._balance < 1.0:
             return False

@@ -1,8 +1,8 @@
-"""Decimal numbers out of texts that a stranger wrote.
+"""Decimal numbers from untrusted texts.
 
-``int`` is too generous for them: it takes digits of every script, blanks and underscores, and
-raises an error of its own beyond some thousand digits. What is read here is what Go's ``strconv``
-reads with base 10 and 64 bits.
+``int`` is too lenient for them: it accepts digits of every script, blanks and underscores, and
+raises another error beyond some thousand digits. This module accepts what Go's ``strconv`` accepts
+with base 10 and 64 bits.
 """
 
 from __future__ import annotations

@@ -16,14 +16,14 @@ FAMILIES: Final[tuple[Family, ...]] = ("IPv4", "IPv6")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-#: spelled as ``ipaddress`` would spell it; anything else takes the slow way
+#: the canonical spelling of ``ipaddress``; anything else is parsed slowly
 CANONICAL_IPV4: Final = re.compile(
     r"(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)", re.ASCII
 )
 
 
 def parse_strict(text: str) -> Address | None:
-    """The address, or ``None``.  Zones (``%eth0``), leading zeros and IPv4-mapped forms are
+    """Returns the address, or ``None``. Zones (``%eth0``), leading zeros and IPv4-mapped forms are
     refused.
     """
     if "%" in text:
@@ -38,7 +38,9 @@ def parse_strict(text: str) -> Address | None:
 
 
 def parse_lenient(text: str) -> Address | None:
-    """The address, or ``None``.  Leading zeros are decimal; an IPv4-mapped IPv6 address is IPv4."""
+    """Returns the address, or ``None``. Leading zeros are decimal; an IPv4-mapped IPv6 address is
+    IPv4.
+    """
     strict = parse_strict(text)
     if strict is not None:
         return strict
@@ -59,8 +61,8 @@ def parse_lenient(text: str) -> Address | None:
 
 
 def parse_network_lenient(text: str) -> Network | None:
-    """The network of ``address/length``, or ``None``. Bits of the host part, spaces around and
-    leading zeros are passed over; without a length it is no network.
+    """Returns the network of ``address/length``, or ``None``. Host bits, surrounding spaces and
+    leading zeros are ignored; a length is required.
     """
     address_text, slash, length_text = text.strip().partition("/")
     address = parse_lenient(address_text)
@@ -75,12 +77,12 @@ def parse_network_lenient(text: str) -> Network | None:
     return ipaddress.ip_network((address, int(length_text)), strict=False)
 
 
-def networks(texts: Iterable[str], wanted: Family) -> tuple[str, ...]:
-    """The networks of the family *wanted* among *texts*, disjoint, sorted, in canonical form;
-    others are passed over.
+def networks(texts: Iterable[str], family_name: Family) -> tuple[str, ...]:
+    """Returns the networks of *family_name* among *texts*, disjoint, sorted, in canonical form;
+    others are ignored.
     """
     parsed = [network for text in texts if (network := parse_network_lenient(text)) is not None]
-    if wanted == "IPv4":
+    if family_name == "IPv4":
         four = [network for network in parsed if isinstance(network, ipaddress.IPv4Network)]
         return tuple(str(network) for network in ipaddress.collapse_addresses(four))
     six = [network for network in parsed if isinstance(network, ipaddress.IPv6Network)]
@@ -92,9 +94,7 @@ def family(address: Address) -> Family:
 
 
 def canonical_with_family(text: str) -> tuple[Family, str] | None:
-    """Family and canonical spelling of a leniently parsed address; quick for IPv4 that is spelled
-    so already.
-    """
+    """Returns family and canonical spelling of a leniently parsed address; fast for canonical IPv4."""
     if CANONICAL_IPV4.fullmatch(text):
         return "IPv4", text
     address = parse_lenient(text)
@@ -102,6 +102,6 @@ def canonical_with_family(text: str) -> tuple[Family, str] | None:
 
 
 def canonical(text: str) -> str | None:
-    """The canonical spelling of a leniently parsed address, or ``None``."""
+    """Returns the canonical spelling of a leniently parsed address, or ``None``."""
     address = parse_lenient(text)
     return None if address is None else str(address)

@@ -5,10 +5,10 @@ A part declares what it counts in one place, on a ``Metrics`` of its own::
     self.metrics = Metrics() self._faults = self.metrics.counter("sliceplane_hub_faults_total",
     "Events that could not be shown.")
 
-and counts by an addition to a plain attribute (``self._faults.value += 1``). What is state anyway,
-as a length or an age, is ``computed`` by a function at the moment of a scrape. A page shows a
+and counts by an addition to a plain attribute (``self._faults.value += 1``). Figures that are state
+anyway, such as a length or an age, are ``computed`` by a function at a scrape. A page exposes a
 ``Metrics`` that includes those of all parts, so a new metric is one declaration and the lines that
-count. No core knows a metrics library.
+count. No core depends on a metrics library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final, Generic, Literal, NamedTuple, TypeVar
 import msgspec
 
 Kind = Literal["counter", "gauge", "histogram"]
-#: the values of labels; their names are the family's
+#: the values of labels; the family has their names
 Labels = tuple[str, ...]
 
 
@@ -34,7 +34,7 @@ CALL_BUCKETS: Final = (
     *(0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5),
     *(2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0),
 )
-#: those of Prometheus clients
+#: the default buckets of Prometheus clients
 DEFAULT_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -54,7 +54,7 @@ class Sample(NamedTuple):
 
 
 class Family(msgspec.Struct, frozen=True):
-    """One metric at one moment.  ``name`` is the whole name, as monitoring knows it."""
+    """One metric at one moment. ``name`` is the full name in monitoring."""
 
     name: str
     kind: Kind
@@ -63,7 +63,7 @@ class Family(msgspec.Struct, frozen=True):
     samples: tuple[Sample, ...] = ()
 
 
-#: gives families at the moment of a scrape
+#: returns families at a scrape
 Source = Callable[[], Iterable[Family]]
 
 
@@ -101,9 +101,7 @@ _Series = TypeVar("_Series", Count, Histogram)
 
 
 class Labelled(Generic[_Series]):
-    """The series of one metric, by the values of its labels.  A series exists from the first ``of``
-    on.
-    """
+    """The series of one metric by the values of its labels. The first ``of`` creates a series."""
 
     __slots__ = ("_make", "_series")
 
@@ -118,7 +116,7 @@ class Labelled(Generic[_Series]):
         return series
 
     def read(self) -> Iterable[tuple[Labels, float | Distribution]]:
-        """Sorted by labels."""
+        """Returns the values sorted by labels."""
         return [
             (labels, series.read())
             for labels, series in sorted(self._series.items(), key=lambda item: item[0])
@@ -139,7 +137,7 @@ class Metrics:
         self._included: list[Source] = []
 
     def computed(self, kind: Kind, name: str, help_text: str, read: Read, *labels: str) -> None:
-        """A metric whose figures *read* finds at the moment of a scrape."""
+        """Declares a metric whose values *read* returns at a scrape."""
         self._declared.append((Family(name, kind, help_text, labels), read))
 
     def counter(self, name: str, help_text: str) -> Count:
@@ -174,11 +172,11 @@ class Metrics:
         return series
 
     def include(self, source: Source) -> None:
-        """Show what *source* gives, too: ``families`` of another part."""
+        """Includes the metrics of *source*: ``families`` of another part."""
         self._included.append(source)
 
     def families(self) -> tuple[Family, ...]:
-        """Everything that is declared or included: each name once, sorted."""
+        """Returns all declared and included families: each name once, sorted."""
         own = (
             Family(family.name, family.kind, family.help, family.labels, _samples(read()))
             for family, read in self._declared
@@ -195,7 +193,7 @@ def _samples(
 
 
 def merged(*sources: Iterable[Family]) -> tuple[Family, ...]:
-    """The families of all *sources*, sorted by name; series of one name come together."""
+    """Returns the families of all *sources*, sorted by name; series of the same name are merged."""
     families: dict[str, Family] = {}
     for source in sources:
         for family in source:

@@ -1,18 +1,19 @@
-"""Keys that want work, each at most once, each by one worker at a time.
+"""A queue of keys that need work; each key is queued at most once, and processed by one worker at a
+time.
 
-Three sets and a line (client-go's ``workqueue`` has the same, and the same guarantees)::
+Three sets and a queue, with the guarantees of client-go's ``workqueue``::
 
-    add ----> dirty + line --get--> processing --done--> out, or back into the line if dirty again
+    add ----> dirty + queue --get--> processing --done--> out, or back into the queue if dirty again
 
-- A key that is added while it waits is in the line once.
-- A key that is added while it is processed waits until ``done``, then joins the line: one worker at
-  a time, and no change is missed.
-- ``add_after`` holds a key back until its time has come; of several times for one key the earliest
-  wins. A key added at once meanwhile is processed at once, and again when the time has come.
-- ``add_rate_limited`` holds a key back by the larger of its own exponential back-off and a bucket
-  that all keys share.
+- A key that is added while it waits is queued once.
+- A key that is added while it is processed waits until ``done``, then joins the queue: one worker
+  at a time, and no change is missed.
+- ``add_after`` delays a key until its time; of several times for one key the earliest wins. A key
+  that is added immediately in the meantime is processed immediately, and again at its time.
+- ``add_rate_limited`` delays a key by the larger of its own exponential back-off and a bucket that
+  all keys share.
 
-The line is first in, first out; keys that come due together join in the order of their times, then
+The queue is first in, first out; keys that come due together join in the order of their times, then
 of their adding. So equal calls give equal results.
 """
 
@@ -60,7 +61,7 @@ class WorkQueue(Generic[K]):
         self._backoff = backoff
         self._bucket = bucket or TokenBucket(rate_per_s=RETRY_RATE_PER_S, burst=RETRY_BURST)
         self._line: deque[K] = deque()
-        #: waiting in the line, or for ``done``; the value is when it was added
+        #: waiting in the queue, or for ``done``; the value is when it was added
         self._dirty: dict[K, float] = {}
         #: the value is when it was got
         self._processing: dict[K, float] = {}
@@ -72,7 +73,7 @@ class WorkQueue(Generic[K]):
         self.adds = 0
         self.retries = 0
         self.gets = 0
-        #: seconds that keys waited in the line, and that they were worked on
+        #: seconds that keys waited in the queue, and that they were processed
         self.waited = Histogram(_DURATION_BUCKETS)
         self.worked = Histogram(_DURATION_BUCKETS)
 
@@ -87,13 +88,13 @@ class WorkQueue(Generic[K]):
             self._line.append(key)
 
     def add_after(self, key: K, delay_s: float, now: float) -> None:
-        """Add *key* in *delay_s*; at once if that is not positive."""
+        """Adds *key* in *delay_s*; immediately if that is not positive."""
         if delay_s <= 0:
             self.add(key, now)
             return
         when = now + delay_s
-        held = self._delayed.get(key)
-        if held is not None and held[0] <= when:
+        earlier = self._delayed.get(key)
+        if earlier is not None and earlier[0] <= when:
             return
         self._number += 1
         self._delayed[key] = (when, self._number)
@@ -104,7 +105,7 @@ class WorkQueue(Generic[K]):
             heapq.heapify(self._heap)
 
     def add_rate_limited(self, key: K, now: float) -> float:
-        """Add *key* again after a failure.  Returns the delay."""
+        """Adds *key* again after a failure. Returns the delay."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         self.retries += 1
@@ -113,17 +114,15 @@ class WorkQueue(Generic[K]):
         return delay
 
     def forget(self, key: K) -> None:
-        """*key* is well, or given up: its next failure is a first one."""
+        """Resets the back-off of *key*, after a success or when it is abandoned."""
         self._failures.pop(key, None)
 
     def num_requeues(self, key: K) -> int:
-        """How often ``add_rate_limited`` was called for *key* since ``forget``."""
+        """Returns how often ``add_rate_limited`` was called for *key* since ``forget``."""
         return self._failures.get(key, 0)
 
     def drop(self, key: K) -> None:
-        """Forget *key* and all that waits for it; one that is processed still has to be
-        ``done``.
-        """
+        """Removes *key* and its delays; a key that is being processed still needs ``done``."""
         self.forget(key)
         self._delayed.pop(key, None)
         if self._dirty.pop(key, None) is not None and key not in self._processing:
@@ -132,7 +131,9 @@ class WorkQueue(Generic[K]):
     # Working
 
     def get(self, now: float) -> K | None:
-        """The next key to work on, which then must be ``done``; ``None`` if there is none now."""
+        """Returns the next key, for which the caller must call ``done``; ``None`` if there is none
+        now.
+        """
         while self._heap and self._heap[0][0] <= now:
             when, number, key = heapq.heappop(self._heap)
             if self._delayed.get(key) == (when, number):
@@ -147,7 +148,7 @@ class WorkQueue(Generic[K]):
         return key
 
     def done(self, key: K, now: float | None = None) -> None:
-        """*now*, if given, counts how long it took."""
+        """Ends the work on a key. *now*, if passed, measures its duration."""
         assert key in self._processing, f"{key!r} is done but was not handed out"
         began = self._processing.pop(key)
         if now is not None:
@@ -156,7 +157,7 @@ class WorkQueue(Generic[K]):
             self._line.append(key)
 
     def next_deadline(self) -> float | None:
-        """When the next delayed key joins the line.  What is in the line already is ``depth``."""
+        """When the next delayed key joins the queue.  What is in the queue already is ``depth``."""
         while self._heap and self._delayed.get(self._heap[0][2]) != self._heap[0][:2]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
@@ -183,15 +184,13 @@ class WorkQueue(Generic[K]):
         return max(now - next(iter(self._processing.values())), 0.0) if self._processing else 0.0
 
     def unfinished_s(self, now: float) -> float:
-        """Sum of the times that keys have been worked on, of those not done.  O(keys in
-        progress).
-        """
+        """Returns the sum of the processing times of keys in progress. O(keys in progress)."""
         return sum(max(now - began, 0.0) for began in self._processing.values())
 
     def check(self) -> None:
-        """Assert every invariant.  O(keys)."""
+        """Asserts every invariant. O(keys)."""
         line = list(self._line)
-        assert len(line) == len(set(line)), f"a key is in the line twice: {line}"
+        assert len(line) == len(set(line)), f"a key is in the queue twice: {line}"
         waiting = [key for key in self._dirty if key not in self._processing]
         assert set(line) == set(waiting), f"line {line} is not what waits: {waiting}"
         live = {(when, number, key) for key, (when, number) in self._delayed.items()}
@@ -221,7 +220,7 @@ _METRICS: Final[tuple[tuple[str, Kind, str], ...]] = (
 
 
 def queue_families(name: str, queue: WorkQueue[Any], now: float) -> tuple[Family, ...]:
-    """Under the names that client-go's have, each with the one label ``name``."""
+    """Returns metrics under client-go's names, each with the label ``name``."""
     figures: tuple[float | Distribution, ...] = (
         queue.adds,
         queue.depth,

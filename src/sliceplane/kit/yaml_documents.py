@@ -345,9 +345,9 @@ def _resolve_plain(text: str) -> Any:
     based = _BASED.fullmatch(text)
     if based is not None:
         sign, *digits = based.groups()
-        for base, found in zip((2, 16, 8), digits, strict=True):
-            if found and found.strip("_"):
-                return int(sign + found.replace("_", ""), base)
+        for base, number_text in zip((2, 16, 8), digits, strict=True):
+            if number_text and number_text.strip("_"):
+                return int(sign + number_text.replace("_", ""), base)
     if _FLOAT.fullmatch(text):
         return _finite(float(text.replace("_", "")))
     if _SPECIAL_FLOAT.fullmatch(text):

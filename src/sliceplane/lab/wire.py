@@ -1,4 +1,4 @@
-"""The size of a stored object as a watch event, for everything that counts bytes on the wire."""
+"""The size of a stored object as a watch event, for all estimates of bytes on the wire."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _UNITS: Final = ("bytes", "KB", "MB", "GB", "TB", "PB")
 
 
 def object_bytes(stored: bytes, encoding: Encoding) -> int:
-    """*stored*: the JSON of an object as a server holds it."""
+    """Returns the encoded size. *stored*: the JSON of an object as a server stores it."""
     return len(stored) if encoding == "json" else len(protobuf.encode(decode_document(stored)))
 
 
 def event_bytes(stored: bytes, encoding: Encoding, kind: str = "MODIFIED") -> int:
-    """The same as a watch event, framing included; HTTP's chunks and TLS come on top."""
+    """Returns the size as a watch event, framing included; HTTP chunks and TLS are extra."""
     if encoding == "json":
         return len(stored) + _JSON_FRAME + len(kind)
     return len(protobuf.encode_watch_event(kind, protobuf.encode(decode_document(stored))))
 
 
 def human_bytes(count: float) -> str:
-    """Decimal units, as KEP-0752's, with three figures."""
+    """Formats *count* in decimal units, as KEP-0752 does, with three digits."""
     unit = 0
     while count >= 999.5 and unit < len(_UNITS) - 1:
         count /= 1000

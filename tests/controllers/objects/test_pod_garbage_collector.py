@@ -27,16 +27,16 @@ FINALIZER = "example.com/keep"
 
 def cluster_of(terminated_max: int = 12_500) -> Cluster:
     cluster = make(PodGarbageCollector(terminated_max))
-    cluster.settle()
+    cluster.converge()
     return cluster
 
 
 def after(cluster: Cluster, seconds: float) -> None:
     """*seconds* pass, with all that is due in them."""
     end = cluster.now + seconds
-    cluster.settle(limit_s=seconds)
+    cluster.converge(limit_s=seconds)
     cluster.now = end
-    cluster.settle(limit_s=0)
+    cluster.converge(limit_s=0)
     cluster.check()
 
 
@@ -65,7 +65,7 @@ def on_a_node_without_a_kubelet(cluster: Cluster, name: str = "p", **meta: Any) 
 def test_pods_of_a_deleted_node_go_after_the_quarantine_and_are_replaced() -> None:
     cluster = cluster_of()
     cluster.create(ReplicaSets, replica_set(6))
-    cluster.settle()
+    cluster.converge()
     orphans = {name for name, pod in pods(cluster).items() if pod["spec"]["nodeName"] == "node-1"}
     cluster.delete(Nodes, "node-1")
     after(cluster, QUARANTINE_S - 1)
@@ -131,7 +131,7 @@ def test_a_terminating_pod_without_a_node_is_failed() -> None:
     pod["metadata"]["finalizers"] = [FINALIZER]
     pod["spec"]["nodeSelector"] = {"nowhere": "true"}
     cluster.create(Pods, pod)
-    cluster.settle()
+    cluster.converge()
     assert pods(cluster)["p"]["status"]["phase"] == "Pending"
     cluster.delete(Pods, "p")
     after(cluster, 1)

@@ -57,7 +57,7 @@ def status(cluster: Cluster) -> Any:
 def test_status_follows(cluster: Cluster) -> None:
     cluster.create(ConfigMaps, {"metadata": {"name": "a"}})
     cluster.create(ResourceQuotas, quota())
-    cluster.settle()
+    cluster.converge()
     assert status(cluster) == {
         "hard": HARD,
         "used": {"configmaps": "1", "count/configmaps": "1", "services.nodeports": "0"},
@@ -68,10 +68,10 @@ def test_status_follows(cluster: Cluster) -> None:
     with pytest.raises(StatusError, match="exceeded quota"):
         cluster.create(ConfigMaps, {"metadata": {"name": "d"}})
     writes = len(cluster.writes)
-    cluster.settle()
+    cluster.converge()
     assert len(cluster.writes) == writes, "what is charged already is not written again"
     cluster.delete(ConfigMaps, "a")
-    waited = cluster.settle()
+    waited = cluster.converge()
     assert status(cluster)["used"]["configmaps"] == "2"
     assert waited < 1, "a delete is credited at once"
     cluster.create(ConfigMaps, {"metadata": {"name": "d"}})
@@ -105,16 +105,16 @@ def test_a_quota_follows_the_life_of_an_object(
 ) -> None:
     """ "should create a ResourceQuota and capture the life of a ..."."""
     cluster.create(ResourceQuotas, quota(**{name: "2", "resourcequotas": "1"}))
-    cluster.settle()
+    cluster.converge()
     assert status(cluster) == {
         "hard": {name: "2", "resourcequotas": "1"},
         "used": {name: "0", "resourcequotas": "1"},
     }
     cluster.create(resource, {"metadata": {"name": "a"}, **content})
-    cluster.settle()
+    cluster.converge()
     assert status(cluster)["used"][name] == "1"
     cluster.delete(resource, "a")
-    cluster.settle()
+    cluster.converge()
     assert status(cluster)["used"][name] == "0"
 
 
@@ -125,7 +125,7 @@ def test_names_of_kinds_that_are_not_served_are_counted_as_nothing(cluster: Clus
         "gold.storageclass.storage.k8s.io/requests.storage",
     )
     cluster.create(ResourceQuotas, quota(**dict.fromkeys((*names, "count/x.example.com"), "5")))
-    cluster.settle()
+    cluster.converge()
     assert status(cluster)["used"] == dict.fromkeys(names, "0")
 
 
@@ -136,11 +136,11 @@ def test_a_pod_that_is_done_gives_back_what_it_asked_for(cluster: Cluster) -> No
     )
     resources = {"requests": {"cpu": "1", "memory": "64Mi"}}
     for name in "ab":
-        cluster.settle()
+        cluster.converge()
         spec = {"containers": [{"name": "c", "image": "i", "resources": resources}]}
         cluster.create(Pods, {"metadata": {"name": name}, "spec": spec})
         cluster.patch(Pods, name, {"status": {"phase": "Succeeded"}}, subresource="status")
-    cluster.settle()
+    cluster.converge()
     assert status(cluster)["used"] == {
         "pods": "0",
         "count/pods": "2",
@@ -151,12 +151,12 @@ def test_a_pod_that_is_done_gives_back_what_it_asked_for(cluster: Cluster) -> No
 
 def test_a_changed_spec_changes_the_status(cluster: Cluster) -> None:
     cluster.create(ResourceQuotas, quota(configmaps="3", secrets="1"))
-    cluster.settle()
+    cluster.converge()
     cluster.patch(ResourceQuotas, "q", {"spec": {"hard": {"secrets": None, "configmaps": "5"}}})
-    cluster.settle()
+    cluster.converge()
     assert status(cluster) == {"hard": {"configmaps": "5"}, "used": {"configmaps": "0"}}
     cluster.delete(ResourceQuotas, "q")
-    cluster.settle()
+    cluster.converge()
     cluster.controllers[0].check()
 
 
@@ -166,11 +166,11 @@ def test_a_status_that_somebody_spoils_is_set_right(cluster: Cluster, said: str)
     cluster.create(ResourceQuotas, quota(configmaps="5"))
     for name in "ab":
         cluster.create(ConfigMaps, {"metadata": {"name": name}})
-    cluster.settle()
+    cluster.converge()
     assert status(cluster)["used"] == {"configmaps": "2"}
     spoilt = {"status": {"used": {"configmaps": said}, "hard": {"configmaps": "7", "secrets": "1"}}}
     cluster.patch(ResourceQuotas, "q", spoilt, subresource="status")
-    cluster.settle()
+    cluster.converge()
     assert status(cluster) == {"hard": {"configmaps": "5"}, "used": {"configmaps": "2"}}
 
 
@@ -179,7 +179,7 @@ def test_what_is_let_in_at_once_is_what_fits(cluster: Cluster) -> None:
     decides.
     """
     cluster.create(ResourceQuotas, quota(configmaps="3"))
-    cluster.settle()
+    cluster.converge()
     codes = []
     for number in range(8):
         try:
@@ -190,10 +190,10 @@ def test_what_is_let_in_at_once_is_what_fits(cluster: Cluster) -> None:
     assert codes == [201] * 3 + [403] * 5
     cluster.delete(ConfigMaps, "c0")
     assert status(cluster)["used"] == {"configmaps": "3"}, "only the controller gives back"
-    cluster.settle()
+    cluster.converge()
     assert status(cluster)["used"] == {"configmaps": "2"}
     cluster.create(ConfigMaps, {"metadata": {"name": "again"}})
-    cluster.settle()
+    cluster.converge()
     assert status(cluster)["used"] == {"configmaps": "3"}
 
 
@@ -202,9 +202,9 @@ def test_a_namespace_with_a_quota_can_go() -> None:
     cluster.create(Namespaces, {"metadata": {"name": "shop"}})
     cluster.create(ResourceQuotas, quota(), namespace="shop")
     cluster.create(ConfigMaps, {"metadata": {"name": "a"}}, namespace="shop")
-    cluster.settle()
+    cluster.converge()
     cluster.delete(Namespaces, "shop")
-    cluster.settle()
+    cluster.converge()
     assert "shop" not in [each["metadata"]["name"] for each in cluster.list(Namespaces)]
     for controller in cluster.controllers:
         controller.check()
@@ -304,7 +304,7 @@ def perform(cluster: Cluster, step: str, number: int) -> None:
         case "restart":
             cluster.replace(ResourceQuotaController())
         case _:
-            cluster.settle()
+            cluster.converge()
 
 
 @effort(40)
@@ -318,7 +318,7 @@ def test_used_is_what_a_full_count_finds(script: list[tuple[str, int]]) -> None:
         except StatusError as error:
             codes.append(error.code)
     assert set(codes) <= {403, 404, 409}
-    cluster.settle()
+    cluster.converge()
     cluster.check()
     for found in cluster.list(ResourceQuotas):
         quota_spec = decode(encode(found), ResourceQuota).spec

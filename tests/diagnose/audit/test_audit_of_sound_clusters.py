@@ -35,7 +35,7 @@ def test_nothing_is_wrong_with_what_controllers_keep(seed: int) -> None:
         except StatusError as error:
             if error.reason not in ("AlreadyExists", "NotFound"):
                 raise
-    cluster.settle()
+    cluster.converge()
     auditor = Auditor()
     for resource in AUDITED:
         for document in cluster.list(resource):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sliceplane.lab.conformance.model import Belief, State
-from sliceplane.lab.conformance.story import (
+from sliceplane.lab.conformance.steps import (
     NODE,
     Away,
     Back,
@@ -71,7 +71,7 @@ class Mutant:
         return self.held
 
     def belief(self) -> Belief:
-        return State(self.slices(), self.policy).believed(self.case.asked_port, CLAIMS)
+        return State(self.slices(), self.policy).believed(self.case.query, CLAIMS)
 
 
 class LastSliceOnly(Mutant):
@@ -140,7 +140,7 @@ class CountsAddresses(Mutant):
 
     def _of(self, name: str) -> Belief:
         one = {name: self.held[name]} if name in self.held else {}
-        return State(one).believed(self.case.asked_port, frozenset())
+        return State(one).believed(self.case.query, frozenset())
 
     def belief(self) -> Belief:
         return frozenset(self.addresses)
@@ -151,7 +151,7 @@ class HintsPerSlice(Mutant):
 
     def belief(self) -> Belief:
         parts = (
-            State({name: document}).believed(self.case.asked_port, CLAIMS)
+            State({name: document}).believed(self.case.query, CLAIMS)
             for name, document in self.held.items()
         )
         return frozenset().union(*parts)
@@ -159,7 +159,7 @@ class HintsPerSlice(Mutant):
 
 class IgnoresPolicy(Mutant):
     def belief(self) -> Belief:
-        return State(self.slices()).believed(self.case.asked_port, CLAIMS)
+        return State(self.slices()).believed(self.case.query, CLAIMS)
 
 
 class HintsDespitePolicy(Mutant):
@@ -172,7 +172,7 @@ class HintsDespitePolicy(Mutant):
             name: {**held, "endpoints": [_here(one) for one in held["endpoints"]]}
             for name, held in self.held.items()
         }
-        return State(here).believed(self.case.asked_port, CLAIMS)
+        return State(here).believed(self.case.query, CLAIMS)
 
 
 def _here(endpoint: Any) -> Any:
@@ -230,7 +230,7 @@ class Toggles(Mutant):
         if isinstance(step, Put) and step.object["kind"] == "EndpointSlice":
             for endpoint in step.object["endpoints"]:
                 one = {"one": {**step.object, "endpoints": [endpoint]}}
-                self.there ^= State(one).believed(self.case.asked_port, frozenset())
+                self.there ^= State(one).believed(self.case.query, frozenset())
 
     def belief(self) -> Belief:
         return frozenset(self.there)
@@ -342,10 +342,10 @@ MUTANTS: tuple[type[Mutant], ...] = (
 def beliefs(mutant: Mutant) -> Iterator[tuple[Belief, Belief]]:
     """Believed and right, at each checkpoint."""
     state = State()
-    for step in (*mutant.case.given, *mutant.case.story):
+    for step in (*mutant.case.setup, *mutant.case.steps):
         state = state.after(step)
         if isinstance(step, Check):
-            yield mutant.belief(), state.believed(mutant.case.asked_port, CLAIMS)
+            yield mutant.belief(), state.believed(mutant.case.query, CLAIMS)
         else:
             mutant.on(step)
 

@@ -8,7 +8,7 @@ import pytest
 from tests.lab.conformance.mutants import MUTANTS, Mutant, catches
 
 from sliceplane.lab.conformance.cases import BY_NAME, CASES
-from sliceplane.lab.conformance.story import Away, Back, Case, Check, Expire
+from sliceplane.lab.conformance.steps import Away, Back, Case, Check, Expire
 
 CITED = re.compile(r"[\w.-]+/[\w.-]+#\d+|KEP-\d{4}(, .+)?|discovery\.k8s\.io/v1 \w+")
 #: what they show is seen only between two checkpoints: an endpoint that is missing for a while
@@ -25,9 +25,9 @@ def test_a_case_is_cited_and_can_be_judged(case: Case) -> None:
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", case.name)
     assert case.cites
     assert all(CITED.fullmatch(cited) for cited in case.cites), case.cites
-    assert isinstance(case.story[-1], Check), "what comes after the last checkpoint is never judged"
+    assert isinstance(case.steps[-1], Check), "what comes after the last checkpoint is never judged"
     away = False
-    for step in case.story:
+    for step in case.steps:
         assert not (away and isinstance(step, Check)), (
             "nobody can know what is right while the server is away"
         )
@@ -49,5 +49,5 @@ def test_a_mutant_is_caught(mutant: type[Mutant]) -> None:
 def test_a_history_that_is_forgotten_was_watched() -> None:
     """410 Gone before anything was watched would be no trouble at all."""
     for case in CASES:
-        if Expire() in case.story:
-            assert Check() in case.story[: case.story.index(Expire())], case.name
+        if Expire() in case.steps:
+            assert Check() in case.steps[: case.steps.index(Expire())], case.name

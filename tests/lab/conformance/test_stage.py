@@ -29,8 +29,8 @@ from sliceplane.lab.conformance.consumers.program import ProgramConsumer
 from sliceplane.lab.conformance.consumers.view import ViewConsumer
 from sliceplane.lab.conformance.model import Belief, State
 from sliceplane.lab.conformance.stage import SilentConsumer, run
-from sliceplane.lab.conformance.story import CHECK, EXPIRE, Case
-from sliceplane.lab.conformance.verdict import CaseVerdict, ConsumerReport, sort_of
+from sliceplane.lab.conformance.steps import CHECK, EXPIRE, Case
+from sliceplane.lab.conformance.verdict import CaseVerdict, ConsumerReport, strip_particulars
 from sliceplane.lab.testing.faults import Faults
 
 pytestmark = pytest.mark.timeout(300)
@@ -147,7 +147,7 @@ async def test_a_program_that_ends_and_told_nothing_is_no_consumer() -> None:
 
 
 async def test_a_program_that_tells_nothing_is_no_consumer() -> None:
-    consumer = Stubborn(None, other_words="10.1.0.1")
+    consumer = Stubborn(None, other_line="10.1.0.1")
     with pytest.raises(
         SilentConsumer,
         match=r"it told no belief, .* API server: 0; the last line it printed: 10.1.0.1",
@@ -161,10 +161,10 @@ async def test_rubbish_that_is_printed_is_shown_and_not_believed(line: str) -> N
         f"import os, time\nprint({line}, flush=True)\nprint(chr(27), flush=True)\ntime.sleep(600)"
     )
     consumer = ProgramConsumer(f"{sys.executable} -c {shlex.quote(program)}", patience_s=2.0)
-    asked = FollowedService(Path("none"), "x", "web", CASES[0].asked_port)
+    asked = FollowedService(Path("none"), "x", "web", CASES[0].query)
     async with consumer.follow(asked) as follower:
-        await eventually(lambda: follower.other_words)
-    shown = follower.other_words
+        await eventually(lambda: follower.other_line)
+    shown = follower.other_line
     assert follower.beliefs == []
     assert shown == "10.1.0.1" or (shown.startswith("[[[") and len(shown) < 210)
 
@@ -172,16 +172,16 @@ async def test_rubbish_that_is_printed_is_shown_and_not_believed(line: str) -> N
 class Stubborn(ViewConsumer):
     """Believes the same for ever."""
 
-    def __init__(self, belief: Belief | None, *, other_words: str = "") -> None:
+    def __init__(self, belief: Belief | None, *, other_line: str = "") -> None:
         super().__init__()
         self.patience_s = 0.3
         self._belief = belief
-        self._other_words = other_words
+        self._other_line = other_line
 
     @asynccontextmanager
     async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
         beliefs = FollowingConsumer()
-        beliefs.other_words = self._other_words
+        beliefs.other_line = self._other_line
         if self._belief is not None:
             beliefs.believe(self._belief)
         yield beliefs
@@ -220,7 +220,7 @@ class Forgetful(ViewConsumer):
         consumer = self
 
         class Momentary(FollowingConsumer):
-            async def look(self) -> None:
+            async def poll(self) -> None:
                 if consumer.forgets:
                     consumer.forgets = False
                     self.believe(frozenset())
@@ -230,11 +230,11 @@ class Forgetful(ViewConsumer):
 
 
 async def test_what_is_missing_for_a_while_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = replace(BY_NAME["nothing-changed-in-a-gap"], story=(CHECK, EXPIRE, CHECK))
+    case = replace(BY_NAME["nothing-changed-in-a-gap"], steps=(CHECK, EXPIRE, CHECK))
     state = State()
-    for step in case.given:
+    for step in case.setup:
         state = state.after(step)
-    consumer = Forgetful(state.believed(case.asked_port, frozenset()))
+    consumer = Forgetful(state.believed(case.query, frozenset()))
     monkeypatch.setattr(Faults, "expire", lambda _: setattr(consumer, "forgets", True))
     (verdict,) = await judged(consumer, case, shrink=False)
     assert (verdict.outcome, verdict.why[:18]) == ("failed", "lost 10.1.0.1:8080")
@@ -250,12 +250,14 @@ async def test_a_name_server_that_does_not_start_is_no_consumer() -> None:
 
 def test_a_shorter_history_must_fail_in_the_same_way() -> None:
     one = "after 20 s it still has 10.1.0.4:8080, 10.1.0.5:8080"
-    assert sort_of(one) == sort_of("after 20 s it still has [fd10::4]:8080 and 12 more")
-    assert sort_of(one) != sort_of("after 20 s it lacks 10.1.0.4:8080")
+    assert strip_particulars(one) == strip_particulars(
+        "after 20 s it still has [fd10::4]:8080 and 12 more"
+    )
+    assert strip_particulars(one) != strip_particulars("after 20 s it lacks 10.1.0.4:8080")
 
 
 def test_the_patience_of_a_shorter_history_is_no_difference() -> None:
-    assert sort_of("after 20 s it lacks 10.1.0.4:8080") == sort_of(
+    assert strip_particulars("after 20 s it lacks 10.1.0.4:8080") == strip_particulars(
         "after 5 s it lacks 10.1.0.4:8080"
     )
 

@@ -19,7 +19,7 @@ from sliceplane.api.requests import Selection, Verb, Write
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Nodes, Pods, Resource, Services
 from sliceplane.consume.removal_hold import HOLD_S
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.checks.removals import HELD_MAX_S, Removals
+from sliceplane.lab.sim.checks.removals import RETAINED_MAX_S, Removals
 from sliceplane.lab.sim.faults import parse_faults
 from sliceplane.lab.sim.process import Process
 from sliceplane.lab.sim.simulation import Options, Simulation
@@ -69,9 +69,9 @@ class GuardStory:
         self._made = 0
         self.removals = Removals(
             self.sim.server,
-            self.sim.agenda,
-            told_s=TOLD_S,
-            inferred_s=(HELD_MAX_S if hold else CONFIRM_BOUND_S) + TOLD_S,
+            self.sim.scheduler,
+            reported_s=TOLD_S,
+            inferred_s=(RETAINED_MAX_S if hold else CONFIRM_BOUND_S) + TOLD_S,
         )
         self.sim.server.listeners.append(self.removals.on_commit)
 
@@ -87,7 +87,7 @@ class GuardStory:
             else body
         )
         at = name if verb != "create" else ""
-        self.sim.server.perform(
+        self.sim.server.execute(
             Write(
                 verb=verb,
                 resource=resource,
@@ -152,19 +152,19 @@ class GuardStory:
         return {name for name, _, _ in self.removals.published() if name.startswith("web-")}
 
     def _within(self, seconds: float, holds: Callable[[], bool], what: str) -> None:
-        agenda = self.sim.agenda
-        until = agenda.now + seconds
+        scheduler = self.sim.scheduler
+        until = scheduler.now + seconds
         while not holds():
-            if agenda.now > until:
+            if scheduler.now > until:
                 self.removals.check()
                 raise AssertionError(what)
-            agenda.run_until(agenda.now + 0.05)
+            scheduler.run_until(scheduler.now + 0.05)
 
     def wait(self, seconds: float) -> None:
-        agenda = self.sim.agenda
-        until = agenda.now + seconds
-        while agenda.now < until:
-            agenda.run_until(min(agenda.now + 20.0, until))
+        scheduler = self.sim.scheduler
+        until = scheduler.now + seconds
+        while scheduler.now < until:
+            scheduler.run_until(min(scheduler.now + 20.0, until))
             self.removals.check()
 
     # The story
@@ -224,7 +224,7 @@ class GuardStory:
         self._within(TOLD_S, lambda: name in self.published(), f"{name} is ready and was not added")
 
     def _nodes_fall_silent(self) -> None:
-        began = self.sim.agenda.now
+        began = self.sim.scheduler.now
         silent = sorted(self.alive)
         for name in silent:
             self._status(name, self.alive[name], ready=False, containers=True)
@@ -235,7 +235,7 @@ class GuardStory:
             self.wait(self.rng.uniform(0.0, HOLD_S - 60.0))
             for name in silent:
                 self._status(name, self.alive[name], ready=True, containers=True)
-            self.wait(HELD_MAX_S)
+            self.wait(RETAINED_MAX_S)
             self.removals.check_alive()
             return
         if len(silent) > 1:
@@ -246,10 +246,10 @@ class GuardStory:
                 lambda: taken not in self.published(),
                 f"{taken} has the address of {heir} and stayed",
             )
-        self.wait(began + HOLD_S - 1.0 - self.sim.agenda.now)
+        self.wait(began + HOLD_S - 1.0 - self.sim.scheduler.now)
         self.removals.check_alive()
         self.removals.alive.clear()
-        self.wait(HELD_MAX_S)
+        self.wait(RETAINED_MAX_S)
 
     def _list_is_wrong(self) -> None:
         server = self.sim.server
@@ -276,7 +276,7 @@ class GuardStory:
         self.wait(self.rng.uniform(5.0, HOLD_S - 60.0))
         wrong[0] = False
         self._relist()
-        self.wait(HELD_MAX_S)
+        self.wait(RETAINED_MAX_S)
         self.removals.check_alive()
 
     def _watch_deletes_everything(self) -> None:
@@ -285,12 +285,12 @@ class GuardStory:
         for held in list(informer.reflector.cache):
             meta = replace(held.metadata, resource_version=informer.reflector.resource_version)
             informer.reflector.on_watch_event(
-                "DELETED", encode(replace(held, metadata=meta)), self.sim.agenda.now
+                "DELETED", encode(replace(held, metadata=meta)), self.sim.scheduler.now
             )
-        informer._go()
+        informer._apply_actions()
         self.wait(0.2)
         self._meanwhile(deletes=True)
-        self.wait(HELD_MAX_S)
+        self.wait(RETAINED_MAX_S)
         self.removals.check_alive()
 
     # Its only process

@@ -71,11 +71,11 @@ class Stage:
         return found
 
     def wait(self, seconds: float) -> None:
-        self.sim.agenda.run_until(self.sim.agenda.now + seconds)
+        self.sim.scheduler.run_until(self.sim.scheduler.now + seconds)
 
     def rest(self) -> float:
         """Until nobody writes; every invariant is checked.  Gives how long it took."""
-        took = self.sim.settle()
+        took = self.sim.converge()
         self.sim.check()
         return took
 

@@ -50,5 +50,5 @@ def test_the_story_ends_as_it_must() -> None:
     ]
     assert len(addresses) == len(set(addresses)) == 9
     before = cluster.store.revision
-    cluster.settle(limit_s=3600)
+    cluster.converge(limit_s=3600)
     assert cluster.store.revision == before, "at rest nothing is written"

@@ -44,11 +44,11 @@ def proven(seed: int) -> int:
     for _ in range(ROUNDS):
         for _ in range(STEPS):
             simulation.step()
-        simulation.agenda.run_until(simulation.agenda.now + REST_S)
+        simulation.scheduler.run_until(simulation.scheduler.now + REST_S)
     simulation.faults.active = (
         False  # what was lost is found out: under heavy faults little is proven before
     )
-    simulation.agenda.run_until(simulation.agenda.now + CALM_S)
+    simulation.scheduler.run_until(simulation.scheduler.now + CALM_S)
     assert simulation.drains is not None, "it was asked for"
     return simulation.drains.proven
 

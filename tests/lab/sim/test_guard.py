@@ -20,7 +20,7 @@ from sliceplane.api.requests import ListPage, Selection, Write
 from sliceplane.consume.removal_hold import Hold
 from sliceplane.controllers.mass_removal import PROBE_PERIOD_S
 from sliceplane.diagnose.io.guarding import read_held, release_holds
-from sliceplane.lab.sim.checks.removals import HELD_MAX_S
+from sliceplane.lab.sim.checks.removals import RETAINED_MAX_S
 from sliceplane.lab.sim.checks.steady import Broken
 from sliceplane.lab.sim.process import Process
 from sliceplane.lab.sim.server import Server
@@ -76,7 +76,7 @@ def test_a_bug_that_holds_for_ever_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     story.begin()
     story.silence()
     with pytest.raises(Broken, match="held-within-bound"):
-        story.wait(1.1 * HELD_MAX_S)
+        story.wait(1.1 * RETAINED_MAX_S)
 
 
 @pytest.mark.parametrize(("bound_s", "is_bug"), [(CONFIRM_BOUND_S, False), (1e9, True)])
@@ -113,7 +113,7 @@ class SimulatedClient:
         )
 
     async def perform(self, write: Write) -> bytes:
-        return self._server.perform(write)
+        return self._server.execute(write)
 
 
 def figures(story: GuardStory) -> dict[str, float]:
@@ -122,7 +122,7 @@ def figures(story: GuardStory) -> dict[str, float]:
     assert isinstance(process.controller, Measured)
     return {
         "/".join((family.name, *sample.labels)): sample.value
-        for family in process.controller.samples(story.sim.agenda.now)
+        for family in process.controller.samples(story.sim.scheduler.now)
         if family.name.startswith("sliceplane_mass_removal")
         for sample in family.samples
     }
@@ -131,11 +131,11 @@ def figures(story: GuardStory) -> dict[str, float]:
 def test_a_hold_is_told_and_released() -> None:
     story = GuardStory(1)
     story.begin()
-    agenda = story.sim.agenda
+    scheduler = story.sim.scheduler
     client: Any = SimulatedClient(story.sim.server)
     assert asyncio.run(read_held(client, "")) == ()
     story.silence()
-    agenda.run_until(agenda.now + 5.0)
+    scheduler.run_until(scheduler.now + 5.0)
     (held,) = asyncio.run(read_held(client, ""))
     count = len(story.alive)
     assert held.service == "default/web"
@@ -149,9 +149,9 @@ def test_a_hold_is_told_and_released() -> None:
     assert any("event" in line and REASON_HELD in line for line in story.lines)
     assert story.published() == story.alive.keys()
     asyncio.run(
-        release_holds(client, "default", ["web"], agenda.now - 300.0)
+        release_holds(client, "default", ["web"], scheduler.now - 300.0)
     )  # by a clock that is behind
-    agenda.run_until(agenda.now + 1.0)
+    scheduler.run_until(scheduler.now + 1.0)
     assert story.published() == set()
     assert asyncio.run(read_held(client, "default")) == ()
     assert figures(story)["sliceplane_mass_removals_total/released"] == 1
@@ -162,12 +162,12 @@ def test_who_starts_during_a_hold_says_that_it_holds_nothing() -> None:
     """It knows of no earlier number; a condition must not say for ever what nobody does."""
     story = GuardStory(1)
     story.begin()
-    agenda = story.sim.agenda
+    scheduler = story.sim.scheduler
     client: Any = SimulatedClient(story.sim.server)
     story.silence()
-    agenda.run_until(agenda.now + 5.0)
+    scheduler.run_until(scheduler.now + 5.0)
     story.sim.crash("endpointslice")
-    agenda.run_until(agenda.now + 30.0)
+    scheduler.run_until(scheduler.now + 30.0)
     assert asyncio.run(read_held(client, "")) == ()
     assert story.published() == set()
 
@@ -186,7 +186,7 @@ def test_what_refuses_a_connection_is_held_no_longer() -> None:
     story.wait(PROBE_PERIOD_S + 5.0)
     assert story.published() == set(names[3:])
     assert figures(story)["sliceplane_mass_removal_refused_probes_total"] == 3
-    story.wait(HELD_MAX_S)
+    story.wait(RETAINED_MAX_S)
 
 
 @pytest.mark.slow

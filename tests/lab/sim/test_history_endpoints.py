@@ -33,7 +33,7 @@ def begin(*, pods: int = 0) -> Cluster:
     cluster.create(Services, SERVICE)
     for number in range(pods):
         pod(cluster, number)
-    cluster.settle()
+    cluster.converge()
     return cluster
 
 
@@ -79,11 +79,11 @@ def test_kubernetes_127370_over_a_thousand_addresses_and_back() -> None:
     cluster = begin(pods=1000)
     assert (len(addresses(cluster)), told_capacity(cluster)) == (1000, None)
     pod(cluster, 1000)
-    cluster.settle()
+    cluster.converge()
     assert (len(addresses(cluster)), told_capacity(cluster)) == (1000, "truncated")
     left_out = ({address(number) for number in range(1001)} - set(addresses(cluster))).pop()
     status(cluster, 7, ready=False)
-    cluster.settle()
+    cluster.converge()
     assert address(7) not in addresses(cluster), "it must leave although the object is full"
     assert left_out in addresses(cluster), "and makes room"
     assert (len(addresses(cluster)), told_capacity(cluster)) == (1000, "truncated"), (
@@ -91,11 +91,11 @@ def test_kubernetes_127370_over_a_thousand_addresses_and_back() -> None:
     )
     assert addresses(cluster, "notReadyAddresses") == [], "ready ones fill the object"
     cluster.delete(Pods, "p-8", gracePeriodSeconds=0)
-    cluster.settle()
+    cluster.converge()
     assert (len(addresses(cluster)), told_capacity(cluster)) == (999, None)
     assert addresses(cluster, "notReadyAddresses") == [address(7)]
     status(cluster, 7, ready=True)
-    cluster.settle()
+    cluster.converge()
     assert sorted(addresses(cluster)) == sorted(
         address(number) for number in range(1001) if number != 8
     )
@@ -114,7 +114,7 @@ def test_llmkube_895_a_mirror_ends_with_its_service_and_does_not_come_back() -> 
         "subsets": [{"addresses": [{"ip": "192.0.2.9"}], "ports": [{"port": 80}]}],
     }
     cluster.create(EndpointsObjects, own)
-    cluster.settle()
+    cluster.converge()
 
     def mirrored() -> list[Document]:
         found = cluster.list(EndpointSlices)
@@ -126,13 +126,13 @@ def test_llmkube_895_a_mirror_ends_with_its_service_and_does_not_come_back() -> 
 
     assert len(mirrored()) == 1
     cluster.delete(Services, "model")
-    cluster.settle()
+    cluster.converge()
     assert mirrored() == []
     if not [each for each in cluster.list(EndpointsObjects) if each["metadata"]["name"] == "model"]:
         cluster.create(EndpointsObjects, own)
-    cluster.settle()
+    cluster.converge()
     cluster.patch(EndpointsObjects, "model", {"metadata": {"annotations": {"touched": "1"}}})
-    cluster.settle()
+    cluster.converge()
     assert mirrored() == []
 
 
@@ -142,14 +142,14 @@ def test_kubernetes_107927_a_pod_on_an_unknown_node_is_an_address_as_any() -> No
     spec = {"nodeName": "nowhere", "containers": [{"name": "main", "image": "x"}]}
     cluster.create(Pods, {"metadata": {"name": "p-2", "labels": {"app": "web"}}, "spec": spec})
     status(cluster, 2, ready=True)
-    cluster.settle()
+    cluster.converge()
     assert addresses(cluster) == [address(0), address(1), address(2)]
 
 
 def test_kubernetes_109414_the_address_of_a_failed_pod_is_not_told() -> None:
     cluster = begin(pods=2)
     status(cluster, 0, ready=True, phase="Failed")
-    cluster.settle()
+    cluster.converge()
     assert addresses(cluster) == [address(1)]
 
 
@@ -160,7 +160,7 @@ def test_nacos_10209_a_restart_shows_no_empty_list_and_writes_nothing() -> None:
     first_sync = FirstSync()
     again = (EndpointSliceController(), EndpointsController(None, first_sync))
     cluster.replace(*again, EndpointSliceMirroringController(None, first_sync), GarbageCollector())
-    cluster.settle()
+    cluster.converge()
     assert (endpoints(cluster), cluster.store.revision) == (before, revision)
 
 
@@ -171,7 +171,7 @@ def test_kubernetes_102106_special_addresses_are_refused_and_nobody_mirrors_them
         subsets = [{"addresses": [{"ip": special}], "ports": [{"port": 80}]}]
         with pytest.raises(StatusError, match="Invalid value"):
             cluster.create(EndpointsObjects, {"metadata": {"name": "own"}, "subsets": subsets})
-    cluster.settle()
+    cluster.converge()
     assert [
         each["metadata"]["name"]
         for each in cluster.list(EndpointSlices)

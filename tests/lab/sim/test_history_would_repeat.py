@@ -308,7 +308,7 @@ def nothing_is_known_from_a_bug() -> Iterator[None]:
     yield
     for each in gc.get_objects():
         if type(each) is Passed:
-            each._known.clear()
+            each._passed.clear()
         elif type(each) is _Remembering:
             each.cache_clear()
 

@@ -28,7 +28,9 @@ class Stage:
             seed=1, steps=0, faults=parse_faults("none"), controllers=("serviceaccount",)
         )
         self.sim = Simulation(options)
-        self.removals = Removals(self.sim.server, self.sim.agenda, told_s=TOLD_S, inferred_s=TOLD_S)
+        self.removals = Removals(
+            self.sim.server, self.sim.scheduler, reported_s=TOLD_S, inferred_s=TOLD_S
+        )
         self.sim.server.listeners.append(self.removals.on_commit)
         self.sim.begin()
 
@@ -41,7 +43,7 @@ class Stage:
             else body
         )
         at = "" if verb == "create" else name
-        return self.sim.server.perform(
+        return self.sim.server.execute(
             Write(
                 verb=verb,
                 resource=resource,
@@ -61,7 +63,7 @@ class Stage:
         self.write("create", Services, "shop", {"metadata": {"name": "shop"}, "spec": spec})
 
     def rest(self, seconds: float) -> None:
-        self.sim.agenda.run_until(self.sim.agenda.now + seconds)
+        self.sim.scheduler.run_until(self.sim.scheduler.now + seconds)
 
     def not_ready_and_shown(self) -> None:
         spec = {"nodeName": "node-1", "containers": [{"name": "main", "image": "web"}]}

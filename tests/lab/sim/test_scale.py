@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from sliceplane.api.scheme import EndpointSlices, Pods
 from sliceplane.cli.main import main
-from sliceplane.kit.io.turns import CALLS_PER_TURN
+from sliceplane.kit.io.batches import CALLS_PER_BATCH
 from sliceplane.lab.sim.scale import front
 from sliceplane.lab.sim.scale.measures import ScaleMeasures
 from sliceplane.lab.sim.scale.plan import MEASURED, Budgets, Costs, ScalePlan
@@ -48,11 +48,11 @@ def test_every_node_that_reads_is_sent_every_write_of_a_slice() -> None:
     assert rolled.slice_writes * SMALL.nodes <= rolled.events
     readers = SMALL.nodes - SMALL.nodes // SMALL.zones
     assert lost.slice_writes * readers <= lost.events < lost.slice_writes * SMALL.nodes
-    assert len(rolled.ages.told) <= rolled.slice_writes
+    assert len(rolled.ages.reported) <= rolled.slice_writes
     assert all(
         stored <= told
         for stored, told in zip(
-            sorted(rolled.ages.committed), sorted(rolled.ages.told), strict=False
+            sorted(rolled.ages.committed), sorted(rolled.ages.reported), strict=False
         )
     )  # the last may be under way
 
@@ -86,7 +86,7 @@ def test_a_queue_that_is_full_costs_a_list() -> None:
     """The production hub gives the watch up; nodes list, and are right in the end."""
     made = ScaleRun(replace(SMALL, costs=Costs(event_s=0.05)))
     made._begin()
-    made._agenda.run_until(made._agenda.now + 5.0)
+    made._scheduler.run_until(made._scheduler.now + 5.0)
     made._join()
     for row in made._rows:
         row.watcher.bound = 2_000
@@ -123,14 +123,14 @@ def test_a_slice_is_as_old_as_the_oldest_change_that_it_carries() -> None:
     assert measures.ages.committed == [3.0, 2.0], "the change of 3.0 came after the plan"
     items = [Item("MODIFIED", 5, b""), Item("MODIFIED", 6, b"")]
     measures.arrived(items, 98, 6.0)
-    assert measures.ages.told == []
+    assert measures.ages.reported == []
     measures.arrived(items, 1, 7.0)
-    assert measures.ages.told == [6.0, 4.0], "99 of 100 have them"
+    assert measures.ages.reported == [6.0, 4.0], "99 of 100 have them"
 
 
 def test_streams_write_as_the_production_server_does() -> None:
-    played = (front.SEND_BYTES, front.TURN_BYTES, front.STREAMS_PER_TURN)
-    assert played == (production.SEND_BYTES, production.TURN_BYTES, CALLS_PER_TURN)
+    played = (front.SEND_BYTES, front.BATCH_BYTES, front.STREAMS_PER_BATCH)
+    assert played == (production.SEND_BYTES, production.TURN_BYTES, CALLS_PER_BATCH)
 
 
 def test_each_cost_names_the_benchmark_that_measures_it() -> None:

@@ -44,8 +44,8 @@ class Watched(Cluster):
         turned = controllers[order % 3 :] + controllers[: order % 3]
         super().__init__(*turned, GarbageCollector(), seed=seed)
 
-    def perform(self, write: Write) -> bytes:
-        answer = super().perform(write)
+    def execute(self, write: Write) -> bytes:
+        answer = super().execute(write)
         if self.least is not None:
             self.least = min(self.least, len(self.addresses()))
         return answer
@@ -97,7 +97,7 @@ def begin(*args: Any, families: tuple[str, ...] = ("IPv4", "IPv6"), **kwargs: An
         status = {"phase": "Running", "podIP": ips[0]["ip"], "podIPs": ips}
         status["conditions"] = [{"type": "Ready", "status": "True"}]
         cluster.patch(Pods, f"p-{number}", {"status": status}, subresource="status")
-    cluster.settle()
+    cluster.converge()
     assert len(cluster.addresses()) == 3 * len(families)
     assert cluster.managers() == {NATIVE}
     return cluster
@@ -113,17 +113,17 @@ def test_kubernetes_103804_a_selector_goes_and_comes_and_traffic_has_somewhere_t
     cluster.least = len(cluster.addresses())
     for _ in range(2):
         cluster.service(selector=None)
-        cluster.settle(limit_s=5)
+        cluster.converge(limit_s=5)
         assert cluster.managers() == {MIRRORED}
         assert len(cluster.addresses()) == 3
         cluster.service(selector={"app": "web"})
-        cluster.settle(limit_s=5)
+        cluster.converge(limit_s=5)
         assert cluster.managers() == {NATIVE}
         cluster.check()
     assert cluster.least == 3
-    cluster.settle()
+    cluster.converge()
     revision = cluster.store.revision
-    cluster.settle(limit_s=3600)
+    cluster.converge(limit_s=3600)
     assert cluster.store.revision == revision, "at rest nothing is written"
 
 
@@ -132,9 +132,9 @@ def test_second_family_has_no_mirror_and_goes_after_a_while() -> None:
     cluster = begin()
     cluster.least = len(cluster.addresses())
     cluster.service(selector=None)
-    cluster.settle(limit_s=HAND_OVER_TIMEOUT_S - 5)
+    cluster.converge(limit_s=HAND_OVER_TIMEOUT_S - 5)
     assert {each["addressType"] for each in cluster.web()} == {"IPv4", "IPv6"}
-    cluster.settle()
+    cluster.converge()
     assert [each["addressType"] for each in cluster.web()] == ["IPv4"]
     assert cluster.managers() == {MIRRORED}
 
@@ -142,16 +142,16 @@ def test_second_family_has_no_mirror_and_goes_after_a_while() -> None:
 def test_user_takes_over_and_gives_back() -> None:
     cluster = begin(families=("IPv4",))
     cluster.service(selector=None)
-    cluster.settle()
+    cluster.converge()
     own = {"subsets": [{"addresses": [{"ip": "192.0.2.7"}], "ports": [{"port": 8080}]}]}
     cluster.patch(EndpointsObjects, "web", own)
-    cluster.settle()
+    cluster.converge()
     assert cluster.addresses() == {"192.0.2.7"}
     cluster.delete(EndpointsObjects, "web")
-    cluster.settle()
+    cluster.converge()
     assert cluster.web() == []
     cluster.service(selector={"app": "web"})
-    cluster.settle()
+    cluster.converge()
     assert cluster.addresses() == {"10.0.0.1", "10.0.0.2", "10.0.0.3"}
     assert cluster.managers() == {NATIVE}
 
@@ -162,11 +162,11 @@ def test_kubernetes_103804_external_name_and_back_leaves_nothing_behind() -> Non
     for _ in range(2):
         none = dict.fromkeys(("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"))
         cluster.service(type="ExternalName", externalName="example.org", **none)
-        cluster.settle()
+        cluster.converge()
         assert cluster.web() == []
         assert [each["metadata"]["name"] for each in cluster.list(EndpointsObjects)] == []
         cluster.service(type="ClusterIP", externalName=None)
-        cluster.settle()
+        cluster.converge()
         assert cluster.addresses() == {"10.0.0.1", "10.0.0.2", "10.0.0.3"}
         assert cluster.managers() == {NATIVE}
 
@@ -180,16 +180,16 @@ def test_custom_endpoints_of_a_service_that_gets_a_selector() -> None:
         "subsets": [{"addresses": [{"ip": "192.0.2.7"}], "ports": [{"port": 80}]}],
     }
     cluster.create(EndpointsObjects, own)
-    cluster.settle()
+    cluster.converge()
     assert cluster.addresses() == {"192.0.2.7"}
     cluster.service(selector={"app": "web"})
-    cluster.settle()
+    cluster.converge()
     assert cluster.addresses() == set(), (
         "no Pod is selected: the Service has no endpoints, and says so"
     )
     assert cluster.managers() == {NATIVE}
     cluster.delete(Services, "web")
-    cluster.settle()
+    cluster.converge()
     assert (cluster.web(), cluster.list(EndpointsObjects)) == ([], [])
 
 
@@ -197,10 +197,10 @@ def test_upstreams_way() -> None:
     """What users were bitten by, kept for who relies on it."""
     cluster = begin(SelectorChanges.UPSTREAM, families=("IPv4",))
     cluster.service(selector=None)
-    cluster.settle()
+    cluster.converge()
     assert cluster.managers() == {NATIVE, MIRRORED}
     cluster.service(selector={"app": "web"})
-    cluster.settle()
+    cluster.converge()
     assert cluster.managers() == {NATIVE}
 
 
@@ -218,6 +218,6 @@ def test_everything_restarts_in_the_middle() -> None:
             EndpointSliceMirroringController(None, first_sync),
             GarbageCollector(),
         )
-        cluster.settle()
+        cluster.converge()
         assert cluster.managers() == {MIRRORED}, f"cut {cut}"
         assert cluster.least == 3

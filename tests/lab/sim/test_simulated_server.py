@@ -9,7 +9,7 @@ import pytest
 from sliceplane.api.requests import SUBRESOURCES, Subresource
 from sliceplane.api.scheme import RESOURCES, ServiceAccounts
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.agenda import Agenda
+from sliceplane.lab.sim.scheduler import Scheduler
 from sliceplane.lab.sim.server import Server
 from sliceplane.server.registry.decoding import body_of_json
 from sliceplane.watch.controller.base import Write
@@ -29,9 +29,9 @@ def test_an_object_of_another_kind_at_a_subresource(row: Subresource) -> None:
 
 
 def test_a_token_is_asked_for_and_not_a_service_account() -> None:
-    server = Server(Agenda(0.0), Rng(1))
+    server = Server(Scheduler(0.0), Rng(1))
     body = json.dumps({"metadata": {"name": "builder"}}).encode()
-    server.perform(Write(verb="create", resource=ServiceAccounts, namespace="default", body=body))
+    server.execute(Write(verb="create", resource=ServiceAccounts, namespace="default", body=body))
     asked = json.dumps(
         {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     )
@@ -43,7 +43,7 @@ def test_a_token_is_asked_for_and_not_a_service_account() -> None:
         subresource="token",
         body=asked.encode(),
     )
-    token = json.loads(server.perform(write))["status"]["token"]
+    token = json.loads(server.execute(write))["status"]["token"]
     user = server.registry.authenticate(token, 1.0)
     assert user is not None
     assert user.name == "system:serviceaccount:default:builder"

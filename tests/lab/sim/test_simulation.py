@@ -14,11 +14,11 @@ from click.testing import CliRunner
 from tests.figures import over_seeds, tell
 
 from sliceplane.cli.main import main
-from sliceplane.lab.sim.agenda import Agenda
 from sliceplane.lab.sim.checks.invariants import INVARIANTS
 from sliceplane.lab.sim.faults import KINDS, LEVELS, FaultPlan, parse_faults
 from sliceplane.lab.sim.report import replay, report, shrink
 from sliceplane.lab.sim.roster import ROSTER, Setup, all_controllers, draw_setup, parse_controllers
+from sliceplane.lab.sim.scheduler import Scheduler
 from sliceplane.lab.sim.simulation import Options, RunVerdict, Simulation
 from sliceplane.watch.cache import Cache
 from sliceplane.watch.controller.election import Election
@@ -75,13 +75,13 @@ def test_the_history_of_the_first_steps_does_not_depend_on_how_many_follow() -> 
     assert short == long != []
 
 
-def test_deeds_of_one_moment_keep_their_order() -> None:
-    agenda, done = Agenda(0.1), []
+def test_actions_of_one_moment_keep_their_order() -> None:
+    scheduler, done = Scheduler(0.1), []
     for name in "abc":
-        agenda.at(0.3, lambda name=name: done.append(name))  # type: ignore[misc]
-    agenda.after(0.1, lambda: done.append("first"))
-    agenda.run_until(1.0)
-    assert (done, agenda.now) == (["first", "a", "b", "c"], 1.0)
+        scheduler.at(0.3, lambda name=name: done.append(name))  # type: ignore[misc]
+    scheduler.after(0.1, lambda: done.append("first"))
+    scheduler.run_until(1.0)
+    assert (done, scheduler.now) == (["first", "a", "b", "c"], 1.0)
 
 
 # Seeds that hold

@@ -62,16 +62,16 @@ def run() -> Cluster:
         for name in ("web", "db"):
             cluster.create(Services, service(name), namespace)
             cluster.create(Deployments, deployment(name, 12, "image:1"), namespace)
-    cluster.settle(limit_s=30)
+    cluster.converge(limit_s=30)
     cluster.patch(Deployments, "web", deployment("web", 9, "image:2"))
-    cluster.settle(limit_s=2)
+    cluster.converge(limit_s=2)
     cluster.replace(*controllers())  # a crash in the middle of the rollout
-    cluster.settle(limit_s=60)
+    cluster.converge(limit_s=60)
     for pod in cluster.list(Pods)[::4]:
         cluster.delete(Pods, pod["metadata"]["name"])
     cluster.delete(Services, "db")
     cluster.delete(Namespaces, "team")
-    cluster.settle(limit_s=120)
+    cluster.converge(limit_s=120)
     cluster.check()
     return cluster
 

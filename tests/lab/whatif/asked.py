@@ -68,10 +68,10 @@ def cart(
 ) -> Cluster:
     """A Service of so many Pods; *of*: members of its spec."""
     cluster = make_cluster(config=config, **zones)
-    cluster.settle()
+    cluster.converge()
     cluster.create(Deployments, deployment(replicas))
     cluster.create(Services, service(**(of or {})))
-    cluster.settle()
+    cluster.converge()
     return cluster
 
 

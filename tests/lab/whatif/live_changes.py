@@ -31,7 +31,7 @@ from sliceplane.controllers.io.embedded import ControllerService
 from sliceplane.diagnose.io import recordings, snapshot
 from sliceplane.emulation.nodes import EmulationConfig, make_nodes
 from sliceplane.lab.whatif.state import of_snapshot
-from sliceplane.lab.whatif.verify import Figure, compared, happened
+from sliceplane.lab.whatif.verify import Figure, compared, read_outcome
 from sliceplane.server.io.config import PlaneConfig
 from sliceplane.server.io.plane import ServerPlane
 from sliceplane.watch.io.http.client import HttpClient
@@ -51,13 +51,13 @@ class Outcome(NamedTuple):
 
     @property
     def missed(self) -> list[Figure]:
-        return [figure for figure in self.figures if not figure.is_as_foreseen]
+        return [figure for figure in self.figures if not figure.is_as_predicted]
 
     def line(self) -> str:
         writes = self.figures[:3]
         least, most, real = (sum(int(figure[at]) for figure in writes) for at in (1, 2, 3))
         missed = ", ".join(
-            f"{figure.what} {figure.happened} not in {figure.least}..{figure.most}"
+            f"{figure.what} {figure.actual} not in {figure.least}..{figure.most}"
             for figure in self.missed
         )
         return (
@@ -94,7 +94,7 @@ class Live:
         await self._rest()
         recording.unlink(missing_ok=True)
         await recordings.save(self._client, recording)
-        return Outcome(word, compared(found, happened(found, state, read(recording))))
+        return Outcome(word, compared(found, read_outcome(found, state, read(recording))))
 
     def _draw(self) -> tuple[str, Callable[[], Awaitable[None]]]:
         match self._rng.choice(

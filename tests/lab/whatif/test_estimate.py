@@ -20,8 +20,8 @@ from sliceplane.lab.whatif.estimate import (
     ROLLED_MAX,
     EstimatedStep,
     EstimateQuestion,
+    build_state,
     estimate,
-    made_up,
 )
 from sliceplane.lab.whatif.world import WhatIfWorld
 from sliceplane.lab.wire import human_bytes
@@ -83,9 +83,9 @@ def test_hints_make_slices_larger() -> None:
 
 def test_what_is_made_up_is_as_a_cluster_that_was_made() -> None:
     """Its Pods and its Deployment are nothing that a controller would change."""
-    state = made_up(EstimateQuestion(pods=6, nodes=3))
+    state = build_state(EstimateQuestion(pods=6, nodes=3))
     world = WhatIfWorld(state, state.service("default", "web"), Running())
-    world.settle()
+    world.converge()
     names = {pod.metadata.name for pod in world.state.pods()}
     assert names == {pod.metadata.name for pod in state.pods()}
     assert {pod.spec.node_name for pod in state.pods()} == {"node-1", "node-2", "node-3"}

@@ -26,7 +26,7 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.lab.sim.cluster import Cluster
 from sliceplane.lab.whatif.picture import Clients
 from sliceplane.lab.whatif.prediction import Prediction
-from sliceplane.lab.whatif.state import CannotTell
+from sliceplane.lab.whatif.state import WhatIfError
 from sliceplane.lab.whatif.text import judgement
 
 SAME_ZONE = "traffic-distribution=PreferSameZone"
@@ -50,7 +50,7 @@ def test_four_four_three_over_three_equal_zones() -> None:
     factor, zone = found.after.shares.greatest
     assert (factor, found.after.ready[zone]) == (Fraction(11, 9), 3)
     assert found.after.loads.fix == {zone: 1}, "12 Pods, 4 in each zone"
-    assert found.bad_news
+    assert found.is_worse
     assert (found.written.updates, found.written.creates, found.written.deletes) == (1, 0, 0)
     assert found.written.events == 6
 
@@ -77,7 +77,7 @@ def test_same_zone_at_skew() -> None:
 def test_a_zone_that_is_lost() -> None:
     cluster = cart(9, a=1, b=1, c=1)
     cluster.patch(Services, "cart", {"spec": {"trafficDistribution": "PreferSameZone"}})
-    cluster.settle()
+    cluster.converge()
     found = ask(cluster, "zone-lost=zone-b")
     assert found.after.ready == {"zone-a": 3, "zone-b": 0, "zone-c": 3}
     assert found.after.clients == {"zone-a": Fraction(1, 2), "zone-c": Fraction(1, 2)}
@@ -115,7 +115,7 @@ def test_a_lost_zone_is_an_endpoint_until_its_nodes_are_unknown_and_replaced_aft
 
 def with_toleration(pods: int, seconds: dict[str, int], **zones: int) -> Cluster:
     cluster = make_cluster(**zones)
-    cluster.settle()
+    cluster.converge()
     toleration = {
         "key": "node.kubernetes.io/unreachable",
         "operator": "Exists",
@@ -124,7 +124,7 @@ def with_toleration(pods: int, seconds: dict[str, int], **zones: int) -> Cluster
     }
     cluster.create(Deployments, deployment(pods, tolerations=[toleration]))
     cluster.create(Services, service())
-    cluster.settle()
+    cluster.converge()
     return cluster
 
 
@@ -153,7 +153,7 @@ def test_pods_without_a_deployment_are_not_replaced() -> None:
 
 
 def test_where_every_zone_is_lost_no_pod_is_deleted() -> None:
-    with pytest.raises(CannotTell, match="there is no client"):
+    with pytest.raises(WhatIfError, match="there is no client"):
         ask(cart(2, a=1), "zone-lost=zone-a")
     found = ask(cart(2, a=1), "zone-lost=zone-a", clients=traffic(a=0.5, x=0.5))
     assert [ready for _, ready, _ in lost(found)] == [2, 0]
@@ -188,8 +188,8 @@ def test_clients_of_a_lost_zone_take_their_requests_with_them() -> None:
     assert found.stays.used == Fraction(3000, 8 * 300), "the others have to carry all"
     assert found.stays.fix is not None
     assert found.stays.fix.total() == 2
-    assert found.bad_news
-    assert not ask(cart(12, a=2, b=2, c=2), "zone-lost=zone-b", clients=able(3000, 375)).bad_news
+    assert found.is_worse
+    assert not ask(cart(12, a=2, b=2, c=2), "zone-lost=zone-b", clients=able(3000, 375)).is_worse
 
 
 def test_a_zone_without_endpoints_is_answered_by_all() -> None:
@@ -216,7 +216,7 @@ def test_scaling_is_done_by_the_controllers() -> None:
 def test_accounts_and_classes_that_were_not_read_are_there() -> None:
     """A state has none of them, and a server refuses a Pod that names what is not there."""
     cluster = make_cluster(a=1)
-    cluster.settle()
+    cluster.converge()
     cluster.create(ServiceAccounts, {"metadata": {"name": "shop"}})
     cluster.create(PriorityClasses, {"metadata": {"name": "high"}, "value": 7}, "")
     cluster.create(RuntimeClasses, {"metadata": {"name": "sandboxed"}, "handler": "h"}, "")
@@ -227,7 +227,7 @@ def test_accounts_and_classes_that_were_not_read_are_there() -> None:
     }
     cluster.create(Deployments, deployment(2, **named))
     cluster.create(Services, service())
-    cluster.settle()
+    cluster.converge()
     found = ask(cluster, "replicas=5")
     assert sum(found.after.ready.values()) == 5
 
@@ -358,7 +358,7 @@ def test_local_inside_drops_what_finds_nothing_on_its_node() -> None:
     found = ask(cart(2, of={"internalTrafficPolicy": "Local"}, a=2, b=2))
     assert found.after.shares.dropped == Fraction(1, 2)
     assert found.after.shares.leaving == 0
-    assert not found.bad_news, "it was so before"
+    assert not found.is_worse, "it was so before"
 
 
 def test_local_outside_gives_each_healthy_node_the_same() -> None:
@@ -378,7 +378,7 @@ def test_terminating_endpoints_are_used_where_none_is_ready() -> None:
     cluster = cart(2, a=1, b=1)
     for pod in cluster.list(Pods):
         mark(cluster, pod, ready=False)
-    cluster.settle()
+    cluster.converge()
     found = ask(cluster)
     assert (found.after.ready.total(), found.after.shares.dropped) == (0, 1), (
         "not ready, and not terminating"
@@ -409,7 +409,7 @@ def test_the_fall_back_ignores_hints_and_is_told() -> None:
     for pod in cluster.list(Pods):
         cluster.delete(Pods, pod["metadata"]["name"], gracePeriodSeconds=0)
     cluster.patch(Services, "cart", {"spec": {"selector": {"app": "cart", "tier": "gone"}}})
-    cluster.settle()
+    cluster.converge()
     found = ask(cluster)
     assert found.after.ready.total() == 0
     assert found.after.shares.candidates == 4
@@ -426,7 +426,7 @@ def test_an_endpoint_without_a_hint_spoils_them_for_all(change: Callable[[Cluste
     cluster = cart(4, of={"trafficDistribution": "PreferSameZone"}, a=1, b=1, c=2)
     assert ask(cluster).after.shares.leaving == 0
     change(cluster)
-    cluster.settle()
+    cluster.converge()
     found = ask(cluster)
     assert any(not kind.zone_hints for kind in found.after.kinds)
     assert found.after.shares.greatest[0] == 1
@@ -446,14 +446,14 @@ def test_clients_are_where_their_pods_are() -> None:
     found = ask(cluster, SAME_ZONE, clients=Clients(selector="app=cart"))
     assert found.after.clients == {"zone-a": THIRD, "zone-b": THIRD, "zone-c": THIRD}
     assert found.assumed[0].startswith("Clients are where the 6 Pods of app=cart are")
-    with pytest.raises(CannotTell, match="there is no client"):
+    with pytest.raises(WhatIfError, match="there is no client"):
         ask(cluster, SAME_ZONE, clients=Clients(selector="app=nothing"))
 
 
 def test_pods_that_were_not_ready_stay_so() -> None:
     cluster = cart(3, a=1, b=1, c=1)
     mark(cluster, cluster.list(Pods)[0], ready=False)
-    cluster.settle()
+    cluster.converge()
     found = ask(cluster, "replicas=4")
     assert found.after.ready.total() == 3
     assert found.after.endpoints == 4
@@ -490,20 +490,20 @@ def test_the_same_question_has_the_same_answer_byte_for_byte() -> None:
     ],
 )
 def test_what_cannot_be_is_said(change: str, sentence: str) -> None:
-    with pytest.raises(CannotTell) as caught:
+    with pytest.raises(WhatIfError) as caught:
         ask(cart(1, a=1, b=1), change)
     assert sentence in str(caught.value)
 
 
 def test_a_service_that_is_not_there_has_a_near_name() -> None:
-    with pytest.raises(CannotTell, match="is default/cart meant"):
+    with pytest.raises(WhatIfError, match="is default/cart meant"):
         ask(cart(1, a=1), name="card")
 
 
 def test_a_service_without_selector_is_no_question() -> None:
     cluster = cart(1, a=1)
     cluster.create(Services, service("plain", selector=None))
-    with pytest.raises(CannotTell, match="has no selector"):
+    with pytest.raises(WhatIfError, match="has no selector"):
         ask(cluster, name="plain")
 
 
@@ -541,19 +541,19 @@ def test_the_zones_in_which_pods_go_are_those_of_their_ages_now(replicas: int) -
             cluster.patch(Nodes, f"node-{zone}-1", {"spec": {"unschedulable": zone in zones}})
 
     cluster = make_cluster(a=1, b=1, c=1)
-    cluster.settle(limit_s=5.0)
+    cluster.converge(limit_s=5.0)
     cordon("b", "c")
     cluster.create(Services, service())
     cluster.create(Deployments, deployment(6))
-    cluster.settle(limit_s=5.0)
+    cluster.converge(limit_s=5.0)
     cluster.now += 30.0
     cordon("a")
     cluster.patch(Deployments, "cart", {"spec": {"replicas": 18}})
-    cluster.settle(limit_s=5.0)
+    cluster.converge(limit_s=5.0)
     cluster.now += 5.0
     found = ask(replace(state_of(cluster), read_at=cluster.now), f"replicas={replicas}")
     cluster.patch(Deployments, "cart", {"spec": {"replicas": replicas}})
-    cluster.settle(limit_s=5.0)
+    cluster.converge(limit_s=5.0)
     left: dict[str, int] = {}
     for item in cluster.list(Pods):
         zone = item["metadata"]["labels"][LABEL_ZONE]

@@ -25,7 +25,7 @@ from sliceplane.cli.lab.what_if_plot import draw
 from sliceplane.cli.main import main
 from sliceplane.lab.sim.cluster import Cluster
 from sliceplane.lab.whatif.prediction import Prediction
-from sliceplane.lab.whatif.state import READ, CannotTell, of_lists, of_snapshot
+from sliceplane.lab.whatif.state import READ, WhatIfError, of_lists, of_snapshot
 from sliceplane.lab.whatif.verify import check_beginning
 from sliceplane.server.store.snapshot import records_of
 from sliceplane.watch.cache import Change
@@ -234,7 +234,7 @@ class Refusing:
 
 
 def test_a_missing_right_is_named_with_a_way_on() -> None:
-    with pytest.raises(CannotTell) as caught:
+    with pytest.raises(WhatIfError) as caught:
         asyncio.run(read_cluster(cast("Any", Refusing()), "default"))
     assert "the right to list nodes in all namespaces is missing" in str(caught.value)
     assert "--snapshot" in str(caught.value)
@@ -256,7 +256,7 @@ def test_a_recording_that_begins_too_late_is_no_answer(cluster: Cluster) -> None
         at=0.0, name="any", checkpoint=True, objects=(Change(EndpointSlices.key, None, later),)
     )
     state = replace(state_of(cluster), revision=slice_now.revision - 1)
-    with pytest.raises(CannotTell, match="begins after the snapshot"):
+    with pytest.raises(WhatIfError, match="begins after the snapshot"):
         check_beginning(entry, state, "default", "cart")
     check_beginning(entry, state_of(cluster), "default", "cart")
 

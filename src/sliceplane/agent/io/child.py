@@ -1,10 +1,10 @@
-"""The process of ``agent run -- COMMAND``: started or adopted, told the signals that we get,
-watched until its end.
+"""The process of ``agent run -- COMMAND``: started or adopted, and watched until it ends; signals
+are forwarded to it.
 
-It gets a ``NOTIFY_SOCKET`` of its own (sd_notify(3)); a child that says READY=1 there is believed
-from then on, so a program that was written for systemd needs no check. It leads a session: ^C at a
-terminal is for the agent, which drains before it ends the child. What becomes of it when the agent
-is killed: ``agent.io.orphan``.
+It gets a ``NOTIFY_SOCKET`` of its own (sd_notify(3)). A child that sends READY=1 there counts as
+ready, so a program written for systemd needs no check. It leads a session: ^C at a terminal reaches
+only the agent, which drains before it ends the child. ``agent.io.orphan`` handles the child of a
+killed agent.
 """
 
 from __future__ import annotations
@@ -28,38 +28,44 @@ from sliceplane.kit.io.last_steps import ends_within
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.process.orphans import ended_with_us
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 _log = get_logger("agent")
 
 
 class Child:
-    """Owned by one program; ``close`` when it has ended.  ``wait`` gives its exit code."""
+    """Owned by one program; ``close`` it when it has ended. ``wait`` returns its exit code."""
 
     def __init__(
         self, process: asyncio.subprocess.Process | AdoptedProcess, custody: Custody
     ) -> None:
         self._process = process
         self._custody = custody
-        #: ``None`` where the system does not tell when a process began
+        #: ``None`` if the system does not report start times of processes
         self._record: ChildRecord | None = None
         self._cleanup = ExitStack()
 
     @classmethod
     async def start(
-        cls, command: Sequence[str], on_ready: Callable[[], None], custody: Custody, say: Say
+        cls,
+        command: Sequence[str],
+        on_ready: Callable[[], None],
+        custody: Custody,
+        print_line: PrintLine,
     ) -> Child:
-        """*on_ready* is called when the child says that it is. Raises ``OSError`` for a command
-        that cannot be started.
+        """Starts or adopts the child. *on_ready* is called when it reports READY=1. Raises
+        ``OSError`` for a command that cannot be started.
         """
-        left = orphan.left_by(custody.record)
-        if left is not None:
-            known, process = left
-            if orphan.is_adopted(known, command, custody):
-                say(f"process {process.pid} was left by an agent that was killed: it is adopted")
-                return cls._adopt(known, process, on_ready, custody)
+        orphaned = orphan.find_orphan(custody.record)
+        if orphaned is not None:
+            record, process = orphaned
+            if orphan.is_adopted(record, command, custody):
+                print_line(
+                    f"process {process.pid} was left by an agent that was killed: it is adopted"
+                )
+                return cls._adopt(record, process, on_ready, custody)
             await orphan.end(process, custody.stop_s)
-            say(f"process {process.pid} was left by an agent that was killed: it was ended")
+            print_line(f"process {process.pid} was left by an agent that was killed: it was ended")
         orphan.forget(custody.record)
         folder = Path(tempfile.mkdtemp(prefix=orphan.FOLDER_PREFIX))
         notify = folder / "notify"
@@ -75,40 +81,40 @@ class Child:
             )
             undo.pop_all()
         child = cls(started, custody)
-        found = identity(started.pid)
-        if found is not None:
-            child._keep(ChildRecord(found, tuple(command), str(notify)))
-        if found is None or custody.on_orphan == "end":
+        process_identity = identity(started.pid)
+        if process_identity is not None:
+            child._save_record(ChildRecord(process_identity, tuple(command), str(notify)))
+        if process_identity is None or custody.on_orphan == "end":
             child._cleanup.enter_context(ended_with_us(started.pid, custody.stop_s))
-        child._attend(listening, folder, on_ready)
+        child._watch_notify(listening, folder, on_ready)
         return child
 
     @classmethod
     def _adopt(
         cls,
-        known: ChildRecord,
+        record: ChildRecord,
         process: AdoptedProcess,
         on_ready: Callable[[], None],
         custody: Custody,
     ) -> Child:
         child = cls(process, custody)
-        child._record = known
+        child._record = record
         child._cleanup.callback(process.close)
-        path = Path(known.notify)
+        path = Path(record.notify)
         try:
-            folder = orphan.folder_of(known)
+            folder = orphan.get_notify_folder(record)
             path.unlink(missing_ok=True)
-            child._attend(_listen(path), folder, on_ready)
+            child._watch_notify(_listen(path), folder, on_ready)
         except OSError as error:
             _log.warning(
                 "what the adopted process says to its NOTIFY_SOCKET is not heard",
                 problem=str(error),
             )
-        if known.ready:
+        if record.ready:
             asyncio.get_running_loop().call_soon(on_ready)
         return child
 
-    def _keep(self, record: ChildRecord) -> None:
+    def _save_record(self, record: ChildRecord) -> None:
         self._record = record
         try:
             record.write(self._custody.record)
@@ -117,15 +123,17 @@ class Child:
                 "the process would not be known again after a kill of the agent", problem=str(error)
             )
 
-    def _attend(self, notify: socket.socket, folder: Path, on_ready: Callable[[], None]) -> None:
+    def _watch_notify(
+        self, notify: socket.socket, folder: Path, on_ready: Callable[[], None]
+    ) -> None:
         def read() -> None:
             try:
-                said = notify.recv(4096)
+                message = notify.recv(4096)
             except OSError:
                 return
-            if b"READY=1" in said.splitlines():
+            if b"READY=1" in message.splitlines():
                 if self._record is not None and not self._record.ready:
-                    self._keep(replace(self._record, ready=True))
+                    self._save_record(replace(self._record, ready=True))
                 on_ready()
 
         loop = asyncio.get_running_loop()
@@ -143,20 +151,18 @@ class Child:
             self._process.send_signal(number)
 
     async def wait(self) -> int:
-        """Its exit code, as a shell tells it: 128 and the signal's number for one that a signal
-        ended.
-        """
+        """Returns its exit code as a shell does: 128 plus the signal's number if a signal ended it."""
         code = await self._process.wait()
         return code if code >= 0 else 128 - code
 
     def outcome(self, code: int) -> str:
-        """For a person."""
+        """Returns the outcome as a sentence for the user."""
         if isinstance(self._process, AdoptedProcess):
             return "the process ended; another agent started it, so its exit code is unknown"
         return f"the process ended with exit code {code}"
 
     async def end(self, grace_s: float) -> int:
-        """SIGTERM, and SIGKILL for one that is still there after *grace_s*."""
+        """Sends SIGTERM, and SIGKILL if it still runs after *grace_s*."""
         self.signal(signal.SIGTERM)
         if not await ends_within(grace_s, self.wait()):
             self.signal(signal.SIGKILL)

@@ -1,5 +1,5 @@
-"""The local socket of an agent: one line of JSON asks, one answers.  For this user and root
-alone.
+"""The local socket of an agent: one line of JSON is the request, one the answer. Only this user and
+root may connect.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class NoAgent(Exception):
-    """A sentence for people."""
+    """A sentence for the user."""
 
 
 def socket_path(name: str) -> Path:
-    """Below $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR, else /tmp with the user's number; made if it is
-    not there.
+    """Returns a path below $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR, else below /tmp with the user's
+    id; creates its folder.
     """
     base = os.environ.get("RUNTIME_DIRECTORY") or os.environ.get("XDG_RUNTIME_DIR")
     folder = (
@@ -38,11 +38,11 @@ def socket_path(name: str) -> Path:
     return folder / f"agent-{name}.sock"
 
 
-class _Door(asyncio.Protocol):
+class _Connection(asyncio.Protocol):
     """One connection: a line in, a line out, within ``_ANSWER_S``.
 
-    No stream: a flood would leave thousands in circles, whose collection holds the loop for longer
-    than their service.
+    It is not a stream: a flood would create thousands of reference cycles, whose collection blocks
+    the loop for longer than serving them.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -79,11 +79,13 @@ class _Door(asyncio.Protocol):
 
 
 async def serve(name: str, answer: Answer) -> asyncio.Server:
-    """*answer* is called in the loop; what it raises as ``ValueError`` is told to who asks."""
+    """Serves requests; *answer* is called in the loop, and the client receives the text of a
+    ``ValueError``.
+    """
     path = socket_path(name)
     with suppress(FileNotFoundError):
-        path.unlink()  # of one that was killed: the name's lock is ours
-    server = await asyncio.get_running_loop().create_unix_server(lambda: _Door(answer), path)
+        path.unlink()  # left by a killed agent: the name's lock is ours
+    server = await asyncio.get_running_loop().create_unix_server(lambda: _Connection(answer), path)
     path.chmod(0o600)
     return server
 
@@ -91,12 +93,12 @@ async def serve(name: str, answer: Answer) -> asyncio.Server:
 def _object(line: bytes) -> dict[str, Any]:
     """Raises ``ValueError``."""
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except RecursionError as error:
         raise ValueError("JSON that is nested too deeply") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ValueError("a line of JSON that is no object")
-    return found
+    return value
 
 
 def close(name: str, server: asyncio.Server) -> None:
@@ -106,8 +108,8 @@ def close(name: str, server: asyncio.Server) -> None:
 
 
 async def only_agent() -> str:
-    """The name of the one agent of this user that runs on this machine.  Raises ``NoAgent`` for
-    none and several.
+    """Returns the name of the only agent of this user on this machine. Raises ``NoAgent`` for none
+    and for several.
     """
     running = await running_agents()
     if len(running) > 1:
@@ -118,17 +120,17 @@ async def only_agent() -> str:
 
 
 async def running_agents() -> list[str]:
-    """Agents of this user, sorted: those whose sockets take a connection."""
+    """Returns the agents of this user whose sockets accept a connection, sorted."""
     running = []
     for path in sorted(socket_path("").parent.glob("agent-*.sock")):
-        with suppress(OSError):  # of one that was killed
+        with suppress(OSError):  # the socket of a killed agent
             _, writer = await asyncio.open_unix_connection(path)
             writer.close()
             running.append(path.name[len("agent-") : -len(".sock")])
     return running
 
 
-async def ask(name: str, question: dict[str, Any]) -> dict[str, Any]:
+async def send_request(name: str, question: dict[str, Any]) -> dict[str, Any]:
     """Raises ``NoAgent``."""
     path = socket_path(name)
     try:

@@ -1,5 +1,5 @@
-"""An account for an agent in a cluster: its documents applied, a token requested, a kubeconfig made
-of them.
+"""Creates an account for an agent in a cluster: applies its documents, requests a token, and builds
+a kubeconfig.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from sliceplane.kit.names import check_dns_label
 from sliceplane.watch.io.base import Client, Unreachable
 from sliceplane.watch.io.connection import Connection
 
-#: every namespace has the server's authority there (KEP-1205, "kube-root-ca.crt")
+#: ConfigMap with the server's certificate authority in every namespace (KEP-1205,
+#: "kube-root-ca.crt")
 _ROOT_CA: Final = "kube-root-ca.crt"
 _POLICIES: Final = {
     kind: Resource(kind=kind, group=POLICY_GROUP, plural=plural, namespaced=False)
     for kind, plural in POLICY_KINDS.items()
 }
-#: for a server that does not serve these kinds
+#: message for a server that does not serve these kinds
 NO_POLICY: Final = (
     "this server has no ValidatingAdmissionPolicy, so none is made: a Sliceplane server checks "
     "writes of agents by "
@@ -38,7 +39,7 @@ NO_POLICY: Final = (
 
 
 class NoGrant(Exception):
-    """A sentence for people."""
+    """A sentence for the user."""
 
 
 class Grant(NamedTuple):
@@ -50,17 +51,17 @@ class Grant(NamedTuple):
 
     def documents(self, *, with_policies: bool) -> tuple[Document, ...]:
         """Raises ``NoGrant``."""
-        for what, entries in (("Services", self.services), ("networks", self.cidrs)):
+        for noun, entries in (("Services", self.services), ("networks", self.cidrs)):
             if len(entries) > GRANT_ENTRIES_MAX:
                 raise NoGrant(
-                    f"{len(entries)} {what} are too many for one agent: at most {GRANT_ENTRIES_MAX}"
+                    f"{len(entries)} {noun} are too many for one agent: at most {GRANT_ENTRIES_MAX}"
                 )
-        for what, name in (
+        for noun, name in (
             ("agent", self.agent),
             *(("Service", service) for service in self.services),
         ):
             for problem in check_dns_label(name):
-                raise NoGrant(f"the name {name!r} of the {what} {problem}")
+                raise NoGrant(f"the name {name!r} of the {noun} {problem}")
         for cidr in self.cidrs:
             try:
                 ipaddress.ip_network(cidr)
@@ -77,8 +78,8 @@ class Grant(NamedTuple):
 
 
 async def serves_policies(client: Client) -> bool:
-    """Returns False if the server says that it has no ValidatingAdmissionPolicies; one that does
-    not say may have.
+    """Returns False if the server reports that it has no ValidatingAdmissionPolicies, and True if
+    that is unknown.
     """
     try:
         await client.list(Selection(_POLICIES["ValidatingAdmissionPolicyBinding"]), limit=1)
@@ -90,12 +91,12 @@ async def serves_policies(client: Client) -> bool:
 
 
 async def apply_grant(
-    client: Client, connection: Connection, wanted: Grant, duration_s: float, *, with_policies: bool
+    client: Client, connection: Connection, grant: Grant, duration_s: float, *, with_policies: bool
 ) -> str:
     """Applies the documents and returns a kubeconfig.  Raises ``StatusError``, ``Unreachable``,
     ``NoGrant``.
     """
-    for document in wanted.documents(with_policies=with_policies):
+    for document in grant.documents(with_policies=with_policies):
         kind = document["kind"]
         resource = _POLICIES.get(kind) or by_kind(document["apiVersion"], kind)
         assert resource is not None, f"a grant of an unknown kind {kind}"
@@ -110,8 +111,8 @@ async def apply_grant(
             force=True,
         )
         await client.perform(write)
-    token = await request_token(client, wanted.namespace, account_name(wanted.agent), duration_s)
-    return _kubeconfig(connection, wanted, token, await _authority(client, wanted.namespace))
+    token = await request_token(client, grant.namespace, account_name(grant.agent), duration_s)
+    return _kubeconfig(connection, grant, token, await _authority(client, grant.namespace))
 
 
 async def _authority(client: Client, namespace: str) -> str:
@@ -124,16 +125,16 @@ async def _authority(client: Client, namespace: str) -> str:
     return str(json.loads(body).get("data", {}).get("ca.crt", ""))
 
 
-def _kubeconfig(connection: Connection, wanted: Grant, token: str, authority: str) -> str:
+def _kubeconfig(connection: Connection, grant: Grant, token: str, authority: str) -> str:
     import yaml
 
-    user = account_name(wanted.agent)
+    user = account_name(grant.agent)
     cluster: Document = {"server": connection.server}
     if connection.server.startswith("https:"):
         cluster["certificate-authority-data"] = base64.b64encode(authority.encode()).decode()
     if connection.server_hostname:
         cluster["tls-server-name"] = connection.server_hostname
-    context = {"cluster": "cluster", "user": user, "namespace": wanted.namespace}
+    context = {"cluster": "cluster", "user": user, "namespace": grant.namespace}
     return str(
         yaml.safe_dump(
             {

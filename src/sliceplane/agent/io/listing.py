@@ -20,7 +20,7 @@ from sliceplane.consume.agents.registration import (
 from sliceplane.kit.times import format_duration, parse_time
 from sliceplane.watch.io.base import Client
 
-_WHY = {
+_REASON_BY_STATE = {
     "unknown": "no check has said anything yet",
     "failing": "its checks fail",
     "draining": "it is being drained",
@@ -29,8 +29,8 @@ _WHY = {
 
 
 class ListedAgent(NamedTuple):
-    """``renewed_s``: age of the last renewal by the agent's clock; ``None``: its Lease is gone or
-    says nothing.
+    """``renewed_s``: age of the last renewal by the agent's clock; ``None``: its Lease is missing
+    or has no readable time.
     """
 
     agent: str
@@ -41,7 +41,7 @@ class ListedAgent(NamedTuple):
     why: str
 
     def cells(self) -> tuple[str, ...]:
-        """But for the reason, which is too long for a table."""
+        """Returns all cells except the reason, which is too long for a table."""
         age = (
             "-"
             if self.renewed_s is None
@@ -51,7 +51,7 @@ class ListedAgent(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """A sentence below the table; "" for what is well."""
+        """A sentence below the table; "" for a healthy endpoint."""
         where = (
             f"{self.agent}, {self.service} {self.address}" if self.service != "-" else self.agent
         )
@@ -62,8 +62,8 @@ class ListedAgent(NamedTuple):
         return {**self._asdict(), "renewed_s": age}
 
 
-async def list_of(client: Client, namespace: str, now: float) -> tuple[ListedAgent, ...]:
-    """*namespace* "" is all.  Raises ``StatusError``, ``Unreachable``."""
+async def list_agents(client: Client, namespace: str, now: float) -> tuple[ListedAgent, ...]:
+    """Lists the agents of *namespace*; "" means all. Raises ``StatusError``, ``Unreachable``."""
     leases = {}
     for body in (await client.list(Selection(Leases, namespace, LABEL_AGENT))).items:
         lease = decode(body, Lease)
@@ -82,10 +82,10 @@ async def list_of(client: Client, namespace: str, now: float) -> tuple[ListedAge
         key = f"{stored.metadata.namespace}/{(stored.metadata.labels or {}).get(LABEL_SERVICE_NAME, '')}"
         names = (port.name or "" for port in stored.ports or ())
         rows += _rows(stored, leases, now, why_unreached(key, names, services.get(key)))
-    seen = {row.agent for row in rows}
+    listed = {row.agent for row in rows}
     for (space, name), lease in leases.items():
         agent = f"{space}/{name}"
-        if agent not in seen:
+        if agent not in listed:
             rows.append(
                 ListedAgent(agent, "-", "-", "empty", _age(lease, now), "it has no endpoint")
             )
@@ -101,22 +101,24 @@ def _rows(
     lease = leases.get((meta.namespace, name))
     refused = annotations.get(ANNOTATION_REFUSED, "")
     state = "refused" if refused else annotations.get(ANNOTATION_STATE, "")
-    why = refused or ("its Lease is gone" if lease is None else _WHY.get(state, unreached))
+    why = refused or (
+        "its Lease is gone" if lease is None else _REASON_BY_STATE.get(state, unreached)
+    )
     ports = ",".join(str(port.port) for port in stored.ports or ())
     addresses = [address for endpoint in stored.endpoints or () for address in endpoint.addresses]
-    places = [
+    targets = [
         f"[{address}]:{ports}" if ":" in address else f"{address}:{ports}" for address in addresses
     ]
     return [
         ListedAgent(
             f"{meta.namespace}/{name}",
             labels.get(LABEL_SERVICE_NAME, ""),
-            place,
+            target,
             state,
             None if lease is None else _age(lease, now),
             why,
         )
-        for place in places or ["-"]  # a slice that was emptied says why
+        for target in targets or ["-"]  # an emptied slice has a row with the reason
     ]
 
 

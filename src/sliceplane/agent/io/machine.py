@@ -1,4 +1,4 @@
-"""This machine: who it is, its address as the cluster sees it, and whether it slept."""
+"""This machine: its identity, its address as the cluster sees it, and whether it slept."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _HOST_FILE: Final = "host-id"
 #: characters of an agent's name, and of the host's part in it
 _LABEL_MAX: Final = 63
 _HOST_MAX: Final = 40
-#: bytes; it becomes a part of the Lease's holder
+#: maximum bytes; the identity becomes a part of the Lease's holder
 _HOST_ID_MAX: Final = 256
-#: addresses for documentation (RFC 5737, RFC 3849): the way there is the way to everywhere
+#: addresses for documentation (RFC 5737, RFC 3849): they use the default route
 _ELSEWHERE: Final = {4: "192.0.2.1", 6: "2001:db8::1"}
-#: clocks with and without sleep that part by more than this: the machine slept
+#: if the clocks with and without sleep drift apart by more seconds than this, the machine slept
 SLEPT_S: Final = 5.0
 
 
 class MachineError(Exception):
-    """A sentence for people."""
+    """A sentence for the user."""
 
 
 def state_folder() -> Path:
-    """$STATE_DIRECTORY of systemd, else of this user.  Made if it is not there.  Raises
+    """Returns $STATE_DIRECTORY of systemd, else a folder of this user; creates it if needed. Raises
     ``MachineError``.
     """
     named = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
@@ -54,9 +54,9 @@ def state_folder() -> Path:
 
 
 def default_name(service: str = "") -> str:
-    """The host name's first label as a name of Kubernetes, after *service* if the agent is that
-    Service's alone: so agents of one Service on several hosts have names of their own. Raises
-    ``MachineError`` if nothing is left of it.
+    """Returns the host name's first label as a Kubernetes name, prefixed with *service* if the
+    agent serves only that Service. So agents of one Service on several hosts have different names.
+    Raises ``MachineError`` if no valid character remains.
     """
     label = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().partition(".")[0].lower()).strip("-")[
         :_LABEL_MAX
@@ -72,11 +72,11 @@ def default_name(service: str = "") -> str:
 
 
 def host_id(folder: Path) -> str:
-    """The same as long as the machine does: of *folder* if it was written there, else of
-    /etc/machine-id.
+    """Returns the identity of this machine, which never changes: from *folder* if stored there,
+    else from /etc/machine-id.
 
-    A machine-id is confidential (machine-id(5)), so its hash is shown. Copies of one disk image
-    have one machine-id: write another name into the file to tell them apart.
+    A machine-id is confidential (machine-id(5)), so only its hash is published. Copies of a disk
+    image have the same machine-id: write another name into the file to distinguish them.
     """
     file = folder / _HOST_FILE
     try:
@@ -93,13 +93,14 @@ def host_id(folder: Path) -> str:
         secret = _MACHINE_ID.read_bytes().strip()
     except OSError:
         secret = os.urandom(16)
-    made = f"{socket.gethostname()}-{sha256(b'sliceplane-agent' + secret).hexdigest()[:8]}"
-    write_own(file, made + "\n")
-    return made
+    identity = f"{socket.gethostname()}-{sha256(b'sliceplane-agent' + secret).hexdigest()[:8]}"
+    write_own(file, identity + "\n")
+    return identity
 
 
 def lock_name(folder: Path, name: str) -> int:
-    """A descriptor that holds the name *name* of an agent on this machine until it is closed.
+    """Returns a descriptor that locks the name *name* of an agent on this machine until it is
+    closed.
 
     Raises ``MachineError`` if another process holds it.
     """
@@ -126,14 +127,14 @@ def lock_name(folder: Path, name: str) -> int:
     return descriptor
 
 
-def own_addresses(server_url: str, wanted: Iterable[str]) -> tuple[str, ...]:
-    """Addresses for a registration: those of *wanted*, where ``auto`` is the source address of the
-    route to the server.
+def own_addresses(server_url: str, requested: Iterable[str]) -> tuple[str, ...]:
+    """Returns the addresses for a registration: *requested*, where ``auto`` is the source address
+    of the route to the server.
 
-    Raises ``MachineError`` for what no other machine could reach.
+    Raises ``MachineError`` for an address that no other machine could reach.
     """
-    found = []
-    for text in wanted:
+    resolved = []
+    for text in requested:
         address = _route_source(server_url) if text == "auto" else text
         try:
             family_of(address)
@@ -145,8 +146,8 @@ def own_addresses(server_url: str, wanted: Iterable[str]) -> tuple[str, ...]:
                     "use with --address"
                 )
             raise MachineError(f"{error}{hint}") from error
-        found.append(address)
-    return tuple(found)
+        resolved.append(address)
+    return tuple(resolved)
 
 
 def _route_source(server_url: str) -> str:
@@ -161,8 +162,8 @@ def _route_source(server_url: str) -> str:
         ) from error
     if not source.is_loopback:
         return str(source)
-    # The server is on this machine, too. What leads to other machines is an address that they
-    # reach; a bridge of containers has one that they do not.
+    # The server runs on this machine, too. Prefer the source address of the default route, which
+    # other machines reach; they do not reach the address of a container bridge.
     with suppress(OSError):
         return str(_source_towards(_ELSEWHERE[source.version], 443))
     others = [
@@ -182,19 +183,19 @@ def _source_towards(host: str, port: int) -> ipaddress.IPv4Address | ipaddress.I
 
 
 class SleepWatch:
-    """Detects that the machine slept since the last check: the monotonic clock stands still then.
+    """Detects that the machine slept since the last check: the monotonic clock stops during sleep.
 
-    It is compared with the time since boot, which goes on; where a system does not tell that, with
-    the wall clock, and then a clock that is set looks like a sleep.
+    It is compared with the time since boot, which continues. A system without that clock uses the
+    wall clock; then setting the clock looks like a sleep.
     """
 
     def __init__(self) -> None:
-        self._apart = _with_sleep() - time.monotonic()
+        self._offset = _with_sleep() - time.monotonic()
 
     def slept(self) -> bool:
-        apart = _with_sleep() - time.monotonic()
-        jumped = abs(apart - self._apart) > SLEPT_S
-        self._apart = apart
+        offset = _with_sleep() - time.monotonic()
+        jumped = abs(offset - self._offset) > SLEPT_S
+        self._offset = offset
         return jumped
 
 

@@ -1,18 +1,18 @@
-"""The process of ``agent run`` after its agent was killed: known again at the next start, and
-adopted or ended.
+"""The process of ``agent run`` after its agent was killed: the next start identifies it, and adopts
+or ends it.
 
-The agent writes down which process it started (``NAME.child`` in its state folder, mode 0600): its
-id, the time of its start and the boot of the machine, so that no other process is ever taken for
-it; its command; where it says READY=1, and whether it has. A start that finds it alive never starts
-a second copy beside it.
+The agent records the process it started (``NAME.child`` in its state folder, mode 0600). The record
+has its id, start time and the boot id of the machine, so that no other process is mistaken for it;
+its command; its NOTIFY_SOCKET, and whether it sent READY=1. While that process is alive, no start
+creates a second copy.
 
-``adopt``: with the same command it is watched from then on, by its pidfd (pidfd_open(2)); a parent
-learns an exit code, an adopter does not. With another command it is ended as a restart would, and
-the new one is started.
+``adopt``: if the command is the same, the agent watches the process by its pidfd (pidfd_open(2));
+only a parent learns the exit code. If the command differs, the process is ended as in a restart,
+and the new one is started.
 
-``end``: it does not outlive its agent (``process.orphans``), and what is left all the same is ended
-by the next start. So it is where the system does not tell when a process began: a process that
-nobody can know again is not left alone.
+``end``: the process does not outlive its agent (``process.orphans``), and the next start ends one
+that does. This mode is also used if the system does not report start times: a process that cannot
+be identified later must not run on.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from sliceplane.kit.io.identity import ProcessIdentity
 from sliceplane.kit.io.last_steps import ends_within
 
 OnOrphan = Literal["adopt", "end"]
-#: of folders with a NOTIFY_SOCKET
+#: name prefix of folders with a NOTIFY_SOCKET
 FOLDER_PREFIX: Final = "sliceplane-agent-"
-#: of an adopted process: nobody but a parent is told it
+#: exit code of an adopted process: only a parent learns the real one
 EXIT_UNKNOWN: Final = 1
-#: of the file; a command line has at most 2 MiB
+#: of the record file; a command line has at most 2 MiB
 _RECORD_BYTES_MAX: Final = 4 << 20
-#: where there is no pidfd
+#: seconds between polls if there is no pidfd
 _POLL_S: Final = 0.25
 
 
 class Custody(NamedTuple):
-    """``record``: the file; ``stop_s``: the time of a process between SIGTERM and SIGKILL."""
+    """``record``: path of the record; ``stop_s``: seconds between SIGTERM and SIGKILL."""
 
     record: Path
     on_orphan: OnOrphan
@@ -55,7 +55,7 @@ class Custody(NamedTuple):
 class ChildRecord(msgspec.Struct, frozen=True):
     process: ProcessIdentity
     command: tuple[str, ...]
-    #: the path of its NOTIFY_SOCKET
+    #: path of its NOTIFY_SOCKET
     notify: str
     ready: bool = False
 
@@ -66,7 +66,7 @@ class ChildRecord(msgspec.Struct, frozen=True):
 
 class AdoptedProcess:
     """The part of ``asyncio.subprocess.Process`` that ``Child`` uses, for a process that another
-    one started.
+    agent started.
     """
 
     def __init__(self, process: ProcessIdentity) -> None:
@@ -77,9 +77,8 @@ class AdoptedProcess:
         self._pidfd = -1
         with suppress(AttributeError, PermissionError):
             self._pidfd = os.pidfd_open(process.pid)
-        if (
-            not process.is_alive
-        ):  # after the descriptor: it means this process for ever now, or another one
+        # Checked after the pidfd was opened: the pidfd is this process's for good, or another's.
+        if not process.is_alive:
             self.close()
             raise ProcessLookupError(process.pid)
 
@@ -115,25 +114,25 @@ class AdoptedProcess:
 
 
 def read_record(path: Path) -> ChildRecord | None:
-    """``None``: there is no such file, or it is damaged."""
+    """Reads a record; ``None`` if the file is missing or damaged."""
     try:
         return msgspec.json.decode(read_own(path, _RECORD_BYTES_MAX), type=ChildRecord)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def folder_of(known: ChildRecord) -> Path:
-    """The folder of its NOTIFY_SOCKET, which the agent made for it.
+def get_notify_folder(child: ChildRecord) -> Path:
+    """Returns the folder of its NOTIFY_SOCKET, which the agent created for it.
 
-    Raises ``OSError`` if it is gone, or is not this user's alone: the record names a path that is
-    written to.
+    Raises ``OSError`` if it is missing, or other users can access it: the agent writes to that
+    path.
     """
-    folder = Path(known.notify).parent
-    found = folder.lstat()
+    folder = Path(child.notify).parent
+    info = folder.lstat()
     if (
-        not stat.S_ISDIR(found.st_mode)
-        or found.st_uid != os.geteuid()
-        or stat.S_IMODE(found.st_mode) & 0o077
+        not stat.S_ISDIR(info.st_mode)
+        or info.st_uid != os.geteuid()
+        or stat.S_IMODE(info.st_mode) & 0o077
     ):
         raise PermissionError(f"{folder} is not ours alone")
     if not folder.name.startswith(FOLDER_PREFIX):
@@ -142,28 +141,28 @@ def folder_of(known: ChildRecord) -> Path:
 
 
 def forget(record: Path) -> None:
-    """The process that *record* names has ended: nothing of it stays."""
-    known = read_record(record)
-    if known is not None:
+    """Removes the NOTIFY_SOCKET folder of a process that has ended; *record* names it."""
+    child = read_record(record)
+    if child is not None:
         with suppress(OSError):
-            shutil.rmtree(folder_of(known), ignore_errors=True)
+            shutil.rmtree(get_notify_folder(child), ignore_errors=True)
 
 
-def left_by(record: Path) -> tuple[ChildRecord, AdoptedProcess] | None:
-    """The process that an agent which was killed left behind; ``None``: there is none."""
-    known = read_record(record)
+def find_orphan(record: Path) -> tuple[ChildRecord, AdoptedProcess] | None:
+    """Returns the process that a killed agent left behind; ``None``: there is none."""
+    child = read_record(record)
     try:
-        return (known, AdoptedProcess(known.process)) if known is not None else None
+        return (child, AdoptedProcess(child.process)) if child is not None else None
     except OSError:
         return None
 
 
-def is_adopted(known: ChildRecord, command: Sequence[str], custody: Custody) -> bool:
-    return custody.on_orphan == "adopt" and known.command == tuple(command)
+def is_adopted(child: ChildRecord, command: Sequence[str], custody: Custody) -> bool:
+    return custody.on_orphan == "adopt" and child.command == tuple(command)
 
 
 async def end(process: AdoptedProcess, stop_s: float) -> None:
-    """Returns when it has ended: a second copy must not find its port taken."""
+    """Ends the process and waits for its end: its port must be free for a second copy."""
     process.send_signal(signal.SIGTERM)
     if not await ends_within(stop_s, process.wait()):
         process.send_signal(signal.SIGKILL)

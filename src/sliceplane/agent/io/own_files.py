@@ -1,8 +1,9 @@
-"""Files of this user that others must not read, or must not choose: kubeconfigs, tokens, the state
-of an agent.
+"""Files of this user that others must not read or replace: kubeconfigs, tokens, the state of an
+agent.
 
-Whoever can put a name into a folder can put a symbolic link, a FIFO or gigabytes there. So nothing
-is followed, waited for, or read beyond its bound, and a new file has its mode from its birth.
+A user who can write to a folder can create a symbolic link, a FIFO or a huge file there. So
+symbolic links are not followed, opens do not block, reads are bounded, and a new file has its mode
+from its creation.
 """
 
 from __future__ import annotations
@@ -19,24 +20,22 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 
 
 def check_folder(folder: Path) -> None:
-    """Raises ``PermissionError`` with a sentence if another user could choose what lies in
-    *folder*.
+    """Raises ``PermissionError`` with a sentence if another user could replace files in *folder*.
 
-    Symbolic links are followed if they are root's or this user's: systemd makes one for a
-    ``DynamicUser=``.
+    Symbolic links of root or this user are followed: systemd creates one for a ``DynamicUser=``.
     """
     trusted = (os.getuid(), 0)
     link = folder.lstat()
-    found = folder.stat()
-    if link.st_uid not in trusted or found.st_uid not in trusted:
+    info = folder.stat()
+    if link.st_uid not in trusted or info.st_uid not in trusted:
         raise PermissionError(f"{folder} belongs to another user")
-    if found.st_mode & 0o022:
+    if info.st_mode & 0o022:
         raise PermissionError(f"others can write to {folder}: chmod go-w {folder}")
 
 
 def read_own(path: Path, size_max: int) -> str:
-    """Raises ``OSError`` for what is no regular file of this user or root, or larger than
-    *size_max* bytes.
+    """Returns the file's text. Raises ``OSError`` unless it is a regular file of this user or root
+    with at most *size_max* bytes.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -51,8 +50,8 @@ def read_own(path: Path, size_max: int) -> str:
 
 def check_regular(descriptor: int, path: Path) -> None:
     """Raises ``OSError`` unless it is a regular file of this user or root."""
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid not in (os.getuid(), 0):
+    info = os.fstat(descriptor)
+    if not stat.S_ISREG(info.st_mode) or info.st_uid not in (os.getuid(), 0):
         raise OSError(errno.EPERM, "not a regular file of this user", str(path))
 
 
@@ -64,16 +63,16 @@ def write_own(path: Path, text: str) -> None:
 
 @contextmanager
 def new_own(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
-    """A file that this user alone can read, complete when the block ends, and gone if the block
-    fails.
+    """Opens a file that only this user can read; it is complete when the block ends, and removed if
+    the block fails.
 
-    *overwrite*: it takes the place of one that is there, at the end. Raises ``FileExistsError``
-    otherwise, and ``OSError``.
+    *overwrite*: it replaces an existing file at the end; otherwise ``FileExistsError`` is raised.
+    Raises ``OSError``.
     """
     target = path.with_name(f".{path.name}.{os.getpid()}") if overwrite else path
     if overwrite:
         with suppress(FileNotFoundError):
-            target.unlink()  # of a process of that number that was killed
+            target.unlink()  # left by a killed process with the same id
     descriptor = os.open(target, _NEW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -91,12 +90,12 @@ def new_own(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
 def readers_of_output(descriptor: int) -> str:
     """Returns a sentence if *descriptor* is a regular file that other users can read, else ""."""
     try:
-        found = os.fstat(descriptor)
+        info = os.fstat(descriptor)
     except OSError:
         return ""
-    if not stat.S_ISREG(found.st_mode) or not found.st_mode & 0o077:
+    if not stat.S_ISREG(info.st_mode) or not info.st_mode & 0o077:
         return ""
     return (
         "other users can read the file that this is written to (mode "
-        f"{stat.S_IMODE(found.st_mode):04o})"
+        f"{stat.S_IMODE(info.st_mode):04o})"
     )

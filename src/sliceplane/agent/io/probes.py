@@ -1,8 +1,9 @@
-"""One look at a process, as its check says: a word of what was seen, and whether that is well.
+"""Executes one check of a process: a short text of the observation, and whether the check passed.
 
-Kubelet's rules: an HTTP status of 200 to 399 is well, certificates are not verified, redirects are
-not followed; a command is well that ends with 0. Looks go to the address that is registered: a
-process that listens on loopback alone would pass a look from inside, and no client would reach it.
+The rules are kubelet's: an HTTP status of 200 to 399 passes, certificates are not verified,
+redirects are not followed; a command passes with exit code 0. Checks connect to the registered
+address: a process that listens only on loopback would pass a local check, but no client would reach
+it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from sliceplane.watch.io.http.answers import BadStream, request_head
 from sliceplane.watch.io.http.client import PATH_SAFE
 from sliceplane.watch.io.http.wire import ClientConnection
 
-#: of what a command prints, for people
-_SHOWN_MAX: Final = 200
+#: maximum bytes of a command's output in the text
+_OUTPUT_MAX: Final = 200
 _PORTION_BYTES: Final = 64 * 1024
 _GRPC_METHOD: Final = "/grpc.health.v1.Health/Check"
-#: what a look asks beside itself when it has failed; a machine's own addresses answer at once
-_ASIDE_S: Final = 0.5
+#: timeout of the loopback test after a failed check; a machine's own addresses answer immediately
+_LOOPBACK_TIMEOUT_S: Final = 0.5
 #: HealthCheckResponse with status SERVING
 _SERVING: Final = b"\x08\x01"
 
@@ -36,11 +37,13 @@ class Failed(Exception):
     """A failed check; the text describes the observation in a few words."""
 
 
-async def look(spec: CheckSpec, address: str, first_port: int) -> tuple[bool, str]:
-    """Never raises but for cancellation, and takes hardly longer than the check's timeout."""
+async def run_probe(spec: CheckSpec, address: str, first_port: int) -> tuple[bool, str]:
+    """Executes the check; returns whether it passed, and a text. Raises only if cancelled, and
+    takes hardly longer than the check's timeout.
+    """
     try:
         async with asyncio.timeout(spec.timeout_s):
-            return True, await _seen(spec, address, spec.port or first_port)
+            return True, await _observe(spec, address, spec.port or first_port)
     except TimeoutError:
         return False, f"no answer within {spec.timeout_s:g} s"
     except (Failed, OSError) as error:
@@ -54,7 +57,7 @@ async def look(spec: CheckSpec, address: str, first_port: int) -> tuple[bool, st
 async def _answers_on_loopback_alone(address: str, port: int) -> bool:
     loopback = "::1" if ":" in address else "127.0.0.1"
     with suppress(OSError, TimeoutError):
-        async with asyncio.timeout(_ASIDE_S):
+        async with asyncio.timeout(_LOOPBACK_TIMEOUT_S):
             try:
                 await _open(address, port)
             except ConnectionRefusedError:
@@ -68,7 +71,7 @@ async def _open(address: str, port: int) -> None:
     writer.close()
 
 
-async def _seen(spec: CheckSpec, address: str, port: int) -> str:
+async def _observe(spec: CheckSpec, address: str, port: int) -> str:
     match spec.kind:
         case "http" | "https":
             return await _http(spec, address, port)
@@ -78,9 +81,9 @@ async def _seen(spec: CheckSpec, address: str, port: int) -> str:
         case "grpc":
             return await _grpc(spec.target, address, port)
         case "exec":
-            return await _command(spec.target)
+            return await _run_command(spec.target)
         case other:
-            raise AssertionError(f"{other} is no look")
+            raise AssertionError(f"{other} is no check")
 
 
 def _host(address: str, port: int) -> str:
@@ -127,7 +130,7 @@ async def _grpc(service: str, address: str, port: int) -> str:
     name = service.encode()
     # HealthCheckRequest: field 1, a string shorter than 128 bytes
     request = b"\x0a" + bytes((len(name),)) + name if name else b""
-    # The environment's proxy leads elsewhere, and the process is to be looked at.
+    # The environment's proxy must not be used: the check is of the process itself.
     options = (("grpc.enable_http_proxy", 0),)
     async with grpc.aio.insecure_channel(_host(address, port), options=options) as channel:
         try:
@@ -140,7 +143,7 @@ async def _grpc(service: str, address: str, port: int) -> str:
     return "SERVING"
 
 
-async def _command(line: str) -> str:
+async def _run_command(line: str) -> str:
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.subprocess_shell(
         lambda: SubprocessStreamProtocol(limit=_PORTION_BYTES, loop=loop),
@@ -152,25 +155,27 @@ async def _command(line: str) -> str:
     process = Process(transport, protocol, loop)
     try:
         with ended_with_us(process.pid):
-            text = (await _beginning(process.stdout)).decode(errors="replace").strip()
+            text = (await _read_beginning(process.stdout)).decode(errors="replace").strip()
             await process.wait()
     finally:
-        # Its whole group: what it started must not outlive the look.
+        # The whole process group: children of the command must not outlive the check.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        transport.close()  # output that was not read would keep the pipe open
+        transport.close()  # unread output would keep the pipe open
         await process.wait()
     if process.returncode:
         raise Failed(f"exit code {process.returncode}{': ' if text else ''}{text}")
     return text or "exit code 0"
 
 
-async def _beginning(stream: asyncio.StreamReader | None) -> bytes:
-    """Returns the part of a command's output that is shown; the rest is read and dropped, since a
-    full pipe would stop the command.
+async def _read_beginning(stream: asyncio.StreamReader | None) -> bytes:
+    """Returns the part of a command's output that is displayed; the rest is read and dropped,
+    because a full pipe would block the command.
     """
     assert stream is not None, "the output is a pipe"
     beginning = b""
     while portion := await stream.read(_PORTION_BYTES):
-        beginning = (beginning + portion)[:_SHOWN_MAX] if len(beginning) < _SHOWN_MAX else beginning
+        beginning = (
+            (beginning + portion)[:_OUTPUT_MAX] if len(beginning) < _OUTPUT_MAX else beginning
+        )
     return beginning

@@ -1,10 +1,11 @@
-"""One agent: its core in a host of controllers, its checks, its child, its socket, from start to
-end.
+"""One agent: its core in a controller host, its checks, its child process and its socket, from
+start to end.
 
-**Order of the end** (SIGTERM, ``agent drain`` does the first step alone): every endpoint becomes
-terminating and still serves; node proxies follow, or ``drain_s`` is over; the child gets SIGTERM
-and may finish what it has; then the slices go, and the Lease last. A second signal goes on at once.
-A child that ends by itself is not ready at once, and the agent leaves with its exit code.
+**Order of the shutdown** (SIGTERM; ``agent drain`` does only the first step). Every endpoint
+becomes terminating and still serves. Node proxies apply that, or ``drain_s`` passes. The child gets
+SIGTERM and may finish its requests. Then the slices are deleted, and the Lease last. A second
+signal skips the waits. If the child ends by itself, its endpoint becomes not ready immediately, and
+the agent exits with its exit code.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ import msgspec
 from sliceplane.agent.controller import AgentController
 from sliceplane.agent.io import control
 from sliceplane.agent.io.child import Child
-from sliceplane.agent.io.following import followed
 from sliceplane.agent.io.machine import MachineError, SleepWatch, own_addresses
+from sliceplane.agent.io.node_barrier import wait_for_nodes
 from sliceplane.agent.io.orphan import Custody, OnOrphan
-from sliceplane.agent.io.probes import look
+from sliceplane.agent.io.probes import run_probe
 from sliceplane.agent.tenure import AgentConfig, LeaseTerms
 from sliceplane.consume.agents.checks import CheckProbe, Kind
 from sliceplane.consume.agents.registration import Registration
@@ -35,19 +36,19 @@ from sliceplane.watch.io.base import Client
 from sliceplane.watch.io.hosting.host import ControllerHost
 from sliceplane.watch.io.reflect import loop_clock
 
-#: at the end: how long the server has to take the last writes
-LEAVE_S: Final = 10.0
-#: between two looks at what is due that nothing tells: the machine's address and its sleep
-LOOK_S: Final = 2.0
+#: seconds in which the server must accept the last writes
+DEREGISTER_S: Final = 10.0
+#: seconds between two inspections of the machine's address and sleep, which cause no events
+INSPECT_PERIOD_S: Final = 2.0
 EXIT_REFUSED: Final = 3
 
 _log = get_logger("agent")
 
 
 class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """``command``: of ``agent run``; empty for the others; ``custody``: of its process, known once
-    the agent has its name. ``path``: of the file that is followed; its agent waits for a name that
-    another host has, the others end.
+    """``command``: of ``agent run``, else empty; ``custody``: of its process, set once the agent
+    has its name. ``path``: the followed file; its agent waits while another host owns its name,
+    other agents exit.
     """
 
     command: tuple[str, ...]
@@ -63,7 +64,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class AgentPlan(msgspec.Struct, frozen=True):
     """The registrations of an agent, from its file and the server's answers. ``auto``: addresses
-    follow the machine's.
+    track the machine's.
     """
 
     config: AgentConfig
@@ -73,7 +74,8 @@ class AgentPlan(msgspec.Struct, frozen=True):
 
 
 class Agent:
-    """``run`` is its life.  *notify* tells a service manager (sd_notify), *say* a person.
+    """Runs until ``run`` returns. *notify* reports to a service manager (sd_notify), *print_line*
+    to the user.
 
     *earlier*: the agent of this process before its file changed.
     """
@@ -86,32 +88,31 @@ class Agent:
         *,
         earlier: Agent | None,
         notify: Callable[[str], None],
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
     ) -> None:
         self._client = client
         self._plan = plan
         self._options = options
         self._earlier: AgentController | None = earlier._core if earlier is not None else None
         self._notify = notify
-        self._say = say
-        # The checks that go on have times of its clock; the wall clock may have been set since.
+        self._print_line = print_line
+        # Checks that continue use times of its clock; the wall clock may have been set since.
         self._clock: Callable[[], float] = (
             loop_clock(time.time()) if earlier is None else earlier._clock
         )
-        #: what the child was seen to do, for a core that begins anew
-        self._told: dict[Kind, tuple[bool, str]] = {}
+        #: last report of the child by kind, for a new core
+        self._reported: dict[Kind, tuple[bool, str]] = {}
         self._core: AgentController = self._make_core()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        #: ``hand_over`` was called: another agent of this process goes on with all that this one
-        #: wrote
+        #: ``hand_over`` was called: another agent of this process continues with this one's objects
         self.handed_over = False
-        self._looks: set[asyncio.Task[None]] = set()
-        self._said: dict[str, str] = {}
+        self._probes: set[asyncio.Task[None]] = set()
+        self._printed: dict[str, str] = {}
         self._ready = False
 
     def stop(self) -> None:
-        """At a signal.  A second one: without waiting."""
+        """Starts the shutdown at a signal; a second signal skips the waits."""
         (self._hurry if self._stop.is_set() else self._stop).set()
 
     def hand_over(self) -> None:
@@ -124,21 +125,21 @@ class Agent:
         self._core = AgentController(
             self._plan.config, self._plan.registrations, rng, now, earlier=self._earlier
         )
-        for kind, (passed, text) in self._told.items():
+        for kind, (passed, text) in self._reported.items():
             for registration in self._plan.registrations:
-                self._core.on_told(registration.key, kind, passed, text, now)
+                self._core.on_report(registration.key, kind, passed, text, now)
         return self._core
 
     async def run(self) -> int:
-        """The exit code: the child's, ``EXIT_REFUSED``, or 0.  Raises ``OSError`` for a command
-        that cannot start.
+        """Runs the agent; returns the exit code: the child's, ``EXIT_REFUSED``, or 0. Raises
+        ``OSError`` for a command that cannot start.
         """
-        made = [self._core]
+        first_core = [self._core]
         host = self._host = ControllerHost(
             self._client, rng=Rng(secrets.randbits(64)), clock=self._clock
         )
-        # The first core is ours already; one after a fault begins anew.
-        host.add(lambda: made.pop() if made else self._make_core(), max_in_flight=4)
+        # The first core exists already; after a fault the host gets a new one.
+        host.add(lambda: first_core.pop() if first_core else self._make_core(), max_in_flight=4)
         server = await control.serve(self._plan.config.name, self._answer)
         try:
             child = await self._start_child()
@@ -152,18 +153,18 @@ class Agent:
         ]
         try:
             if child is not None:
-                self._tell_process(alive=True)
-            code = await self._until_the_end(child)
+                self._report_process(alive=True)
+            code = await self._wait_for_end(child)
             if self.handed_over:
                 return 0
-            await self._leave(child)
+            await self._shut_down(child)
             if child is not None and not code:
                 code = await child.wait()
             return code
         finally:
-            for task in (*tasks, *self._looks):
+            for task in (*tasks, *self._probes):
                 task.cancel()
-            await asyncio.gather(*tasks, *self._looks, return_exceptions=True)
+            await asyncio.gather(*tasks, *self._probes, return_exceptions=True)
             await host.close()
             control.close(self._plan.config.name, server)
             if child is not None:
@@ -176,12 +177,14 @@ class Agent:
         if not options.command:
             return None
         assert options.custody is not None, "the agent has its name"
-        return await Child.start(options.command, self._on_child_ready, options.custody, self._say)
+        return await Child.start(
+            options.command, self._on_child_ready, options.custody, self._print_line
+        )
 
     # -- while it runs
 
-    async def _until_the_end(self, child: Child | None) -> int:
-        """Until a signal, the child's end, or another host's claim."""
+    async def _wait_for_end(self, child: Child | None) -> int:
+        """Waits for a signal, the child's end, or the refusal of the name; returns the exit code."""
         stopped = asyncio.create_task(self._stop.wait())
         ended = asyncio.create_task(child.wait()) if child is not None else None
         waits: list[asyncio.Task[Any]] = [stopped] if ended is None else [stopped, ended]
@@ -191,14 +194,14 @@ class Agent:
                     waits, timeout=1.0, return_when=asyncio.FIRST_COMPLETED
                 )
                 if ended is not None and ended in done:
-                    self._tell_process(alive=False)
+                    self._report_process(alive=False)
                     assert child is not None, "it ended"
-                    self._say(child.outcome(ended.result()))
+                    self._print_line(child.outcome(ended.result()))
                     return ended.result()
                 if stopped in done:
                     return 0
                 if self._refusal() and self._options.path is None:
-                    self._say(self._refusal())
+                    self._print_line(self._refusal())
                     return EXIT_REFUSED
         finally:
             for wait in waits:
@@ -212,23 +215,25 @@ class Agent:
         while True:
             now = self._clock()
             for probe in self._core.take_probes(now):
-                task = asyncio.create_task(self._look(probe))
-                self._looks.add(task)
-                task.add_done_callback(self._looks.discard)
-            self._tell_changes()
+                task = asyncio.create_task(self._run_probe(probe))
+                self._probes.add(task)
+                task.add_done_callback(self._probes.discard)
+            self._print_changes()
             due = self._core.next_check()
             await asyncio.sleep(0.25 if due is None else min(0.25, max(0.01, due - now)))
 
-    async def _look(self, probe: CheckProbe) -> None:
-        registration = next(known for known in self._core.registrations if known.key == probe.key)
-        passed, text = await look(probe.spec, registration.addresses[0], registration.ports[0].port)
+    async def _run_probe(self, probe: CheckProbe) -> None:
+        registration = next(entry for entry in self._core.registrations if entry.key == probe.key)
+        passed, text = await run_probe(
+            probe.spec, registration.addresses[0], registration.ports[0].port
+        )
         self._core.on_result(probe, passed, text, self._clock())
         self._host.wake()
 
     async def _watch_machine(self) -> None:
         sleep_watch = SleepWatch()
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(INSPECT_PERIOD_S)
             if sleep_watch.slept():
                 _log.info("the machine slept: everything is checked anew")
                 self._core.on_resume(self._clock())
@@ -238,31 +243,28 @@ class Agent:
 
     async def _follow_address(self) -> None:
         try:
-            # The server's name may have to be asked for, which can take long: renewals must not
-            # wait for it.
+            # Resolving the server's name can take long: renewals must not wait for it.
             addresses = await asyncio.to_thread(own_addresses, self._plan.server_url, ("auto",))
         except MachineError:
-            return  # no way to the server: the old address is as good as none
+            return  # there is no route to the server: the old address does no harm
         if addresses != self._core.registrations[0].addresses:
             _log.info("the machine has another address", address=addresses[0])
             self._core.on_addresses(addresses, self._clock())
 
     def _on_child_ready(self) -> None:
-        self._told_everywhere("notify", passed=True, text="it said READY=1")
+        self._report_all("notify", passed=True, text="it said READY=1")
 
-    def _tell_process(self, *, alive: bool) -> None:
-        self._told_everywhere("process", passed=alive, text="it runs" if alive else "it ended")
+    def _report_process(self, *, alive: bool) -> None:
+        self._report_all("process", passed=alive, text="it runs" if alive else "it ended")
 
-    def _told_everywhere(self, kind: Kind, *, passed: bool, text: str) -> None:
-        self._told[kind] = (passed, text)
+    def _report_all(self, kind: Kind, *, passed: bool, text: str) -> None:
+        self._reported[kind] = (passed, text)
         for registration in self._core.registrations:
-            self._core.on_told(registration.key, kind, passed, text, self._clock())
+            self._core.on_report(registration.key, kind, passed, text, self._clock())
         self._host.wake()
 
-    def _tell_changes(self) -> None:
-        """A line for a person whenever something else is true, and the same to the service
-        manager.
-        """
+    def _print_changes(self) -> None:
+        """Prints a line for each changed registration, and reports the same to the service manager."""
         view = self._core.view(self._clock())
         for entry in view.registrations if view.phase != "stopping" else ():
             line = (
@@ -270,16 +272,16 @@ class Agent:
                 f"{entry.state}{'' if entry.stored else ' (not stored yet)'}"
             )
             line += f": {entry.problem}" if entry.problem else ""
-            if self._said.get(entry.registration.key) != line:
-                self._said[entry.registration.key] = line
-                # not part of what is compared: what a check sees may differ each time
+            if self._printed.get(entry.registration.key) != line:
+                self._printed[entry.registration.key] = line
+                # excluded from the comparison: the text of a check may differ each time
                 line += "".join(
                     f"; {check.name}: {check.text}"
                     for check in entry.checks
                     if check.passing is False
                 )
                 self._notify(f"STATUS={line}")
-                self._say(line)
+                self._print_line(line)
         if not self._ready and all(
             entry.stored and entry.state == "passing" for entry in view.registrations
         ):
@@ -287,7 +289,7 @@ class Agent:
             self._notify("READY=1")
         self._notify(
             "WATCHDOG=1"
-        )  # this loop runs: a server that is away is no reason to kill the process
+        )  # reported while this loop runs: an unreachable server is no reason to kill the process
 
     # -- its socket
 
@@ -301,11 +303,11 @@ class Agent:
             case "pass" | "fail":
                 passed = question["verb"] == "pass"
                 text = str(question.get("text", ""))[:200]
-                known = [
-                    self._core.on_told(each.key, "ttl", passed, text, now)
+                accepted = [
+                    self._core.on_report(each.key, "ttl", passed, text, now)
                     for each in self._core.registrations
                 ]
-                if not any(known):
+                if not any(accepted):
                     raise ValueError(
                         "this agent has no check of the kind ttl: begin it with --ttl 30s"
                     )
@@ -315,7 +317,7 @@ class Agent:
         return self.status()
 
     def status(self) -> dict[str, Any]:
-        """For ``agent status -o json``."""
+        """Returns the document of ``agent status -o json``."""
         now = self._clock()
         view = self._core.view(now)
         config = self._plan.config
@@ -347,45 +349,45 @@ class Agent:
 
     # -- the end
 
-    async def _leave(self, child: Child | None) -> None:
+    async def _shut_down(self, child: Child | None) -> None:
         self._stop.set()
         self._notify("STOPPING=1")
-        seconds = self._options.drain_s + self._options.stop_s + LEAVE_S
+        seconds = self._options.drain_s + self._options.stop_s + DEREGISTER_S
         self._notify(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
         if not self._refusal() and (child is None or child.is_running):
             await self._drain()
         if child is not None and child.is_running:
             code = await child.end(0.0 if self._hurry.is_set() else self._options.stop_s)
-            self._say(child.outcome(code))
+            self._print_line(child.outcome(code))
         self._core.on_stop(self._clock())
         self._host.wake()
-        ends = time.monotonic() + LEAVE_S
-        while not self._core.is_gone and time.monotonic() < ends:
+        ends = time.monotonic() + DEREGISTER_S
+        while not self._core.is_deregistered and time.monotonic() < ends:
             await asyncio.sleep(0.02)
-        if not self._core.is_gone:
-            self._say(
+        if not self._core.is_deregistered:
+            self._print_line(
                 "the server did not take the last writes: the endpoint goes when its Lease runs out"
             )
 
     async def _drain(self) -> None:
         self._core.on_drain(self._clock())
         self._host.wake()
-        wanted = sum(len(registration.slices) for registration in self._core.registrations)
+        expected = sum(len(registration.slices) for registration in self._core.registrations)
         ends = time.monotonic() + self._options.drain_s
         while (
-            len(self._core.drained_revisions()) < wanted
+            len(self._core.drained_revisions()) < expected
             and time.monotonic() < ends
             and not self._hurry.is_set()
         ):
             await asyncio.sleep(0.02)
         waiting = asyncio.create_task(
-            followed(
+            wait_for_nodes(
                 self._client, self._core.drained_revisions(), max(0.0, ends - time.monotonic())
             )
         )
         hurry = asyncio.create_task(self._hurry.wait())
         await asyncio.wait((waiting, hurry), return_when=asyncio.FIRST_COMPLETED)
-        self._say(f"drained: {waiting.result()}" if waiting.done() else "drained in a hurry")
+        self._print_line(f"drained: {waiting.result()}" if waiting.done() else "drained in a hurry")
         for task in (waiting, hurry):
             task.cancel()
         await asyncio.gather(waiting, hurry, return_exceptions=True)

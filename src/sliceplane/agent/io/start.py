@@ -1,5 +1,5 @@
-"""From what a person wants to an agent that runs: names filled in, the Service looked up, the file
-followed.
+"""Starts an agent from its file and options: fills in names, resolves the Services, and follows the
+file.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from sliceplane.kit.names import check_dns_label
 from sliceplane.watch.io.base import Client
 from sliceplane.watch.io.connection import Connection
 
-#: between two looks at the file
+#: seconds between two checks of the file
 _FILE_PERIOD_S: Final = 1.0
-_WELL_KNOWN: Final = {"http": 80, "https": 443}
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 _log = get_logger("agent")
 Read = Callable[[], AgentFile]
@@ -54,18 +54,18 @@ async def serve(
     *,
     on_stop: Callable[[Callable[[], object]], None],
     notify: Callable[[str], None],
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> int:
-    """An agent's whole life; gives the exit code.
+    """Runs an agent from start to end; returns the exit code.
 
-    Raises ``AgentFileError``, ``MachineError``, ``ValueError`` with sentences for people,
-    ``StatusError`` and ``Unreachable`` of the first look, ``OSError`` for a command that cannot be
-    started.
+    Raises ``AgentFileError``, ``MachineError``, ``ValueError`` with sentences for the user,
+    ``StatusError`` and ``Unreachable`` of the first requests, ``OSError`` for a command that cannot
+    be started.
     """
-    wanted = read()
-    name = wanted.name or await granted_name(connection)
-    name = name or default_name(wanted.services[0].service if options.path is None else "")
-    for problem in check_dns_label(name):  # it becomes a part of paths, too
+    spec = read()
+    name = spec.name or await granted_name(connection)
+    name = name or default_name(spec.services[0].service if options.path is None else "")
+    for problem in check_dns_label(name):  # the name becomes a part of paths, too
         raise ValueError(f"the name {name!r} of the agent {problem}")
     folder = state_folder()
     lock = lock_name(folder, name)
@@ -79,16 +79,18 @@ async def serve(
             agent: Agent | None = None
             while True:
                 registrations = await _registrations(
-                    client, connection, wanted._replace(name=name), options
+                    client, connection, spec._replace(name=name), options
                 )
                 if options.dry_run:
-                    say(_documents(registrations))
+                    print_line(_documents(registrations))
                     return 0
-                is_auto = wanted.addresses == ("auto",)
+                is_auto = spec.addresses == ("auto",)
                 plan = AgentPlan(config, registrations, connection.server, is_auto)
-                agent = Agent(client, plan, options, earlier=agent, notify=notify, say=say)
+                agent = Agent(
+                    client, plan, options, earlier=agent, notify=notify, print_line=print_line
+                )
                 on_stop(agent.stop)
-                watch = asyncio.create_task(_changed(options.path, read, wanted, agent.hand_over))
+                watch = asyncio.create_task(_changed(options.path, read, spec, agent.hand_over))
                 try:
                     code = await agent.run()
                 finally:
@@ -96,78 +98,76 @@ async def serve(
                     await asyncio.gather(watch, return_exceptions=True)
                 if not agent.handed_over:
                     return code
-                wanted = watch.result()
-                say("the file has changed: its Services are followed anew")
+                spec = watch.result()
+                print_line("the file has changed: its Services are followed anew")
     finally:
         os.close(lock)
 
 
 async def _changed(
-    path: Path | None, read: Read, known: AgentFile, then: Callable[[], None]
+    path: Path | None, read: Read, current: AgentFile, on_change: Callable[[], None]
 ) -> AgentFile:
-    """Waits until the file has other, readable content and returns it; *then* is called at that
-    moment.
-    """
+    """Waits until the file has other, valid content; calls *on_change* and returns the content."""
     if path is None:
         await asyncio.Event().wait()
-    assert path is not None, "no file never changes"
-    seen = _stamp(path)
+    assert path is not None, "only a file changes"
+    previous = _stamp(path)
     while True:
         await asyncio.sleep(_FILE_PERIOD_S)
         stamp = _stamp(path)
-        if stamp == seen:
+        if stamp == previous:
             continue
-        seen = stamp
+        previous = stamp
         try:
-            wanted = await asyncio.to_thread(read)  # renewals must not wait for it
+            spec = await asyncio.to_thread(read)  # renewals must not wait for it
         except AgentFileError as error:
             _log.warning("the file cannot be read; what it said before goes on", problem=str(error))
             continue
-        if wanted._replace(name=known.name) != known:
-            then()
-            return wanted
+        if spec._replace(name=current.name) != current:
+            on_change()
+            return spec
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        info = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino
+    return info.st_mtime_ns, info.st_ino
 
 
 async def _registrations(
-    client: Client, connection: Connection, wanted: AgentFile, options: AgentOptions
+    client: Client, connection: Connection, spec: AgentFile, options: AgentOptions
 ) -> tuple[Registration, ...]:
-    """The server is asked first: where none answers, that is the cause, whatever this machine's
-    addresses are.
+    """Builds the registrations. The server is queried first: if it does not answer, that is the
+    error to report, whatever this machine's addresses are.
     """
     services = []
-    for entry in wanted.services:
+    for entry in spec.services:
         namespace = entry.namespace or connection.namespace
         services.append(
-            (namespace, await service_of(client, entry, namespace, create=options.create_service))
+            (namespace, await get_service(client, entry, namespace, create=options.create_service))
         )
-    addresses = await asyncio.to_thread(own_addresses, connection.server, wanted.addresses)
+    addresses = await asyncio.to_thread(own_addresses, connection.server, spec.addresses)
     return tuple(
         Registration(
-            agent=wanted.name,
+            agent=spec.name,
             namespace=namespace,
             service=entry.service,
             addresses=addresses,
             ports=_named(entry.ports, service),
             checks=entry.checks or (CheckSpec(kind="tcp"),),
-            zone=wanted.zone,
-            node_name=wanted.node_name,
+            zone=spec.zone,
+            node_name=spec.node_name,
         )
-        for entry, (namespace, service) in zip(wanted.services, services, strict=True)
+        for entry, (namespace, service) in zip(spec.services, services, strict=True)
     )
 
 
-async def service_of(
+async def get_service(
     client: Client, entry: ServiceEntry, namespace: str, *, create: bool
 ) -> Service | None:
-    """Made if it is not there and *create* says so."""
+    """Reads the Service; creates it if it is missing and *create* is set."""
     try:
         body = await client.get(Services, namespace, entry.service)
     except StatusError as error:
@@ -176,10 +176,10 @@ async def service_of(
         if not create:
             return None
         ports = [_service_port(port) for port in entry.ports]
-        made = {"metadata": {"name": entry.service}, "spec": {"ports": ports}}
+        manifest = {"metadata": {"name": entry.service}, "spec": {"ports": ports}}
         head = {"apiVersion": "v1", "kind": "Service"}
         write = Write(
-            verb="create", resource=Services, namespace=namespace, body=encode({**head, **made})
+            verb="create", resource=Services, namespace=namespace, body=encode({**head, **manifest})
         )
         try:
             body = await client.perform(write)
@@ -188,30 +188,37 @@ async def service_of(
                 raise
             body = await client.get(
                 Services, namespace, entry.service
-            )  # another agent made it meanwhile
+            )  # another agent created it in the meantime
     return decode(body, Service)
 
 
 def _service_port(port: AgentPort) -> Document:
-    """For clients ``http`` is 80 and ``https`` is 443; other ports keep their number."""
-    number = _WELL_KNOWN.get(port.name, port.port)
+    """Builds a port of the Service: clients use 80 for ``http`` and 443 for ``https``; other ports
+    keep their number.
+    """
+    number = _DEFAULT_PORTS.get(port.name, port.port)
     named = {"name": port.name} if port.name else {}
     return {**named, "port": number, "targetPort": port.port, "protocol": port.protocol}
 
 
 def _named(ports: tuple[AgentPort, ...], service: Service | None) -> tuple[AgentPort, ...]:
-    """A port without a name is the Service's only one, whatever that is called."""
-    known = service.spec.ports or () if service is not None else ()
-    if len(ports) == 1 and not ports[0].name and len(known) == 1:
+    """Names *ports* as the Service does. A single port without a name stands for the only port of
+    the Service.
+    """
+    service_ports = service.spec.ports or () if service is not None else ()
+    if len(ports) == 1 and not ports[0].name and len(service_ports) == 1:
         return (
             AgentPort(
-                known[0].name, ports[0].port, known[0].protocol or "TCP", known[0].app_protocol
+                service_ports[0].name,
+                ports[0].port,
+                service_ports[0].protocol or "TCP",
+                service_ports[0].app_protocol,
             ),
         )
-    by_name = {port.name: port for port in known}
+    by_name = {port.name: port for port in service_ports}
     return tuple(
-        AgentPort(port.name, port.port, found.protocol or "TCP", found.app_protocol)
-        if (found := by_name.get(port.name)) is not None
+        AgentPort(port.name, port.port, service_port.protocol or "TCP", service_port.app_protocol)
+        if (service_port := by_name.get(port.name)) is not None
         else port
         for port in ports
     )

@@ -1,13 +1,12 @@
-"""The token of an agent's account: asked for, and asked for anew when half of its life is over.
+"""The token of an agent's account: it is requested, and renewed after half of its lifetime.
 
-``sliceplane agent grant`` asks for the first, which is copied to the machine in a kubeconfig; the
-agent asks for the others, as the account of its name may (``agent.rights``), and keeps the newest
-in its state folder. Where that one is refused the kubeconfig's is tried, so a person who copies a
-new one is heeded. Half of a life is counted from the renewal, on our own clock: times in a token
-are the server's.
+``sliceplane agent grant`` requests the first token, which the user copies to the machine in a
+kubeconfig. The agent requests the others, as its account may (``agent.rights``), and stores the
+newest in its state folder. If that one is refused, the kubeconfig's is tried, so a newly copied one
+takes effect. Half of a lifetime is counted from the renewal on our own clock: times in a token are
+the server's.
 
-Other credentials (certificates, login programs, files of tokens, accounts of other names) are left
-as they are.
+Other credentials (certificates, login programs, token files, other accounts) are used unchanged.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from sliceplane.watch.io.base import Client, Unreachable
 from sliceplane.watch.io.connection import Connection, Fixed
 from sliceplane.watch.io.http.client import HttpClient
 
-#: between two tries while the server is away
+#: seconds between two attempts while the server is unreachable
 _RETRY_S: Final = 60.0
-#: servers give no shorter ones (kubernetes.io, "TokenRequest")
-_LIFE_MIN_S: Final = 600.0
-#: bytes; no server takes a longer one
+#: servers issue no shorter ones (kubernetes.io, "TokenRequest")
+_LIFETIME_MIN_S: Final = 600.0
+#: maximum bytes; no server accepts a longer one
 _TOKEN_MAX: Final = 16 * 1024
-#: an agent reads single objects, and pages of few Nodes: what is longer would hold up its renewals
+#: an agent reads single objects, and pages of few Nodes; a longer answer would delay its renewals
 ANSWER_BYTES_MAX: Final = 1_536 * 1024
 _SUBJECT: Final = "system:serviceaccount:"
 
@@ -53,20 +52,24 @@ class _Claims(NamedTuple):
 
 
 class OwnToken:
-    """A ``Credentials``.  *given*: the kubeconfig's token; *file*: where the newest is kept."""
+    """A ``Credentials``. *initial*: the kubeconfig's token; *file*: stores the newest."""
 
     refreshable = True
 
-    def __init__(self, given: str, claims: _Claims, file: Path) -> None:
+    def __init__(self, initial: str, claims: _Claims, file: Path) -> None:
         self._claims = claims
         self._file = file
-        self._token = given
-        #: tried next when that one is refused
-        self._spare = given
+        self._token = initial
+        #: tried next if that one is refused
+        self._spare = initial
         with suppress(OSError):
             stored = read_own(file, _TOKEN_MAX).strip()
-            known = _claims_of(stored)
-            if known is not None and known[:2] == claims[:2] and known.ends > claims.ends:
+            stored_claims = _claims_of(stored)
+            if (
+                stored_claims is not None
+                and stored_claims[:2] == claims[:2]
+                and stored_claims.ends > claims.ends
+            ):
                 self._token = stored
 
     async def authorization(self, *, refused: str | None = None) -> str:
@@ -74,14 +77,14 @@ class OwnToken:
             self._token, self._spare = self._spare, self._token
         return f"Bearer {self._token}"
 
-    async def keep_fresh(self, client: Client) -> None:
-        """Until it is cancelled, or the account has no right to it."""
+    async def keep_renewed(self, client: Client) -> None:
+        """Renews the token until it is cancelled, or the account has no right to renew."""
         claims = self._claims
-        life_s = max(_LIFE_MIN_S, claims.ends - claims.begins)
+        lifetime_s = max(_LIFETIME_MIN_S, claims.ends - claims.begins)
         while True:
             pause_s = _RETRY_S
             try:
-                token = await request_token(client, claims.namespace, claims.account, life_s)
+                token = await request_token(client, claims.namespace, claims.account, lifetime_s)
             except StatusError as error:
                 if error.code == 403:
                     _log.info("the token is not renewed", problem=str(error))
@@ -89,13 +92,13 @@ class OwnToken:
             except Unreachable:
                 pass
             else:
-                self._keep(token)
-                given = _claims_of(token)
-                # a server may give a shorter one
-                pause_s = life_s / 2 if given is None else (given.ends - given.begins) / 2
+                self._store(token)
+                renewed = _claims_of(token)
+                # a server may issue a shorter one
+                pause_s = lifetime_s / 2 if renewed is None else (renewed.ends - renewed.begins) / 2
             await asyncio.sleep(pause_s)
 
-    def _keep(self, token: str) -> None:
+    def _store(self, token: str) -> None:
         self._token = token
         try:
             write_own(self._file, token + "\n")
@@ -107,8 +110,8 @@ class OwnToken:
 async def agent_client(
     connection: Connection, agent: str, folder: Path
 ) -> AsyncIterator[HttpClient]:
-    """A client of *connection*, whose token is renewed meanwhile if it is the agent's own."""
-    token, claims = await _given(connection)
+    """Opens a client of *connection*; renews the token in the meantime if it is the agent's own."""
+    token, claims = await _read_token(connection)
     if claims is None or claims.account != account_name(agent):
         async with HttpClient(
             connection, field_manager=FIELD_MANAGER, bytes_max=ANSWER_BYTES_MAX
@@ -120,7 +123,7 @@ async def agent_client(
     async with HttpClient(
         connection, field_manager=FIELD_MANAGER, bytes_max=ANSWER_BYTES_MAX
     ) as client:
-        renewing = asyncio.create_task(own.keep_fresh(client))
+        renewing = asyncio.create_task(own.keep_renewed(client))
         try:
             yield client
         finally:
@@ -129,14 +132,14 @@ async def agent_client(
 
 
 async def granted_name(connection: Connection) -> str:
-    """The agent whose account *connection* has (``agent grant``); "" for other accounts."""
-    _, claims = await _given(connection)
+    """Returns the agent whose account *connection* uses (``agent grant``); "" for other accounts."""
+    _, claims = await _read_token(connection)
     return agent_of_account(claims.account) if claims is not None else ""
 
 
-async def _given(connection: Connection) -> tuple[str, _Claims | None]:
-    """A token that *connection* has from its kubeconfig, and what it says; ``None``: it has none of
-    an account.
+async def _read_token(connection: Connection) -> tuple[str, _Claims | None]:
+    """Returns the token of *connection*'s kubeconfig and its claims; ``None``: it is not a service
+    account's.
     """
     credentials = connection.credentials
     value = await credentials.authorization() if isinstance(credentials, Fixed) else ""

@@ -18,7 +18,7 @@ from sliceplane.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
     from sliceplane.lab.conformance.consumers.consumer import JudgedConsumer
-    from sliceplane.lab.conformance.story import Case
+    from sliceplane.lab.conformance.steps import Case
     from sliceplane.lab.conformance.verdict import CaseVerdict, ConsumerReport
 
 

@@ -143,16 +143,16 @@ def command(
     from sliceplane.lab.whatif.changes import checked, running
     from sliceplane.lab.whatif.document import as_document
     from sliceplane.lab.whatif.prediction import WhatIfQuestion, predict
-    from sliceplane.lab.whatif.state import CannotTell
+    from sliceplane.lab.whatif.state import WhatIfError
     from sliceplane.lab.whatif.text import as_text
-    from sliceplane.lab.whatif.verify import Happened, compared, happened, is_as_foreseen
+    from sliceplane.lab.whatif.verify import WhatIfOutcome, compared, is_as_predicted, read_outcome
 
     if verify is not None and flags["snapshot"] is None:
         raise click.UsageError("--verify compares with a snapshot of before: add --snapshot FILE")
     clients = _clients(flags)
     price = price_of(flags)
 
-    def work() -> tuple[Prediction, Happened | None]:
+    def work() -> tuple[Prediction, WhatIfOutcome | None]:
         state, namespace = _state(cluster, flags["snapshot"])
         in_name, _, name = service.rpartition("/")
         subject = state.service(in_name or cluster.namespace or namespace, name)
@@ -171,9 +171,9 @@ def command(
             return prediction, None
         recording = read(verify)
         with making_sense(verify):
-            return prediction, happened(prediction, state, recording)
+            return prediction, read_outcome(prediction, state, recording)
 
-    prediction, real = attempt(work, CannotTell, exit_code=NO_ANSWER)
+    prediction, real = attempt(work, WhatIfError, exit_code=NO_ANSWER)
     if plot is not None:
         from sliceplane.cli.lab.what_if_plot import draw
 
@@ -183,23 +183,25 @@ def command(
     )
     if plot is not None:
         note(f"picture: {plot}")
-    bad = prediction.bad_news if real is None else not is_as_foreseen(compared(prediction, real))
+    bad = prediction.is_worse if real is None else not is_as_predicted(compared(prediction, real))
     raise SystemExit(BAD if bad else GOOD)
 
 
 def _state(cluster: TargetCluster, path: Path | None) -> tuple[ClusterState, str]:
     """Returns the cluster, and the namespace of names without one."""
     from sliceplane.kit.io.files import opened_lines
-    from sliceplane.lab.whatif.state import CannotTell, of_snapshot
+    from sliceplane.lab.whatif.state import WhatIfError, of_snapshot
     from sliceplane.server.store.snapshot import LINE_BYTES_MAX
 
     if path is None:
-        return cluster.query(read_cluster, CannotTell)
+        return cluster.query(read_cluster, WhatIfError)
     try:
         with opened_lines(path, line_bytes_max=LINE_BYTES_MAX) as lines:
             return of_snapshot(lines, path.name, path.stat().st_mtime), "default"
     except OSError as error:
-        raise CannotTell(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+        raise WhatIfError(
+            f"cannot read {path}: {(error.strerror or str(error)).lower()}"
+        ) from error
 
 
 async def read_cluster(client: HttpClient, namespace: str) -> tuple[ClusterState, str]:
@@ -210,7 +212,7 @@ async def read_cluster(client: HttpClient, namespace: str) -> tuple[ClusterState
     from sliceplane.api.requests import Selection
     from sliceplane.api.scheme import Resource
     from sliceplane.diagnose.io.lists import list_whole
-    from sliceplane.lab.whatif.state import READ, CannotTell, of_lists
+    from sliceplane.lab.whatif.state import READ, WhatIfError, of_lists
 
     async def listed(resource: Resource) -> list[bytes]:
         try:
@@ -219,7 +221,7 @@ async def read_cluster(client: HttpClient, namespace: str) -> tuple[ClusterState
             if error.code not in (401, 403):
                 raise
             needed = ", ".join(item.plural for item in READ)
-            raise CannotTell(
+            raise WhatIfError(
                 f"the right to list {resource.plural} in all namespaces is missing; {needed} are "
                 "read.  With a file of "
                 "'sliceplane snapshot save' from somebody who may: --snapshot FILE"

@@ -77,7 +77,7 @@ def draw(prediction: Prediction, path: Path) -> None:
         _moments(sent, prediction)
     else:
         _sent(sent, prediction)
-    changes = ", ".join(prediction.question.changes.words) or "nothing changes"
+    changes = ", ".join(prediction.question.changes.texts) or "nothing changes"
     figure.suptitle(f"Service {prediction.question.service.metadata.key}, what if: {changes}")
     save(figure, path)
 

@@ -29,7 +29,7 @@ async def predict_service(
     from sliceplane.lab.whatif.document import as_document
     from sliceplane.lab.whatif.picture import Clients
     from sliceplane.lab.whatif.prediction import WhatIfQuestion, predict
-    from sliceplane.lab.whatif.state import CannotTell
+    from sliceplane.lab.whatif.state import WhatIfError
     from sliceplane.lab.whatif.text import judgement
 
     try:
@@ -49,11 +49,11 @@ async def predict_service(
             service=service, changes=changes, now=Running(), clients=Clients(), price=price
         )
         prediction = predict(state, question)
-    except (CannotTell, ValueError) as error:
+    except (WhatIfError, ValueError) as error:
         raise Unanswerable(str(error)) from error
     return {
         **as_document(prediction),
-        "bad": prediction.bad_news,
+        "bad": prediction.is_worse,
         "judgement": list(judgement(prediction)),
         "sent": _sent(prediction),
     }

@@ -284,7 +284,7 @@ def _serve(
 
     async def work(connection: Connection) -> int:
         return await serve(
-            connection, read, options, on_stop=on_stop_signal, notify=notify, say=print_line
+            connection, read, options, on_stop=on_stop_signal, notify=notify, print_line=print_line
         )
 
     def begin() -> int:

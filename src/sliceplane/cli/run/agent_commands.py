@@ -35,10 +35,10 @@ _name = click.argument("name", required=False, default="", metavar="[AGENT]")
 def _query(name: str, **question: Any) -> dict[str, Any]:
     import asyncio
 
-    from sliceplane.agent.io.control import NoAgent, ask, only_agent
+    from sliceplane.agent.io.control import NoAgent, only_agent, send_request
 
     async def work() -> dict[str, Any]:
-        return await ask(name or await only_agent(), question)
+        return await send_request(name or await only_agent(), question)
 
     return attempt(lambda: asyncio.run(work()), NoAgent, exit_code=NO_ANSWER)
 
@@ -264,11 +264,11 @@ def list_agents(*, cluster: TargetCluster, all_namespaces: bool, output: Output)
     """
     import time
 
-    from sliceplane.agent.io.listing import list_of
+    from sliceplane.agent.io.listing import list_agents
     from sliceplane.kit.columns import notes, table
 
     async def work(client: Client, namespace: str) -> tuple[ListedAgent, ...]:
-        return await list_of(client, "" if all_namespaces else namespace, time.time())
+        return await list_agents(client, "" if all_namespaces else namespace, time.time())
 
     rows = cluster.query(work)
 

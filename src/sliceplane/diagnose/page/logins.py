@@ -117,7 +117,7 @@ class Logins:
 
     def _take(self, login: Login) -> bool:
         # Exempt accounts have no bound in ``Shares``; here each account has one.
-        if self.shares.held_by(login.account) >= LOGINS_EACH_MAX:
+        if self.shares.used_by(login.account) >= LOGINS_EACH_MAX:
             return False
         return self.shares.take(login.account, 1, login.standing)
 
@@ -125,7 +125,7 @@ class Logins:
         own = [other for other in self if other.account == login.account]
         if len(own) >= LOGINS_EACH_MAX:
             return min(own, key=lambda other: (other.tabs > 0, other.seen))
-        held, rank = self.shares.held_by, _RANKS[login.standing]
+        held, rank = self.shares.used_by, _RANKS[login.standing]
 
         def yields(other: Login) -> bool:
             if other.account == login.account or _RANKS[other.standing] < rank:

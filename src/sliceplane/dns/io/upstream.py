@@ -31,7 +31,7 @@ from sliceplane.dns.forwarding.upstreams import SocketAddress
 from sliceplane.dns.wire import CNAME, ROOT, DnsQuestion
 from sliceplane.kit.io.files import read_bytes
 from sliceplane.kit.io.log import get_logger
-from sliceplane.kit.io.process.descriptors import tell
+from sliceplane.kit.io.process.descriptors import report
 
 #: seconds between checks of the files
 CHECK_S: Final = 5.0
@@ -264,7 +264,7 @@ class Upstreams:
             own.connect(query.server)
             own.send(query.packet)
         except OSError as error:
-            tell(error, "a query to an upstream")
+            report(error, "a query to an upstream")
             if own is not None:
                 own.close()
             self._forwarder.on_failed(query.attempt, self._clock())
@@ -291,7 +291,7 @@ class Upstreams:
             writer.write(len(query.packet).to_bytes(2, "big") + query.packet)
             packet = await reader.readexactly(int.from_bytes(await reader.readexactly(2), "big"))
         except (OSError, asyncio.IncompleteReadError) as error:
-            tell(error, "a query to an upstream")
+            report(error, "a query to an upstream")
             self._forwarder.on_failed(query.attempt, self._clock())
         else:
             self._forwarder.on_reply(query.attempt, packet, query.server, self._clock())

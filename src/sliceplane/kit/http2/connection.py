@@ -3,9 +3,9 @@
     receive(bytes) --> StreamRequest, StreamData, StreamGone ...
     send_headers, send_data, send_trailers --> take_output()
 
-What is sent waits in the ``outbox``. What is received is handed on at once, so windows are refilled
-at once; they are large, as the first request of an Envoy is 60 KiB. How cut the bytes come makes no
-difference. PRIORITY is read past, as are frames of unknown kinds.
+Output waits in the ``outbox``. Input is handed on immediately, so windows are refilled immediately;
+they are large, because the first request of an Envoy is 60 KiB. The fragmentation of the input
+makes no difference. PRIORITY and frames of unknown types are ignored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from sliceplane.kit.http2.limits import (
 )
 from sliceplane.kit.http2.outbox import Outbox
 
-#: streams that we ended before their client did: its frames may still be on the way
+#: maximum streams to remember that we reset before their client ended them: its frames may still be
+#: in flight
 _RESETS_KEPT: Final = 256
 
 _SETTINGS: Final = frames.settings(
@@ -46,7 +47,7 @@ _SETTINGS: Final = frames.settings(
 ) + frames.window_update(0, CONNECTION_WINDOW - frames.FIRST_WINDOW)
 _SETTINGS_ACK: Final = frames.frame(frames.SETTINGS, frames.ACK, 0)
 _PING: Final = frames.frame(frames.PING, 0, 0, b"sliceplh")
-#: length that a payload must have, where there is only one
+#: required payload length of frames with a fixed one
 _LENGTHS: Final = {
     frames.PRIORITY: 5,
     frames.RST_STREAM: 4,
@@ -70,7 +71,7 @@ class StreamRequest(msgspec.Struct, frozen=True):
 
 
 class StreamData(msgspec.Struct, frozen=True):
-    """``ended``: the client sends no more; trailers are an empty one."""
+    """Data of a stream. ``ended``: the client sends no more; trailers produce an empty one."""
 
     stream_id: int
     data: bytes
@@ -78,7 +79,7 @@ class StreamData(msgspec.Struct, frozen=True):
 
 
 class StreamGone(msgspec.Struct, frozen=True):
-    """The stream is over before we ended it."""
+    """The stream ended before we ended it."""
 
     stream_id: int
     text: str
@@ -88,13 +89,13 @@ StreamEvent = StreamRequest | StreamData | StreamGone
 
 
 class _Stream:
-    """One stream, as far as its client sends on it."""
+    """The receiving side of one stream."""
 
-    __slots__ = ("declared", "receive_left", "remote_closed")
+    __slots__ = ("declared", "receive_window", "remote_closed")
 
     def __init__(self, declared: int | None) -> None:
-        self.receive_left = STREAM_WINDOW
-        #: what of ``content-length`` has not come
+        self.receive_window = STREAM_WINDOW
+        #: bytes of ``content-length`` that have not arrived
         self.declared = declared
         self.remote_closed = False
 
@@ -108,35 +109,35 @@ class Http2Connection:
         self._resets: dict[int, None] = {}
         self._last_id = 0
         self._fields = FieldReader()
-        #: stream, frames and bytes of a header block that is not complete
+        #: stream, frames and bytes of an incomplete header block
         self._block: bytearray | None = None
         self._block_head = (0, 0)
         self._block_frames = 0
         self._unread = bytearray()
-        #: so many bytes must be there before it is worth a look; what is no preface shows at its
-        #: first wrong byte
+        #: bytes needed before the next parse; a wrong preface is detected at its first wrong byte
         self._needed = 1
         self._has_preface = False
         self._has_settings = False
-        self._receive_left = CONNECTION_WINDOW
-        #: of the frame that is being read
+        self._receive_window = CONNECTION_WINDOW
+        #: header of the frame that is being read
         self._events: list[StreamEvent] = []
         self._allowance = Allowance(now)
         self._now = now
         self._began = now
-        self._heard = now
+        self._last_input = now
         self._streamless_since = now
         self._pinged: float | None = None
-        self._is_leaving = False
-        #: what ended the connection; nothing is read or sent any more once ``take_output`` is empty
+        self._is_going_away = False
+        #: the fault that ended the connection; nothing is read or sent once ``take_output`` is
+        #: empty
         self.fault: ConnectionFault | None = None
-        #: words of the limits that were met since the owner emptied it
+        #: names of the limits that were exceeded since the owner cleared it
         self.met: list[str] = []
 
     @property
     def is_over(self) -> bool:
-        """It is to be closed when the output is written."""
-        return self.fault is not None or (self._is_leaving and not self._streams)
+        """Returns True if the connection must be closed when the output is written."""
+        return self.fault is not None or (self._is_going_away and not self._streams)
 
     @property
     def stream_count(self) -> int:
@@ -147,11 +148,11 @@ class Http2Connection:
     def next_deadline(self) -> float:
         if not self._has_settings:
             return self._began + PREFACE_S_MAX
-        when = self._heard + PING_S if self._pinged is None else self._pinged + PONG_S_MAX
+        when = self._last_input + PING_S if self._pinged is None else self._pinged + PONG_S_MAX
         return when if self._streams else min(when, self._streamless_since + IDLE_S_MAX)
 
     def on_time(self, now: float) -> None:
-        """Also when nothing is due."""
+        """Handles the time; may be called when nothing is due."""
         self._now = now
         if self.is_over or now < self.next_deadline():
             return
@@ -160,23 +161,23 @@ class Http2Connection:
         elif self._pinged is not None and now >= self._pinged + PONG_S_MAX:
             self._fail(ConnectionFault(ErrorCode.NO_ERROR, "a PING was not answered", "keepalive"))
         elif not self._streams and now >= self._streamless_since + IDLE_S_MAX:
-            self.leave()
+            self.go_away()
         elif self._pinged is None:
             self._pinged = now
             self._outbox.put(_PING)
 
     def excuse(self, now: float) -> None:
-        """Nothing was read of the connection until *now*: its silence says nothing."""
-        self._heard = now
+        """Resets the idle time, because nothing was read from the connection until *now*."""
+        self._last_input = now
         self._pinged = None
 
     # Receiving
 
     def receive(self, data: bytes, now: float) -> Iterator[StreamEvent]:
-        """Returns the events that *data* completes. The caller takes all of them; its reaction to
-        an event counts for the next ones.
+        """Yields the events that *data* completes. The caller must take all of them; its reaction
+        to an event affects the next ones.
         """
-        self._now = self._heard = now
+        self._now = self._last_input = now
         self._pinged = None
         if self.fault is not None:
             return
@@ -194,7 +195,7 @@ class Http2Connection:
             yield from gone
 
     def _take_frames(self, data: bytes) -> Iterator[StreamEvent]:
-        """The whole frames of *data*; the rest waits."""
+        """Yields the complete frames of *data*; the rest waits."""
         start = 0
         size = len(data)
         if not self._has_preface:
@@ -258,7 +259,7 @@ class Http2Connection:
             case frames.SETTINGS:
                 self._on_settings(flags, payload)
             case frames.GOAWAY:
-                self._is_leaving = True
+                self._is_going_away = True
             case frames.PUSH_PROMISE:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a client pushes nothing")
             case _:
@@ -269,27 +270,27 @@ class Http2Connection:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"too many: {what}", "flood")
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
-        self._receive_left -= len(payload)
-        if self._receive_left < 0:
+        self._receive_window -= len(payload)
+        if self._receive_window < 0:
             raise ConnectionFault(
                 ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the connection's window"
             )
-        if self._receive_left < CONNECTION_WINDOW // 2:
-            self._outbox.put(frames.window_update(0, CONNECTION_WINDOW - self._receive_left))
-            self._receive_left = CONNECTION_WINDOW
+        if self._receive_window < CONNECTION_WINDOW // 2:
+            self._outbox.put(frames.window_update(0, CONNECTION_WINDOW - self._receive_window))
+            self._receive_window = CONNECTION_WINDOW
         stream = self._streams.get(stream_id)
         if stream is None:
             self._check_stray(stream_id, "DATA")
             return
         if stream.remote_closed:
             raise StreamFault(ErrorCode.STREAM_CLOSED, "DATA behind the end of a stream")
-        stream.receive_left -= len(payload)
-        if stream.receive_left < 0:
+        stream.receive_window -= len(payload)
+        if stream.receive_window < 0:
             raise StreamFault(ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the stream's window")
         ended = bool(flags & frames.END_STREAM)
-        if not ended and stream.receive_left < STREAM_WINDOW // 2:
-            self._outbox.put(frames.window_update(stream_id, STREAM_WINDOW - stream.receive_left))
-            stream.receive_left = STREAM_WINDOW
+        if not ended and stream.receive_window < STREAM_WINDOW // 2:
+            self._outbox.put(frames.window_update(stream_id, STREAM_WINDOW - stream.receive_window))
+            stream.receive_window = STREAM_WINDOW
         if flags & frames.PADDED:
             payload = frames.unpadded(flags, payload)
         if not payload and not ended:
@@ -308,7 +309,7 @@ class Http2Connection:
             )
 
     def _check_stray(self, stream_id: int, what: str) -> None:
-        """A frame of a stream that is not open."""
+        """Checks a frame of a stream that is not open."""
         if stream_id > self._last_id or not stream_id % 2:
             raise ConnectionFault(
                 ErrorCode.PROTOCOL_ERROR, f"{what} on stream {stream_id}, which is not open"
@@ -374,7 +375,7 @@ class Http2Connection:
             self._events.append(StreamData(stream_id, b"", True))
 
     def _open(self, stream_id: int, fields: Fields, ended: bool) -> None:
-        if self._is_leaving:
+        if self._is_going_away:
             raise StreamFault(ErrorCode.REFUSED_STREAM, "the connection takes no new streams")
         if len(self._streams) >= STREAMS_MAX:
             raise StreamFault(
@@ -455,14 +456,14 @@ class Http2Connection:
         self._unread.clear()
         self._outbox.put(frames.goaway(self._last_id, fault.code, fault.text))
 
-    def leave(self) -> None:
-        """Take no new stream; those that are open go on.  Idempotent."""
-        if not self._is_leaving:
-            self._is_leaving = True
+    def go_away(self) -> None:
+        """Sends GOAWAY: no new stream is accepted, open ones continue. Idempotent."""
+        if not self._is_going_away:
+            self._is_going_away = True
             self._outbox.put(frames.goaway(self._last_id, ErrorCode.NO_ERROR))
 
     def reset(self, stream_id: int, code: ErrorCode) -> None:
-        """End a stream at once, whatever of it waits."""
+        """Resets a stream immediately and drops its pending output."""
         self._outbox.put(frames.rst_stream(stream_id, code))
         self._drop(stream_id)
         self._remember_reset(stream_id)
@@ -481,27 +482,27 @@ class Http2Connection:
     # Sending
 
     def send_headers(self, stream_id: int, block: bytes) -> None:
-        """The headers of an answer; before anything else of a stream."""
+        """Sends the headers of an answer, before any other frame of the stream."""
         if stream_id in self._streams:
             self._outbox.put(frames.header_block(block, stream_id, end_stream=False))
 
     def send_data(self, stream_id: int, pieces: tuple[bytes, ...]) -> None:
-        """*pieces* are one body, in that order.  Of a stream that is over it is dropped."""
+        """Sends *pieces*, which are one body in that order; dropped if the stream has ended."""
         self._allowance.on_sent()
         self._outbox.send(stream_id, pieces)
 
     def send_trailers(self, stream_id: int, block: bytes) -> None:
-        """End a stream behind all that was sent on it; trailers alone are headers."""
+        """Ends a stream after all sent data; without data the trailers are sent as headers."""
         self._outbox.end(stream_id, block)
         self._take_ended()
 
     def pending_bytes(self, stream_id: int) -> int:
-        """Bytes of a stream that wait for windows or the socket."""
+        """Returns the bytes of a stream that wait for windows or the socket."""
         return self._outbox.pending_bytes(stream_id)
 
     @property
     def unwritten_frames(self) -> int:
-        """Frames that only the socket can delay."""
+        """Returns the number of frames that only the socket delays."""
         return self._outbox.frame_count
 
     def take_output(self) -> bytes:
@@ -515,7 +516,7 @@ class Http2Connection:
     def _take_ended(self) -> None:
         for stream_id in self._outbox.ended:
             if not self._streams[stream_id].remote_closed:
-                # All is said, and the client need not go on (section 8.1).
+                # The answer is complete, so the client need not continue (section 8.1).
                 self._outbox.put(frames.rst_stream(stream_id, ErrorCode.NO_ERROR))
                 self._remember_reset(stream_id)
             self._drop(stream_id)

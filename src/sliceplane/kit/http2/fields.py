@@ -1,9 +1,9 @@
-"""Header lists: those of requests are checked as RFC 9113 section 8 says, our own are written
-without a table.
+"""Header lists: requests are checked as RFC 9113 section 8 requires, answers are written without a
+table.
 
-The dynamic table of HPACK saves bytes where many streams of a connection have the same headers. An
-xDS connection has one or two streams, so ours uses none: an answer's headers are the same bytes on
-every connection.
+The dynamic table of HPACK saves bytes if many streams of a connection have the same headers. An xDS
+connection has one or two streams, so we use none: an answer's headers are the same bytes on every
+connection.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hpack import Decoder, HPACKError, OversizedHeaderListError
 from sliceplane.kit.http2.frames import ConnectionFault, ErrorCode, StreamFault
 from sliceplane.kit.http2.limits import DECODED_BYTES_MAX, LIST_BYTES_MAX
 
-#: what RFC 7541 section 4.1 counts for a field besides its bytes
+#: bytes that RFC 7541 section 4.1 adds for each field
 FIELD_BYTES: Final = 32
 
 _REQUIRED: Final = (b":method", b":scheme", b":path")
 _PSEUDO: Final = (*_REQUIRED, b":authority")
-#: of HTTP/1.1's connections; HTTP/2 forbids them (section 8.2.2)
+#: connection-specific headers of HTTP/1.1, which HTTP/2 forbids (section 8.2.2)
 _FORBIDDEN: Final = (
     b"connection",
     b"keep-alive",
@@ -45,8 +45,8 @@ class FieldReader:
         self._decoder = Decoder(DECODED_BYTES_MAX)
 
     def read(self, block: bytes) -> list[tuple[bytes, bytes]]:
-        """Raises ``ConnectionFault``; ``StreamFault`` when the block was read and is too large for
-        a request.
+        """Decodes a block. Raises ``ConnectionFault``; ``StreamFault`` if the block was decoded and
+        is too large for a request.
         """
         try:
             fields = [
@@ -56,7 +56,7 @@ class FieldReader:
         except OversizedHeaderListError:
             text = f"a header list of more than {DECODED_BYTES_MAX} bytes"
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, text, "header-list") from None
-        except HPACKError:  # its text names addresses in memory
+        except HPACKError:  # its text contains memory addresses
             raise ConnectionFault(
                 ErrorCode.COMPRESSION_ERROR, "HPACK cannot read a header block"
             ) from None
@@ -68,7 +68,7 @@ class FieldReader:
 
 
 def request_fields(listed: Iterable[tuple[bytes, bytes]]) -> Fields:
-    """A request's headers by name; of one that comes twice the values, joined by a comma.  Raises
+    """Returns a request's headers by name; repeated values are joined by a comma. Raises
     ``StreamFault``.
     """
     fields: Fields = {}
@@ -108,12 +108,12 @@ def _malformed(name: bytes, what: str) -> StreamFault:
 
 
 def literals(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A block that says *fields* without any table (RFC 7541 section 6.2.2)."""
+    """Encodes *fields* without any table (RFC 7541 section 6.2.2)."""
     return b"".join(b"\0" + _text(name) + _text(value) for name, value in fields)
 
 
 def _text(text: bytes) -> bytes:
-    """Section 5.2, not compressed."""
+    """Encodes a string literal without compression (section 5.2)."""
     length = len(text)
     if length < 127:
         return bytes((length,)) + text

@@ -1,4 +1,4 @@
-"""The frames of HTTP/2 (RFC 9113 section 6), and what ends a stream or a connection."""
+"""The frames of HTTP/2 (RFC 9113 section 6), and the errors that end a stream or a connection."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import struct
 from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-#: of a frame: length in three bytes (two and one), type, flags, stream
+#: header of a frame: length in three bytes (two and one), type, flags, stream
 HEAD: Final = struct.Struct(">HBBBL")
 HEAD_BYTES: Final = 9
-#: the longest payload that is taken, and the longest that is sent: what HTTP/2 has at first
+#: maximum payload that we receive and send: the initial value of HTTP/2
 FRAME_BYTES_MAX: Final = 16_384
-#: a window cannot be larger (section 6.9.1); stream identifiers have as many bits
+#: maximum window (section 6.9.1); stream identifiers have as many bits
 MAX_31: Final = 2**31 - 1
-#: of both windows, until SETTINGS or WINDOW_UPDATE say otherwise
+#: initial size of both windows, until SETTINGS or WINDOW_UPDATE change it
 FIRST_WINDOW: Final = 65_535
 
 DATA: Final = 0
@@ -63,7 +63,7 @@ class ErrorCode(enum.IntEnum):
 
 
 class ConnectionFault(Exception):
-    """An action of the peer that ends its connection. ``limit``: the word of the exceeded limit, or
+    """An error of the peer that ends its connection. ``limit``: the name of the exceeded limit, or
     "".
     """
 
@@ -111,20 +111,20 @@ def goaway(last_id: int, code: ErrorCode, text: str = "") -> bytes:
 
 
 def header_block(block: bytes, stream_id: int, *, end_stream: bool) -> bytes:
-    """*block* in as many frames as it takes; nothing may come between them."""
+    """Splits *block* into frames, which must be sent without any others between them."""
     flags = END_STREAM if end_stream else 0
     if len(block) <= FRAME_BYTES_MAX:
         return frame(HEADERS, flags | END_HEADERS, stream_id, block)
     pieces = [
         block[start : start + FRAME_BYTES_MAX] for start in range(0, len(block), FRAME_BYTES_MAX)
     ]
-    made = [frame(HEADERS, flags, stream_id, pieces[0])]
-    made += [frame(CONTINUATION, 0, stream_id, piece) for piece in pieces[1:-1]]
-    return b"".join((*made, frame(CONTINUATION, END_HEADERS, stream_id, pieces[-1])))
+    chunks = [frame(HEADERS, flags, stream_id, pieces[0])]
+    chunks += [frame(CONTINUATION, 0, stream_id, piece) for piece in pieces[1:-1]]
+    return b"".join((*chunks, frame(CONTINUATION, END_HEADERS, stream_id, pieces[-1])))
 
 
 def unpadded(flags: int, payload: bytes) -> bytes:
-    """The payload of DATA or HEADERS without its padding (section 6.1)."""
+    """Returns the payload of DATA or HEADERS without its padding (section 6.1)."""
     if not flags & PADDED:
         return payload
     if not payload or payload[0] >= len(payload):

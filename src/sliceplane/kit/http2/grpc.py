@@ -22,7 +22,7 @@ from sliceplane.kit.http2.connection import Http2Connection, StreamData, StreamG
 from sliceplane.kit.http2.fields import Fields, literals
 from sliceplane.kit.http2.limits import MESSAGE_BYTES_MAX, PARTIAL_BYTES_MAX
 
-#: of ``grpc-message``
+#: maximum bytes of ``grpc-message``
 _TEXT_MAX: Final = 1024
 
 _PREFIX: Final = struct.Struct(">BL")
@@ -53,7 +53,7 @@ class GrpcStatus(enum.IntEnum):
 class CallOpened(msgspec.Struct, frozen=True):
     call_id: int
     path: str
-    #: as they were sent, in lower case and without pseudo-headers
+    #: headers as sent, in lower case and without pseudo-headers
     headers: Mapping[str, str]
 
 
@@ -81,9 +81,9 @@ class _Call:
 
     def __init__(self, deadline: float | None) -> None:
         self.deadline = deadline
-        #: headers of the answer are sent
+        #: whether the headers of the answer were sent
         self.headed = False
-        #: of a message that is not whole
+        #: bytes of an incomplete message
         self.partial = bytearray()
 
 
@@ -98,7 +98,7 @@ class _CallFault(Exception):
 
 
 class GrpcConnection:
-    """Owned by one connection's protocol, which writes what ``http.take_output`` gives."""
+    """Owned by one connection's protocol, which writes the output of ``http.take_output``."""
 
     def __init__(self, now: float) -> None:
         self.http: Final = Http2Connection(now)
@@ -115,7 +115,7 @@ class GrpcConnection:
         return min((self.http.next_deadline(), *self._deadlines.values()))
 
     def on_time(self, now: float) -> list[CallEvent]:
-        """Also when nothing is due."""
+        """Handles the time; may be called when nothing is due."""
         late = [call_id for call_id, deadline in self._deadlines.items() if deadline <= now]
         for call_id in late:
             self.finish(
@@ -280,7 +280,7 @@ class GrpcConnection:
         self.http.send_data(call_id, (_PREFIX.pack(0, len(message)), message))
 
     def finish(self, call_id: int, status: int, text: str = "") -> None:
-        """End a call behind what was sent; no event of it comes any more.  Idempotent."""
+        """Ends a call after all sent messages; it produces no more events. Idempotent."""
         call = self._calls.get(call_id)
         if call is None:
             return

@@ -1,9 +1,9 @@
-"""The output of one HTTP/2 connection, written and waiting: for the stream's window, the
-connection's, and the socket.
+"""The pending output of one HTTP/2 connection, which waits for the windows of stream and
+connection, and for the socket.
 
-``take`` gives no more than ``OUTPUT_BYTES`` a call, and whoever writes it asks again when the
-socket has taken that. Streams have turns of one frame. What waits is kept as it was given, not
-copied: a message to a thousand slow clients is in memory once.
+``take`` returns at most ``OUTPUT_BYTES`` per call; the writer calls it again when the socket has
+accepted that. Streams are served round-robin, one frame each. Pending data is not copied: a message
+to a thousand slow clients is in memory once.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ Piece = bytes | memoryview
 
 
 class _Sending:
-    """One stream, as far as we send on it."""
+    """The sending side of one stream."""
 
     __slots__ = ("number", "queue", "queued", "trailers", "window")
 
     def __init__(self, number: int, window: int) -> None:
         self.number = number
         self.window = window
-        #: what waits
+        #: pending data
         self.queue: deque[Piece] = deque()
         self.queued = 0
-        #: the frames that end the stream behind the queue
+        #: the frames that end the stream after the queue
         self.trailers = b""
 
 
 class Outbox:
-    """Owned by the connection.  Streams are in it from ``open`` to ``drop``."""
+    """Owned by the connection. It contains streams from ``open`` to ``drop``."""
 
     def __init__(self, first: bytes) -> None:
         self._streams: dict[int, _Sending] = {}
-        #: those with a queue and a window for it, in turns
+        #: streams with a queue and an open window, in round-robin order
         self._waiting: dict[int, _Sending] = {}
         self._window = frames.FIRST_WINDOW
         self._first_window = frames.FIRST_WINDOW
         self._out: list[Piece] = [first]
         self._out_bytes = 0
-        #: streams whose trailers have left; the connection takes them from here
+        #: streams whose trailers were sent; the connection takes them from here
         self.ended: list[int] = []
 
     def open(self, stream_id: int) -> None:
         self._streams[stream_id] = _Sending(stream_id, self._first_window)
 
     def drop(self, stream_id: int) -> None:
-        """With all of it that waits.  Idempotent."""
+        """Removes a stream and its pending data. Idempotent."""
         self._streams.pop(stream_id, None)
         self._waiting.pop(stream_id, None)
 
@@ -59,11 +59,11 @@ class Outbox:
         self._waiting.clear()
 
     def put(self, frame: bytes) -> None:
-        """Frames without flow control, and headers: they leave before what waits."""
+        """Queues frames without flow control, and headers: they are sent before pending data."""
         self._out.append(frame)
 
     def send(self, stream_id: int, pieces: tuple[bytes, ...]) -> None:
-        """*pieces* are one body, in that order."""
+        """Queues *pieces*, which are one body in that order."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.trailers:
             return
@@ -80,7 +80,7 @@ class Outbox:
         self._wake(stream)
 
     def end(self, stream_id: int, block: bytes) -> None:
-        """With trailers behind all that was sent; trailers alone are headers."""
+        """Ends a stream with trailers after all sent data; without data they are sent as headers."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.trailers:
             return
@@ -99,7 +99,7 @@ class Outbox:
 
     @property
     def frame_count(self) -> int:
-        """Number of frames that wait for the socket alone."""
+        """The number of frames that only the socket delays."""
         return len(self._out)
 
     # Windows (section 6.9)
@@ -127,8 +127,8 @@ class Outbox:
         self._wake(stream)
 
     def on_first_window(self, size: int) -> None:
-        """SETTINGS_INITIAL_WINDOW_SIZE counts for open streams too, and may leave them less than
-        nothing.
+        """Applies SETTINGS_INITIAL_WINDOW_SIZE, which also changes open streams and may make their
+        windows negative.
         """
         if size > frames.MAX_31:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE is {size}")
@@ -162,7 +162,7 @@ class Outbox:
         return output
 
     def _send_frame(self, stream: _Sending) -> None:
-        """The next DATA of its queue; the trailers behind the last."""
+        """Writes the next DATA frame of a queue, or the trailers after the last one."""
         size = min(stream.queued, stream.window, self._window, frames.FRAME_BYTES_MAX)
         stream.queued -= size
         stream.window -= size

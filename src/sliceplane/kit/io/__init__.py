@@ -1,3 +1,1 @@
-"""Parts that every program of ours has: logs, file descriptors, small HTTP pages, metrics as text,
-errors at the start.
-"""
+"""Parts of every program: logs, file descriptors, small HTTP pages, metrics as text, start errors."""

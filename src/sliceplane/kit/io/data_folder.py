@@ -1,6 +1,6 @@
-"""The folder where ``sliceplane up`` keeps its data, and the plane that runs from it now.
+"""The data folder of ``sliceplane up``, and the plane that currently runs from it.
 
-Its layout is ``server.io.datadir``'s. Clients look here for the plane of this user if there is no
+``server.io.datadir`` defines its layout. Clients find the plane of this user here if there is no
 kubeconfig.
 """
 
@@ -16,10 +16,8 @@ KUBECONFIG: Final = "admin.kubeconfig"
 
 
 def default_data_dir() -> Path:
-    """``$XDG_DATA_HOME/sliceplane``, by default ``~/.local/share/sliceplane`` (XDG base
-    directories).
-
-    Raises ``StartError`` for a user without a home.
+    """Returns ``$XDG_DATA_HOME/sliceplane``, by default ``~/.local/share/sliceplane`` (XDG base
+    directories). Raises ``StartError`` for a user without a home.
     """
     base = os.environ.get("XDG_DATA_HOME", "")
     # The specification says to ignore a relative path.
@@ -35,11 +33,11 @@ def default_data_dir() -> Path:
 
 
 def running_plane() -> Path | None:
-    """The kubeconfig of the plane that runs from this user's default data folder; ``None`` if none
-    runs there.
+    """Returns the kubeconfig of the plane that runs from this user's default data folder; ``None``
+    if none runs.
 
-    The kernel's list of locks is asked, not the lock itself: taking it for a moment could keep a
-    plane from starting.
+    It reads the kernel's list of locks instead of trying the lock: taking it briefly could prevent
+    a plane from starting.
     """
     try:
         folder = default_data_dir()

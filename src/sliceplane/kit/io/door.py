@@ -1,19 +1,18 @@
-"""Protection of every plain HTTP port of a process that is no API server: health, metrics, health
+"""Protection of the plain HTTP ports of all processes except API servers: health, metrics, health
 check node ports.
 
 They are open to the network and anonymous, and a load balancer or a kubelet must get its answer
-whatever else comes. So a connection is one question and one answer, and everything about it is
-bounded:
+under any load. So a connection serves one request, and all its resources are bounded:
 
-* the question is there within ``HEAD_S_MAX``, all is over within ``LIFE_S_MAX``, and neither moves
-  when a peer sends or takes drop by drop;
-* it brings at most ``BYTES_MAX``;
-* all ports of a process together have at most ``CONNECTIONS_MAX`` connections, and an eighth of its
-  descriptors. One more takes the place of the oldest that has asked nothing yet: who asks at once
-  is answered, however many are silent.
+* the head of the request must arrive within ``HEAD_S_MAX``, and the connection ends within
+  ``LIFETIME_S_MAX``; slow peers do not extend these;
+* a peer sends at most ``BYTES_MAX``;
+* all ports of a process together have at most ``CONNECTIONS_MAX`` connections, and at most an
+  eighth of its descriptors. A further connection replaces the oldest one without a request: a
+  client that sends its request immediately is answered, however many are silent.
 
-The HTTP is aiohttp's; this is a protocol around its protocol. A request whose framing is ambiguous
-gets 400, and none that a client sends wrongly is logged: a stranger could fill the log with them.
+aiohttp implements HTTP; this is a protocol around its protocol. A request with ambiguous framing
+gets 400. Malformed requests are not logged, because any client could fill the log with them.
 """
 
 from __future__ import annotations
@@ -35,24 +34,24 @@ if TYPE_CHECKING:
     Answer = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
 HEAD_S_MAX = 10.0
-LIFE_S_MAX = 30.0
+LIFETIME_S_MAX = 30.0
 BYTES_MAX = 64 * 1024
 CONNECTIONS_MAX = 256
 _SHARE_OF_DESCRIPTORS = 8
-#: answers that are being made when a port is closed may take so long
+#: seconds for answers in progress when a port is closed
 _SHUTDOWN_S = 1.0
 
 
 class Door:
     """The connections of all ports of this process.  Owned by the event loop's thread."""
 
-    def __init__(self, *, head_s: float = HEAD_S_MAX, life_s: float = LIFE_S_MAX) -> None:
+    def __init__(self, *, head_s: float = HEAD_S_MAX, lifetime_s: float = LIFETIME_S_MAX) -> None:
         self.head_s = head_s
-        self.life_s = life_s
-        #: in the order in which they came
+        self.lifetime_s = lifetime_s
+        #: connections without a request, in order of arrival
         self._silent: dict[_Guarded, None] = {}
-        self._asked: dict[_Guarded, None] = {}
-        #: of the ports and of the log, which every such process has
+        self._answering: dict[_Guarded, None] = {}
+        #: metrics of the ports and of the log, which every such process has
         self.metrics = Metrics()
         self.metrics.include(log_output.metrics.families)
         self.metrics.computed(
@@ -68,32 +67,36 @@ class Door:
         )
 
     def __len__(self) -> int:
-        return len(self._silent) + len(self._asked)
+        return len(self._silent) + len(self._answering)
 
     def enter(self, connection: _Guarded) -> None:
         self._silent[connection] = None
         if len(self) > min(CONNECTIONS_MAX, max(8, descriptors.limit() // _SHARE_OF_DESCRIPTORS)):
-            next(iter(self._silent if len(self._silent) > 1 else self._asked)).cut("connections")
+            next(iter(self._silent if len(self._silent) > 1 else self._answering)).cut(
+                "connections"
+            )
 
-    def on_asked(self, connection: _Guarded) -> None:
+    def on_request(self, connection: _Guarded) -> None:
         if connection in self._silent:
             del self._silent[connection]
-            self._asked[connection] = None
+            self._answering[connection] = None
 
-    def leave(self, connection: _Guarded) -> None:
+    def remove(self, connection: _Guarded) -> None:
         self._silent.pop(connection, None)
-        self._asked.pop(connection, None)
+        self._answering.pop(connection, None)
 
     def check(self) -> None:
-        assert not self._silent.keys() & self._asked.keys(), "a connection has asked or it has not"
+        assert not self._silent.keys() & self._answering.keys(), (
+            "a connection has asked or it has not"
+        )
 
 
-#: one for the process, as its descriptors are
+#: one for the process, like its descriptors
 door = Door()
 
 
 class _Guarded(asyncio.Protocol):
-    """One connection: hands everything to *inner*, and cuts it off at its bounds."""
+    """One connection: passes everything to *inner*, and cuts it at its bounds."""
 
     def __init__(self, inner: web.RequestHandler, guard: Door) -> None:
         self._inner = inner
@@ -103,20 +106,20 @@ class _Guarded(asyncio.Protocol):
         self._timers: list[asyncio.TimerHandle] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's are no subclasses.
+        # uvloop's transports are no subclasses.
         self._transport = cast(asyncio.Transport, transport)
         loop = asyncio.get_running_loop()
         self._timers = [
             loop.call_later(self._door.head_s, self.cut, "head"),
-            loop.call_later(self._door.life_s, self.cut, "life"),
+            loop.call_later(self._door.lifetime_s, self.cut, "life"),
         ]
         self._inner.connection_made(transport)
         self._door.enter(self)
 
-    def on_asked(self) -> None:
-        """The head of a request is there."""
+    def on_request(self) -> None:
+        """Notes that the head of a request is complete."""
         self._timers[0].cancel()
-        self._door.on_asked(self)
+        self._door.on_request(self)
 
     def data_received(self, data: bytes) -> None:
         self._bytes += len(data)
@@ -140,7 +143,7 @@ class _Guarded(asyncio.Protocol):
         self._inner.connection_lost(exc)
 
     def cut(self, bound: str) -> None:
-        """End it without ceremony."""
+        """Aborts the connection and counts the exceeded *bound*."""
         self._door.cut.of(bound).value += 1
         self._release()
         self._transport.abort()
@@ -148,7 +151,7 @@ class _Guarded(asyncio.Protocol):
     def _release(self) -> None:
         for timer in self._timers:
             timer.cancel()
-        self._door.leave(self)
+        self._door.remove(self)
 
 
 def is_ambiguous(request: web.BaseRequest) -> bool:
@@ -162,7 +165,7 @@ def is_ambiguous(request: web.BaseRequest) -> bool:
 
 
 class _ServerFaults(logging.Filter):
-    """Drops records about requests that a client sent wrongly."""
+    """Drops log records about malformed requests."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         from aiohttp.http_exceptions import HttpProcessingError
@@ -171,7 +174,7 @@ class _ServerFaults(logging.Filter):
 
 
 def http_logger() -> logging.Logger:
-    """The logger of aiohttp's servers: faults of ours only."""
+    """Returns the logger of aiohttp's servers, which logs only our own faults."""
     logger = logging.getLogger("aiohttp.server.faults")
     if not logger.filters:
         logger.addFilter(_ServerFaults())
@@ -179,26 +182,26 @@ def http_logger() -> logging.Logger:
 
 
 class GuardedPort:
-    """Some listening sockets that *answer* serves.  ``close`` ends it and its connections."""
+    """Listening sockets whose requests *answer* serves. ``close`` ends them and their connections."""
 
     def __init__(self, answer: Answer, guard: Door = door) -> None:
-        from aiohttp import web  # here: half of all starts serve nothing
+        from aiohttp import web  # imported here: half of all starts serve nothing
 
-        async def once(request: web.BaseRequest) -> web.Response:
+        async def answer_once(request: web.BaseRequest) -> web.Response:
             if request.transport is not None:
-                cast(_Guarded, request.transport.get_protocol()).on_asked()
+                cast(_Guarded, request.transport.get_protocol()).on_request()
             response = web.Response(status=400) if is_ambiguous(request) else await answer(request)
             response.force_close()
             return response
 
         self._server: web.Server = web.Server(
-            once, access_log=None, lingering_time=0, logger=http_logger()
+            answer_once, access_log=None, lingering_time=0, logger=http_logger()
         )
         self._guard = guard
         self._listening: list[asyncio.Server] = []
 
     async def listen(self, sock: socket.socket) -> None:
-        """Serve *sock*, which is the port's from here on.  Raises ``OSError``."""
+        """Serves *sock*, and takes ownership of it. Raises ``OSError``."""
         try:
             self._listening.append(
                 await asyncio.get_running_loop().create_server(self._protocol, sock=sock)
@@ -208,10 +211,10 @@ class GuardedPort:
             raise
 
     async def listen_at(self, address: str, port: int) -> int:
-        """Serve an address; the port, of which 0 picks a free one.  Raises ``OSError``."""
-        made = await asyncio.get_running_loop().create_server(self._protocol, address, port)
-        self._listening.append(made)
-        return int(made.sockets[0].getsockname()[1])
+        """Serves an address; returns the port, for which 0 picks a free one. Raises ``OSError``."""
+        server = await asyncio.get_running_loop().create_server(self._protocol, address, port)
+        self._listening.append(server)
+        return int(server.sockets[0].getsockname()[1])
 
     def _protocol(self) -> asyncio.Protocol:
         return _Guarded(self._server(), self._guard)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: modules that only the extras install, and the extra to name to a person who lacks one
+#: the extra that installs a module, by module
 EXTRA_OF = {
     "cryptography": "server",
     "hpack": "server",
@@ -25,7 +25,7 @@ def requirement(extra: str) -> str:
     package index (PEP 610).
     """
     import json
-    from importlib import metadata  # 30 ms that a start need not pay
+    from importlib import metadata  # imported here: it costs 30 ms that most starts do not need
 
     try:
         origin_file = metadata.distribution(PACKAGE).read_text("direct_url.json")

@@ -1,18 +1,17 @@
-"""The one reader of files that a command line names: manifests, configurations, kubeconfigs, keys,
+"""The only reader of files that a command line names: manifests, configurations, kubeconfigs, keys,
 tokens, recordings.
 
-A file may come from a stranger, or not be a file at all. Every reader gives its bound in bytes and
-gets, beyond the content, one kind of error: ``OSError`` with a sentence as ``strerror`` and the
-name as ``filename``.
+A file may be untrusted, or not be a regular file. Every caller passes its bound in bytes and
+handles one kind of error: ``OSError`` with a sentence as ``strerror`` and the name as ``filename``.
 
 - A directory, a device and a socket are refused; reading one could last for ever or change it.
 - A pipe is read, because a shell makes one of ``<(command)``. Opening it never waits, a pipe
   without a writer is refused, and a writer may be silent for ``PIPE_WAIT_S``.
-- A file that is longer than its bound is refused when it is opened, and one that grows meanwhile
-  when it has.
+- A file that is longer than its bound is refused when it is opened, and one that grows beyond it
+  when that is read.
 
-What the content expands to is the matter of the parsers: ``manifests`` beside this module for YAML
-and JSON, and ``watch.recorder.blocks`` for recordings.
+The parsers bound the expansion of the content: ``manifests`` beside this module for YAML and JSON,
+and ``watch.recorder.blocks`` for recordings.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from typing import Final
 
 #: configurations, kubeconfigs, lists of nodes or tokens
 CONFIG_BYTES_MAX: Final = 4 << 20
-#: keys, certificates, tokens; a bundle of all public authorities has 250 kB
+#: keys, certificates, tokens; a bundle of all public authorities is 250 kB
 CREDENTIAL_BYTES_MAX: Final = 1 << 20
-#: objects of a cluster: what ``kubectl get -o json`` prints
+#: objects of a cluster: the output of ``kubectl get -o json``
 MANIFEST_BYTES_MAX: Final = 128 << 20
 #: lines of logs and reports; the API server's audit log has lines of 3 MiB at the level
 #: RequestResponse
 LINE_BYTES_MAX: Final = 16 << 20
-#: how long a pipe may have no writer, and how long its writer may be silent
+#: seconds that a pipe may be without a writer, and that its writer may be silent
 WRITER_WAIT_S: Final = 1.0
 PIPE_WAIT_S: Final = 60.0
 _PORTION_BYTES: Final = 1 << 16
@@ -50,7 +49,7 @@ _KINDS: Final = (
 
 
 def read_bytes(path: Path, bytes_max: int = CONFIG_BYTES_MAX) -> bytes:
-    """The content of *path*; of standard input if that is ``-``.  Raises ``OSError``."""
+    """Returns the content of *path*, or of standard input if it is ``-``. Raises ``OSError``."""
     if str(path) == "-":
         return _bounded(sys.stdin.buffer.read(bytes_max + 1), bytes_max, path)
     with _opened(path) as descriptor:
@@ -61,12 +60,14 @@ def read_bytes(path: Path, bytes_max: int = CONFIG_BYTES_MAX) -> bytes:
 
 
 def read_text(path: Path, bytes_max: int = CONFIG_BYTES_MAX) -> str:
-    """As ``read_bytes``, of UTF-8.  Raises ``OSError`` that tells where it is not."""
+    """Returns UTF-8 text like ``read_bytes``. Raises ``OSError`` that names the position of invalid
+    UTF-8.
+    """
     return decoded(read_bytes(path, bytes_max), path)
 
 
 def decoded(raw: bytes, path: Path) -> str:
-    """*raw* as text.  Raises ``OSError`` with the line and column that are not UTF-8."""
+    """Returns *raw* as text. Raises ``OSError`` with the line and column of invalid UTF-8."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -81,7 +82,9 @@ def decoded(raw: bytes, path: Path) -> str:
 def opened_lines(
     path: Path, *, bytes_max: int = sys.maxsize, line_bytes_max: int = LINE_BYTES_MAX
 ) -> Iterator[Lines]:
-    """The lines of *path*, one at a time in memory.  Raises ``OSError``, while iterating too."""
+    """Yields the lines of *path*, one at a time in memory. Raises ``OSError``, also while
+    iterating.
+    """
     with _opened(path) as descriptor:
         status = os.fstat(descriptor)
         if status.st_size > bytes_max:
@@ -95,8 +98,8 @@ def opened_lines(
 
 
 class Lines:
-    """An iterator over lines with their ends, each of a bounded length.  ``size_bytes`` is of the
-    whole file.
+    """An iterator over lines with their newlines, each of a bounded length. ``size_bytes``: size of
+    the file.
     """
 
     def __init__(
@@ -124,7 +127,7 @@ class Lines:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """A descriptor of a regular file, or of a pipe that has a writer."""
+    """Opens a regular file, or a pipe that has a writer, and returns its descriptor."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         mode = os.fstat(descriptor).st_mode

@@ -1,9 +1,9 @@
-"""Other processes of this machine: which one a process id means, its command, and which one has a
-port.
+"""Other processes of this machine: the identity behind a process id, its command, and the owner of
+a port.
 
-A process id is used again; with the time of its start and the boot of the machine it means one
-process for ever. All of it is read from ``/proc``: where that is missing or hidden, the answers are
-``None`` and "".
+Process ids are reused; together with the start time and the boot id an id identifies one process
+for ever. All data is read from ``/proc``; if that is missing or hidden, the answers are ``None``
+and "".
 """
 
 from __future__ import annotations
@@ -22,21 +22,19 @@ from sliceplane.kit.io.process.lifeline import VARIABLE
 
 _PROC: Final = Path("/proc")
 _BOOT_ID: Final = _PROC / "sys/kernel/random/boot_id"
-#: fields of proc_pid_stat(5) after the command, which may hold spaces: state, parent, and the start
+#: fields of proc_pid_stat(5) after the command, which may contain spaces: state, parent, and start
 #: in clock ticks
 _STATE: Final = 0
 _PARENT: Final = 1
 _START: Final = 19
-#: of /proc/net/tcp: a socket that listens
+#: state of a listening socket in /proc/net/tcp
 _LISTENS: Final = "0A"
-#: characters of a command that a sentence shows
-_SHOWN: Final = 80
+#: maximum characters of a command in a sentence
+_COMMAND_MAX: Final = 80
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
-    """One process, and never another: *start* is in clock ticks since *boot*, an id of the
-    kernel.
-    """
+    """The identity of one process: *start* is in clock ticks since *boot*, the kernel's boot id."""
 
     pid: int
     start: int
@@ -44,13 +42,15 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
 
     @property
     def is_alive(self) -> bool:
-        """A zombie has ended."""
+        """Returns True if the process runs; a zombie has ended."""
         fields = _stat(self.pid)
         return bool(fields) and fields[_STATE] not in ("Z", "X") and identity(self.pid) == self
 
 
 def identity(pid: int) -> ProcessIdentity | None:
-    """``None``: there is no such process, or the system does not tell."""
+    """Returns the identity of a process; ``None``: it does not exist, or the system does not report
+    it.
+    """
     fields = _stat(pid)
     try:
         return (
@@ -63,26 +63,26 @@ def identity(pid: int) -> ProcessIdentity | None:
 
 
 def command_of(pid: int) -> str:
-    """The command line of *pid* as a person may see it, with ours in short; "" if it cannot be
+    """Returns the command line of *pid* as printable text, our own shortened; "" if it cannot be
     read.
     """
     try:
-        words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        arguments = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return ""
-    if words[1:3] == ["-m", "sliceplane"]:
-        words = ["sliceplane", *words[3:4]]
-    elif len(words) > 2 and words[1].endswith("/sliceplane"):
-        words = ["sliceplane", *words[2:3]]
-    text = " ".join(word for word in words if word)
-    return "".join(c if c.isprintable() else " " for c in text)[:_SHOWN].strip()
+    if arguments[1:3] == ["-m", "sliceplane"]:
+        arguments = ["sliceplane", *arguments[3:4]]
+    elif len(arguments) > 2 and arguments[1].endswith("/sliceplane"):
+        arguments = ["sliceplane", *arguments[2:3]]
+    text = " ".join(argument for argument in arguments if argument)
+    return "".join(c if c.isprintable() else " " for c in text)[:_COMMAND_MAX].strip()
 
 
 def holder_of(address: str, port: int) -> str:
-    """A clause for the message that *port* of *address* is in use: which process has it, and how to
-    end a leftover.
+    """Returns a clause for the message that *port* of *address* is in use: the process that has it,
+    and how to end a leftover.
 
-    "" where that cannot be found out.
+    Returns "" if that is unknown.
     """
     inodes = set(_inodes(address, port))
     pid = _owner(inodes) if inodes else None
@@ -98,13 +98,13 @@ def holder_of(address: str, port: int) -> str:
 
 
 def in_use(reason: str, address: str, port: int) -> str:
-    """*reason* of a failed bind, with ``holder_of`` where another process has the port."""
+    """Returns the *reason* of a failed bind, with ``holder_of`` if another process has the port."""
     holder = holder_of(address, port) if "in use" in reason.lower() else ""
     return f"{reason}: {holder}" if holder else reason
 
 
 def _is_orphan(pid: int) -> bool:
-    """Returns True for a child of ``lifeline`` whose parent is another process now."""
+    """Returns True for a child of ``lifeline`` whose original parent has ended."""
     fields = _stat(pid)
     with suppress(OSError):
         for entry in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
@@ -123,8 +123,10 @@ def _stat(pid: int) -> list[str]:
 
 
 def _inodes(address: str, port: int) -> Iterator[str]:
-    """Sockets that listen at *port* of *address*, or of all addresses: for TCP and for UDP."""
-    wanted = ip_address(address)
+    """Yields the inodes of sockets that listen at *port* of *address*, or of all addresses, for TCP
+    and UDP.
+    """
+    target = ip_address(address)
     for protocol in ("tcp", "udp", "tcp6", "udp6"):
         with suppress(OSError):
             for line in (_PROC / "net" / protocol).read_text().splitlines()[1:]:
@@ -134,19 +136,19 @@ def _inodes(address: str, port: int) -> Iterator[str]:
                     protocol.startswith("tcp") and fields[3] != _LISTENS
                 ):
                     continue
-                found = ip_address(_packed(host))
-                if found == wanted or found.is_unspecified or wanted.is_unspecified:
+                local = ip_address(_packed(host))
+                if local == target or local.is_unspecified or target.is_unspecified:
                     yield fields[9]
 
 
 def _packed(text: str) -> bytes:
-    """An address as the kernel prints it: words of 32 bits in the machine's order."""
-    words = (text[at : at + 8] for at in range(0, len(text), 8))
-    return b"".join(int(word, 16).to_bytes(4, sys.byteorder) for word in words)
+    """Parses an address as the kernel prints it: words of 32 bits in the machine's byte order."""
+    chunks = (text[at : at + 8] for at in range(0, len(text), 8))
+    return b"".join(int(chunk, 16).to_bytes(4, sys.byteorder) for chunk in chunks)
 
 
 def _owner(inodes: set[str]) -> int | None:
-    """A process that has one of the sockets open, among those that we may look at."""
+    """Returns a process that has one of the sockets open, among those that we may inspect."""
     links = {f"socket:[{inode}]" for inode in inodes}
     for folder in _PROC.iterdir() if _PROC.is_dir() else ():
         if not folder.name.isdecimal():

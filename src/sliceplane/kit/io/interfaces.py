@@ -1,6 +1,4 @@
-"""The addresses of this machine's own interfaces, asked of the kernel (rtnetlink(7),
-RTM_GETADDR).
-"""
+"""The addresses of this machine's interfaces, from the kernel (rtnetlink(7), RTM_GETADDR)."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ _NLMSG_ERROR = 2
 _REQUEST_DUMP = 0x301
 _IFA_ADDRESS = 1
 _IFA_LOCAL = 2
-#: of ``ifaddrmsg.ifa_scope``: addresses with a narrower one cannot be dialled from elsewhere
+#: of ``ifaddrmsg.ifa_scope``: addresses with a narrower scope are unreachable from other machines
 _SCOPE_LINK = 253
 _HEADER = struct.Struct("=IHHII")
 _ADDRESS = struct.Struct("=BBBBI")
@@ -28,19 +26,19 @@ _ANSWER_BYTES_MAX = 1 << 17
 
 
 def addresses(*, ipv6: bool) -> tuple[str, ...]:
-    """IPv4 addresses of every interface, with *ipv6* those too; sorted, without loopback and
-    link-local ones.
+    """Returns the IPv4 addresses of every interface, with *ipv6* also IPv6; sorted, without
+    loopback and link-local ones.
 
-    Nothing where the kernel does not say.
+    Returns none if the kernel does not report them.
     """
     try:
-        return _asked(ipv6=ipv6)
+        return _query(ipv6=ipv6)
     except (OSError, AttributeError):  # other systems have no rtnetlink
         return ()
 
 
 def outward(version: int) -> str:
-    """The address that this machine's packets to others leave with, else its first one; "" where it
+    """Returns the source address of this machine's default route, else its first address; "" if it
     has none.
     """
     family, elsewhere = (
@@ -51,11 +49,11 @@ def outward(version: int) -> str:
             probe.connect((elsewhere, 9))  # no packet: the kernel chooses a route
             return str(probe.getsockname()[0])
     except OSError:
-        found = addresses(ipv6=version == 6)
-        return next((address for address in found if (":" in address) == (version == 6)), "")
+        candidates = addresses(ipv6=version == 6)
+        return next((address for address in candidates if (":" in address) == (version == 6)), "")
 
 
-def _asked(*, ipv6: bool) -> tuple[str, ...]:
+def _query(*, ipv6: bool) -> tuple[str, ...]:
     """Raises ``OSError``."""
     families = (socket.AF_INET, socket.AF_INET6) if ipv6 else (socket.AF_INET,)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as link:
@@ -65,14 +63,14 @@ def _asked(*, ipv6: bool) -> tuple[str, ...]:
 
 
 async def addresses_of(netns: str) -> tuple[str, ...] | None:
-    """``addresses`` of both families in the network namespace *netns*; "" is our own.
+    """Returns ``addresses`` of both families in the network namespace *netns*; "" is our own.
 
-    ``None`` where they cannot be read: that is not "none", and rules must not go because there was
-    no descriptor to ask with.
+    Returns ``None`` if they cannot be read, which differs from no addresses: rules must not be
+    removed because a descriptor for the query was missing.
     """
     try:
         if not netns:
-            return _asked(ipv6=True)
+            return _query(ipv6=True)
         process = await asyncio.create_subprocess_exec(
             *("ip", "-n", netns, "-j", "address"),
             stdout=asyncio.subprocess.PIPE,
@@ -90,10 +88,10 @@ async def addresses_of(netns: str) -> tuple[str, ...] | None:
         for entry in interface.get("addr_info", ())
         if entry.get("local")
     }
-    kept = [address for address in listed if not (address.is_loopback or address.is_link_local)]
+    usable = [address for address in listed if not (address.is_loopback or address.is_link_local)]
     return tuple(
         str(address)
-        for address in sorted(kept, key=lambda address: (address.version, address.packed))
+        for address in sorted(usable, key=lambda address: (address.version, address.packed))
     )
 
 
@@ -114,8 +112,8 @@ def _dump(link: socket.socket, family: int) -> Iterator[str]:
 
 
 def _address(message: bytes, family: int) -> Iterator[str]:
-    its_family, _, _, scope, _ = _ADDRESS.unpack_from(message)
-    if its_family != family or scope >= _SCOPE_LINK:
+    message_family, _, _, scope, _ = _ADDRESS.unpack_from(message)
+    if message_family != family or scope >= _SCOPE_LINK:
         return
     attributes: dict[int, bytes] = {}
     start = _ADDRESS.size
@@ -125,7 +123,7 @@ def _address(message: bytes, family: int) -> Iterator[str]:
             break
         attributes[kind] = message[start + _ATTRIBUTE.size : start + size]
         start += (size + 3) & ~3
-    # On a point-to-point link the address is the peer's, and the local one ours.
+    # On a point-to-point link IFA_ADDRESS is the peer's, and IFA_LOCAL ours.
     raw = attributes.get(_IFA_LOCAL) or attributes.get(_IFA_ADDRESS) or b""
     if len(raw) == _LENGTHS[socket.AddressFamily(family)]:
         address = ip_address(raw)

@@ -1,10 +1,10 @@
-"""The last steps of a task that was cancelled: with a bound on their time, and yet done to the end.
+"""The last steps of a cancelled task: bounded in time, and still completed.
 
-Up to Python 3.11.2 (Debian 12's) ``asyncio.timeout`` in a task that has been cancelled takes its
-own end for that cancellation (python/cpython#102780): it raises ``CancelledError`` where
-``TimeoutError`` was meant, and what was to follow is left undone, a process that would not end by
-itself among it. What runs in a ``finally`` is bounded by ``ends_within``, whose work is a task of
-its own and was not cancelled.
+Up to Python 3.11.2 (Debian 12's) ``asyncio.timeout`` in a cancelled task confuses its own expiry
+with that cancellation (python/cpython#102780): it raises ``CancelledError`` instead of
+``TimeoutError``. The following steps are then skipped, for example the end of a child process.
+Steps in a ``finally`` use ``ends_within`` instead, whose work is a separate task that was not
+cancelled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Named loggers.  ``logs.output``, which the first line loads, writes the lines."""
+"""Named loggers. ``logs.output``, which the first line imports, writes the lines."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
-#: of the least severe lines that are written; ``logs.output.configure`` sets it
+#: level of the least severe lines that are written; ``logs.output.configure`` sets it
 _level = LEVELS["info"]
 
 
 class Logger:
-    """A named logger.  Events are constant sentences; what varies goes into keyword values."""
+    """A named logger. Events are constant sentences; variable parts are keyword values."""
 
     __slots__ = ("_component",)
 
@@ -24,7 +24,7 @@ class Logger:
         try:
             from sliceplane.kit.io.logs import output as log_output
         except (OSError, ImportError):
-            return  # no descriptor is left to read it with; our programs load it at their start
+            return  # there is no descriptor left to import it with; our programs import it at their start
         log_output.write(level, self._component, event, values)
 
     def writes(self, level: str) -> bool:

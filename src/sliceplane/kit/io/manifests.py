@@ -1,8 +1,7 @@
-"""YAML and JSON of files: configurations with one document, manifests with many.
+"""YAML and JSON files: configurations with one document, manifests with many.
 
-What a file becomes in memory is bounded by the number of its values, not by its bytes alone:
-``[[],[],...`` takes twenty times its length, a YAML alias any multiple. Neither is decoded before
-it is bounded.
+The number of values bounds the memory of a file, not only its bytes: ``[[],[],...`` takes twenty
+times its length, a YAML alias any multiple. The bounds are checked before decoding.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ from sliceplane.kit.yaml_documents import YamlError, parse_yaml_stream
 
 #: levels of lists and mappings; an API server takes 10,000, but no object has 50
 DEPTH_MAX: Final = 100
-#: values of a manifest in YAML, about 100 bytes of memory and 3 microseconds each; larger ones are
-#: written as JSON
+#: maximum values of a YAML manifest, about 100 bytes of memory and 3 microseconds each; larger ones
+#: must be JSON
 YAML_EVENTS_MAX: Final = 1_000_000
-#: values of a manifest in JSON, at most 72 bytes each
+#: maximum values of a JSON manifest, at most 72 bytes each
 JSON_VALUES_MAX: Final = 4_000_000
-#: values of a configuration
+#: maximum values of a configuration
 CONFIG_EVENTS_MAX: Final = 100_000
 _BYTE: Final = re.compile(r"\(byte (\d+)\)")
 _VALUES_OF_JSON: Final = (b",", b"[", b"{")
 
 
 class BadDocument(ValueError):
-    """A sentence: why *raw* is no YAML or JSON within the bounds; with its line, where there is
-    one.
+    """The reason why *raw* is no YAML or JSON within the bounds, as a sentence, with the line if
+    there is one.
     """
 
 
 def config_document(path: Path) -> Any:
-    """The only document of *path*; ``None`` if it is empty.  Raises ``OSError`` and
+    """Returns the only document of *path*; ``None`` if it is empty. Raises ``OSError`` and
     ``BadDocument``.
     """
     raw = read_bytes(path, CONFIG_BYTES_MAX)
@@ -48,7 +47,7 @@ def config_document(path: Path) -> Any:
 
 
 def manifest_documents(raw: bytes) -> list[Any]:
-    """The documents of *raw* that are not empty.  Raises ``BadDocument``."""
+    """Returns the documents of *raw* that are not empty. Raises ``BadDocument``."""
     if raw.lstrip()[:1] in (b"{", b"["):
         if sum(map(raw.count, _VALUES_OF_JSON)) > JSON_VALUES_MAX:
             raise BadDocument(f"it has more than {JSON_VALUES_MAX:,} values")
@@ -62,7 +61,7 @@ def manifest_documents(raw: bytes) -> list[Any]:
 
 
 def _placed(raw: bytes, error: Exception) -> str:
-    """*error* of the JSON decoder, with a line in the place of a byte."""
+    """Returns the text of a JSON decoder's *error*, with a line instead of a byte offset."""
     match = _BYTE.search(str(error))
     if match is None:
         return str(error)

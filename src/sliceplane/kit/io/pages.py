@@ -1,8 +1,8 @@
-"""A few read-only pages over plain HTTP beside a command that serves nothing else, health and
-metrics; and metrics as Prometheus reads them.
+"""Read-only HTTP pages for health and metrics of a command that serves nothing else; and metrics in
+Prometheus' formats.
 
-Who asks is anonymous and may be hostile: ``door`` bounds what a connection may cost.
-``prometheus_client``, which only renders ``kit.metrics``, is loaded by the first scrape.
+Clients are anonymous and may be hostile: ``door`` bounds the cost of a connection.
+``prometheus_client``, which only renders ``kit.metrics``, is imported by the first scrape.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from sliceplane.kit.io.door import Door, GuardedPort, door
 from sliceplane.kit.io.identity import in_use
 from sliceplane.kit.metrics import Distribution, Family
 
-#: the library wants every counter's name to end in _total; some of upstream's do not, and pass
-#: through as untyped
+#: the library requires counter names to end in _total; some of upstream's do not, and are exposed
+#: as untyped
 _BARE_COUNTER = re.compile(rb"(# TYPE \w+) untyped")
 
 
 class PageError(Exception):
-    """The pages cannot be served; the text is a sentence for a person."""
+    """The pages cannot be served; the text is a sentence for the user."""
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ async def serve_pages(
     """Serves *pages* by path while the context lasts; yields the port (0 picks a free one).  Raises
     ``PageError``.
     """
-    from aiohttp import web  # here: half of all starts do not want the pages
+    from aiohttp import web  # imported here: half of all starts do not serve the pages
 
     async def answer(request: web.BaseRequest) -> web.Response:
         make = pages.get(request.path)
@@ -72,8 +72,8 @@ async def serve_pages(
             return web.Response(status=404, text="404 page not found\n")
         if request.method not in ("GET", "HEAD"):
             return web.Response(status=405, headers={"Allow": "GET, HEAD"})
-        made = make()
-        page = made if isinstance(made, Page) else await made
+        result = make()
+        page = result if isinstance(result, Page) else await result
         return web.Response(
             status=200 if page.healthy else 503,
             body=page.body,
@@ -94,8 +94,8 @@ async def serve_pages(
 
 
 def expose(families: Iterable[Family], accept: str = "") -> tuple[bytes, bytes]:
-    """*families*, and figures of the process, in the form that *accept* asks for, text or
-    OpenMetrics; and its content type.
+    """Returns *families* and metrics of the process in the format that *accept* requests, text or
+    OpenMetrics, with its content type.
     """
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import choose_encoder
@@ -143,7 +143,7 @@ def _metric_of(family: Family) -> Any:
 
 
 def _rows_of(distribution: Distribution) -> list[tuple[str, int]]:
-    """Cumulative, by upper bound."""
+    """Yields cumulative counts by upper bound."""
     rows = []
     running = 0
     for bound, count in zip(

@@ -1,4 +1,4 @@
-"""The cases, which are data: ``cases.toml`` beside this file says how a step is written."""
+"""The cases as data: ``cases.toml`` beside this file documents the syntax of a step."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any, Final
 import msgspec
 
 from sliceplane.lab.conformance.objects import READY, ip, pod, port, service, slice_
-from sliceplane.lab.conformance.story import (
+from sliceplane.lab.conformance.steps import (
     AWAY,
     BACK,
     BOOKMARK,
     CHECK,
     CUT,
     EXPIRE,
-    AskedPort,
     Case,
     Delete,
     Document,
+    PortQuery,
     Put,
     Refuse,
     Silence,
@@ -45,21 +45,21 @@ _MACHINE: Final = re.compile(r"machine-(\d+)")
 
 
 class _Reader:
-    """Reads steps; *conditions* by their names in endpoints."""
+    """Parses steps; *conditions* by their names in endpoints."""
 
     def __init__(self, conditions: Mapping[str, Mapping[str, bool]]) -> None:
         self._conditions = conditions
 
     def case(self, entry: Mapping[str, Any]) -> Case:
-        """Raises ``ValueError`` or ``KeyError`` for what is no case."""
-        asked = {name: entry[name] for name in ("port", "family") if name in entry}
+        """Parses one case. Raises ``ValueError`` or ``KeyError`` for an invalid one."""
+        query = {name: entry[name] for name in ("port", "family") if name in entry}
         return Case(
             entry["name"],
             entry["title"],
             tuple(entry["cites"]),
-            given=tuple(self._steps(entry.get("given", ()))),
-            story=tuple(self._steps(entry["story"])),
-            asked_port=msgspec.convert(asked, AskedPort),
+            setup=tuple(self._steps(entry.get("given", ()))),
+            steps=tuple(self._steps(entry["story"])),
+            query=msgspec.convert(query, PortQuery),
             needs=frozenset(entry.get("needs", ())),
         )
 
@@ -74,15 +74,15 @@ class _Reader:
                 yield self._step(counted)
 
     def _step(self, line: str) -> Step:
-        verb, *words = line.split()
+        verb, *tokens = line.split()
         if verb in _PLAIN:
             return _PLAIN[verb]
         if verb == "delete":
-            return Delete(*words)
+            return Delete(*tokens)
         if verb == "refuse":
-            return Refuse(int(words[0]), int(words[1]), watches="watches" in words[2:])
-        options = dict(word.split("=", 1) for word in words if _is_option(word))
-        plain = [word for word in words if not _is_option(word)]
+            return Refuse(int(tokens[0]), int(tokens[1]), watches="watches" in tokens[2:])
+        options = dict(token.split("=", 1) for token in tokens if _is_option(token))
+        plain = [token for token in tokens if not _is_option(token)]
         if verb == "service":
             return _service(**options)
         if verb == "slice":
@@ -92,19 +92,19 @@ class _Reader:
     def _slice(self, name: str, *endpoints: str, family: str = "IPv4", **options: str) -> Put:
         keywords: dict[str, Any] = {**options}
         if "ports" in options:
-            words = options["ports"].split(",")
-            keywords["ports"] = [one for word in words if word for one in _ports(word)]
+            tokens = options["ports"].split(",")
+            keywords["ports"] = [one for token in tokens if token for one in _ports(token)]
         for label in ("service", "manager"):
             if options.get(label) == "":
                 keywords[label] = None
-        read = [one for word in endpoints for one in self._endpoints(word, family)]
+        read = [one for token in endpoints for one in self._endpoints(token, family)]
         return slice_(name, *read, family=family, **keywords)
 
-    def _endpoints(self, word: str, family: str) -> Iterator[Document]:
-        pods = _PODS.fullmatch(word)
+    def _endpoints(self, token: str, family: str) -> Iterator[Document]:
+        pods = _PODS.fullmatch(token)
         if pods is None:
-            machine = _MACHINE.fullmatch(word)
-            address = word if machine is None else ip(int(machine[1]))
+            machine = _MACHINE.fullmatch(token)
+            address = token if machine is None else ip(int(machine[1]))
             yield {"addresses": [address], "conditions": dict(READY)}
             return
         keywords: dict[str, Any] = {"family": family}
@@ -122,8 +122,8 @@ class _Reader:
             yield pod(number, **keywords)
 
 
-def _is_option(word: str) -> bool:
-    return "=" in word.partition(":")[0]
+def _is_option(token: str) -> bool:
+    return "=" in token.partition(":")[0]
 
 
 def _service(*, name: str = "", policy: str = "", port: str | None = None) -> Put:
@@ -131,10 +131,10 @@ def _service(*, name: str = "", policy: str = "", port: str | None = None) -> Pu
     return service(*ports, **({"name": name} if name else {}), policy=policy)
 
 
-def _ports(word: str) -> Iterator[Document]:
-    match = _PORT.fullmatch(word)
+def _ports(token: str) -> Iterator[Document]:
+    match = _PORT.fullmatch(token)
     if match is None:
-        raise ValueError(f"{word!r} is no port")
+        raise ValueError(f"{token!r} is no port")
     name, first, last, number, protocol = match.groups()
     if first is None:
         yield port(name, int(number), protocol or "TCP")

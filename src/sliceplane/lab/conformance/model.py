@@ -1,9 +1,8 @@
-"""The right belief of a consumer after each step, derived from the objects alone, as plainly as
+"""The correct belief of a consumer after each step, derived from the objects alone, as simply as
 possible.
 
-KEP-0752, "EndpointSlice consumers": the endpoints of a Service are the union of all slices that
-carry its name, each address once. It knows nothing of our own consumers' code, for it judges them,
-too.
+KEP-0752, "EndpointSlice consumers": the endpoints of a Service are the union of all slices with its
+name, each address once. It shares no code with our own consumers, because it judges them, too.
 """
 
 from __future__ import annotations
@@ -13,26 +12,24 @@ from collections.abc import Iterator, Mapping
 import msgspec
 from msgspec.structs import replace
 
-from sliceplane.lab.conformance.story import (
+from sliceplane.lab.conformance.steps import (
     NODE,
     SERVICE,
     ZONE,
-    AskedPort,
     Claim,
     Delete,
     Document,
+    PortQuery,
     Put,
     Step,
 )
 
-#: ``address:port`` of each endpoint that gets requests
+#: ``address:port`` of each endpoint that receives requests
 Belief = frozenset[str]
 
 
 class State(msgspec.Struct, frozen=True):
-    """The slices that the API server holds, by name, and the Service's
-    ``internalTrafficPolicy``.
-    """
+    """The slices of the API server by name, and the Service's ``internalTrafficPolicy``."""
 
     slices: Mapping[str, Document] = msgspec.field(default_factory=dict)
     policy: str = "Cluster"
@@ -46,47 +43,46 @@ class State(msgspec.Struct, frozen=True):
             return replace(self, policy=step.object["spec"].get("internalTrafficPolicy", "Cluster"))
         if isinstance(step, Delete) and step.kind == "EndpointSlice":
             return replace(
-                self, slices={name: held for name, held in self.slices.items() if name != step.name}
+                self,
+                slices={
+                    name: document for name, document in self.slices.items() if name != step.name
+                },
             )
         return self
 
-    def believed(self, asked_port: AskedPort, claims: frozenset[Claim]) -> Belief:
+    def believed(self, query: PortQuery, claims: frozenset[Claim]) -> Belief:
         """Returns the belief that a consumer with these *claims* must reach."""
         local = self.policy == "Local" and "local" in claims
         candidates = [
-            pair
-            for pair in self._endpoints(asked_port)
-            if not local or pair[0].get("nodeName") == NODE
+            pair for pair in self._endpoints(query) if not local or pair[0].get("nodeName") == NODE
         ]
         ready = [
-            (endpoint, shown)
-            for endpoint, shown in candidates
+            (endpoint, target)
+            for endpoint, target in candidates
             if _condition(endpoint, "ready", True)
         ]
         if ready:
             return frozenset(
-                shown
-                for _, shown in (_closest(ready) if "hints" in claims and not local else ready)
+                target
+                for _, target in (_closest(ready) if "hints" in claims and not local else ready)
             )
         if "fallback" in claims:
             return frozenset(
-                shown for endpoint, shown in candidates if _serves_to_the_end(endpoint)
+                target for endpoint, target in candidates if _serves_to_the_end(endpoint)
             )
         return frozenset()
 
-    def _endpoints(self, asked_port: AskedPort) -> Iterator[tuple[Document, str]]:
+    def _endpoints(self, query: PortQuery) -> Iterator[tuple[Document, str]]:
         for name in sorted(self.slices):
             document = self.slices[name]
             labels = document["metadata"]["labels"]
             if (
                 labels.get("kubernetes.io/service-name") != SERVICE
-                or document["addressType"] != asked_port.family
+                or document["addressType"] != query.family
             ):
                 continue
             for port in document["ports"]:
-                if (port.get("name") or "") != asked_port.port or port.get(
-                    "protocol", "TCP"
-                ) != "TCP":
+                if (port.get("name") or "") != query.port or port.get("protocol", "TCP") != "TCP":
                     continue
                 for endpoint in document["endpoints"]:
                     yield endpoint, authority(endpoint["addresses"][0], port["port"])
@@ -106,8 +102,8 @@ def _serves_to_the_end(endpoint: Document) -> bool:
 
 
 def _closest(ready: list[tuple[Document, str]]) -> list[tuple[Document, str]]:
-    """All or nothing: hints count only where every ready endpoint has one and one of them is for
-    our place; those for nodes before those for zones (KEP-2433, KEP-3015).
+    """Applies hints all or nothing: they count only if every ready endpoint has one and one of them
+    is for our location; hints for nodes take precedence over hints for zones (KEP-2433, KEP-3015).
     """
     for kind, place in (("forNodes", NODE), ("forZones", ZONE)):
         hinted = [

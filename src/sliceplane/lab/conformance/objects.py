@@ -1,4 +1,4 @@
-"""The objects of cases, written short: Pods as endpoints, slices of the Service, the Service
+"""Short builders of the objects of cases: Pods as endpoints, slices of the Service, the Service
 itself.
 """
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from sliceplane.lab.conformance.story import SERVICE, SERVICE_PORT, Document, Put
+from sliceplane.lab.conformance.steps import SERVICE, SERVICE_PORT, Document, Put
 
 _SERVICE_NAME: Final = "kubernetes.io/service-name"
 _MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
@@ -23,7 +23,7 @@ HTTP: Final = (port("http", 8080),)
 
 
 def ip(number: int, family: str = "IPv4") -> str:
-    """The address of Pod *number*, of 1 to 65,534."""
+    """Returns the address of Pod *number*, 1 to 65,534."""
     return f"fd10::{number:x}" if family == "IPv6" else f"10.1.{number >> 8}.{number & 255}"
 
 
@@ -37,7 +37,7 @@ def pod(
     nodes: Iterable[str] = (),
     conditions: Mapping[str, bool] = READY,
 ) -> Document:
-    """Pod *number* as an endpoint, *at* is the address of another Pod."""
+    """Returns Pod *number* as an endpoint; *at*: the number of the Pod whose address it has."""
     endpoint: dict[str, Any] = {
         "addresses": [ip(at or number, family)],
         "conditions": dict(conditions),
@@ -72,9 +72,7 @@ def slice_(
     family: str = "IPv4",
     note: str = "",
 ) -> Put:
-    """An EndpointSlice; *service* ``None`` leaves the label out, *note* changes nothing that
-    matters.
-    """
+    """Returns an EndpointSlice; *service* ``None`` omits the label, *note* is an irrelevant change."""
     labels = {_SERVICE_NAME: service, _MANAGED_BY: manager}
     metadata: dict[str, Any] = {
         "name": name,
@@ -95,9 +93,9 @@ def slice_(
 
 
 def service(*ports: Document, name: str = SERVICE, policy: str = "") -> Put:
-    """A Service without a selector: no controller writes slices for it."""
-    wanted = ports or ({"name": "http", "port": SERVICE_PORT, "protocol": "TCP"},)
-    spec: dict[str, Any] = {"clusterIP": "None", "ports": list(wanted)}
+    """Returns a Service without a selector, for which no controller writes slices."""
+    service_ports = ports or ({"name": "http", "port": SERVICE_PORT, "protocol": "TCP"},)
+    spec: dict[str, Any] = {"clusterIP": "None", "ports": list(service_ports)}
     if policy:
         spec["internalTrafficPolicy"] = policy
     return Put({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})

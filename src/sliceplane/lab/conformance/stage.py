@@ -1,9 +1,10 @@
-"""Play cases on a real API server in memory, and hear what a consumer believes.
+"""Plays cases on a real API server in memory, and receives the beliefs of a consumer.
 
-Each run of a case has a namespace of its own, so that nothing of one is seen in another. The stage
-applies a step and goes on at once; only a checkpoint waits. Order within a checkpoint: first the
-belief becomes right, or the patience of the consumer ends; then it has to stay right for a moment;
-then all that it believed since the checkpoint before must have held what was right all that time.
+Each run of a case has its own namespace, so runs do not affect each other. The stage applies a step
+and continues immediately; only a checkpoint waits. A checkpoint has three stages. The belief
+becomes correct before the consumer's patience ends. It then stays correct for a moment. Finally,
+every belief since the previous checkpoint must contain the endpoints that were correct all that
+time.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sliceplane.lab.conformance.consumers.consumer import (
 )
 from sliceplane.lab.conformance.model import Belief, State
 from sliceplane.lab.conformance.objects import pod, service, slice_
-from sliceplane.lab.conformance.story import (
+from sliceplane.lab.conformance.steps import (
     CHECK,
     NODE,
     NODE_ADDRESS,
@@ -49,35 +50,34 @@ from sliceplane.lab.conformance.verdict import (
     CaseVerdict,
     difference,
     history,
-    missing_meanwhile,
-    sort_of,
+    missing_temporarily,
+    strip_particulars,
 )
 from sliceplane.lab.testing.faults import Fault
 from sliceplane.lab.testing.plane import Plane
 
-LOOK_S: Final = 0.02
-#: where consumers that ask for it find their zone and their address
+POLL_S: Final = 0.02
+#: the Node from which consumers may read their zone and address
 _NODE: Final = {
     "apiVersion": "v1",
     "kind": "Node",
     "metadata": {"name": NODE, "labels": {"topology.kubernetes.io/zone": ZONE}},
     "status": {"addresses": [{"type": "InternalIP", "address": NODE_ADDRESS}]},
 }
-#: a belief that became right has to stay so
+#: seconds for which a correct belief must stay correct
 STAYS_S: Final = 0.2
-#: runs that a failed history may cost until it is short enough, and the part of the patience that
-#: each of them has
+#: maximum runs to shorten a failed history, and the fraction of the patience in each of them
 SHRINK_RUNS: Final = 24
 SHRINK_PATIENCE: Final = 0.25
-#: what any consumer can tell, asked of one that told nothing
+#: a case that any consumer can pass, for consumers that reported nothing
 _PLAIN: Final = Case(
-    "plain", "Two ready endpoints", (), given=(slice_("a", pod(1), pod(2)),), story=(CHECK,)
+    "plain", "Two ready endpoints", (), setup=(slice_("a", pod(1), pod(2)),), steps=(CHECK,)
 )
 
 
 class SilentConsumer(Exception):
-    """It told no belief of a Service with two ready endpoints: it is no consumer that the kit can
-    hear. The text is what it did instead.
+    """The consumer reported no belief of a Service with two ready endpoints, so the kit cannot
+    judge it. The text describes what it did instead.
     """
 
 
@@ -86,9 +86,9 @@ class _Run(msgspec.Struct, frozen=True):
 
     fault: str
     played: int
-    #: whether any belief was told, and the last other words
-    told: bool
-    other_words: str
+    #: whether any belief was reported, and the last other line
+    reported: bool
+    other_line: str
     #: requests to the API server
     requests: int
 
@@ -102,13 +102,14 @@ class Stage:
         self._runs = 0
         self._outage: Fault | None = None
         self._cluster_ip = ""
-        self._heard = False
+        self._has_reported = False
 
     async def judge(self, case: Case, *, shrink: bool = True) -> CaseVerdict:
-        """Runs *case* and returns its verdict. A history that fails is made shorter, step by step,
-        as long as it fails.
+        """Runs *case* and returns its verdict. A failing history is shortened step by step as long
+        as it fails.
 
-        Raises ``SilentConsumer`` if nothing was ever told, of this case or of a plain one.
+        Raises ``SilentConsumer`` if the consumer never reported a belief, neither for this case nor
+        for a plain one.
         """
         unable = sorted(case.needs - self._consumer.ables - self._consumer.claims)
         if unable:
@@ -118,45 +119,45 @@ class Stage:
         began = time.monotonic()
         run = await self._run(case)
         seconds = time.monotonic() - began
-        if not self._heard and not run.told:
+        if not self._has_reported and not run.reported:
             plain = await self._run(_PLAIN)
-            if not plain.told:
+            if not plain.reported:
                 raise SilentConsumer(_silence(plain))
-        self._heard = True
+        self._has_reported = True
         if not run.fault:
             return CaseVerdict(case, "passed", seconds=seconds)
-        whole = replace(case, story=case.story[: run.played])
+        whole = replace(case, steps=case.steps[: run.played])
         short = await self._shortened(whole, run.fault) if shrink else whole
         if short is not whole:
-            again = await self._run(short)
-            if again.fault:
-                run = again
-            else:  # right after all, with the whole patience
+            rerun = await self._run(short)
+            if rerun.fault:
+                run = rerun
+            else:  # correct after all, with the full patience
                 short = whole
         return CaseVerdict(
-            case, "failed", run.fault, history((*short.given, *short.story)), seconds
+            case, "failed", run.fault, history((*short.setup, *short.steps)), seconds
         )
 
     async def _shortened(self, case: Case, fault: str) -> Case:
-        """Leave out half of the steps, a quarter, ... a single one, as long as the rest fails in
-        the same way.
+        """Removes half of the steps, a quarter, ... a single one, as long as the rest fails in the
+        same way.
         """
         runs = 0
-        sort = sort_of(fault)
-        size = max(1, len(case.story) // 2)
+        sort = strip_particulars(fault)
+        size = max(1, len(case.steps) // 2)
         while size:
             at = 0
             before = case
-            while at < len(case.story) - 1 and runs < SHRINK_RUNS:
-                end = min(at + size, len(case.story) - 1)  # the last checkpoint stays
-                shorter = replace(case, story=case.story[:at] + case.story[end:])
+            while at < len(case.steps) - 1 and runs < SHRINK_RUNS:
+                end = min(at + size, len(case.steps) - 1)  # the last checkpoint is kept
+                shorter = replace(case, steps=case.steps[:at] + case.steps[end:])
                 if not _legal(shorter):
                     at += size
                     continue
                 runs += 1
-                again = await self._run(shorter, self._consumer.patience_s * SHRINK_PATIENCE)
-                if sort_of(again.fault) == sort:
-                    case = replace(shorter, story=shorter.story[: again.played])
+                rerun = await self._run(shorter, self._consumer.patience_s * SHRINK_PATIENCE)
+                if strip_particulars(rerun.fault) == sort:
+                    case = replace(shorter, steps=shorter.steps[: rerun.played])
                 else:
                     at += size
             if size > 1 or case is before:
@@ -170,26 +171,26 @@ class Stage:
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
         )
         if self._consumer.has_cluster_ip:
-            self._cluster_ip = _cluster_ip(self._runs, case.asked_port.family)
+            self._cluster_ip = _cluster_ip(self._runs, case.query.family)
         state = State()
-        requests = self._plane.faults.delay(0.0)  # which counts them
-        for step in (service(), *case.given):
-            self._perform(step, namespace)
+        requests = self._plane.faults.delay(0.0)  # a delay of 0 counts the requests
+        for step in (service(), *case.setup):
+            self._execute(step, namespace)
             state = state.after(step)
-        asked = FollowedService(
-            self._plane.kubeconfig, namespace, SERVICE, case.asked_port, self._cluster_ip
+        followed = FollowedService(
+            self._plane.kubeconfig, namespace, SERVICE, case.query, self._cluster_ip
         )
         try:
-            async with self._consumer.follow(asked) as follower:
-                if patience_s is not None:  # which begins when the consumer has
-                    await _begun(follower, self._consumer.patience_s)
+            async with self._consumer.follow(followed) as follower:
+                if patience_s is not None:  # the patience starts with the consumer
+                    await _wait_for_first_belief(follower, self._consumer.patience_s)
                 patience_s = patience_s or self._consumer.patience_s
                 fault, played = await self._play(case, namespace, state, follower, patience_s)
                 return _Run(
-                    fault, played, bool(follower.beliefs), follower.other_words, requests.hits
+                    fault, played, bool(follower.beliefs), follower.other_line, requests.hits
                 )
         finally:
-            self._perform(Back(), namespace)
+            self._execute(Back(), namespace)
             self._plane.faults.clear()
             for kind in ("EndpointSlice", "Service"):
                 for document in self._plane.list(kind, namespace=namespace):
@@ -203,29 +204,29 @@ class Stage:
         follower: FollowingConsumer,
         patience_s: float,
     ) -> tuple[str, int]:
-        right = state.believed(case.asked_port, self._consumer.claims)
-        always: Belief = frozenset()  # before the first checkpoint nothing has to be known
-        heard = 0
-        for played, step in enumerate(case.story, 1):
+        right = state.believed(case.query, self._consumer.claims)
+        always: Belief = frozenset()  # before the first checkpoint no belief is required
+        judged = 0
+        for played, step in enumerate(case.steps, 1):
             if not isinstance(step, Check):
-                self._perform(step, namespace)
+                self._execute(step, namespace)
                 state = state.after(step)
-                right = state.believed(case.asked_port, self._consumer.claims)
-                always &= right if _keeps_the_service(step) else frozenset()
+                right = state.believed(case.query, self._consumer.claims)
+                always &= right if _keeps_service(step) else frozenset()
                 await asyncio.sleep(0)
                 continue
-            if fault := await _settled(follower, right, patience_s):
+            if fault := await _wait_until_right(follower, right, patience_s):
                 return fault, played
-            beliefs = follower.beliefs[heard:]
+            beliefs = follower.beliefs[judged:]
             lost = frozenset().union(*(always - belief for belief in beliefs))
             if lost:
-                return missing_meanwhile(lost), played
-            heard = len(follower.beliefs)
+                return missing_temporarily(lost), played
+            judged = len(follower.beliefs)
             always = right
-        return "", len(case.story)
+        return "", len(case.steps)
 
     def _addressed(self, document: Document) -> Document:
-        """The Service with a cluster IP, if the consumer needs one."""
+        """Returns the Service with a cluster IP, if the consumer needs one."""
         if (
             not self._cluster_ip
             or document["kind"] != "Service"
@@ -236,13 +237,13 @@ class Stage:
         spec = {**document["spec"], "clusterIP": self._cluster_ip, "ipFamilies": [family]}
         return {**document, "spec": spec}
 
-    def _perform(self, step: Step, namespace: str) -> None:
+    def _execute(self, step: Step, namespace: str) -> None:
         faults = self._plane.faults
         match step:
             case Put(document):
                 self._plane.apply(self._addressed(document), namespace=namespace)
             case Delete(kind, name):
-                with suppress(StatusError):  # a shrunk history may not have made it
+                with suppress(StatusError):  # a shortened history may not have created it
                     self._plane.delete(kind, name, namespace=namespace)
             case Cut():
                 faults.cut_watches()
@@ -265,29 +266,29 @@ class Stage:
 
 
 def _silence(run: _Run) -> str:
-    words = (
-        f"the last line it printed: {run.other_words}"
-        if run.other_words
+    printed = (
+        f"the last line it printed: {run.other_line}"
+        if run.other_line
         else "it printed no other line"
     )
     requests = f"requests it sent to the API server: {run.requests}"
-    return "; ".join((f"{run.fault}, though two endpoints are ready", requests, words))
+    return "; ".join((f"{run.fault}, though two endpoints are ready", requests, printed))
 
 
-async def _begun(follower: FollowingConsumer, patience_s: float) -> None:
-    """Wait for its first belief."""
+async def _wait_for_first_belief(follower: FollowingConsumer, patience_s: float) -> None:
+    """Waits for the first belief."""
     ends = time.monotonic() + patience_s
     while not follower.beliefs and not follower.ended and time.monotonic() < ends:
-        await follower.look()
-        await asyncio.sleep(LOOK_S)
+        await follower.poll()
+        await asyncio.sleep(POLL_S)
 
 
-async def _settled(follower: FollowingConsumer, right: Belief, patience_s: float) -> str:
-    """Wait until *right* is believed, and stays so; what is wrong, or ""."""
+async def _wait_until_right(follower: FollowingConsumer, right: Belief, patience_s: float) -> str:
+    """Waits until the belief is *right* and stays so; returns the error, or ""."""
     ends = time.monotonic() + patience_s
     stays = 0.0
     while True:
-        await follower.look()
+        await follower.poll()
         now = time.monotonic()
         believed = follower.beliefs[-1] if follower.beliefs else None
         if believed == right:
@@ -300,17 +301,19 @@ async def _settled(follower: FollowingConsumer, right: Belief, patience_s: float
                 return f"after {patience_s:g} s {difference(believed, right)}"
         if follower.ended:
             return f"it ended: {follower.ended}"
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
-def _keeps_the_service(step: Step) -> bool:
-    """Without its Service a consumer may forget the slices for a moment."""
+def _keeps_service(step: Step) -> bool:
+    """Returns False if the step deletes the Service: a consumer may then forget the slices for a
+    moment.
+    """
     return not (isinstance(step, Delete) and step.kind == "Service")
 
 
 def _cluster_ip(run: int, family: str) -> str:
-    """One of the ranges that a plane has by itself; the first addresses are the API server's and
-    others'.
+    """Returns an address of the plane's default ranges; their first addresses are the API server's
+    and others'.
     """
     number = 0x1000 + run
     return f"fd00:10:96::{number:x}" if family == "IPv6" else f"10.96.{number >> 8}.{number & 255}"
@@ -319,7 +322,7 @@ def _cluster_ip(run: int, family: str) -> str:
 def _legal(case: Case) -> bool:
     """Returns True if the history ends with a reachable server."""
     away = False
-    for step in case.story:
+    for step in case.steps:
         away = isinstance(step, Away) or (away and not isinstance(step, Back))
         if away and isinstance(step, Check):
             return False
@@ -329,16 +332,16 @@ def _legal(case: Case) -> bool:
 async def run(
     consumer: JudgedConsumer,
     cases: Sequence[Case],
-    tell: Callable[[CaseVerdict], None],
+    report: Callable[[CaseVerdict], None],
     *,
     shrink: bool,
 ) -> None:
-    """Judge *consumer* by *cases* on a server of its own, and tell each verdict as it comes. Raises
+    """Judges *consumer* by *cases* on its own server, and reports each verdict as it comes. Raises
     ``OSError`` and ``TimeoutError`` for a consumer that does not start, ``SilentConsumer`` for one
-    that tells nothing.
+    that reports nothing.
     """
     async with Plane(controllers=False) as plane:
         plane.apply(_NODE)
         stage = Stage(plane, consumer)
         for case in cases:
-            tell(await stage.judge(case, shrink=shrink))
+            report(await stage.judge(case, shrink=shrink))

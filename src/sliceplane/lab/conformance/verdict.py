@@ -9,10 +9,10 @@ from typing import Any, Literal
 import msgspec
 
 from sliceplane.lab.conformance.model import Belief
-from sliceplane.lab.conformance.story import Case, Claim, Step
+from sliceplane.lab.conformance.steps import Case, Claim, Step
 
 Outcome = Literal["passed", "failed", "not asked"]
-#: addresses that a sentence names before it counts
+#: maximum addresses that a sentence names; further ones are counted
 _NAMED = 4
 _PARTICULARS = re.compile(
     r"^after [0-9.]+ s |(\[[0-9a-f:]+\]|[0-9.]+):[0-9]+(, | and [0-9]+ more)?"
@@ -20,8 +20,8 @@ _PARTICULARS = re.compile(
 
 
 class CaseVerdict(msgspec.Struct, frozen=True):
-    """*why* is a sentence: what was believed and what is right, or why the case was not asked.
-    *history* is what led there, a step a line, as short as it was made.
+    """*why* is a sentence: the believed and the correct endpoints, or why the case was not run.
+    *history*: the shortened steps that led there, one per line.
     """
 
     case: Case
@@ -45,9 +45,9 @@ class ConsumerReport(msgspec.Struct, frozen=True):
 
     @property
     def summary(self) -> str:
-        asked = len(self.verdicts) - self.count("not asked")
-        left = f", {self.count('not asked')} not asked" if self.count("not asked") else ""
-        return f"{self.consumer}: {self.count('passed')} of {asked} cases passed{left}"
+        judged = len(self.verdicts) - self.count("not asked")
+        skipped = f", {self.count('not asked')} not asked" if self.count("not asked") else ""
+        return f"{self.consumer}: {self.count('passed')} of {judged} cases passed{skipped}"
 
     def document(self) -> dict[str, Any]:
         return {
@@ -119,12 +119,14 @@ def difference(believed: Belief | None, right: Belief) -> str:
     return f"it {' and '.join(parts)}"
 
 
-def missing_meanwhile(lost: Belief) -> str:
+def missing_temporarily(lost: Belief) -> str:
     return f"lost {_some(lost)} for a while, though it was right all the time"
 
 
-def sort_of(fault: str) -> str:
-    """*fault* without its addresses and its patience: what a shorter history must show, too."""
+def strip_particulars(fault: str) -> str:
+    """Returns *fault* without its addresses and its patience, for comparison with the fault of a
+    shorter history.
+    """
     return _PARTICULARS.sub("", fault)
 
 
@@ -134,5 +136,5 @@ def history(steps: Sequence[Step]) -> tuple[str, ...]:
 
 def _some(addresses: Iterable[str]) -> str:
     ordered = sorted(addresses)
-    shown = ", ".join(ordered[:_NAMED])
-    return shown if len(ordered) <= _NAMED else f"{shown} and {len(ordered) - _NAMED} more"
+    text = ", ".join(ordered[:_NAMED])
+    return text if len(ordered) <= _NAMED else f"{text} and {len(ordered) - _NAMED} more"

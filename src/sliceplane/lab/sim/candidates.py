@@ -17,10 +17,10 @@ from typing import Final
 from sliceplane.api.errors import StatusError, unreachable
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.agenda import Alarm
 from sliceplane.lab.sim.checks.steady import Broken
 from sliceplane.lab.sim.network import Actor, Network
 from sliceplane.lab.sim.process import Process
+from sliceplane.lab.sim.scheduler import Alarm
 from sliceplane.lab.sim.server import Server
 from sliceplane.watch.controller.election import Election, ElectionConfig
 from sliceplane.watch.controller.loop import PAST_DEADLINE_S
@@ -54,14 +54,14 @@ class SimulatedCandidate(Actor):
         self._claim = claim
         #: number of the newest request; answers to older ones are dropped
         self._request = 0
-        self._alarm = Alarm(self._agenda, self._turn, self._receive)
+        self._alarm = Alarm(self._scheduler, self._advance, self._receive)
 
     def leading(self) -> bool:
         """Returns True if it leads by its own clock. A paused instance cannot act."""
-        return self.alive and self._core.leading(self._agenda.now)
+        return self.alive and self._core.leading(self._scheduler.now)
 
     def start(self) -> None:
-        self._turn()
+        self._advance()
 
     def kill(self) -> None:
         self.alive = False
@@ -71,7 +71,7 @@ class SimulatedCandidate(Actor):
         """Stops in order: first the work, then the Lease is released."""
         self._end_term()
         self._core.stop()
-        self._turn()
+        self._advance()
 
     def pause(self, seconds: float) -> None:
         super().pause(seconds)
@@ -83,18 +83,18 @@ class SimulatedCandidate(Actor):
         if self.process is not None:
             self.process.wake()
 
-    def _go_on(self) -> None:
-        if self._agenda.now >= self._stands_until:
-            self._turn()  # checks the clock before handling what arrived
-        super()._go_on()
+    def _resume(self) -> None:
+        if self._scheduler.now >= self._paused_until:
+            self._advance()  # checks the clock before handling what arrived
+        super()._resume()
 
-    def _turn(self) -> None:
+    def _advance(self) -> None:
         """Updates the term and sends the next request. Called after every change that may affect
         the leader.
         """
         if not self.alive:
             return
-        now = self._agenda.now
+        now = self._scheduler.now
         if self._core.leading(now) and self.process is None:
             self._claim(self)
             self._trace.note(now, self.actor, "lead", self._config.name)
@@ -109,30 +109,31 @@ class SimulatedCandidate(Actor):
             self._network.send(
                 self.actor,
                 request,
-                lambda answer: self._receive(lambda: self._answered(number, answer)),
+                lambda answer: self._receive(lambda: self._on_answer(number, answer)),
             )
             due = self._core.next_deadline()
-            left = self._config.renew_deadline_s if due is None else max(0.0, due - now)
-            self._agenda.after(
-                left, lambda: self._receive(lambda: self._answered(number, unreachable("timeout")))
+            remaining_s = self._config.renew_deadline_s if due is None else max(0.0, due - now)
+            self._scheduler.after(
+                remaining_s,
+                lambda: self._receive(lambda: self._on_answer(number, unreachable("timeout"))),
             )
         due = self._core.next_deadline()
         if due is not None:
             self._alarm.set(max(due, now + PAST_DEADLINE_S))
 
-    def _answered(self, number: int, answer: bytes | StatusError) -> None:
+    def _on_answer(self, number: int, answer: bytes | StatusError) -> None:
         if number != self._request:
             return
         self._request += 1
         if isinstance(answer, StatusError):
-            self._core.on_error(answer, self._agenda.now)
+            self._core.on_error(answer, self._scheduler.now)
         else:
-            self._core.on_answer(answer, self._agenda.now)
-        self._turn()
+            self._core.on_answer(answer, self._scheduler.now)
+        self._advance()
 
     def _end_term(self) -> None:
         if self.process is not None:
-            self._trace.note(self._agenda.now, self.actor, "stop-leading", self._config.name)
+            self._trace.note(self._scheduler.now, self.actor, "stop-leading", self._config.name)
             self.process.kill()
             self.process = None
 
@@ -156,13 +157,13 @@ class Candidates:
         self._network = network
         self._rng = rng
         self._spawn = spawn
-        self._born = 0
+        self._started = 0
         self._candidates = [self._make() for _ in range(count)]
 
     def _make(self) -> SimulatedCandidate:
-        self._born += 1
+        self._started += 1
         return SimulatedCandidate(
-            f"{self.actor}@{self._born}",
+            f"{self.actor}@{self._started}",
             self.actor,
             self._network,
             self._rng.fork(),
@@ -210,7 +211,7 @@ class Candidates:
     def _replace(self, old: SimulatedCandidate) -> None:
         fresh = self._make()
         self._candidates[self._candidates.index(old)] = fresh
-        self._network.agenda.after(RESTART_S, lambda: fresh.start() if self.alive else None)
+        self._network.scheduler.after(RESTART_S, lambda: fresh.start() if self.alive else None)
 
     def pause(self, seconds: float) -> None:
         self.leader.pause(seconds)

@@ -3,7 +3,7 @@ time.
 
 Everything is instant and nothing is lost: each commit is durable at once and reaches every
 controller before the next one is planned. Time advances only when no controller has work, and then
-directly to the earliest deadline. So a test reads as a scenario: make a change, ``settle``, check.
+directly to the earliest deadline. So a test reads as a scenario: make a change, ``converge``, check.
 
 ``BurstPace`` makes a cluster less instant: it limits the part of a burst that a controller observes
 at once.
@@ -22,7 +22,7 @@ from sliceplane.api.meta import Document, Object
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Resource, by_storage_key
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.agenda import Agenda
+from sliceplane.lab.sim.scheduler import Scheduler
 from sliceplane.lab.sim.server import Server, request
 from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.types import ListOptions, Target
@@ -32,7 +32,7 @@ from sliceplane.watch.controller.base import Controller, EventNote, Job
 from sliceplane.watch.controller.loop import ControllerLoop, JobRun
 
 START: Final = 1_800_000_000.0  # 2027-01-15, far from any boundary
-#: steps after which ``settle`` reports that the controllers do not converge
+#: steps after which ``converge`` reports that the controllers do not converge
 STEPS_MAX: Final = 100_000
 MAX_JOBS: Final = 16
 
@@ -65,10 +65,15 @@ class Cluster(Server):
         field_manager: str = "",
         pace: BurstPace | None = None,
     ) -> None:
-        self._agenda = Agenda(began)
+        self._scheduler = Scheduler(began)
         self._pace = pace or BurstPace()
         super().__init__(
-            self._agenda, Rng(seed), config, records, revision=revision, field_manager=field_manager
+            self._scheduler,
+            Rng(seed),
+            config,
+            records,
+            revision=revision,
+            field_manager=field_manager,
         )
         self.notes: list[EventNote] = []
         #: every write of a controller, with the result
@@ -79,11 +84,11 @@ class Cluster(Server):
     @property
     def now(self) -> float:
         """The controllers' time; the server's is ``ahead_s`` later."""
-        return self._agenda.now
+        return self._scheduler.now
 
     @now.setter
     def now(self, now: float) -> None:
-        self._agenda.now = now
+        self._scheduler.now = now
 
     @property
     def controllers(self) -> tuple[Controller, ...]:
@@ -119,7 +124,7 @@ class Cluster(Server):
     def create(
         self, resource: Resource, document: Document, namespace: str = "default"
     ) -> Document:
-        return self._ask(request("create", resource, namespace, document))
+        return self._run_request(request("create", resource, namespace, document))
 
     def patch(
         self,
@@ -131,17 +136,17 @@ class Cluster(Server):
         subresource: str = "",
     ) -> Document:
         """Sends a merge patch."""
-        return self._ask(
+        return self._run_request(
             request("patch", resource, namespace, change, name=name, subresource=subresource)
         )
 
     def delete(
         self, resource: Resource, name: str, namespace: str = "default", **options: Any
     ) -> Document:
-        return self._ask(request("delete", resource, namespace, options, name=name))
+        return self._run_request(request("delete", resource, namespace, options, name=name))
 
     def get(self, resource: Resource, name: str, namespace: str = "default") -> Document:
-        return self._ask(request("get", resource, namespace, name=name))
+        return self._run_request(request("get", resource, namespace, name=name))
 
     def list(
         self, resource: Resource, namespace: str = "default", **options: Any
@@ -150,8 +155,8 @@ class Cluster(Server):
         page = self.registry.list(self._context(), target, ListOptions(**options))
         return [decode_document(record.body) for record in page.records]
 
-    def _ask(self, write: Write) -> Document:
-        return decode_document(self.perform(write))
+    def _run_request(self, write: Write) -> Document:
+        return decode_document(self.execute(write))
 
     # The controllers' side
 
@@ -177,7 +182,7 @@ class Cluster(Server):
         run = JobRun(job)
         while (write := run.next_write) is not None:
             try:
-                run.on_answer(self.perform(write))
+                run.on_answer(self.execute(write))
                 self.writes.append(("ok", write))
             except StatusError as failure:
                 self.writes.append((failure.reason, write))
@@ -193,10 +198,10 @@ class Cluster(Server):
         self.now += pace.write_s
         for loop in self._loops:
             if loop.controller.info.name == pace.eager:
-                while self._turn(loop):
+                while self._run_once(loop):
                     pass
 
-    def settle(self, *, limit_s: float = 600.0) -> float:
+    def converge(self, *, limit_s: float = 600.0) -> float:
         """Runs until no controller has work before ``now + limit_s``. Returns the seconds that
         passed.
         """
@@ -214,9 +219,9 @@ class Cluster(Server):
 
     def _work(self) -> bool:
         """Lets every controller work once. Returns True if one of them had work."""
-        return sum(self._turn(loop) for loop in self._loops) > 0
+        return sum(self._run_once(loop) for loop in self._loops) > 0
 
-    def _turn(self, loop: ControllerLoop) -> bool:
+    def _run_once(self, loop: ControllerLoop) -> bool:
         work = loop.take_work(self.now)
         self.notes.extend(work.notes)
         for job in work.jobs:

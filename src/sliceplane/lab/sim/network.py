@@ -15,9 +15,9 @@ from sliceplane.api.errors import StatusError, internal, unreachable
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Leases
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.agenda import Agenda, Deed, Trace
 from sliceplane.lab.sim.checks.collection import check_deletion
 from sliceplane.lab.sim.faults import FaultPlan
+from sliceplane.lab.sim.scheduler import Callback, Scheduler, Trace
 from sliceplane.lab.sim.server import Server, described
 from sliceplane.watch.controller.base import Write
 
@@ -35,9 +35,9 @@ class Network:
     """The network. Owned by one simulation; its processes reach the server only through it."""
 
     def __init__(
-        self, agenda: Agenda, server: Server, faults: FaultPlan, trace: Trace, rng: Rng
+        self, scheduler: Scheduler, server: Server, faults: FaultPlan, trace: Trace, rng: Rng
     ) -> None:
-        self.agenda = agenda
+        self.scheduler = scheduler
         self.server = server
         self.faults = faults
         self.trace = trace
@@ -51,36 +51,36 @@ class Network:
     def send(self, actor: str, write: Write, answer: Answer) -> None:
         """Sends *write*. *answer* is called exactly once."""
         faults = self.faults
-        agenda = self.agenda
+        scheduler = self.scheduler
         if faults.strikes("request-lost"):
-            self.trace.note(agenda.now, actor, write.verb, named(write), "request-lost")
-            agenda.after(WRITE_TIMEOUT_S, lambda: answer(unreachable("timeout")))
+            self.trace.note(scheduler.now, actor, write.verb, named(write), "request-lost")
+            scheduler.after(WRITE_TIMEOUT_S, lambda: answer(unreachable("timeout")))
         elif faults.strikes("request-late"):
             late = WRITE_TIMEOUT_S + faults.draw("request-late", 0.0, 60.0)
-            self.trace.note(agenda.now, actor, write.verb, named(write), "request-late")
-            agenda.after(
-                late, lambda: void(self._perform(actor, write))
+            self.trace.note(scheduler.now, actor, write.verb, named(write), "request-late")
+            scheduler.after(
+                late, lambda: void(self._execute(actor, write))
             )  # its sender waits no more
-            agenda.after(WRITE_TIMEOUT_S, lambda: answer(unreachable("timeout")))
+            scheduler.after(WRITE_TIMEOUT_S, lambda: answer(unreachable("timeout")))
         else:
-            agenda.after(self.latency(), lambda: self._arrive(actor, write, answer))
+            scheduler.after(self.latency(), lambda: self._arrive(actor, write, answer))
 
     def _arrive(self, actor: str, write: Write, answer: Answer) -> None:
         faults = self.faults
-        agenda = self.agenda
+        scheduler = self.scheduler
         refusal = self.refusal()
         if refusal is not None:
-            self.trace.note(agenda.now, actor, write.verb, named(write), described(refusal))
-            agenda.after(self.latency(), lambda: answer(refusal))
+            self.trace.note(scheduler.now, actor, write.verb, named(write), described(refusal))
+            scheduler.after(self.latency(), lambda: answer(refusal))
             return
-        result = self._perform(actor, write)
+        result = self._execute(actor, write)
         if faults.strikes("request-twice"):
-            result = self._perform(f"{actor}(again)", write)
+            result = self._execute(f"{actor}(again)", write)
         if faults.strikes("response-lost"):
-            self.trace.note(agenda.now, actor, write.verb, named(write), "response-lost")
-            agenda.after(WRITE_TIMEOUT_S, lambda: answer(unreachable("timeout")))
+            self.trace.note(scheduler.now, actor, write.verb, named(write), "response-lost")
+            scheduler.after(WRITE_TIMEOUT_S, lambda: answer(unreachable("timeout")))
             return
-        agenda.after(self.latency(), lambda: answer(result))
+        scheduler.after(self.latency(), lambda: answer(result))
 
     def refusal(self) -> StatusError | None:
         """Returns the error of a server in trouble, for any request; ``None`` if there is none."""
@@ -93,21 +93,21 @@ class Network:
             return StatusError(429, "TooManyRequests", message, details, retry_after_s=seconds)
         return None
 
-    def _perform(self, actor: str, write: Write) -> bytes | StatusError:
+    def _execute(self, actor: str, write: Write) -> bytes | StatusError:
         renewal = write.resource is Leases  # renewals never end
         self.writes += write.verb not in ("get", "list", "probe") and not renewal
         check_deletion(self.server, actor, write)
         try:
-            answer = self.server.perform(write)
+            answer = self.server.execute(write)
         except StatusError as error:
-            self.trace.note(self.agenda.now, actor, write.verb, named(write), described(error))
+            self.trace.note(self.scheduler.now, actor, write.verb, named(write), described(error))
             return error
         name = write.name
         if write.verb == "create" and not write.subresource:
             name = decode(answer, Object).metadata.name
         if not renewal:
             self.trace.note(
-                self.agenda.now,
+                self.scheduler.now,
                 actor,
                 write.verb,
                 named(write, name),
@@ -138,30 +138,30 @@ class Actor:
         self.actor = actor
         self.alive = True
         self._network = network
-        self._agenda = network.agenda
+        self._scheduler = network.scheduler
         self._trace = network.trace
-        self._stands_until = 0.0
-        self._put_off: deque[Deed] = deque()
+        self._paused_until = 0.0
+        self._deferred: deque[Callback] = deque()
 
     def pause(self, seconds: float) -> None:
         """Pauses the process: it handles nothing before the end."""
-        until = self._stands_until = max(self._stands_until, self._agenda.now + seconds)
-        self._agenda.at(until, self._go_on)
+        until = self._paused_until = max(self._paused_until, self._scheduler.now + seconds)
+        self._scheduler.at(until, self._resume)
 
     def wake(self) -> None:
         """Ends the pause now."""
-        self._stands_until = self._agenda.now
-        self._go_on()
+        self._paused_until = self._scheduler.now
+        self._resume()
 
-    def _receive(self, deed: Deed) -> None:
+    def _receive(self, callback: Callback) -> None:
         if not self.alive:
             return
-        if self._put_off or self._agenda.now < self._stands_until:
-            self._put_off.append(deed)
+        if self._deferred or self._scheduler.now < self._paused_until:
+            self._deferred.append(callback)
         else:
-            deed()
+            callback()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Handles what arrived during the pause, in order."""
-        while self.alive and self._put_off and self._agenda.now >= self._stands_until:
-            self._put_off.popleft()()
+        while self.alive and self._deferred and self._scheduler.now >= self._paused_until:
+            self._deferred.popleft()()

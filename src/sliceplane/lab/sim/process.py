@@ -14,9 +14,9 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Leases, Resource
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.agenda import Alarm
 from sliceplane.lab.sim.checks.steady import Broken
 from sliceplane.lab.sim.network import Actor, Network
+from sliceplane.lab.sim.scheduler import Alarm
 from sliceplane.lab.sim.server import Server
 from sliceplane.lab.sim.streams import informers_of
 from sliceplane.watch.cache import Change, Mark
@@ -48,11 +48,11 @@ class Process(Actor):
     ) -> None:
         super().__init__(actor, network)
         self._loop = ControllerLoop(
-            make(), self._agenda.now, max_in_flight=MAX_IN_FLIGHT, recorder=recorder
+            make(), self._scheduler.now, max_in_flight=MAX_IN_FLIGHT, recorder=recorder
         )
         self.controller = self._loop.controller
-        self._turn_asked = False
-        self._alarm = Alarm(self._agenda, self._ask_turn, self._receive)
+        self._work_scheduled = False
+        self._alarm = Alarm(self._scheduler, self._schedule_work, self._receive)
         self._informers = informers_of(
             self.controller.info.watches,
             network,
@@ -64,14 +64,14 @@ class Process(Actor):
         )
 
     def start(self) -> None:
-        self._trace.note(self._agenda.now, self.actor, "start", "process")
+        self._trace.note(self._scheduler.now, self.actor, "start", "process")
         for informer in self._informers:
             informer.start()
 
     def kill(self) -> None:
-        self._trace.note(self._agenda.now, self.actor, "die", "process")
+        self._trace.note(self._scheduler.now, self.actor, "die", "process")
         self.alive = False
-        self._loop.end(self._agenda.now)
+        self._loop.end(self._scheduler.now)
         for informer in self._informers:
             informer.stop()
 
@@ -88,7 +88,7 @@ class Process(Actor):
             informer.cut()
 
     def check(self) -> None:
-        with self._faults_are_its_own():
+        with self._attribute_faults():
             self.controller.check()
         for informer in self._informers:
             informer.reflector.check()
@@ -100,12 +100,12 @@ class Process(Actor):
                 continue  # a renewal is always in flight
             records = server.page(informer.selection, 0, "").records
             truth = {(record.key.path, str(record.revision)) for record in records}
-            held = {
+            versions = {
                 (cached.metadata.key, cached.metadata.resource_version)
                 for cached in informer.reflector.cache
             }
-            if held != truth:
-                wrong = sorted(truth ^ held)[:4]
+            if versions != truth:
+                wrong = sorted(truth ^ versions)[:4]
                 return (
                     f"{informer.selection.resource.plural} differ in {wrong} when "
                     f"{informer.reflector.phase.value}"
@@ -115,23 +115,23 @@ class Process(Actor):
     # In
 
     def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
-        with self._faults_are_its_own():
+        with self._attribute_faults():
             for change in changes:
-                self._loop.on_change(change, self._agenda.now)
-        self._ask_turn()
+                self._loop.on_change(change, self._scheduler.now)
+        self._schedule_work()
 
     def _on_mark(self, mark: Mark) -> None:
-        with self._faults_are_its_own():
-            self._loop.on_mark(mark, self._agenda.now)
+        with self._attribute_faults():
+            self._loop.on_mark(mark, self._scheduler.now)
 
     def _on_synced(self) -> None:
-        self._trace.note(self._agenda.now, self.actor, "synced", "process")
-        with self._faults_are_its_own():
-            self._loop.on_synced(self._agenda.now)
-        self._ask_turn()
+        self._trace.note(self._scheduler.now, self.actor, "synced", "process")
+        with self._attribute_faults():
+            self._loop.on_synced(self._scheduler.now)
+        self._schedule_work()
 
     @contextmanager
-    def _faults_are_its_own(self) -> Iterator[None]:
+    def _attribute_faults(self) -> Iterator[None]:
         """Converts an exception of the core into ``ControllerFault``, except a broken invariant."""
         try:
             yield
@@ -142,23 +142,23 @@ class Process(Actor):
 
     # Work
 
-    def _ask_turn(self) -> None:
+    def _schedule_work(self) -> None:
         """Schedules the work after all actions of this moment."""
-        if not self._turn_asked:
-            self._turn_asked = True
-            self._agenda.after(0.0, lambda: self._receive(self._turn))
+        if not self._work_scheduled:
+            self._work_scheduled = True
+            self._scheduler.after(0.0, lambda: self._receive(self._work))
 
-    def _turn(self) -> None:
-        self._turn_asked = False
-        with self._faults_are_its_own():
+    def _work(self) -> None:
+        self._work_scheduled = False
+        with self._attribute_faults():
             self._take_work()
-            self._alarm.set(self._loop.wake_at(self._agenda.now))
+            self._alarm.set(self._loop.wake_at(self._scheduler.now))
 
     def _take_work(self) -> None:
-        work = self._loop.take_work(self._agenda.now)
+        work = self._loop.take_work(self._scheduler.now)
         for note in work.notes:
-            what = f"{note.regarding_resource.plural}/{note.regarding.metadata.key}"
-            self._trace.note(self._agenda.now, self.actor, "event", what, note.reason)
+            target = f"{note.regarding_resource.plural}/{note.regarding.metadata.key}"
+            self._trace.note(self._scheduler.now, self.actor, "event", target, note.reason)
             if note.reason == CACHE_DIFFERS:
                 raise Broken("no-false-alarm", note.regarding.metadata.name, note.note)
         for informer in self._informers:
@@ -176,9 +176,9 @@ class Process(Actor):
         """Sends the next write of a job, or passes the job's end to the core."""
         write = run.next_write
         if write is None:
-            with self._faults_are_its_own():
-                self._loop.on_done(run.done, self._agenda.now)
-            self._ask_turn()
+            with self._attribute_faults():
+                self._loop.on_done(run.done, self._scheduler.now)
+            self._schedule_work()
             return
 
         def on_answer(answer: bytes | StatusError) -> None:

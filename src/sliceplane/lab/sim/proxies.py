@@ -1,10 +1,11 @@
-"""Node proxies that say how far they are, and what their kernels hold to hold them to.
+"""Simulated node proxies that report their progress, and the kernels against which the reports are
+checked.
 
-The production cores (``consume.selections``, ``consume.progress``) over the simulator's informers,
-and a kernel that is a dictionary: a write takes a while, may fail, and carries what was known when
-it began. Every report is held against the history of commits at the moment at which it is made:
-nothing may be told that the kernel does not hold, no digest may differ from that of the server's
-state at its version, and all that the kernel holds must be told.
+They run the production cores (``consume.selections``, ``consume.progress``) over the simulator's
+informers. The kernel is a dictionary: a write takes a while, may fail, and contains the state at
+its beginning. Every report is checked against the history of commits when it is made. It must not
+report a version that the kernel has not applied, or a digest other than that of the server's state
+at its version, and it must report everything that the kernel has applied.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _REFUSED_ONE_IN: Final = 8
 
 
 class SimulatedProxy(Actor):
-    """One life of a node proxy; *kernel* is the node's and outlives it."""
+    """One instance of a node proxy; *kernel* belongs to the node and outlives it."""
 
     def __init__(
         self, node: str, kernel: dict[str, int], history: SliceHistory, network: Network, rng: Rng
@@ -66,16 +67,16 @@ class SimulatedProxy(Actor):
         self._rng = rng
         self.progress = Progress(node, (_FAMILY,))
         self._union = Union()
-        self._wanted: dict[str, int] = {}
+        self._desired: dict[str, int] = {}
         self._pending = self._writing = self._ready = False
         self._own: dict[str, SimulatedInformer] = {}
-        self._aimed: tuple[str, ...] = ()
+        self._selectors: tuple[str, ...] = ()
         watches = (
             Selection(EndpointSlices, label_selector=common_selector(GATES)),
             Selection(Nodes, field_selector=f"metadata.name={node}"),
         )
         self._informers = [
-            self._informer(selection, _COMMON, self._ask_write) for selection in watches
+            self._informer(selection, _COMMON, self._schedule_write) for selection in watches
         ]
 
     def _informer(
@@ -92,13 +93,13 @@ class SimulatedProxy(Actor):
         )
 
     def start(self) -> None:
-        self._trace.note(self._agenda.now, self.actor, "start", "proxy")
+        self._trace.note(self._scheduler.now, self.actor, "start", "proxy")
         for informer in self._informers:
             informer.start()
-        self._beat()
+        self._tick()
 
     def kill(self) -> None:
-        self._trace.note(self._agenda.now, self.actor, "die", "proxy")
+        self._trace.note(self._scheduler.now, self.actor, "die", "proxy")
         self.alive = False
         for informer in (*self._informers, *self._own.values()):
             informer.stop()
@@ -106,59 +107,65 @@ class SimulatedProxy(Actor):
     # In
 
     @staticmethod
-    def _reading(name: str) -> str:
+    def _get_scope(name: str) -> str:
         return reading_of(name or common_selector(GATES))
 
     def _on_changes(self, name: str, changes: tuple[Change[Object], ...]) -> None:
         for change in changes:
             if change.resource == Nodes.key:
-                self.progress.on_change(change, ALL, self._agenda.now)
+                self.progress.on_change(change, ALL, self._scheduler.now)
                 if isinstance(change.new, Node):
-                    self._aim(own_selectors(GATES, change.new))
+                    self._follow_selectors(own_selectors(GATES, change.new))
                 continue
-            self._take(self._union.on_change(name, *change.typed(EndpointSlice)))
-            self.progress.on_change(change, self._reading(name), self._agenda.now)
-        self._ask_write()
+            self._apply_difference(self._union.on_change(name, *change.typed(EndpointSlice)))
+            self.progress.on_change(change, self._get_scope(name), self._scheduler.now)
+        self._schedule_write()
 
-    def _take(self, difference: tuple[EndpointSlice | None, EndpointSlice | None] | None) -> None:
+    def _apply_difference(
+        self, difference: tuple[EndpointSlice | None, EndpointSlice | None] | None
+    ) -> None:
         if difference is None:
             return
         old, new = difference
         if old is not None:
-            self._wanted.pop(old.metadata.key, None)
+            self._desired.pop(old.metadata.key, None)
         if new is not None:
-            self._wanted[new.metadata.key] = new.metadata.revision
+            self._desired[new.metadata.key] = new.metadata.revision
         self._pending = True
 
     def _on_mark(self, selection: Selection, name: str, mark: Mark) -> None:
         if selection.resource is EndpointSlices:
-            self.progress.on_mark(EndpointSlices.key, self._reading(name), mark)
+            self.progress.on_mark(EndpointSlices.key, self._get_scope(name), mark)
 
-    def _aim(self, selectors: tuple[str, ...]) -> None:
-        """As ``node.io.inputs``: the new ones are listed whole before the old ones go."""
-        self._aimed = selectors
+    def _follow_selectors(self, selectors: tuple[str, ...]) -> None:
+        """Switches to *selectors* as ``node.io.inputs`` does: new selections are listed completely
+        before old ones are dropped.
+        """
+        self._selectors = selectors
         for selector in selectors:
             if selector not in self._own:
                 selection = Selection(EndpointSlices, label_selector=selector)
-                self._own[selector] = self._informer(selection, selector, self._settle)
-                self.progress.on_mark(EndpointSlices.key, self._reading(selector), None)
+                self._own[selector] = self._informer(
+                    selection, selector, self._drop_former_selectors
+                )
+                self.progress.on_mark(EndpointSlices.key, self._get_scope(selector), None)
                 self._own[selector].start()
-        self._settle()
+        self._drop_former_selectors()
 
-    def _settle(self) -> None:
-        if all(self._own[selector].reflector.synced for selector in self._aimed):
-            for selector in [selector for selector in self._own if selector not in self._aimed]:
+    def _drop_former_selectors(self) -> None:
+        if all(self._own[selector].reflector.synced for selector in self._selectors):
+            for selector in [selector for selector in self._own if selector not in self._selectors]:
                 self._own.pop(selector).stop()
-                self.progress.on_dropped(EndpointSlices.key, self._reading(selector))
+                self.progress.on_dropped(EndpointSlices.key, self._get_scope(selector))
                 for difference in self._union.drop(selector):
-                    self._take(difference)
-            self._ask_write()
+                    self._apply_difference(difference)
+            self._schedule_write()
 
     # The kernel
 
-    def _ask_write(self) -> None:
-        """Once all that comes now has come, marks included."""
-        self._agenda.after(0.0, lambda: self._receive(self._begin_write))
+    def _schedule_write(self) -> None:
+        """Schedules a write after all actions of this moment, marks included."""
+        self._scheduler.after(0.0, lambda: self._receive(self._begin_write))
 
     def _begin_write(self) -> None:
         synced = all(
@@ -168,9 +175,9 @@ class SimulatedProxy(Actor):
             return
         self._writing, self._pending = True, False
         self.progress.on_taken(_FAMILY)
-        carried = dict(self._wanted)
+        carried = dict(self._desired)
         refused = self._network.faults.active and self._rng.below(_REFUSED_ONE_IN) == 0
-        self._agenda.after(
+        self._scheduler.after(
             self._rng.uniform(0.0, _WRITE_MAX_S),
             lambda: self._receive(lambda: self._written(carried, refused)),
         )
@@ -179,28 +186,28 @@ class SimulatedProxy(Actor):
         self._writing = False
         if refused:
             self._pending = True
-            self._agenda.after(_RETRY_S, lambda: self._receive(self._ask_write))
+            self._scheduler.after(_RETRY_S, lambda: self._receive(self._schedule_write))
             return
         self._kernel.clear()
         self._kernel.update(carried)
         self._ready = True
         self.progress.on_written(_FAMILY)
-        self._ask_write()
+        self._schedule_write()
 
     # ConsumerPost
 
-    def _beat(self) -> None:
+    def _tick(self) -> None:
         if not self.alive:
             return
-        now = self._agenda.now
+        now = self._scheduler.now
         if self._ready and not self._pending and not self._writing:
             self.progress.on_idle(_FAMILY)
         if self._ready and self.progress.next_deadline() <= now:
             self._report()
-        self._agenda.after(self.progress.changed_period_s, lambda: self._receive(self._beat))
+        self._scheduler.after(self.progress.changed_period_s, lambda: self._receive(self._tick))
 
     def _report(self) -> None:
-        body = self.progress.take_report(self._agenda.now)
+        body = self.progress.take_report(self._scheduler.now)
         self._check(self.progress.held)
         write = Write(
             verb="patch",
@@ -211,10 +218,10 @@ class SimulatedProxy(Actor):
         )
         create = Write(verb="create", resource=Leases, namespace=LEASE_NAMESPACE, body=body)
 
-        def answered(answer: bytes | StatusError) -> None:
+        def on_answer(answer: bytes | StatusError) -> None:
             if isinstance(answer, StatusError) and answer.reason == "NotFound":
                 self._network.send(
-                    self.actor, create, lambda again: self._receive(lambda: failed(again))
+                    self.actor, create, lambda retried: self._receive(lambda: failed(retried))
                 )
             else:
                 failed(answer)
@@ -224,29 +231,31 @@ class SimulatedProxy(Actor):
                 self.progress.on_failure()
 
         self._network.send(
-            self.actor, write, lambda answer: self._receive(lambda: answered(answer))
+            self.actor, write, lambda answer: self._receive(lambda: on_answer(answer))
         )
 
-    def _check(self, told: dict[tuple[str, str], Held]) -> None:
-        readings = {reading: held for (_, reading), held in told.items()}
-        self._history.check_held(self.actor, readings, self._kernel)
-        for reading, held in readings.items():
-            if not held.revision:
+    def _check(self, reported: dict[tuple[str, str], Held]) -> None:
+        applied_by_scope = {scope: applied for (_, scope), applied in reported.items()}
+        self._history.check_applied(self.actor, applied_by_scope, self._kernel)
+        for scope, applied in applied_by_scope.items():
+            if not applied.revision:
                 continue
-            true = self._history.digest(reading, held.revision)
-            if held.digest != true:
-                what = (
-                    f"{self.actor} tells {held.digest} for {reading} {held.revision}, which is "
+            true = self._history.digest(scope, applied.revision)
+            if applied.digest != true:
+                text = (
+                    f"{self.actor} tells {applied.digest} for {scope} {applied.revision}, which is "
                     f"{true}"
                 )
-                raise Broken("mark-digest-true", self.actor, what)
-            newest = self._history.newest(reading, self._kernel)
-            if held.revision < newest:
-                what = f"{self.actor} tells {reading} {held.revision}, and its kernel has {newest}"
-                raise Broken("mark-late-by-one-report", self.actor, what)
+                raise Broken("mark-digest-true", self.actor, text)
+            newest = self._history.newest(scope, self._kernel)
+            if applied.revision < newest:
+                text = f"{self.actor} tells {scope} {applied.revision}, and its kernel has {newest}"
+                raise Broken("mark-late-by-one-report", self.actor, text)
 
-    def check_settled(self, server: Server) -> None:
-        """At a quiet point: what the server has of this proxy tells all.  Raises ``Broken``."""
+    def check_quiet(self, server: Server) -> None:
+        """Checks at a quiet point that the stored report of this proxy is complete. Raises
+        ``Broken``.
+        """
         self.progress.check()
         self._union.check()
         lease = server.find(Leases, LEASE_NAMESPACE, self.progress.name)
@@ -254,21 +263,25 @@ class SimulatedProxy(Actor):
             ANNOTATION_PROGRESS, ""
         )
         report = read_report(text)
-        told = report.places() if report is not None else {}
-        wanted = {(EndpointSlices.plural, self._reading(name)) for name in (_COMMON, *self._aimed)}
-        if told.keys() != wanted:
+        reported = report.places() if report is not None else {}
+        expected = {
+            (EndpointSlices.plural, self._get_scope(name)) for name in (_COMMON, *self._selectors)
+        }
+        if reported.keys() != expected:
             raise Broken(
                 "mark-reaches-all",
                 self.actor,
-                f"{self.actor} tells of {sorted(told)}, reads {sorted(wanted)}",
+                f"{self.actor} tells of {sorted(reported)}, reads {sorted(expected)}",
             )
-        for (_, reading), held in told.items():
-            last = self._history.last(reading)
-            if held.revision < last or held.digest != self._history.digest(reading, held.revision):
+        for (_, scope), applied in reported.items():
+            last = self._history.last(scope)
+            if applied.revision < last or applied.digest != self._history.digest(
+                scope, applied.revision
+            ):
                 raise Broken(
                     "mark-reaches-all",
                     self.actor,
-                    f"{self.actor} tells {reading} {held}, the last is {last}",
+                    f"{self.actor} tells {scope} {applied}, the last is {last}",
                 )
 
 
@@ -298,25 +311,29 @@ class Proxies:
         proxy.start()
 
     def step(self) -> None:
-        """Now and then one of them starts anew, or stands still for a while."""
-        what, node = self._rng.below(24), f"bare-{self._rng.below(PROXIES)}"
-        if what == 0:
+        """Occasionally restarts or pauses one of them."""
+        action, node = self._rng.below(24), f"bare-{self._rng.below(PROXIES)}"
+        if action == 0:
             self._restart(node)
-        elif what == 1:
+        elif action == 1:
             self._alive[node].pause(self._rng.uniform(1.0, 60.0))
 
     def kernel_slices(self, node: str, service: str) -> list[EndpointSlice]:
-        """Returns the slices of *service* in the kernel of *node*, those of other managers
-        included.
+        """Returns the slices of *service* in the kernel of *node*, including those of other
+        managers.
         """
         kernel = self._kernels.get(node, {})
         slices = (self._history.slice_at(key, revision) for key, revision in sorted(kernel.items()))
         namespace, _, name = service.partition("/")
-        found = [
-            seen for seen in slices if seen is not None and seen.metadata.namespace == namespace
+        selected = [
+            observed
+            for observed in slices
+            if observed is not None and observed.metadata.namespace == namespace
         ]
         return [
-            seen for seen in found if (seen.metadata.labels or {}).get(LABEL_SERVICE_NAME) == name
+            observed
+            for observed in selected
+            if (observed.metadata.labels or {}).get(LABEL_SERVICE_NAME) == name
         ]
 
     def wake(self) -> None:
@@ -325,4 +342,4 @@ class Proxies:
 
     def check(self) -> None:
         for proxy in self._alive.values():
-            proxy.check_settled(self._network.server)
+            proxy.check_quiet(self._network.server)

@@ -79,7 +79,7 @@ def report(verdict: RunVerdict) -> str:
         f"seed {options.seed}: {verdict.steps} steps of {', '.join(options.controllers)}",
         f"  workload {options.workload}; {setup_text(verdict)}",
         (
-            f"  {verdict.virtual_s:.1f} virtual seconds, {verdict.deeds} deeds, {verdict.commits} "
+            f"  {verdict.virtual_s:.1f} virtual seconds, {verdict.callbacks} actions, {verdict.commits} "
             "commits"
         ),
         f"  {verdict.writes} writes of controllers reached the server",
@@ -91,8 +91,8 @@ def report(verdict: RunVerdict) -> str:
     ]
     broken = violation.invariant if violation is not None else ""
     for name, invariant in INVARIANTS.items():
-        held = f"held at {verdict.checked[name]} quiet points"
-        lines.append(f"  {name:31} {'BROKEN' if name == broken else held:24} {invariant.meaning}")
+        result = f"held at {verdict.checked[name]} quiet points"
+        lines.append(f"  {name:31} {'BROKEN' if name == broken else result:24} {invariant.meaning}")
     for name, meaning in ALWAYS.items():
         lines.append(f"  {name:31} {'BROKEN' if name == broken else 'held':24} {meaning}")
     if violation is not None:

@@ -137,6 +137,8 @@ def makers(setup: Setup, authority: str) -> dict[str, Callable[[], Controller]]:
     """Returns factories of the controllers of a simulation by their names; *authority* is the
     recorded one.
     """
-    made = {entry.make(setup).info.name: partial(entry.make, setup) for entry in ROSTER.values()}
+    factories = {
+        entry.make(setup).info.name: partial(entry.make, setup) for entry in ROSTER.values()
+    }
     publisher = RootCaPublisher(authority)
-    return {**made, publisher.info.name: lambda: RootCaPublisher(authority)}
+    return {**factories, publisher.info.name: lambda: RootCaPublisher(authority)}

@@ -17,7 +17,7 @@ from sliceplane.api.requests import NOT_REFUSED, PortProbe, Selection, Verb, Wri
 from sliceplane.api.scheme import Resource
 from sliceplane.api.users import User
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.agenda import Agenda, Alarm
+from sliceplane.lab.sim.scheduler import Alarm, Scheduler
 from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.direct import interest_of, step_of
 from sliceplane.server.registry.registry import Registry
@@ -84,7 +84,7 @@ class Server:
 
     def __init__(
         self,
-        agenda: Agenda,
+        scheduler: Scheduler,
         rng: Rng,
         config: RegistryConfig | None = None,
         records: Sequence[Record] = (),
@@ -95,7 +95,7 @@ class Server:
         """*records*: the initial objects, at *revision* at least. *field_manager*: the manager of
         all writers.
         """
-        self._agenda = agenda
+        self._scheduler = scheduler
         self._options = WriteOptions(field_validation="Strict", field_manager=field_manager)
         #: seconds by which the server's clock is ahead of the controllers'
         self.ahead_s = 0.0
@@ -106,19 +106,19 @@ class Server:
         #: addresses of Pods that take no connections
         self.refusing: set[str] = set()
         self.listeners: list[Callable[[StoreEvent], None]] = []
-        self._alarm = Alarm(agenda, self._tick)
+        self._alarm = Alarm(scheduler, self._tick)
         self.registry.bootstrap(self._clock())
         self._publish()
 
     def _clock(self) -> float:
-        return self._agenda.now + self.ahead_s
+        return self._scheduler.now + self.ahead_s
 
     def _context(self) -> Context:
         return Context(now=self._clock(), user=ADMIN)
 
     # Requests of clients
 
-    def perform(self, write: Write) -> bytes:
+    def execute(self, write: Write) -> bytes:
         """Executes a write, or one of the reads. Raises ``StatusError``."""
         if write.verb == "probe":
             return (
@@ -168,7 +168,7 @@ class Server:
         )
         target = Target(resource=selection.resource, namespace=selection.namespace)
         plan = self.registry.watch_plan(self._context(), target, options)
-        now = self._agenda.now
+        now = self._scheduler.now
         watcher = self.hub.subscribe(
             interest_of(plan),
             now=now,
@@ -199,7 +199,7 @@ class Server:
         self.store.compact(self.store.revision)
 
     def _tick(self) -> None:
-        self.hub.on_tick(self._agenda.now)
+        self.hub.on_tick(self._scheduler.now)
         self._alarm.set(self.hub.next_deadline())
 
     def check(self) -> None:

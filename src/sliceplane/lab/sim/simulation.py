@@ -22,11 +22,10 @@ import msgspec
 
 from sliceplane.api.scheme import Leases
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.agenda import Agenda, Trace
 from sliceplane.lab.sim.candidates import Candidates
 from sliceplane.lab.sim.checks.drains import DrainWatch
 from sliceplane.lab.sim.checks.invariants import INVARIANTS
-from sliceplane.lab.sim.checks.removals import HELD_MAX_S, Removals
+from sliceplane.lab.sim.checks.removals import RETAINED_MAX_S, Removals
 from sliceplane.lab.sim.checks.steady import Broken, Steady
 from sliceplane.lab.sim.checks.view import View, service_of
 from sliceplane.lab.sim.checks.world import World
@@ -35,6 +34,7 @@ from sliceplane.lab.sim.network import Network
 from sliceplane.lab.sim.process import ControllerFault, Process
 from sliceplane.lab.sim.proxies import Proxies
 from sliceplane.lab.sim.roster import ROSTER, WORKLOADS, Setup, draw_setup
+from sliceplane.lab.sim.scheduler import Scheduler, Trace
 from sliceplane.lab.sim.server import Server
 from sliceplane.lab.sim.users import actions
 from sliceplane.lab.sim.users.workload import SimulatedWorkload
@@ -50,7 +50,7 @@ QUIET_S: Final = 400.0
 CONVERGE_MAX_S: Final = 1500.0
 #: seconds for which crashes, pauses and lost requests may delay a controller's write
 REMOVAL_MAX_S: Final = 600.0
-_LOOK_S: Final = 10.0
+_POLL_S: Final = 10.0
 _GAP_MAX_S: Final = 2.0
 _LONG_GAP_MAX_S: Final = 45.0
 _PAUSE_MAX_S: Final = 30.0
@@ -110,7 +110,7 @@ class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):
     violation: Violation | None
     steps: int
     virtual_s: float
-    deeds: int
+    callbacks: int
     writes: int
     commits: int
     faults: Mapping[str, int]
@@ -147,17 +147,17 @@ class Simulation:
         self.setup = (
             draw_setup(options.workload, options.seed) if adoption is None else adoption.setup
         )
-        self.agenda = Agenda(START)
+        self.scheduler = Scheduler(START)
         self.trace = Trace(START, sink)
         self.faults = FaultPlan(options.faults, rng.fork())
         self.server = Server(
-            self.agenda, rng.fork(), records=() if adoption is None else adoption.records
+            self.scheduler, rng.fork(), records=() if adoption is None else adoption.records
         )
-        self.network = Network(self.agenda, self.server, self.faults, self.trace, rng.fork())
+        self.network = Network(self.scheduler, self.server, self.faults, self.trace, rng.fork())
         self._gaps = rng.fork()
         self._rng = rng.fork()
         self.workload = SimulatedWorkload(
-            self.agenda,
+            self.scheduler,
             self.server,
             self.trace,
             rng.fork(),
@@ -168,7 +168,10 @@ class Simulation:
         self.steady = Steady(self.server)
         self.server.listeners.append(self.steady.on_commit)
         self.removals = Removals(
-            self.server, self.agenda, told_s=REMOVAL_MAX_S, inferred_s=HELD_MAX_S + REMOVAL_MAX_S
+            self.server,
+            self.scheduler,
+            reported_s=REMOVAL_MAX_S,
+            inferred_s=RETAINED_MAX_S + REMOVAL_MAX_S,
         )
         self.server.listeners.append(self.removals.on_commit)
         self.server.listeners.append(self._watch_writes)
@@ -179,8 +182,8 @@ class Simulation:
             if options.drains and self.proxies
             else None
         )
-        self._leaving: list[Process] = []
-        self._lives = 0
+        self._overlapping: list[Process] = []
+        self._instances = 0
         self._last_commit = START
         self._round = _Counts()
         self._commits = 0
@@ -190,7 +193,7 @@ class Simulation:
     def _watch_writes(self, event: StoreEvent) -> None:
         if event.record.key.resource == Leases.storage_key:
             return  # a leader renews forever
-        self._last_commit = self.agenda.now
+        self._last_commit = self.scheduler.now
         self._commits += 1
 
     # Processes
@@ -214,9 +217,9 @@ class Simulation:
         part.start()
 
     def _process(self, name: str, actor: str) -> Process:
-        self._lives += 1
+        self._instances += 1
         make = ROSTER[name].make
-        numbered = f"{actor}#{self._lives}"
+        numbered = f"{actor}#{self._instances}"
         return Process(
             numbered, lambda: make(self.setup), self.network, self._rng.fork(), self.recorder
         )
@@ -237,14 +240,14 @@ class Simulation:
         if isinstance(old, Candidates):
             old.hand_over()
             return
-        self._leaving.append(old)
+        self._overlapping.append(old)
         self.start(name)
-        self.agenda.after(seconds, lambda: self._leave(old))
+        self.scheduler.after(seconds, lambda: self._end_overlap(old))
 
-    def _leave(self, old: Process) -> None:
+    def _end_overlap(self, old: Process) -> None:
         if old.alive:
             old.kill()
-            self._leaving.remove(old)
+            self._overlapping.remove(old)
 
     # Steps
 
@@ -266,7 +269,7 @@ class Simulation:
             self.drains.step()
         self.workload.step()
         gap = self._gaps.uniform(0.0, _LONG_GAP_MAX_S if self._gaps.below(16) == 0 else _GAP_MAX_S)
-        self.agenda.run_until(self.agenda.now + (gap if self._gaps.below(4) else 0.0))
+        self.scheduler.run_until(self.scheduler.now + (gap if self._gaps.below(4) else 0.0))
 
     def _strike(self) -> None:
         """Applies the faults whose opportunity is a step."""
@@ -302,33 +305,33 @@ class Simulation:
         self.workload.foreign_edit(which)
 
     def _note_fault(self, kind: str, what: str = "-") -> None:
-        self.trace.note(self.agenda.now, "fault", kind, what)
+        self.trace.note(self.scheduler.now, "fault", kind, what)
 
     # Quiet points
 
-    def settle(self) -> float:
+    def converge(self) -> float:
         """Stops the faults and lets time pass until no process writes. Returns the seconds until
         the last write.
 
         Raises ``Broken`` if writes do not end.
         """
         self.faults.active = False
-        for old in tuple(self._leaving):
-            self._leave(old)
+        for old in tuple(self._overlapping):
+            self._end_overlap(old)
         for process in self.processes.values():
             process.wake()
         if self.proxies is not None:
             self.proxies.wake()
         if self.drains is not None:
             self.drains.wake()
-        began = self.agenda.now
+        began = self.scheduler.now
         self._last_commit = began
-        while self.agenda.now < self._last_commit + QUIET_S:
-            if self.agenda.now > began + CONVERGE_MAX_S:
+        while self.scheduler.now < self._last_commit + QUIET_S:
+            if self.scheduler.now > began + CONVERGE_MAX_S:
                 raise Broken(
                     "quiescence", "", f"still writing {CONVERGE_MAX_S:g} s after the last change"
                 )
-            self.agenda.run_until(self.agenda.now + _LOOK_S)
+            self.scheduler.run_until(self.scheduler.now + _POLL_S)
         rest = self._last_commit - began
         self._slowest = max(self._slowest, rest)
         return rest
@@ -357,10 +360,10 @@ class Simulation:
 
     def quiet_point(self) -> None:
         self.removals.check()
-        rest = self.settle()
+        rest = self.converge()
         self.check()
         self.trace.note(
-            self.agenda.now,
+            self.scheduler.now,
             "sim",
             "quiet",
             f"{rest:.6f}",
@@ -388,8 +391,8 @@ class Simulation:
             setup=self.setup,
             violation=violation,
             steps=self.workload.steps,
-            virtual_s=self.agenda.now - START,
-            deeds=self.agenda.done,
+            virtual_s=self.scheduler.now - START,
+            callbacks=self.scheduler.executed,
             writes=self.network.writes,
             commits=self._commits,
             faults={name: count for name, count in self.faults.struck.items() if count},
@@ -413,7 +416,9 @@ class Simulation:
         self.begin()
         for number in range(1, options.steps + 1):
             self.step()
-            over = options.duration_s is not None and self.agenda.now >= START + options.duration_s
+            over = (
+                options.duration_s is not None and self.scheduler.now >= START + options.duration_s
+            )
             if number % ROUND_STEPS == 0 and number < options.steps and not over:
                 self.quiet_point()
             if over:

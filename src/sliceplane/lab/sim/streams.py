@@ -1,9 +1,9 @@
-"""An informer on virtual time: performs what the production reflector asks for, over a network that
+"""An informer on virtual time: executes the actions of the production reflector over a network that
 fails.
 
-The messages of one watch stay in order, as on a connection; each stream has a lag of its own, so
-that the order across watches is open. A stream that breaks loses what was under way in it; a silent
-one keeps quiet until the reflector's own time limit finds it out.
+The messages of one watch stay in order, as on a connection; each stream has its own lag, so the
+order across watches is arbitrary. A stream that breaks loses its messages in flight; a silent one
+stays silent until the reflector's time limit detects it.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from sliceplane.api.errors import StatusError, unreachable
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.agenda import Alarm, Deed
 from sliceplane.lab.sim.network import Network
+from sliceplane.lab.sim.scheduler import Alarm, Callback
 from sliceplane.server.store.watcher import Item, Watcher
 from sliceplane.watch.actions import Phase, StartList, StartWatch, StopWatch
 from sliceplane.watch.cache import Cache, Change, Mark
 from sliceplane.watch.reflector import Reflector
 from sliceplane.watch.unconfirmed import part_kept
 
-#: as the production informer's
+#: equal to the production informer's
 LIST_TIMEOUT_S: Final = 60.0
 LAG_MAX_S: Final = 5.0
 BURST_MAX_S: Final = 20.0
 
 Deliver = Callable[[tuple[Change[Object], ...]], None]
-#: a dozen informers are told the same event; objects are frozen, so they share what was decoded
+#: a dozen informers receive the same event; objects are frozen, so they share the decoded one
 _decoded = lru_cache(4096)(lambda kind, body: decode(body, kind))
 
 
 class SimulatedInformer:
-    """Owned by one process.  *receive* runs a deed of this process, later if it stands still."""
+    """Owned by one process. *receive* runs a callback of this process, later if it is paused."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class SimulatedInformer:
         network: Network,
         rng: Rng,
         *,
-        receive: Callable[[Deed], None],
+        receive: Callable[[Callback], None],
         deliver: Deliver,
-        on_synced: Deed,
+        on_synced: Callback,
         on_mark: Callable[[Mark], None] | None = None,
     ) -> None:
         resource = selection.resource
@@ -54,7 +54,7 @@ class SimulatedInformer:
         self.reflector: Reflector[Object] = Reflector(cache, rng)
         self.selection = selection
         self._network = network
-        self._agenda = network.agenda
+        self._scheduler = network.scheduler
         self._server = network.server
         self._faults = network.faults
         self._receive = receive
@@ -62,26 +62,26 @@ class SimulatedInformer:
         self._on_synced = on_synced
         self._on_mark = on_mark
         self._synced = False
-        self._alarm = Alarm(self._agenda, self._on_deadline, receive)
-        #: counts requests; answers to older ones are dropped
+        self._alarm = Alarm(self._scheduler, self._on_deadline, receive)
+        #: number of the newest request; answers to older ones are dropped
         self._request = 0
-        #: the last list was cut short
+        #: the last list was shortened
         self._was_short = False
         self._stream: _SimulatedStream | None = None
 
     def start(self) -> None:
-        self.reflector.start(self._agenda.now)
-        self._go()
+        self.reflector.start(self._scheduler.now)
+        self._apply_actions()
 
     def stop(self) -> None:
         self.reflector.stop()
         self._request += 1
         self._close()
 
-    # What the reflector wants
+    # Actions of the reflector
 
-    def _go(self) -> None:
-        """After each call of the reflector."""
+    def _apply_actions(self) -> None:
+        """Executes the reflector's actions; called after each call of the reflector."""
         for action in self.reflector.take_actions():
             match action:
                 case StartList():
@@ -104,16 +104,16 @@ class SimulatedInformer:
 
     def _on_deadline(self) -> None:
         if self.reflector.phase is not Phase.STOPPED:
-            self.reflector.on_deadline(self._agenda.now)
-            self._go()
+            self.reflector.on_deadline(self._scheduler.now)
+            self._apply_actions()
 
-    def _answered(self, request: int, deed: Deed) -> None:
-        """Run *deed* and what follows from it, unless the request was given up."""
+    def _run_if_current(self, request: int, callback: Callback) -> None:
+        """Runs *callback* and the resulting actions, unless the request was abandoned."""
 
         def run() -> None:
             if request == self._request:
-                deed()
-                self._go()
+                callback()
+                self._apply_actions()
 
         self._receive(run)
 
@@ -123,11 +123,11 @@ class SimulatedInformer:
         self._request += 1
         request = self._request
         if self._faults.strikes("request-lost") or self._faults.strikes("response-lost"):
-            self._agenda.after(
+            self._scheduler.after(
                 LIST_TIMEOUT_S, lambda: self._list_failed(request, unreachable("timeout"))
             )
             return
-        self._agenda.after(self._network.latency(), lambda: self._list_arrives(request, action))
+        self._scheduler.after(self._network.latency(), lambda: self._list_arrives(request, action))
 
     def _list_arrives(self, request: int, action: StartList) -> None:
         error = self._network.refusal()
@@ -137,22 +137,24 @@ class SimulatedInformer:
             except StatusError as refused:
                 error = refused
             else:
-                items = self._cut(tuple(record.body for record in page.records))
+                items = self._shorten(tuple(record.body for record in page.records))
                 version = str(page.resource_version)
                 token = page.continue_token
 
                 def deliver() -> None:
-                    self.reflector.on_page(items, version, token, self._agenda.now)
+                    self.reflector.on_page(items, version, token, self._scheduler.now)
 
-                self._agenda.after(
-                    self._network.latency(), lambda: self._answered(request, deliver)
+                self._scheduler.after(
+                    self._network.latency(), lambda: self._run_if_current(request, deliver)
                 )
                 return
         failure = error
-        self._agenda.after(self._network.latency(), lambda: self._list_failed(request, failure))
+        self._scheduler.after(self._network.latency(), lambda: self._list_failed(request, failure))
 
-    def _cut(self, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """A list as it is, or, once and then not again, so short that it must be doubted."""
+    def _shorten(self, items: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """Returns the list unchanged, or shortens it once so much that the reflector must confirm
+        it.
+        """
         cache = self.reflector.cache
         may_be_short = part_kept(cache, ()) < 1 and not self._was_short
         self._was_short = may_be_short and self._faults.strikes("short-list")
@@ -165,7 +167,9 @@ class SimulatedInformer:
         return items[: next(fitting)]
 
     def _list_failed(self, request: int, error: StatusError) -> None:
-        self._answered(request, lambda: self.reflector.on_list_failed(error, self._agenda.now))
+        self._run_if_current(
+            request, lambda: self.reflector.on_list_failed(error, self._scheduler.now)
+        )
 
     # Watches
 
@@ -173,7 +177,7 @@ class SimulatedInformer:
         self._request += 1
         request = self._request
         self._close()
-        self._agenda.after(self._network.latency(), lambda: self._watch_arrives(request, action))
+        self._scheduler.after(self._network.latency(), lambda: self._watch_arrives(request, action))
 
     def _watch_arrives(self, request: int, action: StartWatch) -> None:
         if request != self._request:
@@ -192,7 +196,9 @@ class SimulatedInformer:
                     if self._faults.strikes("watch-delay")
                     else 0.0
                 )
-                self._answered(request, lambda: self.reflector.on_watch_opened(self._agenda.now))
+                self._run_if_current(
+                    request, lambda: self.reflector.on_watch_opened(self._scheduler.now)
+                )
                 self._stream = _SimulatedStream(self, request, watcher, lag)
                 self._stream.pump()
                 return
@@ -200,10 +206,10 @@ class SimulatedInformer:
 
     def _watch_ended(self, request: int, error: StatusError | None) -> None:
         def end() -> None:
-            self._request += 1  # what is still under way in the stream is lost
-            self.reflector.on_watch_ended(self._agenda.now, error)
+            self._request += 1  # messages in flight in the stream are lost
+            self.reflector.on_watch_ended(self._scheduler.now, error)
 
-        self._answered(request, end)
+        self._run_if_current(request, end)
 
     def _close(self) -> None:
         if self._stream is not None:
@@ -211,18 +217,18 @@ class SimulatedInformer:
             self._stream = None
 
     def silence(self) -> None:
-        """The connection of the watch is half open from now on."""
+        """Makes the connection of the watch half-open from now on."""
         if self._stream is not None:
             self._stream.silent = True
 
     def relist(self) -> None:
-        """As the production informer: a watch that is open is left for a list."""
+        """Replaces an open watch by a list, as the production informer does."""
         if self._stream is not None:
-            self.reflector.list_anew(self._agenda.now)
-            self._go()
+            self.reflector.list_anew(self._scheduler.now)
+            self._apply_actions()
 
     def cut(self) -> None:
-        """The connection of the watch breaks now, if there is one."""
+        """Breaks the connection of the watch, if there is one."""
         if self._stream is not None:
             self._request += 1
             self._close()
@@ -234,12 +240,12 @@ def informers_of(
     network: Network,
     rng: Rng,
     *,
-    receive: Callable[[Deed], None],
+    receive: Callable[[Callback], None],
     deliver: Deliver,
-    on_synced: Deed,
+    on_synced: Callback,
     on_mark: Callable[[Mark], None],
 ) -> list[SimulatedInformer]:
-    """One for each of *selections*; *on_synced* once all of them are."""
+    """Creates an informer for each of *selections*; calls *on_synced* once all of them are synced."""
     unsynced = len(selections)
 
     def one_synced() -> None:
@@ -278,7 +284,7 @@ class _SimulatedStream:
         watcher.notify = self.pump
 
     def pump(self) -> None:
-        """Send what the hub holds for this watch."""
+        """Sends the pending events of the hub's watcher."""
         owner = self._owner
         watcher = self.watcher
         if owner._stream is not self:
@@ -291,12 +297,12 @@ class _SimulatedStream:
             self._end()
 
     def _send(self, item: Item) -> bool:
-        """False: the stream broke at this message."""
+        """Sends one message; returns False if the stream broke at it."""
         owner = self._owner
         faults = owner._faults
-        agenda = owner._agenda
+        scheduler = owner._scheduler
         if faults.strikes("watch-cut"):
-            agenda.after(0.0, lambda: owner.cut() if owner._stream is self else None)
+            scheduler.after(0.0, lambda: owner.cut() if owner._stream is self else None)
             self.silent = True
             return False
         if self.silent or faults.strikes("watch-silence"):
@@ -306,8 +312,8 @@ class _SimulatedStream:
             faults.draw("watch-burst", 0.0, BURST_MAX_S) if faults.strikes("watch-burst") else 0.0
         )
         lag = self._lag_s if faults.active else 0.0
-        self._last = max(self._last, agenda.now + owner._network.latency() + lag + late)
-        agenda.at(self._last, lambda: self._message(item.type, item.data))
+        self._last = max(self._last, scheduler.now + owner._network.latency() + lag + late)
+        scheduler.at(self._last, lambda: self._message(item.type, item.data))
         return True
 
     def _message(self, kind: str, data: bytes) -> None:
@@ -317,18 +323,18 @@ class _SimulatedStream:
         def read() -> None:
             if kind == "ERROR":
                 owner._request += 1
-            owner.reflector.on_watch_event(kind, data, owner._agenda.now)
+            owner.reflector.on_watch_event(kind, data, owner._scheduler.now)
 
-        owner._answered(request, read)
+        owner._run_if_current(request, read)
 
     def _end(self) -> None:
         owner = self._owner
         error = self.watcher.error
         if self.silent:
             return
-        after_all = max(self._last, owner._agenda.now)
+        after_all = max(self._last, owner._scheduler.now)
         if error is not None:
             body = encode(error.status())
-            owner._agenda.at(after_all, lambda: self._message("ERROR", body))
+            owner._scheduler.at(after_all, lambda: self._message("ERROR", body))
             return
-        owner._agenda.at(after_all, lambda: owner._watch_ended(self._request, None))
+        owner._scheduler.at(after_all, lambda: owner._watch_ended(self._request, None))

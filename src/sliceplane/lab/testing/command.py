@@ -1,8 +1,8 @@
 """``python -m sliceplane.testing``: a plane for tests in any language.
 
-It prints one line, ``ready URL kubeconfig=PATH``, when all that it was given is there, and ends,
-leaving nothing, with whatever comes first: a signal, the end of its standard input (a pipe), or the
-end of the process that started it. So a test that is killed leaves no server behind.
+It prints one line, ``ready URL kubeconfig=PATH``, when all given objects exist. It ends without
+residue at the first of: a signal, the end of its standard input (a pipe), or the end of its parent
+process. So a killed test leaves no server behind.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def main(
 
 
 def _apply(plane: Plane, file: Path) -> None:
-    """Raises ``ValueError`` that names the file."""
+    """Applies a file. Raises ``ValueError`` that names the file."""
     from sliceplane.api.errors import StatusError
 
     try:
@@ -83,18 +83,18 @@ def _apply(plane: Plane, file: Path) -> None:
 
 
 def _signals() -> socket.socket:
-    """Readable once the process was asked to end."""
-    there, here = socket.socketpair()
-    here.setblocking(False)
-    signal.set_wakeup_fd(here.detach())
+    """Returns a socket that becomes readable at a signal to end."""
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.detach())
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
-    return there
+    return reader
 
 
 def _parent() -> int | None:
-    """A descriptor that is readable once the parent is gone; ``None`` where there is none to look
-    at.
+    """Returns a descriptor that becomes readable when the parent has ended; ``None`` if it cannot
+    be watched.
     """
     try:
         return os.pidfd_open(os.getppid())
@@ -103,8 +103,8 @@ def _parent() -> int | None:
 
 
 def _input() -> int | None:
-    """Standard input if it can end: a pipe or a socket.  A terminal is for Ctrl-C, and
-    ``/dev/null`` says nothing.
+    """Returns standard input if its end is meaningful: a pipe or a socket, but no terminal and not
+    ``/dev/null``.
     """
     try:
         mode = os.fstat(0).st_mode
@@ -114,7 +114,7 @@ def _input() -> int | None:
 
 
 def _wait(signals: socket.socket, parent: int | None) -> None:
-    """Return at the first reason to end."""
+    """Waits for the first reason to end."""
     poll = select.poll()
     standard_input = _input()
     for descriptor in (signals.fileno(), parent, standard_input):

@@ -1,10 +1,10 @@
-"""Faults between a client and an API server, on request, at the server's own door.
+"""Faults between a client and an API server, on request, inside the server.
 
-``Faults`` stands between the connections and the application. A request is seen as its line, ``GET
-/api/v1/pods?watch=1``, and a fault may be for those lines only that contain a text. Connections of
-watches are kept, as what hurts clients most comes after the answer has begun. Clients in the
-plane's process (its controllers) do not come by this door: the cluster goes on while its clients
-suffer.
+``Faults`` is a layer between the connections and the application. A request is identified by its
+line, ``GET /api/v1/pods?watch=1``, and a fault may apply only to lines that contain a text.
+Connections of watches are tracked, because the worst faults occur after the answer has begun.
+Clients in the plane's process (its controllers) bypass this layer: the cluster continues while its
+clients see faults.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from sliceplane.server.io.requests.request import Receive, Send, StreamConnection
 
 T = TypeVar("T")
-#: runs a coroutine where the connections live
+#: runs a coroutine in the loop of the connections
 Call = Callable[[Coroutine[Any, Any, int]], int]
 
-#: how soon a delayed request learns that its fault was ended
-LOOK_S: Final = 0.02
+#: seconds until a delayed request notices that its fault was ended
+POLL_S: Final = 0.02
 
 _REASONS = {
     401: "Unauthorized",
@@ -43,8 +43,8 @@ _REASONS = {
 
 
 class Fault:
-    """One thing that goes wrong until ``end``, or until it did *times*.  As a ``with`` block it
-    ends with the block.
+    """One fault, active until ``end``, or until it was applied *times*. As a ``with`` block it ends
+    with the block.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Fault:
         cut: bool = False,
     ) -> None:
         self.where = where
-        #: how many requests it met
+        #: number of requests it was applied to
         self.hits = 0
-        self._left = times
+        self._remaining = times
         self._over = False
         self.delay_s = delay_s
         self.error = error
@@ -78,35 +78,35 @@ class Fault:
 
     @property
     def over(self) -> bool:
-        """It meets no more requests."""
-        return self._over or self._left == 0
+        """Returns True if it affects no more requests."""
+        return self._over or self._remaining == 0
 
     async def wait(self) -> None:
-        """A request waits out its delay, unless the fault is ended first: nothing may hold up the
-        plane's own end.
+        """Delays a request, unless the fault is ended first: nothing may delay the end of the
+        plane.
         """
         loop = asyncio.get_running_loop()
         ends = loop.time() + self.delay_s
-        while not self._over and (left := ends - loop.time()) > 0:
-            await asyncio.sleep(min(left, LOOK_S))
+        while not self._over and (remaining_s := ends - loop.time()) > 0:
+            await asyncio.sleep(min(remaining_s, POLL_S))
 
     def end(self) -> None:
         """Idempotent."""
         self._over = True
 
     def meets(self, line: str) -> bool:
-        """Returns True, and counts, if the fault strikes this request."""
+        """Returns True, and counts it, if the fault affects this request."""
         if self.over or self.where not in line:
             return False
         self.hits += 1
-        if self._left is not None:
-            self._left -= 1
+        if self._remaining is not None:
+            self._remaining -= 1
         return True
 
 
 class Faults:
     """The faults of one plane. Methods may be called from any thread; each returns when it has
-    happened.
+    taken effect.
 
     *where* in all of them: a text that the request's line contains, such as ``"watch="``, ``"POST
     "`` or ``"/endpointslices"``; "" is every request.
@@ -115,7 +115,7 @@ class Faults:
     def __init__(self) -> None:
         self._faults: tuple[Fault, ...] = ()
         self._watches: dict[_Wire, str] = {}
-        #: these are set by ``attach``
+        #: set by ``attach``
         self._call: Call
         self._forget: Callable[[], Coroutine[Any, Any, None]]
         self._bookmark: Callable[[], Coroutine[Any, Any, int]]
@@ -126,12 +126,12 @@ class Faults:
         forget_history: Callable[[], Coroutine[Any, Any, None]],
         send_bookmarks: Callable[[], Coroutine[Any, Any, int]],
     ) -> None:
-        """*call* reaches the plane's loop."""
+        """Connects the faults to a plane. *call* runs a coroutine in the plane's loop."""
         self._call = call
         self._forget = forget_history
         self._bookmark = send_bookmarks
 
-    # What a test asks for
+    # The interface for tests
 
     def refuse(
         self,
@@ -141,8 +141,8 @@ class Faults:
         times: int | None = None,
         where: str = "",
     ) -> Fault:
-        """Answer with a ``Status`` of *code* instead of doing what is asked; 429 says to come back
-        after a second.
+        """Answers requests with a ``Status`` of *code* instead of executing them; 429 requests a
+        retry after a second.
         """
         from sliceplane.api.errors import StatusError
 
@@ -157,21 +157,19 @@ class Faults:
         )
 
     def delay(self, seconds: float, *, times: int | None = None, where: str = "") -> Fault:
-        """Let requests wait before anything is done for them."""
+        """Delays requests before they are executed."""
         return self._add(Fault(where, times, delay_s=seconds))
 
     def outage(self, *, where: str = "") -> Fault:
-        """Cut every connection on which something is asked, and the watches that are open: the
-        server is away.
+        """Cuts every connection that sends a request, and the open watches: the server is
+        unreachable.
         """
         fault = self._add(Fault(where, None, cut=True))
         self.cut_watches(where=where)
         return fault
 
     def cut_watches(self, *, where: str = "") -> int:
-        """Cut the connections of open watches in the middle of their answer; how many there
-        were.
-        """
+        """Cuts the connections of open watches in the middle of their answer; returns their number."""
 
         async def cut() -> int:
             return self._cut(where)
@@ -179,9 +177,9 @@ class Faults:
         return self._call(cut())
 
     def silence_watches(self, *, where: str = "") -> int:
-        """Lose all that open watches would say from now on, while their connections stay: as after
-        a firewall forgot them. How many there are. Only a client that gives up a silent stream
-        learns of anything again.
+        """Drops all further data of open watches while their connections stay open, as after a
+        firewall forgot them; returns their number. Only a client that abandons a silent stream
+        receives events again.
         """
 
         async def silence() -> int:
@@ -193,8 +191,8 @@ class Faults:
         return self._call(silence())
 
     def expire(self) -> int:
-        """Forget the history and cut the watches: who goes on from an earlier version gets 410
-        Gone, and has to list. How many watches there were.
+        """Compacts the history and cuts the watches: a client that resumes from an earlier version
+        gets 410 Gone, and must list. Returns the number of watches.
         """
 
         async def expire() -> int:
@@ -204,25 +202,25 @@ class Faults:
         return self._call(expire())
 
     def bookmark(self) -> int:
-        """Send the bookmarks of the next minute now, to every watch that wants them, the plane's
-        own too.  How many.
+        """Sends the bookmarks of the next minute now to every watch that requests them, including
+        the plane's own. Returns their number.
         """
         return self._call(self._bookmark())
 
     def clear(self) -> None:
-        """End every fault that goes on, delays included."""
+        """Ends every active fault, delays included."""
         for fault in self._faults:
             fault.end()
         self._faults = ()
 
     @property
     def watches(self) -> tuple[str, ...]:
-        """The lines of the watches that are open, sorted."""
+        """The request lines of the open watches, sorted."""
         lines = tuple(self._watches.values())  # at once: the plane's thread adds and removes
         return tuple(sorted(lines))
 
     def _add(self, fault: Fault) -> Fault:
-        # Those that are over are kept for ``clear``: a request may still wait for one.
+        # Ended faults are kept for ``clear``: a request may still wait for one.
         self._faults = (*self._faults, fault)
         return fault
 
@@ -235,10 +233,10 @@ class Faults:
             wire.abort()
         return len(wires)
 
-    # What a server runs
+    # The interface for the server
 
     def around(self, app: App) -> App:
-        """*app* behind the faults."""
+        """Wraps *app* with the faults."""
 
         async def application(
             scope: MutableMapping[str, Any], receive: Receive, send: Send
@@ -253,7 +251,7 @@ class Faults:
                 elif fault.cut:
                     wire.abort()
                     while (await receive())["type"] != "http.disconnect":
-                        pass  # returning earlier would be answered for us
+                        pass  # an earlier return would produce an answer
                     return
                 elif fault.error is not None:
                     await _answer(send, fault.error)
@@ -269,8 +267,8 @@ class Faults:
 
 
 class _Wire:
-    """A ``request.StreamConnection`` that can fall silent.  Each request has one: a watch is told
-    by its own.
+    """A ``request.StreamConnection`` that can be silenced. Each request has its own, which
+    identifies a watch.
     """
 
     def __init__(self, connection: StreamConnection) -> None:

@@ -3,8 +3,8 @@
     def test_mine() -> None:
         check_heuristic(MyHeuristic())
 
-The questions are drawn from a seed: Services with and without *annotations*, zones of equal and of
-very unequal shares, none at all, endpoints in zones that have no Nodes, one endpoint and a hundred
+The queries are drawn from a seed: Services with and without *annotations*, zones of equal and of
+very unequal shares, no zones, endpoints in zones without Nodes, one endpoint and a hundred
 thousand.
 """
 
@@ -117,7 +117,7 @@ def _text_of(error: HeuristicError) -> str:
 
 
 def random_zones(rng: Rng) -> tuple[ZoneView, ...]:
-    """None, one, or up to twelve, in one region or in three."""
+    """Returns no zone, one, or up to twelve, in one region or in three."""
     count = (0, 1, 2, 3, 3, 3, 5, 12)[rng.below(8)]
     weights = [(1, 1, 1, 2, 10, 1000, 0)[rng.below(7)] for _ in range(count)]
     whole = sum(weights) or 1
@@ -128,7 +128,7 @@ def random_zones(rng: Rng) -> tuple[ZoneView, ...]:
 
 
 def random_counts(rng: Rng, zones: tuple[ZoneView, ...]) -> dict[str, int]:
-    """At least one zone has endpoints; sometimes one that has no Nodes."""
+    """Returns endpoints by zone: at least one zone has some, sometimes a zone without Nodes."""
     names = [zone.name for zone in zones if rng.below(5)]
     if not names or not rng.below(6):
         names.append("zone-zz")

@@ -1,4 +1,4 @@
-"""Operations of a test on the objects of its plane: coroutines for the plane's own loop, without
+"""Operations of a test on the objects of its plane: coroutines in the plane's loop, without
 sockets.
 """
 
@@ -39,7 +39,7 @@ _DEFAULT = "default"
 
 
 class Objects:
-    """See the module.  Made and used in the loop of a plane that runs."""
+    """See the module. Created and used in the loop of a running plane."""
 
     def __init__(self, plane: ServerPlane, *, emulates: bool) -> None:
         self._plane = plane
@@ -47,8 +47,8 @@ class Objects:
         self._client = plane.client("system:admin", field_manager=MANAGER)
 
     async def apply(self, documents: tuple[Document, ...], namespace: str) -> list[Document]:
-        """Server-side apply of each, its status too where it has one."""
-        made = []
+        """Applies each document server-side, including its status if it has one."""
+        applied = []
         for document in documents:
             resource = _resource_of(document)
             body = {**document}
@@ -65,8 +65,8 @@ class Objects:
                 answer = await self._client.patch(
                     resource, where, name, patch, patch_type="merge", subresource="status"
                 )
-            made.append(codec.decode_document(answer))
-        return made
+            applied.append(codec.decode_document(answer))
+        return applied
 
     async def get(self, kind: str, name: str, namespace: str) -> Document:
         resource = _named(kind)
@@ -100,15 +100,15 @@ class Objects:
     async def set_endpoints(
         self, service: str, addresses: Iterable[str], namespace: str, port_name: str
     ) -> None:
-        """The endpoints that are set by hand are these, each in a slice of its own: addresses may
-        have different ports. A slice that stays is not written.
+        """Sets exactly these endpoints, each in its own slice because addresses may have different
+        ports. Unchanged slices are not written.
         """
-        wanted = {_slice_name(service, address): address for address in addresses}
+        desired = {_slice_name(service, address): address for address in addresses}
         selector = f"{LABEL_SERVICE_NAME}={service},{LABEL_MANAGED_BY}={MANAGER}"
         page = await self._client.list(Selection(EndpointSlices, namespace, selector))
         present = {codec.decode(body, EndpointSlice).metadata.name for body in page.items}
         documents = [
-            _slice(service, name, address, port_name) for name, address in sorted(wanted.items())
+            _slice(service, name, address, port_name) for name, address in sorted(desired.items())
         ]
         await self.apply(
             tuple(
@@ -116,12 +116,12 @@ class Objects:
             ),
             namespace,
         )
-        for name in sorted(present - wanted.keys()):
+        for name in sorted(present - desired.keys()):
             await self._client.delete(EndpointSlices, namespace, name)
 
     async def set_ready(self, name: str, ready: bool, namespace: str) -> None:
-        """In the Pod's status; an emulated kubelet is told as well, or it would say what it
-        thinks.
+        """Writes the Pod's readiness, and the annotation for an emulated kubelet, which would
+        otherwise overwrite it.
         """
         if self._emulates:
             annotation = {"metadata": {"annotations": {ANNOTATION_READY: str(ready).lower()}}}
@@ -143,14 +143,14 @@ class Objects:
         return int(hub.bookmarked.value - before)
 
     async def forget_history(self) -> None:
-        """No version that a client can know by now may be gone on from."""
+        """Compacts the history so that no client can resume from a version that it may have."""
         lease = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
             "metadata": {"name": MANAGER},
             "spec": {"holderIdentity": str(self._plane.store.revision)},
         }
-        # A client may be at the newest revision: there has to be one after it.
+        # A client may be at the newest revision, so a newer one is needed.
         await self._client.patch(
             Leases, "kube-system", MANAGER, codec.encode(lease), patch_type="apply"
         )
@@ -159,8 +159,8 @@ class Objects:
         while self._plane.store.compacted < revision:
             await asyncio.sleep(0.001)
 
-    async def settle(self) -> None:
-        """Return when every controller knows the state, and Pods can be made."""
+    async def wait_ready(self) -> None:
+        """Waits until every controller is synced, and Pods can be created."""
         while (
             any(why for _, why in self._plane.health.results("readyz"))
             or not await self._has_account()
@@ -168,8 +168,8 @@ class Objects:
             await asyncio.sleep(0.002)
 
     async def _has_account(self) -> bool:
-        """A Pod without a ServiceAccount of its own has that of its namespace, which a controller
-        makes.
+        """Returns True if the namespace has its ServiceAccount, which a controller creates and Pods
+        use by default.
         """
         try:
             await self.get("ServiceAccount", _DEFAULT, _DEFAULT)
@@ -181,8 +181,8 @@ class Objects:
 
 
 def documents_of(source: Source) -> tuple[Document, ...]:
-    """Raises ``ValueError`` for what is no document of Kubernetes; lists of kind ``List`` are taken
-    apart.
+    """Returns the documents of *source*; items of a ``List`` are returned separately. Raises
+    ``ValueError`` for anything that is no Kubernetes object.
     """
     if isinstance(source, Path):
         source = read_text(source, MANIFEST_BYTES_MAX)
@@ -194,7 +194,7 @@ def documents_of(source: Source) -> tuple[Document, ...]:
     documents: list[Document] = []
     for document in loaded:
         if document is None:
-            continue  # nothing between two lines of dashes
+            continue  # an empty YAML document
         if not isinstance(document, Mapping) or not document.get("kind"):
             raise ValueError(
                 f"this is no object of Kubernetes, it has no kind: {str(document)[:100]!r}"
@@ -221,7 +221,7 @@ def _resource_of(document: Document) -> Resource:
 
 
 def _named(kind: str) -> Resource:
-    """As kubectl takes it: ``pods``, ``pod`` or ``Pod``."""
+    """Returns the resource as kubectl names it: ``pods``, ``pod`` or ``Pod``."""
     for resource in RESOURCES:
         if kind in (resource.kind, resource.plural, resource.singular):
             return resource
@@ -233,7 +233,7 @@ def _namespace(resource: Resource, metadata: Mapping[str, Any], otherwise: str) 
 
 
 def _parts(address: str) -> tuple[str, int]:
-    """``10.0.0.1:80`` or ``[fd00::1]:80``."""
+    """Splits ``10.0.0.1:80`` or ``[fd00::1]:80`` into host and port."""
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not port.isdigit() or parse_strict(host) is None:

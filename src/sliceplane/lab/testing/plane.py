@@ -1,8 +1,8 @@
-"""``Plane``: what a test starts, asks and ends.
+"""``Plane``: an API server with controllers for a test.
 
-All that it does runs in a thread with the plane (``thread``), and takes a millisecond or so. So a
-coroutine may call it, too, without an ``await``; only waiting would keep the caller's loop from
-what it waits for, and has two forms.
+All its operations run in the plane's thread (``thread``) and take about a millisecond, so a
+coroutine may call them, too, without an ``await``. Only waiting would block the caller's loop, so
+it has two forms.
 """
 
 from __future__ import annotations
@@ -28,20 +28,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WAIT_S: Final = 10.0
-#: between two looks at a condition; the consumer under test is told nothing of them
-LOOK_S: Final = 0.01
-#: a Pod that is deleted lives on this long, serving
+#: seconds between two evaluations of a condition, which the consumer under test does not notice
+POLL_S: Final = 0.01
+#: seconds for which a deleted Pod continues to serve
 TERMINATION_S: Final = 0.5
 
 
 class Plane:
-    """A plane of a test's own.  Use as ``with`` or ``async with``; a second time starts it anew.
+    """A plane for one test. Use it as ``with`` or ``async with``; a second use starts it again.
 
-    *nodes* is how many kubelets are emulated, in *zones* in turn: with at least one, Deployments
-    become Pods that are ready at once (after *ready_delay* seconds), and deleted Pods end after
-    *termination* seconds. *controllers* false leaves an API server alone, where slices stay as they
-    are written. *data_dir* keeps everything in a folder, and *port* is for what must be the same
-    after another start.
+    *nodes* is the number of emulated kubelets, distributed over *zones*: with at least one,
+    Deployments become Pods that are ready after *ready_delay* seconds, and deleted Pods end after
+    *termination* seconds. With *controllers* false only an API server runs, and slices stay as
+    written. *data_dir* stores everything in a folder, and *port* keeps the port across restarts.
 
     Raises ``ValueError`` for options that contradict each other, and at the start ``StartError``
     with a sentence.
@@ -87,7 +86,7 @@ class Plane:
         self._objects: Objects
         self._thread: PlaneThread | None = None
 
-    # Life
+    # Start and stop
 
     def __enter__(self) -> Self:
         self.start()
@@ -114,37 +113,37 @@ class Plane:
         await asyncio.to_thread(self.stop)
 
     def start(self) -> None:
-        """Returns when the server answers, and every controller knows the state."""
+        """Starts the plane; returns when the server answers and every controller is synced."""
         if self._thread is not None:
             raise ValueError(
                 "this plane runs already: a with block starts it, and start() does so without one"
             )
-        self._plane = _made(self)
+        self._plane = _build(self)
         thread = PlaneThread(self._plane)
         thread.start()
         self._thread = thread
         try:
-            self._call(self._settled())
+            self._call(self._wait_ready())
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """Idempotent.  What ``memory:`` held is gone, its kubeconfig included."""
+        """Stops the plane. Data of ``memory:`` is lost, its kubeconfig included. Idempotent."""
         thread = self._thread
         self._thread = None
         if thread is not None:
             self.faults.clear()
             thread.stop()
 
-    async def _settled(self) -> None:
-        from sliceplane.lab.testing.objects import Objects  # loaded by ``_made``
+    async def _wait_ready(self) -> None:
+        from sliceplane.lab.testing.objects import Objects  # loaded by ``_build``
 
         self._objects = Objects(self._plane, emulates=self._nodes > 0)
         self.faults.attach(self._call, self._objects.forget_history, self._objects.send_bookmarks)
         if self._controllers:
             async with asyncio.timeout(WAIT_S):
-                await self._objects.settle()
+                await self._objects.wait_ready()
 
     def _call(self, question: Any) -> Any:
         if self._thread is None:
@@ -153,12 +152,12 @@ class Plane:
         return self._thread.call(question)
 
     def __getattr__(self, name: str) -> Any:
-        """Members that ``start`` sets are asked for before."""
+        """Raises a helpful error for members that only ``start`` sets."""
         if name in ("_plane", "_objects"):
             raise ValueError(NOT_RUNNING)
         raise AttributeError(f"a Plane has no {name!r}")
 
-    # Where it is
+    # Address and client
 
     @property
     def url(self) -> str:
@@ -167,23 +166,24 @@ class Plane:
 
     @property
     def kubeconfig(self) -> Path:
-        """The file with the administrator's way in, for any client."""
+        """The file with the administrator's credentials, for any client."""
         return self._plane.kubeconfig
 
     def client(self) -> AbstractAsyncContextManager[HttpClient]:
-        """As ``sliceplane.client.connect`` with this kubeconfig."""
+        """Returns ``sliceplane.client.connect`` with this kubeconfig."""
         from sliceplane.consume.io.client.connecting import connect
 
         return connect(self.kubeconfig)
 
-    # What is in it
+    # Objects
 
     def apply(self, source: Source, *, namespace: str = "default") -> list[Document]:
-        """Server-side apply of YAML, a file of it (a ``Path``), a document or several; the objects
-        as they are then.
+        """Applies YAML, a file of it (a ``Path``), a document or several server-side; returns the
+        stored objects.
 
-        *namespace* is for those that name none. A ``status`` is written as well. Raises
-        ``StatusError`` as a server refuses, and ``ValueError`` for what is no object.
+        *namespace* is the default for documents without one. A ``status`` is written as well.
+        Raises ``StatusError`` if the server refuses, and ``ValueError`` for anything that is no
+        object.
         """
         from sliceplane.lab.testing.objects import documents_of
 
@@ -192,19 +192,21 @@ class Plane:
         )
 
     def get(self, kind: str, name: str, *, namespace: str = "default") -> Document:
-        """*kind* as kubectl takes it: ``pods``, ``pod`` or ``Pod``.  Raises ``StatusError`` 404."""
+        """Returns an object; *kind* as in kubectl: ``pods``, ``pod`` or ``Pod``. Raises
+        ``StatusError`` 404.
+        """
         return cast("Document", self._call(self._objects.get(kind, name, namespace)))
 
     def list(
         self, kind: str, *, namespace: str = "default", label_selector: str = ""
     ) -> list[Document]:
-        """In the order of names.  *namespace* "" is all."""
+        """Returns objects in the order of their names. *namespace* "" means all."""
         return cast(
             "list[Document]", self._call(self._objects.list(kind, namespace, label_selector))
         )
 
     def delete(self, kind: str, name: str, *, namespace: str = "default") -> None:
-        """Raises ``StatusError`` 404.  An emulated Pod ends a little later."""
+        """Deletes an object; an emulated Pod ends a little later. Raises ``StatusError`` 404."""
         self._call(self._objects.delete(kind, name, namespace))
 
     def endpoints(
@@ -225,19 +227,19 @@ class Plane:
         namespace: str = "default",
         port_name: str = "",
     ) -> None:
-        """Give a Service without a selector exactly these endpoints, as ``10.0.0.1:80``, without
-        any Pods.
+        """Gives a Service without a selector exactly these endpoints, as ``10.0.0.1:80``, without
+        Pods.
 
-        As in every cluster no endpoint may be on 127.0.0.0/8 or ::1.
+        As in every cluster, no endpoint may be in 127.0.0.0/8 or be ::1.
         """
         self._call(self._objects.set_endpoints(service, tuple(addresses), namespace, port_name))
 
     def set_ready(self, pod: str, ready: bool = True, *, namespace: str = "default") -> None:
-        """Make the Pod ready or not; slices follow when the controllers have seen it."""
+        """Makes the Pod ready or not; slices follow when the controllers have observed it."""
         self._call(self._objects.set_ready(pod, ready, namespace))
 
     def advance(self, seconds: float) -> None:
-        """Set the server's wall clock ahead: tokens and Events age, new objects are younger."""
+        """Advances the server's wall clock: tokens and Events age, new objects are younger."""
         self._ahead += seconds
 
     # Waiting
@@ -246,8 +248,7 @@ class Plane:
         """Returns the value of *condition* once it is true (not empty, not zero); checked every 10
         ms.
 
-        An ``AssertionError`` counts as not yet. Raises ``TimeoutError`` that tells what there was
-        last.
+        An ``AssertionError`` counts as not yet true. Raises ``TimeoutError`` with the last value.
         """
         try:
             asyncio.get_running_loop()
@@ -259,18 +260,18 @@ class Plane:
             )
         ends = time.monotonic() + timeout
         while True:
-            last, why = _look(condition)
+            last, why = _evaluate(condition)
             if last and why is None:
                 return cast("T", last)
             if time.monotonic() > ends:
-                raise _in_vain(condition, timeout, last) from why
-            time.sleep(LOOK_S)
+                raise _timeout_error(condition, timeout, last) from why
+            time.sleep(POLL_S)
 
     async def until(self, condition: Callable[[], T | Awaitable[T]], timeout: float = WAIT_S) -> T:
         """``wait_for`` for coroutines; *condition* may be a coroutine function."""
         ends = time.monotonic() + timeout
         while True:
-            last, why = _look(condition)
+            last, why = _evaluate(condition)
             if inspect.isawaitable(last):
                 try:
                     last = await last
@@ -280,24 +281,24 @@ class Plane:
             if last and why is None:
                 return cast("T", last)
             if time.monotonic() > ends:
-                raise _in_vain(condition, timeout, last) from why
-            await asyncio.sleep(LOOK_S)
+                raise _timeout_error(condition, timeout, last) from why
+            await asyncio.sleep(POLL_S)
 
-    # What ``_made`` needs
+    # Used by ``_build``
 
     def clock(self) -> float:
-        """The server's wall clock."""
+        """Returns the time of the server's wall clock."""
         return time.time() + self._ahead
 
 
-def _look(condition: Callable[[], object]) -> tuple[object, AssertionError | None]:
+def _evaluate(condition: Callable[[], object]) -> tuple[object, AssertionError | None]:
     try:
         return condition(), None
     except AssertionError as error:
         return None, error
 
 
-def _in_vain(condition: Callable[[], object], timeout: float, last: object) -> TimeoutError:
+def _timeout_error(condition: Callable[[], object], timeout: float, last: object) -> TimeoutError:
     name = getattr(condition, "__qualname__", "") or repr(condition)
     where = getattr(condition, "__code__", None)
     line = (
@@ -308,11 +309,11 @@ def _in_vain(condition: Callable[[], object], timeout: float, last: object) -> T
     return TimeoutError(f"{name}{line} was not so within {timeout:g} s; it gave {str(last)[:500]}")
 
 
-def _made(wanted: Plane) -> server.ServerPlane:
-    """The plane of ``sliceplane up`` with these options, not started. Raises ``StartError`` without
-    the extra.
+def _build(plane: Plane) -> server.ServerPlane:
+    """Builds the plane of ``sliceplane up`` with these options, not started. Raises ``StartError``
+    without the extra.
 
-    All modules are loaded here: the plane's loop would be held by it, and say so.
+    All modules are loaded here, because a load would block the plane's loop, which reports that.
     """
     try:
         import uvloop  # noqa: F401
@@ -326,17 +327,17 @@ def _made(wanted: Plane) -> server.ServerPlane:
     except ModuleNotFoundError as error:
         raise _lacking(error) from error
     entries = default_controllers()
-    if wanted._nodes:
+    if plane._nodes:
         entries += emulation_controllers(
             EmulationConfig(
-                nodes=make_nodes(wanted._nodes, wanted._zones),
-                ready_s=wanted._ready_delay,
-                termination_s=wanted._termination,
+                nodes=make_nodes(plane._nodes, plane._zones),
+                ready_s=plane._ready_delay,
+                termination_s=plane._termination,
             )
         )
-    config = PlaneConfig(data_dir=wanted._data_dir, secure_port=wanted._port)
-    services = (ControllerService(entries),) if wanted._controllers else ()
-    return Server(config, services, clock=wanted.clock, around=wanted.faults.around)
+    config = PlaneConfig(data_dir=plane._data_dir, secure_port=plane._port)
+    services = (ControllerService(entries),) if plane._controllers else ()
+    return Server(config, services, clock=plane.clock, around=plane.faults.around)
 
 
 def _lacking(error: ModuleNotFoundError) -> Exception:

@@ -1,6 +1,6 @@
-"""A process' plane in a thread and a loop of its own, and how others ask it something.
+"""A plane in its own thread and loop, with calls from other threads.
 
-The loop is apart because the caller's may be blocked by what is tested, or may not exist.
+The loop is separate because the test may block the caller's, or the caller may have none.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ NOT_RUNNING: Final = "this plane is not running: use it inside its with block"
 
 
 class PlaneThread:
-    """``start`` once, ``stop`` as often as one likes; ``call`` between the two, from any other
+    """Call ``start`` once, ``stop`` any number of times, and ``call`` in between, from any other
     thread.
     """
 
     def __init__(self, plane: ServerPlane) -> None:
         self._plane = plane
-        #: done when the plane answers; its error is that of the start
+        #: set when the plane answers; its exception is that of the start
         self._started: Future[asyncio.AbstractEventLoop] = Future()
         self._end = asyncio.Event()
         self._ended = False
@@ -34,7 +34,7 @@ class PlaneThread:
         self._thread = threading.Thread(target=self._run, name="sliceplane", daemon=True)
 
     def start(self) -> None:
-        """Returns when the server answers.  Raises what the start raised; nothing is left then."""
+        """Returns when the server answers. Raises the exception of the start, without residue."""
         self._thread.start()
         try:
             self._started.result()
@@ -60,7 +60,9 @@ class PlaneThread:
             raise RuntimeError("the plane was stopped meanwhile") from None
 
     def stop(self) -> None:
-        """Returns when the thread has ended.  Idempotent.  Raises what the stop raised."""
+        """Stops the plane; returns when the thread has ended. Raises the exception of the stop.
+        Idempotent.
+        """
         if self._ended or not self._started.done():
             return
         self._ended = True

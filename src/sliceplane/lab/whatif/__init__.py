@@ -2,17 +2,18 @@
 virtual time.
 
 - ``state``: a cluster as records, of a snapshot or of lists.
-- ``changes``: what is changed, from plain words; checked against the state.
-- ``world``: the run: server, controllers and a kubelet that is played, and what watchers would be
-  sent.
-- ``traffic``: where clients are, as a file says that it was measured.
-- ``picture``: a Service at one moment: where connections go (``consume.balancing.shares``),
-  overload.
-- ``prediction``: the whole question: before, after, what it takes.
-- ``assumptions``: what it rests on; ``text``: the answer for people; ``document``: for programs.
-- ``estimate``: the same for a Service that is not there yet, in a cluster that is made up.
-- ``verify``: what was foreseen beside what a recording says that happened.
+- ``changes``: the changes, parsed from ``KEY=VALUE`` and checked against the state.
+- ``world``: the run: server, controllers, a simulated kubelet, and the events that watchers would
+  receive.
+- ``traffic``: the locations of clients, as measured and stored in a file.
+- ``picture``: a Service at one moment: the distribution of connections
+  (``consume.balancing.shares``), overload.
+- ``prediction``: the whole question: the state before and after, and the cost of the change.
+- ``assumptions``: the assumptions of an answer; ``text``: the answer for users; ``document``: for
+  programs.
+- ``estimate``: the same for a Service that does not exist yet, in a synthetic cluster.
+- ``verify``: a prediction compared with a recording.
 
-Nothing is reckoned that can be run. Never: says more than was run; what is assumed stands first in
-every answer.
+Everything that can be run is run, not computed. Never: claims more than was run; every answer
+begins with its assumptions.
 """

@@ -23,7 +23,7 @@ def zone_name(zone: str) -> str:
 
 
 def rate(a_second: Fraction) -> str:
-    """``333 requests a second``, of small ones with two figures."""
+    """Formats a rate as ``333 requests a second``; small ones have three digits."""
     number = float(a_second)
     return (
         f"{number:,.0f} requests a second" if number >= 99.5 else f"{number:.3g} requests a second"
@@ -81,8 +81,8 @@ def _running(question: WhatIfQuestion, world: WhatIfWorld) -> Iterator[str]:
 def _changes(question: WhatIfQuestion, world: WhatIfWorld) -> Iterator[str]:
     changes = question.changes
     if changes.replicas or changes.rollouts:
-        told = world.running.ready_delay_s is not None
-        origin = "" if told else ", as the median of those that are there"
+        is_set = world.running.ready_delay_s is not None
+        origin = "" if is_set else ", as the median of those that are there"
         yield (
             f"A Pod is ready {world.ready_delay_s:g} s after its start{origin}; Pods "
             "spread over zones, then Nodes; resources, taints and affinity to Pods are not looked "

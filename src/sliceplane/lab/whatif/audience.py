@@ -17,7 +17,7 @@ from sliceplane.diagnose.explain.checks.zones import is_working
 from sliceplane.lab.wire import event_bytes
 from sliceplane.server.store.types import EventType, Record, StoreEvent
 
-#: clients that read all slices, headless Services' too
+#: name of the selection of clients that read all slices, including those of headless Services
 _EVERY: Final = "every"
 _VERBS: Final = {
     EventType.ADDED: "create",
@@ -27,7 +27,7 @@ _VERBS: Final = {
 
 
 class SliceEvent(msgspec.Struct, frozen=True):
-    """One commit of a slice.  ``json`` and ``protobuf``: bytes to all ``watchers`` together."""
+    """One commit of a slice. ``json`` and ``protobuf``: total bytes to all ``watchers``."""
 
     at: float
     service: str
@@ -38,11 +38,11 @@ class SliceEvent(msgspec.Struct, frozen=True):
 
 
 class SliceAudience:
-    """The proxies of working Nodes, and *others* that read all slices."""
+    """The watchers of slices: the proxies of working Nodes, and *others* that read all slices."""
 
     def __init__(self, others: int) -> None:
         self.events: list[SliceEvent] = []
-        #: proxies read the slices for their zone and those for all; else all slices
+        #: True if proxies read only the slices for their zone and the shared ones
         self.by_zone = False
         self._others = others
         self._readers: dict[str, tuple[str, ...]] = {}
@@ -52,9 +52,9 @@ class SliceAudience:
         return len(self._readers)
 
     def restart(self, nodes: Iterable[Node]) -> None:
-        """Begins with the proxies of *nodes*."""
+        """Restarts with the proxies of *nodes*."""
         self._readers = {
-            node.metadata.name: self._readings(node) for node in nodes if is_working(node)
+            node.metadata.name: self._list_selections(node) for node in nodes if is_working(node)
         }
 
     def on_commit(self, event: StoreEvent, now: float) -> None:
@@ -62,16 +62,20 @@ class SliceAudience:
             node = decode(event.record.body, Node)
             self._readers.pop(node.metadata.name, None)
             if event.type is not EventType.DELETED and is_working(node):
-                self._readers[node.metadata.name] = self._readings(node)
+                self._readers[node.metadata.name] = self._list_selections(node)
         elif event.record.key.resource == EndpointSlices.storage_key:
             self._count(event, now)
 
     def _count(self, event: StoreEvent, now: float) -> None:
-        watching = Counter(reading for readings in self._readers.values() for reading in readings)
+        watching = Counter(
+            selection for selections in self._readers.values() for selection in selections
+        )
         watching[_EVERY] = self._others
-        before = set(_shown(event.previous)) if event.type is EventType.MODIFIED else set()
-        after = set() if event.type is EventType.DELETED else set(_shown(event.record))
-        gone = set(_shown(event.record)) if event.type is EventType.DELETED else before - after
+        before = set(_list_readers(event.previous)) if event.type is EventType.MODIFIED else set()
+        after = set() if event.type is EventType.DELETED else set(_list_readers(event.record))
+        removed = (
+            set(_list_readers(event.record)) if event.type is EventType.DELETED else before - after
+        )
         last = (
             event.record
             if event.type is EventType.DELETED or event.previous is None
@@ -80,11 +84,11 @@ class SliceAudience:
         groups = (
             (EventType.ADDED, event.record.body, after - before),
             (EventType.MODIFIED, event.record.body, after & before),
-            (EventType.DELETED, last.body, gone),
+            (EventType.DELETED, last.body, removed),
         )
         watchers = json = protobuf = 0
-        for kind, body, readings in groups:
-            number = sum(watching[reading] for reading in sorted(readings))
+        for kind, body, selections in groups:
+            number = sum(watching[selection] for selection in sorted(selections))
             if number:
                 watchers += number
                 json += number * event_bytes(body, "json", kind.value)
@@ -94,13 +98,15 @@ class SliceAudience:
         verb = _VERBS[event.type]
         self.events.append(SliceEvent(now, name, verb, watchers, json, protobuf))
 
-    def watchers_of(self, record: Record) -> int:
+    def count_watchers(self, record: Record) -> int:
         """Returns the number of watchers that would get a change of this slice."""
-        shown = set(_shown(record))
-        readers = Counter(reading for readings in self._readers.values() for reading in readings)
-        return sum(readers[reading] for reading in shown) + self._others
+        matching = set(_list_readers(record))
+        readers = Counter(
+            selection for selections in self._readers.values() for selection in selections
+        )
+        return sum(readers[selection] for selection in matching) + self._others
 
-    def _readings(self, node: Node) -> tuple[str, ...]:
+    def _list_selections(self, node: Node) -> tuple[str, ...]:
         """Returns the selections that the node's proxy watches."""
         if not self.by_zone:
             return (ALL,)
@@ -108,7 +114,7 @@ class SliceAudience:
         return (SHARED, f"zone={zone}") if zone else (SHARED,)
 
 
-def _shown(record: Record | None) -> tuple[str, ...]:
+def _list_readers(record: Record | None) -> tuple[str, ...]:
     return (
         () if record is None else (*readings_of_slice(decode(record.body, EndpointSlice)), _EVERY)
     )

@@ -1,8 +1,7 @@
 """The changes of a question, parsed from words: ``zone-lost=zone-b``, ``replicas=12``,
 ``traffic-distribution=PreferSameZone``.
 
-A setting is read twice: its words alone (``parse``), and with the cluster that it is about
-(``checked``).
+A setting is read twice: its text alone (``parse``), and with its cluster (``checked``).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from sliceplane.diagnose.explain.checks.pods.silent_nodes import KUBELET_LOST_S
 from sliceplane.kit.integers import NotAnInteger, parse_int64
 from sliceplane.kit.names import check_label_value
 from sliceplane.kit.times import parse_duration
-from sliceplane.lab.whatif.state import CannotTell, ClusterState, ServiceWorkload
+from sliceplane.lab.whatif.state import ClusterState, ServiceWorkload, WhatIfError
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT
 from sliceplane.slices.subsets import APPROACHES, Subsetting
 
@@ -31,9 +30,9 @@ NONE: Final = "none"
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of controllers, kubelets and Pods that no object shows. ``ready_delay_s``
-    ``None``: as long as the Pods that are there took. ``termination_s`` ``None``: as emulated
-    kubelets do by default where Nodes are emulated, else a Pod's own grace period.
+    """The settings of controllers, kubelets and Pods that no object contains. ``ready_delay_s``
+    ``None``: as long as the existing Pods took. ``termination_s`` ``None``: the default of emulated
+    kubelets if Nodes are emulated, else a Pod's own grace period.
     """
 
     max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT
@@ -42,7 +41,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     batch_period_s: float = 0.0
     ready_delay_s: float | None = None
     termination_s: float | None = None
-    #: a Node that is silent for so long is Unknown, and its Pods are not ready
+    #: seconds after which a silent Node is Unknown, and its Pods are not ready
     #: (node-monitor-grace-period)
     node_grace_s: float = KUBELET_LOST_S
 
@@ -57,9 +56,9 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """``words``: as they were given."""
+    """The changes of a question. ``texts``: as the user wrote them."""
 
-    words: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
     zones_lost: tuple[str, ...] = ()
     zones_added: tuple[tuple[str, int], ...] = ()
     node_zones: tuple[tuple[str, str], ...] = ()
@@ -84,7 +83,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 def parse(text: str, keys: tuple[str, ...]) -> Setting:
-    """Raises ``ValueError`` with a sentence."""
+    """Parses one setting. Raises ``ValueError`` with a sentence."""
     key, equals, value = text.partition("=")
     if key not in keys:
         near = nearest(key, keys)
@@ -131,7 +130,7 @@ def _amount(value: str) -> int | str:
     return value if percent != value else number
 
 
-#: settings of ``Running``: its member, and how the value is read
+#: field and parser of each setting of ``Running``
 _RUNNING: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "max-endpoints-per-slice": ("max_endpoints_per_slice", lambda value: _number(value, 1, 1000)),
     "subsetting": ("subsetting", _approach),
@@ -169,28 +168,28 @@ assert {member for member, _ in _RUNNING.values()} == set(Running.__struct_field
 
 
 def running(settings: tuple[Setting, ...]) -> Running:
-    """Returns the settings as they are now. Raises ``CannotTell``."""
-    found = Running()
+    """Returns the settings as they are now. Raises ``WhatIfError``."""
+    result = Running()
     for setting in settings:
         member, read = _RUNNING[setting.key]
-        found = replace(found, **{member: _read(setting, read)})
-    return found
+        result = replace(result, **{member: _read(setting, read)})
+    return result
 
 
 def _read(setting: Setting, read: Callable[[str], Any]) -> Any:
     try:
         return read(setting.value)
     except ValueError as error:
-        raise CannotTell(f"{setting}: {error}") from error
+        raise WhatIfError(f"{setting}: {error}") from error
 
 
 def checked(settings: tuple[Setting, ...], state: ClusterState, service: Service) -> Changes:
-    """Returns the changes resolved for *service* in *state*. Raises ``CannotTell``."""
-    changes = Changes(words=tuple(map(str, settings)))
+    """Returns the changes resolved for *service* in *state*. Raises ``WhatIfError``."""
+    changes = Changes(texts=tuple(map(str, settings)))
     for setting in settings:
         changes = _WITH[setting.key](changes, setting, state, service)
     if changes.strategy and not changes.rollouts:
-        raise CannotTell("max-surge and max-unavailable count in a rollout: add rollout=yes")
+        raise WhatIfError("max-surge and max-unavailable count in a rollout: add rollout=yes")
     return changes
 
 
@@ -203,7 +202,7 @@ def zones_of(state: ClusterState) -> tuple[str, ...]:
 def _zone_lost(changes: Changes, setting: Setting, state: ClusterState, _: Service) -> Changes:
     zones = zones_of(state)
     if setting.value not in zones:
-        raise CannotTell(no_such("Node in zone", setting.value, zones))
+        raise WhatIfError(no_such("Node in zone", setting.value, zones))
     return replace(changes, zones_lost=(*changes.zones_lost, setting.value))
 
 
@@ -211,11 +210,11 @@ def _zone_added(changes: Changes, setting: Setting, state: ClusterState, _: Serv
     zone, colon, number = setting.value.partition(":")
     zones = zones_of(state)
     for problem in check_label_value(zone):
-        raise CannotTell(f"{setting}: {problem}")
+        raise WhatIfError(f"{setting}: {problem}")
     if zone in zones:
-        raise CannotTell(f"{setting}: zone {zone} is there already")
+        raise WhatIfError(f"{setting}: zone {zone} is there already")
     if not state.nodes:
-        raise CannotTell(f"{setting}: there is no Node that those of a new zone could be like")
+        raise WhatIfError(f"{setting}: there is no Node that those of a new zone could be like")
     nodes = (
         _read(Setting(setting.key, number), lambda value: _number(value, 1, NODES_ADDED_MAX))
         if colon
@@ -228,9 +227,9 @@ def _node_zone(changes: Changes, setting: Setting, state: ClusterState, _: Servi
     node, __, zone = setting.value.partition(":")
     names = tuple(node.metadata.name for node in state.nodes)
     if node not in names:
-        raise CannotTell(no_such("Node", node, names))
+        raise WhatIfError(no_such("Node", node, names))
     for problem in check_label_value(zone):
-        raise CannotTell(f"{setting}: {problem}")
+        raise WhatIfError(f"{setting}: {problem}")
     return replace(changes, node_zones=(*changes.node_zones, (node, zone)))
 
 
@@ -238,22 +237,22 @@ def _workload(name: str, state: ClusterState, service: Service) -> ServiceWorklo
     workloads = state.workloads(service)
     key = service.metadata.key
     if not workloads:
-        raise CannotTell(
+        raise WhatIfError(
             f"no Deployment, StatefulSet or ReplicaSet makes the Pods of Service {key}"
         )
     if not name:
         if len(workloads) > 1:
             names = ", ".join(workload.name for workload in workloads)
-            raise CannotTell(
+            raise WhatIfError(
                 f"several make the Pods of Service {key}: say which, as NAME:VALUE; there are "
                 f"{names}"
             )
         return workloads[0]
-    found = next((workload for workload in workloads if workload.name == name), None)
-    if found is None:
-        names_of = tuple(workload.name for workload in workloads)
-        raise CannotTell(no_such(f"workload of Service {key} with the name", name, names_of))
-    return found
+    workload = next((workload for workload in workloads if workload.name == name), None)
+    if workload is None:
+        workload_names = tuple(workload.name for workload in workloads)
+        raise WhatIfError(no_such(f"workload of Service {key} with the name", name, workload_names))
+    return workload
 
 
 def _replicas(changes: Changes, setting: Setting, state: ClusterState, service: Service) -> Changes:
@@ -267,7 +266,7 @@ def _replicas(changes: Changes, setting: Setting, state: ClusterState, service: 
 def _rollout(changes: Changes, setting: Setting, state: ClusterState, service: Service) -> Changes:
     workload = _workload("" if setting.value == "yes" else setting.value, state, service)
     if workload.resource.kind == "ReplicaSet":
-        raise CannotTell(f"{workload} has no rollouts: a Deployment or a StatefulSet has")
+        raise WhatIfError(f"{workload} has no rollouts: a Deployment or a StatefulSet has")
     return replace(changes, rollouts=(*changes.rollouts, workload))
 
 

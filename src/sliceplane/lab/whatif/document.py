@@ -1,4 +1,4 @@
-"""The answer for programs: the same members in the same order each time; shares and factors are
+"""The answer for programs: always the same members in the same order; shares and factors are
 numbers.
 """
 
@@ -11,54 +11,57 @@ from typing import Any
 from sliceplane.consume.balancing.shares import OVERLOAD, TrafficShares
 from sliceplane.lab.whatif.picture import Loads, Picture
 from sliceplane.lab.whatif.prediction import Moment, Prediction, WhatIfRun, Written
-from sliceplane.lab.whatif.verify import Happened, compared, is_as_foreseen
+from sliceplane.lab.whatif.verify import WhatIfOutcome, compared, is_as_predicted
 
 
-def as_document(found: Prediction, real: Happened | None = None) -> dict[str, Any]:
-    """*real*: what happened, where one may compare."""
-    price = found.question.price
-    leaving = found.after.shares.leaving
+def as_document(prediction: Prediction, real: WhatIfOutcome | None = None) -> dict[str, Any]:
+    """Returns the JSON document. *real*: the recorded outcome, for comparison."""
+    price = prediction.question.price
+    leaving = prediction.after.shares.leaving
     return {
-        "service": found.question.service.metadata.key,
-        "changes": list(found.question.changes.words),
-        "origin": found.origin,
-        "assumptions": list(found.assumed),
-        "before": _picture(found.before),
-        "after": _picture(found.after),
-        "written": written_document(found.written),
-        "writtenOfAllServices": written_document(found.everything),
-        "ranges": _ranges(found),
-        "pending": written_document(found.pending),
-        "ifClientsStay": None if found.stays is None else _loads(found.stays),
-        "moments": [_moment(moment) for moment in found.moments],
-        "controllerTells": list(found.notes),
-        "chance": {"connections": found.question.clients.connections, "bound": found.chance},
+        "service": prediction.question.service.metadata.key,
+        "changes": list(prediction.question.changes.texts),
+        "origin": prediction.origin,
+        "assumptions": list(prediction.assumed),
+        "before": _picture(prediction.before),
+        "after": _picture(prediction.after),
+        "written": written_document(prediction.written),
+        "writtenOfAllServices": written_document(prediction.all_written),
+        "ranges": _ranges(prediction),
+        "pending": written_document(prediction.pending),
+        "ifClientsStay": None if prediction.stays is None else _loads(prediction.stays),
+        "moments": [_moment(moment) for moment in prediction.moments],
+        "controllerTells": list(prediction.notes),
+        "chance": {
+            "connections": prediction.question.clients.connections,
+            "bound": prediction.chance,
+        },
         "overloadThreshold": float(OVERLOAD),
-        "capacity": _number(found.question.clients.capacity),
+        "capacity": _number(prediction.question.clients.capacity),
         "cost": {
             "perGigabyte": float(price.per_gb),
             "priceOf": price.of,
             "gigabytes": float(price.gigabytes) or None,
-            "before": float(price.gigabytes * found.before.shares.leaving * price.per_gb)
+            "before": float(price.gigabytes * prediction.before.shares.leaving * price.per_gb)
             if price.gigabytes
             else None,
             "after": float(price.gigabytes * leaving * price.per_gb) if price.gigabytes else None,
         },
-        "happened": None if real is None else _happened(found, real),
+        "happened": None if real is None else _outcome(prediction, real),
     }
 
 
-def _happened(found: Prediction, real: Happened) -> dict[str, Any]:
-    figures = compared(found, real)
+def _outcome(prediction: Prediction, real: WhatIfOutcome) -> dict[str, Any]:
+    figures = compared(prediction, real)
     return {
-        "asForeseen": is_as_foreseen(figures),
+        "asForeseen": is_as_predicted(figures),
         "figures": [
             {
                 "what": figure.what,
                 "least": _plain(figure.least),
                 "most": _plain(figure.most),
-                "happened": _plain(figure.happened),
-                "asForeseen": figure.is_as_foreseen,
+                "happened": _plain(figure.actual),
+                "asForeseen": figure.is_as_predicted,
             }
             for figure in figures
         ],
@@ -66,10 +69,8 @@ def _happened(found: Prediction, real: Happened) -> dict[str, Any]:
     }
 
 
-def _ranges(found: Prediction) -> dict[str, Any]:
-    """Figures that are not the same in each way in which the change may come about: the least and
-    the most.
-    """
+def _ranges(prediction: Prediction) -> dict[str, Any]:
+    """Returns the minimum and maximum of the figures that differ between the runs."""
     read: dict[str, Callable[[WhatIfRun], int]] = {
         "writes": lambda run: run.written.writes,
         "creates": lambda run: run.written.creates,
@@ -81,7 +82,7 @@ def _ranges(found: Prediction) -> dict[str, Any]:
         "slices": lambda run: run.slices,
         "readyEndpoints": lambda run: run.ready.total(),
     }
-    between = {name: found.between(figure) for name, figure in read.items()}
+    between = {name: prediction.between(figure) for name, figure in read.items()}
     return {name: [least, most] for name, (least, most) in between.items() if least != most}
 
 
@@ -143,8 +144,8 @@ def _shares(shares: TrafficShares) -> dict[str, Any]:
         "greatestLoad": float(factor),
         "greatestLoadZone": zone,
         "flows": [
-            {"from": came, "to": to, "share": float(share)}
-            for (came, to), share in shares.flows.items()
+            {"from": source, "to": to, "share": float(share)}
+            for (source, to), share in shares.flows.items()
         ],
     }
 

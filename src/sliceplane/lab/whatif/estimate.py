@@ -1,9 +1,9 @@
-"""Estimates the cost of a Service that does not exist yet: a what-if over a made-up cluster
+"""Estimates the cost of a Service that does not exist yet: a what-if over a synthetic cluster
 (KEP-0752, "Estimation").
 
-The production controllers make one of each object, on virtual time, and the others are its copies.
-Then the Service is made, one of its Pods changes, and it is rolled out: what that writes is run, as
-for any what-if.
+The production controllers create one object of each kind on virtual time; the others are copies.
+Then the Service is created, one of its Pods changes, and it is rolled out: the resulting writes are
+run, as in any what-if.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from sliceplane.lab.whatif.state import ClusterState, of_lists
 from sliceplane.lab.whatif.world import WhatIfWorld
 from sliceplane.lab.wire import human_bytes
 
-#: a rollout of more Pods is not run: it would take minutes
+#: maximum Pods of a rollout that is run: more would take minutes
 ROLLED_MAX: Final = 500
-#: Pods that a Node has addresses for
+#: number of Pods for which a Node has addresses
 _ROOM: Final = 200
 _NAME: Final = "web"
 _NAMESPACE: Final = "default"
@@ -58,7 +58,7 @@ class EstimateQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EstimatedStep(msgspec.Struct, frozen=True):
-    """``slices``: afterwards.  ``written`` ``None``: was not run."""
+    """One step. ``slices``: their number afterwards. ``written`` ``None``: the step was not run."""
 
     name: str
     what: str
@@ -67,14 +67,14 @@ class EstimatedStep(msgspec.Struct, frozen=True):
 
 
 def estimate(
-    question: EstimateQuestion, tell: Callable[[str], None] | None = None
+    question: EstimateQuestion, report: Callable[[str], None] | None = None
 ) -> tuple[EstimatedStep, ...]:
-    state = made_up(question)
+    state = build_state(question)
     service = state.service(_NAMESPACE, _NAME)
     running = Running(
         max_endpoints_per_slice=question.per_slice, ready_delay_s=5.0, termination_s=30.0
     )
-    world = WhatIfWorld(state, service, running, tell=tell)
+    world = WhatIfWorld(state, service, running, report=report)
     steps: list[EstimatedStep] = []
 
     def step(name: str, what: str, change: Callable[[], object] | None = None) -> None:
@@ -82,7 +82,7 @@ def estimate(
         began = world.cluster.now
         if change is not None:
             change()
-        world.settle()
+        world.converge()
         slices = len(world.state.slices(_NAMESPACE, _NAME))
         steps.append(
             EstimatedStep(name, what, slices, sum_up(world.events, service.metadata.key, began))
@@ -121,16 +121,16 @@ def as_text(question: EstimateQuestion, steps: tuple[EstimatedStep, ...], width:
 
 
 def _column(step: EstimatedStep) -> tuple[str, ...]:
-    found = step.written
-    if found is None:
+    written = step.written
+    if written is None:
         return ("",) * len(_ROWS)
-    sizes = (human_bytes(found.protobuf), human_bytes(found.json))
+    sizes = (human_bytes(written.protobuf), human_bytes(written.json))
     return (
         f"{step.slices:,}",
-        f"{found.writes:,}",
-        f"{found.events:,}",
+        f"{written.writes:,}",
+        f"{written.events:,}",
         *sizes,
-        f"{found.took_s:.0f} s",
+        f"{written.took_s:.0f} s",
     )
 
 
@@ -149,14 +149,14 @@ def as_document(question: EstimateQuestion, steps: tuple[EstimatedStep, ...]) ->
     }
 
 
-def made_up(question: EstimateQuestion) -> ClusterState:
-    """All but slices."""
+def build_state(question: EstimateQuestion) -> ClusterState:
+    """Returns the synthetic cluster without slices."""
     cluster = Cluster(
         DeploymentController(),
         ReplicaSetController(),
         KubeletController(EmulationConfig(nodes=make_nodes(len(_ZONES), _ZONES))),
     )
-    cluster.settle()
+    cluster.converge()
     labels = {"app": _NAME}
     containers = [
         {"name": "main", "image": _NAME, "ports": [{"name": "http", "containerPort": 8080}]}
@@ -171,7 +171,7 @@ def made_up(question: EstimateQuestion) -> ClusterState:
     if question.traffic_distribution:
         of_service["trafficDistribution"] = question.traffic_distribution
     cluster.create(Services, {"metadata": {"name": _NAME}, "spec": of_service})
-    cluster.settle()
+    cluster.converge()
     nodes = cluster.list(Nodes)
     (pod,) = cluster.list(Pods)
     owners = [(resource, cluster.list(resource)) for resource in (Deployments, ReplicaSets)]
@@ -220,7 +220,7 @@ def _uid(kind: int, number: int) -> str:
 
 
 def _break_one(world: WhatIfWorld) -> None:
-    """A Pod is not ready any more."""
+    """Makes one Pod not ready."""
     name = world.state.pods(_NAMESPACE)[0].metadata.name
     conditions = world.cluster.get(Pods, name)["status"]["conditions"]
     change = [

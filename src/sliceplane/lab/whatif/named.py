@@ -1,9 +1,9 @@
-"""The objects that Pods of a what-if name and its state lacks: accounts, and classes of priority
-and of running containers.
+"""The objects that Pods of a what-if reference but its state lacks: ServiceAccounts,
+PriorityClasses and RuntimeClasses.
 
-A server refuses a Pod that names one which is not there. A state has only what endpoints are made
-of, so such an object is not there because it was not read, and the cluster of the question has it.
-Each is put in its place, with nothing in it that a Pod's readiness or address depends on.
+A server refuses a Pod that references a missing object. A state contains only the inputs of
+endpoints, so such an object exists in the cluster but was not read. An empty stand-in is created
+for each; no Pod's readiness or address depends on its content.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from sliceplane.lab.whatif.state import WORKLOADS, ClusterState
 from sliceplane.server.registry.admission.service_accounts import DEFAULT_ACCOUNT
 from sliceplane.server.registry.kinds.pods.priority_class import PRIORITY_CLASSES
 
-#: what the server knows of itself
-_KNOWN: Final = (DEFAULT_ACCOUNT, *PRIORITY_CLASSES)
+#: names that the server has by itself
+_BUILT_IN: Final = (DEFAULT_ACCOUNT, *PRIORITY_CLASSES)
 
 Named = tuple[Resource, str, str]
 
 
 def objects_named(state: ClusterState) -> Iterator[tuple[Resource, str, Document]]:
-    """Each with its namespace, once."""
+    """Yields each referenced object once, with its namespace."""
     namespaces = {record.key.name for record in state.raw(Namespaces)}
     named: dict[Named, Document] = {}
     for resource in WORKLOADS:
@@ -40,7 +40,7 @@ def objects_named(state: ClusterState) -> Iterator[tuple[Resource, str, Document
                 template = (decode_document(record.body).get("spec") or {}).get("template") or {}
                 named |= _named(record.key.namespace, template.get("spec") or {})
     for (resource, namespace, name), content in named.items():
-        if name and name not in _KNOWN:
+        if name and name not in _BUILT_IN:
             yield resource, namespace, {"metadata": {"name": name}, **content}
 
 

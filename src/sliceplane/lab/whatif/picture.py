@@ -1,5 +1,5 @@
-"""A Service at one moment: its slices, where its clients are, where their connections go, and what
-is too much.
+"""A Service at one moment: its slices, the locations of its clients, the distribution of their
+connections, and overload.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sliceplane.consume.balancing.shares import (
 from sliceplane.consume.usable import Locality
 from sliceplane.diagnose.explain.checks.zones import is_working, takes_pods
 from sliceplane.kit.ip import FAMILIES, Family
-from sliceplane.lab.whatif.state import CannotTell, ClusterState
+from sliceplane.lab.whatif.state import ClusterState, WhatIfError
 from sliceplane.lab.whatif.world import WhatIfWorld
 from sliceplane.lab.wire import event_bytes
 from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
@@ -41,9 +41,9 @@ CONNECTIONS_DEFAULT: Final = 10_000
 
 
 class Clients(msgspec.Struct, frozen=True, kw_only=True):
-    """The locations of clients: on the Nodes (the default), where Pods of a *selector* are, or
-    measured as *traffic*. ``rate``: requests a second of all of them, where it is known;
-    ``capacity``: what one Pod can take of them.
+    """The locations of clients: on the Nodes (the default), at the Pods of a *selector*, or
+    measured as *traffic*. ``rate``: requests per second of all clients, if known; ``capacity``:
+    requests per second that one Pod can serve.
     """
 
     selector: str = ""
@@ -54,8 +54,8 @@ class Clients(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loads(msgspec.Struct, frozen=True):
-    """Shares, and what they come to. ``rate``: requests a second of the clients that are there, as
-    far as known; ``fix``: Pods to add by zone so that none is overloaded, ``None``: adding does not
+    """Shares and their consequences. ``rate``: requests per second of the remaining clients, if
+    known; ``fix``: Pods to add by zone so that none is overloaded, ``None``: adding Pods does not
     help.
     """
 
@@ -71,13 +71,15 @@ class Loads(msgspec.Struct, frozen=True):
         return most / self.allowed.of(self.shares.candidates)
 
     def rate_in(self, zone: str) -> Fraction:
-        """Requests a second of the busiest endpoint in *zone*.  Only where the rate is known."""
+        """Returns the requests per second of the busiest endpoint in *zone*; only if the rate is
+        known.
+        """
         assert self.rate is not None
         return self.shares.load(zone) / max(self.shares.candidates, 1) * self.rate
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
-    """``each_json``: bytes to all watchers when one endpoint changes, the mean over them."""
+    """A Service at one moment. ``each_json``: mean bytes to all watchers when one endpoint changes."""
 
     slices: int
     kinds: Counter[EndpointKind]
@@ -97,10 +99,10 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ready(self) -> Counter[str]:
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for kind, number in self.kinds.items():
-            found[kind.zone] += number if kind.ready else 0
-        return found
+            counts[kind.zone] += number if kind.ready else 0
+        return counts
 
     @property
     def endpoints(self) -> int:
@@ -108,7 +110,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def clients(self) -> dict[str, Fraction]:
-        """Their shares by zone."""
+        """The shares of clients by zone."""
         zones = sorted({place.at.zone for place in self.places})
         return {
             zone: sum((place.share for place in self.places if place.at.zone == zone), Fraction(0))
@@ -126,12 +128,12 @@ def loads(
     kinds: Counter[EndpointKind],
     places: Sequence[Place],
     clients: Clients,
-    left: Fraction,
+    remaining: Fraction,
     *,
     local: bool,
 ) -> Loads:
-    """*left*: the part of all clients that is there."""
-    rate = None if clients.rate is None else clients.rate * left
+    """Returns the loads. *remaining*: the fraction of all clients that still exists."""
+    rate = None if clients.rate is None else clients.rate * remaining
     allowed = AllowedLoad(None if clients.capacity is None or not rate else clients.capacity / rate)
     return Loads(
         shares(kinds, places, local=local),
@@ -148,10 +150,10 @@ def picture(
     *,
     others: int,
     lost: Collection[str] = (),
-    left: Fraction = Fraction(1),
+    remaining: Fraction = Fraction(1),
 ) -> Picture:
-    """As the world is now; *others*: watchers beside the Nodes' proxies. Clients in *lost* zones
-    are gone, and *left* of all there are.
+    """Returns the picture of the current world. *others*: watchers besides the Nodes' proxies.
+    Clients in *lost* zones are removed; *remaining* is the fraction of all clients that is left.
     """
     state = world.state
     meta = subject.metadata
@@ -168,7 +170,7 @@ def picture(
     )
     places = _places(state, clients, lost)
     if not places:
-        raise CannotTell(
+        raise WhatIfError(
             "there is no client: no Node takes Pods, or none of the Pods of --clients runs on a "
             "Node"
         )
@@ -181,7 +183,7 @@ def picture(
         slices=len(slices),
         kinds=kinds,
         places=places,
-        loads=loads(kinds, places, clients, left, local=local),
+        loads=loads(kinds, places, clients, remaining, local=local),
         outside=outside,
         each_json=each_json,
         each_protobuf=each_protobuf,
@@ -202,15 +204,15 @@ def _each(
             continue
         number = len(decode(record.body, EndpointSlice).endpoints or ())
         total += number
-        json += number * world.audience.watchers_of(record) * event_bytes(record.body, "json")
+        json += number * world.audience.count_watchers(record) * event_bytes(record.body, "json")
         protobuf += (
-            number * world.audience.watchers_of(record) * event_bytes(record.body, "protobuf")
+            number * world.audience.count_watchers(record) * event_bytes(record.body, "protobuf")
         )
     return json / max(total, 1), protobuf / max(total, 1)
 
 
 def family_of(service: Service) -> Family | None:
-    """Returns the IP family of a Service; of two, the first: the shares of the other are the
+    """Returns the IP family of a Service; the first of two, since the shares of the other are the
     same.
     """
     first = (service.spec.ip_families or ("",))[0]

@@ -1,5 +1,5 @@
-"""The whole question: a state, changes, and where clients are in; what was, what would be, and what
-it takes, out.
+"""The whole question: from a state, changes and the locations of clients to the state before, the
+state after, and the cost.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from sliceplane.lab.whatif.assumptions import assumptions
 from sliceplane.lab.whatif.audience import SliceEvent
 from sliceplane.lab.whatif.changes import Changes, Running
 from sliceplane.lab.whatif.picture import Clients, Loads, Picture, loads, picture
-from sliceplane.lab.whatif.state import CannotTell, ClusterState
+from sliceplane.lab.whatif.state import ClusterState, WhatIfError
 from sliceplane.lab.whatif.world import Way, WhatIfWorld
 
-#: of a change after the question, and how many of them are tried
+#: maximum delay of a change after the question in seconds, and maximum number of delays to try
 _DELAY_MAX_S: Final = 120.0
 _DELAYS_MAX: Final = 10
 _STEPS_MAX: Final = 200
@@ -39,8 +39,8 @@ T = TypeVar("T", int, Fraction)
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """``per_gb``: of what crosses zones, requests and answers together. ``gigabytes``: measured, of
-    both; 0: nobody measured.
+    """``per_gb``: price of traffic across zones, requests and answers together. ``gigabytes``:
+    measured traffic of both; 0: not measured.
     """
 
     per_gb: Fraction
@@ -58,7 +58,7 @@ class WhatIfQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """Writes of slices. ``took_s``: until the last one, on virtual time."""
+    """Writes of slices. ``took_s``: virtual seconds until the last one."""
 
     creates: int = 0
     updates: int = 0
@@ -73,14 +73,14 @@ class Written(msgspec.Struct, frozen=True):
         return self.creates + self.updates + self.deletes
 
 
-_TOGETHER: Final = Way(pace=BurstPace(jobs_max=1_000_000), zones_turned=0)
+_TOGETHER: Final = Way(pace=BurstPace(jobs_max=1_000_000), zone_offset=0)
 _ONE_BY_ONE: Final = BurstPace(write_s=0.05, eager="endpointslice-controller")
-#: the first is told in full; the others make ranges of its figures
+#: the first one is reported in full; the others extend its figures to ranges
 WAYS: Final = (
     Way(),
     _TOGETHER,
-    Way(pace=_ONE_BY_ONE, zones_turned=1, delay_s=30.0),
-    Way(pace=_ONE_BY_ONE, zones_turned=2, delay_s=120.0),
+    Way(pace=_ONE_BY_ONE, zone_offset=1, delay_s=30.0),
+    Way(pace=_ONE_BY_ONE, zone_offset=2, delay_s=120.0),
 )
 
 
@@ -92,13 +92,13 @@ class WhatIfRun(msgspec.Struct, frozen=True):
     ready: Counter[str]
     leaving: Fraction
     greatest: Fraction
-    #: of what the busiest endpoint may get
+    #: load of the busiest endpoint over its allowed load
     used: Fraction
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """A moment of a loss, *after_s* seconds after it. ``failing``: the share of connections that is
-    sent to Pods that are gone; ``written``: since the moment before.
+    """A moment of a loss, *after_s* seconds after it. ``failing``: the share of connections to lost
+    Pods; ``written``: the writes since the previous moment.
     """
 
     after_s: float
@@ -108,9 +108,9 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """``pending``: what controllers would write without any change. ``stays``: if clients of a lost
-    zone go on elsewhere; ``moments``: of a loss, at once, as soon as it is seen (which is
-    ``after``), and when Pods are replaced.
+    """``pending``: writes of the controllers without any change. ``stays``: the loads if clients of
+    a lost zone continue elsewhere; ``moments``: of a loss: immediately, when it is detected
+    (``after``), and when Pods are replaced.
     """
 
     question: WhatIfQuestion
@@ -120,28 +120,28 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     before: Picture
     after: Picture
     written: Written
-    everything: Written
-    #: those of this Service since *began*, in virtual time
+    all_written: Written
+    #: events of this Service since *began*, in virtual time
     events: tuple[SliceEvent, ...]
     began: float
     stays: Loads | None
     moments: tuple[Moment, ...]
-    #: what the controller tells of this Service in Events
+    #: Events of the controller about this Service
     notes: tuple[str, ...]
-    #: how controllers run after the change
+    #: settings of the controllers after the change
     running: Running
     state: ClusterState
-    #: one for each of ``WAYS``, or the first alone where others could not differ
+    #: one run for each of ``WAYS``, or only the first if the others could not differ
     runs: tuple[WhatIfRun, ...]
 
     def between(self, read: Callable[[WhatIfRun], T]) -> tuple[T, T]:
-        """The least and the greatest of a figure over all runs."""
+        """Returns the minimum and maximum of a figure over all runs."""
         figures = [read(run) for run in self.runs]
         return min(figures), max(figures)
 
     @property
-    def bad_news(self) -> bool:
-        """Connections are dropped, or an endpoint is overloaded, that were not."""
+    def is_worse(self) -> bool:
+        """Returns True if the change drops connections or overloads an endpoint."""
         used = max(run.used for run in self.runs)
         used = used if self.stays is None else max(used, self.stays.used)
         overloaded = used > 1 and used > self.before.loads.used
@@ -153,44 +153,50 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def predict(
-    state: ClusterState, question: WhatIfQuestion, tell: Callable[[str], None] | None = None
+    state: ClusterState, question: WhatIfQuestion, report: Callable[[str], None] | None = None
 ) -> Prediction:
-    """*tell* is called often, with what is being done.  Raises ``CannotTell``."""
+    """Predicts the effect of the changes. *report* is called often with the current activity.
+    Raises ``WhatIfError``.
+    """
     service = question.service
     key = service.metadata.key
     if not service.spec.selector:
-        raise CannotTell(
+        raise WhatIfError(
             f"Service {key} has no selector: its slices are written by hand, and no change makes "
             "them"
         )
-    world = WhatIfWorld(state, service, question.now, question.watchers, tell=tell)
-    look = partial(picture, world, service, question.clients, others=question.watchers)
+    world = WhatIfWorld(state, service, question.now, question.watchers, report=report)
+    take_picture = partial(picture, world, service, question.clients, others=question.watchers)
     began = world.cluster.now
     world.finish_pending()
     pending = sum_up(world.events, key, began)
-    before = look()
+    before = take_picture()
     world.events.clear()
     world.cluster.notes.clear()
     began = world.cluster.now
     lost = question.changes.zones_lost
-    left = 1 - sum((place.share for place in before.places if place.at.zone in lost), Fraction(0))
-    moments = [_moment(world, question, left, 0.0, Written())] if lost else []
+    remaining = 1 - sum(
+        (place.share for place in before.places if place.at.zone in lost), Fraction(0)
+    )
+    moments = [_moment(world, question, remaining, 0.0, Written())] if lost else []
     world.apply(question.changes)
-    world.settle(world.next_eviction)
+    world.converge(world.next_eviction)
     written = sum_up(world.events, key, began)
     if lost:
-        moments.append(_moment(world, question, left, world.running.node_grace_s, written))
-    after = moments[-1].picture if lost else look()
-    runs = [_run_of(after, written), *_other_runs(state, question, written, tell)]
+        moments.append(_moment(world, question, remaining, world.running.node_grace_s, written))
+    after = moments[-1].picture if lost else take_picture()
+    runs = [_run_of(after, written), *_other_runs(state, question, written, report)]
     after_state = world.state
     events = tuple(event for event in world.events if event.service == key)
-    everything = sum_up(world.events, "", began)
+    all_written = sum_up(world.events, "", began)
     notes = _notes(world, service)
     if world.next_eviction is not None:
         world.events.clear()
-        gone_at = world.evict()
+        deleted_at = world.evict()
         last = sum_up(world.events, key, began)
-        moments.append(_moment(world, question, left, max(last.took_s, gone_at - began), last))
+        moments.append(
+            _moment(world, question, remaining, max(last.took_s, deleted_at - began), last)
+        )
     return Prediction(
         question=question,
         origin=state.origin,
@@ -199,7 +205,7 @@ def predict(
         before=before,
         after=after,
         written=written,
-        everything=everything,
+        all_written=all_written,
         events=events,
         began=began,
         stays=_stays(question, before, after),
@@ -212,7 +218,7 @@ def predict(
 
 
 def _stays(question: WhatIfQuestion, before: Picture, after: Picture) -> Loads | None:
-    """Returns the loads if the clients of lost zones go on elsewhere; ``None``: no zone is lost."""
+    """Returns the loads if the clients of lost zones continue elsewhere; ``None``: no zone is lost."""
     if not question.changes.zones_lost:
         return None
     local = after.policy == "Local"
@@ -223,22 +229,22 @@ def _other_runs(
     state: ClusterState,
     question: WhatIfQuestion,
     written: Written,
-    tell: Callable[[str], None] | None,
+    report: Callable[[str], None] | None,
 ) -> list[WhatIfRun]:
     """Runs the change in the other ways, unless they could not differ."""
     changes = question.changes
     if written.writes <= 1 and not changes.replicas and not changes.rollouts:
         return []
     delayed = (replace(_TOGETHER, delay_s=delay_s) for delay_s in _delays(state, question))
-    return [_run(state, question, way, tell) for way in (*WAYS[1:], *delayed)]
+    return [_run(state, question, way, report) for way in (*WAYS[1:], *delayed)]
 
 
 def _delays(state: ClusterState, question: WhatIfQuestion) -> list[float]:
-    """Moments of a scale-down in the next ``_DELAY_MAX_S`` at which a ReplicaSet would delete Pods
-    of other zones.
+    """Returns delays of a scale-down, up to ``_DELAY_MAX_S``, at which a ReplicaSet would delete
+    Pods of different zones.
 
-    It deletes younger Pods first, and ages between two powers of two of a nanosecond are the same
-    to it.
+    It deletes younger Pods first, and treats ages between two powers of two of a nanosecond as
+    equal.
     """
     surplus = sum(
         max(0, workload.replicas - replicas) for workload, replicas in question.changes.replicas
@@ -255,17 +261,17 @@ def _delays(state: ClusterState, question: WhatIfQuestion) -> list[float]:
     zones = {
         node.metadata.name: (node.metadata.labels or {}).get(LABEL_ZONE, "") for node in state.nodes
     }
-    found: dict[frozenset[tuple[str, int]], float] = {}
+    delay_by_deletion: dict[frozenset[tuple[str, int]], float] = {}
     for early, late in pairwise([0.0, *_age_steps(pods, state.read_at), _DELAY_MAX_S]):
         delay_s = (early + late) / 2
         ranked = sorted(pods, key=partial(deletion_rank, crowd=crowd, now=state.read_at + delay_s))
         deleted = Counter(zones.get(pod.spec.node_name, "") for pod in ranked[:surplus])
-        found.setdefault(frozenset(deleted.items()), delay_s)
-    return list(found.values())[:_DELAYS_MAX]
+        delay_by_deletion.setdefault(frozenset(deleted.items()), delay_s)
+    return list(delay_by_deletion.values())[:_DELAYS_MAX]
 
 
 def _age_steps(pods: Sequence[Pod], now: float) -> list[float]:
-    """Seconds from *now* until an age of a Pod is a power of two of a nanosecond."""
+    """Returns the seconds from *now* at which an age of a Pod is a power of two in nanoseconds."""
     steps: set[float] = set()
     for pod in pods:
         ready = pod.condition("Ready")
@@ -279,16 +285,16 @@ def _age_steps(pods: Sequence[Pod], now: float) -> list[float]:
 
 
 def _run(
-    state: ClusterState, question: WhatIfQuestion, way: Way, tell: Callable[[str], None] | None
+    state: ClusterState, question: WhatIfQuestion, way: Way, report: Callable[[str], None] | None
 ) -> WhatIfRun:
     service = question.service
-    world = WhatIfWorld(state, service, question.now, question.watchers, tell=tell, way=way)
+    world = WhatIfWorld(state, service, question.now, question.watchers, report=report, way=way)
     world.finish_pending()
-    world.settle(world.cluster.now + way.delay_s)
+    world.converge(world.cluster.now + way.delay_s)
     world.events.clear()
     began = world.cluster.now
     world.apply(question.changes)
-    world.settle(world.next_eviction)
+    world.converge(world.next_eviction)
     written = sum_up(world.events, service.metadata.key, began)
     lost = question.changes.zones_lost
     return _run_of(
@@ -308,31 +314,40 @@ def _run_of(after: Picture, written: Written) -> WhatIfRun:
 
 
 def _moment(
-    world: WhatIfWorld, question: WhatIfQuestion, left: Fraction, after_s: float, written: Written
+    world: WhatIfWorld,
+    question: WhatIfQuestion,
+    remaining: Fraction,
+    after_s: float,
+    written: Written,
 ) -> Moment:
     lost = question.changes.zones_lost
-    found = picture(
-        world, question.service, question.clients, others=question.watchers, lost=lost, left=left
+    after = picture(
+        world,
+        question.service,
+        question.clients,
+        others=question.watchers,
+        lost=lost,
+        remaining=remaining,
     )
     failing = sum(
-        (share for (_, zone), share in found.shares.flows.items() if zone in lost), Fraction(0)
+        (share for (_, zone), share in after.shares.flows.items() if zone in lost), Fraction(0)
     )
-    return Moment(after_s, found, failing, written)
+    return Moment(after_s, after, failing, written)
 
 
 def _notes(world: WhatIfWorld, service: Service) -> tuple[str, ...]:
-    """In their order, each once."""
-    said = [
+    """Returns the Events about the Service in order, without duplicates."""
+    texts = [
         f"{note.reason}: {note.note}"
         for note in world.cluster.notes
         if note.regarding_resource is Services
         and note.regarding.metadata.key == service.metadata.key
     ]
-    return tuple(dict.fromkeys(said))
+    return tuple(dict.fromkeys(texts))
 
 
 def sum_up(events: Sequence[SliceEvent], service: str, began: float) -> Written:
-    """*service* "": of all."""
+    """Sums up the writes of *service*; "" means all Services."""
     counted = [event for event in events if service in ("", event.service)]
     verbs = Counter(event.verb for event in counted)
     return Written(

@@ -1,7 +1,7 @@
-"""A cluster as records: what a what-if begins with.
+"""A cluster as records: the initial state of a what-if.
 
-A snapshot of ours has records; of any other cluster the lists are taken, whose objects become the
-same.
+Our snapshots contain records; any other cluster is read by lists, whose objects are converted to
+records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sliceplane.server.registry.documents import canonical, make_record
 from sliceplane.server.store.snapshot import BadSnapshot, SnapshotReader
 from sliceplane.server.store.types import Record
 
-#: what endpoints are made of, and what makes Pods
+#: the inputs of endpoints, and the workloads that create Pods
 READ: Final = (
     Namespaces,
     Nodes,
@@ -43,18 +43,18 @@ READ: Final = (
     ReplicaSets,
     StatefulSets,
 )
-#: what can be scaled and rolled out
+#: kinds that can be scaled and rolled out
 WORKLOADS: Final = (Deployments, StatefulSets, ReplicaSets)
 
 T = TypeVar("T", bound=Object)
 
 
-class CannotTell(Exception):
-    """A sentence: why there is no answer, and what to do."""
+class WhatIfError(Exception):
+    """The reason why there is no answer, and the remedy, as a sentence."""
 
 
 class ServiceWorkload(msgspec.Struct, frozen=True):
-    """A workload that makes Pods of a Service."""
+    """A workload that creates Pods of a Service."""
 
     resource: Resource
     name: str
@@ -65,8 +65,8 @@ class ServiceWorkload(msgspec.Struct, frozen=True):
 
 
 class ClusterState(msgspec.Struct, frozen=True):
-    """``revision``: the newest version that is in it. ``origin``: where it is from, in words.
-    ``read_at``: seconds since the epoch; 0: not known.
+    """The records of a cluster. ``revision``: the newest version in it. ``origin``: its source as
+    text. ``read_at``: seconds since the epoch; 0: unknown.
     """
 
     records: tuple[Record, ...]
@@ -95,11 +95,11 @@ class ClusterState(msgspec.Struct, frozen=True):
         return self.objects(Pods, Pod, namespace)
 
     def service(self, namespace: str, name: str) -> Service:
-        """Raises ``CannotTell`` with the name that is the nearest."""
+        """Returns a Service. Raises ``WhatIfError`` that suggests the nearest name."""
         services = {service.metadata.key: service for service in self.objects(Services, Service)}
-        if found := services.get(f"{namespace}/{name}"):
-            return found
-        raise CannotTell(no_such("Service", f"{namespace}/{name}", services))
+        if service := services.get(f"{namespace}/{name}"):
+            return service
+        raise WhatIfError(no_such("Service", f"{namespace}/{name}", services))
 
     def slices(self, namespace: str, service: str) -> list[tuple[str, EndpointSlice]]:
         return [
@@ -113,7 +113,7 @@ class ClusterState(msgspec.Struct, frozen=True):
         owns them.
         """
         selector = service.spec.selector or {}
-        found: list[ServiceWorkload] = []
+        workloads: list[ServiceWorkload] = []
         for resource in WORKLOADS:
             for record in self.raw(resource, service.metadata.namespace):
                 document = decode_document(record.body)
@@ -124,12 +124,12 @@ class ClusterState(msgspec.Struct, frozen=True):
                     and selector.items() <= labels.items()
                 ):
                     replicas = (document.get("spec") or {}).get("replicas")
-                    found.append(
+                    workloads.append(
                         ServiceWorkload(
                             resource, record.key.name, 1 if replicas is None else replicas
                         )
                     )
-        return tuple(found)
+        return tuple(workloads)
 
 
 def _labels_of_template(document: Document) -> dict[str, str]:
@@ -138,13 +138,13 @@ def _labels_of_template(document: Document) -> dict[str, str]:
 
 
 def of_snapshot(lines: Iterable[bytes], name: str, read_at: float = 0.0) -> ClusterState:
-    """Raises ``CannotTell`` for what is no whole snapshot of a version that we know."""
-    wanted = {resource.storage_key for resource in READ}
+    """Reads a snapshot. Raises ``WhatIfError`` unless it is complete and of a supported version."""
+    keys = {resource.storage_key for resource in READ}
     try:
         reader = SnapshotReader(lines)
-        records = tuple(record for record in reader.records() if record.key.resource in wanted)
+        records = tuple(record for record in reader.records() if record.key.resource in keys)
     except BadSnapshot as error:
-        raise CannotTell(f"{name}: {error}") from error
+        raise WhatIfError(f"{name}: {error}") from error
     return ClusterState(
         records, reader.revision, f"the snapshot {name}, revision {reader.revision}", read_at
     )
@@ -169,7 +169,7 @@ def of_lists(
                 resource, {**document, "kind": resource.kind, "apiVersion": resource.api_version}
             )
         except StatusError as error:
-            raise CannotTell(
+            raise WhatIfError(
                 f"{resource.kind} {document['metadata'].get('name')} cannot be read: {error}"
             ) from error
         records.append(make_record(resource, whole, own))

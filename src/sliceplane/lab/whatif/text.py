@@ -1,4 +1,4 @@
-"""The answer for people; ``document`` has it for programs."""
+"""The answer as text for users; ``document`` returns it for programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sliceplane.kit.times import format_duration
 from sliceplane.lab.whatif.assumptions import percent, rate, zone_name
 from sliceplane.lab.whatif.picture import Loads, Picture
 from sliceplane.lab.whatif.prediction import Prediction, WhatIfRun
-from sliceplane.lab.whatif.verify import Happened, compared, ranged, rows
+from sliceplane.lab.whatif.verify import WhatIfOutcome, compared, ranged, rows
 from sliceplane.lab.wire import human_bytes
 
 _WIDTH: Final = 100
@@ -29,44 +29,51 @@ _MOMENT_HEADS: Final = (
 )
 
 
-def as_text(found: Prediction, width: int | None, real: Happened | None = None) -> str:
-    """*real*: what happened, where one may compare."""
-    question = found.question
-    changes = ", ".join(question.changes.words) or "nothing changes"
+def as_text(prediction: Prediction, width: int | None, real: WhatIfOutcome | None = None) -> str:
+    """Returns the answer as text. *real*: the recorded outcome, for comparison."""
+    question = prediction.question
+    changes = ", ".join(question.changes.texts) or "nothing changes"
     blocks = [
         [
             *_wrapped(f"What if: {changes}", width),
             f"Service {question.service.metadata.key}",
-            found.origin,
+            prediction.origin,
         ],
-        ["Assumed", *(line for sentence in found.assumed for line in _bullet(sentence, width))],
-        list(table(("", "now", "then", "difference"), list(_rows(found)), width=width)),
-        list(table(("by zone", *_ZONE_HEADS, _one(found)), list(_zones(found)), width=width)),
+        [
+            "Assumed",
+            *(line for sentence in prediction.assumed for line in _bullet(sentence, width)),
+        ],
+        list(table(("", "now", "then", "difference"), list(_rows(prediction)), width=width)),
+        list(
+            table(
+                ("by zone", *_ZONE_HEADS, _one(prediction)), list(_zones(prediction)), width=width
+            )
+        ),
         *(
-            [list(table(_MOMENT_HEADS, list(_moments(found)), width=width))]
-            if found.moments
+            [list(table(_MOMENT_HEADS, list(_moments(prediction)), width=width))]
+            if prediction.moments
             else []
         ),
-        [line for sentence in judgement(found) for line in _wrapped(sentence, width)],
+        [line for sentence in judgement(prediction) for line in _wrapped(sentence, width)],
     ]
     if real is not None:
-        blocks += _happened(found, real, width)
+        blocks += _outcome(prediction, real, width)
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
-def _happened(found: Prediction, real: Happened, width: int | None) -> list[list[str]]:
-    figures = compared(found, real)
-    differing = sum(not figure.is_as_foreseen for figure in figures)
-    said = (
+def _outcome(prediction: Prediction, real: WhatIfOutcome, width: int | None) -> list[list[str]]:
+    figures = compared(prediction, real)
+    differing = sum(not figure.is_as_predicted for figure in figures)
+    verdict = (
         "It happened as it was foreseen."
         if not differing
         else f"{count(differing, 'figure', 'differs')}."
     )
     if real.problem:
-        said += f" The recording is not whole: {real.problem}"
+        verdict += f" The recording is not whole: {real.problem}"
     return [
         list(table(("", "foreseen", "happened", ""), list(rows(figures)), width=width)),
-        _wrapped(said, width),
+        _wrapped(verdict, width),
     ]
 
 
@@ -84,11 +91,11 @@ def _wrapped(sentence: str, width: int | None) -> list[str]:
     return textwrap.wrap(sentence, width or _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def _rows(found: Prediction) -> Iterator[tuple[str, ...]]:
-    before = found.before
-    after = found.after
-    written = found.written
-    slices = _between(found, lambda run: run.slices)
+def _rows(prediction: Prediction) -> Iterator[tuple[str, ...]]:
+    before = prediction.before
+    after = prediction.after
+    written = prediction.written
+    slices = _between(prediction, lambda run: run.slices)
     yield "slices", f"{before.slices:,}", slices, _more(after.slices - before.slices)
     ready = (before.ready.total(), after.ready.total())
     yield "ready endpoints", f"{ready[0]:,}", f"{ready[1]:,}", _more(ready[1] - ready[0])
@@ -98,11 +105,16 @@ def _rows(found: Prediction) -> Iterator[tuple[str, ...]]:
         f"{after.watchers:,}",
         _more(after.watchers - before.watchers),
     )
-    yield "writes of slices", "", _between(found, lambda run: run.written.writes), _verbs(found)
-    events = _between(found, lambda run: run.written.events)
+    yield (
+        "writes of slices",
+        "",
+        _between(prediction, lambda run: run.written.writes),
+        _verbs(prediction),
+    )
+    events = _between(prediction, lambda run: run.written.events)
     yield "watch events", "", events, f"in {written.took_s:.1f} s" if written.writes else ""
-    protobuf = ranged(*map(human_bytes, found.between(lambda run: run.written.protobuf)))
-    in_json = ranged(*map(human_bytes, found.between(lambda run: run.written.json)))
+    protobuf = ranged(*map(human_bytes, prediction.between(lambda run: run.written.protobuf)))
+    in_json = ranged(*map(human_bytes, prediction.between(lambda run: run.written.json)))
     yield "bytes sent, protobuf", "", protobuf, f"as JSON {in_json}"
     each = (before.each_protobuf, after.each_protobuf)
     yield (
@@ -116,7 +128,7 @@ def _rows(found: Prediction) -> Iterator[tuple[str, ...]]:
     if before.shares.dropped or after.shares.dropped:
         dropped = (before.shares.dropped, after.shares.dropped)
         yield "finds no endpoint", percent(dropped[0]), percent(dropped[1]), _points(dropped)
-    greatest = ranged(*map(_factor, found.between(lambda run: run.greatest)))
+    greatest = ranged(*map(_factor, prediction.between(lambda run: run.greatest)))
     yield "greatest load", _load(before.shares), greatest, _in_zone(after.shares)
     if before.loads.rate is not None and after.loads.rate is not None:
         yield (
@@ -125,7 +137,7 @@ def _rows(found: Prediction) -> Iterator[tuple[str, ...]]:
             f"{float(after.loads.rate):,.0f}",
             "",
         )
-    if found.question.clients.capacity is not None:
+    if prediction.question.clients.capacity is not None:
         yield (
             "of what a Pod can take",
             percent(before.loads.used),
@@ -134,8 +146,8 @@ def _rows(found: Prediction) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _moments(found: Prediction) -> Iterator[tuple[str, ...]]:
-    for moment in found.moments:
+def _moments(prediction: Prediction) -> Iterator[tuple[str, ...]]:
+    for moment in prediction.moments:
         at = moment.picture
         when = "at once" if not moment.after_s else format_duration(round(moment.after_s))
         load = f"{_load(at.shares)} {_in_zone(at.shares)}"
@@ -148,19 +160,19 @@ def _moments(found: Prediction) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _one(found: Prediction) -> str:
-    return "load of one" if found.question.clients.rate is None else "of one, a second"
+def _one(prediction: Prediction) -> str:
+    return "load of one" if prediction.question.clients.rate is None else "of one, a second"
 
 
-def _zones(found: Prediction) -> Iterator[tuple[str, ...]]:
-    before = found.before
-    after = found.after
+def _zones(prediction: Prediction) -> Iterator[tuple[str, ...]]:
+    before = prediction.before
+    after = prediction.after
     for zone in sorted({*before.zones, *after.zones}):
         clients = (before.clients.get(zone, Fraction(0)), after.clients.get(zone, Fraction(0)))
         yield (
             zone_name(zone),
             _both(percent(clients[0]), percent(clients[1])),
-            _both(f"{before.ready[zone]:,}", _between(found, partial(_ready, zone))),
+            _both(f"{before.ready[zone]:,}", _between(prediction, partial(_ready, zone))),
             _both(percent(before.shares.of_zone(zone)), percent(after.shares.of_zone(zone))),
             _both(_of_one(before, zone), _of_one(after, zone)),
         )
@@ -172,19 +184,19 @@ def _of_one(at: Picture, zone: str) -> str:
     )
 
 
-def judgement(found: Prediction) -> Iterator[str]:
+def judgement(prediction: Prediction) -> Iterator[str]:
     """Yields the judgement, sentence by sentence."""
-    after = found.after
-    for note in found.notes:
+    after = prediction.after
+    for note in prediction.notes:
         yield f"The controller tells: {note}"
     if not after.shares.candidates:
         yield "No endpoint is left: every connection is refused."
         return
     if not after.ready.total():
         yield "No endpoint is ready: those are used that terminate and still serve."
-    yield f"{_overload(found, after.loads)} {_fix(after, after.loads)}".rstrip()
-    connections = found.question.clients.connections
-    noise = found.chance
+    yield f"{_overload(prediction, after.loads)} {_fix(after, after.loads)}".rstrip()
+    connections = prediction.question.clients.connections
+    noise = prediction.chance
     yield (
         f"By chance alone the fullest of {count(after.shares.candidates, 'endpoint')} gets about "
         f"{noise:.2f} times its "
@@ -194,36 +206,36 @@ def judgement(found: Prediction) -> Iterator[str]:
         "to say what chance "
         "does."
     )
-    stays = found.stays
+    stays = prediction.stays
     if stays is not None:
         yield (
             f"If the clients of the lost zone go on elsewhere: {percent(stays.shares.leaving)} "
             "leave the zone that "
             "they were counted in, and the greatest load is "
             f"{_load(stays.shares)}{_in_zone(stays.shares, ' ')}. "
-            f"{_overload(found, stays)} {_fix(after, stays)}".rstrip()
+            f"{_overload(prediction, stays)} {_fix(after, stays)}".rstrip()
         )
-    yield from _replaced(found)
+    yield from _replaced(prediction)
     if after.outside is not None:
         yield (
             "From outside the cluster: the greatest load is "
             f"{_load(after.outside)}{_in_zone(after.outside, ' ')}, and "
             f"{percent(after.outside.dropped)} finds no endpoint."
         )
-    others = found.everything.writes - found.written.writes
+    others = prediction.all_written.writes - prediction.written.writes
     if others:
-        size = found.everything.protobuf - found.written.protobuf
+        size = prediction.all_written.protobuf - prediction.written.protobuf
         yield f"Other Services: {count(others, 'write')}, {human_bytes(size)} in protobuf."
-    yield _cost(found)
+    yield _cost(prediction)
 
 
-def _overload(found: Prediction, loads: Loads) -> str:
+def _overload(prediction: Prediction, loads: Loads) -> str:
     """Returns a sentence about overload: an endpoint gets more than its capacity, or than a
     multiple of an even share.
     """
     factor, zone = loads.shares.greatest
     which = "each endpoint" if _is_even(loads.shares) else f"an endpoint in {zone_name(zone)}"
-    capacity = found.question.clients.capacity
+    capacity = prediction.question.clients.capacity
     if capacity is None:
         if loads.used > 1:
             return (
@@ -255,13 +267,13 @@ def _fix(after: Picture, loads: Loads) -> str:
     return f"{more} more would mend it: {pods}. A Deployment for each zone keeps it so: {split}."
 
 
-def _replaced(found: Prediction) -> Iterator[str]:
+def _replaced(prediction: Prediction) -> Iterator[str]:
     """Yields sentences about the Pods of a lost zone."""
-    if not found.moments:
+    if not prediction.moments:
         return
-    last = found.moments[-1]
-    missing = found.before.ready.total() - last.picture.ready.total()
-    if len(found.moments) < 3:
+    last = prediction.moments[-1]
+    missing = prediction.before.ready.total() - last.picture.ready.total()
+    if len(prediction.moments) < 3:
         yield (
             "No Pod is deleted: none is in the lost zone, each tolerates it for ever, or no Node "
             "is left."
@@ -276,15 +288,15 @@ def _replaced(found: Prediction) -> Iterator[str]:
         yield (
             f"After {format_duration(round(last.after_s))} as many Pods are ready as before; "
             "until then "
-            f"{count(found.moments[1].picture.ready.total(), 'Pod')} must do, and Pods that were "
+            f"{count(prediction.moments[1].picture.ready.total(), 'Pod')} must do, and Pods that were "
             "made anew stay where "
             "they are when the zone comes back."
         )
 
 
-def _cost(found: Prediction) -> str:
-    price = found.question.price
-    leaving = (found.before.shares.leaving, found.after.shares.leaving)
+def _cost(prediction: Prediction) -> str:
+    price = prediction.question.price
+    leaving = (prediction.before.shares.leaving, prediction.after.shares.leaving)
     rate = f"{float(price.per_gb):g} $ a GB that crosses ({price.of})"
     if not price.gigabytes:
         return (
@@ -304,15 +316,15 @@ def _ready(zone: str, run: WhatIfRun) -> int:
     return run.ready[zone]
 
 
-def _between(found: Prediction, read: Callable[[WhatIfRun], int]) -> str:
-    return ranged(*(f"{number:,}" for number in found.between(read)))
+def _between(prediction: Prediction, read: Callable[[WhatIfRun], int]) -> str:
+    return ranged(*(f"{number:,}" for number in prediction.between(read)))
 
 
-def _verbs(found: Prediction) -> str:
+def _verbs(prediction: Prediction) -> str:
     parts = (
-        (_between(found, lambda run: run.written.creates), "new"),
-        (_between(found, lambda run: run.written.updates), "updated"),
-        (_between(found, lambda run: run.written.deletes), "deleted"),
+        (_between(prediction, lambda run: run.written.creates), "new"),
+        (_between(prediction, lambda run: run.written.updates), "updated"),
+        (_between(prediction, lambda run: run.written.deletes), "deleted"),
     )
     return ", ".join(f"{number} {verb}" for number, verb in parts if number != "0")
 

@@ -1,9 +1,8 @@
-"""Where clients are, as it was measured: a Prometheus server's answer to a query, or a page of
-metrics.
+"""The measured locations of clients: a Prometheus server's answer to a query, or a page of metrics.
 
-A series is of the zone that its label ``zone`` names, or the one label whose name ends in
-``_zone``; series of one zone add up. Only proportions count, so any figure that grows with the
-requests will do.
+The zone of a series is its label ``zone``, or the only label whose name ends in ``_zone``; series
+of one zone are summed. Only proportions count, so any figure that grows with the requests is
+suitable.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ _BY_ZONE: Final = "ask Prometheus for sum by (zone) (rate(...)) at one moment: /
 
 
 class BadTraffic(Exception):
-    """A sentence: at which line or series the file is wrong, and what to do."""
+    """The line or series with an error, and the remedy, as a sentence."""
 
 
 def zones_of(text: str) -> dict[str, Fraction]:
-    """Zone -> figure.  Raises ``BadTraffic``."""
+    """Returns the traffic by zone. Raises ``BadTraffic``."""
     series = _answered(text) if text.lstrip().startswith("{") else _page(text)
-    found: dict[str, Fraction] = {}
+    traffic_by_zone: dict[str, Fraction] = {}
     for where, zone, value in series:
         if not isfinite(value) or value < 0:
             raise BadTraffic(f"{where}: {value} is no amount of traffic: {_BY_ZONE}")
-        found[zone] = found.get(zone, Fraction(0)) + Fraction(str(value))
-    if not any(found.values()):
+        traffic_by_zone[zone] = traffic_by_zone.get(zone, Fraction(0)) + Fraction(str(value))
+    if not any(traffic_by_zone.values()):
         raise BadTraffic(f"no series with a zone has traffic: {_BY_ZONE}")
-    return found
+    return traffic_by_zone
 
 
 def _answered(text: str) -> Iterator[tuple[str, str, float]]:

@@ -24,7 +24,7 @@ from sliceplane.diagnose.timeline.reader import entries
 from sliceplane.lab.whatif.assumptions import percent
 from sliceplane.lab.whatif.picture import family_of
 from sliceplane.lab.whatif.prediction import Prediction, WhatIfRun
-from sliceplane.lab.whatif.state import CannotTell, ClusterState
+from sliceplane.lab.whatif.state import ClusterState, WhatIfError
 from sliceplane.watch.cache import Change
 from sliceplane.watch.recorder.blocks import RecordingError
 from sliceplane.watch.recorder.entries import Changed, LifeBegan
@@ -33,8 +33,8 @@ from sliceplane.watch.recorder.file import Recording
 LOAD: Final = "greatest load"
 
 
-class Happened(msgspec.Struct, frozen=True, kw_only=True):
-    """``problem``: why the recording ends before its end."""
+class WhatIfOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The recorded outcome of a change. ``problem``: why the recording is incomplete, or ""."""
 
     creates: int
     updates: int
@@ -45,10 +45,14 @@ class Happened(msgspec.Struct, frozen=True, kw_only=True):
     problem: str
 
 
-def happened(found: Prediction, before: ClusterState, recording: Recording) -> Happened:
-    """*before*: the snapshot that was asked.  Raises ``CannotTell``."""
-    meta = found.question.service.metadata
-    known = {key.partition("/")[2]: item for key, item in before.slices(meta.namespace, meta.name)}
+def read_outcome(
+    prediction: Prediction, before: ClusterState, recording: Recording
+) -> WhatIfOutcome:
+    """Reads the outcome from *recording*. *before*: the snapshot of the prediction. Raises
+    ``WhatIfError``.
+    """
+    meta = prediction.question.service.metadata
+    slices = {key.partition("/")[2]: item for key, item in before.slices(meta.namespace, meta.name)}
     counted: Counter[str] = Counter()
     start = next((at for at, segment in enumerate(recording.segments) if segment.whole), 0)
     try:
@@ -56,36 +60,36 @@ def happened(found: Prediction, before: ClusterState, recording: Recording) -> H
             if isinstance(entry, LifeBegan):
                 check_beginning(entry, before, meta.namespace, meta.name)
             for change in _changes(entry, meta.namespace, meta.name):
-                _follow(known, change, before.revision, counted)
+                _follow(slices, change, before.revision, counted)
     except RecordingError as error:
-        raise CannotTell(f"the recording cannot be read: {error}") from error
+        raise WhatIfError(f"the recording cannot be read: {error}") from error
     kinds = kinds_of(
-        sorted(known.items()),
-        family_of(found.question.service),
-        by_node=found.after.policy == "Local",
-        by_subset=found.running.subsetting.by_zone,
+        sorted(slices.items()),
+        family_of(prediction.question.service),
+        by_node=prediction.after.policy == "Local",
+        by_subset=prediction.running.subsetting.by_zone,
     )
     ready: Counter[str] = Counter()
     for kind, number in kinds.items():
         ready[kind.zone] += number if kind.ready else 0
-    return Happened(
+    return WhatIfOutcome(
         creates=counted["create"],
         updates=counted["update"],
         deletes=counted["delete"],
-        slices=len(known),
+        slices=len(slices),
         ready=ready,
-        shares=shares(kinds, found.after.places, local=found.after.policy == "Local"),
+        shares=shares(kinds, prediction.after.places, local=prediction.after.policy == "Local"),
         problem=recording.problem,
     )
 
 
 def check_beginning(entry: LifeBegan, before: ClusterState, namespace: str, name: str) -> None:
-    """Raises ``CannotTell`` where a life's beginning has slices that are newer than the
+    """Raises ``WhatIfError`` if the initial objects of a controller have slices newer than the
     snapshot.
     """
     for change in entry.objects:
         if _is_of(change, namespace, name) and change.object.metadata.revision > before.revision:
-            raise CannotTell(
+            raise WhatIfError(
                 "the recording begins after the snapshot and after the first change of the "
                 "Service's slices: what was "
                 "between is not in it"
@@ -105,52 +109,58 @@ def _is_of(change: Change[Object], namespace: str, name: str) -> bool:
 
 
 def _follow(
-    known: dict[str, EndpointSlice], change: Change[Object], revision: int, counted: Counter[str]
+    slices: dict[str, EndpointSlice], change: Change[Object], revision: int, counted: Counter[str]
 ) -> None:
     name = change.object.metadata.name
-    last = known.get(name)
+    last = slices.get(name)
     if not isinstance(change.new, EndpointSlice):
         old = change.object.metadata.revision
         if last is not None and old >= last.metadata.revision:
             counted["delete"] += 1
-            del known[name]
+            del slices[name]
     elif change.new.metadata.revision > (
         revision if last is None else max(revision, last.metadata.revision)
     ):
         counted["create" if last is None else "update"] += 1
-        known[name] = change.new
+        slices[name] = change.new
 
 
 class Figure(NamedTuple):
-    """One figure: the least and the most that were foreseen, and what happened."""
+    """One figure: the predicted minimum and maximum, and the actual value."""
 
     what: str
     least: int | Fraction
     most: int | Fraction
-    happened: int | Fraction
+    actual: int | Fraction
 
     @property
-    def is_as_foreseen(self) -> bool:
-        return self.least <= self.happened <= self.most
+    def is_as_predicted(self) -> bool:
+        return self.least <= self.actual <= self.most
 
 
-def compared(found: Prediction, real: Happened) -> tuple[Figure, ...]:
-    zones = sorted({zone for run in found.runs for zone in run.ready} | {*real.ready})
+def compared(prediction: Prediction, real: WhatIfOutcome) -> tuple[Figure, ...]:
+    zones = sorted({zone for run in prediction.runs for zone in run.ready} | {*real.ready})
     return (
-        Figure("slices made", *found.between(lambda run: run.written.creates), real.creates),
-        Figure("slices updated", *found.between(lambda run: run.written.updates), real.updates),
-        Figure("slices deleted", *found.between(lambda run: run.written.deletes), real.deletes),
-        Figure("slices in the end", *found.between(lambda run: run.slices), real.slices),
+        Figure("slices made", *prediction.between(lambda run: run.written.creates), real.creates),
+        Figure(
+            "slices updated", *prediction.between(lambda run: run.written.updates), real.updates
+        ),
+        Figure(
+            "slices deleted", *prediction.between(lambda run: run.written.deletes), real.deletes
+        ),
+        Figure("slices in the end", *prediction.between(lambda run: run.slices), real.slices),
         *(
             Figure(
                 f"ready endpoints, {zone or '(no zone)'}",
-                *found.between(partial(_ready, zone)),
+                *prediction.between(partial(_ready, zone)),
                 real.ready[zone],
             )
             for zone in zones
         ),
-        Figure("leaves its zone", *found.between(lambda run: run.leaving), real.shares.leaving),
-        Figure(LOAD, *found.between(lambda run: run.greatest), real.shares.greatest[0]),
+        Figure(
+            "leaves its zone", *prediction.between(lambda run: run.leaving), real.shares.leaving
+        ),
+        Figure(LOAD, *prediction.between(lambda run: run.greatest), real.shares.greatest[0]),
     )
 
 
@@ -158,18 +168,18 @@ def _ready(zone: str, run: WhatIfRun) -> int:
     return run.ready[zone]
 
 
-def is_as_foreseen(figures: tuple[Figure, ...]) -> bool:
-    return all(figure.is_as_foreseen for figure in figures)
+def is_as_predicted(figures: tuple[Figure, ...]) -> bool:
+    return all(figure.is_as_predicted for figure in figures)
 
 
 def rows(figures: tuple[Figure, ...]) -> Iterator[tuple[str, str, str, str]]:
     for figure in figures:
-        foreseen = ranged(*(_text(figure.what, value) for value in (figure.least, figure.most)))
+        predicted = ranged(*(_text(figure.what, value) for value in (figure.least, figure.most)))
         yield (
             figure.what,
-            foreseen,
-            _text(figure.what, figure.happened),
-            "." if figure.is_as_foreseen else "differs",
+            predicted,
+            _text(figure.what, figure.actual),
+            "." if figure.is_as_predicted else "differs",
         )
 
 

@@ -1,11 +1,11 @@
-"""The run: production server, controllers and workloads on virtual time, a kubelet that is played,
-and watchers.
+"""The run: production server, controllers and workloads on virtual time, a simulated kubelet, and
+watchers.
 
-Everything is instant but what takes its time by itself: Pods until they are ready, Pods that
-terminate, batches. Changes of one burst reach a controller together. Kubelets are played for Pods
-that the run makes; Pods of the state stay as they are until something deletes them.
+Everything is instant except start and termination of Pods, and batch periods. Changes of one burst
+reach a controller together. Kubelets are simulated only for Pods that the run creates; Pods of the
+state stay unchanged until they are deleted.
 
-``audience`` counts each commit of a slice as every watcher would get it.
+``audience`` counts the events that each commit of a slice sends to all watchers.
 """
 
 from __future__ import annotations
@@ -38,60 +38,60 @@ from sliceplane.lab.sim.cluster import START, BurstPace, Cluster
 from sliceplane.lab.whatif.audience import SliceAudience, SliceEvent
 from sliceplane.lab.whatif.changes import NONE, Changes, Running
 from sliceplane.lab.whatif.named import objects_named
-from sliceplane.lab.whatif.state import CannotTell, ClusterState, ServiceWorkload
+from sliceplane.lab.whatif.state import ClusterState, ServiceWorkload, WhatIfError
 from sliceplane.server.store.types import StoreEvent
 from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.watch.controller.base import Controller
 
-#: of a Pod's template: a new value is a rollout, as ``kubectl rollout restart`` does it
+#: annotation of a Pod template: a new value starts a rollout, as ``kubectl rollout restart`` does
 ANNOTATION_RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"
-#: who controllers are in managedFields, which are in the bytes that watchers get
+#: field manager of the controllers: managedFields count in the bytes that watchers receive
 FIELD_MANAGER: Final = "kube-controller-manager"
-#: a Node that is not heard of is tainted so, one in ten seconds (node-eviction-rate); Pods that say
-#: nothing of it go after five minutes (kubernetes.io, "Nodes", "Rate limits on eviction"; "Taint
-#: based Evictions")
+#: taint of a silent Node, one Node every ten seconds (node-eviction-rate); Pods without a
+#: toleration of their own are deleted after five minutes (kubernetes.io, "Nodes", "Rate limits on
+#: eviction"; "Taint based Evictions")
 _TAINT: Final = Taint(key="node.kubernetes.io/unreachable", effect="NoExecute")
 _TAINT_EVERY_S: Final = 10.0
 _TOLERATED_S: Final = 300.0
-#: a run is at rest when nothing is written for so long; and gives up after so long
+#: seconds without a write after which a run has converged; and after which it is abandoned
 _REST_S: Final = 900.0
 _RUN_MAX_S: Final = 7 * 86_400.0
-#: slices are looked at again a second after they changed
+#: seconds after a change within which the controller checks its slices again
 _SOON_S: Final = 2.0
-#: no bound of a Pod's own grace period
+#: larger than any grace period of a Pod
 _GRACE_MAX_S: Final = 86_400.0
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """How a change may come about: the pace of controllers; ``delay_s``: how long after the
-    question it is made; ``zones_turned``: where a Pod may go to any of several zones, the first of
-    them in their order, which begins with another one each time.
+    """One way in which a change may happen: the pace of controllers; ``delay_s``: seconds from the
+    question to the change; ``zone_offset``: rotates the order of zones, of which a Pod takes the
+    first eligible one.
     """
 
     pace: BurstPace = BurstPace()
     delay_s: float = 0.0
-    zones_turned: int | None = None
+    zone_offset: int | None = None
 
 
-class PlayedKubelet(KubeletController):
-    """The emulated kubelet and scheduler on the state's Nodes.  *known*: uids of the Pods that were
-    there.
+class SimulatedKubelet(KubeletController):
+    """The emulated kubelet and scheduler on the state's Nodes. *recorded_pods*: uids of the Pods of
+    the state.
     """
 
     def __init__(
-        self, config: EmulationConfig, known: frozenset[str], zones_first: Sequence[str]
+        self, config: EmulationConfig, recorded_pods: frozenset[str], zones_first: Sequence[str]
     ) -> None:
         super().__init__(config)
-        self._known = known
+        self._recorded_pods = recorded_pods
         self._placement = Placement(zones_first)
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         if key.startswith("node/"):
-            return ()  # Nodes are as the state has them
+            return ()  # Nodes stay as in the state
         pod = self._pods.get(key)
         if (
             pod is not None
-            and pod.metadata.uid in self._known
+            and pod.metadata.uid in self._recorded_pods
             and pod.metadata.deletion_timestamp is None
         ):
             return ()
@@ -99,7 +99,7 @@ class PlayedKubelet(KubeletController):
 
 
 class WhatIfWorld:
-    """Made for one question.  *others*: watchers that read all slices, beside the Nodes'
+    """The world of one question. *others*: watchers that read all slices, besides the Nodes'
     proxies.
     """
 
@@ -110,14 +110,14 @@ class WhatIfWorld:
         running: Running,
         others: int = 0,
         *,
-        tell: Callable[[str], None] | None = None,
+        report: Callable[[str], None] | None = None,
         way: Way | None = None,
     ) -> None:
-        self._tell = tell
+        self._report = report
         self._way = way or Way()
-        #: (when, namespace, name) of Pods that are deleted because their Node is lost
+        #: (time, namespace, name) of Pods to delete because their Node is lost
         self._evictions: list[tuple[float, str, str]] = []
-        self._known = frozenset(pod.metadata.uid for pod in state.pods())
+        self._recorded_pods = frozenset(pod.metadata.uid for pod in state.pods())
         self.audience = SliceAudience(others)
         self._service = service
         self.running = running
@@ -150,29 +150,29 @@ class WhatIfWorld:
 
     # -- time
 
-    def settle(self, until: float | None = None) -> None:
-        """Until everything is at rest, or it is *until*."""
+    def converge(self, until: float | None = None) -> None:
+        """Runs until everything has converged, or until the time *until*."""
         began = self.cluster.now
         end = began + _RUN_MAX_S if until is None else until
         while self.cluster.now <= end:
             writes = len(self.cluster.writes)
             try:
-                self.cluster.settle(limit_s=min(_REST_S, end - self.cluster.now))
+                self.cluster.converge(limit_s=min(_REST_S, end - self.cluster.now))
             except AssertionError as error:
-                raise CannotTell(f"the controllers come to no rest: {error}") from error
+                raise WhatIfError(f"the controllers come to no rest: {error}") from error
             if until is None and len(self.cluster.writes) == writes:
                 return
             if self.cluster.now == end:
                 return
             self.cluster.now = min(self.cluster.now + _REST_S, end)
         if until is None:
-            raise CannotTell(
+            raise WhatIfError(
                 f"after {_RUN_MAX_S / 86_400:.0f} days of virtual time the controllers still write"
             )
 
     def finish_pending(self) -> None:
-        """Until what is due before any change is done. Where Pods neither come nor go that takes no
-        time, so that their ages stay what they are.
+        """Runs until writes that are due before any change are done. If all Pods are ready and none
+        terminates that takes no time, so their ages do not change.
         """
         namespace = self._service.metadata.namespace
         pods = [
@@ -181,28 +181,28 @@ class WhatIfWorld:
             if _is_selected(pod, self._service) and not pod.has_ended
         ]
         if all(pod.is_ready and pod.is_active for pod in pods):
-            self.settle(self.cluster.now + max(_SOON_S, self.running.batch_period_s))
+            self.converge(self.cluster.now + max(_SOON_S, self.running.batch_period_s))
         else:
-            self.settle()
+            self.converge()
 
     @property
     def next_eviction(self) -> float | None:
         return self._evictions[0][0] if self._evictions else None
 
     def evict(self) -> float:
-        """Delete the Pods of lost Nodes, each when it is time, and settle.  Returns when the last
+        """Deletes the Pods of lost Nodes, each at its time, and converges. Returns when the last
         one was deleted.
         """
         at = self.cluster.now
         for at, namespace, name in self._evictions:
-            self.settle(at)
+            self.converge(at)
             self.cluster.delete(Pods, name, namespace)
         self._evictions.clear()
-        self.settle()
+        self.converge()
         return at
 
     def _start(self) -> None:
-        """The controllers, anew."""
+        """Starts new controllers."""
         self.audience.by_zone = self.running.subsetting.by_zone
         self.audience.restart(self.state.nodes)
         delay = self.ready_delay_s
@@ -217,7 +217,7 @@ class WhatIfWorld:
             DeploymentController(),
             ReplicaSetController(),
             StatefulSetController(),
-            PlayedKubelet(config, self._known, self._zones_first(nodes)),
+            SimulatedKubelet(config, self._recorded_pods, self._zones_first(nodes)),
         )
         self.cluster.replace(*controllers)
 
@@ -228,29 +228,29 @@ class WhatIfWorld:
         return TERMINATION_S if emulated and all(emulated) else _GRACE_MAX_S
 
     def _zones_first(self, nodes: Sequence[EmulatedNode]) -> tuple[str, ...]:
-        turn = self._way.zones_turned
-        if turn is None:
+        offset = self._way.zone_offset
+        if offset is None:
             return ()
         zones = sorted({node.zone for node in nodes})
-        return tuple(zones[(at + turn) % len(zones)] for at in range(len(zones)))
+        return tuple(zones[(at + offset) % len(zones)] for at in range(len(zones)))
 
     @property
     def events(self) -> list[SliceEvent]:
         return self.audience.events
 
     def _on_commit(self, event: StoreEvent) -> None:
-        if self._tell is not None:
-            self._tell(f"{len(self.cluster.writes):,} writes of controllers until now")
+        if self._report is not None:
+            self._report(f"{len(self.cluster.writes):,} writes of controllers until now")
         self.audience.on_commit(event, self.cluster.now)
 
     # -- changes
 
     def apply(self, changes: Changes) -> None:
-        """Raises ``CannotTell`` where the server would refuse."""
+        """Applies *changes*. Raises ``WhatIfError`` if the server would refuse them."""
         try:
             self._apply(changes)
         except StatusError as error:
-            raise CannotTell(f"the server would refuse that: {error}") from error
+            raise WhatIfError(f"the server would refuse that: {error}") from error
 
     def _apply(self, changes: Changes) -> None:
         before = self.running
@@ -273,10 +273,11 @@ class WhatIfWorld:
             self._roll_out(workload, dict(changes.strategy))
 
     def _lose(self, zones: Collection[str]) -> None:
-        """As the node lifecycle controller leaves it: the Nodes are not heard of, their Pods are
-        not ready. When Pods will be evicted is written down; where no Node is left none is.
+        """Writes the state that the node lifecycle controller would write: the Nodes are Unknown,
+        their Pods are not ready. The times of evictions are stored; if no Node remains, there are
+        none.
         """
-        self.settle(self.cluster.now + self.running.node_grace_s)
+        self.converge(self.cluster.now + self.running.node_grace_s)
         now = self.cluster.now
         stamp = format_time(now)
         nodes = self.state.nodes
@@ -318,7 +319,7 @@ class WhatIfWorld:
         self._evictions.sort()
 
     def _add(self, zone: str, number: int) -> None:
-        """Nodes like the first one that works."""
+        """Adds Nodes that are copies of the first working one."""
         like = next((node for node in self.state.nodes if is_working(node)), self.state.nodes[0])
         document = self.cluster.get(Nodes, like.metadata.name)
         for index in range(1, number + 1):
@@ -356,7 +357,7 @@ class WhatIfWorld:
         spec: Document = {"template": stamp}
         if strategy:
             if workload.resource is not Deployments:
-                raise CannotTell(
+                raise WhatIfError(
                     f"{workload} has no max-surge and max-unavailable here: a Deployment has"
                 )
             spec["strategy"] = {"type": "RollingUpdate", "rollingUpdate": strategy}
@@ -364,18 +365,20 @@ class WhatIfWorld:
 
 
 def _tolerated_s(pod: Document) -> float | None:
-    """How long the Pod stays on a Node that is not heard of; ``None``: as long as the Node is
-    there.
+    """Returns for how long the Pod stays on an unreachable Node; ``None``: as long as the Node
+    exists.
     """
-    found = [
+    matching = [
         toleration
         for toleration in pod["spec"].get("tolerations") or ()
         if tolerates([convert(toleration, Toleration)], _TAINT)
     ]
     seconds = [
-        toleration["tolerationSeconds"] for toleration in found if "tolerationSeconds" in toleration
+        toleration["tolerationSeconds"]
+        for toleration in matching
+        if "tolerationSeconds" in toleration
     ]
-    if not found:
+    if not matching:
         return _TOLERATED_S
     return float(max(0, min(seconds))) if seconds else None
 
@@ -396,8 +399,8 @@ def _is_selected(pod: Pod, service: Service) -> bool:
 
 
 def _usual_delay(pods: list[Pod]) -> float:
-    """The median of the time from a Pod's start until it was ready; 0 where no Pod tells."""
-    found: list[float] = []
+    """Returns the median time from a Pod's start until it was ready; 0 if no Pod has these times."""
+    delays: list[float] = []
     for pod in pods:
         ready = pod.condition("Ready")
         if (
@@ -406,15 +409,15 @@ def _usual_delay(pods: list[Pod]) -> float:
             and ready.last_transition_time
             and pod.status.start_time
         ):
-            found.append(
+            delays.append(
                 max(0.0, parse_time(ready.last_transition_time) - parse_time(pod.status.start_time))
             )
-    return median(found) if found else 0.0
+    return median(delays) if delays else 0.0
 
 
 def _times(state: ClusterState) -> Iterator[float]:
-    """When the state was read, and times of its objects: the run begins after all of them. The age
-    of a Pod decides whether it goes before others.
+    """Yields the time of the read and the times of the objects: the run begins after all of them.
+    The age of a Pod decides whether it is deleted before others.
     """
     if state.read_at:
         yield state.read_at
@@ -429,9 +432,7 @@ def _times(state: ClusterState) -> Iterator[float]:
 
 
 def _emulated(number: int, node: Node) -> EmulatedNode:
-    """Where the state does not say which addresses Pods have there, they are of a range of
-    our own.
-    """
+    """Returns the emulated Node; if the state has no Pod CIDR, it uses one of our own range."""
     cidrs = node.spec.pod_cidrs or ((node.spec.pod_cidr,) if node.spec.pod_cidr else ())
     ours = (f"100.{64 + (number >> 8)}.{number & 255}.0/24", f"fd00:64:{number:x}::/64")
     labels = node.metadata.labels or {}

@@ -220,7 +220,7 @@ class ServiceHealth:
                 await served.listen(await self._listen(host, port))
         except OSError as error:
             await served.close()  # all or none
-            descriptors.tell(error, f"health check port {port}")
+            descriptors.report(error, f"health check port {port}")
             if key not in self._failed:
                 self._failed.add(key)
                 why = os.strerror(error.errno or 0)

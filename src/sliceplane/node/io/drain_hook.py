@@ -98,7 +98,7 @@ class DrainHook:
     @asynccontextmanager
     async def answering(self) -> AsyncIterator[None]:
         """Raises ``PageError`` where the port cannot be had."""
-        served = GuardedPort(self._answer, Door(life_s=TIMEOUT_S_MAX))
+        served = GuardedPort(self._answer, Door(lifetime_s=TIMEOUT_S_MAX))
         tasks: list[asyncio.Task[None]] = []
         try:
             try:

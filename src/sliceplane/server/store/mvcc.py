@@ -329,7 +329,7 @@ class Store:
             for record in shelf.live.values():
                 sizes[record.key.namespace] = sizes.get(record.key.namespace, 0) + len(record.body)
         counted = {
-            namespace: self.object_bytes.held_by(namespace) for namespace in self.object_bytes
+            namespace: self.object_bytes.used_by(namespace) for namespace in self.object_bytes
         }
         assert counted == sizes, f"bytes by namespace are {sizes}, counted are {counted}"
         self.object_bytes.check()

@@ -335,7 +335,7 @@ class GrpcProtocol(asyncio.Protocol):
         if self._is_authenticated:
             return True
         self._is_authenticated = True
-        self._listener.unauthenticated.leave(self._transport)
+        self._listener.unauthenticated.remove(self._transport)
         self._charge = self._listener.budget.open(user)
         return self._recharge(self.grpc.partial_bytes + self._early_bytes)
 
@@ -387,7 +387,7 @@ class GrpcProtocol(asyncio.Protocol):
 
     def leave(self, status: int, text: str) -> None:
         """Sends GOAWAY, ends all calls, and closes the connection when that is written."""
-        self.grpc.http.leave()
+        self.grpc.http.go_away()
         for call in list(self.calls.values()):
             self.end(call, status, text)
         self._flush_soon()

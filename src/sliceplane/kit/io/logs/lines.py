@@ -1,10 +1,10 @@
-"""The form of a log line: logfmt for people (``text``), or one JSON object (``json``) for programs.
+"""The format of log lines: logfmt (``text``) for users, or one JSON object (``json``) for programs.
 
 Both begin with the same four keys, in this order: ``timestamp``, ``level``, ``component``,
-``event``; what varies follows in the order in which it was given, ``exception`` last. A line has a
-bound, and nothing in it can move a terminal's cursor, colour it or make a second line of JSON: part
-of a line may be what a stranger sent. Colours are put on last, by this program alone, and only
-where a line's beginning is ours.
+``event``; other values follow in the order of the call, ``exception`` last. A line is bounded, and
+its content can neither control a terminal nor start a second JSON line: parts of a line may come
+from untrusted clients. Colours are added last, by this program only, and only to lines whose
+beginning is ours.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ FORMATS = ("text", "json")
 KEYS = ("timestamp", "level", "component", "event")
 LINE_CHARACTERS_MAX = 32 * 1024
 
-#: what JSON leaves as it is, and a terminal, the order of reading or a reader of lines does not
+#: characters that JSON does not escape, but that affect terminals, bidirectional text or line
+#: splitting
 _JSON_CONTROL = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
-#: values of a line that is too long are cut to this, then to nothing
+#: characters to which values of a too long line are cut, before they are dropped
 _VALUE_CHARACTERS_MAX = 1024
 
 _COLOURS = {"debug": "2", "info": "32", "warning": "33", "error": "31;1"}
@@ -38,7 +39,7 @@ def now() -> str:
 
 
 def as_json(values: Mapping[str, Any]) -> str:
-    """One object, in one line, that can be read whatever its length was."""
+    """Returns one object in one line, which stays valid JSON when it is shortened."""
     line = _dumped(values)
     if len(line) <= LINE_CHARACTERS_MAX:
         return line
@@ -69,7 +70,7 @@ def _cut(value: Any) -> Any:
 
 
 def plain_text(values: Mapping[str, Any]) -> str:
-    """logfmt, by nothing but Python: for lines about what keeps the library from being read."""
+    """Returns logfmt without any library: for lines about failures to import it."""
     return " ".join(
         f"{key}={value}"
         if re.fullmatch(r"[\w.:+-]+", str(value))
@@ -79,7 +80,7 @@ def plain_text(values: Mapping[str, Any]) -> str:
 
 
 def fit_text(text: str) -> str:
-    """*text* with its end, as a terminal may see it."""
+    """Returns *text* with its newline, safe for a terminal."""
     if len(text) > LINE_CHARACTERS_MAX:
         text = (
             f"{text[:LINE_CHARACTERS_MAX]}... ({len(text) - LINE_CHARACTERS_MAX} characters more)\n"
@@ -88,7 +89,7 @@ def fit_text(text: str) -> str:
 
 
 def painted(line: str) -> str:
-    """A line of ``fit_text`` with colours: the level by its weight, the event bold, time and
+    """Returns a line of ``fit_text`` with colours: the level by severity, the event bold, time and
     component dim.
     """
     head = _HEAD.match(line)

@@ -1,12 +1,12 @@
-"""Writes structured log lines to stderr; ``log.Logger`` loads this module with its first line.
+"""Writes structured log lines to stderr; ``log.Logger`` imports this module with its first line.
 
-Loading structlog takes a quarter of a second, more than the whole rest of a start, so the first
-line that is written loads it, too.
+The import of structlog takes a quarter of a second, more than the rest of a start, so the first
+written line imports it, too.
 
-**A line holds no caller up.**  Lines for a file go through a queue to a thread (``line_writer``),
-so a pipe without a reader, a terminal stopped with ^S, a full disk or a slow network file system
-costs lines, never a moment of the event loop. What is lost is counted, and reported by the next
-line that is taken. What a line looks like is the matter of ``logs.lines``.
+**A line never blocks its caller.** Lines for a file go through a queue to a thread
+(``line_writer``), so a pipe without a reader, a terminal stopped with ^S, a full disk or a slow
+network file system costs lines, but never blocks the event loop. Lost lines are counted, and
+reported by the next written line. ``logs.lines`` defines the format of a line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sliceplane.kit.io.logs.line_writer import LineWriter
 from sliceplane.kit.metrics import Metrics
 
 QUEUE_BYTES_MAX = 1024 * 1024
-#: what is still waiting at the end of the process may take so long
+#: seconds for queued lines at the end of the process
 EXIT_S_MAX = 1.0
 
 _json = False
@@ -34,12 +34,11 @@ _colour = False
 
 
 def configure(level: str, form: str = "text", *, colour: bool = False) -> None:
-    """Choose the least severe level that is written and the form of lines (one of
-    ``logs.lines.FORMATS``), and have what libraries log written the same way: by themselves they
-    would write to stderr at once, and wait for it. With *colour*, text on a terminal has colours.
-    Call once, before the first line.
+    """Sets the least severe written level and the format (one of ``logs.lines.FORMATS``), and
+    routes log records of libraries through the same queue: by themselves they would write to stderr
+    and block. With *colour*, text on a terminal has colours. Call it once, before the first line.
     """
-    global _json, _colour  # settings of the process, made by its command line
+    global _json, _colour  # settings of the process, from its command line
     _json, _colour = form == "json", colour
     log._level = log.LEVELS[level]
     root = logging.getLogger()
@@ -48,7 +47,7 @@ def configure(level: str, form: str = "text", *, colour: bool = False) -> None:
 
 
 class _Bridge(logging.Handler):
-    """Standard log records, of asyncio and aiohttp for example, as lines of ours."""
+    """Converts standard log records, for example of asyncio and aiohttp, to our lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         level = "error" if record.levelno >= logging.ERROR else "warning"
@@ -58,31 +57,30 @@ class _Bridge(logging.Handler):
 
 
 class _Stderr:
-    """Whatever ``sys.stderr`` is at the time of a line: test runners and shells replace it.
+    """The current ``sys.stderr`` at each line: test runners and shells replace it.
 
-    A line that cannot be written (the disk is full, the reader of a pipe is gone or asleep) is
-    lost, and never an error of the caller, least of all of the one that reports that the disk is
-    full.
+    A line that cannot be written (the disk is full, the reader of a pipe has ended or is blocked)
+    is lost, and never an error of the caller, which may be reporting the full disk.
     """
 
     def __init__(self) -> None:
         self.begin()
-        #: lines that no file was asked to take
+        #: lines that were lost before they reached a file
         self._lost_here = 0
-        #: of those that are lost, the ones that a line has reported
+        #: number of lost lines that were reported
         self._lost_reported = 0
-        #: the last line that was written has no end
+        #: True if the last line was written without its newline
         self._torn = False
 
     def begin(self) -> None:
-        """With a queue and a thread of this process: a fork has neither (programs of others that
-        use our client).
+        """Creates the queue and the thread of this process: a fork has neither (foreign programs
+        that use our client).
         """
         self._writer = LineWriter("log", self._write_lines, bytes_max=QUEUE_BYTES_MAX)
 
     @property
     def lost(self) -> int:
-        """Lines that were lost since the process began."""
+        """The number of lines lost since the process began."""
         return self._lost_here + self._writer.lost
 
     def write(self, text: str) -> int:
@@ -93,7 +91,7 @@ class _Stderr:
                 line = log_lines.painted(line)
             self._writer.put(line.encode(errors="backslashreplace"))
             return len(text)
-        # Not a file: what a test runner put there.
+        # Not a file: the replacement of a test runner.
         try:
             sys.stderr.write(line)
         except (OSError, ValueError, AttributeError):
@@ -101,14 +99,14 @@ class _Stderr:
         return len(text)
 
     def flush(self) -> None:
-        """Lines leave by themselves."""
+        """Does nothing: the thread writes all lines."""
 
-    def settle(self, timeout_s: float) -> bool:
-        """Wait until all has been written, for *timeout_s* at most; whether that came about."""
+    def drain(self, timeout_s: float) -> bool:
+        """Waits until all lines are written, at most *timeout_s*; returns True if they are."""
         return self._writer.flush(timeout_s)
 
     def _write_lines(self, lines: list[bytes]) -> int:
-        """In the writer's thread; how many were not taken."""
+        """Writes lines in the writer's thread; returns the number of lost ones."""
         lost = self.lost
         if lost > self._lost_reported:
             notice = _plainly(
@@ -133,10 +131,10 @@ class _Stderr:
                     rest = rest[os.write(fd, rest) :]
                     self._torn = True
                 except BlockingIOError:
-                    # The program that started us made it so.
-                    asked = select.poll()
-                    asked.register(fd, select.POLLOUT)
-                    asked.poll()
+                    # The parent program made the descriptor non-blocking.
+                    poller = select.poll()
+                    poller.register(fd, select.POLLOUT)
+                    poller.poll()
         except OSError:
             return False
         self._torn = False
@@ -151,7 +149,7 @@ def _descriptor() -> int | None:
 
 
 def _plainly(level: str, component: str, event: str, values: dict[str, Any]) -> str:
-    """A line, with its end, that no library is needed for."""
+    """Returns a line, with its newline, without using a library."""
     line = {
         "timestamp": log_lines.now(),
         "level": level,
@@ -167,7 +165,7 @@ os.register_at_fork(after_in_child=_stderr.begin)
 
 
 def lost_lines() -> int:
-    """How many lines stderr did not take since the process began."""
+    """Returns the number of lines that stderr did not accept since the process began."""
     return _stderr.lost
 
 
@@ -177,18 +175,16 @@ metrics.computed(
 )
 
 
-def settle(timeout_s: float) -> bool:
-    """Wait until every line so far has been written, for *timeout_s* at most; whether that came
-    about.
-    """
-    return _stderr.settle(timeout_s)
+def drain(timeout_s: float) -> bool:
+    """Waits until every line so far is written, at most *timeout_s*; returns True if it is."""
+    return _stderr.drain(timeout_s)
 
 
 @cache
 def _root() -> Any:
     import structlog
 
-    atexit.register(settle, EXIT_S_MAX)
+    atexit.register(drain, EXIT_S_MAX)
     return structlog.wrap_logger(
         structlog.WriteLogger(_stderr),  # type: ignore[arg-type]  # all that it uses of a file is there
         processors=[
@@ -202,7 +198,7 @@ def _root() -> Any:
 
 
 def _rendered(as_text: Any) -> Any:
-    """The last processor: by the form that is chosen when a line is written."""
+    """Renders a line in the format that is configured when it is written; the last processor."""
 
     def render(logger: Any, name: str, values: MutableMapping[str, Any]) -> str:
         if not _json:
@@ -214,11 +210,11 @@ def _rendered(as_text: Any) -> Any:
 
 
 def write(level: str, component: str, event: str, values: dict[str, Any]) -> None:
-    """Writes one line, of whatever level."""
+    """Writes one line of any level."""
     try:
         write_line = getattr(_root(), level)
     except (OSError, ImportError) as error:
-        # Not a descriptor left to read the library with, which is worth saying above all.
+        # There is no descriptor left to import the library with, which must be reported first.
         texts = {name: str(value) for name, value in values.items()}
         _stderr.write(_plainly(level, component, event, {**texts, "plain": str(error)}))
         return

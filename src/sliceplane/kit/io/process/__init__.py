@@ -1,1 +1,1 @@
-"""This process and its children: descriptors, memory, and who ends with whom."""
+"""This process and its children: descriptors, memory, and joint ends."""

@@ -1,9 +1,9 @@
-"""File descriptors: every connection, pipe and socket is one, and a process has only so many
+"""File descriptors: every connection, pipe and socket uses one, and their number is limited
 (``RLIMIT_NOFILE``).
 
-Running out of them, or of the kernel's memory for them, must not end a process, and is reported
-with what to do. What strangers can open (connections to pages, ports that Services ask for) gets a
-share, so that the rest is there for what the process is for.
+Exhaustion of descriptors, or of the kernel's memory for them, must not end a process, and is
+reported with a remedy. Descriptors that clients can cause (connections to pages, ports of Services)
+are limited to a share, so the rest stays available for the process's own work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from sliceplane.kit.io.log import get_logger
 
-#: too many in this process, or on the whole machine
+#: too many descriptors in this process, or on the whole machine
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE})
 REPORT_AGAIN_S = 60.0
 
@@ -27,8 +27,8 @@ _MEMORY = (
     "again"
 )
 _RAISE = "raise the limit (ulimit -n, LimitNOFILE= of systemd), or find what holds so many"
-#: what to log, and what to do about it
-_WORDS = {
+#: log message and remedy by error number
+_MESSAGES = {
     errno.EMFILE: (_DESCRIPTORS, _RAISE),
     errno.ENFILE: (_DESCRIPTORS, "raise fs.file-max, or find what on this machine holds so many"),
     errno.ENOMEM: (_MEMORY, "give the machine or its control group more memory"),
@@ -39,55 +39,55 @@ _log = get_logger("descriptors")
 
 
 def limit() -> int:
-    """How many this process may have."""
+    """Returns the maximum number of descriptors of this process."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def raise_limit() -> None:
-    """To what the administrator allows; the soft limit is often 1,024."""
+    """Raises the soft limit, which is often 1,024, to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-class _Teller:
-    """Owns the moments at which each was last reported: a process without descriptors fails many
-    times a second.
+class _ExhaustionReporter:
+    """Reports exhaustion at most once per period and error: a process without descriptors fails
+    many times a second.
     """
 
     def __init__(self) -> None:
         self._reported_at: dict[int, float] = {}
 
-    def tell(self, error: BaseException, what: str) -> bool:
-        """Log that *what* failed, now and then, if it is for lack of descriptors or memory; whether
-        it is.
+    def report(self, error: BaseException, what: str) -> bool:
+        """Returns True if *error* means a lack of descriptors or memory, and occasionally logs that
+        *what* failed.
         """
-        words = _WORDS.get(error.errno or 0) if isinstance(error, OSError) else None
-        if words is None:
+        message = _MESSAGES.get(error.errno or 0) if isinstance(error, OSError) else None
+        if message is None:
             return False
         assert isinstance(error, OSError), "it has words"
         now = time.monotonic()
         code = error.errno or 0
         if now - self._reported_at.get(code, -REPORT_AGAIN_S) >= REPORT_AGAIN_S:
             self._reported_at[code] = now
-            sentence, advice = words
+            sentence, advice = message
             _log.error(sentence, failed=what, limit=limit(), advice=advice)
         return True
 
 
-_teller = _Teller()
-tell = _teller.tell
+_reporter = _ExhaustionReporter()
+report = _reporter.report
 
 
-def tell_of_exhaustion(loop: asyncio.AbstractEventLoop) -> None:
-    """Have *loop* tell in one line of connections that it cannot accept, where it would show a
-    traceback for each.
+def report_exhaustion(loop: asyncio.AbstractEventLoop) -> None:
+    """Makes *loop* report connections that it cannot accept in one line, instead of a traceback for
+    each.
     """
 
     def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if error is None or not tell(
+        if error is None or not report(
             error, str(context.get("message", "accept")).partition("\n")[0]
         ):
             loop.default_exception_handler(context)

@@ -1,38 +1,38 @@
-"""Memory that is free inside the C library's heap goes back to the system.
+"""Returns free memory of the C library's heap to the system.
 
-A burst of writes leaves the heap full of holes: what history held is freed when it is compacted,
-and glibc keeps the pages because something small lives above them. One ``malloc_trim`` returns the
-pages between. It takes some milliseconds per 100 MB, so it is done when the burst's history is
-gone, and not while much is written.
+A burst of writes fragments the heap: a compaction frees the history's memory, but glibc keeps the
+pages because small allocations remain above them. One ``malloc_trim`` returns the free pages in
+between. It takes some milliseconds per 100 MB, so it runs when the burst's history was compacted,
+and not while much is written.
 
-Lists and answers are large blocks that live for milliseconds. glibc gives the first few of them
-pages of their own and takes later ones from the heap, and each thread has a heap of its own
-(mallopt(3)). Memory that is freed there stays. ``bound_heap`` has one heap for all threads, which
-hold the interpreter's lock when they allocate, and pages of its own for each large block.
+Lists and answers are large blocks that exist for milliseconds. glibc maps the first few of them
+separately and takes later ones from the heap, and each thread has its own heap (mallopt(3)). Memory
+that is freed there is not returned. ``bound_heap`` sets one heap for all threads, which hold the
+interpreter's lock when they allocate, and a separate mapping for each large block.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-#: blocks of so many bytes have pages of their own, and so much may be free at the end of the heap
+#: bytes from which a block is mapped separately, and maximum free bytes at the end of the heap
 LARGE_BYTES: Final = 128 * 1024
 #: mallopt(3), as malloc.h of glibc numbers them
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 
-#: history of fewer revisions is not worth the look
+#: minimum revisions of compacted history for a trim
 WORTHWHILE_REVISIONS = 2_000
-#: of writes, and of history that goes, between two ticks: Leases are renewed at all times
+#: revisions between two ticks that count as quiet: Leases are always renewed
 QUIET_REVISIONS = 100
 
 
 class FreeMemory:
-    """Says when: ``on_tick`` is called every few seconds by the owner of the store."""
+    """Decides when to trim; the owner of the store calls ``on_tick`` every few seconds."""
 
     def __init__(self, compacted: int) -> None:
-        #: as of the last trim, and of the last tick
+        #: compacted revision at the last trim, and at the last tick
         self._trimmed = self._compacted = compacted
         self._revision = compacted
 
@@ -50,13 +50,13 @@ class FreeMemory:
 
 
 def bound_heap() -> None:
-    """Has freed memory go back to the system, where the C library knows how (glibc).  Call it
-    before threads start.
+    """Configures the heap so that freed memory returns to the system, if the C library is glibc.
+    Call it before threads start.
     """
     import ctypes
 
     library = ctypes.CDLL(None)
-    # Other C libraries have no malloc_trim, and number the options of mallopt in other ways.
+    # Other C libraries have no malloc_trim, and other numbers for the options of mallopt.
     if hasattr(library, "malloc_trim"):
         library.mallopt(_M_ARENA_MAX, 1)
         library.mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
@@ -64,7 +64,7 @@ def bound_heap() -> None:
 
 
 def trim() -> None:
-    """Give free pages back, where the C library knows how (glibc)."""
+    """Returns free pages to the system, if the C library is glibc."""
     import ctypes
 
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -1,14 +1,13 @@
-"""Foreign programs that must not outlive this process: their process groups are ended when it is
-gone.
+"""Foreign programs that must not outlive this process: their process groups are ended when it has
+ended.
 
-A program that we did not write cannot be asked to end with its parent, and what it starts even
-less. So a small process stands by (``python -I orphans.py``, standard library alone), is told by a
-pipe which groups there are, and at the end of the pipe ends those that are left: SIGTERM, and
-SIGKILL for what remains after a time of each. It is started with the first group, and costs nothing
-for each program after that.
+A foreign program, and its children, do not end with their parent by themselves. So a small standby
+process (``python -I orphans.py``, standard library only) receives the groups through a pipe, and
+ends the remaining ones at the end of the pipe: by SIGTERM, and by SIGKILL after the grace of each.
+It is started with the first group; further programs cost nothing.
 
-A group is known by its first process's id and start time (``proc_pid_stat(5)``): an id that means
-another process by then is left alone.
+A group is identified by the id and start time of its first process (``proc_pid_stat(5)``): a reused
+id is ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _POLL_S: Final = 0.02
 
 
 class _Standby:
-    """The pipe to the process that stands by.  Of one event loop's thread."""
+    """The pipe to the standby process. Owned by one event loop's thread."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -36,14 +35,14 @@ class _Standby:
 
     def add(self, pid: int, grace_s: float) -> None:
         self._groups[pid] = f"{pid} {start_of(pid)} {grace_s}\n"
-        self._tell(self._groups[pid])
+        self._send(self._groups[pid])
 
     def remove(self, pid: int) -> None:
         if self._groups.pop(pid, None) is not None and self._process is not None:
-            self._tell(f"{pid}\n")
+            self._send(f"{pid}\n")
 
-    def _tell(self, line: str) -> None:
-        """A process that stands by no more has a successor, which is told of every group."""
+    def _send(self, line: str) -> None:
+        """Sends a line; if the standby process has ended, starts a new one and sends every group."""
         assert len(line) < 512, "a write to a pipe of so much is whole or not at all (PIPE_BUF)"
         if self._process is not None and self._process.stdin is not None:
             try:
@@ -53,7 +52,7 @@ class _Standby:
                 self.close()
         with contextlib.suppress(
             OSError
-        ):  # no process can be had: programs are ended by their parent alone
+        ):  # no process can be started: only their parent ends programs
             self._process = subprocess.Popen(
                 (sys.executable, "-I", "-S", *_own_program()),
                 stdin=subprocess.PIPE,
@@ -77,8 +76,8 @@ atexit.register(_standby.close)
 
 
 def _own_program() -> tuple[str, ...]:
-    """The arguments with which an interpreter runs this module: its file, or its text if the file
-    is in an archive.
+    """Returns the arguments with which an interpreter runs this module: its file, or its source if
+    the file is in an archive.
     """
     if Path(__file__).exists():
         return (__file__,)
@@ -87,8 +86,8 @@ def _own_program() -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def ended_with_us(pid: int, grace_s: float = 0.0) -> Iterator[None]:
-    """The group of *pid*, which leads it, does not outlive this process within the block;
-    *grace_s*: its time between SIGTERM and SIGKILL. What ends it otherwise is the caller's matter.
+    """Ensures within the block that the group led by *pid* does not outlive this process;
+    *grace_s*: seconds between SIGTERM and SIGKILL. The caller is responsible for its normal end.
     """
     _standby.add(pid, grace_s)
     try:
@@ -98,7 +97,9 @@ def ended_with_us(pid: int, grace_s: float = 0.0) -> Iterator[None]:
 
 
 def start_of(pid: int) -> str:
-    """When a process began, in clock ticks; "-" if it has ended, or if the system does not tell."""
+    """Returns the start time of a process in clock ticks; "-" if it has ended, or if the system
+    does not report it.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -106,7 +107,9 @@ def start_of(pid: int) -> str:
 
 
 def stand_by() -> None:
-    """The process itself: reads lines until its parent is gone, and ends what is left then."""
+    """Runs the standby process: reads lines until its parent has ended, and ends the remaining
+    groups.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: dict[int, tuple[str, float]] = {}
@@ -117,21 +120,21 @@ def stand_by() -> None:
         else:
             groups.pop(int(pid), None)
     began = time.monotonic()
-    left = {
+    remaining = {
         pid: grace_s
         for pid, (start, grace_s) in groups.items()
         if _signal(pid, start, signal.SIGTERM)
     }
-    while left:
-        for pid, grace_s in tuple(left.items()):
+    while remaining:
+        for pid, grace_s in tuple(remaining.items()):
             over = time.monotonic() - began >= grace_s
             if not _signal(pid, groups[pid][0], signal.SIGKILL if over else 0) or over:
-                del left[pid]
+                del remaining[pid]
         time.sleep(_POLL_S)
 
 
 def _signal(pid: int, start: str, number: int) -> bool:
-    """False: there is no such group any more."""
+    """Signals a group; returns False if it does not exist any more."""
     if start_of(pid) not in (start, "-"):
         return False
     try:

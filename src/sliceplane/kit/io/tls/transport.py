@@ -2,29 +2,29 @@
 is built on that.
 
 The loop's own TLS encrypts into memory, sends from there, and keeps that memory as large as the
-largest write was: of 5,000 watches of 25 KB events that is 150 MB, and every event is copied once
-more. Here nothing lies between OpenSSL and the kernel, and OpenSSL gives its buffers back when a
+largest write: with 5,000 watches of 25 KB events that is 150 MB, and every event is copied once
+more. Here nothing is between OpenSSL and the kernel, and OpenSSL frees its buffers when a
 connection is idle.
 
-A connection goes through these states, never back:
+A connection passes through these states in order:
 
     GREETING --> HANDSHAKE --> OPEN --close--> FLUSHING --all was sent--> FAREWELL --the peer closed--> CLOSED
         '------------'----------'------------------'----- abort, failure, reset, time is up
         --'------------^
 
-- GREETING: nothing has come. There is no TLS yet: OpenSSL's buffers are made for who begins to
-  speak.
+- GREETING: no data has arrived. There is no TLS yet: OpenSSL's buffers are allocated when the peer
+  begins to send.
 - HANDSHAKE: there is no protocol yet, and a failure is not reported.
-- OPEN: readable and writable, each with its own wait. Small writes of one turn of the loop leave as
-  one record.
-- FLUSHING: what was written leaves; nothing is read, no write is taken.
-- FAREWELL: ``close_notify`` and FIN are sent. What the peer still sends is thrown away until it
-  closes: closed at once, the kernel would answer it with RST, and that may destroy what the peer
-  has not yet read.
+- OPEN: readable and writable, each with its own wait. Small writes of one iteration of the loop are
+  sent as one record.
+- FLUSHING: pending writes are sent; nothing is read, no write is accepted.
+- FAREWELL: ``close_notify`` and FIN are sent. Further data of the peer is discarded until it
+  closes: after an immediate close the kernel would answer it with RST, which may destroy data that
+  the peer has not read yet.
 
-A reader that is called because there is something to read reads until there is nothing more. It
-would not be called again: uvloop forgets a socket when it has told of an error on it, even if there
-was still something to read before the error; and what OpenSSL holds is no news to the loop either.
+A reader reads until there is no more data, because it might not be called again. uvloop forgets a
+socket after it reported an error on it, even if there was data before the error; and the loop does
+not see data that OpenSSL has buffered.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from sliceplane.kit.io.batches import BatchQueue
 from sliceplane.kit.io.tls.unauthenticated import (
     GREETING_BYTES,
     HANDSHAKE_BYTES,
@@ -47,30 +48,28 @@ from sliceplane.kit.io.tls.unauthenticated import (
     ConnectionTiming,
     UnauthenticatedConnections,
 )
-from sliceplane.kit.io.turns import LoopTurns
 
-#: the head of the first record and of the message in it (RFC 8446 4 and 5.1): what a greeting is
-#: judged by
+#: bytes of the headers of the first record and its message (RFC 8446 4 and 5.1), by which a
+#: greeting is checked
 GREETING_HEAD_BYTES: Final = 9
-#: OpenSSL makes room for as much as a ClientHello claims to be, up to 128 KiB; real ones are below
-#: 4 KiB
+#: OpenSSL allocates the claimed size of a ClientHello, up to 128 KiB; real ones are below 4 KiB
 HELLO_BYTES_MAX: Final = 16 * 1024
 _HANDSHAKE_RECORD: Final = 22
-#: the largest record of TLS; one read gives at most this
+#: the largest TLS record; one read returns at most this
 RECORD_BYTES: Final = 16 * 1024
-#: what OpenSSL gets at once: it takes all or has to be asked again, and until then none of it
+#: bytes of one write to OpenSSL: it accepts all or must be called again, and until then none of it
 #: counts as sent
 _PORTION_BYTES: Final = 64 * 1024
 _HIGH_BYTES: Final = 64 * 1024
-#: then others have their turn
-_RECORDS_PER_TURN: Final = 16
+#: records that one callback reads before other tasks run
+_RECORDS_PER_BATCH: Final = 16
 
-#: in the words of Go's servers, for a client that forgot the "s" of https
+#: the answer of Go's servers to a client that used http instead of https
 _PLAIN_HTTP: Final = (
     b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 )
 
-#: a fatal alert (RFC 8446 6), for a ClientHello that is none
+#: a fatal alert (RFC 8446 6), for an invalid ClientHello
 _DECODE_ERROR: Final = b"\x15\x03\x01\x00\x02\x02\x32"
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
@@ -86,12 +85,13 @@ class _State(enum.Enum):
 
 
 class TlsTransport(asyncio.Transport):
-    """One connection. Used from the loop's thread; what asyncio says of transports holds, but for
-    protocols that are exchanged or that want to be given buffers, which there are not.
+    """One connection. Used from the loop's thread. It is an asyncio transport without support for
+    changing the protocol and for buffered protocols.
     """
 
     __slots__ = (
         "_backlog",
+        "_batches",
         "_context",
         "_fd",
         "_flush_scheduled",
@@ -103,12 +103,11 @@ class TlsTransport(asyncio.Transport):
         "_paused",
         "_protocol",
         "_read_waits_for_write",
-        "_reading",
+        "_reader_added",
         "_sock",
         "_state",
         "_timer",
         "_timing",
-        "_turns",
         "_unauthenticated",
         "_unsent",
         "_waits_for_write",
@@ -124,29 +123,29 @@ class TlsTransport(asyncio.Transport):
         unauthenticated: UnauthenticatedConnections,
         *,
         timing: ConnectionTiming,
-        turns: LoopTurns,
+        batches: BatchQueue,
     ) -> None:
-        """*sock* does not block, and is read from when ``GREETING_HEAD_BYTES`` have come
+        """*sock* is non-blocking, and becomes readable when ``GREETING_HEAD_BYTES`` have arrived
         (``SO_RCVLOWAT``).
 
-        *on_shaken* is called when hands were shaken, or will not be. The owner then calls
-        ``start``, once. *turns*: shared by all its connections, whose peers may go at the same
-        moment.
+        *on_shaken* is called when the handshake has succeeded or failed. The owner calls ``start``
+        once after the construction. *batches*: shared by all its connections, whose peers may
+        disconnect at the same moment.
         """
         self._loop = asyncio.get_running_loop()
-        #: a plain one until TLS begins
+        #: a plain socket until TLS begins
         self._sock: Any = sock
         self._fd = sock.fileno()
         self._context = context
         self._unauthenticated = unauthenticated
         self._timing = timing
-        self._turns = turns
+        self._batches = batches
         self._make_protocol = make_protocol
         self._on_shaken = on_shaken
         self._protocol: asyncio.Protocol | None = None
         self._state = _State.GREETING
-        #: what was written and is not sent; the first may be with OpenSSL already, and then must
-        #: stay as it is
+        #: written and unsent data; the first piece may be with OpenSSL already, and then must not
+        #: change
         self._backlog: deque[bytes | memoryview] = deque()
         self._unsent = 0
         self._high = _HIGH_BYTES
@@ -156,7 +155,7 @@ class TlsTransport(asyncio.Transport):
         self._waits_for_write = False
         self._read_waits_for_write = False
         self._paused = False
-        self._reading = False
+        self._reader_added = False
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(
             timing.handshake_s, self.abort
         )
@@ -190,13 +189,13 @@ class TlsTransport(asyncio.Transport):
 
     def pause_reading(self) -> None:
         self._paused = True
-        self._stop_reading()
+        self._remove_reader()
 
     def resume_reading(self) -> None:
         if self._paused:
             self._paused = False
             if self._state is _State.OPEN:
-                self._read_from_now()
+                self._add_reader()
                 self._loop.call_soon(self._read)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -205,7 +204,7 @@ class TlsTransport(asyncio.Transport):
         assert 0 <= low <= high, f"the limits are 0 <= {low} <= {high}"
         self._high = high
         self._low = low
-        self._tell_of_pressure()
+        self._signal_backpressure()
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
         return self._low, self._high
@@ -226,17 +225,17 @@ class TlsTransport(asyncio.Transport):
                 self._flush_scheduled = True
                 self._loop.call_soon(self._flush_small)
         if self._unsent > self._high:
-            self._tell_of_pressure()
+            self._signal_backpressure()
 
     def can_write_eof(self) -> bool:
         return False
 
     def close(self) -> None:
-        """Send what was written, say farewell, close.  Idempotent."""
+        """Sends pending writes and ``close_notify``, then closes. Idempotent."""
         if self._state is _State.OPEN:
             self._state = _State.FLUSHING
             self._timer = self._loop.call_later(self._timing.flush_s, self.abort)
-            self._stop_reading()
+            self._remove_reader()
             if not self._waits_for_write:
                 self._flush()
         elif self._state in (_State.GREETING, _State.HANDSHAKE):
@@ -250,11 +249,11 @@ class TlsTransport(asyncio.Transport):
     def start(self) -> None:
         self._unauthenticated.enter(self, GREETING_BYTES)
         if self._state is _State.GREETING:
-            self._read_from_now()
+            self._add_reader()
 
     def _begin(self) -> None:
-        """The first bytes are there: who claims to send more than a ClientHello is not waited
-        for.
+        """Checks the first bytes: a peer that claims to send more than a ClientHello is rejected
+        immediately.
         """
         try:
             head = self._sock.recv(GREETING_HEAD_BYTES, socket.MSG_PEEK)
@@ -268,7 +267,7 @@ class TlsTransport(asyncio.Transport):
                 self._sock, server_side=True, do_handshake_on_connect=False
             )
         except OSError as error:
-            self._end(error)  # it was reset before it was looked at
+            self._end(error)  # it was reset before it was checked
             return
         self._state = _State.HANDSHAKE
         self._unauthenticated.charge(self, HANDSHAKE_BYTES)
@@ -276,24 +275,24 @@ class TlsTransport(asyncio.Transport):
             self.shake_hands()
 
     def shake_hands(self) -> None:
-        """Called until it is over, which may be at once."""
+        """Continues the handshake; called until it is complete, which may be immediately."""
         try:
             self._sock.do_handshake()
         except ssl.SSLWantReadError:
             self._wait_for_write(False)
-            self._read_from_now()
+            self._add_reader()
         except ssl.SSLWantWriteError:
             self._wait_for_write(True)
         except ssl.SSLError as error:
             if error.reason == "HTTP_REQUEST":
                 with contextlib.suppress(OSError):
                     socket.socket.send(self._sock, _PLAIN_HTTP)  # past OpenSSL
-            self._wait_for_close()  # the peer shall read why
+            self._wait_for_close()  # the peer must be able to read the reason
         except OSError as error:
             self._end(error)
         else:
             self._wait_for_write(False)
-            self._stop_reading()
+            self._remove_reader()
             self._cancel_timer()
             self._unauthenticated.charge(self, OPEN_BYTES)
             self._state = _State.OPEN
@@ -301,18 +300,18 @@ class TlsTransport(asyncio.Transport):
             self._protocol = self._make_protocol()
             self._protocol.connection_made(self)
             if self._state is _State.OPEN and not self._paused:
-                self._read_from_now()
+                self._add_reader()
 
     # Reading
 
-    def _read_from_now(self) -> None:
-        if not self._reading:
-            self._reading = True
+    def _add_reader(self) -> None:
+        if not self._reader_added:
+            self._reader_added = True
             self._loop.add_reader(self._fd, self._readable)
 
-    def _stop_reading(self) -> None:
-        if self._reading:
-            self._reading = False
+    def _remove_reader(self) -> None:
+        if self._reader_added:
+            self._reader_added = False
             self._loop.remove_reader(self._fd)
 
     def _readable(self) -> None:
@@ -324,15 +323,15 @@ class TlsTransport(asyncio.Transport):
             case _State.HANDSHAKE:
                 self.shake_hands()
                 if self._state is _State.HANDSHAKE:
-                    # More than the ClientHello has come, and it was not all: it may be part of
-                    # something large.
+                    # More than the ClientHello has arrived, and it is incomplete: it may be part of
+                    # a large message.
                     self._unauthenticated.charge(self, HANDSHAKE_MESSAGE_BYTES)
             case _State.FAREWELL:
                 self._discard()
 
     def _read(self) -> None:
-        """Hand on what there is, record by record, until there is no more."""
-        for _ in range(_RECORDS_PER_TURN):
+        """Passes available data to the protocol, record by record, until there is no more."""
+        for _ in range(_RECORDS_PER_BATCH):
             if self._state is not _State.OPEN or self._paused:
                 return
             try:
@@ -344,12 +343,12 @@ class TlsTransport(asyncio.Transport):
                 self._wait_for_write(True)
                 return
             except OSError as error:
-                self._stop_reading()
-                self._turns.add(partial(self._end, error))
+                self._remove_reader()
+                self._batches.add(partial(self._end, error))
                 return
             if not data:
-                self._stop_reading()
-                self._turns.add(self._on_eof)
+                self._remove_reader()
+                self._batches.add(self._on_eof)
                 return
             assert self._protocol is not None, "it is open"
             try:
@@ -382,10 +381,10 @@ class TlsTransport(asyncio.Transport):
         if not self._waits_for_write and self._state in (_State.OPEN, _State.FLUSHING):
             self._flush()
 
-    def _wait_for_write(self, wanted: bool) -> None:
-        if wanted is not self._waits_for_write:
-            self._waits_for_write = wanted
-            if wanted:
+    def _wait_for_write(self, waits: bool) -> None:
+        if waits is not self._waits_for_write:
+            self._waits_for_write = waits
+            if waits:
                 self._loop.add_writer(self._fd, self._writable)
             else:
                 self._loop.remove_writer(self._fd)
@@ -402,7 +401,7 @@ class TlsTransport(asyncio.Transport):
             self._flush(again=True)
 
     def _flush(self, *, again: bool = False) -> None:
-        """Send what there is, as far as the kernel takes it; *again*: the first piece is with
+        """Sends pending data as far as the kernel accepts it; *again*: the first piece is with
         OpenSSL already.
         """
         backlog = self._backlog
@@ -420,7 +419,7 @@ class TlsTransport(asyncio.Transport):
                 return
             self._unsent -= len(backlog.popleft())
         if self._writing_paused:
-            self._tell_of_pressure()
+            self._signal_backpressure()
         if self._state is not _State.FLUSHING or backlog:
             return
         try:
@@ -429,12 +428,13 @@ class TlsTransport(asyncio.Transport):
             self._wait_for_write(True)
             return
         except (OSError, ValueError):
-            # sent, and the peer's own is not there yet; or the peer is gone, as is found out below
+            # close_notify was sent and the peer's has not arrived yet; or the peer has
+            # disconnected, which is detected below
             pass
         self._wait_for_close()
 
     def _prepare_first(self) -> None:
-        """One piece of the right size: large ones are divided, small ones joined."""
+        """Makes the first piece the right size: large ones are divided, small ones joined."""
         backlog = self._backlog
         first = backlog[0]
         if len(first) > _PORTION_BYTES:
@@ -449,7 +449,7 @@ class TlsTransport(asyncio.Transport):
                 pieces.append(backlog.popleft())
             backlog.appendleft(b"".join(pieces))
 
-    def _tell_of_pressure(self) -> None:
+    def _signal_backpressure(self) -> None:
         if self._protocol is None or self._state is _State.CLOSED:
             return
         if self._unsent > self._high and not self._writing_paused:
@@ -462,7 +462,7 @@ class TlsTransport(asyncio.Transport):
     # The end
 
     def _wait_for_close(self) -> None:
-        """Nothing more is sent, nor read but to be thrown away."""
+        """Stops sending, and discards further input until the peer closes."""
         self._state = _State.FAREWELL
         self._cancel_timer()
         self._timer = self._loop.call_later(self._timing.farewell_s, self.abort)
@@ -470,14 +470,14 @@ class TlsTransport(asyncio.Transport):
             # From here on the socket is a plain one.
             self._sock.shutdown(socket.SHUT_WR)
         self._wait_for_write(False)
-        self._read_from_now()
+        self._add_reader()
         self._loop.call_soon(self._discard)
 
     def _discard(self) -> None:
         if self._state is not _State.FAREWELL:
             return
         try:
-            for _ in range(_RECORDS_PER_TURN):
+            for _ in range(_RECORDS_PER_BATCH):
                 if not self._sock.recv(_PORTION_BYTES):
                     self._end(None)
                     return
@@ -494,19 +494,19 @@ class TlsTransport(asyncio.Transport):
             self._timer = None
 
     def _end(self, error: Exception | None) -> None:
-        """Close now; the protocol is told in a turn of its own.  Idempotent."""
+        """Closes now; the protocol is notified in its own iteration of the loop. Idempotent."""
         if self._state is _State.CLOSED:
             return
         self._state = _State.CLOSED
         self._cancel_timer()
-        self._stop_reading()
+        self._remove_reader()
         self._wait_for_write(False)
         self._backlog.clear()
         self._unsent = 0
         self._sock.close()
-        self._unauthenticated.leave(self)
-        # Protocol and transport know each other: the one that is called last lets go, or only the
-        # collector frees them.
+        self._unauthenticated.remove(self)
+        # Protocol and transport reference each other: this breaks the cycle, which only the garbage
+        # collector would free.
         protocol, self._protocol = self._protocol, None
         if protocol is None:
             self._on_shaken(self)
@@ -515,13 +515,13 @@ class TlsTransport(asyncio.Transport):
 
 
 def _plausible(head: bytes) -> bool:
-    """Returns True if OpenSSL gets the data that begins like this. It refuses anything but a
-    handshake at once, and well.
+    """Returns True if data with this beginning may be passed to OpenSSL, which itself refuses
+    anything but a handshake immediately.
     """
     if len(head) < GREETING_HEAD_BYTES:
         return False
     if head[0] != _HANDSHAKE_RECORD:
         return True
-    # A message whose own head is spread over records hides how large it claims to be.
+    # A message whose header is split over records hides its claimed size.
     whole = int.from_bytes(head[3:5], "big") >= GREETING_HEAD_BYTES - 5
     return whole and int.from_bytes(head[6:9], "big") <= HELLO_BYTES_MAX

@@ -1,14 +1,13 @@
-"""Connections that have not authenticated yet: bounds of their common memory and of their time.
+"""Connections that have not authenticated yet: bounds of their total memory and of their time.
 
-Every program that reaches the port can open connections, and stop at any point: before the first
-byte, in the middle of a handshake, of a head, of taking an answer. Each unauthenticated connection
-is charged with the most that its phase can make the process hold, and all of them together have a
-bound. Above it the oldest are dropped: honest clients shake hands and authenticate within moments,
-so the oldest connections are the least likely to. The same happens when a connection is to be
-accepted and there is no room for it.
+Every program that reaches the port can open connections, and stall at any point: before the first
+byte, or in the middle of a handshake, a request head or an answer. Each unauthenticated connection
+is charged with the maximum memory of its phase, and all of them together have a bound. Above it the
+oldest are dropped: honest clients authenticate within moments, so the oldest connections are the
+least likely to. The same happens when there is no room for a new connection.
 
-A connection leaves when it has authenticated, or is closed. Anonymous users stay unauthenticated
-for good.
+A connection is removed when it has authenticated, or is closed. Anonymous users always stay
+unauthenticated.
 """
 
 from __future__ import annotations
@@ -25,28 +24,24 @@ BYTES_MAX: Final = 256 * 1024 * 1024
 # Measured with OpenSSL 3.0 and CPython 3.11, rounded up.
 #: accepted, without any data yet
 GREETING_BYTES: Final = 4 * 1024
-#: OpenSSL has its buffers and the ClientHello, of which it gets no more than
+#: OpenSSL has its buffers and the ClientHello, of which it receives at most
 #: ``transport.HELLO_BYTES_MAX``
 HANDSHAKE_BYTES: Final = 48 * 1024
-#: a later message of a handshake is under way: OpenSSL makes room for as much as it claims to be,
-#: up to 100 KiB
+#: a later message of a handshake is incomplete: OpenSSL allocates its claimed size, up to 100 KiB
 HANDSHAKE_MESSAGE_BYTES: Final = 152 * 1024
-#: of a connection that is open and idle; what it has sent of a head, or not taken of an answer,
-#: comes on top
+#: an open and idle connection; a partial request head and an unsent answer are charged in addition
 OPEN_BYTES: Final = 20 * 1024
-#: of each header, besides its bytes
+#: overhead of each header besides its bytes
 FIELD_BYTES: Final = 160
 
 
 class UnauthenticatedConnection(Protocol):
     def abort(self) -> None:
-        """Close at once, and leave."""
+        """Closes immediately, and removes itself."""
 
 
 class UnauthenticatedConnections:
-    """Owns who they are, in the order of their coming, and their charges.  Used from the loop's
-    thread.
-    """
+    """Owns the connections in order of arrival, and their charges. Used from the loop's thread."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -79,8 +74,8 @@ class UnauthenticatedConnections:
         self.charge(connection, size)
 
     def charge(self, connection: UnauthenticatedConnection, size: int) -> None:
-        """Charges *connection* with *size*, which may drop it or others; no effect after it
-        left.
+        """Charges *connection* with *size*, which may drop it or others; no effect after its
+        removal.
         """
         before = self._charges.get(connection)
         if before is not None and before != size:
@@ -89,18 +84,18 @@ class UnauthenticatedConnections:
             while self.bytes > self._bytes_max and self.drop_oldest():
                 pass
 
-    def leave(self, connection: UnauthenticatedConnection) -> None:
+    def remove(self, connection: UnauthenticatedConnection) -> None:
         """Idempotent."""
         self.bytes -= self._charges.pop(connection, 0)
 
     def drop_oldest(self) -> bool:
-        """Close the one that came first; false if there is none."""
+        """Closes the oldest connection; returns False if there is none."""
         oldest = next(iter(self._charges), None)
         if oldest is None:
             return False
         self.dropped.value += 1
         oldest.abort()
-        self.leave(oldest)
+        self.remove(oldest)
         return True
 
     def check(self) -> None:
@@ -111,30 +106,31 @@ class UnauthenticatedConnections:
 
 
 class ConnectionTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds.  ``Listener`` hands it to all that keeps a connection."""
+    """Timeouts of a connection in seconds. ``Listener`` passes it to all parts of a connection."""
 
     # TLS
 
     #: from the connection to the end of the handshake
     handshake_s: float = 10.0
-    #: for what was written before it was closed
+    #: for pending writes after ``close``
     flush_s: float = 10.0
-    #: for the peer's own closing, after ours
+    #: for the peer's close after ours
     farewell_s: float = 2.0
 
     # Accepting
 
-    #: until connections are accepted again after the system refused one, as without descriptors
+    #: until accepting resumes after the system refused a connection, for lack of descriptors for
+    #: example
     rest_s: float = 1.0
 
     # HTTP
 
     #: until the head of a request is complete
     request_head_s: float = 30.0
-    #: for what is still taken in of a body that was answered without being read, so that its sender
-    #: sees the answer
+    #: for reading the rest of a body that was answered unread, so that its sender receives the
+    #: answer
     unread_s: float = 10.0
     #: without any request
     keep_alive_s: float = 90.0
-    #: in which a client takes nothing of what is written to it; a stream has limits of its own
+    #: for a client that accepts no written data; streams have their own limits
     stalled_s: float = 30.0

@@ -1,3 +1,4 @@
-"""How a consumer is started and asked: an ``EndpointView`` in this process (``view``), any program
-that prints what it believes (``program``), any name server that is asked by DNS (``name_server``).
+"""Ways to run a consumer: an ``EndpointView`` in this process (``view``), any program that prints
+its belief (``program``), any name server by DNS queries (``name_server``), any node proxy by its
+rules (``node_proxy``).
 """

@@ -1,4 +1,4 @@
-"""The seam between the stage and what it judges."""
+"""The interface between the stage and the consumers that it judges."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from typing import Any, Protocol
 import msgspec
 
 from sliceplane.lab.conformance.model import Belief
-from sliceplane.lab.conformance.story import AskedPort, Claim, Need
+from sliceplane.lab.conformance.steps import Claim, Need, PortQuery
 
 
 class FollowedService(msgspec.Struct, frozen=True):
-    """One Service to follow, and the way to its API server."""
+    """One Service to follow, and the kubeconfig of its API server."""
 
     kubeconfig: Path
     namespace: str
     service: str
-    asked_port: AskedPort
-    #: of the Service, for a consumer that ``has_cluster_ip``
+    query: PortQuery
+    #: cluster IP of the Service, for a consumer that ``has_cluster_ip``
     cluster_ip: str = ""
 
 
 class FollowingConsumer:
-    """A consumer that follows one Service; what it believes is reported by ``believe``."""
+    """A consumer that follows one Service; it reports its beliefs by ``believe``."""
 
     def __init__(self) -> None:
-        #: only grows; equal ones in a row are one
+        #: all beliefs in order; consecutive equal ones are stored once
         self.beliefs: list[Belief] = []
-        #: why it follows no more; "" while it does
+        #: why it stopped; "" while it runs
         self.ended = ""
-        #: the last line that it printed and that was no belief
-        self.other_words = ""
+        #: the last printed line that was no belief
+        self.other_line = ""
 
     def believe(self, belief: Belief) -> None:
         if not self.beliefs or self.beliefs[-1] != belief:
             self.beliefs.append(belief)
 
-    async def look(self) -> None:
-        """Brings ``beliefs`` up to date; nothing to do where the consumer reports by itself."""
+    async def poll(self) -> None:
+        """Updates ``beliefs``; does nothing if the consumer reports by itself."""
 
 
 class JudgedConsumer(Protocol):
@@ -51,20 +51,20 @@ class JudgedConsumer(Protocol):
     name: str
     claims: frozenset[Claim]
     ables: frozenset[Need]
-    #: seconds until it must believe what is right
+    #: seconds until it must reach the correct belief
     patience_s: float
-    #: whether the Service must have one; else it is headless
+    #: whether the Service must have a cluster IP; otherwise it is headless
     has_cluster_ip: bool = False
 
     @abstractmethod
-    def follow(self, asked: FollowedService) -> AbstractAsyncContextManager[FollowingConsumer]:
+    def follow(self, followed: FollowedService) -> AbstractAsyncContextManager[FollowingConsumer]:
         """Starts the consumer for one case, so that no case inherits the back-off of another.
-        Raises ``OSError`` and ``TimeoutError`` where it does not start.
+        Raises ``OSError`` and ``TimeoutError`` if it does not start.
         """
 
 
 @asynccontextmanager
-async def meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+async def in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Runs *work* until the end of the block."""
     task = asyncio.create_task(work)
     try:

@@ -1,9 +1,9 @@
-"""Resolves where the rules of a node send a new connection of a process on it, read from ``nft -j
-list ruleset``.
+"""Resolves the destinations of a new connection from a process on a node, from the output of ``nft
+-j list ruleset``.
 
 It walks the ``nat`` chains at ``output`` as the kernel does, and takes every branch of a random
-choice. It knows no proxy's names, only statements; one that it does not know is an error, never
-skipped.
+choice. It does not depend on any proxy's names, only on statements; an unknown statement is an
+error and never skipped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sliceplane.lab.conformance.model import Belief, authority
 
-#: a match on any of these is on something that a plain first packet does not have
+#: values of a plain first packet for properties that rules may match
 _PLAIN: Final = {"state": "new", "mark": 0, "l4proto": "tcp"}
 _HARMLESS: Final = frozenset(("counter", "mangle", "log", "set"))
 _ENDS: Final = frozenset(("accept", "drop", "reject"))
@@ -24,20 +24,20 @@ _RANDOM: Final = object()
 
 
 class UnknownStatement(ValueError):
-    """The rules have something that cannot be followed."""
+    """The rules contain an unsupported statement."""
 
 
 @dataclass(slots=True)
 class _Table:
     hooks: list[tuple[int, str]] = field(default_factory=list)
     chains: dict[str, list[list[dict[str, Any]]]] = field(default_factory=dict)
-    #: elements as nft lists them, of maps and sets
+    #: elements of maps and sets as nft lists them
     elements: dict[str, list[Any]] = field(default_factory=dict)
 
 
 def destinations(listing: str, address: str, port: int, source: str) -> Belief | None:
-    """Every ``ADDRESS:PORT`` that a TCP connection from *source*, the node, to *address* and *port*
-    may end at, if rules change it; ``None``: no rules for that family are there. Raises
+    """Returns every ``ADDRESS:PORT`` to which rules may redirect a TCP connection from *source*,
+    the node, to *address* and *port*; ``None``: there are no rules for that family. Raises
     ``UnknownStatement``.
     """
     tables = _tables(json.loads(listing)["nftables"], "ip6" if ":" in address else "ip")
@@ -77,7 +77,7 @@ def _tables(entries: Iterable[dict[str, Any]], family: str) -> dict[str, _Table]
 
 
 class _Walk:
-    """One packet through one table; *ends* is added to."""
+    """The walk of one packet through one table; destinations are added to *ends*."""
 
     def __init__(self, table: _Table, address: str, port: int, source: str, ends: set[str]) -> None:
         self._table = table
@@ -87,7 +87,7 @@ class _Walk:
         self._ends = ends
 
     def chain(self, name: str) -> bool:
-        """Returns True if the packet certainly goes no further than this chain."""
+        """Returns True if the packet certainly ends in this chain."""
         for statements in self._table.chains[name]:
             flow = self._rule(statements)
             if flow != "next":
@@ -100,12 +100,12 @@ class _Walk:
             ((kind, body),) = statement.items()
             match kind:
                 case "match":
-                    if not self._holds(body):
+                    if not self._matches(body):
                         return "next"
                 case "vmap":
                     flows = {
                         self._verdict(verdict)
-                        for verdict in self._looked_up(body["key"], body["data"])
+                        for verdict in self._look_up(body["key"], body["data"])
                     }
                     if flow := _one_of(flows):
                         return flow
@@ -133,7 +133,7 @@ class _Walk:
     def _targets(self, dnat: dict[str, Any]) -> Iterator[str]:
         match dnat.get("addr"):
             case {"map": {"key": key, "data": data}}:
-                targets = list(self._looked_up(key, data))
+                targets = list(self._look_up(key, data))
             case target:
                 targets = [target]
         for target in targets:
@@ -145,12 +145,12 @@ class _Walk:
                 case _:
                     raise UnknownStatement(f"cannot follow dnat to {target}")
 
-    def _looked_up(self, key: Any, data: Any) -> Iterator[Any]:
+    def _look_up(self, key: Any, data: Any) -> Iterator[Any]:
         """Yields the values that a map has for the packet: for a random key, all of them."""
-        wanted = self._value(key)
+        packet_value = self._value(key)
         for element in self._elements(data):
             at, value = element
-            if _contains(_bare(at), wanted):
+            if _contains(_bare(at), packet_value):
                 yield value
 
     def _elements(self, data: Any) -> Iterable[Any]:
@@ -161,7 +161,7 @@ class _Walk:
                 return self._table.elements[data[1:]]
         return [data]
 
-    def _holds(self, match: dict[str, Any]) -> bool:
+    def _matches(self, match: dict[str, Any]) -> bool:
         value = self._value(match["left"])
         inside = any(_contains(_bare(element), value) for element in self._elements(match["right"]))
         return inside is not (match["op"] == "!=")
@@ -186,12 +186,12 @@ class _Walk:
 
 
 def _one_of(flows: set[str]) -> str:
-    """ "" goes on.  A packet that may go on is followed, too."""
+    """Returns "" to continue: a packet that may continue is followed."""
     return "" if not flows or "next" in flows else "return" if "return" in flows else "done"
 
 
 def _bare(element: Any) -> Any:
-    """An element without its comment or timeout."""
+    """Returns an element without its comment or timeout."""
     return element["elem"]["val"] if isinstance(element, dict) and "elem" in element else element
 
 

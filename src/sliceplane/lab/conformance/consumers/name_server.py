@@ -1,11 +1,10 @@
-"""Any name server of Kubernetes: one is started for each case, and asked by DNS for the SRV records
-of the port.
+"""Any name server of Kubernetes: it is started for each case, and queried by DNS for the SRV
+records of the port.
 
-Its command has ``{port}`` where the port to listen on stands (UDP and TCP on 127.0.0.1), and finds
-``KUBECONFIG`` in its environment. Belief: the targets of
-``_PORT._tcp.SERVICE.NAMESPACE.svc.cluster.local`` with the addresses that they are asked for
-(Kubernetes DNS specification 1.1.0, section 2.4). NXDOMAIN is no endpoint; anything else but
-NOERROR is no answer, and what was believed before stays.
+Its command contains ``{port}`` as the port to listen on (UDP and TCP on 127.0.0.1); ``KUBECONFIG``
+is in its environment. Belief: the targets of ``_PORT._tcp.SERVICE.NAMESPACE.svc.cluster.local``
+with the addresses to which they resolve (Kubernetes DNS specification 1.1.0, section 2.4). NXDOMAIN
+means no endpoints; any other code than NOERROR counts as no answer, and the previous belief stays.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from sliceplane.lab.conformance.consumers.consumer import (
 )
 from sliceplane.lab.conformance.consumers.program import CommandConsumer, ignored, process
 from sliceplane.lab.conformance.model import Belief, authority
-from sliceplane.lab.conformance.story import Claim
+from sliceplane.lab.conformance.steps import Claim
 
 _ZONE: Final = "cluster.local"
 _ANSWERS_S: Final = 5.0
 _STARTS_S: Final = 30.0
-#: of the data of an SRV record: priority, weight, port (RFC 2782)
+#: bytes before the target of an SRV record: priority, weight, port (RFC 2782)
 _BEFORE_TARGET: Final = 6
 
 
@@ -45,17 +44,17 @@ class NameServerConsumer(CommandConsumer):
             raise ValueError(
                 "the command of a name server needs {port} where the port to listen on stands"
             )
-        # An answer of 64 KiB does not hold the SRV records of a thousand endpoints, and unnamed
+        # The SRV records of a thousand endpoints do not fit into an answer of 64 KiB, and unnamed
         # ports have none.
         super().__init__(
             command, name=name, claims=claims, ables=("families",), patience_s=patience_s
         )
 
     @asynccontextmanager
-    async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
+    async def follow(self, followed: FollowedService) -> AsyncIterator[FollowingConsumer]:
         port = _free_port()
         command = [word.replace("{port}", str(port)) for word in self._command]
-        async with process(command, asked) as running, ignored(running):
+        async with process(command, followed) as running, ignored(running):
             try:
                 async with asyncio.timeout(_STARTS_S):
                     while not await _answers(port):
@@ -66,30 +65,30 @@ class NameServerConsumer(CommandConsumer):
                 raise TimeoutError(
                     f"no answer by TCP from 127.0.0.1:{port} within {_STARTS_S:g} s"
                 ) from None
-            yield _Asking(port, asked)
+            yield _DnsFollower(port, followed)
 
 
 async def _answers(port: int) -> bool:
-    replies = await _ask(port, [name_of(f"kubernetes.default.svc.{_ZONE}")], A)
+    replies = await _send_queries(port, [name_of(f"kubernetes.default.svc.{_ZONE}")], A)
     return bool(replies) and replies[0].rcode == NOERROR
 
 
-class _Asking(FollowingConsumer):
-    def __init__(self, port: int, asked: FollowedService) -> None:
+class _DnsFollower(FollowingConsumer):
+    def __init__(self, port: int, followed: FollowedService) -> None:
         super().__init__()
         self._port = port
         self._name = name_of(
-            f"_{asked.asked_port.port}._tcp.{asked.service}.{asked.namespace}.svc.{_ZONE}"
+            f"_{followed.query.port}._tcp.{followed.service}.{followed.namespace}.svc.{_ZONE}"
         )
-        self._kind = AAAA if asked.asked_port.family == "IPv6" else A
+        self._kind = AAAA if followed.query.family == "IPv6" else A
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         believed = await self._believed()
         if believed is not None:
             self.believe(believed)
 
     async def _believed(self) -> Belief | None:
-        replies = await _ask(self._port, [self._name], SRV)
+        replies = await _send_queries(self._port, [self._name], SRV)
         if not replies or replies[0].rcode not in (NOERROR, NXDOMAIN):
             return None
         targets = [
@@ -97,7 +96,7 @@ class _Asking(FollowingConsumer):
             for record in replies[0].answer
             if record.type == SRV
         ]
-        of_targets = await _ask(self._port, [name for name, _ in targets], self._kind)
+        of_targets = await _send_queries(self._port, [name for name, _ in targets], self._kind)
         if len(of_targets) < len(targets):
             return None
         return frozenset(
@@ -108,8 +107,8 @@ class _Asking(FollowingConsumer):
         )
 
 
-async def _ask(port: int, names: Sequence[bytes], kind: int) -> list[Reply]:
-    """The replies in the order of *names*; none if one of them failed to come."""
+async def _send_queries(port: int, names: Sequence[bytes], kind: int) -> list[Reply]:
+    """Returns the replies in the order of *names*; none if one of them is missing."""
     queries = [
         encode_query(number, name, kind, edns=True, do=False, flags=0)
         for number, name in enumerate(names)

@@ -1,11 +1,10 @@
-"""Any node proxy that writes rules of nftables or iptables: one is started for each case, in a
-network namespace.
+"""Any node proxy that writes nftables or iptables rules: it is started for each case in a network
+namespace.
 
-Its command has ``{kubeconfig}`` and ``{node}`` where it wants them, and finds ``KUBECONFIG`` in its
-environment. Belief: where the kernel of that namespace would send a connection to the cluster IP
-and port of the Service (``kernel_rules``, or ``saved_rules`` if there are chains of iptables).
-Root, ``ip`` and ``nft`` are needed, and ``iptables-save`` where rules are to be read from it;
-nothing outside of the namespace changes.
+Its command may contain ``{kubeconfig}`` and ``{node}``; ``KUBECONFIG`` is in its environment.
+Belief: the destinations of a connection to the cluster IP and port of the Service in that namespace
+(``kernel_rules``, or ``saved_rules`` if there are iptables chains). It needs root, ``ip`` and
+``nft``, and ``iptables-save`` for iptables rules; nothing outside of the namespace changes.
 
 The API server listens on this machine's loopback. A socket at the same address inside the namespace
 leads to it.
@@ -35,7 +34,7 @@ from sliceplane.lab.conformance.consumers.program import (
 )
 from sliceplane.lab.conformance.consumers.saved_rules import saved_destinations
 from sliceplane.lab.conformance.model import Belief
-from sliceplane.lab.conformance.story import NODE, NODE_ADDRESS, SERVICE_PORT
+from sliceplane.lab.conformance.steps import NODE, NODE_ADDRESS, SERVICE_PORT
 from sliceplane.node.io.kernel.netns import listening_in
 from sliceplane.watch.io.kubeconfig import load
 
@@ -58,24 +57,26 @@ class NodeProxyConsumer(CommandConsumer):
         )
 
     @asynccontextmanager
-    async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
-        values = {"{kubeconfig}": str(asked.kubeconfig), "{node}": NODE}
-        async with _namespace() as netns, _way_out(netns, _port(asked.kubeconfig)):
+    async def follow(self, followed: FollowedService) -> AsyncIterator[FollowingConsumer]:
+        values = {"{kubeconfig}": str(followed.kubeconfig), "{node}": NODE}
+        async with _namespace() as netns, _forward_port(netns, _port(followed.kubeconfig)):
             inside = ["ip", "netns", "exec", netns]
             command = [values.get(word, word) for word in self._command]
-            async with process([*inside, *command], asked) as running, ignored(running):
-                yield _Reading(asked, running, inside)
+            async with process([*inside, *command], followed) as running, ignored(running):
+                yield _RulesFollower(followed, running, inside)
 
 
-class _Reading(FollowingConsumer):
-    def __init__(self, asked: FollowedService, running: RunningProgram, inside: list[str]) -> None:
+class _RulesFollower(FollowingConsumer):
+    def __init__(
+        self, followed: FollowedService, running: RunningProgram, inside: list[str]
+    ) -> None:
         super().__init__()
-        self._asked = asked
+        self._followed = followed
         self._running = running
         self._inside = inside
         self._destinations: Callable[[], Awaitable[Belief | None]] = self._in_either
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         try:
             believed = await self._destinations()
         except UnknownStatement as error:
@@ -87,8 +88,8 @@ class _Reading(FollowingConsumer):
             self.ended = await self._running.farewell()
 
     async def _in_either(self) -> Belief | None:
-        """A proxy has one mode. nftables lists the rules of iptables, too, and they cannot be read
-        there; they may have come between two looks.
+        """Detects the proxy's mode. nftables also lists iptables rules, which cannot be parsed
+        there; they may have appeared between two reads.
         """
         unknown: UnknownStatement | None = None
         for read in (self._in_iptables, self._in_nftables, self._in_iptables):
@@ -105,15 +106,15 @@ class _Reading(FollowingConsumer):
         return None
 
     async def _in_iptables(self) -> Belief | None:
-        program = "ip6tables-save" if ":" in self._asked.cluster_ip else "iptables-save"
+        program = "ip6tables-save" if ":" in self._followed.cluster_ip else "iptables-save"
         if shutil.which(program) is None:
             return None
         saved = await _output(*self._inside, program, "-t", "nat")
-        return saved_destinations(saved, self._asked.cluster_ip, SERVICE_PORT, NODE_ADDRESS)
+        return saved_destinations(saved, self._followed.cluster_ip, SERVICE_PORT, NODE_ADDRESS)
 
     async def _in_nftables(self) -> Belief | None:
         listing = await _output(*self._inside, "nft", "-j", "list", "ruleset")
-        return destinations(listing, self._asked.cluster_ip, SERVICE_PORT, NODE_ADDRESS)
+        return destinations(listing, self._followed.cluster_ip, SERVICE_PORT, NODE_ADDRESS)
 
 
 @asynccontextmanager
@@ -131,23 +132,23 @@ async def _namespace() -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _way_out(netns: str, port: int) -> AsyncIterator[None]:
-    """Loopback's *port* inside is the one outside."""
+async def _forward_port(netns: str, port: int) -> AsyncIterator[None]:
+    """Forwards *port* of the namespace's loopback to the same port outside."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            there, back = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:  # as if nothing listened
+            upstream, back = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:  # reset, as if nothing listened
             writer.transport.abort()
             return
-        await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
+        await asyncio.gather(_pass_on(reader, back), _pass_on(upstream, writer))
 
     listening = await listening_in(netns)("127.0.0.1", port)
     server = await asyncio.start_server(connected, sock=listening)
     try:
         yield
     finally:
-        server.close()  # connections end with the program
+        server.close()  # its connections end with the program
 
 
 def _port(kubeconfig: Path) -> int:
@@ -157,7 +158,7 @@ def _port(kubeconfig: Path) -> int:
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until one side ends."""
+    """Copies data until one side ends."""
     with suppress(OSError):
         while data := await reader.read(_CHUNK):
             writer.write(data)
@@ -166,10 +167,10 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 async def _output(*command: str) -> str:
-    """Raises ``OSError`` with what a command said that failed."""
+    """Returns a command's output. Raises ``OSError`` with the stderr of a failed command."""
     pipe = asyncio.subprocess.PIPE
     program = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
-    printed, said = await program.communicate()
+    printed, stderr = await program.communicate()
     if program.returncode:
-        raise OSError(f"{' '.join(command)}: {said.decode(errors='replace').strip()}")
+        raise OSError(f"{' '.join(command)}: {stderr.decode(errors='replace').strip()}")
     return printed.decode()

@@ -1,11 +1,11 @@
-"""Any program, in any language: one is started for each case, and prints a line whenever its belief
+"""Any program, in any language: it is started for each case, and prints a line whenever its belief
 changes.
 
-It finds in its environment ``KUBECONFIG``, ``SLICEPLANE_NAMESPACE``, ``SLICEPLANE_SERVICE``,
-``SLICEPLANE_PORT`` (the name; empty: the only port) and ``SLICEPLANE_FAMILY`` (``IPv4`` or
-``IPv6``), and for those that honour hints ``SLICEPLANE_NODE`` and ``SLICEPLANE_ZONE``. A line is a
-JSON list of ``"ADDRESS:PORT"``, IPv6 in brackets; other lines are ignored. It is ended by SIGTERM,
-and by SIGKILL after two seconds.
+Its environment has ``KUBECONFIG``, ``SLICEPLANE_NAMESPACE``, ``SLICEPLANE_SERVICE``,
+``SLICEPLANE_PORT`` (the name; empty: the only port), ``SLICEPLANE_FAMILY`` (``IPv4`` or ``IPv6``),
+and for programs that honour hints ``SLICEPLANE_NODE`` and ``SLICEPLANE_ZONE``. A line is a JSON
+list of ``"ADDRESS:PORT"``, IPv6 in brackets; other lines are ignored. It is ended by SIGTERM, and
+by SIGKILL after two seconds.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from sliceplane.lab.conformance.consumers.consumer import (
     FollowedService,
     FollowingConsumer,
     JudgedConsumer,
-    meanwhile,
+    in_background,
 )
-from sliceplane.lab.conformance.story import NODE, ZONE, Claim, Need
+from sliceplane.lab.conformance.steps import NODE, ZONE, Claim, Need
 
 _ENDS_S: Final = 2.0
-#: of what the program writes to stderr, for the sentence that tells how it ended
+#: last lines of stderr that the sentence about its end quotes
 _LAST_LINES: Final = 3
-#: bytes of one line that are kept: a thousand endpoints of IPv6 are 60 kB
+#: maximum bytes of one line: a thousand IPv6 endpoints are 60 kB
 _LINE: Final = 1 << 20
 _CHUNK: Final = 1 << 16
-#: characters of a line that a sentence shows
-_SHOWN: Final = 200
+#: maximum characters of a line in a sentence
+_TEXT_MAX: Final = 200
 
 
 class CommandConsumer(JudgedConsumer):
-    """A consumer that a *command* starts, split as a shell would.  Raises ``ValueError`` for one
+    """A consumer that a *command* starts, split as by a shell. Raises ``ValueError`` for a command
     that is empty or cannot be split.
     """
 
@@ -91,52 +91,54 @@ class ProgramConsumer(CommandConsumer):
         super().__init__(command, name=name, claims=claims, ables=ables, patience_s=patience_s)
 
     @asynccontextmanager
-    async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
-        async with process(self._command, asked) as running:
+    async def follow(self, followed: FollowedService) -> AsyncIterator[FollowingConsumer]:
+        async with process(self._command, followed) as running:
             beliefs = FollowingConsumer()
-            async with meanwhile(_listen(running, beliefs)):
+            async with in_background(_listen(running, beliefs)):
                 yield beliefs
 
 
 class RunningProgram:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
-        self._last_words: deque[str] = deque(maxlen=_LAST_LINES)
-        self._keeping = asyncio.create_task(self._keep())
+        self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._stderr_task = asyncio.create_task(self._read_stderr())
 
     async def farewell(self) -> str:
-        """Waits until it has ended, and returns how, with the last lines of its stderr."""
+        """Waits for its end; returns its exit status with the last lines of its stderr."""
         code = await self.process.wait()
-        await asyncio.wait((self._keeping,), timeout=_ENDS_S)  # a child of it may hold the pipe
+        await asyncio.wait(
+            (self._stderr_task,), timeout=_ENDS_S
+        )  # its children may keep the pipe open
         how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-        return " / ".join([how, *self._last_words])
+        return " / ".join([how, *self._last_lines])
 
     async def end(self) -> None:
-        """Its children end with it."""
+        """Ends the program and its children."""
         with suppress(ProcessLookupError):
             self.process.terminate()
         await ends_within(_ENDS_S, self.process.wait())
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         await self.process.wait()
-        self._keeping.cancel()
+        self._stderr_task.cancel()
 
-    async def _keep(self) -> None:
+    async def _read_stderr(self) -> None:
         async for line in _lines(self.process.stderr):
-            if shown := _shown(line):
-                self._last_words.append(shown)
+            if text := _to_text(line):
+                self._last_lines.append(text)
 
 
 @asynccontextmanager
-async def process(command: list[str], asked: FollowedService) -> AsyncIterator[RunningProgram]:
-    """A program until the end of the block.  Raises ``OSError``."""
+async def process(command: list[str], followed: FollowedService) -> AsyncIterator[RunningProgram]:
+    """Runs a program until the end of the block. Raises ``OSError``."""
     environment = {
         **os.environ,
-        "KUBECONFIG": str(asked.kubeconfig),
-        "SLICEPLANE_NAMESPACE": asked.namespace,
-        "SLICEPLANE_SERVICE": asked.service,
-        "SLICEPLANE_PORT": asked.asked_port.port,
-        "SLICEPLANE_FAMILY": asked.asked_port.family,
+        "KUBECONFIG": str(followed.kubeconfig),
+        "SLICEPLANE_NAMESPACE": followed.namespace,
+        "SLICEPLANE_SERVICE": followed.service,
+        "SLICEPLANE_PORT": followed.query.port,
+        "SLICEPLANE_FAMILY": followed.query.family,
         "SLICEPLANE_NODE": NODE,
         "SLICEPLANE_ZONE": ZONE,
     }
@@ -168,7 +170,7 @@ async def ignored(running: RunningProgram) -> AsyncIterator[None]:
         async for _ in _lines(running.process.stdout):
             pass
 
-    async with meanwhile(read()):
+    async with in_background(read()):
         yield
 
 
@@ -181,26 +183,26 @@ async def _listen(running: RunningProgram, beliefs: FollowingConsumer) -> None:
         if isinstance(addresses, list):
             beliefs.believe(frozenset(str(address) for address in addresses))
         else:
-            beliefs.other_words = _shown(line) or beliefs.other_words
+            beliefs.other_line = _to_text(line) or beliefs.other_line
     beliefs.ended = await running.farewell()
 
 
 async def _lines(stream: asyncio.StreamReader | None) -> AsyncIterator[bytes]:
-    """Yields lines; a line that is too long loses its end."""
+    """Yields lines; a line that is too long is truncated."""
     assert stream is not None, "the program's output is a pipe"
-    held = b""
+    pending = b""
     while chunk := await stream.read(_CHUNK):
-        *lines, rest = (held + chunk).split(b"\n")
+        *lines, rest = (pending + chunk).split(b"\n")
         for line in lines:
             yield line
-        held = rest[:_LINE]
-    if held:
-        yield held
+        pending = rest[:_LINE]
+    if pending:
+        yield pending
 
 
-def _shown(line: bytes) -> str:
-    """*line* as a person may see it."""
+def _to_text(line: bytes) -> str:
+    """Returns *line* as printable text."""
     text = "".join(
-        c if c.isprintable() else " " for c in line[: 4 * _SHOWN].decode(errors="replace")
+        c if c.isprintable() else " " for c in line[: 4 * _TEXT_MAX].decode(errors="replace")
     ).strip()
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}..."

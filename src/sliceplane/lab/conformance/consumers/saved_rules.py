@@ -1,9 +1,9 @@
-"""Resolves where the rules of a node send a new connection of a process on it, read from
+"""Resolves the destinations of a new connection from a process on a node, from the output of
 ``iptables-save -t nat``.
 
-As ``kernel_rules`` does it for nftables: every branch of a random choice is taken, no proxy's names
-are known, and a match or target that is not known is an error, never skipped. All lists of
-``recent`` are empty.
+It works like ``kernel_rules`` for nftables: it takes every branch of a random choice, does not
+depend on any proxy's names, and an unknown match or target is an error and never skipped. All lists
+of ``recent`` count as empty.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from sliceplane.lab.conformance.model import Belief
 
 _HOOK: Final = "OUTPUT"
 _BUILT_IN: Final = frozenset(("PREROUTING", "INPUT", _HOOK, "POSTROUTING"))
-#: words of a rule that no value follows
+#: options of a rule without a value
 _FLAGS: Final = frozenset(("--rcheck", "--reap", "--rsource", "--set"))
-#: words that every packet may match, or that only say how others are meant
+#: options that every packet may match, or that only modify others
 _ALWAYS: Final = frozenset(
     (
         "-m",
@@ -37,8 +37,8 @@ _ALWAYS: Final = frozenset(
 
 
 def saved_destinations(saved: str, address: str, port: int, source: str) -> Belief | None:
-    """Every ``ADDRESS:PORT`` that a TCP connection from *source*, the node, to *address* and *port*
-    may end at, if rules change it; ``None``: there are no chains but the kernel's own. Raises
+    """Returns every ``ADDRESS:PORT`` to which rules may redirect a TCP connection from *source*,
+    the node, to *address* and *port*; ``None``: there are only built-in chains. Raises
     ``UnknownStatement``.
     """
     chains: dict[str, list[list[str]]] = {}
@@ -46,8 +46,8 @@ def saved_destinations(saved: str, address: str, port: int, source: str) -> Beli
         if line.startswith(":"):
             chains[line[1:].split()[0]] = []
         elif line.startswith("-A "):
-            _, chain, *words = shlex.split(line) if '"' in line else line.split()
-            chains[chain].append(words)
+            _, chain, *tokens = shlex.split(line) if '"' in line else line.split()
+            chains[chain].append(tokens)
     if chains.keys() <= _BUILT_IN:
         return None
     walk = _Walk(chains, address, port, source)
@@ -66,41 +66,42 @@ class _Walk:
         self.ends: set[str] = set()
 
     def chain(self, name: str) -> bool:
-        """Returns True if the packet certainly goes no further than this chain."""
-        for words in self._chains[name]:
+        """Returns True if the packet certainly ends in this chain."""
+        for tokens in self._chains[name]:
             at = next(
-                (number for number, word in enumerate(words) if word in ("-j", "-g")), len(words)
+                (number for number, token in enumerate(tokens) if token in ("-j", "-g")),
+                len(tokens),
             )
-            if not self._matches(words[:at]):
+            if not self._matches(tokens[:at]):
                 continue
-            flow = self._target(words[at:])
-            if flow != "next" and "--probability" not in words:
+            flow = self._target(tokens[at:])
+            if flow != "next" and "--probability" not in tokens:
                 return flow == "done"
         return False
 
-    def _matches(self, words: list[str]) -> bool:
-        """Returns True if the rule may match: a random choice may."""
+    def _matches(self, tokens: list[str]) -> bool:
+        """Returns True if the rule may match; a random choice counts as a match."""
         at = 0
-        wanted = True
-        while at < len(words):
-            word = words[at]
+        expected = True
+        while at < len(tokens):
+            token = tokens[at]
             at += 1
-            if word == "!":
-                wanted = False
+            if token == "!":
+                expected = False
                 continue
             value = ""
-            if word not in _FLAGS:
-                value = words[at]
+            if token not in _FLAGS:
+                value = tokens[at]
                 at += 1
-            if self._holds(word, value) is not wanted:
+            if self._matches_word(token, value) is not expected:
                 return False
-            wanted = True
+            expected = True
         return True
 
-    def _holds(self, word: str, value: str) -> bool:
-        match word:
+    def _matches_word(self, token: str, value: str) -> bool:
+        match token:
             case "-s" | "-d":
-                address = self._source if word == "-s" else self._address
+                address = self._source if token == "-s" else self._address
                 return ipaddress.ip_address(address) in ipaddress.ip_network(value)
             case "-p":
                 return value == "tcp"
@@ -111,14 +112,14 @@ class _Walk:
             case "--src-type":
                 return value == "LOCAL"
             case "-i" | "--rcheck":
-                return False  # it comes from a process, for the first time
+                return False  # the packet is the first one of a local process
             case "--ctstate":
                 return "NEW" in value.split(",")
             case "--mark":
                 return int(value.partition("/")[0], 16) == 0
-        if word in _ALWAYS:
+        if token in _ALWAYS:
             return True
-        raise UnknownStatement(f"cannot follow the match {word} {value}")
+        raise UnknownStatement(f"cannot follow the match {token} {value}")
 
     def _target(self, action: list[str]) -> str:
         """ "next" rule, "return" to the chain that jumped here, or "done"."""

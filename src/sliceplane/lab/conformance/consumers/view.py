@@ -13,12 +13,12 @@ from sliceplane.lab.conformance.consumers.consumer import (
     FollowedService,
     FollowingConsumer,
     JudgedConsumer,
-    meanwhile,
+    in_background,
 )
-from sliceplane.lab.conformance.story import NODE, ZONE
+from sliceplane.lab.conformance.steps import NODE, ZONE
 
-#: shorter than the default, so that a silent watch is given up within the patience; a server's
-#: bookmarks are a minute apart, so it lists a few times too often
+#: seconds, shorter than the default, so that a silent watch is abandoned within the patience; a
+#: server's bookmarks are a minute apart, so it lists a few times too often
 IDLE_TIMEOUT_S: Final = 5.0
 
 
@@ -32,16 +32,16 @@ class ViewConsumer(JudgedConsumer):
         self.patience_s = 20.0
 
     @asynccontextmanager
-    async def follow(self, asked: FollowedService) -> AsyncIterator[FollowingConsumer]:
-        asked_port = asked.asked_port
-        family: Family = asked_port.family
+    async def follow(self, followed: FollowedService) -> AsyncIterator[FollowingConsumer]:
+        query = followed.query
+        family: Family = query.family
         beliefs = FollowingConsumer()
-        async with connect(asked.kubeconfig) as client:
+        async with connect(followed.kubeconfig) as client:
             view = EndpointView(
                 client,
-                asked.service,
-                asked.namespace,
-                port=asked_port.port or None,
+                followed.service,
+                followed.namespace,
+                port=query.port or None,
                 node=NODE,
                 zone=ZONE,
                 family=family,
@@ -54,7 +54,7 @@ class ViewConsumer(JudgedConsumer):
                 async for _ in view:
                     beliefs.believe(_usable(view))
 
-            async with view, meanwhile(listen()):
+            async with view, in_background(listen()):
                 yield beliefs
 
 

@@ -1,9 +1,9 @@
-"""Nothing that has an owner is collected: each deletion by the garbage collector is held against
-the server's truth.
+"""Checks each deletion by the garbage collector against the server's state: no object with an owner
+is collected.
 
-Plainer than the collector itself: an owner holds an object if it is there, as the reference tells
-it, and is not being deleted. An owner of an unknown kind, and a namespaced one of a cluster-wide
-object, hold it for ever.
+The rule is simpler than the collector's: an owner keeps an object if it exists as the reference
+names it and is not being deleted. An owner of an unknown kind, and a namespaced owner of a
+cluster-scoped object, keep it for ever.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ COLLECTOR = "garbage-collector"
 
 
 def check_deletion(server: Server, actor: str, write: Write) -> None:
-    """*write* is about to reach the server.  Raises ``Broken``."""
+    """Checks *write* before it reaches the server. Raises ``Broken``."""
     if write.verb != "delete" or not actor.startswith(COLLECTOR):
         return
     preconditions = decode_document(write.body).get("preconditions") or {}
@@ -32,7 +32,7 @@ def check_deletion(server: Server, actor: str, write: Write) -> None:
     if victim is None or victim["metadata"]["resourceVersion"] != preconditions["resourceVersion"]:
         return  # it will be refused
     for owner in victim["metadata"].get("ownerReferences") or ():
-        if _holds(server, owner, write.namespace):
+        if _is_owner_alive(server, owner, write.namespace):
             raise Broken(
                 "no-premature-collection",
                 write.name,
@@ -40,7 +40,7 @@ def check_deletion(server: Server, actor: str, write: Write) -> None:
             )
 
 
-def _holds(server: Server, owner: Document, namespace: str) -> bool:
+def _is_owner_alive(server: Server, owner: Document, namespace: str) -> bool:
     resource = by_kind(owner["apiVersion"], owner["kind"])
     if resource is None or (resource.namespaced and not namespace):
         return True

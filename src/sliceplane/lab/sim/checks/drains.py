@@ -1,10 +1,10 @@
-"""``drained-is-drained``: a barrier that looks on, and the kernels of all nodes to hold it to.
+"""``drained-is-drained``: an observing barrier, checked against the kernels of all nodes.
 
-The production core (``consume.drain.cluster``) over the simulator's informers, which lose, delay
-and relist as those of controllers do. Every Pod is a Pod to be drained. When the barrier first says
-so of one that was used, each node's kernel is looked at as it is, whatever the node tells: what it
-holds of the Pod's Services must not have it used, unless the kernel is already ahead of all that
-the barrier was told (``is_ahead``).
+It runs the production core (``consume.drain.cluster``) over the simulator's informers, which lose,
+delay and relist like those of controllers. Every Pod counts as draining. When the barrier first
+reports a used Pod as drained, each node's kernel is inspected directly, whatever the node reports.
+Its slices of the Pod's Services must not use the Pod, unless the kernel is already ahead of the
+barrier (``is_ahead``).
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from sliceplane.server.store.types import Key
 from sliceplane.watch.cache import Change, Mark
 
 _PAUSE_ONE_IN: Final = 48
-#: most Nodes of a simulation have no proxy
-_LET_GO: Final = UnknownPolicy("after", 0.0)
+#: most Nodes of a simulation have no proxy, so unknown nodes do not block
+_PROCEED: Final = UnknownPolicy("after", 0.0)
 
 
 class DrainWatch(Actor):
-    """One barrier for all Pods.  ``proven``: how often it said that one is drained."""
+    """One barrier for all Pods. ``proven``: number of Pods that it reported as drained."""
 
     def __init__(self, network: Network, proxies: Proxies, rng: Rng) -> None:
         super().__init__("drain-watch", network)
         self._proxies = proxies
         self._rng = rng
         self._cluster = DrainCluster()
-        self._departures = self._cluster.departures
+        self._drains = self._cluster.departures
         self._services: dict[str, Service] = {}
-        #: those that were used since it was last said that they are drained
+        #: Pods that were used since they were last reported as drained
         self._used: set[tuple[str, str]] = set()
         self._synced = False
         self.proven = 0
@@ -73,28 +73,28 @@ class DrainWatch(Actor):
         for change in changes:
             match change.object:
                 case Pod() as pod:
-                    self._departures.add(subject_of(pod))  # one that is gone may still be in slices
+                    self._drains.add(subject_of(pod))  # a deleted Pod may still be in slices
                     continue
                 case Service() as service:
                     self._services[service.metadata.key] = service
-            self._cluster.on_change(change, self._agenda.now)
-        self._look()
+            self._cluster.on_change(change, self._scheduler.now)
+        self._inspect()
 
     def _on_mark(self, mark: Mark) -> None:
-        self._cluster.on_mark(mark, self._agenda.now)
-        self._look()
+        self._cluster.on_mark(mark, self._scheduler.now)
+        self._inspect()
 
-    def _look(self) -> None:
+    def _inspect(self) -> None:
         facts = self._cluster.facts() if self._synced else []
-        now = self._agenda.now
-        for subject in self._departures.subjects() if self._synced else ():
+        now = self._scheduler.now
+        for subject in self._drains.subjects() if self._synced else ():
             key, one = subject.key, (subject.key, subject.uid)
-            if self._departures.uses(key):
+            if self._drains.uses(key):
                 self._used.add(one)
                 continue
             if one not in self._used:
                 continue
-            verdict = self._cluster.verdict(key, facts, now, policy=_LET_GO)
+            verdict = self._cluster.verdict(key, facts, now, policy=_PROCEED)
             if verdict.state == "proven":
                 self._used.discard(one)
                 self.proven += 1
@@ -105,35 +105,35 @@ class DrainWatch(Actor):
                     self._check(subject, node.name)
 
     def _check(self, subject: DrainSubject, node: str) -> None:
-        """Raises ``Broken`` where the kernel of *node* sends to the Pod."""
+        """Raises ``Broken`` if the kernel of *node* sends to the Pod."""
         key = subject.key
-        for service in self._departures.services(key):
+        for service in self._drains.services(key):
             slices = self._proxies.kernel_slices(node, service)
-            known = self._departures.slices(service)
-            if is_ahead(slices, known, self._departures.revision, self._exists):
+            listed = self._drains.slices(service)
+            if is_ahead(slices, listed, self._drains.revision, self._exists):
                 continue
             for family in ("IPv4", "IPv6"):
-                found = [
+                endpoints = [
                     _Endpoint(endpoint, node)
-                    for seen in slices
-                    if seen.address_type == family
-                    for endpoint in seen.endpoints or ()
+                    for observed in slices
+                    if observed.address_type == family
+                    for endpoint in observed.endpoints or ()
                 ]
                 used = [
-                    *choose(found, Locality(node)).endpoints
-                ]  # without hints, which leave out only more
+                    *choose(endpoints, Locality(node)).endpoints
+                ]  # without hints, which only exclude more
                 own = self._services.get(service)
                 if own and "Local" in (
                     own.spec.internal_traffic_policy,
                     own.spec.external_traffic_policy,
                 ):
-                    used += choose_local(found, Locality(node)).endpoints
+                    used += choose_local(endpoints, Locality(node)).endpoints
                 if any(endpoint.pod == subject.uid for endpoint in used):
-                    what = (
+                    text = (
                         f"{self.actor} says that {key} is drained, and {node} sends to it for "
                         f"{service} ({family})"
                     )
-                    raise Broken("drained-is-drained", key, what)
+                    raise Broken("drained-is-drained", key, text)
 
     def _exists(self, slice_key: str) -> bool:
         namespace, _, name = slice_key.partition("/")
@@ -145,17 +145,17 @@ class DrainWatch(Actor):
 
 def is_ahead(
     kernel: Iterable[EndpointSlice],
-    known: Iterable[str],
+    listed: Iterable[str],
     revision: int,
     exists: Callable[[str], bool],
 ) -> bool:
     """Returns True if a kernel with these slices is ahead of *revision*, up to which the barrier is
-    informed: it has a newer slice, or lacks one of the *known* keys that the server has no longer
+    informed: it has a newer slice, or lacks one of the *listed* keys that the server has no longer
     either.
     """
-    held = {seen.metadata.key: seen.metadata.revision for seen in kernel}
-    return any(newest > revision for newest in held.values()) or any(
-        key not in held and not exists(key) for key in known
+    revisions = {observed.metadata.key: observed.metadata.revision for observed in kernel}
+    return any(newest > revision for newest in revisions.values()) or any(
+        key not in revisions and not exists(key) for key in listed
     )
 
 

@@ -1,10 +1,9 @@
 """The invariants of every quiet point, by name.
 
-Each is a small function of the world that yields what is wrong, and a row of ``INVARIANTS``, by
-which reports and ``docs/guarantees.md`` go. Others hold all the time and are checked where they
-happen: ``no-lost-endpoint`` (``steady``), ``told-is-never-held`` and ``held-within-bound``
-(``removals``), ``no-premature-collection`` (``collection``), ``no-part-fails`` and ``quiescence``
-(``simulation``).
+Each is a small function of the world that yields violations, and a row of ``INVARIANTS``, which
+reports and ``docs/guarantees.md`` use. Others hold at all times and are checked at each event:
+``no-lost-endpoint`` (``steady``), ``told-is-never-held`` and ``held-within-bound`` (``removals``),
+``no-premature-collection`` (``collection``), ``no-part-fails`` and ``quiescence`` (``simulation``).
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from sliceplane.lab.sim.checks import slices, workloads
 from sliceplane.lab.sim.checks.steady import Broken
 from sliceplane.lab.sim.checks.world import Fault, World
 
-#: writes of controllers between two quiet points, without anything happening and for each thing
-#: that does
+#: maximum writes of controllers between two quiet points, in total and for each input
 WRITES_BASE, WRITES_PER_INPUT = 500, 10
 
 
@@ -44,8 +42,8 @@ def _marks(world: World) -> Iterator[Fault]:
 
 
 def _bounded_writes(world: World) -> Iterator[Fault]:
-    """Generous: a namespace's end alone is a write for each object.  What it finds is a loop that
-    ends by luck.
+    """Yields a violation if controllers wrote too much. The bound is generous, since the deletion
+    of a namespace writes each object once; it detects a loop that ends by luck.
     """
     most = WRITES_BASE + WRITES_PER_INPUT * world.inputs
     if world.writes > most:
@@ -53,7 +51,7 @@ def _bounded_writes(world: World) -> Iterator[Fault]:
 
 
 class Invariant(msgspec.Struct, frozen=True):
-    """``faults``: where it does not hold; asked if the controllers that it *needs* run."""
+    """``faults``: yields its violations; evaluated only if the controllers in *needs* run."""
 
     meaning: str
     faults: Callable[[World], Iterable[Fault]]
@@ -67,7 +65,7 @@ class Invariant(msgspec.Struct, frozen=True):
 
 
 _COLLECTOR: Final = "garbage-collector"
-#: by name
+#: invariants of quiet points by name
 INVARIANTS: Final[dict[str, Invariant]] = {
     "consistent-state": Invariant(
         "every controller's, the store's, the registry's and the hub's check() passes", _checks
@@ -135,7 +133,7 @@ INVARIANTS: Final[dict[str, Invariant]] = {
         ("traffic-distribution",),
     ),
 }
-#: checked where they happen
+#: invariants that are checked at each event
 ALWAYS: Final[dict[str, str]] = {
     "no-lost-endpoint": "a Pod that stays ready stays published at every commit",
     "told-is-never-held": "what a Pod says itself is never held back from slices",

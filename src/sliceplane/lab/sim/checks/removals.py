@@ -1,10 +1,11 @@
 """Bounds how long slices may show a Pod that takes no traffic.
 
-What a Pod says itself (it is deleted, over, its containers or gates are not ready) is *told*, and
-never held. What the silence of its Node alone says is *inferred*: a guard may hold it, within a
-bound. A Service that publishes Pods which are not ready shows them rightly, so its slices have as
-long from the moment when it no longer does, or is made anew. Who knows better than the API server
-which Pods are alive names them: a slice must not lose those.
+A removal that the Pod itself causes (it is deleted, has ended, its containers or gates are not
+ready) is *reported*, and must never be retained. A removal that follows only from the silence of
+its Node is *inferred*: the guard may retain the endpoint within a bound. A Service may publish Pods
+that are not ready; then the bound starts when it stops doing so, or is created again. A test that
+knows which Pods are alive, whatever the API server says, names them in ``alive``: a slice must not
+lose those.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from sliceplane.api.core import Pod, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Pods, Services
 from sliceplane.consume.removal_hold import HOLD_S, STEP_S, STEP_SHARE
-from sliceplane.lab.sim.agenda import Agenda
 from sliceplane.lab.sim.checks.steady import Broken
 from sliceplane.lab.sim.checks.view import service_of
+from sliceplane.lab.sim.scheduler import Scheduler
 from sliceplane.lab.sim.server import Server
 from sliceplane.server.store.types import EventType, StoreEvent
 from sliceplane.slices import oracle
@@ -26,26 +27,27 @@ from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.removing.guard import GATHER_S
 from sliceplane.slices.removing.losses import CONFIRM_BOUND_S
 
-#: from the loss of an endpoint until the last one that is held goes
-HELD_MAX_S: Final = CONFIRM_BOUND_S + GATHER_S + HOLD_S + STEP_S / STEP_SHARE
+#: seconds from the loss of endpoints until the last retained one is removed
+RETAINED_MAX_S: Final = CONFIRM_BOUND_S + GATHER_S + HOLD_S + STEP_S / STEP_SHARE
 
 
 class Removals:
-    """Owned by one simulation; a listener of its server.  ``told_s`` and ``inferred_s``: see
-    ``check``.
+    """Owned by one simulation; a listener of its server. ``reported_s`` and ``inferred_s``: bounds,
+    see ``check``.
     """
 
-    def __init__(self, server: Server, agenda: Agenda, *, told_s: float, inferred_s: float) -> None:
+    def __init__(
+        self, server: Server, scheduler: Scheduler, *, reported_s: float, inferred_s: float
+    ) -> None:
         self._server = server
-        self._agenda = agenda
-        self.told_s = told_s
+        self._scheduler = scheduler
+        self.reported_s = reported_s
         self.inferred_s = inferred_s
-        #: uid of a Pod that is not ready -> since when, and whether that was told
-        self._left: dict[str, tuple[float, bool]] = {}
-        #: Service -> since when it shows Pods only while they are ready; where that was always so,
-        #: it need not be here
+        #: since when a Pod is not ready, and whether it reported that, by uid
+        self._not_ready: dict[str, tuple[float, bool]] = {}
+        #: since when a Service publishes only ready Pods, by Service; absent if that was always so
         self._strict_since: dict[str, float] = {}
-        #: names of Pods that are alive, whatever the API server says
+        #: names of Pods that are alive, whatever the API server stores
         self.alive: set[str] = set()
 
     def on_commit(self, event: StoreEvent) -> None:
@@ -67,28 +69,28 @@ class Removals:
             and not facts.terminating
             and not facts.excluded
         ):
-            self._left.pop(uid, None)
+            self._not_ready.pop(uid, None)
             return
-        told = (
+        reported = (
             event.type is EventType.DELETED
             or facts.terminating
             or facts.excluded
             or not _containers_are_ready(pod)
         )
-        known = self._left.get(uid)
-        if known is None or (told and not known[1]):
-            self._left[uid] = (self._agenda.now, told)
+        previous = self._not_ready.get(uid)
+        if previous is None or (reported and not previous[1]):
+            self._not_ready[uid] = (self._scheduler.now, reported)
 
     def _on_service(self, event: StoreEvent) -> None:
         service = decode(event.record.body, Service)
         if event.type is not EventType.DELETED and _is_strict(service):
-            self._strict_since.setdefault(service.metadata.key, self._agenda.now)
+            self._strict_since.setdefault(service.metadata.key, self._scheduler.now)
         else:
             self._strict_since.pop(service.metadata.key, None)
 
     def check_alive(self) -> None:
-        shown = {name for name, _, _ in self.published()}
-        lost = sorted(set(self.alive) - shown)
+        names = {name for name, _, _ in self.published()}
+        lost = sorted(set(self.alive) - names)
         if lost:
             raise Broken(
                 "no-lost-endpoint",
@@ -97,16 +99,16 @@ class Removals:
             )
 
     def check(self) -> None:
-        """Raises ``Broken`` if a Pod is ready in a slice that reported its end ``told_s`` ago, or
-        whose end was inferred ``inferred_s`` ago. Raises ``Broken``.
+        """Raises ``Broken`` if a Pod is still ready in a slice more than ``reported_s`` after it
+        reported its end, or ``inferred_s`` after its end was inferred.
         """
-        now = self._agenda.now
+        now = self._scheduler.now
         for name, uid, strict_since in self.published():
-            left, told = self._left.get(uid, (now, False))
-            since = max(left, strict_since)
-            bound = self.told_s if told else self.inferred_s
+            not_ready_since, reported = self._not_ready.get(uid, (now, False))
+            since = max(not_ready_since, strict_since)
+            bound = self.reported_s if reported else self.inferred_s
             if now > since + bound:
-                invariant = "told-is-never-held" if told else "held-within-bound"
+                invariant = "told-is-never-held" if reported else "held-within-bound"
                 raise Broken(
                     invariant,
                     name,
@@ -114,8 +116,8 @@ class Removals:
                 )
 
     def published(self) -> set[tuple[str, str, float]]:
-        """Name and uid of every Pod that is ready in a slice, but for Services that publish those
-        that are not; and since when its Service is none of those.
+        """Returns name and uid of every Pod that is ready in a slice, except in Services that
+        publish not ready Pods; and since when its Service publishes only ready ones.
         """
         strict = {
             service.metadata.key: self._strict_since.get(service.metadata.key, 0.0)
@@ -145,8 +147,11 @@ def _is_strict(service: Service) -> bool:
 
 
 def _containers_are_ready(pod: Pod) -> bool:
-    """And what else has a say in whether it is ready."""
-    asked = {"ContainersReady", *(gate.condition_type for gate in pod.spec.readiness_gates or ())}
-    return asked <= {
+    """Returns True if the containers and all readiness gates of the Pod are ready."""
+    required = {
+        "ContainersReady",
+        *(gate.condition_type for gate in pod.spec.readiness_gates or ()),
+    }
+    return required <= {
         condition.type for condition in pod.status.conditions or () if condition.status == "True"
     }

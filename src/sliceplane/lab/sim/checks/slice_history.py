@@ -1,4 +1,4 @@
-"""The history of all commits of EndpointSlices, by which reports of node proxies are judged."""
+"""The history of all commits of EndpointSlices, against which reports of node proxies are checked."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class _Commit(NamedTuple):
     before: EndpointSlice | None
     after: EndpointSlice | None
 
-    def touches(self, reading: str) -> bool:
-        return reading in (*readings_of_slice(self.before), *readings_of_slice(self.after))
+    def touches(self, scope: str) -> bool:
+        return scope in (*readings_of_slice(self.before), *readings_of_slice(self.after))
 
 
 class SliceHistory:
@@ -34,7 +34,7 @@ class SliceHistory:
 
     def __init__(self, server: Server) -> None:
         self._commits: dict[str, list[_Commit]] = {}
-        for record in server.records(EndpointSlices):  # a simulation may go on from a recording
+        for record in server.records(EndpointSlices):  # a simulation may continue from a recording
             self._commits[record.key.path] = [
                 _Commit(record.revision, None, decode(record.body, EndpointSlice))
             ]
@@ -51,33 +51,33 @@ class SliceHistory:
             _Commit(event.revision, before, after)
         )
 
-    def last(self, reading: str) -> int:
-        """The version of the last commit that concerns *reading*."""
+    def last(self, scope: str) -> int:
+        """Returns the version of the last commit in *scope*."""
         touching = (
             commit
             for commits in self._commits.values()
             for commit in commits
-            if commit.touches(reading)
+            if commit.touches(scope)
         )
         return max((commit.revision for commit in touching), default=0)
 
-    def newest(self, reading: str, kernel: dict[str, int]) -> int:
-        """The newest version that *kernel* has of what *reading* shows."""
-        commits = (self._at(self._commits[key], held) for key, held in kernel.items())
-        shown = (
+    def newest(self, scope: str, kernel: dict[str, int]) -> int:
+        """Returns the newest version that *kernel* has of the slices in *scope*."""
+        commits = (self._at(self._commits[key], applied) for key, applied in kernel.items())
+        revisions = (
             commit.revision
             for commit in commits
-            if commit is not None and reading in _readings(commit)
+            if commit is not None and scope in _list_scopes(commit)
         )
-        return max(shown, default=0)
+        return max(revisions, default=0)
 
-    def digest(self, reading: str, revision: int) -> str:
+    def digest(self, scope: str, revision: int) -> str:
         """Returns the digest of the server's state at *revision*."""
         states = (self._at(commits, revision) for commits in self._commits.values())
         return digest_of(
             commit.after
             for commit in states
-            if commit is not None and commit.after and reading in _readings(commit)
+            if commit is not None and commit.after and scope in _list_scopes(commit)
         )
 
     @staticmethod
@@ -86,7 +86,7 @@ class SliceHistory:
         return commits[index - 1] if index else None
 
     def slice_at(self, name: str, revision: int) -> EndpointSlice | None:
-        """*name* as in ``metadata.key``."""
+        """Returns a slice at *revision*; *name* as in ``metadata.key``."""
         for commits in (commits for path, commits in self._commits.items() if path.endswith(name)):
             commit = self._at(commits, revision)
             if (
@@ -97,48 +97,49 @@ class SliceHistory:
                 return commit.after
         return None
 
-    def check_held(self, actor: str, told: dict[str, Held], kernel: dict[str, int]) -> None:
-        """*kernel*, versions by slice, holds all that each reading showed up to the version that is
-        *told* of it.
+    def check_applied(self, actor: str, reported: dict[str, Held], kernel: dict[str, int]) -> None:
+        """Checks that *kernel*, versions by slice, has applied all slices of each scope up to the
+        *reported* version.
 
-        But for a slice that left it while another reading, which is not so far, still shows it:
-        that node cannot know yet whether it was deleted or given to the other one, and keeps it
-        (``Union``). Who waits for a slice to leave waits for every reading that showed it
-        (``consume.drain.departure``). Raises ``Broken``.
+        The exception is a slice that left a scope while another scope, which is not as far, still
+        contains it. The node cannot know yet whether it was deleted or moved to the other scope,
+        and keeps it (``Union``). A client that waits for a slice to leave waits for every scope
+        that contained it (``consume.drain.departure``). Raises ``Broken``.
         """
-        for reading, key in ((reading, key) for reading in told for key in sorted(self._commits)):
-            revision = told[reading].revision
-            touching = [commit for commit in self._commits[key] if commit.touches(reading)]
+        for scope, key in ((scope, key) for scope in reported for key in sorted(self._commits)):
+            revision = reported[scope].revision
+            touching = [commit for commit in self._commits[key] if commit.touches(scope)]
             commit = self._at(touching, revision) if revision else None
             if commit is None:
                 continue
-            held = kernel.get(key)
-            there = commit.after is not None and reading in _readings(commit)
+            applied = kernel.get(key)
+            is_present = commit.after is not None and scope in _list_scopes(commit)
             later = self._commits[key][-1].revision > revision
             lags = (
-                held is not None
-                and held < commit.revision
-                and (there or not self._shows(key, held, told))
+                applied is not None
+                and applied < commit.revision
+                and (is_present or not self._is_in_another_scope(key, applied, reported))
             )
-            if lags or (held is None and there and not later):
-                what = (
-                    f"{actor} tells {reading} {revision}, and its kernel has {key} at {held}, not "
+            if lags or (applied is None and is_present and not later):
+                text = (
+                    f"{actor} tells {scope} {revision}, and its kernel has {key} at {applied}, not "
                     f"{commit.revision}"
                 )
-                raise Broken("mark-never-early", key, what)
+                raise Broken("mark-never-early", key, text)
 
-    def _shows(self, key: str, revision: int, told: dict[str, Held]) -> bool:
-        """Returns True if one of the readings, at its reported version, shows the slice as it was
+    def _is_in_another_scope(self, key: str, revision: int, reported: dict[str, Held]) -> bool:
+        """Returns True if one of the scopes, at its reported version, contains the slice as it was
         at *revision*.
         """
         states = (
-            (reading, self._at(self._commits[key], held.revision)) for reading, held in told.items()
+            (scope, self._at(self._commits[key], applied.revision))
+            for scope, applied in reported.items()
         )
         return any(
-            state and state.revision == revision and reading in _readings(state)
-            for reading, state in states
+            state and state.revision == revision and scope in _list_scopes(state)
+            for scope, state in states
         )
 
 
-def _readings(commit: _Commit) -> tuple[str, ...]:
+def _list_scopes(commit: _Commit) -> tuple[str, ...]:
     return readings_of_slice(commit.after)

@@ -1,4 +1,4 @@
-"""Invariants of slices, of Endpoints and of what Services say of them."""
+"""Invariants of slices, of Endpoints and of the conditions of their Services."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def converged(world: World) -> Iterator[Fault]:
 
 
 def merged(world: World) -> Iterator[Fault]:
-    """Slices of one kind: no fewer could hold their endpoints."""
+    """Yields Services whose slices of one kind could be merged into fewer."""
     if not world.setup.defragment:
         return
     view = world.view
@@ -72,20 +72,20 @@ def merged(world: World) -> Iterator[Fault]:
         for (kind, _, zone), fills in sorted(
             groups.items(), key=lambda item: (item[0][0], item[0][2], item[1])
         ):
-            least = max(1, -(-sum(fills) // world.setup.max_endpoints))
-            if len(fills) > least:
-                what = (
+            minimum = max(1, -(-sum(fills) // world.setup.max_endpoints))
+            if len(fills) > minimum:
+                text = (
                     f"{service.metadata.key} {kind} {zone} keeps {sorted(fills)} in {len(fills)} "
                     "slices"
                 )
-                yield (service.metadata.key, f"{what} and needs {least}")
+                yield (service.metadata.key, f"{text} and needs {minimum}")
 
 
 def no_duplicates(world: World) -> Iterator[Fault]:
     """Exempts namespaces where a quota refuses the slice that the rest of a move waits for: moved
     endpoints are shown twice then.
     """
-    seen: Counter[tuple[str, ...]] = Counter()
+    counts: Counter[tuple[str, ...]] = Counter()
     active = {
         service.metadata.key
         for service in world.view.lasting_services()
@@ -95,7 +95,7 @@ def no_duplicates(world: World) -> Iterator[Fault]:
         full = is_full(world.view, space, SLICES_COUNTED)
         for endpoint_slice in slices:
             if service_of(endpoint_slice) in active and not full:
-                seen.update(
+                counts.update(
                     (
                         service_of(endpoint_slice),
                         endpoint_slice.address_type,
@@ -105,7 +105,7 @@ def no_duplicates(world: World) -> Iterator[Fault]:
                     for endpoint in endpoint_slice.endpoints or ()
                     if endpoint.target_ref is not None
                 )
-    for (service, kind, uid, addresses), count in sorted(seen.items()):
+    for (service, kind, uid, addresses), count in sorted(counts.items()):
         if count > 1:
             yield (
                 service,
@@ -125,7 +125,9 @@ def slice_maximum(world: World) -> Iterator[Fault]:
 
 
 def deleted_services(world: World) -> Iterator[Fault]:
-    """Slices that lost their owner to another writer before the Service went have none any more."""
+    """Yields slices of deleted Services; slices that lost their owner to another writer before are
+    exempt.
+    """
     keys = {service.metadata.key for service in world.view.services}
     for slices in world.view.slices.values():
         for endpoint_slice in slices:
@@ -155,31 +157,33 @@ def conditions(world: World) -> Iterator[Fault]:
             if condition.type in CONDITIONS
         }
         statuses = {name: condition.status for name, condition in conditions.items()}
-        wanted = _wanted_conditions(service, slices, proxies=world.proxies is not None)
-        if statuses != wanted:
+        expected = _expected_conditions(service, slices, proxies=world.proxies is not None)
+        if statuses != expected:
             yield (
                 service.metadata.key,
-                f"{service.metadata.key}: {statuses}, must be {wanted}",
+                f"{service.metadata.key}: {statuses}, must be {expected}",
             )
         for name, condition in sorted(conditions.items()):
             if (condition.observed_generation or 0) != service.metadata.generation:
-                what = (
+                text = (
                     f"{service.metadata.key} {name} is of generation "
                     f"{condition.observed_generation}"
                 )
                 yield (
                     service.metadata.key,
-                    f"{what}, not {service.metadata.generation}",
+                    f"{text}, not {service.metadata.generation}",
                 )
 
 
-def _wanted_conditions(
+def _expected_conditions(
     service: Service, slices: Sequence[EndpointSlice], *, proxies: bool
 ) -> dict[str, str]:
-    asked = service.spec.traffic_distribution
-    if not asked:
+    distribution = service.spec.traffic_distribution
+    if not distribution:
         return {}
-    if oracle.is_auto(service) or ("/" in asked and isinstance(find_shipped(asked), str)):
+    if oracle.is_auto(service) or (
+        "/" in distribution and isinstance(find_shipped(distribution), str)
+    ):
         return {ACCEPTED: "False", PROGRAMMED: "False"}
     ready = [
         endpoint
@@ -207,9 +211,9 @@ def endpoints(world: World) -> Iterator[Fault]:
         desired = members.content(Capacity.TRUNCATE).text
         key = service.metadata.key
         observed = world.view.endpoints.get(key)
-        shown = None if observed is None else text_of(observed.subsets or ())
-        if shown != desired:
-            yield key, f"{key}: {shown!r} and not {desired!r}"
+        actual = None if observed is None else text_of(observed.subsets or ())
+        if actual != desired:
+            yield key, f"{key}: {actual!r} and not {desired!r}"
 
 
 def mirrors(world: World) -> Iterator[Fault]:
@@ -219,7 +223,7 @@ def mirrors(world: World) -> Iterator[Fault]:
         if service.spec.selector:
             continue
         key = service.metadata.key
-        shown = sorted(
+        actual = sorted(
             endpoint.addresses[0]
             for endpoint_slice in view.slices.get(service.metadata.namespace, ())
             if _is_mirror(endpoint_slice, service)
@@ -230,8 +234,8 @@ def mirrors(world: World) -> Iterator[Fault]:
         if observed is not None and is_mirrorable(observed):
             groups = mirror_of(observed, ADDRESSES_PER_SUBSET_MAX).groups
             desired = sorted(identity[0] for group in groups for identity in group.content)
-        if shown != desired:
-            yield key, f"{key}: mirrored are {shown} and not {desired}"
+        if actual != desired:
+            yield key, f"{key}: mirrored are {actual} and not {desired}"
 
 
 def _unlimited(view: View, counted: str) -> list[Service]:

@@ -1,10 +1,10 @@
-"""No dip: a Pod that stays ready stays published, whatever happens around it.
+"""No gap: a Pod that stays ready stays published, whatever else happens.
 
-At a quiet point everything is in order, so the endpoints that are ready then are *steady*. One
-stops being steady when something of its own changes (the Pod, its Node, its Service, or another
-writer edits the Service's slices) and is never again before the next quiet point: a controller that
-sees old state may act on it in good faith. As long as it is steady every commit of a slice must
-leave it published, with its ports, in its address type.
+At a quiet point everything has converged, so the endpoints that are ready then are *steady*. An
+endpoint stops being steady when its Pod, its Node or its Service changes, or another writer edits
+the Service's slices. It stays unsteady until the next quiet point: a controller with an old cache
+may act on old state in good faith. While an endpoint is steady, every commit of a slice must leave
+it published, with its ports, in its address type.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sliceplane.slices import oracle
 
 
 class Broken(Exception):
-    """An invariant does not hold.  ``subject`` is what the trace should be searched for."""
+    """A violated invariant. ``subject``: the text to search for in the trace."""
 
     def __init__(self, invariant: str, subject: str, message: str) -> None:
         super().__init__(f"{invariant}: {message}")
@@ -50,41 +50,41 @@ class Steady:
         self._steady: dict[str, set[Published]] = {}
 
     def begin(self, view: View) -> None:
-        """A quiet point."""
+        """Takes the steady endpoints of a quiet point."""
         self._steady = {}
         for service in view.lasting_services():
-            wanted = self._wanted(service, view) & self._shown(service.metadata.key)
-            if wanted:
-                self._steady[service.metadata.key] = wanted
+            desired = self._desired(service, view) & self._published(service.metadata.key)
+            if desired:
+                self._steady[service.metadata.key] = desired
 
     def disturb(self, service: str) -> None:
-        """Another writer changed a slice of *service*."""
+        """Notes that another writer changed a slice of *service*."""
         self._steady.pop(service, None)
 
     @staticmethod
-    def _wanted(service: Service, view: View) -> set[Published]:
+    def _desired(service: Service, view: View) -> set[Published]:
         if not oracle.is_active(service):
             return set()
-        wanted: set[Published] = set()
+        desired: set[Published] = set()
         pods = view.pods.get(service.metadata.namespace, ())
         for address_type in oracle.address_types(service):
             for ports, endpoints in oracle.desired(service, address_type, pods, view.nodes).items():
-                wanted.update(
+                desired.update(
                     Published(
                         endpoint.target_ref.name, endpoint.target_ref.uid, address_type, ports
                     )
                     for endpoint in endpoints
                     if endpoint.conditions.ready and endpoint.target_ref is not None
                 )
-        return wanted
+        return desired
 
-    def _shown(self, service: str) -> set[Published]:
-        shown: set[Published] = set()
+    def _published(self, service: str) -> set[Published]:
+        published: set[Published] = set()
         for record in self._server.records(EndpointSlices, service.partition("/")[0]):
             observed = decode(record.body, EndpointSlice)
             if service_of(observed) == service:
                 ports = oracle.port_set(observed.ports or ())
-                shown.update(
+                published.update(
                     Published(
                         endpoint.target_ref.name,
                         endpoint.target_ref.uid,
@@ -94,7 +94,7 @@ class Steady:
                     for endpoint in observed.endpoints or ()
                     if endpoint.conditions.ready and endpoint.target_ref is not None
                 )
-        return shown
+        return published
 
     def on_commit(self, event: StoreEvent) -> None:
         """Raises ``Broken``."""
@@ -110,7 +110,7 @@ class Steady:
             self._restrict(event)
 
     def _restrict(self, event: StoreEvent) -> None:
-        """Something that endpoints are made of changed."""
+        """Removes endpoints that are no longer steady after a change of their inputs."""
         if not self._steady:
             return
         changed = event.record.key
@@ -120,8 +120,8 @@ class Steady:
         ):
             self._steady.pop(changed.path, None)
         if changed.resource == Nodes.storage_key and event.type is not EventType.MODIFIED:
-            # Gone and back, or the other way round: with publishNotReadyAddresses no endpoint shows
-            # it (seed 40136).
+            # The Node may have been deleted and created again, or the reverse: with
+            # publishNotReadyAddresses no endpoint shows that (seed 40136).
             elsewhere = {
                 pod.metadata.uid
                 for pods in view.pods.values()
@@ -137,11 +137,11 @@ class Steady:
             if changed.namespace and changed.namespace != name.partition("/")[0]:
                 continue
             service = by_key.get(name)
-            kept = (
-                self._wanted(service, view) & self._steady[name] if service is not None else set()
+            remaining = (
+                self._desired(service, view) & self._steady[name] if service is not None else set()
             )
-            if kept:
-                self._steady[name] = kept
+            if remaining:
+                self._steady[name] = remaining
             else:
                 del self._steady[name]
 
@@ -152,16 +152,17 @@ class Steady:
             if steady is None:
                 continue
             lost = sorted(
-                (published.pod, published.address_type) for published in steady - self._shown(name)
+                (published.pod, published.address_type)
+                for published in steady - self._published(name)
             )
             if lost:
                 pod, address_type = lost[0]
-                what = (
+                text = (
                     f"{event.type.value} of slice {event.record.key.path} at revision "
                     f"{event.revision}"
                 )
                 raise Broken(
                     "no-lost-endpoint",
                     pod,
-                    f"{name} lost the ready {address_type} endpoint of Pod {pod} by {what}",
+                    f"{name} lost the ready {address_type} endpoint of Pod {pod} by {text}",
                 )

@@ -1,4 +1,4 @@
-"""The truth at one moment, as projections: what invariants look at."""
+"""The server's state at one moment as projections, for invariants."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class View:
             item.metadata.key: item for item in self._all(EndpointsObjects, Endpoints)
         }
         spaces = self._all(Namespaces, Namespace)
-        #: namespaces that are not on their way out
+        #: namespaces that are not being deleted
         self.namespaces = tuple(
             space.metadata.name for space in spaces if space.metadata.deletion_timestamp is None
         )
@@ -73,7 +73,7 @@ def _by_namespace(objects: Sequence[T]) -> dict[str, list[T]]:
 
 
 def service_of(observed: EndpointSlice) -> str:
-    """The key of the service of a slice that the controller manages; "" for a slice of others."""
+    """Returns the key of the Service of a slice that the controller manages; "" for other slices."""
     labels = observed.metadata.labels or {}
     if labels.get(LABEL_MANAGED_BY) != MANAGED_BY_CONTROLLER or not labels.get(LABEL_SERVICE_NAME):
         return ""

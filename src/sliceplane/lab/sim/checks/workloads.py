@@ -28,9 +28,9 @@ from sliceplane.server.registry.kinds.pods.pod_quota import is_in_scopes
 
 def owners(world: World) -> Iterator[Fault]:
     store = world.view.server.store
-    everything = [record for name in store.resources() for record in store.list(name).records]
-    alive = {record.uid for record in everything}
-    for record in everything:
+    records = [record for name in store.resources() for record in store.list(name).records]
+    alive = {record.uid for record in records}
+    for record in records:
         if record.owners and not alive.intersection(record.owners):
             yield (
                 record.key.name,
@@ -44,15 +44,17 @@ def namespaces(world: World) -> Iterator[Fault]:
     for name in store.resources():
         for record in store.list(name).records:
             if record.key.namespace not in alive:
-                what = f"{by_storage_key(name).plural}/{record.key.path}"
+                text = f"{by_storage_key(name).plural}/{record.key.path}"
                 yield (
                     record.key.name,
-                    f"{what} is in a namespace that is gone or going",
+                    f"{text} is in a namespace that is gone or going",
                 )
 
 
 def every_namespace(world: World) -> Iterator[Fault]:
-    """A ServiceAccount and the authority in each namespace that is not deleted."""
+    """Yields namespaces without their ServiceAccount or the certificate authority, unless they are
+    being deleted.
+    """
     server = world.view.server
     for space in world.view.namespaces:
         if (
@@ -77,11 +79,13 @@ def quotas(world: World) -> Iterator[Fault]:
                     for name, number in usage(resource, item).items():
                         used[name] += number
         for name in sorted(quota.spec.hard or {}):
-            said = (quota.status.used or {}).get(name)
-            if counted_kind(name) is not None and (said is None or exact(said) != used[name]):
+            reported = (quota.status.used or {}).get(name)
+            if counted_kind(name) is not None and (
+                reported is None or exact(reported) != used[name]
+            ):
                 yield (
                     "limits",
-                    f"{quota.metadata.key}: {name} is {used[name]}, told is {said}",
+                    f"{quota.metadata.key}: {name} is {used[name]}, told is {reported}",
                 )
 
 
@@ -120,8 +124,8 @@ def replicas(world: World) -> Iterator[Fault]:
 
 
 def deployments(world: World) -> Iterator[Fault]:
-    """A rollout may be stuck (a full quota, Pods that are held unready), but never between two
-    states of its own.
+    """Yields Deployments whose ReplicaSets or status are inconsistent. A rollout may be stuck (a
+    full quota, Pods that are kept unready), but only in a consistent state.
     """
     view = world.view
     sets: dict[str, list[ReplicaSet]] = {}
@@ -134,20 +138,20 @@ def deployments(world: World) -> Iterator[Fault]:
         deployment: Deployment = decode(record.body, Deployment)
         meta = deployment.metadata
         status = deployment.status
-        wanted = deployment.spec.replicas or 0
+        desired = deployment.spec.replicas or 0
         if meta.deletion_timestamp is not None or meta.namespace not in view.namespaces:
             continue
         mine = sets.get(meta.uid, [])
-        surge, unavailable = limits(deployment.spec.strategy, wanted)
-        asked = sum(item.spec.replicas or 0 for item in mine)
+        surge, unavailable = limits(deployment.spec.strategy, desired)
+        requested = sum(item.spec.replicas or 0 for item in mine)
         available = sum(item.status.available_replicas for item in mine)
-        # More may be asked for where a set's create came late, and a quota keeps the other's Pods
-        # from being made.
-        stuck = available <= wanted - unavailable
-        if not wanted <= asked or (asked > wanted + surge and not stuck):
+        # More replicas may be requested if a set was created late and a quota prevents the Pods of
+        # the other.
+        stuck = available <= desired - unavailable
+        if not desired <= requested or (requested > desired + surge and not stuck):
             yield (
                 meta.name,
-                f"{meta.key} asks for {asked} of {wanted} and {surge} more",
+                f"{meta.key} asks for {requested} of {desired} and {surge} more",
             )
         reported = (status.replicas, status.available_replicas, status.observed_generation)
         true = (
@@ -160,7 +164,9 @@ def deployments(world: World) -> Iterator[Fault]:
 
 
 def addresses(world: World) -> Iterator[Fault]:
-    """Bare Pods take over addresses of failed ones on purpose."""
+    """Yields addresses that two running Pods share; bare Pods reuse addresses of failed ones on
+    purpose.
+    """
     owners: dict[str, str] = {}
     for pods in world.view.pods.values():
         for pod in pods:

@@ -13,13 +13,13 @@ from sliceplane.lab.sim.proxies import Proxies
 from sliceplane.lab.sim.roster import Setup
 from sliceplane.lab.sim.server import Server
 
-#: the object that broke, for the trace, and a sentence
+#: the object of a violation, for the trace, and a sentence
 Fault = tuple[str, str]
 SLICES_COUNTED: Final = "count/endpointslices.discovery.k8s.io"
 
 
 class Checked(Protocol):
-    """A process, as far as invariants look at it."""
+    """The part of a process that invariants use."""
 
     actor: str
 
@@ -30,7 +30,7 @@ class Checked(Protocol):
 
 
 class World(msgspec.Struct, frozen=True):
-    """A quiet point. ``inputs`` and ``writes``: since the one before."""
+    """A quiet point. ``inputs`` and ``writes``: numbers since the previous one."""
 
     view: View
     setup: Setup
@@ -38,14 +38,15 @@ class World(msgspec.Struct, frozen=True):
     processes: Sequence[Checked]
     inputs: int
     writes: int
-    #: in the ``full`` workload
+    #: set in the ``full`` workload
     proxies: Proxies | None
 
 
-def is_full(view: View, namespace: str, what: str) -> bool:
-    """A quota lets no further one of *what* in."""
+def is_full(view: View, namespace: str, resource: str) -> bool:
+    """Returns True if a quota admits no further object of *resource*."""
     return any(
-        exact((quota.status.used or {}).get(what, 0)) >= exact((quota.spec.hard or {})[what])
+        exact((quota.status.used or {}).get(resource, 0))
+        >= exact((quota.spec.hard or {})[resource])
         for quota in view.quotas
-        if quota.metadata.namespace == namespace and what in (quota.spec.hard or {})
+        if quota.metadata.namespace == namespace and resource in (quota.spec.hard or {})
     )

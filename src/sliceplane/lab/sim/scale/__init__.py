@@ -2,9 +2,9 @@
 that are counted, and the first limit reached.
 
 **Run** by the production cores: the registry with its store, one watch hub for each server with its
-queues and bounds, the EndpointSlice controller behind its informers, and on a few sampled nodes
-informers, the proxy's tracker and the rules of nftables. **Counted**: the other nodes, whose
-streams carry the same as the sampled ones': streams that a server writes to in one batch share a
+queues and bounds, the EndpointSlice controller behind its informers, and on a few sampled nodes the
+informers, the proxy's tracker and the nftables rules. **Counted**: the other nodes, whose streams
+carry the same as those of the sampled ones. Streams that a server writes to in one batch share a
 queue, since their queues are equal. Renewals of Leases are load without content.
 
 **Time** passes by the CPU cost of writes and events (``plan.Costs``), by the link of each server

@@ -1,5 +1,5 @@
-"""A large cluster as it stands before the story: one object of each kind is made by the registry,
-the others are its copies.
+"""The initial state of a large cluster: the registry creates one object of each kind, the others
+are copies.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from sliceplane.api.discovery import LABEL_HOSTNAME, LABEL_ZONE
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Namespaces, Nodes, Pods, Resource, Services
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.agenda import Agenda
 from sliceplane.lab.sim.scale.plan import ScalePlan, node_name, zone_name
+from sliceplane.lab.sim.scheduler import Scheduler
 from sliceplane.lab.sim.server import Server, request
 from sliceplane.lab.sim.users.documents import pod_status
 from sliceplane.server.registry.documents import make_record
@@ -35,12 +35,12 @@ def pod_name(pod: int) -> str:
 
 
 def pod_address(pod: int) -> str:
-    """10.128.0.0/9 holds eight million of them."""
+    """Returns the Pod's address; 10.128.0.0/9 has eight million of them."""
     return f"10.{128 + (pod >> 16) % 128}.{pod >> 8 & 255}.{pod & 255}"
 
 
 def pod_document(pod: int, service: int, node: int) -> Document:
-    """Without status."""
+    """Returns a Pod without status."""
     ports = [{"name": "http", "containerPort": 8080}]
     container = {"name": "main", "image": "registry.example/web:1", "ports": ports}
     return {
@@ -54,13 +54,13 @@ def pod_document(pod: int, service: int, node: int) -> Document:
 
 
 def pods_of(plan: ScalePlan, service: int) -> range:
-    """The numbers of the Pods that a Service begins with."""
+    """Returns the numbers of the initial Pods of a Service."""
     return range(service * plan.pods // plan.services, (service + 1) * plan.pods // plan.services)
 
 
-def made_up(plan: ScalePlan, agenda: Agenda) -> tuple[Record, ...]:
-    """All but slices."""
-    patterns = _patterns(agenda)
+def build_records(plan: ScalePlan, scheduler: Scheduler) -> tuple[Record, ...]:
+    """Returns all initial objects except slices."""
+    patterns = _patterns(scheduler)
     records: list[Record] = []
 
     def add(resource: Resource, document: Document) -> None:
@@ -99,11 +99,11 @@ def made_up(plan: ScalePlan, agenda: Agenda) -> tuple[Record, ...]:
     return tuple(records)
 
 
-def _patterns(agenda: Agenda) -> dict[Resource, bytes]:
-    server = Server(agenda, Rng(0))
+def _patterns(scheduler: Scheduler) -> dict[Resource, bytes]:
+    server = Server(scheduler, Rng(0))
 
     def create(resource: Resource, namespace: str, document: Document) -> bytes:
-        return _bare(server.perform(request("create", resource, namespace, document)))
+        return _bare(server.execute(request("create", resource, namespace, document)))
 
     node = create(
         Nodes, "", {"metadata": {"name": node_name(0)}, "status": node_status(ready=True)}
@@ -122,7 +122,7 @@ def _patterns(agenda: Agenda) -> dict[Resource, bytes]:
         Namespaces: namespace,
         Nodes: node,
         Services: service,
-        Pods: _bare(server.perform(patch)),
+        Pods: _bare(server.execute(patch)),
     }
 
 

@@ -1,13 +1,13 @@
-"""API servers that take time: requests, and streams of nodes, share one processor and one link a
-server.
+"""API servers whose work takes time: requests and streams of nodes share one processor and one link
+per server.
 
-A server turns as the production one does (``server.io.requests.watch``): in each turn every request
-that waits is done, then a few streams write what their queues hold, so that an event for thousands
-delays no request by more than a turn. State is one: registry and store are those of
-``lab.sim.server``, and each server has a watch hub of its own.
+A server works in batches like the production one (``server.io.requests.watch``). In each batch it
+executes every waiting request, then a few streams write their queued events, so an event for
+thousands of nodes delays no request by more than one batch. All servers share the registry and
+store of ``lab.sim.server``, and each has a watch hub of its own.
 
-Streams that are written to in one turn hold the same, so one watcher of the hub stands for all of a
-turn: a *row*.
+Streams that are written to in one batch have equal queues, so one watcher of the hub stands for all
+streams of a batch: a *row*.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.agenda import Agenda, Alarm, Deed, Trace
 from sliceplane.lab.sim.faults import FaultPlan
 from sliceplane.lab.sim.network import Answer, Network
 from sliceplane.lab.sim.scale.measures import ScaleMeasures
 from sliceplane.lab.sim.scale.plan import Costs
+from sliceplane.lab.sim.scheduler import Alarm, Callback, Scheduler, Trace
 from sliceplane.lab.sim.server import ADMIN, Server
 from sliceplane.lab.wire import event_bytes
 from sliceplane.server.registry.direct import interest_of
@@ -37,27 +37,27 @@ from sliceplane.server.store.hub import Hub
 from sliceplane.server.store.types import Record
 from sliceplane.server.store.watcher import QUEUE_BYTES_MAX, Interest, Item, Watcher, nothing
 
-#: as production streams: what one write carries, what a stream writes in a turn, and how many
-#: streams do
+#: limits of production streams: bytes of one write, bytes of a stream in a batch, and streams of a
+#: batch
 SEND_BYTES: Final = 32 * 1024
-TURN_BYTES: Final = 128 * 1024
-STREAMS_PER_TURN: Final = 16
-#: what sockets hold for a server's streams before these wait for the link, in seconds of the link
+BATCH_BYTES: Final = 128 * 1024
+STREAMS_PER_BATCH: Final = 16
+#: capacity of the socket buffers of a server's streams, in seconds of the link
 SOCKETS_S: Final = 0.25
 FRAME_BYTES: Final = event_bytes(b"", "json") + len(b"1000\r\n\r\n")
 
 
 class StreamRow:
-    """The streams of *nodes* nodes of one *zone*, which are written to in the same turn."""
+    """The streams of *nodes* nodes of one *zone*, which are written to in the same batch."""
 
     __slots__ = (
         "front",
-        "held",
         "nodes",
         "on_items",
         "on_lost",
         "reads",
         "scheduled",
+        "unsent",
         "watcher",
         "zone",
     )
@@ -66,12 +66,12 @@ class StreamRow:
         self.front = front
         self.nodes = nodes
         self.zone = zone
-        #: the machines are there and read
+        #: the nodes are alive and read
         self.reads = True
         self.scheduled = False
-        #: taken from the hub's queue, not written yet
-        self.held: deque[Item] = deque()
-        #: of a node that is run
+        #: events taken from the hub's queue and not written yet
+        self.unsent: deque[Item] = deque()
+        #: callbacks of a sampled node
         self.on_items: Callable[[tuple[Item, ...], float], None] | None = None
         self.on_lost: Callable[[StatusError], None] | None = None
         self.watcher = front.open(self, interest, since)
@@ -94,7 +94,7 @@ class FrontFigures:
     lost_watches: int = 0
     #: bytes by second of virtual time
     by_second: dict[int, int] = field(default_factory=dict)
-    #: when the link was full first, and when a watch was lost first
+    #: when the link was first full, and when a watch was first lost
     link_full_at: float | None = None
     lost_at: float | None = None
 
@@ -107,23 +107,23 @@ class Front:
         self.rows: list[StreamRow] = []
         self.figures = FrontFigures()
         self._server = server
-        self._agenda = server.agenda
+        self._scheduler = server.scheduler
         self._costs = server.costs
         self._link_bytes_s = link_bytes_s
         self._link_free_at = 0.0
-        #: when the processor has done what it was given
+        #: when the processor will be idle
         self._free_at = 0.0
-        self._requests: deque[tuple[float, Deed]] = deque()
+        self._requests: deque[tuple[float, Callback]] = deque()
         self._streams: deque[StreamRow] = deque()
-        #: when the next turn is; infinite: there is nothing to do
-        self._turn_at = math.inf
-        self._alarm = Alarm(self._agenda, self._tick)
+        #: when the next batch runs; infinite: there is no work
+        self._next_batch_at = math.inf
+        self._alarm = Alarm(self._scheduler, self._tick)
 
     # In
 
-    def ask(self, cost_s: float, deed: Deed) -> None:
-        """*deed* when the processor has spent *cost_s* on it."""
-        self._requests.append((cost_s, deed))
+    def submit(self, cost_s: float, callback: Callback) -> None:
+        """Runs *callback* when the processor has spent *cost_s* on it."""
+        self._requests.append((cost_s, callback))
         self.figures.requests += 1
         self._go()
 
@@ -132,19 +132,19 @@ class Front:
         self._go()
 
     def open(self, row: StreamRow, interest: Interest, since: int) -> Watcher:
-        watcher = self.hub.subscribe(interest, now=self._agenda.now, since=since, bookmarks=True)
+        watcher = self.hub.subscribe(interest, now=self._scheduler.now, since=since, bookmarks=True)
         watcher.notify = row.wake
         self._alarm.set(self.hub.next_deadline())
         row.wake()
         return watcher
 
-    def list_for(self, nodes: int, size: int, deed: Deed = nothing) -> None:
-        """A list of *size* bytes for so many nodes."""
+    def list_for(self, nodes: int, size: int, callback: Callback = nothing) -> None:
+        """Submits a list of *size* bytes for *nodes* nodes."""
         self.figures.listed_bytes += nodes * size
-        self.ask(nodes * size * self._costs.event_byte_s, deed)
+        self.submit(nodes * size * self._costs.event_byte_s, callback)
 
     def _tick(self) -> None:
-        self.hub.on_tick(self._agenda.now)
+        self.hub.on_tick(self._scheduler.now)
         self._alarm.set(self.hub.next_deadline())
 
     @property
@@ -153,54 +153,58 @@ class Front:
 
     @property
     def under_way(self) -> bool:
-        """Something was sent and has not arrived."""
-        return self._link_free_at + self._costs.one_way_s > self._agenda.now
+        """Returns True if sent data has not arrived yet."""
+        return self._link_free_at + self._costs.one_way_s > self._scheduler.now
 
-    # Turns
+    # Batches
 
     def _go(self) -> None:
-        """Streams wait for the processor and the link, requests for the processor alone."""
-        at = max(self._agenda.now, self._free_at)
+        """Schedules the next batch: streams wait for the processor and the link, requests only for
+        the processor.
+        """
+        at = max(self._scheduler.now, self._free_at)
         if not self._requests:
             at = max(at, self._link_free_at - SOCKETS_S)
-        if at < self._turn_at:
-            self._turn_at = at
-            self._agenda.at(at, lambda: self._turn(at))
+        if at < self._next_batch_at:
+            self._next_batch_at = at
+            self._scheduler.at(at, lambda: self._run_batch(at))
 
-    def _turn(self, of: float) -> None:
-        if of != self._turn_at:
-            return  # an earlier one took its place
-        self._turn_at = -math.inf  # streams that come again meanwhile wait for the end of this turn
-        began = at = self._agenda.now
+    def _run_batch(self, due: float) -> None:
+        if due != self._next_batch_at:
+            return  # an earlier batch replaced it
+        self._next_batch_at = (
+            -math.inf
+        )  # streams that become ready now wait for the end of this batch
+        began = at = self._scheduler.now
         for _ in range(len(self._requests)):
-            cost_s, deed = self._requests.popleft()
+            cost_s, callback = self._requests.popleft()
             at += cost_s
-            self._agenda.at(at, deed)
+            self._scheduler.at(at, callback)
         nodes = 0
-        while self._streams and nodes < STREAMS_PER_TURN and self._link_free_at - SOCKETS_S <= at:
+        while self._streams and nodes < STREAMS_PER_BATCH and self._link_free_at - SOCKETS_S <= at:
             row = self._streams.popleft()
             nodes += row.nodes
             at = self._write(row, at)
         self.figures.busy_s += at - began
         self._free_at = at
-        self._turn_at = math.inf
+        self._next_batch_at = math.inf
         if self._requests or self._streams:
             self._go()
 
     def _write(self, row: StreamRow, at: float) -> float:
-        """A turn's worth of what *row* holds, to each of its nodes; when that is done."""
+        """Writes one batch of the events of *row* to each of its nodes; returns when that is done."""
         row.scheduled = False
         watcher = row.watcher
         if not row.reads:
             return at
         if watcher.error is not None:
-            row.held.clear()
-            self._agenda.at(at, lambda: self._lost(row))
+            row.unsent.clear()
+            self._scheduler.at(at, lambda: self._lost(row))
             return at
-        if not row.held:
-            row.held.extend(watcher.take(SEND_BYTES))
-        items, writes, size = _portions(row.held)
-        if row.held or watcher.pending:
+        if not row.unsent:
+            row.unsent.extend(watcher.take(SEND_BYTES))
+        items, writes, size = _portions(row.unsent)
+        if row.unsent or watcher.pending:
             row.wake()
         if not items:
             return at
@@ -214,18 +218,18 @@ class Front:
         self._link_free_at = max(self._link_free_at, at) + nodes * size / self._link_bytes_s
         if self._link_free_at - at > SOCKETS_S and figures.link_full_at is None:
             figures.link_full_at = at
-        there = self._link_free_at + self._costs.one_way_s
-        self._server.measures.arrived(items, nodes, there)
+        arrival = self._link_free_at + self._costs.one_way_s
+        self._server.measures.arrived(items, nodes, arrival)
         if row.on_items is not None:
-            row.on_items(items, there)
+            row.on_items(items, arrival)
         return at
 
     def _lost(self, row: StreamRow) -> None:
-        """The hub gave the watch up: the nodes list again, and watch from there."""
+        """Handles a watch that the hub dropped: the nodes list again, and watch from there."""
         figures = self.figures
         figures.lost_watches += row.nodes
         if figures.lost_at is None:
-            figures.lost_at = self._agenda.now
+            figures.lost_at = self._scheduler.now
         interest, error = row.watcher.interest, row.watcher.error
         if row.on_lost is not None and error is not None:
             row.on_lost(error)
@@ -234,40 +238,40 @@ class Front:
             len(record.body) for record in self._server.store.list(interest.resource).records
         )
 
-        def again() -> None:
-            self._server.measures.listed(row.watcher.seen, row.nodes, self._agenda.now)
+        def relisted() -> None:
+            self._server.measures.listed(row.watcher.seen, row.nodes, self._scheduler.now)
             row.watcher = self.open(row, interest, self.hub.revision)
 
-        self.list_for(row.nodes, size, again)
+        self.list_for(row.nodes, size, relisted)
 
 
-def _portions(held: deque[Item]) -> tuple[tuple[Item, ...], int, int]:
-    """A turn's worth taken from *held*, in how many writes it is carried, and its bytes; as the
-    production stream joins them.
+def _portions(unsent: deque[Item]) -> tuple[tuple[Item, ...], int, int]:
+    """Takes one batch from *unsent*; returns its events, the number of writes, and its bytes,
+    joined as production streams do.
     """
     items: list[Item] = []
     writes = size = room = 0
-    while held:
-        length = len(held[0].data) + FRAME_BYTES
+    while unsent:
+        length = len(unsent[0].data) + FRAME_BYTES
         if length > room:
-            if size >= TURN_BYTES:
+            if size >= BATCH_BYTES:
                 break
             writes += 1
             room = max(SEND_BYTES, length)
         room -= length
         size += length
-        items.append(held.popleft())
+        items.append(unsent.popleft())
     return tuple(items), writes, size
 
 
 class ScaleServer(Server):
-    """``lab.sim.server`` whose nodes come to *fronts*: they are told from controllers by their
-    selectors.
+    """``lab.sim.server`` whose nodes use *fronts*: their label selectors distinguish them from
+    controllers.
     """
 
     def __init__(
         self,
-        agenda: Agenda,
+        scheduler: Scheduler,
         rng: Rng,
         records: Sequence[Record],
         costs: Costs,
@@ -276,10 +280,10 @@ class ScaleServer(Server):
         self.fronts: list[Front] = []
         self.costs = costs
         self.measures = measures
-        self.agenda = agenda
-        #: commits
+        self.scheduler = scheduler
+        #: number of commits
         self.events = 0
-        super().__init__(agenda, rng, records=records)
+        super().__init__(scheduler, rng, records=records)
 
     def _publish(self) -> None:
         self.store.take_staged()
@@ -298,7 +302,9 @@ class ScaleServer(Server):
             allow_bookmarks=True,
         )
         plan = self.registry.watch_plan(
-            Context(now=self.agenda.now, user=ADMIN), Target(resource=selection.resource), options
+            Context(now=self.scheduler.now, user=ADMIN),
+            Target(resource=selection.resource),
+            options,
         )
         return replace(interest_of(plan), local=False)
 
@@ -325,11 +331,11 @@ class ScaleServer(Server):
         )
 
         def arrive(items: tuple[Item, ...], at: float) -> None:
-            def told() -> None:
+            def deliver() -> None:
                 watcher.queue.extend(items)
                 watcher.notify()
 
-            self.agenda.at(at, told)
+            self.scheduler.at(at, deliver)
 
         def lost(error: StatusError) -> None:
             watcher.close(error)
@@ -340,10 +346,12 @@ class ScaleServer(Server):
 
 
 class ScaleNetwork(Network):
-    """Requests take their way, their turn at a server and the disk's time; none is lost."""
+    """A network without loss: requests take the latency, their batch at a server and the disk's
+    time.
+    """
 
-    def __init__(self, agenda: Agenda, server: ScaleServer, trace: Trace, rng: Rng) -> None:
-        super().__init__(agenda, server, FaultPlan({}, rng), trace, rng)
+    def __init__(self, scheduler: Scheduler, server: ScaleServer, trace: Trace, rng: Rng) -> None:
+        super().__init__(scheduler, server, FaultPlan({}, rng), trace, rng)
         self._fronts = server.fronts
         self._costs = server.costs
         self._sent = 0
@@ -357,7 +365,7 @@ class ScaleNetwork(Network):
         front = self._fronts[self._sent % len(self._fronts)]
         self._sent += 1
         arrive = lambda: self._arrive(actor, write, answer)  # noqa: E731
-        self.agenda.after(
+        self.scheduler.after(
             costs.one_way_s,
-            lambda: front.ask(cost_s, lambda: self.agenda.after(costs.commit_s, arrive)),
+            lambda: front.submit(cost_s, lambda: self.scheduler.after(costs.commit_s, arrive)),
         )

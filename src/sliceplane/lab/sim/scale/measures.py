@@ -1,8 +1,8 @@
-"""The freshness of nodes: from the change of a Pod to the slice, to 99 of 100 nodes, and into the
-kernel of sampled ones.
+"""The freshness of nodes: the time from the change of a Pod to the slice, to 99 % of the nodes, and
+into the kernels of sampled nodes.
 
-A slice carries what its Service's Pods did before the controller planned the write; what they do
-meanwhile is the next write's. Its age is that of the oldest change that it carries.
+A slice contains the changes of its Service's Pods before the controller planned the write; later
+changes belong to the next write. Its age is that of the oldest change that it contains.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from sliceplane.server.store.watcher import Item
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest of *values* that at least *share* of them do not exceed; 0 of none."""
+    """Returns the smallest of *values* that at least *share* of them do not exceed; 0 for no
+    values.
+    """
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * share) - 1)] if ordered else 0.0
 
@@ -28,27 +30,27 @@ class Ages:
     """Seconds, one for each slice that was written for a change of Pods."""
 
     committed: list[float] = field(default_factory=list)
-    told: list[float] = field(default_factory=list)
+    reported: list[float] = field(default_factory=list)
     kernel: list[float] = field(default_factory=list)
 
 
 class ScaleMeasures:
-    """Owned by one run.  ``begin`` starts a part of the story with nothing measured."""
+    """Owned by one run. ``begin`` resets the measurements for a part of the scenario."""
 
     def __init__(self) -> None:
         self.ages = Ages()
-        #: nodes that read
+        #: number of nodes that read
         self.readers = 0
         self.slice_writes = 0
         self.writes = 0
-        #: when a change was older than a budget when it was told; the budget
+        #: when a change first exceeded the budget when nodes received it; the budget
         self.late_at: float | None = None
         self.late_s = math.inf
         self._changed: dict[str, list[float]] = {}
         self._planned: dict[str, float] = {}
-        #: revision -> when the oldest change was that it carries
+        #: time of the oldest change that a revision contains, by revision
         self._since: dict[int, float] = {}
-        #: revision -> how many nodes are to get it until 99 of 100 have it
+        #: number of nodes that must still receive a revision until 99 % have it, by revision
         self._missing: dict[int, int] = {}
 
     def begin(self) -> None:
@@ -60,7 +62,7 @@ class ScaleMeasures:
         self.writes += 1
         if record.key.resource == Pods.storage_key:
             if event.type is EventType.ADDED:
-                return  # without an address it is no endpoint
+                return  # a Pod without an address is no endpoint
             self._changed.setdefault(
                 f"{record.key.namespace}/{record.labels.get('app', '')}", []
             ).append(now)
@@ -78,27 +80,27 @@ class ScaleMeasures:
             self.ages.committed.append(now - carried[0])
 
     def on_plan(self, service: str, now: float) -> None:
-        """The controller writes what it knows of *service*."""
+        """Notes that the controller plans a write for *service* from its cache."""
         self._planned[service] = now
 
     def arrived(self, items: Sequence[Item], nodes: int, at: float) -> None:
         for item in items:
             if item.revision in self._missing:
-                self._told(item.revision, nodes, at)
+                self._on_reported(item.revision, nodes, at)
 
-    def listed(self, seen: int, nodes: int, at: float) -> None:
-        """Nodes that had everything up to *seen* were told the rest by a list."""
-        for revision in [revision for revision in self._missing if revision > seen]:
-            self._told(revision, nodes, at)
+    def listed(self, newest: int, nodes: int, at: float) -> None:
+        """Notes that nodes which had everything up to *newest* received the rest by a list."""
+        for revision in [revision for revision in self._missing if revision > newest]:
+            self._on_reported(revision, nodes, at)
 
-    def _told(self, revision: int, nodes: int, at: float) -> None:
-        left = self._missing[revision]
-        if left > nodes:
-            self._missing[revision] = left - nodes
+    def _on_reported(self, revision: int, nodes: int, at: float) -> None:
+        missing = self._missing[revision]
+        if missing > nodes:
+            self._missing[revision] = missing - nodes
             return
         del self._missing[revision]
         age = at - self._since[revision]
-        self.ages.told.append(age)
+        self.ages.reported.append(age)
         if age > self.late_s and self.late_at is None:
             self.late_at = at
 

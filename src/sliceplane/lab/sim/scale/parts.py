@@ -1,4 +1,4 @@
-"""The controller and the sampled nodes as processes that take time."""
+"""The controller and the sampled nodes as processes whose work takes time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sliceplane.api.scheme import EndpointSlices, Services
 from sliceplane.consume.selections import common_selector
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.agenda import Alarm, Deed
 from sliceplane.lab.sim.network import Actor
 from sliceplane.lab.sim.process import Process
 from sliceplane.lab.sim.scale.front import ScaleNetwork
 from sliceplane.lab.sim.scale.measures import ScaleMeasures
 from sliceplane.lab.sim.scale.plan import ScalePlan
+from sliceplane.lab.sim.scheduler import Alarm, Callback
 from sliceplane.lab.sim.streams import informers_of
 from sliceplane.node.nft.table import nft_plane
 from sliceplane.node.plane import NodePlaneConfig
@@ -34,7 +34,7 @@ SERVICES: Final = Selection(
 
 
 class BusyProcess(Process):
-    """The EndpointSlice controller: what comes waits in an inbox until its processor is free."""
+    """The EndpointSlice controller: events wait in an inbox until its processor is free."""
 
     def __init__(
         self, plan: ScalePlan, network: ScaleNetwork, rng: Rng, measures: ScaleMeasures
@@ -43,49 +43,49 @@ class BusyProcess(Process):
         super().__init__("endpointslice", lambda: self.slices, network, rng)
         self._costs = plan.costs
         self._measures = measures
-        self._inbox: deque[Deed] = deque()
-        self._looking = False
+        self._inbox: deque[Callback] = deque()
+        self._handling = False
         self._spent_s = 0.0
         self.busy_s = 0.0
 
     @property
     def waiting(self) -> int:
-        """Events that arrived and were not handled yet."""
+        """The number of events that arrived and were not handled yet."""
         return len(self._inbox)
 
     @property
     def idle(self) -> bool:
-        return not (self._inbox or self._looking or self._loop.in_flight or self.slices.waiting)
+        return not (self._inbox or self._handling or self._loop.in_flight or self.slices.waiting)
 
-    def _receive(self, deed: Deed) -> None:
-        self._inbox.append(deed)
-        if not self._looking:
-            self._looking = True
-            self._agenda.after(0.0, self._look)
+    def _receive(self, callback: Callback) -> None:
+        self._inbox.append(callback)
+        if not self._handling:
+            self._handling = True
+            self._scheduler.after(0.0, self._handle_next)
 
-    def _look(self) -> None:
+    def _handle_next(self) -> None:
         self._spent_s = 0.0
         self._inbox.popleft()()
         self.busy_s += self._spent_s
         if self._inbox:
-            self._agenda.after(self._spent_s, self._look)
+            self._scheduler.after(self._spent_s, self._handle_next)
         elif self._spent_s:
-            self._agenda.after(self._spent_s, self._rest)
+            self._scheduler.after(self._spent_s, self._rest)
         else:
-            self._looking = False
+            self._handling = False
 
     def _rest(self) -> None:
         if self._inbox:
-            self._look()
+            self._handle_next()
         else:
-            self._looking = False
+            self._handling = False
 
     def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
         self._spent_s += len(changes) * self._costs.controller_event_s
         super()._on_changes(changes)
 
     def _begin(self, job: Job) -> None:
-        self._measures.on_plan(job.key, self._agenda.now)
+        self._measures.on_plan(job.key, self._scheduler.now)
         super()._begin(job)
 
     def _continue(self, run: JobRun) -> None:
@@ -95,8 +95,8 @@ class BusyProcess(Process):
 
 
 class SampledNode(Actor):
-    """A node proxy: informers, the tracker, the rules and their transactions; only the kernel is
-    not there.
+    """A node proxy with informers, tracker, rules and their transactions; only the kernel is
+    missing.
     """
 
     def __init__(
@@ -109,9 +109,9 @@ class SampledNode(Actor):
         self._node = node
         self._write_s = plan.costs.node_write_s
         self._measures = measures
-        #: revisions of slices that the next transaction has
+        #: revisions of slices in the next transaction
         self._waiting: list[int] = []
-        self._alarm = Alarm(self._agenda, self._turn)
+        self._alarm = Alarm(self._scheduler, self._commit_rules)
         self._informers = informers_of(
             (SERVICES, SLICES),
             network,
@@ -123,7 +123,7 @@ class SampledNode(Actor):
         )
 
     def start(self) -> None:
-        self.plane.on_node(self._node, self._agenda.now)
+        self.plane.on_node(self._node, self._scheduler.now)
         for informer in self._informers:
             informer.start()
 
@@ -132,13 +132,13 @@ class SampledNode(Actor):
         return self.synced and not self._waiting and not self.plane.schedule.running
 
     @property
-    def held(self) -> dict[str, str]:
-        """Versions of slices by key."""
+    def versions(self) -> dict[str, str]:
+        """The versions of cached slices by key."""
         cache = self._informers[1].reflector.cache
         return {item.metadata.key: item.metadata.resource_version for item in cache}
 
     def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
-        now = self._agenda.now
+        now = self._scheduler.now
         for change in changes:
             match change.object:
                 case Service():
@@ -150,11 +150,11 @@ class SampledNode(Actor):
 
     def _on_synced(self) -> None:
         self.synced = True
-        self.plane.on_synced(self._agenda.now)
+        self.plane.on_synced(self._scheduler.now)
         self._alarm.set(self.plane.schedule.next_deadline())
 
-    def _turn(self) -> None:
-        now = self._agenda.now
+    def _commit_rules(self) -> None:
+        now = self._scheduler.now
         if self.plane.schedule.due(now):
             waiting, self._waiting = self._waiting, []
             transaction = self.plane.take_transaction(now)
@@ -162,12 +162,12 @@ class SampledNode(Actor):
                 self._measures.on_kernel(waiting, now)
             else:
                 self.commands += transaction.size
-                self._agenda.after(self._write_s, lambda: self._written(waiting))
+                self._scheduler.after(self._write_s, lambda: self._written(waiting))
                 return
         self._alarm.set(self.plane.schedule.next_deadline())
 
     def _written(self, waiting: list[int]) -> None:
-        now = self._agenda.now
+        now = self._scheduler.now
         self.plane.on_success(now)
         self._measures.on_kernel(waiting, now)
         self._alarm.set(self.plane.schedule.next_deadline())

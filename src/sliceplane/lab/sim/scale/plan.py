@@ -13,25 +13,27 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """Processor seconds, but for the last three.  ``MEASURED`` says where the figures are from."""
+    """Costs in processor seconds, except the last three. ``MEASURED`` names the sources of the
+    figures.
+    """
 
     slice_write_s: float = 0.00078
     pod_write_s: float = 0.0007
     lease_write_s: float = 0.00053
-    #: of one write to a watch's socket, and of each of its bytes
+    #: cost of one write to a watch's socket, and of each of its bytes
     event_s: float = 25.3e-6
     event_byte_s: float = 1.13e-9
     controller_event_s: float = 0.000125
     controller_write_s: float = 0.0012
-    #: from a change on a node until the kernel has it
+    #: seconds from a change on a node until the kernel has it
     node_write_s: float = 0.005
-    #: until a write is on disk
+    #: seconds until a write is on disk
     commit_s: float = 0.002
-    #: the network's way
+    #: network latency in one direction
     one_way_s: float = 0.0005
 
 
-#: member of ``Costs`` -> its unit, how many of it are a second, what it is, where it was measured
+#: unit, units per second, description and benchmark of each field of ``Costs``
 MEASURED: Final[dict[str, tuple[str, float, str, str]]] = {
     "slice_write_s": ("ms", 1e3, "server: a write of a slice of 20", "server_costs"),
     "pod_write_s": ("ms", 1e3, "server: a write of a Pod", "server_costs"),
@@ -49,13 +51,14 @@ MEASURED: Final[dict[str, tuple[str, float, str, str]]] = {
 class Budgets(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds that must hold; the first that does not is reported as the bottleneck."""
 
-    #: from the change of a Pod until 99 of 100 nodes were told, at the 99th percentile of changes
+    #: seconds from the change of a Pod until 99 % of the nodes received it, at the 99th percentile
+    #: of changes
     freshness_s: float = 30.0
-    #: after the last change of a part of the story, until every queue is empty
+    #: seconds after the last change of a part of the scenario until every queue is empty
     drain_s: float = 60.0
-    #: of the network of one server
+    #: bandwidth of one server
     link_bytes_s: float = 1.25e9
-    #: of this process; 0: any
+    #: memory of this process; 0: unlimited
     memory_mib: float = 0.0
 
 
@@ -65,22 +68,21 @@ class ScalePlan(msgspec.Struct, frozen=True, kw_only=True):
     pods: int = 600
     services: int = 30
     zones: int = 3
-    #: Services that are rolled out, and how many at a time
+    #: number of Services that are rolled out, and of those at the same time
     rolling: int = 6
     at_once: int = 2
-    #: API servers, which share nodes and requests
+    #: number of API servers, which share nodes and requests
     servers: int = 1
-    #: nodes that are run
+    #: number of sampled nodes
     sampled: int = 2
-    #: from the birth of a Pod until it is ready, and from its deletion until it is gone
+    #: seconds from the creation of a Pod until it is ready, and from its deletion until it is
+    #: removed
     ready_s: float = 5.0
     termination_s: float = 10.0
-    #: without a word from a node for so long its Pods are not ready; so many of them are marked a
-    #: second
+    #: seconds after which the Pods of a silent node are not ready; Pods marked per second
     node_grace_s: float = 40.0
     marks_per_s: float = 100.0
-    #: writes a second by which each node's proxy says how far it is; kubelets that renew here are
-    #: as many again
+    #: progress reports per second of each node's proxy; kubelets that renew here add as many again
     renewals_per_s: float = 0.1
     controller: EndpointSliceConfig = msgspec.field(default_factory=EndpointSliceConfig)
     costs: Costs = msgspec.field(default_factory=Costs)
@@ -102,8 +104,8 @@ class ScalePlan(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def grown(self, factor: float) -> ScalePlan:
-        """A cluster *factor* times as large, in which as large a share is rolled out, in the same
-        time.
+        """Returns a cluster *factor* times as large, in which the same share is rolled out in the
+        same time.
         """
         names = ("nodes", "pods", "services", "rolling", "at_once")
         return replace(

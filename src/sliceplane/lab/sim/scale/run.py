@@ -1,4 +1,4 @@
-"""One run at scale: the parts are put together, the story is told, figures are taken each second of
+"""One run at scale: assembles the parts, executes the scenario, and takes figures each second of
 virtual time.
 """
 
@@ -16,11 +16,10 @@ from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.agenda import Agenda, Trace
 from sliceplane.lab.sim.cluster import START
-from sliceplane.lab.sim.scale.cluster import made_up
+from sliceplane.lab.sim.scale.cluster import build_records
 from sliceplane.lab.sim.scale.front import (
-    STREAMS_PER_TURN,
+    STREAMS_PER_BATCH,
     Front,
     FrontFigures,
     ScaleNetwork,
@@ -30,38 +29,38 @@ from sliceplane.lab.sim.scale.front import (
 from sliceplane.lab.sim.scale.measures import Ages, ScaleMeasures
 from sliceplane.lab.sim.scale.parts import SLICES, BusyProcess, SampledNode
 from sliceplane.lab.sim.scale.plan import ScalePlan
-from sliceplane.lab.sim.scale.story import People
+from sliceplane.lab.sim.scale.scenario import ScaleScenario
+from sliceplane.lab.sim.scheduler import Scheduler, Trace
 from sliceplane.server.store.types import Record
 from sliceplane.server.store.watcher import nothing
 from sliceplane.slices import oracle
 
 T = TypeVar("T", bound=Object)
 
-#: a part of the story that goes on for longer after the last deed of people will never end
+#: a part of the scenario that continues for longer after the last user action will never end
 PART_MAX_S: Final = 3600.0
 LOST_ZONE: Final = 0
-#: how often renewals of Leases are put before a server, in seconds
+#: seconds between two batches of Lease renewals
 _RENEWALS_S: Final = 0.02
-#: Services whose slices are held against the plain specification at the end
+#: number of Services whose slices are checked against the plain specification at the end
 _CHECKED: Final = 200
 
 
 @dataclass(slots=True)
 class Lengths:
-    """Queues as they were each second."""
+    """Lengths of the queues at each second."""
 
-    #: Services that wait for the controller, what it was told and has not read, requests that wait
-    #: at servers
+    #: Services that wait for the controller, its unread events, and requests that wait at servers
     syncs: list[int] = field(default_factory=list)
     inbox: list[int] = field(default_factory=list)
     requests: list[int] = field(default_factory=list)
-    #: events in the longest queue of a watch, and bytes
+    #: events and bytes in the longest queue of a watch
     events: list[int] = field(default_factory=list)
     size_bytes: list[int] = field(default_factory=list)
 
 
 class _Before(msgspec.Struct, frozen=True):
-    """Figures as a part began."""
+    """Figures at the beginning of a part."""
 
     at: float
     fronts: list[FrontFigures]
@@ -70,12 +69,12 @@ class _Before(msgspec.Struct, frozen=True):
 
 
 class ScalePart(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of the scenario. ``drained_s``: after its last change until everything was at rest;
-    ``None``: it never was.
+    """One part of the scenario. ``drained_s``: seconds from its last change until everything was
+    idle; ``None``: it never was.
     """
 
     name: str
-    took_s: float
+    duration_s: float
     drained_s: float | None
     writes: int
     slice_writes: int
@@ -93,8 +92,8 @@ class ScalePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScaleOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """``broken``: (seconds of virtual time, budget), the first one first.  ``memory``: part -> MiB
-    of this process.
+    """``broken``: (seconds of virtual time, exceeded budget), in order of time. ``memory``: MiB of
+    this process by part.
     """
 
     plan: ScalePlan
@@ -113,35 +112,35 @@ class ScaleOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScaleRun:
-    """Made for one ``run``.  *meter* gives the MiB of this process."""
+    """Created for one ``run``. *meter* returns the MiB of this process."""
 
     def __init__(
         self,
         plan: ScalePlan,
-        tell: Callable[[str], None] | None = None,
+        report: Callable[[str], None] | None = None,
         meter: Callable[[], float] | None = None,
     ) -> None:
         self.plan = plan
-        self._tell = tell or (lambda _: None)
+        self._report = report or (lambda _: None)
         self._meter = meter or (lambda: 0.0)
         self._memory: dict[str, float] = {}
         self._metered = self._meter()
         self._broken: list[tuple[float, str]] = []
-        self._agenda = agenda = Agenda(START)
+        self._scheduler = scheduler = Scheduler(START)
         self._trace = Trace(START)
         rng = Rng(plan.seed)
         self._measures = ScaleMeasures()
         self._measures.late_s = plan.budgets.freshness_s
-        self._tell("the cluster is made up")
-        records = made_up(plan, agenda)
-        self._server = ScaleServer(agenda, rng.fork(), records, plan.costs, self._measures)
+        self._report("the cluster is made up")
+        records = build_records(plan, scheduler)
+        self._server = ScaleServer(scheduler, rng.fork(), records, plan.costs, self._measures)
         self._note_memory("store and registry")
         self._fronts = [Front(self._server, plan.budgets.link_bytes_s) for _ in range(plan.servers)]
         self._server.fronts.extend(self._fronts)
-        self._server.listeners.append(lambda event: self._measures.on_commit(event, agenda.now))
-        self._network = ScaleNetwork(agenda, self._server, self._trace, rng.fork())
+        self._server.listeners.append(lambda event: self._measures.on_commit(event, scheduler.now))
+        self._network = ScaleNetwork(scheduler, self._server, self._trace, rng.fork())
         self._controller = BusyProcess(plan, self._network, rng.fork(), self._measures)
-        self.people = People(plan, agenda, self._network)
+        self.scenario = ScaleScenario(plan, scheduler, self._network)
         self.nodes: list[SampledNode] = []
         self._rows: list[StreamRow] = []
         self._rng = rng
@@ -153,7 +152,7 @@ class ScaleRun:
         self._memory[part] = now - self._metered
         self._metered = now
 
-    # The story
+    # The scenario
 
     def run(self) -> ScaleOutcome:
         parts = [self._part("the controller begins", self._begin)]
@@ -162,7 +161,7 @@ class ScaleRun:
         self._note_memory(f"{len(self.nodes)} sampled nodes: caches, tracker, rules")
         self._renew()
         parts.append(
-            self._part(f"{self.plan.rolling} Services are rolled out", self.people.roll_out)
+            self._part(f"{self.plan.rolling} Services are rolled out", self.scenario.roll_out)
         )
         parts.append(self._part("a zone is lost", self._lose_zone))
         self._note_memory("history, queues and what was made on the way")
@@ -172,8 +171,8 @@ class ScaleRun:
         self._controller.start()
 
     def _join(self) -> None:
-        """Nodes come in rows; the sampled ones take their places among them: in the middle, and
-        where 99 of 100 are before them.
+        """Opens the streams of the nodes in rows. The sampled nodes are placed among them: in the
+        middle, and after 99 % of the others.
         """
         plan = self.plan
         interest = self._server.interest(SLICES)
@@ -181,23 +180,23 @@ class ScaleRun:
         sizes = []
         while any(counts):
             for zone in range(plan.zones):
-                count = min(counts[zone], STREAMS_PER_TURN)
+                count = min(counts[zone], STREAMS_PER_BATCH)
                 counts[zone] -= count
                 if count:
                     sizes.append((zone, count))
-        places = {
+        positions = {
             len(sizes) * 99 // 100,
             *(len(sizes) * at // plan.sampled for at in range(1, plan.sampled)),
         }
         for number, (zone, count) in enumerate(sizes):
             front = self._fronts[number % len(self._fronts)]
             self._rows.append(StreamRow(front, count, zone, interest, front.hub.revision))
-            if number in places and len(self.nodes) < plan.sampled:
+            if number in positions and len(self.nodes) < plan.sampled:
                 self._sample(len(self.nodes))
         self._measures.readers = plan.nodes
 
     def _sample(self, number: int) -> None:
-        """A node of a zone that is not lost; it comes to the last server."""
+        """Starts a sampled node in a zone that is not lost; it uses the last server."""
         node = (
             next(
                 number for number in range(self.plan.nodes) if number % self.plan.zones != LOST_ZONE
@@ -215,30 +214,30 @@ class ScaleRun:
         self.nodes.append(sampled)
         sampled.start()
         while not sampled.idle:
-            self._agenda.run_until(self._agenda.now + 1.0)
+            self._scheduler.run_until(self._scheduler.now + 1.0)
 
     def _lose_zone(self) -> None:
         for row in self._rows:
             row.reads = row.zone != LOST_ZONE
         self._measures.readers = sum(row.nodes for row in self._rows if row.reads)
-        self.people.lose_zone(LOST_ZONE)
+        self.scenario.lose_zone(LOST_ZONE)
 
     def _renew(self) -> None:
-        """Leases: load without content, of nodes that are there."""
+        """Submits Lease renewals of the living nodes: load without content."""
         readers = self._measures.readers
         self._renewals += readers * self.plan.renewals_per_s * _RENEWALS_S
         for _ in range(int(self._renewals)):
-            self._fronts[self._server.store.revision % len(self._fronts)].ask(
+            self._fronts[self._server.store.revision % len(self._fronts)].submit(
                 self.plan.costs.lease_write_s, nothing
             )
         self._renewals %= 1.0
-        self._agenda.after(_RENEWALS_S, self._renew)
+        self._scheduler.after(_RENEWALS_S, self._renew)
 
     # A part
 
     def _part(self, name: str, begin: Callable[[], None]) -> ScalePart:
-        agenda = self._agenda
-        began = rest_since = agenda.now
+        scheduler = self._scheduler
+        began = rest_since = scheduler.now
         before = _Before(
             began,
             [replace(front.figures) for front in self._fronts],
@@ -249,67 +248,67 @@ class ScaleRun:
         self._lengths = Lengths()
         begin()
         drained: float | None = None
-        while agenda.now < rest_since + PART_MAX_S:
-            agenda.run_until(agenda.now + 1.0)
-            self._look(name, agenda.now - began)
-            if self.people.busy or name.startswith("the controller"):
-                rest_since = agenda.now
-            if agenda.now > rest_since + self.plan.budgets.drain_s:
+        while scheduler.now < rest_since + PART_MAX_S:
+            scheduler.run_until(scheduler.now + 1.0)
+            self._measure_queues(name, scheduler.now - began)
+            if self.scenario.busy or name.startswith("the controller"):
+                rest_since = scheduler.now
+            if scheduler.now > rest_since + self.plan.budgets.drain_s:
                 self._break("queues are not empty", rest_since + self.plan.budgets.drain_s)
             if self._is_idle():
-                drained = agenda.now - rest_since
+                drained = scheduler.now - rest_since
                 break
         if drained is None:
-            self._break("queues never get empty", agenda.now)
-        self._server.forget_history()  # as a server does every few minutes
+            self._break("queues never get empty", scheduler.now)
+        self._server.forget_history()  # a server compacts every few minutes
         return self._figures(name, before, drained)
 
     def _is_idle(self) -> bool:
-        """Renewals and bookmarks go on."""
+        """Returns True if no work remains; renewals and bookmarks do not count."""
         return (
-            not self.people.busy
+            not self.scenario.busy
             and self._controller.idle
             and all(node.idle for node in self.nodes)
-            and not any(row.held or row.watcher.queue for row in self._rows if row.reads)
+            and not any(row.unsent or row.watcher.queue for row in self._rows if row.reads)
             and not any(front.under_way for front in self._fronts)
         )
 
-    def _look(self, name: str, after_s: float) -> None:
+    def _measure_queues(self, name: str, after_s: float) -> None:
         lengths = self._lengths
-        reading = [row for row in self._rows if row.reads]
+        readers = [row for row in self._rows if row.reads]
         lengths.syncs.append(self._controller.slices.waiting)
         lengths.inbox.append(self._controller.waiting)
         lengths.requests.append(sum(front.waiting_requests for front in self._fronts))
         lengths.events.append(
-            max((len(row.held) + len(row.watcher.queue) for row in reading), default=0)
+            max((len(row.unsent) + len(row.watcher.queue) for row in readers), default=0)
         )
-        held = max(
-            (sum(len(item.data) for item in row.held) + row.watcher.size for row in reading),
+        unsent = max(
+            (sum(len(item.data) for item in row.unsent) + row.watcher.size for row in readers),
             default=0,
         )
-        lengths.size_bytes.append(held)
+        lengths.size_bytes.append(unsent)
         limit = self.plan.budgets.memory_mib
         if limit and self._meter() > limit:
-            self._break("memory", self._agenda.now)
-        self._tell(
+            self._break("memory", self._scheduler.now)
+        self._report(
             f"{name}: {after_s:,.0f} s of virtual time, {self._measures.slice_writes:,} slices "
             "written, "
             f"{lengths.events[-1]:,} events wait"
         )
 
-    def _break(self, what: str, at: float) -> None:
-        if what not in (name for _, name in self._broken):
-            self._broken.append((at - START, what))
+    def _break(self, budget: str, at: float) -> None:
+        if budget not in (name for _, name in self._broken):
+            self._broken.append((at - START, budget))
 
     def _figures(self, name: str, before: _Before, drained: float | None) -> ScalePart:
-        took = self._agenda.now - before.at
+        duration_s = self._scheduler.now - before.at
         now = [front.figures for front in self._fronts]
         pairs = list(zip(now, before.fronts, strict=True))
         sent = sum(new.sent_bytes - old.sent_bytes for new, old in pairs)
         seconds = [size for new in now for at, size in new.by_second.items() if at >= before.at]
         return ScalePart(
             name=name,
-            took_s=took,
+            duration_s=duration_s,
             drained_s=drained,
             writes=self._measures.writes,
             slice_writes=self._measures.slice_writes,
@@ -319,8 +318,8 @@ class ScaleRun:
             busiest_bytes_s=max(seconds, default=0),
             listed_bytes=sum(new.listed_bytes - old.listed_bytes for new, old in pairs),
             lost_watches=sum(new.lost_watches - old.lost_watches for new, old in pairs),
-            server_busy=max(new.busy_s - old.busy_s for new, old in pairs) / took,
-            controller_busy=(self._controller.busy_s - before.controller_busy_s) / took,
+            server_busy=max(new.busy_s - old.busy_s for new, old in pairs) / duration_s,
+            controller_busy=(self._controller.busy_s - before.controller_busy_s) / duration_s,
             ages=self._measures.ages,
             lengths=self._lengths,
         )
@@ -346,17 +345,17 @@ class ScaleRun:
             commits=self._server.events,
             slices=len(slices),
             slice_bytes=sum(len(record.body) for record in slices) / max(1, len(slices)),
-            replaced=self.people.replaced,
-            marked=self.people.marked,
+            replaced=self.scenario.replaced,
+            marked=self.scenario.marked,
             commands=sum(node.commands for node in self.nodes),
-            virtual_s=self._agenda.now - START,
+            virtual_s=self._scheduler.now - START,
             digest=self._trace.digest,
             memory={part: mib for part, mib in self._memory.items() if self._metered},
         )
 
     def _wrong(self) -> list[str]:
         """Returns how the final state differs from the specification."""
-        wrong = list(self.people.refused[:10])
+        wrong = list(self.scenario.refused[:10])
         nodes = {
             node.metadata.name: node
             for node in (decode(item.body, Node) for item in self._server.records(Nodes))
@@ -368,7 +367,7 @@ class ScaleRun:
             service = decode(record.body, Service)
             if not service.spec.selector:
                 continue
-            name = service.metadata.name  # is what its Pods are labelled with
+            name = service.metadata.name  # its Pods have this label
             try:
                 oracle.check_converged(service, pods(name), nodes, slices(name), maximum)
             except AssertionError as error:
@@ -379,7 +378,7 @@ class ScaleRun:
         wrong += [
             f"{node.actor} holds other slices than the server"
             for node in self.nodes
-            if node.held != truth
+            if node.versions != truth
         ]
         return wrong
 

@@ -1,4 +1,4 @@
-"""The report of a run at scale, and of runs that grow."""
+"""The report of one run at scale, and of runs of growing size."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _column(part: ScalePart) -> tuple[str, ...]:
     ages = part.ages
     lengths = part.lengths
     return (
-        f"{part.took_s:,.0f} s",
+        f"{part.duration_s:,.0f} s",
         "never" if part.drained_s is None else f"{part.drained_s:,.0f} s",
         f"{part.writes:,}",
         f"{part.slice_writes:,}",
@@ -103,8 +103,8 @@ def _column(part: ScalePart) -> tuple[str, ...]:
         f"{part.controller_busy:.0%}",
         _age(ages.committed, 0.5),
         _age(ages.committed, 0.99),
-        _age(ages.told, 0.5),
-        _age(ages.told, 0.99),
+        _age(ages.reported, 0.5),
+        _age(ages.reported, 0.99),
         _age(ages.kernel, 0.99),
         f"{max(lengths.syncs, default=0):,}",
         f"{quantile(lengths.syncs, 0.99):,.0f}",
@@ -127,12 +127,12 @@ def _verdict(outcome: ScaleOutcome) -> Iterator[str]:
         yield "Every budget holds."
         return
     yield "Breaks, the first one first:"
-    yield from table((), [(f"{at:,.0f} s", what) for at, what in outcome.broken], indent="  ")
+    yield from table((), [(f"{at:,.0f} s", text) for at, text in outcome.broken], indent="  ")
 
 
 def _costs(plan: ScalePlan) -> Iterator[tuple[str, ...]]:
-    for name, (unit, scale, what, where) in MEASURED.items():
-        yield f"{getattr(plan.costs, name) * scale:g} {unit}", what, where
+    for name, (unit, scale, text, where) in MEASURED.items():
+        yield f"{getattr(plan.costs, name) * scale:g} {unit}", text, where
 
 
 _GROWTH: Final = (
@@ -149,19 +149,19 @@ _GROWTH: Final = (
 
 
 def growth_text(outcomes: Sequence[ScaleOutcome], width: int | None) -> str:
-    """One row a size; ages and queues are those of the worst part."""
+    """Returns a table with a row for each size; ages and queues are those of the worst part."""
     rows = [_growth_row(outcome) for outcome in outcomes]
     return "\n".join(table(_GROWTH, rows, width=width))
 
 
 def _growth_row(outcome: ScaleOutcome) -> tuple[str, ...]:
     parts = outcome.parts
-    first = next(iter([*outcome.wrong, *(what for _, what in outcome.broken)]), "nothing")
+    first = next(iter([*outcome.wrong, *(text for _, text in outcome.broken)]), "nothing")
     return (
         f"{outcome.plan.nodes:,}",
         f"{outcome.plan.pods:,}",
         f"{sum(part.slice_writes for part in parts):,}",
-        f"{max(quantile(part.ages.told, 0.99) for part in parts):,.2f} s",
+        f"{max(quantile(part.ages.reported, 0.99) for part in parts):,.2f} s",
         human_bytes(max(max(part.lengths.size_bytes, default=0) for part in parts)),
         f"{max(part.server_busy for part in parts):.0%}",
         human_bytes(max(part.busiest_bytes_s for part in parts)),

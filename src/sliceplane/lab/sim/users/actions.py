@@ -1,8 +1,8 @@
-"""Further actions of users and machines, in the ``full`` workload: zones, hints, subsets, owners,
+"""Further actions of users and machines in the ``full`` workload: zones, hints, subsets, owners,
 quotas.
 
-Nodes here have CPUs and conditions, Services ask for hints in every way there is, objects get
-owners at random, and a quota lets no further slice in for a while.
+Nodes have CPUs and conditions, Services request hints in every possible way, objects get random
+owners, and a quota refuses further slices for a while.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ DISTRIBUTIONS: Final = (
 APPROACHES: Final = (None, "Original", "PreferZone", "RequireZone", "Whatever")
 CPUS: Final = ("1", "2", "500m", "4", "0")
 QUOTA_SLICES: Final = "count/endpointslices.discovery.k8s.io"
-SLICES_MANY: Final = 200
-SLICES_FEW_MAX: Final = 6
+SLICES_AMPLE: Final = 200
+SLICES_TIGHT_MAX: Final = 6
 THINGS_MAX: Final = 8
 _OPENED_MAX_S: Final = 60.0
-#: until the quota's controller has written what people wished, usually
+#: seconds after which the quota's controller has usually written the new status
 _FOLLOWED_S: Final = 1.0
 _LABEL_ROLE = "node-role.kubernetes.io/control-plane"
 _UID_OF_NO_OBJECT = "00000000-0000-4000-8000-00000000000{}"
 
 
 def begin(workload: SimulatedWorkload) -> None:
-    """Once, after the workload's own beginning."""
+    """Initializes the Nodes; called once after the workload's own ``begin``."""
     for which in range(BARE_NODES):
         workload.write(
             "patch", Nodes, "", _node_status("2", ready=True), f"bare-{which}", subresource="status"
@@ -57,15 +57,15 @@ def _node_status(cpu: str, *, ready: bool) -> Document:
     }
 
 
-def node_turns(workload: SimulatedWorkload) -> None:
-    """Another size, or ready or not."""
+def change_node(workload: SimulatedWorkload) -> None:
+    """Changes the size and readiness of a Node."""
     rng = workload.rng
     change = _node_status(CPUS[rng.below(len(CPUS))], ready=rng.below(4) > 0)
     workload.patch(Nodes, workload.pick(Nodes), change, "status")
 
 
-def node_recovers(workload: SimulatedWorkload) -> None:
-    """All of them, with zones: what hints need."""
+def recover_nodes(workload: SimulatedWorkload) -> None:
+    """Makes all Nodes ready and sets their zones, as hints need."""
     for which, node in enumerate(workload.server.documents(Nodes)):
         workload.patch(Nodes, node, _node_status("2", ready=True), "status")
         workload.patch(
@@ -73,12 +73,12 @@ def node_recovers(workload: SimulatedWorkload) -> None:
         )
 
 
-def node_takes_a_role(workload: SimulatedWorkload) -> None:
+def change_node_role(workload: SimulatedWorkload) -> None:
     role = "" if workload.rng.below(3) == 0 else None
     workload.patch(Nodes, workload.pick(Nodes), {"metadata": {"labels": {_LABEL_ROLE: role}}})
 
 
-def service_asks_for_hints(workload: SimulatedWorkload) -> None:
+def request_hints(workload: SimulatedWorkload) -> None:
     rng = workload.rng
     which = rng.below(4)
     if which == 0:
@@ -96,7 +96,7 @@ def service_asks_for_hints(workload: SimulatedWorkload) -> None:
     workload.patch(Services, workload.users_service(), change)
 
 
-def service_asks_for_subsets(workload: SimulatedWorkload) -> None:
+def request_subsets(workload: SimulatedWorkload) -> None:
     approach = APPROACHES[workload.rng.below(len(APPROACHES))]
     workload.patch(
         Services,
@@ -105,10 +105,10 @@ def service_asks_for_subsets(workload: SimulatedWorkload) -> None:
     )
 
 
-def pods_come(workload: SimulatedWorkload) -> None:
-    """Enough for a large service."""
+def add_pods(workload: SimulatedWorkload) -> None:
+    """Creates enough Pods for a large Service."""
     for _ in range(4):
-        workload.pod_comes()
+        workload.add_pod()
 
 
 # Owners
@@ -120,15 +120,17 @@ def _things(workload: SimulatedWorkload, namespace: str) -> list[Document]:
 
 
 def _owners(workload: SimulatedWorkload, namespace: str) -> list[Document]:
-    """One or two, mostly there; the rest is gone, was never there, or is in another namespace."""
+    """Returns one or two owners that mostly exist; the others were deleted, never existed, or are
+    in another namespace.
+    """
     rng = workload.rng
-    here = "" if rng.below(8) == 0 else namespace
-    there = _things(workload, here) + workload.server.documents(Services, here)
-    there += workload.server.documents(Pods, here)
+    space = "" if rng.below(8) == 0 else namespace
+    candidates = _things(workload, space) + workload.server.documents(Services, space)
+    candidates += workload.server.documents(Pods, space)
     owners: dict[str, Document] = {}
     for _ in range(1 + rng.below(2)):
-        if there and rng.below(5):
-            chosen = there[rng.below(len(there))]
+        if candidates and rng.below(5):
+            chosen = candidates[rng.below(len(candidates))]
             kind = chosen["kind"]
             name = chosen["metadata"]["name"]
             uid = chosen["metadata"]["uid"]
@@ -143,7 +145,7 @@ def _owners(workload: SimulatedWorkload, namespace: str) -> list[Document]:
     return list(owners.values())
 
 
-def thing_comes(workload: SimulatedWorkload) -> None:
+def create_thing(workload: SimulatedWorkload) -> None:
     rng = workload.rng
     namespace = workload.somewhere()
     head: Document = {"name": f"thing-{rng.below(THINGS_MAX)}"}
@@ -154,13 +156,13 @@ def thing_comes(workload: SimulatedWorkload) -> None:
     )
 
 
-def thing_goes(workload: SimulatedWorkload) -> None:
+def delete_thing(workload: SimulatedWorkload) -> None:
     thing = workload.choose(_things(workload, ""))
     if thing is not None:
         workload.delete(ConfigMaps, thing, propagationPolicy=POLICIES[workload.rng.below(3)])
 
 
-def owners_change(workload: SimulatedWorkload) -> None:
+def change_owners(workload: SimulatedWorkload) -> None:
     """Changes the owners of a ConfigMap, a bare Pod, a Service or a foreign slice; they may own
     each other.
     """
@@ -189,7 +191,7 @@ def owners_change(workload: SimulatedWorkload) -> None:
     )
 
 
-def authority_is_spoiled(workload: SimulatedWorkload) -> None:
+def spoil_authority(workload: SimulatedWorkload) -> None:
     objects = workload.server.documents(ConfigMaps)
     chosen = workload.choose(
         [item for item in objects if item["metadata"]["name"] == "kube-root-ca.crt"]
@@ -206,38 +208,40 @@ def authority_is_spoiled(workload: SimulatedWorkload) -> None:
 # Quotas
 
 
-def quota_binds(workload: SimulatedWorkload) -> None:
-    """No further slices in namespace shop: for a while, or until it is opened by another deed."""
-    few = workload.rng.below(SLICES_FEW_MAX)
-    if _limit_slices(workload, few) and workload.rng.below(3):
-        workload.agenda.after(
-            workload.rng.uniform(0.0, _OPENED_MAX_S), lambda: quota_opens(workload)
+def bind_quota(workload: SimulatedWorkload) -> None:
+    """Lets the quota refuse further slices in namespace shop for a while, or until another action
+    opens it.
+    """
+    limit = workload.rng.below(SLICES_TIGHT_MAX)
+    if _limit_slices(workload, limit) and workload.rng.below(3):
+        workload.scheduler.after(
+            workload.rng.uniform(0.0, _OPENED_MAX_S), lambda: open_quota(workload)
         )
 
 
-def quota_opens(workload: SimulatedWorkload) -> None:
-    """After a long time without success a controller waits for a change, so people make one."""
-    if _limit_slices(workload, SLICES_MANY):
+def open_quota(workload: SimulatedWorkload) -> None:
+    """Opens the quota; after long failure a controller waits for a change, so users make one."""
+    if _limit_slices(workload, SLICES_AMPLE):
         _note_opened(workload)
-        workload.agenda.after(_FOLLOWED_S, lambda: _look_opened(workload, late=False))
+        workload.scheduler.after(_FOLLOWED_S, lambda: _check_opened(workload, late=False))
 
 
-def _look_opened(workload: SimulatedWorkload, *, late: bool) -> None:
+def _check_opened(workload: SimulatedWorkload, *, late: bool) -> None:
     """Checks the quota's status, which decides: if it stays unwritten for long, users make another
     change.
     """
     quota = workload.server.find(ResourceQuotas, "shop", "limits")
-    if quota is None or quota["spec"]["hard"].get(QUOTA_SLICES) != str(SLICES_MANY):
+    if quota is None or quota["spec"]["hard"].get(QUOTA_SLICES) != str(SLICES_AMPLE):
         return
-    if quota.get("status", {}).get("hard", {}).get(QUOTA_SLICES) != str(SLICES_MANY):
-        workload.agenda.after(_FOLLOWED_S, lambda: _look_opened(workload, late=True))
+    if quota.get("status", {}).get("hard", {}).get(QUOTA_SLICES) != str(SLICES_AMPLE):
+        workload.scheduler.after(_FOLLOWED_S, lambda: _check_opened(workload, late=True))
     elif late:
         _note_opened(workload)
 
 
 def _note_opened(workload: SimulatedWorkload) -> None:
     for service in workload.server.documents(Services, "shop"):
-        note = {"metadata": {"annotations": {"opened": f"{workload.agenda.now:.3f}"}}}
+        note = {"metadata": {"annotations": {"opened": f"{workload.scheduler.now:.3f}"}}}
         workload.patch(Services, service, note)
 
 
@@ -247,16 +251,16 @@ def _limit_slices(workload: SimulatedWorkload, most: int) -> bool:
 
 
 FULL_ACTIONS: Final[tuple[Action, ...]] = (
-    (8, node_turns, False),
-    (4, node_recovers, False),
-    (2, node_takes_a_role, False),
-    (14, service_asks_for_hints, False),
-    (8, service_asks_for_subsets, False),
-    (4, pods_come, False),
-    (6, thing_comes, False),
-    (5, thing_goes, False),
-    (8, owners_change, False),
-    (2, authority_is_spoiled, False),
-    (3, quota_binds, False),
-    (2, quota_opens, False),
+    (8, change_node, False),
+    (4, recover_nodes, False),
+    (2, change_node_role, False),
+    (14, request_hints, False),
+    (8, request_subsets, False),
+    (4, add_pods, False),
+    (6, create_thing, False),
+    (5, delete_thing, False),
+    (8, change_owners, False),
+    (2, spoil_authority, False),
+    (3, bind_quota, False),
+    (2, open_quota, False),
 )

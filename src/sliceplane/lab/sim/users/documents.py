@@ -53,7 +53,7 @@ def service(name: str, app: str, rng: Rng) -> Document:
 
 
 def service_edit(app: str, rng: Rng) -> Document:
-    """A merge patch of a Service: one thing that people change."""
+    """Returns a merge patch of a Service with one typical user change."""
     choices: tuple[Document, ...] = (
         {"spec": {"ports": PORTS[rng.below(len(PORTS))]}},
         {"spec": {"trafficDistribution": DISTRIBUTIONS[rng.below(len(DISTRIBUTIONS))]}},

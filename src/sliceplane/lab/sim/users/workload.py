@@ -1,12 +1,12 @@
-"""People and machines that change things at random, by weight: one action a step.
+"""Users and machines that make random changes by weight: one action per step.
 
-Actions look at the truth and write without faults; it is the controllers who have to live with
-loss. What the server refuses (a selector on an ExternalName, say) is an outcome like another and is
+Actions read the server's state and write without faults; only controllers experience loss. A
+refusal by the server (a selector on an ExternalName, for example) is a normal outcome and is
 traced.
 
-Pods are of two kinds: those of Deployments, which the emulated kubelets run, and *bare* ones on
-Nodes of their own, whose status is written here, so that a simulation of the EndpointSlice
-controller alone has Pods too.
+There are two kinds of Pods: those of Deployments, which the emulated kubelets run, and *bare* Pods
+on Nodes of their own. This module writes the status of bare Pods, so a simulation of only the
+EndpointSlice controller has Pods too.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from sliceplane.api.scheme import (
 )
 from sliceplane.emulation.nodes import ANNOTATION_READY, make_nodes, node_document
 from sliceplane.kit.rng import Rng
-from sliceplane.lab.sim.agenda import Agenda, Trace
 from sliceplane.lab.sim.network import named, void
 from sliceplane.lab.sim.roster import EMULATED_NODES, ZONES
+from sliceplane.lab.sim.scheduler import Scheduler, Trace
 from sliceplane.lab.sim.server import Server, described, request
 from sliceplane.lab.sim.users import documents
 from sliceplane.server.store.types import EventType, StoreEvent
@@ -56,18 +56,18 @@ Action = tuple[int, Callable[["SimulatedWorkload"], None], bool]
 class SimulatedWorkload:
     """Owned by one simulation, which calls ``begin`` once and ``step`` often."""
 
-    agenda: Agenda
+    scheduler: Scheduler
     server: Server
     trace: Trace
     rng: Rng
     #: Deployments make sense only with their controllers
     deployments: bool
-    #: what else is done, besides the deeds here
+    #: further actions besides those of this module
     more: tuple[Action, ...] = ()
-    made: int = 0
-    #: addresses of Pods that have failed, to be used again
+    created: int = 0
+    #: addresses of failed Pods, for reuse
     freed: list[str] = field(default_factory=list)
-    #: Pods of Nodes that are not here, as ``namespace/name``: out of a recording
+    #: Pods of a recording, as ``namespace/name``, whose Nodes are not simulated
     adopted: frozenset[str] = frozenset()
     steps: int = 0
 
@@ -113,14 +113,14 @@ class SimulatedWorkload:
         subresource: str = "",
     ) -> bool:
         write = request(verb, resource, namespace, body, name=name, subresource=subresource)
-        shown = named(write, name or body.get("metadata", {}).get("name", ""))
+        label = named(write, name or body.get("metadata", {}).get("name", ""))
         try:
-            self.server.perform(write)
+            self.server.execute(write)
         except StatusError as error:
-            self.trace.note(self.agenda.now, "user", verb, shown, described(error))
+            self.trace.note(self.scheduler.now, "user", verb, label, described(error))
             return False
         self.trace.note(
-            self.agenda.now, "user", verb, shown, "ok", revision=self.server.store.revision
+            self.scheduler.now, "user", verb, label, "ok", revision=self.server.store.revision
         )
         return True
 
@@ -133,7 +133,7 @@ class SimulatedWorkload:
     def patch(
         self, resource: Resource, target: Document | None, change: Document, subresource: str = ""
     ) -> bool:
-        """Nothing where there is no *target*."""
+        """Patches *target*; does nothing if it is ``None``."""
         if target is None:
             return False
         meta = target["metadata"]
@@ -165,8 +165,8 @@ class SimulatedWorkload:
         ]
 
     def _new_pod(self, namespace: str) -> None:
-        self.made += 1
-        name = f"bare-{self.made}"
+        self.created += 1
+        name = f"bare-{self.created}"
         app = APPS[0 if self.rng.below(3) else 1]
         body = documents.bare_pod(name, app, f"bare-{self.rng.below(BARE_NODES)}", self.rng)
         if self.write("create", Pods, namespace, body):
@@ -176,15 +176,15 @@ class SimulatedWorkload:
     def _addresses(self) -> list[str]:
         if self.freed and self.rng.below(3) == 0:
             return [self.freed.pop()]
-        four = f"10.99.{self.made // 250}.{self.made % 250 + 1}"
-        return [four, f"fd99::{self.made:x}"] if self.rng.below(2) else [four]
+        four = f"10.99.{self.created // 250}.{self.created % 250 + 1}"
+        return [four, f"fd99::{self.created:x}"] if self.rng.below(2) else [four]
 
-    def pod_comes(self) -> None:
+    def add_pod(self) -> None:
         if len(self.bare_pods()) < BARE_PODS_MAX:
             self._new_pod(self.somewhere())
 
-    def pod_turns(self) -> None:
-        """Ready or not."""
+    def toggle_readiness(self) -> None:
+        """Makes a bare Pod ready or not ready."""
         pod = self.choose(self.bare_pods())
         if pod is not None:
             addresses = [address["ip"] for address in pod["status"].get("podIPs", ())]
@@ -192,7 +192,7 @@ class SimulatedWorkload:
                 Pods, pod, documents.pod_status(addresses, ready=self.rng.below(2) == 0), "status"
             )
 
-    def pod_fails(self) -> None:
+    def fail_pod(self) -> None:
         pod = self.choose(self.bare_pods())
         if pod is not None and pod["status"].get("phase") == "Running":
             addresses = [address["ip"] for address in pod["status"].get("podIPs", ())]
@@ -201,16 +201,16 @@ class SimulatedWorkload:
             ):
                 self.freed.extend(addresses[:1])
 
-    def pod_goes(self) -> None:
+    def delete_pod(self) -> None:
         self.delete(
             Pods, self.pick(Pods), **({"gracePeriodSeconds": 0} if self.rng.below(3) == 0 else {})
         )
 
-    def pod_relabelled(self) -> None:
+    def relabel_pod(self) -> None:
         labels = {"app": APPS[self.rng.below(2)], "tier": "front" if self.rng.below(2) else None}
         self.patch(Pods, self.choose(self.bare_pods()), {"metadata": {"labels": labels}})
 
-    def pod_gets_readiness(self) -> None:
+    def annotate_readiness(self) -> None:
         """Sets or removes the readiness annotation of an emulated Pod."""
         readiness = ("true", "false", None)[self.rng.below(3)]
         self.patch(
@@ -218,7 +218,7 @@ class SimulatedWorkload:
         )
 
     def _finish_terminating(self, event: StoreEvent) -> None:
-        """The node agent of bare Pods: one that was deleted ends after a while."""
+        """Acts as the node agent of bare Pods: ends a deleted one after a while."""
         key = event.record.key
         if key.resource != Pods.storage_key or event.type is EventType.DELETED:
             return
@@ -229,25 +229,25 @@ class SimulatedWorkload:
         ):
             options = {"gracePeriodSeconds": 0, "preconditions": {"uid": event.record.uid}}
             delay = self.rng.uniform(_FINISH_MIN_S, _FINISH_MAX_S)
-            self.agenda.after(
+            self.scheduler.after(
                 delay, lambda: void(self.write("delete", Pods, key.namespace, options, key.name))
             )
 
     # Services, Deployments, namespaces, nodes, others
 
-    def service_comes(self) -> None:
+    def create_service(self) -> None:
         app = APPS[self.rng.below(2)]
         name = f"{app}{('', '-2')[self.rng.below(2)]}"
         self.write("create", Services, self.somewhere(), documents.service(name, app, self.rng))
 
-    def service_changes(self) -> None:
+    def edit_service(self) -> None:
         self.patch(
             Services,
             self.users_service(),
             documents.service_edit(APPS[self.rng.below(2)], self.rng),
         )
 
-    def service_goes(self) -> None:
+    def delete_service(self) -> None:
         self.delete(Services, self.users_service(), propagationPolicy=POLICIES[self.rng.below(3)])
 
     def users_service(self) -> Document | None:
@@ -256,23 +256,23 @@ class SimulatedWorkload:
             [service for service in services if service["metadata"]["name"] != "kubernetes"]
         )
 
-    def deployment_comes(self) -> None:
+    def create_deployment(self) -> None:
         app = APPS[self.rng.below(2)]
         body = documents.deployment(app, app, 1 + self.rng.below(REPLICAS_MAX), "image:1")
         self.write("create", Deployments, self.somewhere(), body)
 
-    def deployment_scales(self) -> None:
+    def scale_deployment(self) -> None:
         self.patch(
             Deployments,
             self.pick(Deployments),
             {"spec": {"replicas": self.rng.below(REPLICAS_MAX + 1)}},
         )
 
-    def deployment_rolls(self) -> None:
+    def roll_deployment(self) -> None:
         image = "image:" + "1" * (1 + self.rng.below(4))
         self.patch(Deployments, self.pick(Deployments), documents.image_change(image))
 
-    def deployment_goes(self) -> None:
+    def delete_deployment(self) -> None:
         self.delete(
             Deployments, self.pick(Deployments), propagationPolicy=POLICIES[self.rng.below(3)]
         )
@@ -282,7 +282,7 @@ class SimulatedWorkload:
             hard = {"pods": "12", "services": "20", "count/endpointslices.discovery.k8s.io": "200"}
             self.write("create", ResourceQuotas, name, documents.quota(hard))
 
-    def namespace_comes_or_goes(self) -> None:
+    def toggle_namespace(self) -> None:
         name = NAMESPACES[1 + self.rng.below(len(NAMESPACES) - 1)]
         namespace = self.server.find(Namespaces, "", name)
         if namespace is None:
@@ -290,12 +290,12 @@ class SimulatedWorkload:
         elif self.rng.below(2):
             self.delete(Namespaces, namespace)
 
-    def node_moves(self) -> None:
-        """To another zone, or its zone label goes for a while."""
+    def move_node(self) -> None:
+        """Changes a Node's zone, or removes its zone label for a while."""
         zone = (*ZONES, None)[self.rng.below(len(ZONES) + 1)]
         self.patch(Nodes, self.pick(Nodes), {"metadata": {"labels": {LABEL_ZONE: zone}}})
 
-    def node_goes_or_returns(self) -> None:
+    def toggle_node(self) -> None:
         which = self.rng.below(BARE_NODES + (EMULATED_NODES if self.deployments else 0))
         if which < BARE_NODES:
             body = documents.node(f"bare-{which}", (*ZONES, None)[self.rng.below(len(ZONES) + 1)])
@@ -334,7 +334,7 @@ class SimulatedWorkload:
     # As a fault
 
     def foreign_edit(self, which: int) -> None:
-        """Another writer lays hands on a slice of ours."""
+        """Lets another writer edit or delete a slice of ours."""
         ours = [
             document
             for document in self.server.documents(EndpointSlices)
@@ -365,21 +365,21 @@ class SimulatedWorkload:
 
 
 _ACTIONS: Final[tuple[Action, ...]] = (
-    (12, SimulatedWorkload.pod_comes, False),
-    (20, SimulatedWorkload.pod_turns, False),
-    (3, SimulatedWorkload.pod_fails, False),
-    (10, SimulatedWorkload.pod_goes, False),
-    (5, SimulatedWorkload.pod_relabelled, False),
-    (6, SimulatedWorkload.pod_gets_readiness, True),
-    (5, SimulatedWorkload.service_comes, False),
-    (12, SimulatedWorkload.service_changes, False),
-    (3, SimulatedWorkload.service_goes, False),
-    (4, SimulatedWorkload.deployment_comes, True),
-    (10, SimulatedWorkload.deployment_scales, True),
-    (6, SimulatedWorkload.deployment_rolls, True),
-    (2, SimulatedWorkload.deployment_goes, True),
-    (2, SimulatedWorkload.namespace_comes_or_goes, False),
-    (4, SimulatedWorkload.node_moves, False),
-    (4, SimulatedWorkload.node_goes_or_returns, False),
+    (12, SimulatedWorkload.add_pod, False),
+    (20, SimulatedWorkload.toggle_readiness, False),
+    (3, SimulatedWorkload.fail_pod, False),
+    (10, SimulatedWorkload.delete_pod, False),
+    (5, SimulatedWorkload.relabel_pod, False),
+    (6, SimulatedWorkload.annotate_readiness, True),
+    (5, SimulatedWorkload.create_service, False),
+    (12, SimulatedWorkload.edit_service, False),
+    (3, SimulatedWorkload.delete_service, False),
+    (4, SimulatedWorkload.create_deployment, True),
+    (10, SimulatedWorkload.scale_deployment, True),
+    (6, SimulatedWorkload.roll_deployment, True),
+    (2, SimulatedWorkload.delete_deployment, True),
+    (2, SimulatedWorkload.toggle_namespace, False),
+    (4, SimulatedWorkload.move_node, False),
+    (4, SimulatedWorkload.toggle_node, False),
     (4, SimulatedWorkload.foreign_slice, False),
 )

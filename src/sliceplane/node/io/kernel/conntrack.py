@@ -113,7 +113,7 @@ class Conntrack:
         try:
             return await asyncio.to_thread(self._delete, deletions(family, stale), len(stale))
         except (OSError, RuntimeError) as error:  # RuntimeError: there is no more thread
-            descriptors.tell(error, "netlink socket")
+            descriptors.report(error, "netlink socket")
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise ConntrackError(f"a flow could not be forgotten: {why}") from error
 
@@ -140,7 +140,7 @@ class Conntrack:
                 stderr=asyncio.subprocess.PIPE,
             )
         except (OSError, RuntimeError) as error:  # no process, or no thread to wait for it
-            descriptors.tell(error, command[0])
+            descriptors.report(error, command[0])
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise ConntrackError(f"{command[0]} could not be started: {why}") from error
         try:

@@ -181,7 +181,7 @@ class Messages:
             self._tell("nft writes what could not be written by netlink messages", error)
             return False
         except (Inexpressible, OSError) as error:
-            descriptors.tell(error, "netlink socket")
+            descriptors.report(error, "netlink socket")
             self._tell("nft writes what could not be written by netlink messages", error)
             return False
         refusal = next((answer for answer in answers if answer.errno), None)

@@ -133,7 +133,7 @@ class KernelProgram:
             error, RuntimeError
         ):  # asyncio waits for it in a thread, of which there are no more
             return self._error("resources", f"{program} could not be started: {error}")
-        descriptors.tell(error, program)
+        descriptors.report(error, program)
         if error.errno in _SCARCE:
             return self._error("resources", f"{program} could not be started: {error.strerror}")
         if isinstance(error, FileNotFoundError):

@@ -162,7 +162,7 @@ class HttpConnection(HttpToolsProtocol):
             return False
         self._account = user.name
         self._head_limits = KNOWN_HEAD
-        self._listener.unauthenticated.leave(self.transport)
+        self._listener.unauthenticated.remove(self.transport)
         return True
 
     def distrust_certificate(self) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 from msgspec.structs import replace
 
 from sliceplane.api.scheme import Resource
-from sliceplane.kit.io.turns import LoopTurns
+from sliceplane.kit.io.batches import BatchQueue
 from sliceplane.server.io.heavy.jobs import WriteRequest
 from sliceplane.server.io.heavy.service import STORED_SHARE, Heavy
 from sliceplane.server.io.requests.render import (
@@ -63,7 +63,7 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._turns = LoopTurns(calls=1)
+        self._turns = BatchQueue(calls=1)
 
     def slice(self) -> Slice:
         """The first slice of something, which begins at once."""

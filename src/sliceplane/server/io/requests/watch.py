@@ -19,7 +19,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from sliceplane.api.errors import StatusError, expired
-from sliceplane.kit.io.turns import LoopTurns
+from sliceplane.kit.io.batches import BatchQueue
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.shares import Shares, Standing
 from sliceplane.server.io.metrics import WatchTraffic
@@ -85,7 +85,7 @@ class Stream:
         connection: StreamConnection,
         watcher: Watcher,
         encoder: AnyEncoder,
-        turns: LoopTurns,
+        turns: BatchQueue,
         traffic: WatchTraffic,
         *,
         stalled_s: float = STALLED_S_MAX,
@@ -303,7 +303,7 @@ class WatchHandler:
         self._hub = ticker.hub
         self._ticker = ticker
         self._revocation = revocation
-        self._turns = LoopTurns()
+        self._turns = BatchQueue()
         self.backlogs = Backlogs()
 
     async def respond(

@@ -188,7 +188,7 @@ def admit_bytes(
         resource.plural,
         resource.group,
         key.name,
-        f"the objects of {where} have {counted.held_by(key.namespace):,} bytes, which is its "
+        f"the objects of {where} have {counted.used_by(key.namespace):,} bytes, which is its "
         "share of the "
         f"{counted.most:,} bytes of --quota-backend-bytes; delete objects, or raise the flag",
     )

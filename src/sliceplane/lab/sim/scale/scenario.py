@@ -1,9 +1,9 @@
-"""The scenario: Services are rolled out, a few at a time, and then a zone is lost.
+"""The scenario: rolls out Services, a few at a time, and then loses a zone.
 
 A rollout replaces a quarter of a Service's Pods at a time, as a Deployment does with its default
-surge: newcomers are made, turn ready, and as many of the old are deleted. Of a lost zone nothing is
-heard: its nodes read no more, and after the grace their Nodes are Unknown and their Pods are marked
-not ready, one after the other.
+surge: new Pods are created and become ready, and as many old ones are deleted. The nodes of a lost
+zone stop reading; after the grace period their Nodes are Unknown and their Pods are marked not
+ready, one after the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Callable
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Nodes, Pods
-from sliceplane.lab.sim.agenda import Agenda
 from sliceplane.lab.sim.network import named
 from sliceplane.lab.sim.scale.cluster import (
     namespace_of,
@@ -26,17 +25,18 @@ from sliceplane.lab.sim.scale.cluster import (
 )
 from sliceplane.lab.sim.scale.front import ScaleNetwork
 from sliceplane.lab.sim.scale.plan import ScalePlan, node_name
+from sliceplane.lab.sim.scheduler import Scheduler
 from sliceplane.lab.sim.server import request
 from sliceplane.lab.sim.users.documents import pod_status
 from sliceplane.server.store.watcher import nothing
 
 
-class People:
-    """Owned by one run.  ``busy`` counts what is under way."""
+class ScaleScenario:
+    """Owned by one run. ``busy``: number of actions in progress."""
 
-    def __init__(self, plan: ScalePlan, agenda: Agenda, network: ScaleNetwork) -> None:
-        self._plan, self._agenda, self._network = plan, agenda, network
-        #: Service -> its Pods by number, the oldest first; all but the lost zone's are ready
+    def __init__(self, plan: ScalePlan, scheduler: Scheduler, network: ScaleNetwork) -> None:
+        self._plan, self._scheduler, self._network = plan, scheduler, network
+        #: numbers of the Pods of each Service, oldest first; all but the lost zone's are ready
         self.pods: dict[int, deque[int]] = {}
         self._next_pod = plan.pods
         self._to_roll: deque[int] = deque()
@@ -48,31 +48,31 @@ class People:
     def pods_now(self, service: int) -> deque[int]:
         return self.pods.setdefault(service, deque(pods_of(self._plan, service)))
 
-    def _send(self, write: Write, then: Callable[[], None] = nothing) -> None:
+    def _send(self, write: Write, on_success: Callable[[], None] = nothing) -> None:
         self.busy += 1
 
-        def answered(answer: bytes | StatusError) -> None:
+        def on_answer(answer: bytes | StatusError) -> None:
             self.busy -= 1
             if isinstance(answer, StatusError):
                 self.refused.append(f"{write.verb} {named(write)}: {answer}")
             else:
-                then()
+                on_success()
 
-        self._network.send("people", write, answered)
+        self._network.send("people", write, on_answer)
 
-    def _later(self, delay_s: float, deed: Callable[[], None]) -> None:
+    def _later(self, delay_s: float, callback: Callable[[], None]) -> None:
         self.busy += 1
 
         def do() -> None:
             self.busy -= 1
-            deed()
+            callback()
 
-        self._agenda.after(delay_s, do)
+        self._scheduler.after(delay_s, do)
 
     # Rollouts
 
     def roll_out(self) -> None:
-        """Services are spread over all of them, and begin one after the other."""
+        """Starts the rollouts one after the other, with Services spread over all of them."""
         plan = self._plan
         self._to_roll.extend(
             number * plan.services // plan.rolling for number in range(plan.rolling)
@@ -86,12 +86,12 @@ class People:
             service = self._to_roll.popleft()
             self._step(service, len(self.pods_now(service)))
 
-    def _step(self, service: int, left: int) -> None:
-        if not left:
+    def _step(self, service: int, remaining: int) -> None:
+        if not remaining:
             self._next_service()
             return
         pods = self.pods_now(service)
-        count = min(left, max(1, len(pods) // 4))
+        count = min(remaining, max(1, len(pods) // 4))
         waiting = count
 
         def one_ready() -> None:
@@ -99,7 +99,7 @@ class People:
             waiting -= 1
             self._remove(service, pods.popleft())
             if not waiting:
-                self._step(service, left - count)
+                self._step(service, remaining - count)
 
         for _ in range(count):
             number = self._next_pod
@@ -110,22 +110,22 @@ class People:
     def _create(self, service: int, number: int, ready: Callable[[], None]) -> None:
         document = pod_document(number, service, number % self._plan.nodes)
         create = request("create", Pods, namespace_of(service), document)
-        run = lambda: self._send(_told(service, number, ready=True), ready)  # noqa: E731
+        run = lambda: self._send(_status_write(service, number, ready=True), ready)  # noqa: E731
         self._send(create, lambda: self._later(self._plan.ready_s, run))
 
     def _remove(self, service: int, number: int) -> None:
         self.replaced += 1
-        place = namespace_of(service)
-        delete = request("delete", Pods, place, name=pod_name(number))
-        gone = lambda: self._send(  # noqa: E731
-            request("delete", Pods, place, {"gracePeriodSeconds": 0}, name=pod_name(number))
+        namespace = namespace_of(service)
+        delete = request("delete", Pods, namespace, name=pod_name(number))
+        delete_now = lambda: self._send(  # noqa: E731
+            request("delete", Pods, namespace, {"gracePeriodSeconds": 0}, name=pod_name(number))
         )
-        self._send(delete, lambda: self._later(self._plan.termination_s, gone))
+        self._send(delete, lambda: self._later(self._plan.termination_s, delete_now))
 
     # A zone
 
     def lose_zone(self, zone: int) -> None:
-        """After the grace its Nodes and then its Pods are marked, at the rate of the node
+        """Marks its Nodes and then its Pods after the grace period, at the rate of the node
         life-cycle controller.
         """
         plan = self._plan
@@ -148,11 +148,11 @@ class People:
 
     def _mark_pod(self, service: int, pod: int) -> None:
         self.marked += 1
-        self._send(_told(service, pod, ready=False))
+        self._send(_status_write(service, pod, ready=False))
 
 
-def _told(service: int, pod: int, *, ready: bool) -> Write:
+def _status_write(service: int, pod: int, *, ready: bool) -> Write:
     """Returns the status write of the Pod's kubelet, or of the node life-cycle controller."""
     status = pod_status([pod_address(pod)], ready=ready)
-    place = namespace_of(service)
-    return request("patch", Pods, place, status, name=pod_name(pod), subresource="status")
+    namespace = namespace_of(service)
+    return request("patch", Pods, namespace, status, name=pod_name(pod), subresource="status")

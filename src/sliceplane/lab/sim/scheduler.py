@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-Deed = Callable[[], None]
+Callback = Callable[[], None]
 #: lines kept for ``Trace.about`` when there is no sink
 KEPT_LINES_MAX: Final = 20_000
 
 
-class Agenda:
+class Scheduler:
     """Virtual time, and the actions scheduled for it. Owned by one simulation; all its parts may
     schedule actions.
     """
@@ -26,30 +26,30 @@ class Agenda:
     def __init__(self, now: float) -> None:
         #: seconds since the epoch on the controllers' clock
         self.now = now
-        self._deeds: list[tuple[float, int, Deed]] = []
-        self._asked = 0
+        self._queue: list[tuple[float, int, Callback]] = []
+        self._sequence = 0
         #: number of executed actions
-        self.done = 0
+        self.executed = 0
 
-    def after(self, delay_s: float, deed: Deed) -> None:
+    def after(self, delay_s: float, callback: Callback) -> None:
         assert delay_s >= 0, f"{delay_s} s ago"
-        self.at(self.now + delay_s, deed)
+        self.at(self.now + delay_s, callback)
 
-    def at(self, when: float, deed: Deed) -> None:
+    def at(self, when: float, callback: Callback) -> None:
         """Schedules an action for exactly *when* (next, if that has passed), so actions for one
         moment keep their order.
         """
-        self._asked += 1
-        heapq.heappush(self._deeds, (when, self._asked, deed))
+        self._sequence += 1
+        heapq.heappush(self._queue, (when, self._sequence, callback))
 
     def run_until(self, moment: float) -> None:
         """Runs all actions that are due up to *moment*, which is the time afterwards."""
-        deeds = self._deeds
-        while deeds and deeds[0][0] <= moment:
-            when, _, deed = heapq.heappop(deeds)
+        callbacks = self._queue
+        while callbacks and callbacks[0][0] <= moment:
+            when, _, callback = heapq.heappop(callbacks)
             self.now = max(self.now, when)
-            self.done += 1
-            deed()
+            self.executed += 1
+            callback()
         self.now = moment
 
 
@@ -59,9 +59,12 @@ class Alarm:
     """
 
     def __init__(
-        self, agenda: Agenda, ring: Deed, receive: Callable[[Deed], None] = lambda deed: deed()
+        self,
+        scheduler: Scheduler,
+        ring: Callback,
+        receive: Callable[[Callback], None] = lambda callback: callback(),
     ) -> None:
-        self._agenda = agenda
+        self._scheduler = scheduler
         self._ring = ring
         self._receive = receive
         self._due: float | None = None
@@ -70,9 +73,9 @@ class Alarm:
         """Sets the alarm to *due* at the latest; ``None`` sets nothing."""
         if due is not None and (self._due is None or due < self._due):
             self._due = due
-            self._agenda.at(due, lambda: self._receive(lambda: self._come(due)))
+            self._scheduler.at(due, lambda: self._receive(lambda: self._fire(due)))
 
-    def _come(self, due: float) -> None:
+    def _fire(self, due: float) -> None:
         if self._due == due:  # else an earlier one was set meanwhile
             self._due = None
             self._ring()
@@ -85,18 +88,18 @@ class Trace:
         self._began = began
         self._sink = sink
         self._hash = hashlib.blake2b(digest_size=16)
-        self._kept: deque[str] = deque(maxlen=KEPT_LINES_MAX)
+        self._recent: deque[str] = deque(maxlen=KEPT_LINES_MAX)
         self.lines = 0
 
     def note(
-        self, now: float, actor: str, verb: str, what: str, result: str = "", *, revision: int = 0
+        self, now: float, actor: str, verb: str, target: str, result: str = "", *, revision: int = 0
     ) -> None:
         at = f"{now - self._began:12.6f}"
-        line = f"{at} {actor} {verb} {what} {result or '-'} {revision or '-'}"
+        line = f"{at} {actor} {verb} {target} {result or '-'} {revision or '-'}"
         self.lines += 1
         self._hash.update(line.encode())
         self._hash.update(b"\n")
-        self._kept.append(line)
+        self._recent.append(line)
         if self._sink is not None:
             self._sink(line + "\n")
 
@@ -108,5 +111,5 @@ class Trace:
         """Returns the newest *most* lines that name *subject*; the newest of all lines if none
         does.
         """
-        lines = [line for line in self._kept if subject in line] if subject else []
-        return tuple((lines or list(self._kept))[-most:])
+        lines = [line for line in self._recent if subject in line] if subject else []
+        return tuple((lines or list(self._recent))[-most:])

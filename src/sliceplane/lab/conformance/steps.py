@@ -1,7 +1,7 @@
-"""The values of a case, frozen: the stage executes them and the model reads them.
+"""The steps of a case as frozen values: the stage executes them and the model reads them.
 
-A *step* is a write, a trouble of the server, or a checkpoint. Writes carry whole objects, so that a
-step means the same whatever came before, and a shrunk history stays legal.
+A *step* is a write, a server fault, or a checkpoint. Writes contain whole objects, so a step means
+the same whatever came before, and a shortened history stays legal.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ import msgspec
 Document = Mapping[str, Any]
 
 SERVICE: Final = "web"
-#: where the consumer under test believes to be
+#: location of the consumer under test
 ZONE: Final = "east"
 NODE: Final = "east-1"
 NODE_ADDRESS: Final = "192.0.2.1"
-#: of the Service itself, before its endpoints' ports
+#: port of the Service itself, not of its endpoints
 SERVICE_PORT: Final = 80
 
-#: what a consumer may honour beyond the ready endpoints: hints for its place, serving endpoints
-#: that terminate where none is ready (KEP-1669), and ``internalTrafficPolicy: Local`` (KEP-2086)
+#: what a consumer may honour beyond the ready endpoints: hints for its location, serving
+#: terminating endpoints if none is ready (KEP-1669), and ``internalTrafficPolicy: Local``
+#: (KEP-2086)
 Claim = Literal["hints", "fallback", "local"]
-#: what a consumer may be unable to tell, so that a case says nothing of it; "families" is one
-#: address type of several
+#: abilities that a consumer may lack, so that a case does not apply; "families": selecting one of
+#: several address types
 Need = Literal["large", "unnamed-port", "families", "silence"]
 
 
 class Put(msgspec.Struct, frozen=True):
-    """Create the object, or make it this."""
+    """Creates or replaces the object."""
 
     object: Document
 
     def __str__(self) -> str:
-        return f"write {named(self.object)}: {told(self.object)}"
+        return f"write {named(self.object)}: {describe(self.object)}"
 
 
 class Delete(msgspec.Struct, frozen=True):
@@ -47,14 +48,14 @@ class Delete(msgspec.Struct, frozen=True):
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Every open watch ends in the middle of its answer."""
+    """Cuts every open watch in the middle of its answer."""
 
     def __str__(self) -> str:
         return "cut the watches"
 
 
 class Away(msgspec.Struct, frozen=True):
-    """The server cannot be reached until ``Back``."""
+    """Makes the server unreachable until ``Back``."""
 
     def __str__(self) -> str:
         return "the API server goes away"
@@ -66,30 +67,30 @@ class Back(msgspec.Struct, frozen=True):
 
 
 class Expire(msgspec.Struct, frozen=True):
-    """The history is forgotten and watches are cut: who goes on from what it knows gets 410
-    Gone.
-    """
+    """Compacts the history and cuts the watches: a client that resumes gets 410 Gone."""
 
     def __str__(self) -> str:
         return "forget the history: 410 Gone"
 
 
 class Bookmark(msgspec.Struct, frozen=True):
-    """Watches that want bookmarks get one, and nothing else."""
+    """Sends a bookmark to watches that request them, and nothing else."""
 
     def __str__(self) -> str:
         return "bookmarks alone"
 
 
 class Silence(msgspec.Struct, frozen=True):
-    """Open watches say nothing more, and their connections stay."""
+    """Silences open watches while their connections stay open."""
 
     def __str__(self) -> str:
         return "the watches fall silent"
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """The next *times* requests for slices, or *watches* of anything, get a Status of *code*."""
+    """Answers the next *times* requests for slices, or *watches* of anything, with a Status of
+    *code*.
+    """
 
     code: int
     times: int
@@ -103,7 +104,7 @@ class Refuse(msgspec.Struct, frozen=True):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """The consumer must come to believe what is right, and stay with it."""
+    """A checkpoint: the consumer must reach the correct belief and keep it."""
 
     def __str__(self) -> str:
         return "check"
@@ -118,25 +119,25 @@ EXPIRE: Final = Expire()
 BOOKMARK: Final = Bookmark()
 
 
-class AskedPort(msgspec.Struct, frozen=True):
-    """The question to the consumer: the endpoints of the Service *web* at one port and family."""
+class PortQuery(msgspec.Struct, frozen=True):
+    """The query to the consumer: the endpoints of the Service *web* for one port and family."""
 
     port: str = "http"
     family: Literal["IPv4", "IPv6"] = "IPv4"
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One history.  *name* is unique and stays; *cites* are public issues (``owner/repo#number``)
-    or documents.
+    """One history. *name* is unique and never changes; *cites* are public issues
+    (``owner/repo#number``) or documents.
     """
 
     name: str
     title: str
     cites: tuple[str, ...]
-    story: tuple[Step, ...]
-    #: what happens before the consumer starts
-    given: tuple[Step, ...] = ()
-    asked_port: AskedPort = msgspec.field(default=AskedPort())
+    steps: tuple[Step, ...]
+    #: steps before the consumer starts
+    setup: tuple[Step, ...] = ()
+    query: PortQuery = msgspec.field(default=PortQuery())
     needs: frozenset[Need | Claim] = frozenset()
 
 
@@ -144,8 +145,8 @@ def named(document: Document) -> str:
     return f"{document['kind']} {document['metadata']['name']}"
 
 
-def told(document: Document) -> str:
-    """A slice in a line, for people who look for the step that hurts."""
+def describe(document: Document) -> str:
+    """Returns an object in one line, for users who look for the step that fails."""
     if document["kind"] != "EndpointSlice":
         policy = document["spec"].get("internalTrafficPolicy")
         ports = "ports " + ", ".join(
@@ -153,12 +154,12 @@ def told(document: Document) -> str:
         )
         return f"{ports}, internalTrafficPolicy {policy}" if policy else ports
     endpoints = document["endpoints"]
-    shown = [_endpoint(endpoint) for endpoint in endpoints[:4]]
-    if len(endpoints) > len(shown):
-        shown.append(f"and {len(endpoints) - len(shown)} more")
-    words = [", ".join(shown) or "no endpoints"]
+    texts = [_endpoint(endpoint) for endpoint in endpoints[:4]]
+    if len(endpoints) > len(texts):
+        texts.append(f"and {len(endpoints) - len(texts)} more")
+    parts = [", ".join(texts) or "no endpoints"]
     if document["ports"] != [{"name": "http", "port": 8080, "protocol": "TCP"}]:
-        words.append(
+        parts.append(
             "at "
             + (
                 ", ".join(f"{port['name']} {port['port']}" for port in document["ports"])
@@ -167,8 +168,8 @@ def told(document: Document) -> str:
         )
     service = document["metadata"]["labels"].get("kubernetes.io/service-name")
     if service != SERVICE:
-        words.append(f"for {service}" if service else "for no Service")
-    return " ".join(words)
+        parts.append(f"for {service}" if service else "for no Service")
+    return " ".join(parts)
 
 
 def _endpoint(endpoint: Document) -> str:
@@ -201,11 +202,11 @@ __all__ = [
     "Document",
     "Expire",
     "Need",
+    "PortQuery",
     "Put",
-    "AskedPort",
     "Refuse",
     "Silence",
     "Step",
+    "describe",
     "named",
-    "told",
 ]

@@ -1,9 +1,9 @@
-"""Work that thousands of connections have at the same moment, a few at a time, so that others run
+"""Work of thousands of connections at the same moment, executed in batches so that other tasks run
 in between.
 
-An event for thousands of watches makes as many writes, each of which encrypts and sends; a client
-that goes cuts as many connections. Were all of that done in one iteration of the loop, no request
-would be read meanwhile.
+An event for thousands of watches causes as many writes, each of which encrypts and sends; a client
+that disconnects may cut as many connections. If one iteration of the loop did all of that, no
+request would be read in that time.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections import deque
 from collections.abc import Callable
 
 #: calls in one iteration of the loop
-CALLS_PER_TURN = 16
+CALLS_PER_BATCH = 16
 
 
-class LoopTurns:
-    """One queue of one loop."""
+class BatchQueue:
+    """A queue of calls of one event loop."""
 
-    def __init__(self, calls: int = CALLS_PER_TURN) -> None:
+    def __init__(self, calls: int = CALLS_PER_BATCH) -> None:
         """*calls*: the number of calls in one iteration."""
         self._calls = calls
         self._waiting: deque[Callable[[], None]] = deque()
         self._scheduled = False
 
     def add(self, call: Callable[[], None]) -> None:
-        """*call* is made once, after those that wait already."""
+        """Queues *call*, which is executed once, after those that wait already."""
         self._waiting.append(call)
         if not self._scheduled:
             self._schedule()
@@ -41,6 +41,6 @@ class LoopTurns:
             for _ in range(min(len(self._waiting), self._calls)):
                 self._waiting.popleft()()
         finally:
-            # Whatever became of one call, the others have their turn.
+            # The other calls run even if one raised.
             if self._waiting and not self._scheduled:
                 self._schedule()

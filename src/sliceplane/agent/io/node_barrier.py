@@ -1,9 +1,9 @@
-"""Checks that the kernels of all nodes hold a drain: the drain barrier for slices that an agent
-wrote.
+"""Waits until the kernels of all nodes have applied a drain: the drain barrier for slices that an
+agent wrote.
 
-Nodes and their Leases are listed once a second; in between nodes are asked through the server's
-memory (``consume.drain.reports``), where it has one and the account may ask, so that a drain takes
-as long as the nodes do, and not as long as until each tells by itself.
+Nodes and their Leases are listed once a second. In between, nodes are queried through the server's
+in-memory reports (``consume.drain.reports``), if it has them and the account may read them. So a
+drain takes only as long as the nodes need, not until their next periodic report.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from sliceplane.consume.selections import SHARED
 from sliceplane.watch.io.base import Client, Unreachable, send
 from sliceplane.watch.paging import CACHE_BYTES_MAX, BadList, ListBounds
 
-#: between two lists; and between two questions of a server that has no memory
+#: seconds between two lists
 _LIST_S: Final = 1.0
 _PAUSE_S: Final = 0.2
-#: a Node has some 20 kB, and a page as large as an agent reads holds up nothing
+#: a Node has some 20 kB, and a page of the size that an agent reads delays nothing
 _PAGE_OBJECTS: Final = 50
 
 
-class _Following:
+class _BarrierWait:
     def __init__(self, client: Client, revision: int) -> None:
         self._client = client
-        #: no slice of an agent is for one zone alone, so all nodes read it in what they share
+        #: no slice of an agent is for one zone only, so all nodes read it in their shared selection
         self._goal = {(EndpointSlices.plural, SHARED): revision}
         self._nodes = KnownNodes()
         self._leases: dict[str, Lease] = {}
-        self._heard = 0
-        #: for people
+        self._report_number = 0
+        #: nodes that have not applied it, for the user
         self.missing = "no node was heard"
 
-    async def until_all_hold(self) -> int:
-        """How many.  Raises ``StatusError`` and ``Unreachable``."""
+    async def wait_until_applied(self) -> int:
+        """Returns the number of nodes. Raises ``StatusError`` and ``Unreachable``."""
         listed_at = float("-inf")
         while True:
             if time.monotonic() - listed_at >= _LIST_S:
@@ -57,7 +57,7 @@ class _Following:
             self.missing = ", ".join(node.text for node in (*proof.waiting, *proof.unknown)[:3])
             if not self.missing:
                 return proof.required
-            await self._ask()
+            await self._query()
 
     async def _list(self) -> None:
         async for body in self._bodies(Selection(Nodes)):
@@ -69,8 +69,8 @@ class _Following:
             self._leases[name] = lease
 
     async def _bodies(self, selection: Selection) -> AsyncIterator[bytes]:
-        """The objects of *selection*.  Others run between two pages, and after ``_PAGE_OBJECTS`` of
-        a larger one.
+        """Yields the objects of *selection*. The loop runs other tasks between two pages, and after
+        every ``_PAGE_OBJECTS`` of a larger page.
         """
         bounds = ListBounds(CACHE_BYTES_MAX)
         token = ""
@@ -88,32 +88,32 @@ class _Following:
             if not token:
                 return
 
-    async def _ask(self) -> None:
-        ask = question(self._goal, self._heard)
+    async def _query(self) -> None:
+        request = question(self._goal, self._report_number)
         try:
-            answer = heards.decode(await send(self._client, ask))
+            answer = heards.decode(await send(self._client, request))
         except (StatusError, msgspec.DecodeError) as error:
-            if isinstance(error, StatusError) and error.reason not in ask.tolerate:
+            if isinstance(error, StatusError) and error.reason not in request.tolerate:
                 raise
             await asyncio.sleep(_PAUSE_S)
             return
-        self._heard = answer.number
+        self._report_number = answer.number
         for lease_key, report in answer.reports.items():
             self._nodes.on_report(lease_key, report)
         await asyncio.sleep(pause_s(len(self._nodes)))
 
 
-async def followed(client: Client, revisions: Mapping[str, int], at_most_s: float) -> str:
-    """Wait until every node holds *revisions*, or the time is over.  Gives a sentence that says
-    which it was.
+async def wait_for_nodes(client: Client, revisions: Mapping[str, int], at_most_s: float) -> str:
+    """Waits until every node has applied *revisions*, or the time is over. Returns a sentence that
+    says which.
     """
-    following = _Following(client, max(revisions.values(), default=0))
+    barrier = _BarrierWait(client, max(revisions.values(), default=0))
     ends = time.monotonic() + at_most_s
     try:
         async with asyncio.timeout(at_most_s):
-            return f"all {await following.until_all_hold()} nodes have followed"
+            return f"all {await barrier.wait_until_applied()} nodes have followed"
     except TimeoutError:
-        missing = f"still to follow: {following.missing}"
+        missing = f"still to follow: {barrier.missing}"
     except (StatusError, Unreachable) as error:
         missing = f"nodes cannot be asked: {error}"
         await asyncio.sleep(max(0.0, ends - time.monotonic()))

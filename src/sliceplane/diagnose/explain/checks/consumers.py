@@ -28,7 +28,7 @@ from sliceplane.consume.progress import (
 )
 from sliceplane.consume.selections import SERVICE_READING
 from sliceplane.diagnose.drift import reports
-from sliceplane.diagnose.drift.facts import Listed, ToldNode, listed, told_of
+from sliceplane.diagnose.drift.facts import ConsumerReport, Listed, listed, report_of_lease
 from sliceplane.diagnose.drift.reports import judge_report
 from sliceplane.diagnose.explain.case import NodeCase, ServiceCase
 from sliceplane.diagnose.explain.facts import Facts
@@ -55,7 +55,7 @@ def node_wants(case: NodeCase) -> Iterator[Selection]:
         yield SLICES.everywhere()  # what it is that others hold
 
 
-def _nodes_of_doubt(facts: Facts, mine: Iterable[ToldNode]) -> Iterator[Selection]:
+def _nodes_of_doubt(facts: Facts, mine: Iterable[ConsumerReport]) -> Iterator[Selection]:
     """Nodes that must be known before something is said of a proxy."""
     doubtful = [
         proxy.node
@@ -131,7 +131,7 @@ def of_node(case: NodeCase) -> Iterable[Finding]:
         )
 
 
-def _called(facts: Facts, name: str) -> tuple[ToldNode, ...]:
+def _called(facts: Facts, name: str) -> tuple[ConsumerReport, ...]:
     """The proxies that can be that of the Node *name*: those that call themselves so, or almost."""
     proxies = facts.derived(_proxies)
     return tuple(
@@ -142,11 +142,11 @@ def _called(facts: Facts, name: str) -> tuple[ToldNode, ...]:
     )
 
 
-def _proxies(facts: Facts) -> tuple[ToldNode, ...]:
+def _proxies(facts: Facts) -> tuple[ConsumerReport, ...]:
     """By name."""
     leases = facts.of(LEASES, LEASE_NAMESPACE)
     return tuple(
-        told_of(lease)
+        report_of_lease(lease)
         for lease in leases
         if (lease.metadata.labels or {}).get(LABEL_COMPONENT) == COMPONENT
     )
@@ -164,8 +164,8 @@ def _findings(facts: Facts) -> tuple[Finding, ...]:
         for proxy in facts.derived(_proxies)
         if not proxy.is_late(facts.now) or _is_well_otherwise(facts, proxy)
     ]
-    judged.sort(key=lambda each: (-each.age_s, each.told.node))
-    alive = [each.told for each in judged if not each.is_late]
+    judged.sort(key=lambda each: (-each.age_s, each.consumer.node))
+    alive = [each.consumer for each in judged if not each.is_late]
     return (
         *(finding for each in judged for finding in each.findings),
         *(finding for proxy in alive if (finding := reports.of_kernel(proxy)) is not None),
@@ -179,7 +179,7 @@ def _findings(facts: Facts) -> tuple[Finding, ...]:
     )
 
 
-def _is_well_otherwise(facts: Facts, proxy: ToldNode) -> bool:
+def _is_well_otherwise(facts: Facts, proxy: ConsumerReport) -> bool:
     """Returns False for a proxy whose node is gone or silent: other findings report the node."""
     node = facts.get(NODES, "", proxy.node)
     if node is None:
@@ -187,12 +187,14 @@ def _is_well_otherwise(facts: Facts, proxy: ToldNode) -> bool:
     return node.ready_condition is None or node.is_ready
 
 
-def _unlike_others(proxies: Iterable[ToldNode]) -> Iterator[tuple[ToldNode, Place, Held]]:
+def _unlike_others(
+    proxies: Iterable[ConsumerReport],
+) -> Iterator[tuple[ConsumerReport, Place, Held]]:
     """Yields consumers that are alone with their digest where at least two others have the same
     version of the same reading, and agree: caches of one version are equal, but where an event was
     lost.
     """
-    alike: dict[tuple[Place, int], list[tuple[ToldNode, Held]]] = {}
+    alike: dict[tuple[Place, int], list[tuple[ConsumerReport, Held]]] = {}
     for proxy in proxies:
         for place, held in (proxy.report.places() if proxy.report is not None else {}).items():
             if held.revision:
@@ -207,7 +209,7 @@ def _unlike_others(proxies: Iterable[ToldNode]) -> Iterator[tuple[ToldNode, Plac
                 yield proxy, place, held
 
 
-def _misnamed(facts: Facts, proxy: ToldNode) -> Iterator[Finding]:
+def _misnamed(facts: Facts, proxy: ConsumerReport) -> Iterator[Finding]:
     """N7.  Where there is no Node at all no name is wrong: machines outside Kubernetes may run a
     proxy, too.
     """
@@ -236,19 +238,19 @@ def view_wants(case: ServiceCase) -> Iterator[Selection]:
 def view_behind(case: ServiceCase) -> Iterable[Finding]:
     """C6, about the view that has been behind for longest."""
     reading = f"{SERVICE_READING}{case.namespace}/{case.name}"
-    slices = [listed(item, item.written_at)._replace(readings=(reading,)) for item in case.slices]
+    slices = [listed(item, item.written_at)._replace(selections=(reading,)) for item in case.slices]
     judged = [
         judge_report(view, slices, case.now)
-        for view in map(told_of, case.of(LEASES))
+        for view in map(report_of_lease, case.of(LEASES))
         if view.report is not None and not view.is_late(case.now)
     ]
     late = sorted(
         (each for each in judged if each.is_behind),
-        key=lambda each: (-each.behind_s, each.told.node),
+        key=lambda each: (-each.behind_s, each.consumer.node),
     )
     for view, missing, _ in late[:1]:
         held = view.report.endpointslices[reading].revision if view.report is not None else 0
-        others = [each.told.node for each in late[1:]]
+        others = [each.consumer.node for each in late[1:]]
         also = f"; so with {some(others)}" if others else ""
         yield case.finding(
             "C6",

@@ -14,7 +14,7 @@ from sliceplane.api.findings.finding import Evidence, Finding, ObjectName, TooYo
 from sliceplane.api.findings.wording import count, since, some, verb
 from sliceplane.consume.progress import BEHIND_S
 from sliceplane.consume.served import rule_differences
-from sliceplane.diagnose.drift.reports import WRITE_ANEW
+from sliceplane.diagnose.drift.reports import REWRITE_RULES
 from sliceplane.diagnose.explain.case import ExplainCase, ServiceCase
 from sliceplane.diagnose.explain.checks.serving import own_proxy_name
 from sliceplane.diagnose.explain.objects import SLICES
@@ -71,7 +71,7 @@ def rules_differ(case: ServiceCase) -> Iterable[Finding]:
             _seen("rules of Services", found[0]),
             too_young=TooYoung(age, BEHIND_S) if age < BEHIND_S else None,
             effect=f"connections to {case.name} from here fail, or reach what is no endpoint",
-            remedy=WRITE_ANEW,
+            remedy=REWRITE_RULES,
         )
 
 

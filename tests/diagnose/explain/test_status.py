@@ -69,7 +69,7 @@ def cluster() -> World:
 def look(world: World, pages: StatusFacts = PAGES) -> PlaneStatus:
     investigation = Investigation(ExplainQuestion("everything"), 1_790_000_000.0)
     for _ in range(READINGS_MAX):
-        for selection in investigation.wanted():
+        for selection in investigation.pending_reads():
             if selection.resource.plural in world.refuse:
                 investigation.on_refused(selection, FORBIDDEN)
             else:

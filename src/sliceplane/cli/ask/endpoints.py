@@ -74,7 +74,7 @@ class _CannotLook(Exception):
 
 
 async def _audit(
-    client: Client, namespace: str, audit_logs: tuple[Path, ...], second_look_s: float
+    client: Client, namespace: str, audit_logs: tuple[Path, ...], recheck_delay_s: float
 ) -> Report:
     from sliceplane.diagnose.io.endpoints_audit import audit as look
     from sliceplane.diagnose.io.endpoints_audit import read_log
@@ -89,4 +89,4 @@ async def _audit(
         raise _CannotLook(
             f"audit log {audit_logs[0]}: none of its {log.lines:,} lines is an audit event"
         )
-    return await look(client, namespace, log=log, second_look_s=second_look_s)
+    return await look(client, namespace, log=log, recheck_delay_s=recheck_delay_s)

@@ -16,7 +16,7 @@ from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import say
 
 if TYPE_CHECKING:
-    from sliceplane.diagnose.io.guarding import HeldService
+    from sliceplane.diagnose.io.guarding import RetainedService
     from sliceplane.watch.io.base import Client
 
 
@@ -51,11 +51,11 @@ def status(*, cluster: TargetCluster, output: Output) -> None:
 
     Exit code 0: nothing is held; 1: something is; 2: cannot tell, stderr says why.
     """
-    from sliceplane.diagnose.io.guarding import read_held
+    from sliceplane.diagnose.io.guarding import read_retained
     from sliceplane.kit.columns import table
 
-    async def work(client: Client, _: str) -> tuple[HeldService, ...]:
-        return await read_held(client, cluster.namespace)
+    async def work(client: Client, _: str) -> tuple[RetainedService, ...]:
+        return await read_retained(client, cluster.namespace)
 
     held = cluster.ask(work)
 
@@ -89,7 +89,7 @@ def release(*, cluster: TargetCluster, names: tuple[str, ...], everything: bool)
     fell silent, agent.sliceplane.dev/release): holds that began before are over, the next mass
     removal is held again. Needs the right to patch Services.
     """
-    from sliceplane.diagnose.io.guarding import read_held, release_holds
+    from sliceplane.diagnose.io.guarding import read_retained, release_retained
 
     if bool(names) == everything:
         raise click.UsageError("name Services, or say --all")
@@ -97,9 +97,9 @@ def release(*, cluster: TargetCluster, names: tuple[str, ...], everything: bool)
     async def work(client: Client, namespace: str) -> tuple[str, ...]:
         chosen = names
         if everything:
-            rows = await read_held(client, namespace)
+            rows = await read_retained(client, namespace)
             chosen = tuple(dict.fromkeys(row.service.partition("/")[2] for row in rows))
-        await release_holds(client, namespace, chosen, time.time())
+        await release_retained(client, namespace, chosen, time.time())
         return chosen
 
     released = cluster.ask(work, exit_code=1)

@@ -24,11 +24,11 @@ class BridgePort(NamedTuple):
 
 
 class RuleSet(NamedTuple):
-    """Somebody's rules for Services. ``told``: what they are called; ``ours``: our node proxy wrote
+    """Somebody's rules for Services. ``title``: what they are called; ``ours``: our node proxy wrote
     them; ``removal``: the command that takes them away.
     """
 
-    told: str
+    title: str
     ours: bool
     removal: str
 

@@ -112,7 +112,7 @@ class Inquiry:
 
     def run(self) -> Run:
         """Builds the node's table and sends the packet."""
-        assert not self.wanted(), f"slices of {self.wanted()} were not read"
+        assert not self.pending_services(), f"slices of {self.pending_services()} were not read"
         return Run(self)
 
 

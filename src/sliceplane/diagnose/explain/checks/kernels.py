@@ -41,8 +41,8 @@ def several_rule_sets(case: ExplainCase) -> Iterable[Finding]:
     others = [entry for entry in sets if not entry.ours] or list(sets)
     yield case.finding(
         "N6",
-        f"rules for Services of {len(sets)} proxies: {some([entry.told for entry in sets])}",
-        _seen("rules", ", ".join(entry.told for entry in sets)),
+        f"rules for Services of {len(sets)} proxies: {some([entry.title for entry in sets])}",
+        _seen("rules", ", ".join(entry.title for entry in sets)),
         subject=THIS_NODE,
         effect="which of them a connection meets first is chance, and those that nobody keeps lead "
         "to Pods of then",

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sliceplane.diagnose.io.guarding import held_of
+from sliceplane.diagnose.io.guarding import find_retained
 from sliceplane.diagnose.page.feed import PageView, ViewFeed
 from sliceplane.diagnose.page.io.live import LiveCluster
 from sliceplane.diagnose.page.io.questions import Question, Questions
@@ -114,7 +114,7 @@ class ViewHub:
                 return (name,), lambda: Topic(
                     lambda: (self._ask("lint"), self._ask("drift"), self._drains(), model.version),
                     lambda lint, drift, drains, _: views.now(
-                        lint, drift, drains, held_of(model.services.values())
+                        lint, drift, drains, find_retained(model.services.values())
                     ),
                 )
             case "services":

@@ -214,7 +214,7 @@ def test_storage_tells_its_size_and_the_spare_part_of_it(old: str, new: str, lin
     found = part(
         look(cluster(), replace(PAGES, metrics=ReadPage(METRICS.replace(old, new, 1)))), "storage"
     )
-    assert (found.lines, found.state, found.unseen) == ((line,), "well", ())
+    assert (found.lines, found.state, found.unread) == ((line,), "well", ())
 
 
 def test_a_server_that_is_not_ready_says_which_check_fails() -> None:

@@ -1,9 +1,8 @@
-"""Consumers of slices of ours, by what their Leases report (``consume.progress``): node proxies,
-and Python views, which follow the slices of a Service themselves (docs/drain.md, "Other
-consumers").
+"""Our consumers of slices, by the reports in their Leases (``consume.progress``): node proxies, and
+Python views, which follow the slices of a Service themselves (docs/drain.md, "Other consumers").
 
-A fault of a proxy is reported once, in the same words for each Service; ``sliceplane drift`` says
-at which object a cache differs.
+A fault of a proxy has the same sentence for each Service, so that it is reported once; ``sliceplane
+drift`` names the object in which a cache differs.
 """
 
 from __future__ import annotations
@@ -35,44 +34,44 @@ from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import LEASES, NODES, SLICES
 
 PROXIES: Final = LEASES.in_namespace(LEASE_NAMESPACE, f"{LABEL_COMPONENT}={COMPONENT}")
-#: so many nodes must agree on what a version holds before another is said to have lost an event
+#: nodes that must have the same digest of a version before another one has lost an event
 OTHERS_MIN: Final = 2
 
 
-def wants(case: ServiceCase) -> Iterator[Selection]:
+def reads(case: ServiceCase) -> Iterator[Selection]:
     if case.is_headless:
         return  # no proxy serves it
     yield PROXIES
-    yield from _nodes_of_doubt(case.facts, ())
+    yield from _nodes_to_verify(case.facts, ())
 
 
-def node_wants(case: NodeCase) -> Iterator[Selection]:
+def node_reads(case: NodeCase) -> Iterator[Selection]:
     yield PROXIES
     mine = _called(case.facts, case.name)
-    yield from _nodes_of_doubt(case.facts, mine)
+    yield from _nodes_to_verify(case.facts, mine)
     newest = max((proxy.revision for proxy in case.facts.derived(_proxies)), default=0)
     if any(proxy.revision < newest for proxy in mine):
-        yield SLICES.everywhere()  # what it is that others hold
+        yield SLICES.everywhere()  # the objects that others have applied
 
 
-def _nodes_of_doubt(facts: Facts, mine: Iterable[ConsumerReport]) -> Iterator[Selection]:
-    """Nodes that must be known before something is said of a proxy."""
-    doubtful = [
+def _nodes_to_verify(facts: Facts, mine: Iterable[ConsumerReport]) -> Iterator[Selection]:
+    """Yields the reads of Nodes that are needed to judge proxies."""
+    unconfirmed = [
         proxy.node
         for proxy in facts.derived(_proxies)
         if not proxy.owner or proxy.is_late(facts.now)
     ]
-    names = {*doubtful, *(proxy.node for proxy in mine)} - {""}
+    names = {*unconfirmed, *(proxy.node for proxy in mine)} - {""}
     yield from NODES.each_of("", names)
     if any(
         facts.was_read(NODES.named("", name)) and facts.get(NODES, "", name) is None
         for name in names
     ):
-        yield NODES.everywhere()  # which one is meant
+        yield NODES.everywhere()  # to find the Node with a similar name
 
 
 def of_service(case: ServiceCase) -> Iterable[Finding]:
-    """N1 to N5, N7, N15: one of each, of the node where it is worst."""
+    """N1 to N5, N7, N15: one finding of each code, about the worst node."""
     if case.is_headless:
         return
     grouped: dict[str, list[Finding]] = {}
@@ -86,18 +85,18 @@ def of_service(case: ServiceCase) -> Iterable[Finding]:
         yield first
 
 
-def balancer_that_never_asks(case: ServiceCase) -> Iterable[Finding]:
-    """X6.  Some balancers lead to Pods and ask no node: possible, and a note."""
+def unqueried_health_check(case: ServiceCase) -> Iterable[Finding]:
+    """X6. Some balancers lead to Pods and query no node, so it is possible, and a note."""
     service = case.service
     port = service.spec.health_check_node_port
     if not port or service.spec.type != "LoadBalancer":
         return
     alive = [proxy for proxy in case.facts.derived(_proxies) if not proxy.is_late(case.facts.now)]
-    told = [proxy.report for proxy in alive if proxy.report is not None]
-    if told and all(port in report.unasked for report in told):
+    reported = [proxy.report for proxy in alive if proxy.report is not None]
+    if reported and all(port in report.unasked for report in reported):
         yield case.finding(
             "X6",
-            f"nobody asked health check port {port} of {count(len(told), 'node')} for "
+            f"nobody asked health check port {port} of {count(len(reported), 'node')} for "
             f"{lasting(UNASKED_S)}",
             case.field("spec.healthCheckNodePort", str(port)),
             certainty="possible",
@@ -107,8 +106,8 @@ def balancer_that_never_asks(case: ServiceCase) -> Iterable[Finding]:
 
 
 def of_node(case: NodeCase) -> Iterable[Finding]:
-    """The same of one node.  One that has no proxy of ours while others have: N1 too, if less
-    surely.
+    """The same codes for one node. A node without our proxy, while others have one, is N1 too, but
+    less certain.
     """
     proxies = case.facts.derived(_proxies)
     mine = _called(case.facts, case.name)
@@ -132,7 +131,7 @@ def of_node(case: NodeCase) -> Iterable[Finding]:
 
 
 def _called(facts: Facts, name: str) -> tuple[ConsumerReport, ...]:
-    """The proxies that can be that of the Node *name*: those that call themselves so, or almost."""
+    """Returns the proxies that may run on the Node *name*: their own name is equal or similar."""
     proxies = facts.derived(_proxies)
     return tuple(
         proxy
@@ -143,7 +142,7 @@ def _called(facts: Facts, name: str) -> tuple[ConsumerReport, ...]:
 
 
 def _proxies(facts: Facts) -> tuple[ConsumerReport, ...]:
-    """By name."""
+    """Returns the reports of all proxies, by name."""
     leases = facts.of(LEASES, LEASE_NAMESPACE)
     return tuple(
         report_of_lease(lease)
@@ -171,9 +170,9 @@ def _findings(facts: Facts) -> tuple[Finding, ...]:
         *(finding for proxy in alive if (finding := reports.of_kernel(proxy)) is not None),
         *(
             reports.lost_event(
-                *found, " than other nodes", remedy=f"sliceplane drift --node {found[0].node}"
+                *lost, " than other nodes", remedy=f"sliceplane drift --node {lost[0].node}"
             )
-            for found in _unlike_others(alive)
+            for lost in _unlike_others(alive)
         ),
         *(finding for proxy in alive for finding in _misnamed(facts, proxy)),
     )
@@ -190,29 +189,26 @@ def _is_well_otherwise(facts: Facts, proxy: ConsumerReport) -> bool:
 def _unlike_others(
     proxies: Iterable[ConsumerReport],
 ) -> Iterator[tuple[ConsumerReport, Place, Held]]:
-    """Yields consumers that are alone with their digest where at least two others have the same
-    version of the same reading, and agree: caches of one version are equal, but where an event was
-    lost.
+    """Yields consumers that are alone with their digest while at least two others agree on the same
+    version of the same selection: caches of one version are equal, unless an event was lost.
     """
-    alike: dict[tuple[Place, int], list[tuple[ConsumerReport, Held]]] = {}
+    by_version: dict[tuple[Place, int], list[tuple[ConsumerReport, Held]]] = {}
     for proxy in proxies:
-        for place, held in (proxy.report.places() if proxy.report is not None else {}).items():
-            if held.revision:
-                alike.setdefault((place, held.revision), []).append((proxy, held))
+        for place, applied in (proxy.report.places() if proxy.report is not None else {}).items():
+            if applied.revision:
+                by_version.setdefault((place, applied.revision), []).append((proxy, applied))
     named: set[str] = set()
-    for (place, _), group in sorted(alike.items()):
-        counts = Counter(held.digest for _, held in group)
+    for (place, _), group in sorted(by_version.items()):
+        counts = Counter(applied.digest for _, applied in group)
         usual, number = counts.most_common(1)[0]
-        for proxy, held in group if number >= OTHERS_MIN else ():
-            if held.digest != usual and counts[held.digest] == 1 and proxy.node not in named:
+        for proxy, applied in group if number >= OTHERS_MIN else ():
+            if applied.digest != usual and counts[applied.digest] == 1 and proxy.node not in named:
                 named.add(proxy.node)
-                yield proxy, place, held
+                yield proxy, place, applied
 
 
 def _misnamed(facts: Facts, proxy: ConsumerReport) -> Iterator[Finding]:
-    """N7.  Where there is no Node at all no name is wrong: machines outside Kubernetes may run a
-    proxy, too.
-    """
+    """N7. Without any Node no name is wrong: machines outside Kubernetes may run a proxy, too."""
     if (
         proxy.owner
         or facts.get(NODES, "", proxy.node) is not None
@@ -224,21 +220,23 @@ def _misnamed(facts: Facts, proxy: ConsumerReport) -> Iterator[Finding]:
         yield reports.misnamed(proxy, names)
 
 
-CHECKS = (of_service, balancer_that_never_asks)
+CHECKS = (of_service, unqueried_health_check)
 
 
 _VIEWS: Final = f"{LABEL_COMPONENT}=view"
 
 
-def view_wants(case: ServiceCase) -> Iterator[Selection]:
-    everything = case.question.kind == "everything"
-    yield LEASES.in_namespace("" if everything else case.namespace, _VIEWS)
+def view_reads(case: ServiceCase) -> Iterator[Selection]:
+    is_lint = case.question.kind == "everything"
+    yield LEASES.in_namespace("" if is_lint else case.namespace, _VIEWS)
 
 
 def view_behind(case: ServiceCase) -> Iterable[Finding]:
-    """C6, about the view that has been behind for longest."""
-    reading = f"{SERVICE_READING}{case.namespace}/{case.name}"
-    slices = [listed(item, item.written_at)._replace(selections=(reading,)) for item in case.slices]
+    """C6, about the view that is furthest behind."""
+    selection = f"{SERVICE_READING}{case.namespace}/{case.name}"
+    slices = [
+        listed(item, item.written_at)._replace(selections=(selection,)) for item in case.slices
+    ]
     judged = [
         judge_report(view, slices, case.now)
         for view in map(report_of_lease, case.of(LEASES))
@@ -249,19 +247,19 @@ def view_behind(case: ServiceCase) -> Iterable[Finding]:
         key=lambda each: (-each.behind_s, each.consumer.node),
     )
     for view, missing, _ in late[:1]:
-        held = view.report.endpointslices[reading].revision if view.report is not None else 0
+        applied = view.report.endpointslices[selection].revision if view.report is not None else 0
         others = [each.consumer.node for each in late[1:]]
         also = f"; so with {some(others)}" if others else ""
         yield case.finding(
             "C6",
-            f"view {view.node} is {lasting(late[0].behind_s)} behind: it holds version {held}, and "
+            f"view {view.node} is {lasting(late[0].behind_s)} behind: it holds version {applied}, and "
             f"a slice is of {max(item.revision for item in missing)}{also}",
             Evidence(
                 subject=ObjectName(LEASES.resource.key, "Lease", case.namespace, view.lease),
                 field=f"metadata.annotations[{ANNOTATION_PROGRESS}]",
-                value=str(held),
+                value=str(applied),
             ),
-            # Without managedFields a slice has the time of the change that it was written for.
+            # Without managedFields the time of a slice is that of the change that triggered it.
             certainty="likely",
             effect="it goes on with the endpoints of then, while the nodes have others",
             remedy=f"look at the log of {view.node}: its watch; restart it",

@@ -273,7 +273,8 @@ def test_on_a_screen_a_line_is_a_block_that_fits_and_opens_with_a_row_for_each_p
         "2027-01-15T08:01:40.250000Z anna: 202 changes in 5.0 s",
         "  Deployment web: spec.replicas 0 -> 100",
         "  Pods: 100 made, 100 ready",
-        "  1 slice in 100 writes, 50.0 kB; 2 of 2 nodes reported, the last node-7 after 9.0 s",
+        "  1 slice in 100 writes, 50.0 kB; 2 of 2 nodes reported, the last node-7 after",
+        "    9.0 s",
     ]
     opened = line_text(lines[0], opened=True, width=80).splitlines()
     assert (len(opened), max(map(len, opened))) == (4 + 2 + 1 + 100, 80)

@@ -226,9 +226,9 @@ def _judge(
         return
     ours = _read(expected.body)
     theirs = _read(best.body)
-    for kind, left, right in _fields(ours, theirs):
-        if left != right:
-            yield SliceDifference(kind, family, subject, left, right, pod)
+    for kind, ours_text, theirs_text in _fields(ours, theirs):
+        if ours_text != theirs_text:
+            yield SliceDifference(kind, family, subject, ours_text, theirs_text, pod)
     if ours.conditions.ready is not False:
         difference = _hints(ours, theirs, exact=snapshot.shape.hints is not HintMode.AUTO)
         if difference is not None:
@@ -259,12 +259,12 @@ def _fields(
 
 
 def _hints(ours: SliceEndpoint, theirs: SliceEndpoint, *, exact: bool) -> DifferenceKind | None:
-    left = hints_text(ours.hints)
-    right = hints_text(theirs.hints)
-    if left == right:
+    ours_text = hints_text(ours.hints)
+    theirs_text = hints_text(theirs.hints)
+    if ours_text == theirs_text:
         return None
-    if right == NOTHING:
+    if theirs_text == NOTHING:
         return DifferenceKind.HINT_MISSING
-    if left == NOTHING:
+    if ours_text == NOTHING:
         return DifferenceKind.HINT_UNEXPECTED
     return DifferenceKind.HINTS if exact else None

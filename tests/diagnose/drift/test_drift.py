@@ -14,7 +14,7 @@ from sliceplane.api.core import Node
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.consume.progress import LEASE_DURATION_S, REPORT_LATE_S, Held, ProgressReport
 from sliceplane.diagnose.drift.answer import Drift, as_text
-from sliceplane.diagnose.drift.facts import ConsumerReport, DriftFacts, Listed, ProxyPages
+from sliceplane.diagnose.drift.facts import DriftFacts, LeaseReport, Listed, ProxyPages
 from sliceplane.diagnose.drift.judge import judge, past_versions_to_read
 from sliceplane.emulation.nodes import LABEL_EMULATED
 from sliceplane.watch.digest import digest_of_versions
@@ -41,13 +41,13 @@ def held(revision: int, *items: Listed) -> Held:
 
 def told(
     node: str, revision: int = 60, *items: Listed, ago_s: float = 5.0, **rest: Any
-) -> ConsumerReport:
+) -> LeaseReport:
     report = ProgressReport(endpointslices={"all": held(revision, *(items or (CART, WEB)))}, **rest)
-    return ConsumerReport(node, report, revision, NOW - ago_s, LEASE_DURATION_S, node)
+    return LeaseReport(node, report, revision, NOW - ago_s, LEASE_DURATION_S, node)
 
 
 def facts(
-    *reports: ConsumerReport, slices: tuple[Listed, ...] = (CART, WEB), **rest: Any
+    *reports: LeaseReport, slices: tuple[Listed, ...] = (CART, WEB), **rest: Any
 ) -> DriftFacts:
     nodes = tuple(Node(metadata=ObjectMeta(name=report.node)) for report in reports)
     return DriftFacts(
@@ -71,7 +71,7 @@ def test_a_proxy_that_hears_nothing_is_behind_for_that_reason() -> None:
     newer = Listed("shop/cart", "69", ("all",), "shop/cart", NOW - 300)
     drift = judge(facts(deaf, told("n2"), slices=(newer, WEB)))
     sentence = (
-        "n1: its inputs are 9 min old: its proxy lives, and receives no events of the API server"
+        "n1: its inputs are 9 min old: its proxy runs, but receives no events from the API server"
     )
     assert [entry for entry in said(drift) if entry[1].startswith("n1")] == [("N15", sentence)]
     assert states(drift)["n1"] == "behind"
@@ -90,7 +90,7 @@ def test_nodes_that_hold_what_the_server_says_are_in_step() -> None:
 
 def test_a_stopped_proxy() -> None:
     drift = judge(facts(told("n1"), told("n2", ago_s=LEASE_DURATION_S + 31)))
-    assert said(drift) == [("N1", "n2: its proxy tells nothing for 2 min")]
+    assert said(drift) == [("N1", "n2: its proxy has not reported for 2 min")]
     assert states(drift) == {"n1": "in step", "n2": "stopped"}
     assert not judge(facts(told("n1", ago_s=REPORT_LATE_S - 1))).findings
 
@@ -105,7 +105,7 @@ def test_a_proxy_that_stands_still_has_stopped_before_its_lease_runs_out() -> No
             past={("endpointslices", 60): (CART, WEB)},
         )
     )
-    assert said(drift) == [("N1", "n1: its proxy tells nothing for 46 s")]
+    assert said(drift) == [("N1", "n1: its proxy has not reported for 46 s")]
     assert states(drift) == {"n1": "stopped"}
 
 
@@ -147,7 +147,7 @@ def test_behind_is_asked_of_one_service() -> None:
 def test_what_a_node_does_not_read_is_no_concern_of_it() -> None:
     other = item("cart", 65, selections=("all", "zone=b"), age_s=34.0)
     report = ProgressReport(endpointslices={"shared": held(60, WEB), "zone=a": held(60)})
-    told_of = ConsumerReport("n1", report, 60, NOW, LEASE_DURATION_S, "n1")
+    told_of = LeaseReport("n1", report, 60, NOW, LEASE_DURATION_S, "n1")
     assert states(judge(facts(told_of, slices=(other, WEB)))) == {"n1": "in step"}
 
 
@@ -282,10 +282,10 @@ def test_an_emulated_node_is_called_so_and_no_silent_node() -> None:
 
 
 def test_an_older_proxy_tells_no_digest() -> None:
-    older = ConsumerReport("n1", None, 40, NOW, LEASE_DURATION_S, "n1")
+    older = LeaseReport("n1", None, 40, NOW, LEASE_DURATION_S, "n1")
     drift = judge(facts(older, slices=(CART, item("web", 50, age_s=34.0))))
     assert states(drift) == {"n1": "behind"}
-    assert drift.not_looked_at == ("n1: its cache (its proxy tells no digest)",)
+    assert drift.not_looked_at == ("n1: its cache (its proxy reports no digest)",)
 
 
 def test_the_text_fits_a_terminal_and_json_is_stable() -> None:
@@ -333,7 +333,7 @@ def test_what_tells_beside_proxies_has_a_row_without_a_kernel(
     (stopped,) = judge(
         facts(other._replace(renewed=NOW - LEASE_DURATION_S - 60), told("n1"))
     ).findings
-    assert stopped.sentence.startswith(f"n1 ({title}): its {teller} tells nothing")
+    assert stopped.sentence.startswith(f"n1 ({title}): its {teller} has not reported")
     assert stopped.subject.name == f"sliceplane-{kind}-n1"
 
 

@@ -208,7 +208,7 @@ def test_an_external_name_has_no_ports_and_no_endpoints_to_look_at() -> None:
     assert answer.findings == ()
     assert (
         answer.summary
-        == "db is a name for db.example.org: DNS answers with it, no proxy and no Pod is asked"
+        == "db is a name for db.example.org: DNS answers with it, without a proxy or a Pod"
     )
     assert not {"selection", "Pods", "ports", "slices"} & set(answer.well)
 

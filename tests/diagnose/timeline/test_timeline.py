@@ -277,7 +277,7 @@ def test_on_a_screen_a_line_is_a_block_that_fits_and_opens_with_a_row_for_each_p
         "    9.0 s",
     ]
     opened = line_text(lines[0], opened=True, width=80).splitlines()
-    assert (len(opened), max(map(len, opened))) == (4 + 2 + 1 + 100, 80)
+    assert (len(opened), max(map(len, opened))) == (5 + 2 + 1 + 100, 78)
     assert "Pods: 1 terminating, 1 gone" in line_text(lines[1], width=80), (
         "told once: its grace only grew shorter"
     )

@@ -74,8 +74,8 @@ class _Name(msgspec.Struct, frozen=True):
         if service is not None and portless:
             names = some([f'"{name}"' for name in service.named_ports])
             sentence = (
-                f"{count(len(portless), 'address')} ({_spell(portless)}), no container port has the "
-                f"name {names}"
+                f"{count(len(portless), 'address')} ({_spell(portless)}), no container port has "
+                f"the name {names}"
             )
             field = Evidence(subject=self._service, field="spec.ports.targetPort", value=names)
             yield self._finding(

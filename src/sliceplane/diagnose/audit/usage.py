@@ -163,7 +163,7 @@ class AuditLogUsage:
 
 
 def _concerns(event: WireAuditEvent) -> bool:
-    """Returns True for an allowed request on Endpoints; a request has one such line, a watch two."""
+    """Returns True for an allowed request on Endpoints; a watch has two such lines, others one."""
     target = event.object_ref
     answer = event.response_status
     if target is None or target.resource != "endpoints" or target.api_group:

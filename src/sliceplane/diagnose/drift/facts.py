@@ -73,29 +73,28 @@ CONSUMER_WORDINGS: Final[dict[str, ConsumerWording]] = {
     COMPONENT: ConsumerWording(
         "",
         "proxy",
-        "its kernel goes on with the rules of then: what changed since does not reach clients "
-        "there",
-        "its kernel sends to the endpoints of then",
+        "its kernel keeps its last rules: later changes do not reach clients there",
+        "its kernel sends to outdated endpoints",
         "rules",
     ),
     DNS: ConsumerWording(
         " (names)",
         "name server",
-        "its clients ask in vain, or another one",
-        "it tells the endpoints of then",
+        "its clients get no answer, or query another one",
+        "it answers with outdated endpoints",
         "answers",
     ),
     XDS: ConsumerWording(
         " (xDS)",
         "xDS server",
-        "its clients go on with the endpoints of then, or ask another one",
-        "a client of it has not accepted the endpoints of now: sliceplane xds status",
+        "its clients keep their last endpoints, or query another one",
+        "one of its clients has not accepted the current endpoints: sliceplane xds status",
         "answers",
     ),
 }
 
 
-class ConsumerReport(NamedTuple):
+class LeaseReport(NamedTuple):
     """The report in the Lease of one consumer (``kind``: of ``CONSUMER_WORDINGS``). ``report``
     ``None``: an older release, which reports only ``revision``.
     """
@@ -134,14 +133,14 @@ class ConsumerReport(NamedTuple):
         return f"{lease_prefix(self.kind)}{self.node}"
 
 
-def report_of_lease(lease: Lease) -> ConsumerReport:
+def report_of_lease(lease: Lease) -> LeaseReport:
     """Reads the report in *lease*, which is a consumer's."""
     annotations = lease.metadata.annotations or {}
     kind = (lease.metadata.labels or {}).get(LABEL_COMPONENT, COMPONENT)
     owner = next(
         (owner.name for owner in lease.metadata.owner_references or () if owner.kind == "Node"), ""
     )
-    return ConsumerReport(
+    return LeaseReport(
         lease.spec.holder_identity or lease.metadata.name.removeprefix(lease_prefix(kind)),
         read_report(annotations.get(ANNOTATION_PROGRESS, "")),
         revision_of(annotations.get(ANNOTATION_REVISION, "")),
@@ -174,7 +173,7 @@ class DriftFacts(msgspec.Struct, frozen=True):
     """
 
     now: float
-    consumers: tuple[ConsumerReport, ...]
+    consumers: tuple[LeaseReport, ...]
     nodes: tuple[Node, ...] | None
     now_of: Mapping[str, tuple[int, tuple[Listed, ...]]]
     past: Mapping[tuple[str, int], tuple[Listed, ...] | str] = msgspec.field(default_factory=dict)

@@ -20,7 +20,7 @@ from sliceplane.api.meta import revision_of
 from sliceplane.consume.progress import BEHIND_S, Held, Place
 from sliceplane.diagnose.drift import reports
 from sliceplane.diagnose.drift.answer import ORDER, Drift, DriftRow, State
-from sliceplane.diagnose.drift.facts import ConsumerReport, DriftFacts, Listed, ProxyPages
+from sliceplane.diagnose.drift.facts import DriftFacts, LeaseReport, Listed, ProxyPages
 from sliceplane.emulation.nodes import LABEL_EMULATED
 from sliceplane.watch.digest import digest_of_versions
 
@@ -83,7 +83,7 @@ def judge(facts: DriftFacts) -> Drift:
             rows.append(
                 DriftRow(name, "never told", 0, 0, 0.0, None, "not looked at", "not looked at")
             )
-            unread.append(f"{name}: everything (no proxy of ours has ever told anything there)")
+            unread.append(f"{name}: everything (none of our proxies has ever reported there)")
     if number := len(emulated.intersection(silent)):
         unread.append(f"{count(number, 'emulated node')}: no proxy and no kernel, so no rules")
     rows.sort(key=lambda row: (ORDER.index(row.state), row.node))
@@ -91,7 +91,7 @@ def judge(facts: DriftFacts) -> Drift:
 
 
 def _judge_node(
-    facts: DriftFacts, consumer: ConsumerReport
+    facts: DriftFacts, consumer: LeaseReport
 ) -> tuple[DriftRow, list[Finding], list[str]]:
     pages = facts.pages.get(consumer.node, ProxyPages()) if consumer.is_proxy else ProxyPages()
     _, slices = facts.now_of.get("endpointslices", (0, ()))
@@ -106,7 +106,8 @@ def _judge_node(
         age = lasting(judged.behind_s)
         unread.insert(
             0,
-            f"{consumer.title}: too young to judge ({age} behind; judged after {lasting(BEHIND_S)})",
+            f"{consumer.title}: too young to judge ({age} behind; judged after "
+            f"{lasting(BEHIND_S)})",
         )
     if (cache == "not looked at" and lost is None) or kernel == "not looked at":
         states.add("unknown")
@@ -127,19 +128,19 @@ def _judge_node(
     return row, findings, unread
 
 
-def _places(consumer: ConsumerReport) -> dict[Place, Held]:
+def _places(consumer: LeaseReport) -> dict[Place, Held]:
     return consumer.report.places() if consumer.report is not None else {}
 
 
 def _cache(
-    facts: DriftFacts, consumer: ConsumerReport, pages: ProxyPages
+    facts: DriftFacts, consumer: LeaseReport, pages: ProxyPages
 ) -> tuple[str, Finding | None, list[str]]:
     """Returns the cell of the table, a finding, and why the cache could not be compared."""
     if consumer.report is None:
         return (
             "not looked at",
             None,
-            [f"{consumer.title}: its cache (its {consumer.wording.program} tells no digest)"],
+            [f"{consumer.title}: its cache (its {consumer.wording.program} reports no digest)"],
         )
     why: list[str] = []
     for place, applied in _places(consumer).items():
@@ -155,7 +156,7 @@ def _digest(objects: tuple[Listed, ...]) -> str:
     return digest_of_versions((item.key, item.version) for item in objects)
 
 
-def _kernel(consumer: ConsumerReport, pages: ProxyPages) -> tuple[str, Finding | None]:
+def _kernel(consumer: LeaseReport, pages: ProxyPages) -> tuple[str, Finding | None]:
     if pages.rules:
         more = f", and {len(pages.rules) - 1} more" if len(pages.rules) > 1 else ""
         return "differs", reports.finding(
@@ -170,7 +171,7 @@ def _kernel(consumer: ConsumerReport, pages: ProxyPages) -> tuple[str, Finding |
 
 
 def _lost(
-    consumer: ConsumerReport,
+    consumer: LeaseReport,
     place: Place,
     applied: Held,
     objects: tuple[Listed, ...],
@@ -183,7 +184,7 @@ def _lost(
         applied,
         "" if theirs is None else f": {_differences(objects, theirs, applied.revision)}",
         digest=_digest(objects),
-        remedy=f"restart the {consumer.wording.program} of this node: it lists anew",
+        remedy=f"restart the {consumer.wording.program} of this node: it lists everything again",
     )
 
 

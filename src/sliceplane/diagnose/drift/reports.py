@@ -19,12 +19,12 @@ from sliceplane.consume.progress import (
     Held,
     Place,
 )
-from sliceplane.diagnose.drift.facts import ConsumerReport, Listed
+from sliceplane.diagnose.drift.facts import LeaseReport, Listed
 from sliceplane.kit.times import format_time
 
 #: the remedy if the kernel's rules are not the proxy's
 REWRITE_RULES: Final = (
-    "restart the node proxy, which writes its rules anew; nft monitor shows who changes them"
+    "restart the node proxy, which rewrites its rules; nft monitor shows what changes them"
 )
 #: the words of a proxy's report if its rules were removed (``node.io``)
 _RULES_GONE: Final = "rules were gone"
@@ -35,7 +35,7 @@ class Judgement(NamedTuple):
     has not applied.
     """
 
-    consumer: ConsumerReport
+    consumer: LeaseReport
     missing: tuple[Listed, ...]
     now: float
 
@@ -68,13 +68,13 @@ class Judgement(NamedTuple):
         return (behind(self),) if self.is_behind else ()
 
 
-def judge_report(consumer: ConsumerReport, slices: Iterable[Listed], now: float) -> Judgement:
+def judge_report(consumer: LeaseReport, slices: Iterable[Listed], now: float) -> Judgement:
     return Judgement(consumer, tuple(missing_of(consumer, slices)), now)
 
 
 def finding(
     code: str,
-    consumer: ConsumerReport,
+    consumer: LeaseReport,
     sentence: str,
     *evidence: Evidence,
     effect: str = "",
@@ -92,37 +92,37 @@ def finding(
     )
 
 
-def lease_name(consumer: ConsumerReport) -> ObjectName:
+def lease_name(consumer: LeaseReport) -> ObjectName:
     return ObjectName("leases.coordination.k8s.io", "Lease", LEASE_NAMESPACE, consumer.lease)
 
 
-def in_lease(consumer: ConsumerReport, field: str, value: str) -> Evidence:
+def in_lease(consumer: LeaseReport, field: str, value: str) -> Evidence:
     return Evidence(subject=lease_name(consumer), field=field, value=value)
 
 
-def in_report(consumer: ConsumerReport, value: str) -> Evidence:
+def in_report(consumer: LeaseReport, value: str) -> Evidence:
     return in_lease(consumer, f"metadata.annotations[{ANNOTATION_PROGRESS}]", value)
 
 
-def inputs_since(consumer: ConsumerReport) -> int:
+def inputs_since(consumer: LeaseReport) -> int:
     return consumer.report.inputs_since if consumer.report is not None else 0
 
 
-def stopped(consumer: ConsumerReport, now: float) -> Finding:
+def stopped(consumer: LeaseReport, now: float) -> Finding:
     """N1"""
     return finding(
         "N1",
         consumer,
-        f"its {consumer.wording.program} tells nothing for {lasting(consumer.age_s(now))}",
+        f"its {consumer.wording.program} has not reported for {lasting(consumer.age_s(now))}",
         in_lease(consumer, "spec.renewTime", format_time(consumer.renewed)),
         effect=consumer.wording.stopped,
-        remedy=f"start the {consumer.wording.program} of {consumer.node}, or see why it stands still: its "
-        "log; if it was taken "
-        f"away on purpose, kubectl -n {LEASE_NAMESPACE} delete lease {consumer.lease}",
+        remedy=f"start the {consumer.wording.program} of {consumer.node}, or see in its log why it "
+        "hangs; if it was removed on purpose, "
+        f"kubectl -n {LEASE_NAMESPACE} delete lease {consumer.lease}",
     )
 
 
-def missing_of(consumer: ConsumerReport, slices: Iterable[Listed]) -> Iterator[Listed]:
+def missing_of(consumer: LeaseReport, slices: Iterable[Listed]) -> Iterator[Listed]:
     """Yields the slices that the consumer reads and has not reported as applied. Deleted slices are
     not considered.
     """
@@ -155,20 +155,20 @@ def behind(judged: Judgement) -> Finding:
         in_lease(consumer, f"metadata.annotations[{ANNOTATION_REVISION}]", str(consumer.revision)),
         effect=consumer.wording.behind,
         remedy=(
-            f"look at the log of the {consumer.wording.program} of {consumer.node}, and its /healthz: its "
-            "watch, its writes"
+            f"look at the log of the {consumer.wording.program} of {consumer.node}, and its "
+            "/healthz: its watch, its writes"
         ),
     )
 
 
-def of_kernel(consumer: ConsumerReport) -> Finding | None:
+def of_kernel(consumer: LeaseReport) -> Finding | None:
     """N3; N5 if another program removed rules."""
     problem = next(iter(consumer.report.problems if consumer.report is not None else ()), "")
     if not problem:
         return None
     evidence = in_report(consumer, f"problems: {clipped(problem)}")
     if _RULES_GONE in problem:
-        effect = "while they were gone, Services were not reached from there"
+        effect = "while they were gone, Services were unreachable from there"
         return finding(
             "N5", consumer, clipped(problem), evidence, effect=effect, remedy="nft monitor"
         )
@@ -177,31 +177,30 @@ def of_kernel(consumer: ConsumerReport) -> Finding | None:
         consumer,
         clipped(problem),
         evidence,
-        effect="its kernel goes on with the rules of before",
-        remedy=f"give the kernel of {consumer.node} what it lacks; its proxy tries again by itself",
+        effect="its kernel keeps its previous rules",
+        remedy=f"give the kernel of {consumer.node} what it lacks; its proxy retries by itself",
     )
 
 
-def disconnected(consumer: ConsumerReport, now: float) -> Finding:
+def disconnected(consumer: LeaseReport, now: float) -> Finding:
     """N15"""
     since = inputs_since(consumer)
     return finding(
         "N15",
         consumer,
-        f"its inputs are {lasting(now - since)} old: its {consumer.wording.program} lives, and receives "
-        "no events of the API server",
+        f"its inputs are {lasting(now - since)} old: its {consumer.wording.program} runs, but "
+        "receives no events from the API server",
         in_report(consumer, f"inputs_since: {since}"),
         effect=(
-            f"its {consumer.wording.rules} stay as they were then; what changed since does not reach "
-            "clients there"
+            f"its {consumer.wording.rules} are outdated: later changes do not reach clients there"
         ),
-        remedy="see why its watches fail: the API server that it asks, and the log of the "
+        remedy="see why its watches fail: its API server, and the log of the "
         f"{consumer.wording.program} of {consumer.node}",
     )
 
 
 def lost_event(
-    consumer: ConsumerReport,
+    consumer: LeaseReport,
     place: Place,
     applied: Held,
     than: str,
@@ -215,17 +214,15 @@ def lost_event(
     return finding(
         "N4",
         consumer,
-        f"lost an event: it holds {plural} ({selection}) {applied.revision} with another content{than}",
+        f"lost an event: it holds {plural} ({selection}) {applied.revision} with another "
+        f"content{than}",
         in_report(consumer, f"{applied.revision} {applied.digest}{other}"),
-        effect=(
-            "it goes on with endpoints that are no more, or without new ones, until that object "
-            "changes again"
-        ),
+        effect=("it uses removed endpoints, or lacks new ones, until that object changes again"),
         remedy=remedy,
     )
 
 
-def misnamed(consumer: ConsumerReport, nodes: Iterable[str]) -> Finding:
+def misnamed(consumer: LeaseReport, nodes: Iterable[str]) -> Finding:
     """N7: no Node has the name of the proxy, which owns no Lease of one."""
     clause, flag = misnamed_proxy(consumer.node, sorted(nodes))
     return finding(

@@ -272,7 +272,7 @@ class ServiceCase(PodsCase):
 
     @property
     def has_read_slices(self) -> bool:
-        """Returns True if the slices were read, so that an endpoint in none of them does not exist."""
+        """Returns True if the slices were read, so that no other endpoint exists."""
         return self.was_read(self.slices_selection)
 
     @cached_property
@@ -291,7 +291,7 @@ class ServiceCase(PodsCase):
 
     @cached_property
     def targets(self) -> tuple[PortProbe, ...]:
-        """The targets of connections: the TCP ports of ready endpoints, the first ``TARGETS_MAX``."""
+        """The first ``TARGETS_MAX`` targets of connections: TCP ports of ready endpoints."""
         probes: dict[PortProbe, None] = {}
         for item, endpoint in self.ready:
             for port in item.ports or () if item.address_type != "FQDN" else ():

@@ -93,7 +93,7 @@ def _servers(facts: StatusFacts) -> Part:
     elif page.status >= 500 or failed:
         readiness = f"not ready: {some(failed) or clipped(page.text or page.why)}"
     else:
-        state, readiness = "unknown", "whether it is ready was not to be had"
+        state, readiness = "unknown", "readiness unknown"
         unread.append(f"/readyz ({page.why})")
     if facts.version.why:
         unread.append(f"/version ({facts.version.why})")
@@ -124,9 +124,7 @@ def _storage(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> 
     size = total(metrics, "apiserver_storage_size_bytes")
     in_memory = total(metrics, "sliceplane_object_bytes")
     if facts.metrics.why or (size is None and in_memory is None):
-        return _unread_part(
-            "storage", facts.metrics.why or "the server's metrics do not tell of it"
-        )
+        return _unread_part("storage", facts.metrics.why or "not in the server's metrics")
     revision = total(metrics, "apiserver_storage_revision")
     of_objects = (
         metrics.get("apiserver_resource_objects") or metrics.get("apiserver_storage_objects") or ()
@@ -193,11 +191,13 @@ def _controllers(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]])
     if isinstance(why, str) and not within:
         return _unread_part("controllers", why)
     if within:
-        lines.insert(0, "those of EndpointSlices run within the server")
+        lines.insert(0, "the EndpointSlice controllers run within the server")
     elif not leading:
         state = "attention"
         lines.insert(
-            0, f"nobody leads those of EndpointSlices: no {' or '.join(LEADERS)} renews its Lease"
+            0,
+            "the EndpointSlice controllers have no leader: no "
+            f"{' or '.join(LEADERS)} renews its Lease",
         )
     return Part(
         "controllers", state, tuple(lines), {"withinServer": bool(within), "leases": rows}, unread
@@ -209,7 +209,7 @@ def _leader_text(row: Mapping[str, Any]) -> str:
     renewal = "never renewed" if age is None else f"renewed {lasting(age)} ago"
     if row["held"]:
         return f"{row['name']}: {row['holder']}, {renewal}"
-    return f"{row['name']}: nobody leads" + (
+    return f"{row['name']}: no leader" + (
         f", {row['holder']} did, {renewal}" if row["holder"] else ""
     )
 
@@ -219,7 +219,7 @@ def _queues(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> P
         sample.labels.get("name", ""): sample.value for sample in metrics.get("workqueue_depth", ())
     }
     if facts.metrics.why or not depths:
-        return _unread_part("queues", facts.metrics.why or "the server's metrics tell of none")
+        return _unread_part("queues", facts.metrics.why or "none in the server's metrics")
     running = {
         sample.labels.get("name", ""): sample.value
         for sample in metrics.get("workqueue_longest_running_processor_seconds", ())
@@ -290,10 +290,10 @@ def _nodes(facts: StatusFacts) -> Part:
 
 
 def _freshness(ages: Mapping[str, float], late: Mapping[str, float]) -> str:
-    """Returns ``3 of 4 fresh, the slowest told 8 s ago; silent: node-7 for 4 min``."""
+    """Returns ``3 of 4 fresh, the slowest reported 8 s ago; silent: node-7 for 4 min``."""
     fresh = [age for name, age in ages.items() if name not in late]
     line = f"{len(fresh)} of {len(ages)} fresh" + (
-        f", the slowest told {lasting(max(fresh))} ago" if fresh else ""
+        f", the slowest reported {lasting(max(fresh))} ago" if fresh else ""
     )
     worst = sorted(late, key=lambda name: (-late[name], name))
     phrases = [f"{name} for {lasting(late[name])}" for name in worst]
@@ -328,9 +328,7 @@ def _consumers(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -
         and sample.labels.get("resource") == "endpointslices"
     ]
     if facts.metrics.why or (watches is None and not of_slices):
-        return _unread_part(
-            "consumers", facts.metrics.why or "the server's metrics tell of no watches"
-        )
+        return _unread_part("consumers", facts.metrics.why or "no watches in the server's metrics")
     slow = total(metrics, "sliceplane_hub_overflowed_watches_total")
     clients = int(sum(sample.value for sample in of_slices))
     phrases = [f"{count(int(watches), 'watch')} open"] if watches is not None else []

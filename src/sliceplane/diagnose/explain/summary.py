@@ -29,8 +29,8 @@ def _of_service(case: ServiceCase) -> str:
     spec = case.service.spec
     if spec.type == "ExternalName":
         return (
-            f"{case.name} is a name for {spec.external_name}: DNS answers with it, no proxy and "
-            "no Pod is asked"
+            f"{case.name} is a name for {spec.external_name}: DNS answers with it, "
+            "without a proxy or a Pod"
         )
     place = (
         "headless, DNS gives its endpoints' addresses"

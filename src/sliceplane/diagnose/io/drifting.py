@@ -175,7 +175,7 @@ async def _nodes(client: Reader, unread: list[str]) -> tuple[Node, ...] | None:
     except StatusError as error:
         if error.code != 403:
             raise
-        unread.append("nodes that never told anything (no right to list nodes)")
+        unread.append("nodes that never reported (no right to list nodes)")
         return None
 
 
@@ -206,9 +206,7 @@ async def _past(
     past: dict[tuple[str, int], tuple[Listed, ...] | str] = {}
     for number, (plural, version) in enumerate(past_versions_to_read(facts)):
         if number >= PAST_MAX:
-            past[plural, version] = (
-                f"nodes tell of more than {PAST_MAX} versions, --node looks at one"
-            )
+            past[plural, version] = f"nodes report more than {PAST_MAX} versions; --node checks one"
             continue
         try:
             past[plural, version] = (await _objects(client, plural, version))[1]

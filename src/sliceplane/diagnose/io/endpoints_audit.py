@@ -99,7 +99,7 @@ async def _list(client: Client, selection: Selection, auditor: Auditor) -> None:
 
 
 async def _page(client: Client, selection: Selection, token: str) -> ListPage:
-    """Reads one page, and retries it if it fails: a list of a large cluster has hundreds of pages."""
+    """Reads one page, with retries: a list of a large cluster has hundreds of pages."""
     for attempt in range(1, PAGE_TRIES_MAX + 1):
         try:
             return await client.list(selection, limit=PAGE_OBJECTS, continue_token=token)

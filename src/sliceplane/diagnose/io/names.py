@@ -194,7 +194,7 @@ def _needed(view: DnsView, name: str, domain: str, unread: list[Unread]) -> Unre
 def _find_service_name(
     view: DnsView, tries: tuple[str, ...], domain: str
 ) -> tuple[str, str] | None:
-    """Returns namespace and name of the Service that one of *tries* names, if the namespace exists."""
+    """Returns namespace and name of the Service of one of *tries*, if the namespace exists."""
     for tried in tries:
         labels = tried.removesuffix(f".svc.{domain}.").split(".")
         if tried.endswith(f".svc.{domain}.") and len(labels) == 2 and view.has_namespace(labels[1]):

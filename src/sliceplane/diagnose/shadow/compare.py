@@ -83,7 +83,7 @@ def compare(
 
 
 def _address_types(snapshot: ServiceSnapshot) -> Iterator[SliceDifference]:
-    """Yields address types without any slice, and slices of a type that the service does not have."""
+    """Yields address types without a slice, and slices of a type that the service lacks."""
     shape = snapshot.shape
     counts: dict[str, int] = {}
     for stored in snapshot.slices.values():

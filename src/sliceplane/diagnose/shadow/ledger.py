@@ -110,7 +110,7 @@ class DifferenceLedger:
             self._pending[key] = waiting
 
     def due(self, key: str, now: float) -> tuple[SliceDifference, ...]:
-        """Returns the differences of *key* that are old enough to be confirmed (see ``next_due``)."""
+        """Returns the differences of *key* that are due for confirmation (see ``next_due``)."""
         return tuple(
             d for d, since in self._pending.get(key, {}).items() if now >= since + self.grace_s
         )

@@ -184,8 +184,8 @@ def _place(question: Question, ip: str, cluster: TracedCluster) -> _TracedPlace:
         node_name = addressed.metadata.name
         if source in OUTSIDE_ADDRESSES.values() and len(cluster.nodes) > 1:
             notes.append(
-                f"a client outside may enter at any node; this is the answer for {node_name}, --node "
-                "selects another"
+                f"a client outside may enter at any node; this is the answer for {node_name}, "
+                "--node selects another"
             )
     node = cluster.node_by_name.get(node_name)
     if node is None:

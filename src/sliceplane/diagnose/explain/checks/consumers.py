@@ -27,7 +27,7 @@ from sliceplane.consume.progress import (
 )
 from sliceplane.consume.selections import SERVICE_READING
 from sliceplane.diagnose.drift import reports
-from sliceplane.diagnose.drift.facts import ConsumerReport, Listed, listed, report_of_lease
+from sliceplane.diagnose.drift.facts import LeaseReport, Listed, listed, report_of_lease
 from sliceplane.diagnose.drift.reports import judge_report
 from sliceplane.diagnose.explain.case import NodeCase, ServiceCase
 from sliceplane.diagnose.explain.facts import Facts
@@ -54,7 +54,7 @@ def node_reads(case: NodeCase) -> Iterator[Selection]:
         yield SLICES.everywhere()  # the objects that others have applied
 
 
-def _nodes_to_verify(facts: Facts, mine: Iterable[ConsumerReport]) -> Iterator[Selection]:
+def _nodes_to_verify(facts: Facts, mine: Iterable[LeaseReport]) -> Iterator[Selection]:
     """Yields the reads of Nodes that are needed to judge proxies."""
     unconfirmed = [
         proxy.node
@@ -96,7 +96,7 @@ def unqueried_health_check(case: ServiceCase) -> Iterable[Finding]:
     if reported and all(port in report.unasked for report in reported):
         yield case.finding(
             "X6",
-            f"nobody asked health check port {port} of {count(len(reported), 'node')} for "
+            f"no health check of port {port} of {count(len(reported), 'node')} for "
             f"{lasting(UNASKED_S)}",
             case.field("spec.healthCheckNodePort", str(port)),
             certainty="possible",
@@ -121,8 +121,8 @@ def of_node(case: NodeCase) -> Iterable[Finding]:
         others = f"{count(len(proxies), 'other node', 'has')} one"
         yield case.finding(
             "N1",
-            f"no proxy of ours ever told anything on {case.name}; {others}",
-            case.field("Lease", f"no {COMPONENT} tells of {case.name}"),
+            f"none of our proxies ever reported on {case.name}; {others}",
+            case.field("Lease", f"no {COMPONENT} reports {case.name}"),
             certainty="possible",
             weight="warning",
             effect="if nothing else serves Services there, its clients reach none",
@@ -130,7 +130,7 @@ def of_node(case: NodeCase) -> Iterable[Finding]:
         )
 
 
-def _called(facts: Facts, name: str) -> tuple[ConsumerReport, ...]:
+def _called(facts: Facts, name: str) -> tuple[LeaseReport, ...]:
     """Returns the proxies that may run on the Node *name*: their own name is equal or similar."""
     proxies = facts.derived(_proxies)
     return tuple(
@@ -141,7 +141,7 @@ def _called(facts: Facts, name: str) -> tuple[ConsumerReport, ...]:
     )
 
 
-def _proxies(facts: Facts) -> tuple[ConsumerReport, ...]:
+def _proxies(facts: Facts) -> tuple[LeaseReport, ...]:
     """Returns the reports of all proxies, by name."""
     leases = facts.of(LEASES, LEASE_NAMESPACE)
     return tuple(
@@ -178,7 +178,7 @@ def _findings(facts: Facts) -> tuple[Finding, ...]:
     )
 
 
-def _is_well_otherwise(facts: Facts, proxy: ConsumerReport) -> bool:
+def _is_well_otherwise(facts: Facts, proxy: LeaseReport) -> bool:
     """Returns False for a proxy whose node is gone or silent: other findings report the node."""
     node = facts.get(NODES, "", proxy.node)
     if node is None:
@@ -187,12 +187,12 @@ def _is_well_otherwise(facts: Facts, proxy: ConsumerReport) -> bool:
 
 
 def _unlike_others(
-    proxies: Iterable[ConsumerReport],
-) -> Iterator[tuple[ConsumerReport, Place, Held]]:
+    proxies: Iterable[LeaseReport],
+) -> Iterator[tuple[LeaseReport, Place, Held]]:
     """Yields consumers that are alone with their digest while at least two others agree on the same
     version of the same selection: caches of one version are equal, unless an event was lost.
     """
-    by_version: dict[tuple[Place, int], list[tuple[ConsumerReport, Held]]] = {}
+    by_version: dict[tuple[Place, int], list[tuple[LeaseReport, Held]]] = {}
     for proxy in proxies:
         for place, applied in (proxy.report.places() if proxy.report is not None else {}).items():
             if applied.revision:
@@ -207,7 +207,7 @@ def _unlike_others(
                 yield proxy, place, applied
 
 
-def _misnamed(facts: Facts, proxy: ConsumerReport) -> Iterator[Finding]:
+def _misnamed(facts: Facts, proxy: LeaseReport) -> Iterator[Finding]:
     """N7. Without any Node no name is wrong: machines outside Kubernetes may run a proxy, too."""
     if (
         proxy.owner
@@ -252,8 +252,8 @@ def view_behind(case: ServiceCase) -> Iterable[Finding]:
         also = f"; so with {some(others)}" if others else ""
         yield case.finding(
             "C6",
-            f"view {view.node} is {lasting(late[0].behind_s)} behind: it holds version {applied}, and "
-            f"a slice is of {max(item.revision for item in missing)}{also}",
+            f"view {view.node} is {lasting(late[0].behind_s)} behind: it holds version {applied}, "
+            f"and a slice is of {max(item.revision for item in missing)}{also}",
             Evidence(
                 subject=ObjectName(LEASES.resource.key, "Lease", case.namespace, view.lease),
                 field=f"metadata.annotations[{ANNOTATION_PROGRESS}]",
@@ -261,6 +261,6 @@ def view_behind(case: ServiceCase) -> Iterable[Finding]:
             ),
             # Without managedFields the time of a slice is that of the change that triggered it.
             certainty="likely",
-            effect="it goes on with the endpoints of then, while the nodes have others",
+            effect="it uses outdated endpoints, while the nodes have newer ones",
             remedy=f"look at the log of {view.node}: its watch; restart it",
         )

@@ -1,4 +1,4 @@
-"""The kernel of this machine: ``explain --kernel``. Parts that could not be read have no findings."""
+"""The kernel of this machine: ``explain --kernel``. Unread parts have no findings."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def multiple_rule_sets(case: ExplainCase) -> Iterable[Finding]:
         f"rules for Services of {len(sets)} proxies: {some([entry.title for entry in sets])}",
         _evidence("rules", ", ".join(entry.title for entry in sets)),
         subject=THIS_NODE,
-        effect="which of them a connection meets first is chance, and those that nobody keeps lead "
-        "to Pods of then",
+        effect="which of them a connection meets first is chance, and abandoned rules lead to "
+        "former Pods",
         remedy=others[0].removal,
     )
 
@@ -100,7 +100,7 @@ def flows_to_removed(case: ServiceCase) -> Iterable[Finding]:
             f"{count(number, 'UDP flow')} of {case.name} to {address}, which is no "
             f"endpoint{others}",
             _evidence("conntrack", f"udp to {ip}, answered by {address}"),
-            effect="clients that keep their socket talk into the void",
+            effect="clients that keep their socket get no answer",
             remedy=f"conntrack -D -p udp --orig-dst {ip} --reply-src {address}",
         )
 

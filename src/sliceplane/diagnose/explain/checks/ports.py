@@ -255,9 +255,11 @@ def families(case: ServiceCase) -> Iterable[Finding]:
         theirs = sorted({other for pod in addressed for other in _families(pod)})
         yield case.finding(
             "T7",
-            f"{ip_family} Service; {count(len(addressed), 'Pod', 'has')} {' and '.join(theirs)} alone",
+            f"{ip_family} Service; {count(len(addressed), 'Pod', 'has')} {' and '.join(theirs)} "
+            "alone",
             case.field("spec.ipFamilies", ", ".join(service.spec.ip_families or ())),
-            effect=f"no {ip_family} slice has an endpoint: nodes refuse {_cluster_ip(case, ip_family)}",
+            effect=f"no {ip_family} slice has an endpoint: nodes refuse "
+            f"{_cluster_ip(case, ip_family)}",
             remedy=_without_family(case, ip_family, theirs),
         )
 
@@ -293,7 +295,7 @@ def _ports(case: ServiceCase) -> tuple[ServicePort, ...]:
 
 
 def _probed(pod: FullPod) -> set[int]:
-    """Returns the ports that a readiness probe reaches: the program listens there, declared or not."""
+    """Returns the ports of successful readiness probes, where a program listens."""
     if not pod.is_ready:
         return set()
     probes = (container.readiness_probe for container, _ in servers(pod))

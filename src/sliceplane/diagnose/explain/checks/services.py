@@ -178,14 +178,15 @@ def no_such_node(case: NodeCase) -> Iterable[Finding]:
         choices = near or nodes
         yield case.finding(
             "S12",
-            f"no Node {case.name}; there {verb(len(choices), 'is')} {some(choices) or 'none at all'}",
+            f"no Node {case.name}; there {verb(len(choices), 'is')} "
+            f"{some(choices) or 'none at all'}",
             effect="nothing can be said of it",
             remedy=f"sliceplane explain node {near[0]}" if near else "kubectl get nodes",
         )
 
 
 def no_such_port(case: ServiceCase) -> Iterable[Finding]:
-    """S2, S3. Names without a cluster IP resolve to the Pods' addresses, where any port may listen."""
+    """S2, S3. Names without a cluster IP resolve to the Pods, where any port may listen."""
     dialled, protocol = case.question.port, case.question.protocol
     if not case.exists or not dialled or not case.has_endpoints or case.is_headless:
         return

@@ -139,7 +139,7 @@ def _unclear(case: ServiceCase, request: Evidence) -> Finding:
         effect="connections go to every zone",
         remedy=f"kubectl label node {name} {LABEL_ZONE}=ZONE"
         if not zone_of(node)
-        else f"see why the kubelet of {name} tells no CPU",
+        else f"see why the kubelet of {name} reports no CPU",
     )
 
 

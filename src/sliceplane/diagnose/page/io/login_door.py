@@ -469,7 +469,7 @@ class LoginDoor:
     async def _feed(
         self, tab: _OpenTab, connection: StreamConnection, receive: Receive, send: Send
     ) -> None:
-        """Sends messages until the tab is closed, accepts nothing for too long, or its login ends."""
+        """Sends messages until the tab is closed or too slow, or its login ends."""
         feeding = asyncio.ensure_future(self._pass_on(tab.tab, send))
         disconnected = asyncio.ensure_future(_disconnected(receive))
         try:

@@ -37,7 +37,7 @@ WATCH_REST_S: Final = 0.2
 
 
 class Rounds:
-    """The rounds. Owned by the loop that serves tabs; ``wake`` may be called from another thread."""
+    """Owned by the loop that serves tabs; ``wake`` may be called from another thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.number = 0

@@ -2,9 +2,9 @@
 engines.
 
 ``open`` begins the stream of a tab: lines of JSON, ``hello``, then ``view`` and ``delta``
-(``diagnose.page.feed``), and every second a ``heartbeat`` with the time until which the content is
-known to be current. A tab that missed more messages than are kept is notified and closed; it
-reloads the view.
+(``diagnose.page.feed``), and every second a ``beat`` with the time until which the content is known
+to be current. A tab that missed more messages than are kept is notified and closed; it reloads the
+view.
 
 Tabs may be served by a loop in another thread. All of them are woken together in *rounds*, and take
 messages that were encoded once for each view: one thread wakes the other once a round, not once a

@@ -313,7 +313,7 @@ async def test_the_page_comes_up_and_says_what_is_wrong(
             answered = await made.viewer.questions.compute(("lint",))
             assert "no complete answer within 0.3 s" in answered.problem
             began = time.thread_time()
-            assert made.viewer.new_beat()
+            assert made.viewer.new_heartbeat()
             assert time.thread_time() - began < 1.0
 
 

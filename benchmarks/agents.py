@@ -33,7 +33,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Services
 from sliceplane.consume.agents.registration import LABEL_AGENT, LEASE_S
-from sliceplane.diagnose.io.guarding import held_of
+from sliceplane.diagnose.io.guarding import find_retained
 from sliceplane.diagnose.io.lists import list_whole
 from sliceplane.kit.times import parse_time
 from sliceplane.watch.io.http.client import HttpClient
@@ -156,7 +156,7 @@ async def cut_off(
     fleet.process.kill()
     while True:
         bodies = await list_whole(client, Selection(Services, "default"))
-        if len(held_of(decode(body, Service) for body in bodies)) == services:
+        if len(find_retained(decode(body, Service) for body in bodies)) == services:
             took_s = time.monotonic() - began
             await asyncio.sleep(LEASE_S)
             assert await _slices(client) == before, "an endpoint was withdrawn"

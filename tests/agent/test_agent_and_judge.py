@@ -30,7 +30,7 @@ from sliceplane.api.scheme import (
 )
 from sliceplane.consume.agents.checks import CheckSpec
 from sliceplane.consume.agents.registration import ANNOTATION_REFUSED, ANNOTATION_STATE, AgentPort
-from sliceplane.diagnose.io.guarding import read_held, release_holds
+from sliceplane.diagnose.io.guarding import read_retained, release_retained
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Done, Job
@@ -549,12 +549,12 @@ def test_what_is_held_is_let_go_by_sliceplane_guard() -> None:
         agent.link.up = False
     farm.wait(30)
     assert farm.ready() == 8
-    (held,) = asyncio.run(read_held(client, ""))
+    (held,) = asyncio.run(read_retained(client, ""))
     assert (held.service, held.condition) == ("default/web", "AgentRemovalHeld")
-    asyncio.run(release_holds(client, "default", ["web"], farm.sim.scheduler.now))
+    asyncio.run(release_retained(client, "default", ["web"], farm.sim.scheduler.now))
     farm.wait(5)
     assert farm.ready() == 3
-    assert asyncio.run(read_held(client, "")) == ()
+    assert asyncio.run(read_retained(client, "")) == ()
 
 
 def test_a_hold_whose_agents_are_gone_is_told_no_longer() -> None:

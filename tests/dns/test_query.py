@@ -10,7 +10,7 @@ from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import Namespaces, Services
-from sliceplane.diagnose.io.names import LookedUp, looked_up
+from sliceplane.diagnose.io.names import NameLookup, look_up_name
 from sliceplane.dns.cluster_names import ZoneConfig
 from sliceplane.dns.wire import A
 from sliceplane.server.io.config import PlaneConfig
@@ -32,7 +32,7 @@ async def test_a_name_that_leads_nowhere_has_a_cause() -> None:
 
         async def said(name: str) -> list[str]:
             lines: list[str] = []
-            await looked_up(
+            await look_up_name(
                 client,
                 ZoneConfig(),
                 name,
@@ -73,7 +73,7 @@ async def test_what_is_wrong_with_a_service_is_no_cause_where_its_name_is_well(n
             Write(verb="create", resource=Services, namespace="default", body=body)
         )
         lines: list[str] = []
-        answer = await looked_up(
+        answer = await look_up_name(
             client,
             ZoneConfig(),
             name,
@@ -132,7 +132,7 @@ async def test_a_namespace_that_may_not_be_read_is_not_said_to_have_no_such_name
         body = encode({"metadata": {"name": "cart"}, "spec": {"ports": [{"port": 80}]}})
         await client.perform(Write(verb="create", resource=Services, namespace="shop", body=body))
         lines: list[str] = []
-        answer: LookedUp = await looked_up(
+        answer: NameLookup = await look_up_name(
             _FewRights(client),  # type: ignore[arg-type]  # lists are all that it asks for
             ZoneConfig(),
             name,

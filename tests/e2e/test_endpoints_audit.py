@@ -254,7 +254,7 @@ def test_a_clean_server(tmp_path: Path) -> None:
         ran = audit(plane)
         assert ran.returncode == 0, ran
         assert ran.stdout.splitlines()[-1].endswith(
-            "yes as far as objects tell; who reads them, only an audit log does"
+            "yes, judged by the objects; only an audit log shows who reads them"
         )
 
 

@@ -29,7 +29,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import ListPage, Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
-from sliceplane.diagnose.io.guarding import release_holds
+from sliceplane.diagnose.io.guarding import release_retained
 from sliceplane.kit.rng import Rng
 from sliceplane.slices.removing.guard import ANNOTATION_MASS_REMOVAL, HOLD
 from sliceplane.watch.cache import Change
@@ -218,7 +218,7 @@ async def test_all_nodes_silent_and_half_a_list(tmp_path: Path) -> None:
                 assert ALL_HELD in " ".join(said.stdout.split())
                 assert max(map(len, said.stdout.splitlines())) <= 80
                 assert watching.lost == []
-                await release_holds(client, "default", ["web"], scene.clock())
+                await release_retained(client, "default", ["web"], scene.clock())
                 await eventually(scene.published, lambda shown: shown == set())
                 await eventually(scene.held, lambda held: not held)
     finally:

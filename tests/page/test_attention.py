@@ -26,7 +26,7 @@ def explanation(*findings: Finding, services: int = 1) -> Explanation:
     return Explanation(
         question=ExplainQuestion("everything"),
         findings=findings,
-        story="",
+        summary="",
         well=(),
         not_looked_at=("nodes (why)",),
         missing_rights=(),

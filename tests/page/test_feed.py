@@ -70,7 +70,7 @@ def test_differences_lead_to_the_whole(history: list[tuple[Any, Any, bool]]) -> 
         feed.show(view(content, told), 1.0)
         feed.check()
         if reads:
-            missed = (feed.whole(),) if not reader.number else feed.said.after(reader.number)
+            missed = (feed.whole(),) if not reader.number else feed.messages.after(reader.number)
             assert missed is not None
             for message in missed:
                 reader.take(message)
@@ -84,9 +84,9 @@ def test_what_says_nothing_new_is_no_message() -> None:
     feed = ViewFeed()
     assert feed.show(view({"a": ("ready", 1)}, {"x": 1}), 1.0)
     assert not feed.show(view({"a": ("ready", 1)}, {"x": 1}), 2.0)
-    assert (feed.number, feed.said.after(1)) == (1, ())
+    assert (feed.number, feed.messages.after(1)) == (1, ())
     assert feed.show(view({"a": ("ready", 1)}, {"x": 1}, "another command"), 3.0)
-    assert msgspec.json.decode(feed.said.after(1)[0]) == {  # type: ignore[index]  # it is remembered
+    assert msgspec.json.decode(feed.messages.after(1)[0]) == {  # type: ignore[index]  # it is remembered
         "type": "delta",
         "number": 2,
         "at": 3.0,
@@ -101,8 +101,8 @@ def test_a_reader_that_is_too_slow_loads_anew_and_costs_no_more() -> None:
     for number in range(REMEMBERED_MESSAGES + 2):
         feed.show(view({"a": ("ready", number)}, {}), 1.0)
         feed.check()
-    assert feed.said.after(1) is None
-    assert len(feed.said.after(2) or ()) == REMEMBERED_MESSAGES
+    assert feed.messages.after(1) is None
+    assert len(feed.messages.after(2) or ()) == REMEMBERED_MESSAGES
 
 
 def test_messages_that_are_large_are_forgotten_sooner() -> None:
@@ -110,15 +110,15 @@ def test_messages_that_are_large_are_forgotten_sooner() -> None:
     for number in range(8):
         feed.show(view({}, {"x": f"{number}" * 1_000_000}), 1.0)  # type: ignore[dict-item]  # any JSON
         feed.check()
-    assert feed.said.after(feed.number - 1) is not None
-    assert feed.said.after(feed.number - 5) is None
+    assert feed.messages.after(feed.number - 1) is not None
+    assert feed.messages.after(feed.number - 5) is None
 
 
 def test_a_table_of_other_columns_is_told_whole() -> None:
     feed = ViewFeed()
     feed.show(PageView("v", "c", {}, {"t": table_of(("a",), 1, [("1",)])}), 1.0)
     feed.show(PageView("v", "c", {}, {"t": table_of(("a", "b"), 1, [("1", "2")])}), 1.0)
-    assert feed.said.after(1) is None
+    assert feed.messages.after(1) is None
 
 
 def test_words_that_repeat_are_sent_once() -> None:

@@ -53,7 +53,7 @@ def test_sums_are_those_of_the_slices(
         new = None if wanted is None else piece(name, wanted[0], *wanted[1])
         if new is None and name not in held:
             continue
-        model.on_slices([Change("slices", held.pop(name, None), new)], 100.0, told=True)
+        model.on_slices([Change("slices", held.pop(name, None), new)], 100.0, is_news=True)
         if new is not None:
             held[name] = new
         for service in ("n/web", "n/api"):
@@ -72,10 +72,10 @@ def test_sums_are_those_of_the_slices(
 
 def test_rows_are_made_once_for_a_version_of_a_slice() -> None:
     model, item = ClusterModel(), piece("a", "web", "ready")
-    model.on_slices([Change("slices", None, item)], 0.0, told=False)
+    model.on_slices([Change("slices", None, item)], 0.0, is_news=False)
     assert model.rows(item) is model.rows(item)
     model.on_slices(
-        [Change("slices", item, other := piece("a", "web", "not ready"))], 0.0, told=True
+        [Change("slices", item, other := piece("a", "web", "not ready"))], 0.0, is_news=True
     )
     assert [row[2] for row in model.rows(other)] == ["not ready"]
 
@@ -87,14 +87,14 @@ def test_changes_close_together_are_one_line_of_activity() -> None:
         piece("a", "web", "ready", "ready"),
         piece("a", "web", "not ready"),
     )
-    model.on_slices([Change("slices", None, first)], 10.0, told=False)
+    model.on_slices([Change("slices", None, first)], 10.0, is_news=False)
     assert not model.activity
-    model.on_slices([Change("slices", first, second)], 100.0, told=True)
-    model.on_slices([Change("slices", second, third)], 103.0, told=True)
+    model.on_slices([Change("slices", first, second)], 100.0, is_news=True)
+    model.on_slices([Change("slices", second, third)], 103.0, is_news=True)
     assert [(entry.at, entry.until, entry.name, entry.what) for entry in model.activity] == [
         (100.0, 103.0, "n/web", (("ready", -1), ("not ready", 1)))
     ]
-    model.on_slices([Change("slices", third, first)], 200.0, told=True)
+    model.on_slices([Change("slices", third, first)], 200.0, is_news=True)
     assert [entry.at for entry in model.activity] == [200.0, 100.0]
     assert model.changes("n/web", 200.0)[-1] == 1
     assert sum(model.changes("n/web", 100.0 + BUCKET_S * (BUCKETS - 1))) == 3

@@ -70,7 +70,7 @@ def cluster(
             address_type=family,
             endpoints=endpoints,
         )
-        model.on_slices([Change("slices", None, item)], 0.0, told=False)
+        model.on_slices([Change("slices", None, item)], 0.0, is_news=False)
     return model
 
 
@@ -144,7 +144,7 @@ def test_services_count_the_same() -> None:
         address_type="IPv4",
         endpoints=(SliceEndpoint(addresses=("10.0.0.9",), zone="z1"),),
     )
-    model.on_slices([Change("slices", None, item)], 0.0, told=False)
+    model.on_slices([Change("slices", None, item)], 0.0, is_news=False)
     view = Views(model).zones("")
     assert part(view, "shares") == {
         "": {"z1": 0.75, "z2": 0.25},
@@ -198,7 +198,7 @@ def test_a_matrix_that_follows_changes_is_that_of_a_first_look(history: list[Any
         if new is not None:
             slices[name] = new
         if old is not None or new is not None:
-            model.on_slices([Change("slices", old, new)], 0.0, told=True)
+            model.on_slices([Change("slices", old, new)], 0.0, is_news=True)
         assert kept.zones("") == Views(model).zones("")
 
 

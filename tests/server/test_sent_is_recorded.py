@@ -39,7 +39,7 @@ def lines(server: Server) -> list[Line]:
     reply = server.get("/sliceplane/recording")
     assert reply.code == 200
     timeline = Timeline(Index(read_lines(reply.body.splitlines(keepends=True))), "default", "web")
-    return timeline.lines(0.0) if timeline.known else []
+    return timeline.lines(0.0) if timeline.is_recorded else []
 
 
 def test_three_watchers_one_slice_write(server: Server) -> None:

@@ -307,7 +307,7 @@ async def test_who_shows_a_certificate_needs_no_token(plane: PlaneWithPage) -> N
             )
         (login,) = [login for login in plane.door._logins if login.certificate is not None]
         assert hello["user"] == login.user.name
-        shown = next(iter(plane.door._shown))
+        shown = next(iter(plane.door._certificates))
         async with admin.session.get(
             f"{plane.url}/ui/v1/trace?from=a&to=b", headers=SAME
         ) as response:

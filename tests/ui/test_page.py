@@ -395,7 +395,7 @@ def test_hostile_names_are_text_wherever_they_are_shown(page: RunningPage, tab: 
         told = [
             Change("slices", item, None) if gone else Change("slices", None, item) for item in made
         ]
-        model.on_slices(told, 0.0, told=True)
+        model.on_slices(told, 0.0, is_news=True)
 
     page.change(change)
     try:
@@ -442,7 +442,7 @@ def test_a_large_service_is_drawn_and_a_change_is_drawn_alone(page: RunningPage,
         )
 
     before, after = piece({}), piece({7: False, 400: False})
-    page.change(lambda model: model.on_slices([Change("slices", None, before)], 0.0, told=False))
+    page.change(lambda model: model.on_slices([Change("slices", None, before)], 0.0, is_news=False))
     try:
         tab.go(f"{page.url}#/service/shop/large")
         tab.until("document.querySelectorAll('.map canvas').length === 2")
@@ -452,7 +452,7 @@ def test_a_large_service_is_drawn_and_a_change_is_drawn_alone(page: RunningPage,
         )
         whole = drawn(tab)
         page.change(
-            lambda model: model.on_slices([Change("slices", before, after)], 0.0, told=True)
+            lambda model: model.on_slices([Change("slices", before, after)], 0.0, is_news=True)
         )
         tab.shows("598", ".legend")
         changed = drawn(tab)
@@ -464,7 +464,9 @@ def test_a_large_service_is_drawn_and_a_change_is_drawn_alone(page: RunningPage,
         tab.eval(f"{in_scheme('dark')}.then(() => {in_scheme('light')})")
         assert drawn(tab) == changed, "dark is not wanted any more when its turn has come"
     finally:
-        page.change(lambda model: model.on_slices([Change("slices", after, None)], 0.0, told=True))
+        page.change(
+            lambda model: model.on_slices([Change("slices", after, None)], 0.0, is_news=True)
+        )
 
 
 def drawn(tab: Tab) -> Any:

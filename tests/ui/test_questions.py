@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from sliceplane.diagnose.page.io import questions
-from sliceplane.diagnose.page.io.questions import BUSY_MS, SAVED_MS, WANTED_S, Question, Questions
+from sliceplane.diagnose.page.io.questions import (
+    BUSY_MS,
+    REQUESTED_S,
+    SAVED_MS,
+    Question,
+    Questions,
+)
 from sliceplane.diagnose.page.views import Answered
 
 #: so much of what may be saved up
@@ -41,8 +47,8 @@ async def test_questions_share_a_part_of_a_core_and_take_turns(
         now += 0.1
     asked.clear()
     seconds = 60 * len(names) * COST_S * 1000 / BUSY_MS
-    for look in range(int(seconds / WANTED_S)):
-        now += WANTED_S * 0.9
+    for look in range(int(seconds / REQUESTED_S)):
+        now += REQUESTED_S * 0.9
         for name in names:
             made.latest(name, look + 2)
         await asyncio.sleep(0)
@@ -55,7 +61,7 @@ async def test_questions_share_a_part_of_a_core_and_take_turns(
 
 async def test_answers_that_are_kept_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tab chooses what it asks about, and an answer may be as large as a Service."""
-    monkeypatch.setattr(questions, "KEPT_BYTES_MAX", 1000)
+    monkeypatch.setattr(questions, "CACHED_BYTES_MAX", 1000)
     no_connection: Any = None
     made = Questions(no_connection, lambda: 1.0, "", no_connection)
 
@@ -67,4 +73,4 @@ async def test_answers_that_are_kept_are_bounded_in_bytes(monkeypatch: pytest.Mo
         made.latest(("trace", str(number)), 1)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    assert len(made._kept) == 3, "two, and the one that was asked last"
+    assert len(made._cached) == 3, "two, and the one that was asked last"

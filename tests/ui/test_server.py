@@ -143,7 +143,7 @@ async def test_a_tab_that_does_not_read_is_closed(
     made: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(viewer, "SLOW_S", 0.05)
-    monkeypatch.setattr(viewer, "BEAT_S", 0.001)
+    monkeypatch.setattr(viewer, "HEARTBEAT_S", 0.001)
     many = [{"kind": "lost", "resource": "pods", "says": "x" * 100_000}]
     monkeypatch.setattr(made.viewer.live, "troubles", lambda: many)
     reader, writer = await asyncio.open_connection("127.0.0.1", made.port, limit=1024)
@@ -160,7 +160,7 @@ async def test_a_tab_that_does_not_read_is_closed(
 async def test_all_tabs_of_a_view_are_told_the_same(
     plane: Plane, made: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(viewer, "BEAT_S", 0.05)
+    monkeypatch.setattr(viewer, "HEARTBEAT_S", 0.05)
     shown = made.viewer
     tabs = [
         tab for tab in (shown.open({"view": "services"}) for _ in range(20)) if isinstance(tab, Tab)

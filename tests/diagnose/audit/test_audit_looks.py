@@ -66,7 +66,7 @@ def put_slice(api: FakeApi, name: str, *ips: str) -> None:
 
 
 async def audited(client: ReadingClient) -> Any:
-    return await audit(client, "", log=None, second_look_s=0.0)  # type: ignore[arg-type]  # it reads, and no more
+    return await audit(client, "", log=None, recheck_delay_s=0.0)  # type: ignore[arg-type]  # it reads, and no more
 
 
 async def test_all_pages_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -288,7 +288,7 @@ class TestClients:
         for number in range(CLIENTS_MAX):
             log.on_line(event(user={"username": f"user-{number}"}))
         assert log.overflow == 1
-        assert "there are more clients than could be told apart" in reported(SOUND, log).reasons
+        assert "there are more clients than the audit counts" in reported(SOUND, log).reasons
 
     def test_lines_that_are_no_events(self) -> None:
         log = log_of(b"nonsense\n", b"\xff\n", b"\n", b"[]\n", event())
@@ -317,7 +317,7 @@ class TestClients:
             "held by a_1, last renewed 2026-01-01T00:00:00Z",
         ),
         ("{}", "held by nobody, last renewed never"),
-        ("nonsense", "held by nobody who can be read"),
+        ("nonsense", "its leader-election record cannot be read"),
     ],
 )
 def test_who_holds_a_lock(annotation: str, detail: str) -> None:

@@ -14,8 +14,8 @@ from sliceplane.api.core import Node
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.consume.progress import LEASE_DURATION_S, REPORT_LATE_S, Held, ProgressReport
 from sliceplane.diagnose.drift.answer import Drift, as_text
-from sliceplane.diagnose.drift.facts import DriftFacts, Listed, Look, ToldNode
-from sliceplane.diagnose.drift.judge import judge, wanted_past
+from sliceplane.diagnose.drift.facts import DriftFacts, LeaseReport, Listed, ProxyPages
+from sliceplane.diagnose.drift.judge import judge, past_versions_to_read
 from sliceplane.emulation.nodes import LABEL_EMULATED
 from sliceplane.watch.digest import digest_of_versions
 
@@ -23,9 +23,13 @@ NOW = 1_800_000_000.0
 
 
 def item(
-    name: str, version: int, *, readings: tuple[str, ...] = ("all", "shared"), age_s: float = 600.0
+    name: str,
+    version: int,
+    *,
+    selections: tuple[str, ...] = ("all", "shared"),
+    age_s: float = 600.0,
 ) -> Listed:
-    return Listed(f"shop/{name}-1", str(version), readings, f"shop/{name}", NOW - age_s)
+    return Listed(f"shop/{name}-1", str(version), selections, f"shop/{name}", NOW - age_s)
 
 
 CART, WEB = item("cart", 40), item("web", 50)
@@ -37,16 +41,18 @@ def held(revision: int, *items: Listed) -> Held:
 
 def told(
     node: str, revision: int = 60, *items: Listed, ago_s: float = 5.0, **rest: Any
-) -> ToldNode:
+) -> LeaseReport:
     report = ProgressReport(endpointslices={"all": held(revision, *(items or (CART, WEB)))}, **rest)
-    return ToldNode(node, report, revision, NOW - ago_s, LEASE_DURATION_S, node)
+    return LeaseReport(node, report, revision, NOW - ago_s, LEASE_DURATION_S, node)
 
 
-def facts(*reports: ToldNode, slices: tuple[Listed, ...] = (CART, WEB), **rest: Any) -> DriftFacts:
+def facts(
+    *reports: LeaseReport, slices: tuple[Listed, ...] = (CART, WEB), **rest: Any
+) -> DriftFacts:
     nodes = tuple(Node(metadata=ObjectMeta(name=report.node)) for report in reports)
     return DriftFacts(
         now=NOW,
-        told=reports,
+        consumers=reports,
         **{"nodes": nodes, "now_of": {"endpointslices": (70, slices)}, **rest},
     )
 
@@ -65,7 +71,7 @@ def test_a_proxy_that_hears_nothing_is_behind_for_that_reason() -> None:
     newer = Listed("shop/cart", "69", ("all",), "shop/cart", NOW - 300)
     drift = judge(facts(deaf, told("n2"), slices=(newer, WEB)))
     sentence = (
-        "n1: its inputs are 9 min old: its proxy lives, and receives no events of the API server"
+        "n1: its inputs are 9 min old: its proxy runs, but receives no events from the API server"
     )
     assert [entry for entry in said(drift) if entry[1].startswith("n1")] == [("N15", sentence)]
     assert states(drift)["n1"] == "behind"
@@ -84,7 +90,7 @@ def test_nodes_that_hold_what_the_server_says_are_in_step() -> None:
 
 def test_a_stopped_proxy() -> None:
     drift = judge(facts(told("n1"), told("n2", ago_s=LEASE_DURATION_S + 31)))
-    assert said(drift) == [("N1", "n2: its proxy tells nothing for 2 min")]
+    assert said(drift) == [("N1", "n2: its proxy has not reported for 2 min")]
     assert states(drift) == {"n1": "in step", "n2": "stopped"}
     assert not judge(facts(told("n1", ago_s=REPORT_LATE_S - 1))).findings
 
@@ -99,16 +105,17 @@ def test_a_proxy_that_stands_still_has_stopped_before_its_lease_runs_out() -> No
             past={("endpointslices", 60): (CART, WEB)},
         )
     )
-    assert said(drift) == [("N1", "n1: its proxy tells nothing for 46 s")]
+    assert said(drift) == [("N1", "n1: its proxy has not reported for 46 s")]
     assert states(drift) == {"n1": "stopped"}
 
 
 def test_a_kernel_that_could_not_be_looked_at_deeply_is_not_as_told() -> None:
-    shallow = judge(facts(told("n1"), looks={"n1": Look(why="no such pages")}))
+    shallow = judge(facts(told("n1"), pages={"n1": ProxyPages(why="no such pages")}))
     assert [(row.kernel, shallow.is_blind) for row in shallow.rows] == [("as told", False)]
     deep = judge(
         facts(
-            told("n1"), looks={"n1": Look(why="no such pages", rules_why="not root", is_deep=True)}
+            told("n1"),
+            pages={"n1": ProxyPages(why="no such pages", rules_why="not root", is_deep=True)},
         )
     )
     assert [(row.kernel, row.state, deep.is_blind) for row in deep.rows] == [
@@ -138,9 +145,9 @@ def test_behind_is_asked_of_one_service() -> None:
 
 
 def test_what_a_node_does_not_read_is_no_concern_of_it() -> None:
-    other = item("cart", 65, readings=("all", "zone=b"), age_s=34.0)
+    other = item("cart", 65, selections=("all", "zone=b"), age_s=34.0)
     report = ProgressReport(endpointslices={"shared": held(60, WEB), "zone=a": held(60)})
-    told_of = ToldNode("n1", report, 60, NOW, LEASE_DURATION_S, "n1")
+    told_of = LeaseReport("n1", report, 60, NOW, LEASE_DURATION_S, "n1")
     assert states(judge(facts(told_of, slices=(other, WEB)))) == {"n1": "in step"}
 
 
@@ -150,11 +157,11 @@ def test_a_lost_event_is_named_with_its_object_where_the_node_can_be_asked() -> 
     assert states(drift) == {"n1": "lost an event", "n2": "in step"}
     sentence = "n1: lost an event: it holds endpointslices (all) 60 with another content"
     assert said(drift) == [("N4", sentence)]
-    look = Look(objects={"endpointslices/all": {WEB.key: WEB.version}})
-    assert said(judge(facts(lost, looks={"n1": look}))) == [
+    look = ProxyPages(objects={"endpointslices/all": {WEB.key: WEB.version}})
+    assert said(judge(facts(lost, pages={"n1": look}))) == [
         ("N4", f"{sentence}: shop/cart-1 is missing")
     ]
-    old = Look(
+    old = ProxyPages(
         objects={
             "endpointslices/all": {
                 CART.key: "12",
@@ -165,8 +172,10 @@ def test_a_lost_event_is_named_with_its_object_where_the_node_can_be_asked() -> 
         }
     )
     differences = "shop/cart-1 is 40 and it keeps 12, shop/gone is gone and it keeps 3"
-    assert said(judge(facts(lost, looks={"n1": old}))) == [("N4", f"{sentence}: {differences}")]
-    unseen = judge(facts(lost, looks={"n1": Look(why="http://10.0.0.1:10249: connection refused")}))
+    assert said(judge(facts(lost, pages={"n1": old}))) == [("N4", f"{sentence}: {differences}")]
+    unseen = judge(
+        facts(lost, pages={"n1": ProxyPages(why="http://10.0.0.1:10249: connection refused")})
+    )
     assert unseen.not_looked_at == (
         "n1: its proxy's pages (http://10.0.0.1:10249: connection refused)",
     )
@@ -175,7 +184,7 @@ def test_a_lost_event_is_named_with_its_object_where_the_node_can_be_asked() -> 
 def test_the_past_is_asked_for_where_the_present_does_not_tell() -> None:
     newer = item("cart", 65, age_s=5.0)
     known = facts(told("n1"), told("n2"), told("n3", 66, newer, WEB), slices=(newer, WEB))
-    assert wanted_past(known) == (("endpointslices", 60),)
+    assert past_versions_to_read(known) == (("endpointslices", 60),)
     assert states(judge(known)) == {"n1": "unknown", "n2": "unknown", "n3": "in step"}
     assert judge(known).is_blind
     gone = {("endpointslices", 60): "the server has no endpointslices of version 60 any more"}
@@ -189,12 +198,12 @@ def test_the_past_is_asked_for_where_the_present_does_not_tell() -> None:
         states(judge(replace(known, past={("endpointslices", 60): (CART, WEB)})))["n1"]
         == "catching up"
     )
-    assert wanted_past(facts(told("n1"))) == ()
+    assert past_versions_to_read(facts(told("n1"))) == ()
 
 
 def test_a_slice_that_was_deleted_is_found_by_the_digest_and_asked_for() -> None:
     known = facts(told("n1", 45), slices=(WEB._replace(version="44"),))
-    assert wanted_past(known) == (("endpointslices", 45),)
+    assert past_versions_to_read(known) == (("endpointslices", 45),)
 
 
 @pytest.mark.parametrize(
@@ -220,11 +229,13 @@ def test_a_look_at_the_kernel() -> None:
         "IPv4: element 10.96.0.7 . tcp . 80 of service-ips is missing",
         "IPv4: chain x is missing",
     )
-    drift = judge(facts(told("n1"), looks={"n1": Look(rules=rules)}))
+    drift = judge(facts(told("n1"), pages={"n1": ProxyPages(rules=rules)}))
     assert said(drift) == [("N5", f"n1: {rules[0]}, and 1 more")]
-    (row,) = judge(facts(told("n1"), looks={"n1": Look(rules=())})).rows
+    (row,) = judge(facts(told("n1"), pages={"n1": ProxyPages(rules=())})).rows
     assert (row.kernel, row.state) == ("equal", "in step")
-    unseen = judge(facts(told("n1"), looks={"n1": Look(rules_why="IPv4 rules are being written")}))
+    unseen = judge(
+        facts(told("n1"), pages={"n1": ProxyPages(rules_why="IPv4 rules are being written")})
+    )
     assert unseen.not_looked_at == ("n1: rules (IPv4 rules are being written)",)
 
 
@@ -271,17 +282,17 @@ def test_an_emulated_node_is_called_so_and_no_silent_node() -> None:
 
 
 def test_an_older_proxy_tells_no_digest() -> None:
-    older = ToldNode("n1", None, 40, NOW, LEASE_DURATION_S, "n1")
+    older = LeaseReport("n1", None, 40, NOW, LEASE_DURATION_S, "n1")
     drift = judge(facts(older, slices=(CART, item("web", 50, age_s=34.0))))
     assert states(drift) == {"n1": "behind"}
-    assert drift.not_looked_at == ("n1: its cache (its proxy tells no digest)",)
+    assert drift.not_looked_at == ("n1: its cache (its proxy reports no digest)",)
 
 
 def test_the_text_fits_a_terminal_and_json_is_stable() -> None:
     drift = judge(facts(told("n1"), told("a-node-with-a-name", 60, WEB), told("n3", ago_s=300.0)))
     lines = as_text(drift, 80).splitlines()
     assert max(map(len, lines)) <= 80, lines
-    assert lines[0].split() == ["NODE", "STATE", "VERSION", "TOLD", "BEHIND", "CACHE", "KERNEL"]
+    assert lines[0].split() == ["NODE", "STATE", "VERSION", "REPORTED", "BEHIND", "CACHE", "KERNEL"]
     assert [line.split()[0] for line in lines[1:4]] == ["a-node-with-a-name", "n3", "n1"], (
         "the worst first"
     )
@@ -317,12 +328,12 @@ def test_what_tells_beside_proxies_has_a_row_without_a_kernel(
     assert not drift.findings
     assert states(judge(facts(other)))["n1"] == "never told"  # of its proxy
     lost = told("n1", 60, WEB)._replace(kind=kind)
-    ((code, sentence),) = said(judge(facts(lost, told("n1"), looks={"n1": Look(objects={})})))
+    ((code, sentence),) = said(judge(facts(lost, told("n1"), pages={"n1": ProxyPages(objects={})})))
     assert (code, sentence.partition(":")[0]) == ("N4", f"n1 ({title})")
     (stopped,) = judge(
         facts(other._replace(renewed=NOW - LEASE_DURATION_S - 60), told("n1"))
     ).findings
-    assert stopped.sentence.startswith(f"n1 ({title}): its {teller} tells nothing")
+    assert stopped.sentence.startswith(f"n1 ({title}): its {teller} has not reported")
     assert stopped.subject.name == f"sliceplane-{kind}-n1"
 
 

@@ -107,7 +107,7 @@ async def test_the_kernel_itself_is_read_where_the_proxy_has_no_pages(
         return facts
 
     monkeypatch.setattr(drifting, "read_kernel", read_kernel)
-    monkeypatch.setattr(drifting, "SETTLE_S", 0.0)
+    monkeypatch.setattr(drifting, "RECHECK_DELAY_S", 0.0)
     monkeypatch.setattr(drifting, "BEHIND_S", 0.0)
     async with ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), ()) as plane:
         client = plane.client("system:admin")
@@ -137,7 +137,7 @@ async def test_a_change_that_the_kernel_may_not_have_yet_is_too_young_to_judge(
         return KernelFacts(rules=())
 
     monkeypatch.setattr(drifting, "read_kernel", read_kernel)
-    monkeypatch.setattr(drifting, "SETTLE_S", 0.0)
+    monkeypatch.setattr(drifting, "RECHECK_DELAY_S", 0.0)
     monkeypatch.setattr(drifting, "BEHIND_S", 3600.0)
     async with ServerPlane(PlaneConfig(data_dir="memory:", secure_port=0), ()) as plane:
         client = plane.client("system:admin")

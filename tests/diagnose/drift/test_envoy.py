@@ -18,8 +18,8 @@ from sliceplane.diagnose.drift.envoy import (
     NoAdminPages,
     as_text,
     compare_envoy,
+    confirm_differences,
     read_envoy,
-    settled,
 )
 from sliceplane.diagnose.io.drifting import _admin_page
 from sliceplane.xds.catalog import XdsCatalog, catalog_of
@@ -98,12 +98,12 @@ def test_clusters_that_it_was_not_told_to_take_are_counted_alone() -> None:
 def test_only_what_two_looks_find_is_a_difference() -> None:
     catalog = there()
     first = drift(catalog, clusters(api=ALL[:1], gone=()))
-    assert not settled(first, drift(catalog, clusters(api=ALL))).differs
-    (api, gone) = settled(
+    assert not confirm_differences(first, drift(catalog, clusters(api=ALL))).differs
+    (api, gone) = confirm_differences(
         first, drift(catalog, clusters(api=(*ALL[:1], "10.1.9.9:80"), gone=()))
     ).rows
     assert (api.lacks, api.keeps, gone.state) == (ALL[1:], (), "not in the API")
-    assert not settled(
+    assert not confirm_differences(
         drift(catalog, clusters(api=ALL[1:])), drift(catalog, clusters(api=ALL[:2]))
     ).differs
 

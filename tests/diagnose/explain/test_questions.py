@@ -87,7 +87,7 @@ def test_a_pod_that_is_well_is_told_with_its_services_and_since_when() -> None:
     answer = _ask_about(world, "cart-1")
     assert answer.findings == ()
     assert (
-        answer.story
+        answer.summary
         == "cart-1 on node-1 is ready for 58 min; selected by cart (ready), cart-edge (ready)"
     )
     assert as_text(answer).splitlines()[0] == "verdict  pod shop/cart-1: nothing is wrong"
@@ -129,7 +129,7 @@ def test_a_pod_that_no_service_selects_is_judged_all_the_same() -> None:
         ("R5", "error"),
         ("B9", "note"),
     ]
-    assert answer.story.endswith("no Service selects it")
+    assert answer.summary.endswith("no Service selects it")
 
 
 def test_of_what_does_not_exist_nothing_is_well() -> None:
@@ -186,7 +186,7 @@ def test_pods_of_a_node_that_says_that_it_is_not_ready_stay_unless_they_are_mark
 
 def test_the_state_of_a_node_counts_its_pods() -> None:
     answer = healthy().ask(ExplainQuestion("node", "node-1"))
-    assert (answer.findings, answer.story) == (
+    assert (answer.findings, answer.summary) == (
         (),
         "node-1 is ready for 116 min, in zone zone-b; 1 of 1 Pod ready",
     )
@@ -207,8 +207,8 @@ def test_an_external_name_has_no_ports_and_no_endpoints_to_look_at() -> None:
     answer = world.explain("db", port="5432")
     assert answer.findings == ()
     assert (
-        answer.story
-        == "db is a name for db.example.org: DNS answers with it, no proxy and no Pod is asked"
+        answer.summary
+        == "db is a name for db.example.org: DNS answers with it, without a proxy or a Pod"
     )
     assert not {"selection", "Pods", "ports", "slices"} & set(answer.well)
 
@@ -238,7 +238,7 @@ def test_the_state_says_what_kind_of_service_it_is(spec: dict[str, object], stat
     world = healthy()
     world.get("Service", "shop", "cart")["spec"].update(spec)
     answer = world.explain(port="8080" if "clusterIP" in spec else "")
-    assert (answer.story, answer.cause) == (state, None)
+    assert (answer.summary, answer.cause) == (state, None)
 
 
 # Rights

@@ -69,7 +69,7 @@ def cluster() -> World:
 def look(world: World, pages: StatusFacts = PAGES) -> PlaneStatus:
     investigation = Investigation(ExplainQuestion("everything"), 1_790_000_000.0)
     for _ in range(READINGS_MAX):
-        for selection in investigation.wanted():
+        for selection in investigation.pending_reads():
             if selection.resource.plural in world.refuse:
                 investigation.on_refused(selection, FORBIDDEN)
             else:
@@ -102,12 +102,12 @@ def test_a_healthy_cluster_is_one_screen_of_80_columns() -> None:
     assert status_as_text(found, 80).splitlines() == [
         "  servers      https://10.0.0.1:6443 v1.36.2: ready, 2 checks",
         "  storage      9 objects, 2.5 MB, revision 812",
-        "  controllers  those of EndpointSlices run within the server",
+        "  controllers  the EndpointSlice controllers run within the server",
         "               kube-controller-manager: master-1_7f, renewed 2 s ago",
         "  queues       2 keys wait in 2 queues, most in endpoint_slice: 2",
         "  nodes        3 of 3 Nodes ready",
-        "               kubelets: 3 of 3 fresh, the slowest told 3 s ago",
-        "               node proxies: 3 of 3 fresh, the slowest told 8 s ago",
+        "               kubelets: 3 of 3 fresh, the slowest reported 3 s ago",
+        "               node proxies: 3 of 3 fresh, the slowest reported 8 s ago",
         "               they hold version 812",
         "  consumers    35 watches open, 3 clients watch EndpointSlices",
         "  Services     nothing wrong in 1 Service",
@@ -116,13 +116,13 @@ def test_a_healthy_cluster_is_one_screen_of_80_columns() -> None:
 
 def proxy_stops(world: World) -> str:
     renew(world, "kube-node-lease", "sliceplane-proxy-node-1", 300)
-    return "node proxies: 2 of 3 fresh, the slowest told 8 s ago; silent: node-1 for 5 min"
+    return "node proxies: 2 of 3 fresh, the slowest reported 8 s ago; silent: node-1 for 5 min"
 
 
 def proxy_stands_still(world: World) -> str:
     """Its Lease lasts for 90 s, and its last report is late."""
     renew(world, "kube-node-lease", "sliceplane-proxy-node-1", 69)
-    return "node proxies: 2 of 3 fresh, the slowest told 8 s ago; silent: node-1 for 69 s"
+    return "node proxies: 2 of 3 fresh, the slowest reported 8 s ago; silent: node-1 for 69 s"
 
 
 def proxy_is_behind(world: World) -> str:
@@ -133,7 +133,7 @@ def proxy_is_behind(world: World) -> str:
 
 def kubelet_stops(world: World) -> str:
     renew(world, "kube-node-lease", "node-2", 70)
-    return "kubelets: 2 of 3 fresh, the slowest told 3 s ago; silent: node-2 for 70 s"
+    return "kubelets: 2 of 3 fresh, the slowest reported 3 s ago; silent: node-2 for 70 s"
 
 
 def node_is_lost(world: World) -> str:
@@ -214,7 +214,7 @@ def test_storage_tells_its_size_and_the_spare_part_of_it(old: str, new: str, lin
     found = part(
         look(cluster(), replace(PAGES, metrics=ReadPage(METRICS.replace(old, new, 1)))), "storage"
     )
-    assert (found.lines, found.state, found.unseen) == ((line,), "well", ())
+    assert (found.lines, found.state, found.unread) == ((line,), "well", ())
 
 
 def test_a_server_that_is_not_ready_says_which_check_fails() -> None:
@@ -234,10 +234,9 @@ def test_controllers_without_a_leader_need_attention_only_if_nobody_else_does_th
     elsewhere = replace(PAGES, metrics=ReadPage(why="no right to"))
     found = part(look(world, elsewhere), "controllers")
     assert found.state == "attention"
-    assert found.lines[0].startswith("nobody leads those of EndpointSlices")
+    assert found.lines[0].startswith("the EndpointSlice controllers have no leader")
     assert (
-        found.lines[1]
-        == "kube-controller-manager: nobody leads, master-1_7f did, renewed 3 min ago"
+        found.lines[1] == "kube-controller-manager: no leader, master-1_7f did, renewed 3 min ago"
     )
     world.add(
         "Lease", "kube-system", "sliceplane-controllers", spec={**LEADER, "renewTime": ago(2)}

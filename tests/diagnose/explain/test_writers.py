@@ -18,7 +18,7 @@ def writer_of(world: World, *noted: tuple[float, str, str]) -> str:
     """The writer of the selector, which matches nothing, as the answer has it."""
     world.get("Service", "shop", "cart")["spec"]["selector"] = {"app": "catr"}
     investigation = Investigation(ExplainQuestion("service", "cart", "shop"), NOW)
-    while wanted := investigation.wanted():
+    while wanted := investigation.pending_reads():
         for selection in wanted:
             investigation.on_list(
                 selection, investigation.decoded(selection, world.list(selection))
@@ -27,7 +27,7 @@ def writer_of(world: World, *noted: tuple[float, str, str]) -> str:
         {"time": time, "user": user, "verb": "update", "agent": agent}
         for time, user, agent in noted
     ]
-    for name in investigation.shown():
+    for name in investigation.named_objects():
         investigation.on_noted(
             name, msgspec.json.encode(page) if name.kind == "Service" else b"<html>"
         )

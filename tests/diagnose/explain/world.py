@@ -169,7 +169,7 @@ class World:
     def ask(self, question: ExplainQuestion) -> Explanation:
         investigation = Investigation(question, NOW, self.kernel, self.shadow)
         for _ in range(READINGS_MAX):
-            wanted = investigation.wanted()
+            wanted = investigation.pending_reads()
             if not wanted and self.unopened is not None and investigation.facts.tried is None:
                 targets = investigation.to_try()
                 investigation.on_tried(

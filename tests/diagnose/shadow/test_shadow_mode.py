@@ -93,7 +93,7 @@ class Heard:
     def news(self, news: tuple[News, ...]) -> None:
         self.all += news
 
-    def look(self, ledger: DifferenceLedger, summary: ShadowSummary, now: float) -> None:
+    def on_state(self, ledger: DifferenceLedger, summary: ShadowSummary, now: float) -> None:
         assert summary.differences == len(tuple(ledger.standing()))
 
 
@@ -370,7 +370,7 @@ def test_who_follows_a_cluster_without_controller_is_told_once_and_gets_no_table
     ledger.confirm("a/b", ledger.due("a/b", 1.0), 1.0)
     printed.news(ledger.take_news())
     for now in (2.0, 3.0):
-        printed.look(ledger, summary_of(ledger, 4), now)
+        printed.on_state(ledger, summary_of(ledger, 4), now)
     printed.end(ledger, summary_of(ledger, 4), 4.0, complete=True)
     lines = capsys.readouterr().out.splitlines()
     assert [sum(f"not in the slices: p{n} (IPv4)" in each for each in lines) for n in range(3)] == [
@@ -437,7 +437,7 @@ def test_a_terminal_shows_a_picture_and_only_when_it_changed(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     printed, ledger = Printed(None, to_stdout=False), DifferenceLedger(0.0)
     for now in (1.0, 2.0):
-        printed.look(ledger, summary_of(ledger, 1), now)
+        printed.on_state(ledger, summary_of(ledger, 1), now)
     ledger.observe(
         "a/b",
         [SliceDifference(DifferenceKind.READY, "IPv4", "Pod p", "true", "false", "p")],
@@ -447,7 +447,7 @@ def test_a_terminal_shows_a_picture_and_only_when_it_changed(
     )
     ledger.confirm("a/b", ledger.due("a/b", 3.0), 3.0)
     printed.news(ledger.take_news())
-    printed.look(ledger, summary_of(ledger, 1), 4.0)
+    printed.on_state(ledger, summary_of(ledger, 1), 4.0)
     first, second = capsys.readouterr().out.split("\x1b[H\x1b[2J")[1:]
     assert first.strip() == "no difference in 1 service after no comparison"
     assert "Nobody seems to write EndpointSlices here" in second

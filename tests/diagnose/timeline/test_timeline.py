@@ -208,7 +208,9 @@ def test_a_rollout_of_a_hundred_pods_is_one_line_that_opens() -> None:
     text = line_text(lines[0])
     assert "anna" in text
     assert "Deployment web: spec.replicas 0 -> 100; Pods: 100 made, 100 ready" in text
-    assert "1 slice in 100 writes, 50.0 kB; 2 of 2 nodes told, the last node-7 after 9.0 s" in text
+    assert (
+        "1 slice in 100 writes, 50.0 kB; 2 of 2 nodes reported, the last node-7 after 9.0 s" in text
+    )
     opened = line_text(lines[0], opened=True).splitlines()
     assert len(opened) == 1 + 2 + 1 + 100
     assert [row[:25] for row in opened[1:3]] == [
@@ -246,8 +248,8 @@ def test_a_line_tells_to_how_many_watchers_its_slices_went() -> None:
     story.remove(EndpointSlices, "web-x")
     lines = story.timeline().lines(BEGAN + 120)
     assert [line_text(line).partition("; 1 slice")[2] for line in lines] == [
-        " in 2 writes, 1.3 kB; 258.7 kB sent to up to 200 watchers; 0 of 2 nodes told",
-        "; 130.0 kB sent to 200 watchers; 0 of 2 nodes told",
+        " in 2 writes, 1.3 kB; 258.7 kB sent to up to 200 watchers; 0 of 2 nodes reported",
+        "; 130.0 kB sent to 200 watchers; 0 of 2 nodes reported",
     ]
     assert line_document(lines[0])["sent"] == {"fewest": 198, "most": 200, "bytes": 258_700}
     shown = entries(Recording(Header(), list(story.recorder.segments())))
@@ -271,10 +273,11 @@ def test_on_a_screen_a_line_is_a_block_that_fits_and_opens_with_a_row_for_each_p
         "2027-01-15T08:01:40.250000Z anna: 202 changes in 5.0 s",
         "  Deployment web: spec.replicas 0 -> 100",
         "  Pods: 100 made, 100 ready",
-        "  1 slice in 100 writes, 50.0 kB; 2 of 2 nodes told, the last node-7 after 9.0 s",
+        "  1 slice in 100 writes, 50.0 kB; 2 of 2 nodes reported, the last node-7 after",
+        "    9.0 s",
     ]
     opened = line_text(lines[0], opened=True, width=80).splitlines()
-    assert (len(opened), max(map(len, opened))) == (4 + 2 + 1 + 100, 80)
+    assert (len(opened), max(map(len, opened))) == (5 + 2 + 1 + 100, 78)
     assert "Pods: 1 terminating, 1 gone" in line_text(lines[1], width=80), (
         "told once: its grace only grew shorter"
     )
@@ -320,7 +323,7 @@ def test_another_change_of_the_deployment_is_another_line() -> None:
     story.remove(Pods, "web-1-2")
     story.publish([0, 1])
     lines = story.timeline().lines(BEGAN + 50)
-    assert [line.who for line in lines] == ["anna", "bert"]
+    assert [line.author for line in lines] == ["anna", "bert"]
     assert "spec.replicas 3 -> 2; Pods: Pod web-1-2 gone" in line_document(lines[1])["what"]
 
 
@@ -333,7 +336,7 @@ def test_a_foreign_edit_of_a_slice_is_a_line_with_its_writer() -> None:
         EndpointSlices, replace(slice_before, endpoints=slice_before.endpoints[:1]), "kubectl-edit"
     )
     line = story.timeline().lines(BEGAN + 150)[0]
-    assert line.who == "kubectl-edit"
+    assert line.author == "kubectl-edit"
     assert "EndpointSlice web-x: endpoints[10.0.0.1] there -> none" in line.what
 
 
@@ -350,7 +353,7 @@ def test_membership_then_and_now() -> None:
 def test_a_service_that_was_never_seen_is_not_known() -> None:
     story = rollout(1)
     recording = Recording(Header(), list(story.recorder.segments()))
-    assert not Timeline(Index(recording), "shop", "cart").known
+    assert not Timeline(Index(recording), "shop", "cart").is_recorded
 
 
 def test_elsewhere_managed_fields_and_events_make_lines() -> None:
@@ -373,7 +376,7 @@ def test_elsewhere_managed_fields_and_events_make_lines() -> None:
         "source": {"component": "endpoint-slice-controller"},
     }
     lines = lines_of([service], [event, {**event, "lastTimestamp": "2027-01-15T07:00:00Z"}], BEGAN)
-    assert [(line.who, line.what) for line in lines] == [
+    assert [(line.author, line.what) for line in lines] == [
         ("helm", "Service web: set spec.selector, spec.ports"),
         ("endpoint-slice-controller", "Service web: FailedToUpdateEndpointSlices: no (3 times)"),
     ]

@@ -290,7 +290,7 @@ def test_masquerade() -> None:
     answer = ask(service(), slices, source=OUTSIDE, at="node-a", rules=RulesConfig())
     assert answer.masquerade == "no"
     assert answer.notes == (
-        "without --cluster-cidr Pods are not told from clients outside, and neither is masqueraded",
+        "without --cluster-cidr Pods cannot be told from clients outside, and neither is masqueraded",
     )
     itself = pod("api-1", "node-a", "10.1.1.1")
     answer = ask(service(), slices, itself, source="10.1.1.1")
@@ -435,9 +435,8 @@ def test_pods_and_nodes_are_left_alone() -> None:
     assert answer.verdict == "accept", "it meets the rules of the other node"
     assert answer.notes == (
         (
-            "192.0.2.2 is an address of node node-b: what becomes of the packet there, --node "
-            "node-b "
-            "tells"
+            "192.0.2.2 is an address of node node-b: --node node-b shows what becomes of the packet "
+            "there"
         ),
     )
     answer = ask(service(**NODE_PORT), slice_of("api-1", [*TWO]), to="192.0.2.2:30080", at="node-b")
@@ -482,7 +481,7 @@ def test_an_endpoint_that_is_itself_a_cluster_ip() -> None:
 
 
 def refused(name: str) -> str:
-    return f"Service prod/{name} asks for this destination and does not get it"
+    return f"Service prod/{name} claims this destination and does not get it"
 
 
 def test_two_services_with_one_address() -> None:
@@ -525,7 +524,7 @@ def test_an_address_that_a_service_asks_for_and_does_not_get(claimed: str, holde
     dropped = answer.reason.startswith("10.96.0.99 is in the range")
     assert (
         dropped
-        or f"Service prod/evil asks for this destination and does not get it: {holder}" in told
+        or f"Service prod/evil claims this destination and does not get it: {holder}" in told
     )
 
 

@@ -209,7 +209,7 @@ async def test_without_a_sender_it_is_this_machine_if_that_is_a_node_and_else_a_
         "node-a",
     )
     assert (
-        "a client outside may come to any node; of node-a this is the answer, --node names another"
+        "a client outside may enter at any node; this is the answer for node-a, --node selects another"
         in answer.notes
     )
     assert (await from_here(Server(), "outside", node="node-b")).node.name == "node-b"

@@ -132,7 +132,7 @@ def ask(
     assert isinstance(sender, str), "the story's senders have addresses"
     question = Question(sender, parse_to(to), protocol, at)
     inquiry = Inquiry(question, cluster, TracedProxy(rules, Gates.parse(gates)))
-    while wanted := inquiry.wanted():
+    while wanted := inquiry.pending_services():
         for key in wanted:
             inquiry.on_slices(key, [each for each in slices if owner_of(each) == key])
     return explain(inquiry)

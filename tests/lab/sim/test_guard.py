@@ -19,7 +19,7 @@ from sliceplane.api.errors import internal
 from sliceplane.api.requests import ListPage, Selection, Write
 from sliceplane.consume.removal_hold import Hold
 from sliceplane.controllers.mass_removal import PROBE_PERIOD_S
-from sliceplane.diagnose.io.guarding import read_held, release_holds
+from sliceplane.diagnose.io.guarding import read_retained, release_retained
 from sliceplane.lab.sim.checks.removals import RETAINED_MAX_S
 from sliceplane.lab.sim.checks.steady import Broken
 from sliceplane.lab.sim.process import Process
@@ -133,10 +133,10 @@ def test_a_hold_is_told_and_released() -> None:
     story.begin()
     scheduler = story.sim.scheduler
     client: Any = SimulatedClient(story.sim.server)
-    assert asyncio.run(read_held(client, "")) == ()
+    assert asyncio.run(read_retained(client, "")) == ()
     story.silence()
     scheduler.run_until(scheduler.now + 5.0)
-    (held,) = asyncio.run(read_held(client, ""))
+    (held,) = asyncio.run(read_retained(client, ""))
     count = len(story.alive)
     assert held.service == "default/web"
     assert held.message.startswith(f"the removal of {count} of {count} endpoints is held until ")
@@ -149,11 +149,11 @@ def test_a_hold_is_told_and_released() -> None:
     assert any("event" in line and REASON_HELD in line for line in story.lines)
     assert story.published() == story.alive.keys()
     asyncio.run(
-        release_holds(client, "default", ["web"], scheduler.now - 300.0)
+        release_retained(client, "default", ["web"], scheduler.now - 300.0)
     )  # by a clock that is behind
     scheduler.run_until(scheduler.now + 1.0)
     assert story.published() == set()
-    assert asyncio.run(read_held(client, "default")) == ()
+    assert asyncio.run(read_retained(client, "default")) == ()
     assert figures(story)["sliceplane_mass_removals_total/released"] == 1
     assert any("event" in line and REASON_RELEASED in line for line in story.lines)
 
@@ -168,7 +168,7 @@ def test_who_starts_during_a_hold_says_that_it_holds_nothing() -> None:
     scheduler.run_until(scheduler.now + 5.0)
     story.sim.crash("endpointslice")
     scheduler.run_until(scheduler.now + 30.0)
-    assert asyncio.run(read_held(client, "")) == ()
+    assert asyncio.run(read_retained(client, "")) == ()
     assert story.published() == set()
 
 

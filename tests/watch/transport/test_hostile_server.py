@@ -310,10 +310,10 @@ async def test_the_page_comes_up_and_says_what_is_wrong(
     with HostileApi("endless-small-pages") as api:
         connection = kubeconfig.load(api.kubeconfig(tmp_path))
         async with asyncio.timeout(PATIENCE_S), page(connection, "", 0, what_if) as made:
-            answered = await made.viewer.questions.ask(("lint",))
+            answered = await made.viewer.questions.compute(("lint",))
             assert "no complete answer within 0.3 s" in answered.problem
             began = time.thread_time()
-            assert made.viewer.new_beat()
+            assert made.viewer.new_heartbeat()
             assert time.thread_time() - began < 1.0
 
 

@@ -93,4 +93,4 @@ async def _audit(
         raise _CannotAudit(
             f"audit log {audit_logs[0]}: none of its {log.lines:,} lines is an audit event"
         )
-    return await audit_cluster(client, namespace, log=log, second_look_s=recheck_s)
+    return await audit_cluster(client, namespace, log=log, recheck_delay_s=recheck_s)

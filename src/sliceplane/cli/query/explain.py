@@ -141,14 +141,14 @@ async def explained(
 
     if not kernel:
         return await explain(client, question, time.time, probe=probe, shadow=shadow)
-    from sliceplane.diagnose.io.kernel import SETTLE_S, read_kernel
+    from sliceplane.diagnose.io.kernel import RECHECK_DELAY_S, read_kernel
 
     first = await explain(
         client, question, time.time, await read_kernel(), probe=probe, shadow=shadow
     )
     if not any(finding.code == "N5" for finding in first.findings):
         return first
-    await asyncio.sleep(SETTLE_S)  # what a second look does not find was a change under way
+    await asyncio.sleep(RECHECK_DELAY_S)  # what a second look does not find was a change under way
     return await explain(
         client, question, time.time, await read_kernel(), probe=probe, shadow=shadow
     )

@@ -16,7 +16,7 @@ from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import print_line
 
 if TYPE_CHECKING:
-    from sliceplane.diagnose.io.guarding import HeldService
+    from sliceplane.diagnose.io.guarding import RetainedService
     from sliceplane.watch.io.base import Client
 
 
@@ -51,11 +51,11 @@ def status(*, cluster: TargetCluster, output: Output) -> None:
 
     Exit code 0: no removal is suspended; 1: some are; 2: cannot tell, stderr has the reason.
     """
-    from sliceplane.diagnose.io.guarding import read_held
+    from sliceplane.diagnose.io.guarding import read_retained
     from sliceplane.kit.columns import table
 
-    async def work(client: Client, _: str) -> tuple[HeldService, ...]:
-        return await read_held(client, cluster.namespace)
+    async def work(client: Client, _: str) -> tuple[RetainedService, ...]:
+        return await read_retained(client, cluster.namespace)
 
     retained = cluster.query(work)
 
@@ -89,7 +89,7 @@ def release(*, cluster: TargetCluster, names: tuple[str, ...], everything: bool)
     stopped reporting, agent.sliceplane.dev/release): removals suspended before it are applied, the
     next mass removal is suspended again. Needs the right to patch Services.
     """
-    from sliceplane.diagnose.io.guarding import read_held, release_holds
+    from sliceplane.diagnose.io.guarding import read_retained, release_retained
 
     if bool(names) == everything:
         raise click.UsageError("name Services, or use --all")
@@ -97,9 +97,9 @@ def release(*, cluster: TargetCluster, names: tuple[str, ...], everything: bool)
     async def work(client: Client, namespace: str) -> tuple[str, ...]:
         chosen = names
         if everything:
-            rows = await read_held(client, namespace)
+            rows = await read_retained(client, namespace)
             chosen = tuple(dict.fromkeys(row.service.partition("/")[2] for row in rows))
-        await release_holds(client, namespace, chosen, time.time())
+        await release_retained(client, namespace, chosen, time.time())
         return chosen
 
     released = cluster.query(work, exit_code=1)

@@ -130,7 +130,7 @@ def show_command(*, file: Path, output: str, head: bool) -> None:
 
 def _entry_lines(recording: Recording, *, as_json: bool) -> Iterator[str]:
     from sliceplane.diagnose.timeline.reader import entries
-    from sliceplane.diagnose.timeline.words import entry_document, entry_text
+    from sliceplane.diagnose.timeline.wording import entry_document, entry_text
     from sliceplane.watch.recorder.blocks import RecordingError
 
     names: dict[int, str] = {}
@@ -331,7 +331,7 @@ def replay_text(report: ReplayReport) -> str:
             f"  recorded  {difference.recorded}",
             f"  replayed  {difference.replayed}",
         ]
-        lines += [f"  was       {difference.seen}"] if difference.seen else []
+        lines += [f"  was       {difference.observed}"] if difference.observed else []
         lines += [f"  would be  {line}" for line in difference.body.splitlines()]
     if report.same:
         lines.append("same      every controller wants to write what it wrote then")

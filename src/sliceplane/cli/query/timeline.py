@@ -142,7 +142,7 @@ def _timeline(recording: Recording, namespace: str, name: str) -> Timeline:
     if recording.problem:
         note(f"Note: {recording.problem}")
     timeline = Timeline(Index(recording), namespace, name)
-    if not timeline.known:
+    if not timeline.is_recorded:
         fail(f"the recording has nothing of Service {namespace}/{name}", NO_ANSWER)
     return timeline
 

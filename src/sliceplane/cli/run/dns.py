@@ -27,7 +27,7 @@ from sliceplane.cli.run.flags.dns import (
 from sliceplane.cli.run.flags.monitoring import monitoring_options, serve_monitoring
 
 if TYPE_CHECKING:
-    from sliceplane.diagnose.io.names import LookedUp
+    from sliceplane.diagnose.io.names import NameLookup
     from sliceplane.watch.io.connection import Connection
     from sliceplane.watch.io.http.client import HttpClient
 
@@ -208,10 +208,10 @@ def query(
             f"{kind!r} is no type of records: A, AAAA, SRV, PTR, CNAME, TXT, NS or SOA"
         )
 
-    async def work(http: HttpClient, namespace: str) -> LookedUp:
-        from sliceplane.diagnose.io.names import looked_up
+    async def work(http: HttpClient, namespace: str) -> NameLookup:
+        from sliceplane.diagnose.io.names import look_up_name
 
-        return await looked_up(
+        return await look_up_name(
             http,
             zone_config(flags),
             name,

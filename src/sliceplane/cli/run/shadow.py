@@ -107,7 +107,7 @@ class Printed:
         else:
             self._torn = False
 
-    def look(self, ledger: DifferenceLedger, summary: ShadowSummary, now: float) -> None:
+    def on_state(self, ledger: DifferenceLedger, summary: ShadowSummary, now: float) -> None:
         from sliceplane.diagnose.shadow.report import NO_CONTROLLER
 
         if self.plain and summary.lacks_controller and not self._reported_no_controller:

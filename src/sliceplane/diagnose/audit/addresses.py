@@ -1,8 +1,7 @@
-"""Sets of addresses as bytes: five bytes for an IPv4 address and what is said of it, seventeen for
-IPv6.
+"""Sets of addresses as bytes: five bytes for an IPv4 address with its state, seventeen for IPv6.
 
-A cluster of 100,000 full slices has 10,000,000 addresses; as Python's sets they would not fit where
-the audit runs.
+A cluster of 100,000 full slices has 10,000,000 addresses; as Python sets they would need too much
+memory.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from sliceplane.kit.ip import parse_lenient
 
 WAITING: Final = 0
 READY: Final = 1
-#: neither ready nor about to be: Endpoints never hold such an address
-LEAVING: Final = 2
+#: neither ready nor about to be: Endpoints never have such an address
+TERMINATING: Final = 2
 _IPV6: Final = 4
 _IPV4_BYTES: Final = 4
 _IPV6_BYTES: Final = 16
@@ -26,7 +25,7 @@ Packed = bytes
 
 
 def packed(text: str) -> Packed | None:
-    """``None`` for what is no IP address, however leniently read."""
+    """Returns the bytes of an address, read leniently; ``None`` if it is no IP address."""
     parts = text.split(".")
     if len(parts) == 4 and "".join(parts).isdecimal() and text.isascii():
         try:
@@ -42,7 +41,7 @@ def spelled(address: Packed) -> str:
 
 
 def pack(entries: Iterable[tuple[Packed, int]]) -> bytes:
-    """Each entry once, whatever their order."""
+    """Encodes the set of *entries*; their order makes no difference."""
     records = {
         bytes((state if len(address) == _IPV4_BYTES else state | _IPV6,)) + address
         for address, state in entries

@@ -1,6 +1,4 @@
-"""A whole cluster, or the part of it that is looked at: objects in, in any order; findings and
-writers out.
-"""
+"""The audit of a cluster, or of a namespace: objects in, in any order; findings and writers out."""
 
 from __future__ import annotations
 
@@ -26,8 +24,7 @@ from sliceplane.diagnose.audit.facts import (
 from sliceplane.diagnose.audit.judge import FLEETING, judge, key_of
 from sliceplane.diagnose.explain.objects import FullEndpoints, FullSlice
 
-#: Services are listed last: what was made for a new one, and was listed, does not look like an
-#: orphan
+#: Services are listed last, so that objects of a new Service do not look like orphans
 AUDITED: Final = (EndpointsObjects, EndpointSlices, Services)
 _decoders: Final[dict[str, msgspec.json.Decoder[Object]]] = {
     "services": msgspec.json.Decoder(Service),
@@ -38,8 +35,8 @@ _decoders: Final[dict[str, msgspec.json.Decoder[Object]]] = {
 
 @dataclass(slots=True)
 class WriterRow:
-    """The numbers of objects that a field manager wrote.  ``last``: its last write, RFC 3339 ("":
-    not told).
+    """The numbers of objects that a field manager wrote. ``last``: its last write, RFC 3339 ("":
+    unknown).
     """
 
     manager: str
@@ -49,13 +46,13 @@ class WriterRow:
     slices: int = 0
     last: str = ""
 
-    def saw(self, writer: FieldWriter) -> None:
+    def on_write(self, writer: FieldWriter) -> None:
         self.last = max(self.last, writer.time)
 
 
 @dataclass(slots=True)
 class Auditor:
-    """Owned by one look at a cluster.  Bodies are JSON as a server lists them, with or without
+    """Collects the objects of one audit. Bodies are JSON as a server lists them, with or without
     their kind.
     """
 
@@ -72,23 +69,23 @@ class Auditor:
     def on_object(self, plural: str, body: bytes) -> None:
         """Takes an object of the resource *plural*, one of ``AUDITED``."""
         try:
-            found = _decoders[plural].decode(body)
+            decoded = _decoders[plural].decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             self.unreadable[plural] = self.unreadable.get(plural, 0) + 1
             return
-        match found:
+        match decoded:
             case Service():
-                self._services[found.metadata.key] = service_facts(found)
+                self._services[decoded.metadata.key] = service_facts(decoded)
             case FullEndpoints():
-                self._endpoints[found.metadata.key] = endpoints_facts(found)
-            case FullSlice() if found.service:
-                key = f"{found.metadata.namespace}/{found.service}"
-                self._slices.setdefault(key, []).append(slice_facts(found))
+                self._endpoints[decoded.metadata.key] = endpoints_facts(decoded)
+            case FullSlice() if decoded.service:
+                key = f"{decoded.metadata.namespace}/{decoded.service}"
+                self._slices.setdefault(key, []).append(slice_facts(decoded))
             case _:
                 self.nameless_slices += 1
 
     def forget(self, plural: str) -> None:
-        """A list of this resource begins anew."""
+        """Drops the objects of this resource, because its list is restarted."""
         self.unreadable.pop(plural, None)
         facts: dict[str, dict[str, Any]] = {
             "services": self._services,
@@ -99,7 +96,7 @@ class Auditor:
         if plural == "endpointslices":
             self.nameless_slices = 0
 
-    # -- what is known
+    # -- results
 
     @property
     def counts(self) -> dict[str, int]:
@@ -110,7 +107,7 @@ class Auditor:
         }
 
     def findings(self) -> tuple[Finding, ...]:
-        """The worst first, then by code and key."""
+        """Returns the findings, the worst first, then by code and key."""
         findings: list[Finding] = []
         for key in self._endpoints.keys() | self._slices.keys():
             slices = tuple(self._slices.get(key, ()))
@@ -124,7 +121,7 @@ class Auditor:
             service = self._services.get(key)
             for writer in _latest(endpoints.writers):
                 row = rows.setdefault(writer.manager, WriterRow(writer.manager))
-                row.saw(writer)
+                row.on_write(writer)
                 if endpoints.lock is not None:
                     row.locks += 1
                 elif service is not None and service.role == "selecting":
@@ -135,7 +132,7 @@ class Auditor:
             for endpoint_slice in slices:
                 for writer in _latest(endpoint_slice.writers):
                     row = rows.setdefault(writer.manager, WriterRow(writer.manager))
-                    row.saw(writer)
+                    row.on_write(writer)
                     row.slices += 1
         return tuple(rows[name] for name in sorted(rows))
 
@@ -144,9 +141,9 @@ class Auditor:
         return endpoints is not None and endpoints.lock is not None
 
     def namespaces_in_need(self) -> frozenset[str]:
-        """Where a Service with a selector has no Endpoints, or those of the Endpoints controller: a
-        reader of them all depends on that controller. Those that the reverse mirror keeps need it
-        no more.
+        """Returns the namespaces with a Service with a selector that has no Endpoints, or those of
+        the Endpoints controller: a reader of all Endpoints there depends on that controller.
+        Endpoints of the reverse mirror do not need it.
         """
         return frozenset(
             key.partition("/")[0] for key in self._services if self.needs_controller(key)
@@ -161,8 +158,8 @@ class Auditor:
 
 
 def _latest(writers: tuple[FieldWriter, ...]) -> Iterable[FieldWriter]:
-    """One for each manager that writes addresses: by an update and by an apply it has two
-    entries.
+    """Returns one entry for each manager that writes addresses: a manager that updates and applies
+    has two.
     """
     latest: dict[str, FieldWriter] = {}
     for writer in writers:
@@ -174,12 +171,12 @@ def _latest(writers: tuple[FieldWriter, ...]) -> Iterable[FieldWriter]:
 
 
 def confirmed(first: tuple[Finding, ...], second: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Keeps what cannot be a change on its way of *first*, and of the others those that *second*
-    has too, as it has them.
+    """Keeps the findings of *first* that cannot be a change under way, and the others if *second*
+    has them too, in the form of *second*.
     """
-    again = {(finding.code, key_of(finding)): finding for finding in second}
-    kept = (
-        again.get((finding.code, key_of(finding))) if finding.code in FLEETING else finding
+    by_cause = {(finding.code, key_of(finding)): finding for finding in second}
+    confirmed_findings = (
+        by_cause.get((finding.code, key_of(finding))) if finding.code in FLEETING else finding
         for finding in first
     )
-    return tuple(finding for finding in kept if finding is not None)
+    return tuple(finding for finding in confirmed_findings if finding is not None)

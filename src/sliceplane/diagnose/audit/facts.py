@@ -1,6 +1,4 @@
-"""The facts that are kept of an object: whether it is a lock, who wrote it, which addresses it has,
-and little else.
-"""
+"""The facts that are kept of an object: its lock, its writers, its addresses, and little else."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from sliceplane.api.discovery import (
     MANAGED_BY_REVERSE_MIRROR,
 )
 from sliceplane.api.meta import Projection
-from sliceplane.diagnose.audit.addresses import LEAVING, READY, WAITING, Packed, pack, packed
+from sliceplane.diagnose.audit.addresses import READY, TERMINATING, WAITING, Packed, pack, packed
 from sliceplane.diagnose.explain.objects import FullEndpoints, FullSlice, WrittenMeta
 from sliceplane.kit.ip import family, parse_lenient
 
@@ -39,11 +37,11 @@ _records: Final = msgspec.json.Decoder(LockRecord)
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Base of what is kept: no cycles, so nothing for the garbage collector to look at."""
+    """Base of the kept facts: without cycles, so that the garbage collector skips them."""
 
 
 class FieldWriter(Fact, frozen=True, gc=False, kw_only=True):
-    """A field manager and its last write, as RFC 3339 text ("": not told)."""
+    """A field manager and its last write, as RFC 3339 text ("": unknown)."""
 
     manager: str
     time: str
@@ -51,8 +49,8 @@ class FieldWriter(Fact, frozen=True, gc=False, kw_only=True):
 
 
 class ServiceFacts(Fact, frozen=True, gc=False, kw_only=True):
-    """``address_bytes``: the length of addresses of the primary family; 0 where the Service does
-    not say. ``named_ports``: target ports that Pods must have by name.
+    """``address_bytes``: the length of addresses of the primary family; 0: unknown.
+    ``named_ports``: target ports that Pods must have by name.
     """
 
     role: ServiceRole
@@ -61,9 +59,9 @@ class ServiceFacts(Fact, frozen=True, gc=False, kw_only=True):
 
 
 class EndpointsFacts(Fact, frozen=True, gc=False, kw_only=True):
-    """``count``: addresses as the limit of 1,000 counts them, once in every subset. ``lock``: who
-    holds it, in words, where it is one of a leader election. ``capacity``: what the annotation
-    about it says.
+    """``count``: addresses as the limit of 1,000 counts them, once in every subset. ``lock``: a
+    phrase about the holder, if it is the lock of a leader election. ``capacity``: the value of the
+    over-capacity annotation.
     """
 
     addresses: bytes
@@ -76,7 +74,7 @@ class EndpointsFacts(Fact, frozen=True, gc=False, kw_only=True):
 
 
 class SliceFacts(Fact, frozen=True, gc=False, kw_only=True):
-    """``portless``: it has no port, which its addresses have then neither."""
+    """``portless``: the slice, and so each of its addresses, has no port."""
 
     name: str
     manager: str
@@ -127,7 +125,7 @@ def _lock(annotation: str | None) -> str | None:
     try:
         record = _records.decode(annotation)
     except (msgspec.DecodeError, UnicodeEncodeError):
-        return "held by nobody who can be read"
+        return "its leader-election record cannot be read"
     return (
         f"held by {record.holder_identity or 'nobody'}, last renewed {record.renew_time or 'never'}"
     )
@@ -155,16 +153,16 @@ def slice_facts(endpoint_slice: FullSlice) -> SliceFacts:
 
 
 def _slice_entries(endpoint_slice: FullSlice) -> Iterator[tuple[Packed, int]]:
-    """The first address alone: that is all that consumers use of an endpoint."""
+    """Yields the first address of each endpoint, the only one that consumers use."""
     for endpoint in endpoint_slice.endpoints or ():
         address = packed(endpoint.addresses[0]) if endpoint.addresses else None
         if address is None:
             continue
-        said = endpoint.conditions
-        if said.ready is None or said.ready:
+        conditions = endpoint.conditions
+        if conditions.ready is None or conditions.ready:
             yield address, READY
         else:
-            yield address, LEAVING if said.terminating else WAITING
+            yield address, TERMINATING if conditions.terminating else WAITING
 
 
 def _writers(metadata: WrittenMeta) -> tuple[FieldWriter, ...]:

@@ -1,9 +1,9 @@
 """Finds the faults of the Service, the Endpoints and the EndpointSlices of one name.
 
-A pure function of the facts of that name. Codes that are not ``HARMLESS`` speak against switching
-the Endpoints controller off: a reader misses addresses already, or would. The others are there to
-be known. Those that are ``FLEETING`` may be nothing but a change on its way: they count only if a
-second look finds them again.
+A pure function of the facts of that name. Codes that are not ``HARMLESS`` are reasons against
+switching the Endpoints controller off: a reader misses addresses already, or would. ``HARMLESS``
+ones are for information. ``FLEETING`` ones may be only a change under way: they count only if a
+second check confirms them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from sliceplane.api.discovery import ANNOTATION_LEADER, LABEL_SKIP_MIRROR, MANAG
 from sliceplane.api.findings.codes import cause_of
 from sliceplane.api.findings.finding import Evidence, Finding, ObjectName, rank
 from sliceplane.api.findings.wording import count, some
-from sliceplane.diagnose.audit.addresses import LEAVING, READY, WAITING, Packed, spelled, unpack
+from sliceplane.diagnose.audit.addresses import READY, TERMINATING, WAITING, Packed, spelled, unpack
 from sliceplane.diagnose.audit.facts import EndpointsFacts, FieldWriter, ServiceFacts, SliceFacts
 
 ADDRESSES_MAX: Final = 1000
-#: what the annotation says of an object that does not hold all; ``warning`` (1.21) is one that does
+#: value of the annotation if the object lacks addresses; with ``warning`` (1.21) it has all
 TRUNCATED: Final = "truncated"
 #: addresses and slices that a sentence names
 EXAMPLES_MAX: Final = 3
-#: managers that an Endpoints controller is known by: upstream's, where it is part of a larger
-#: program, and ours
+#: field managers of Endpoints controllers: upstream's, alone or in a larger program, and ours
 CONTROLLERS: Final = frozenset(
     (
         "kube-controller-manager",
@@ -42,7 +41,7 @@ FLEETING: Final = frozenset(("L1", "L2", "L3", "E4", "E15", "E12", "T2"))
 
 
 def key_of(finding: Finding) -> str:
-    """``namespace/name`` of the Service and its Endpoints."""
+    """Returns ``namespace/name`` of the Service and its Endpoints."""
     return f"{finding.subject.namespace}/{finding.subject.name}"
 
 
@@ -52,13 +51,13 @@ def judge(
     endpoints: EndpointsFacts | None,
     slices: tuple[SliceFacts, ...],
 ) -> tuple[Finding, ...]:
-    """The worst first.  *slices* in any order."""
+    """Returns the findings, the worst first. *slices* in any order."""
     ordered = sorted(slices, key=lambda facts: facts.name)
     return tuple(sorted(_Name(key, service, endpoints, ordered).findings(), key=rank))
 
 
 class _Name(msgspec.Struct, frozen=True):
-    """All that has one name."""
+    """The objects of one name."""
 
     key: str
     service: ServiceFacts | None
@@ -69,18 +68,18 @@ class _Name(msgspec.Struct, frozen=True):
         service = self.service
         endpoints = self.endpoints
         yield from self._of_mirrored()
-        lacking = _without_port(
+        portless = _without_port(
             service, [facts for facts in self.slices if facts.manager == MANAGED_BY_CONTROLLER]
         )
-        if service is not None and lacking:
+        if service is not None and portless:
             names = some([f'"{name}"' for name in service.named_ports])
-            said = (
-                f"{count(len(lacking), 'address')} ({_spell(lacking)}), no container port has the "
-                f"name {names}"
+            sentence = (
+                f"{count(len(portless), 'address')} ({_spell(portless)}), no container port has "
+                f"the name {names}"
             )
             field = Evidence(subject=self._service, field="spec.ports.targetPort", value=names)
             yield self._finding(
-                "T2", said, f"{self._kubectl} edit service {self._service.name}", field
+                "T2", sentence, f"{self._kubectl} edit service {self._service.name}", field
             )
         if endpoints is None:
             return
@@ -101,27 +100,27 @@ class _Name(msgspec.Struct, frozen=True):
         selecting = service.role == "selecting"
         if endpoints.reverse:
             yield self._of_endpoints("L7", count(endpoints.count, "address"))
-        made_for_it = selecting or endpoints.reverse
+        is_controlled = selecting or endpoints.reverse
         counted = _counterparts(selecting, endpoints, self.slices)
-        # Endpoints that were made for a Service have one family
-        left_out = _without_port(service, counted) if made_for_it else frozenset()
+        # Endpoints of a Service with a selector have one family
+        portless = _without_port(service, counted) if is_controlled else frozenset()
         difference = _compare(
-            endpoints, counted, service.address_bytes if made_for_it else 0, left_out
+            endpoints, counted, service.address_bytes if is_controlled else 0, portless
         )
         full = endpoints.count >= ADDRESSES_MAX and difference.only_slices
         truncated = endpoints.capacity == TRUNCATED or bool(full)
         if truncated:
             missing = len(difference.only_slices)
             remedy = "move its readers to EndpointSlices: they miss addresses today"
-            said = f"{count(endpoints.count, 'address')}; {missing:,} more in EndpointSlices"
+            sentence = f"{count(endpoints.count, 'address')}; {missing:,} more in EndpointSlices"
             yield self._of_endpoints(
-                "E8", said, remedy, effect="programs that read Endpoints never use the rest"
+                "E8", sentence, remedy, effect="programs that read Endpoints never use the rest"
             )
         wrong = bool(difference.only_endpoints) if truncated else not difference.empty
         writers = {writer.manager for writer in endpoints.writers if writer.addresses}
-        if made_for_it:
+        if is_controlled:
             if wrong:
-                yield self._of_endpoints("L1", difference.tell(), self._deleting)
+                yield self._of_endpoints("L1", difference.describe(), self._deleting)
             if foreign := sorted(writers - CONTROLLERS):
                 yield self._of_endpoints("L4", f"written by {', '.join(foreign)}")
             return
@@ -129,7 +128,7 @@ class _Name(msgspec.Struct, frozen=True):
         if hidden:
             yield self._unmirrored(difference)
         elif wrong:
-            yield self._of_endpoints("L2", difference.tell())
+            yield self._of_endpoints("L2", difference.describe())
         own = sorted(writers - {"kube-apiserver"})
         if own and not hidden:
             yield self._of_endpoints("L5", f"written by {', '.join(own)}")
@@ -143,7 +142,7 @@ class _Name(msgspec.Struct, frozen=True):
             remedy = f"annotate endpoints {self._service.name} {ANNOTATION_LEADER}-"
         return self._finding(
             "E5",
-            f"not mirrored to slices: {difference.tell()}",
+            f"not mirrored to slices: {difference.describe()}",
             f"{self._kubectl} {remedy}",
             Evidence(subject=self._own_endpoints, field=f"metadata.{mark}", value="(set)"),
             subject=self._own_endpoints,
@@ -169,11 +168,11 @@ class _Name(msgspec.Struct, frozen=True):
         } & copies
         if twice:
             both = [facts for facts in self.slices if twice.intersection(_listed(facts))]
-            said = (
+            sentence = (
                 f"{count(len(twice), 'address')} ({_spell(twice)}) in "
                 f"{some([facts.name for facts in both])}"
             )
-            yield self._finding("E12", said, "", *map(self._of_slice, both))
+            yield self._finding("E12", sentence, "", *map(self._of_slice, both))
 
     # -- a finding
 
@@ -200,7 +199,7 @@ class _Name(msgspec.Struct, frozen=True):
     ) -> Finding:
         assert self.endpoints is not None, "they are what is wrong"
         time, writer = _last_write(self.endpoints.writers)
-        seen = Evidence(
+        evidence = Evidence(
             subject=self._own_endpoints,
             field="subsets",
             value=count(self.endpoints.count, "address"),
@@ -208,7 +207,7 @@ class _Name(msgspec.Struct, frozen=True):
             written=time,
         )
         return self._finding(
-            code, sentence, remedy, seen, subject=self._own_endpoints, effect=effect
+            code, sentence, remedy, evidence, subject=self._own_endpoints, effect=effect
         )
 
     def _of_slice(self, facts: SliceFacts) -> Evidence:
@@ -247,20 +246,20 @@ def _listed(facts: SliceFacts) -> set[Packed]:
 def _counterparts(
     selecting: bool, endpoints: EndpointsFacts, slices: list[SliceFacts]
 ) -> list[SliceFacts]:
-    """The slices that ought to have the addresses of *endpoints*."""
+    """Returns the slices that should have the addresses of *endpoints*."""
     if endpoints.reverse:
         return [facts for facts in slices if not facts.mirrored]
     if not selecting:
         return slices
-    # Others may add slices for the same Service (what other clusters have, say); Endpoints know
-    # nothing of these.
+    # Others may add slices for the same Service (with endpoints of other clusters, say), which
+    # Endpoints do not have.
     own = [facts for facts in slices if facts.manager == MANAGED_BY_CONTROLLER]
     return own or [facts for facts in slices if not facts.mirrored]
 
 
 def _why_dead(service: ServiceFacts | None, endpoints: EndpointsFacts | None) -> str:
-    """Why the mirroring controller would not make the slices that are there (KEP-0752); "" if it
-    would.
+    """Returns why the mirroring controller would not create the existing slices (KEP-0752); "" if
+    it would.
     """
     if service is None:
         return "no Service of this name"
@@ -274,7 +273,7 @@ def _why_dead(service: ServiceFacts | None, endpoints: EndpointsFacts | None) ->
 
 
 class _Difference(msgspec.Struct, frozen=True):
-    """``turned``: addresses that are ready on one side alone."""
+    """``turned``: addresses that are ready on one side only."""
 
     only_endpoints: frozenset[Packed]
     only_slices: frozenset[Packed]
@@ -284,7 +283,7 @@ class _Difference(msgspec.Struct, frozen=True):
     def empty(self) -> bool:
         return not (self.only_endpoints or self.only_slices or self.turned)
 
-    def tell(self) -> str:
+    def describe(self) -> str:
         parts = (
             (self.only_endpoints, "only in Endpoints"),
             (self.only_slices, "only in EndpointSlices"),
@@ -298,50 +297,54 @@ class _Difference(msgspec.Struct, frozen=True):
 
 
 def _without_port(service: ServiceFacts | None, slices: Iterable[SliceFacts]) -> frozenset[Packed]:
-    """Addresses of Pods that have none of the ports which the Service asks for by name: they are in
-    a slice without ports, and in Endpoints, which have an address for each port, not at all.
+    """Returns the addresses of Pods without any of the Service's named ports: they are in a slice
+    without ports, and not in Endpoints, which have an address for each port.
     """
     if service is None or service.role != "selecting" or not service.named_ports:
         return frozenset()
-    lacking: set[Packed] = set()
+    portless_only: set[Packed] = set()
     served: set[Packed] = set()
     for facts in slices:
-        listed = (address for address, state in unpack(facts.addresses) if state != LEAVING)
-        (lacking if facts.portless else served).update(listed)
-    return frozenset(lacking - served)
+        listed = (address for address, state in unpack(facts.addresses) if state != TERMINATING)
+        (portless_only if facts.portless else served).update(listed)
+    return frozenset(portless_only - served)
 
 
 def _compare(
     endpoints: EndpointsFacts,
     slices: list[SliceFacts],
     address_bytes: int,
-    left_out: frozenset[Packed],
+    portless: frozenset[Packed],
 ) -> _Difference:
-    """*address_bytes*: the one family to compare; 0: all. *left_out*: addresses that Endpoints need
-    not have.
+    """*address_bytes*: the one family to compare; 0: all. *portless*: addresses that Endpoints may
+    lack.
 
-    An address that one side has both ready and not (two Pods on one host, say) is not compared in
-    that.
+    The readiness of an address that one side has both ready and not ready (two Pods on one host,
+    say) is not compared.
     """
-    left = _states([endpoints.addresses], address_bytes)
-    right = _states([facts.addresses for facts in slices], address_bytes)
-    both = left.keys() & right.keys()
+    endpoint_states = _states([endpoints.addresses], address_bytes)
+    slice_states = _states([facts.addresses for facts in slices], address_bytes)
+    both = endpoint_states.keys() & slice_states.keys()
     certain = ({READY}, {WAITING})
     return _Difference(
-        frozenset(left.keys() - right.keys()),
-        frozenset(right.keys() - left.keys() - left_out),
+        frozenset(endpoint_states.keys() - slice_states.keys()),
+        frozenset(slice_states.keys() - endpoint_states.keys() - portless),
         frozenset(
-            a for a in both if left[a] in certain and right[a] in certain and left[a] != right[a]
+            a
+            for a in both
+            if endpoint_states[a] in certain
+            and slice_states[a] in certain
+            and endpoint_states[a] != slice_states[a]
         ),
     )
 
 
 def _states(parts: Iterable[bytes], address_bytes: int) -> dict[Packed, set[int]]:
-    """Addresses that Endpoints might have, with what is said of them."""
+    """Returns the addresses that Endpoints might have, with their states."""
     states: dict[Packed, set[int]] = {}
     for data in parts:
         for address, state in unpack(data):
-            if state != LEAVING and address_bytes in (0, len(address)):
+            if state != TERMINATING and address_bytes in (0, len(address)):
                 states.setdefault(address, set()).add(state)
     return states
 
@@ -356,7 +359,7 @@ def _spell(addresses: Iterable[Packed]) -> str:
 
 
 def _last_write(writers: Iterable[FieldWriter]) -> tuple[str, str]:
-    """When and by whom: "" where nothing tells."""
+    """Returns time and manager of the last write; "": unknown."""
     return max(
         ((writer.time, writer.manager) for writer in writers if writer.addresses), default=("", "")
     )

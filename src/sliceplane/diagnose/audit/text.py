@@ -14,7 +14,7 @@ ROWS_MAX: Final = 20
 
 
 def as_text(report: Report, width: int | None = None) -> str:
-    """*width*: columns of the screen; ``None``: lines are as long as they come."""
+    """*width*: columns of the screen; ``None``: lines are not wrapped."""
     return "\n".join(_lines(report, width))
 
 

@@ -1,10 +1,9 @@
 """Clients that read, watch and write Endpoints, by the lines of an audit log (``audit.k8s.io``
 Events).
 
-A *client* is a user together with the program that its User-Agent names. Those that are part of the
-control plane are left out: they work on Endpoints because that is their task, or look at every
-object whatever it is. Requests that were refused (401, 403) tell nothing about who depends on an
-answer.
+A *client* is a user together with the program in its User-Agent. Clients of the control plane are
+omitted: working on Endpoints is their task, or they read objects of every kind. Refused requests
+(401, 403) are not evidence that a client depends on an answer.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import msgspec
 
 from sliceplane.api.meta import Projection
 
-#: clients, and objects of one client, that are told apart
+#: clients, and objects of one client, that are counted one by one
 CLIENTS_MAX: Final = 10_000
 OBJECTS_MAX: Final = 100
 _READS: Final = ("get", "list", "watch")
@@ -69,9 +68,10 @@ _events = msgspec.json.Decoder(WireAuditEvent)
 
 
 @dataclass(slots=True)
-class ReadingClient:
-    """``everywhere``, ``namespaces``: what it listed or watched; ``objects``: what it read by name
-    (``namespace/name``).  ``more_objects``: there were more than are kept."""
+class EndpointsClient:
+    """``everywhere``, ``namespaces``: the scopes that it listed or watched; ``objects``: read by
+    name (``namespace/name``). ``more_objects``: there were more than are kept.
+    """
 
     user: str
     agent: str
@@ -86,7 +86,7 @@ class ReadingClient:
     def reads(self) -> bool:
         return self.everywhere or self.more_objects or bool(self.namespaces or self.objects)
 
-    def saw(self, verb: str, namespace: str, name: str, requests: int) -> None:
+    def on_request(self, verb: str, namespace: str, name: str, requests: int) -> None:
         self.requests[verb] = self.requests.get(verb, 0) + requests
         if verb not in _READS:
             return
@@ -109,7 +109,7 @@ class ReadingClient:
 
 @dataclass(slots=True)
 class AuditLogUsage:
-    """Owned by the reader of the lines.  ``begins``, ``ends``: RFC 3339, "" where no line tells."""
+    """The usage of Endpoints by an audit log. ``begins``, ``ends``: RFC 3339, "" without a line."""
 
     lines: int = 0
     unreadable: int = 0
@@ -117,7 +117,7 @@ class AuditLogUsage:
     ends: str = ""
     #: requests of clients beyond ``CLIENTS_MAX``
     overflow: int = 0
-    _clients: dict[tuple[str, str], ReadingClient] = field(default_factory=dict)
+    _clients: dict[tuple[str, str], EndpointsClient] = field(default_factory=dict)
 
     def on_line(self, line: bytes) -> None:
         if not line.strip():
@@ -130,8 +130,7 @@ class AuditLogUsage:
             return
         time = event.stage_timestamp or event.request_received_timestamp
         if not (event.verb and event.stage and time):
-            # JSON of another kind: a log without a single request must not read as one without a
-            # reader.
+            # JSON of another kind: a log without any request must not pass as one without readers.
             self.unreadable += 1
             return
         self.begins = min(self.begins or time, time)
@@ -140,8 +139,8 @@ class AuditLogUsage:
             self._count(event, time)
 
     def _count(self, event: WireAuditEvent, time: str) -> None:
-        who = event.impersonated_user or event.user
-        user = who.username if who is not None else ""
+        account = event.impersonated_user or event.user
+        user = account.username if account is not None else ""
         agent = event.user_agent.partition("/")[0].strip()
         if user in CONTROL_PLANE or agent == OWN_AGENT:
             return
@@ -150,21 +149,21 @@ class AuditLogUsage:
             if len(self._clients) >= CLIENTS_MAX:
                 self.overflow += 1
                 return
-            client = self._clients[user, agent] = ReadingClient(user, agent)
+            client = self._clients[user, agent] = EndpointsClient(user, agent)
         assert event.object_ref is not None, "an event that counts names its object"
-        # A watch counts when it begins; one that was there before the log shows only how it ends.
+        # A watch counts when it begins; one that began before the log only has its end in it.
         requests = 0 if event.verb == "watch" and event.stage == "ResponseComplete" else 1
-        client.saw(event.verb, event.object_ref.namespace, event.object_ref.name, requests)
+        client.on_request(event.verb, event.object_ref.namespace, event.object_ref.name, requests)
         client.last = max(client.last, time)
 
     @property
-    def clients(self) -> tuple[ReadingClient, ...]:
-        """By user and program."""
+    def clients(self) -> tuple[EndpointsClient, ...]:
+        """Returns the clients by user and program."""
         return tuple(self._clients[key] for key in sorted(self._clients))
 
 
 def _concerns(event: WireAuditEvent) -> bool:
-    """A request on Endpoints that was let in; one line of it, but two of a watch."""
+    """Returns True for an allowed request on Endpoints; a watch has two such lines, others one."""
     target = event.object_ref
     answer = event.response_status
     if target is None or target.resource != "endpoints" or target.api_group:

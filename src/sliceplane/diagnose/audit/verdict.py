@@ -1,8 +1,8 @@
-"""The report: findings, writers, clients, and whether the Endpoints controller may be switched off,
-with the reasons.
+"""The report: findings, writers, clients, and the verdict if the Endpoints controller may be
+switched off, with the reasons.
 
-A client speaks against it if it reads Endpoints that the controller keeps: by name, or with all
-others of a namespace. A client that reads its own lock, or objects that it makes itself, does not.
+A client is a reason against it if it reads Endpoints of that controller: by name, or with all
+others of a namespace. A client that reads its own lock, or objects that it writes itself, is not.
 """
 
 from __future__ import annotations
@@ -14,22 +14,24 @@ import msgspec
 from sliceplane.api.findings.finding import Finding
 from sliceplane.diagnose.audit.audit import Auditor, WriterRow
 from sliceplane.diagnose.audit.judge import HARMLESS
-from sliceplane.diagnose.audit.usage import AuditLogUsage, ReadingClient
+from sliceplane.diagnose.audit.usage import AuditLogUsage, EndpointsClient
 
 QUESTION: Final = "safe to switch the Endpoints controller off"
 
 
 class ClientRow(msgspec.Struct, frozen=True):
-    """``concerned``: it reads what the Endpoints controller keeps.  ``reads``: what, in words."""
+    """``concerned``: the client reads Endpoints of the Endpoints controller. ``reads``: a phrase
+    about the objects that it reads.
+    """
 
-    client: ReadingClient
+    client: EndpointsClient
     concerned: bool
     reads: str
 
 
 class Report(msgspec.Struct, frozen=True):
-    """``log`` None: none was given.  ``reasons``: why not; empty if it is safe as far as one can
-    see.
+    """``log`` None: no audit log was given. ``reasons``: why it is not safe; empty if no reason is
+    known.
     """
 
     counts: dict[str, int]
@@ -50,7 +52,7 @@ class Report(msgspec.Struct, frozen=True):
         if self.reasons:
             return f"{QUESTION}: no, because {_joined(self.reasons)}"
         if self.log is None:
-            return f"{QUESTION}: yes as far as objects tell; who reads them, only an audit log does"
+            return f"{QUESTION}: yes, judged by the objects; only an audit log shows who reads them"
         return (
             f"{QUESTION}: yes, no client that depends on it was seen from {self.log.begins} to "
             f"{self.log.ends}"
@@ -104,7 +106,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def report(auditor: Auditor, findings: tuple[Finding, ...], log: AuditLogUsage | None) -> Report:
-    """*findings*: those of *auditor* that were confirmed."""
+    """*findings*: the confirmed ones of *auditor*."""
     clients = tuple(
         _client_row(auditor, client) for client in (log.clients if log is not None else ())
     )
@@ -119,7 +121,7 @@ def report(auditor: Auditor, findings: tuple[Finding, ...], log: AuditLogUsage |
     )
 
 
-def _client_row(auditor: Auditor, client: ReadingClient) -> ClientRow:
+def _client_row(auditor: Auditor, client: EndpointsClient) -> ClientRow:
     own = sorted(key for key in client.objects if not auditor.is_lock(key))
     concerned = (
         any(auditor.needs_controller(key) for key in own)
@@ -151,7 +153,7 @@ def _reasons(
             "1 client reads Endpoints" if readers == 1 else f"{readers:,} clients read Endpoints"
         )
     if log is not None and log.overflow:
-        reasons.append("there are more clients than could be told apart")
+        reasons.append("there are more clients than the audit counts")
     against = [finding.code for finding in findings if finding.code not in HARMLESS]
     if against:
         codes = ", ".join(dict.fromkeys(against))

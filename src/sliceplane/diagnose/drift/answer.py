@@ -13,7 +13,7 @@ from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.text import fact, lines_of
 from sliceplane.kit.columns import table
 
-#: nodes that are in step are counted beyond so many
+#: rows of the table; further nodes that are in step are only counted
 ROWS_MAX = 200
 
 
@@ -28,7 +28,7 @@ State = Literal[
     "unknown",
     "emulated",
 ]
-#: the worst first; a node is what comes first of what it is
+#: the worst first; a node gets the first state that applies to it
 ORDER: Final[tuple[State, ...]] = (
     "lost an event",
     "kernel differs",
@@ -43,8 +43,8 @@ ORDER: Final[tuple[State, ...]] = (
 
 
 class DriftRow(NamedTuple):
-    """``cache`` and ``kernel`` are words; ``behind_s`` is 0 where nothing is missing, or its age is
-    not known.
+    """``cache`` and ``kernel`` are verdicts for people; ``behind_s`` is 0 if nothing is missing, or
+    if its age is unknown.
     """
 
     node: str
@@ -52,7 +52,7 @@ class DriftRow(NamedTuple):
     revision: int
     behind: int
     behind_s: float
-    told_s: float | None
+    report_age_s: float | None
     cache: str
     kernel: str
 
@@ -86,7 +86,9 @@ class Drift(msgspec.Struct, frozen=True):
                     "revision": row.revision,
                     "objectsBehind": row.behind,
                     "secondsBehind": round(row.behind_s, 1),
-                    "secondsSinceReport": None if row.told_s is None else round(row.told_s, 1),
+                    "secondsSinceReport": None
+                    if row.report_age_s is None
+                    else round(row.report_age_s, 1),
                     "cache": row.cache,
                     "kernel": row.kernel,
                 }
@@ -98,13 +100,13 @@ class Drift(msgspec.Struct, frozen=True):
 
 
 def as_text(drift: Drift, width: int | None = None) -> str:
-    """*width*: columns of the screen; ``None``: lines are as long as they come."""
+    """*width*: columns of the screen; ``None``: lines are not wrapped."""
     return "\n".join(_lines(drift, width))
 
 
 def _lines(drift: Drift, width: int | None) -> Iterator[str]:
     if drift.rows:
-        heads = ("NODE", "STATE", "VERSION", "TOLD", "BEHIND", "CACHE", "KERNEL")
+        heads = ("NODE", "STATE", "VERSION", "REPORTED", "BEHIND", "CACHE", "KERNEL")
         yield from table(
             heads, [_cells(row) for row in drift.rows], rows_max=ROWS_MAX, elsewhere="--output json"
         )
@@ -117,6 +119,6 @@ def _lines(drift: Drift, width: int | None) -> Iterator[str]:
 
 
 def _cells(row: DriftRow) -> tuple[str, ...]:
-    told = "never" if row.told_s is None else f"{row.told_s:.0f} s ago"
+    reported = "never" if row.report_age_s is None else f"{row.report_age_s:.0f} s ago"
     behind = f"{row.behind}, {row.behind_s:.0f} s" if row.behind else "-"
-    return (row.node, row.state, str(row.revision or "-"), told, behind, row.cache, row.kernel)
+    return (row.node, row.state, str(row.revision or "-"), reported, behind, row.cache, row.kernel)

@@ -1,11 +1,11 @@
 """Compares the endpoints that an Envoy uses, by its admin pages, with the catalog of the xDS
 server.
 
-What Envoy says of itself (``/server_info``) gives the place, as it gives it to the server; what it
-uses (``/clusters?format=json``) is compared by cluster with the assignment that the server would
-send there. Clusters that the API has and Envoy has not are counted, not judged: it may have been
-told to take those of some namespaces alone. Envoy is always a little behind, so only what two looks
-find alike is a difference (``settled``).
+``/server_info`` has Envoy's location, as Envoy sends it to the xDS server. The endpoints in use
+(``/clusters?format=json``) are compared, by cluster, with the assignment that the server would send
+there. Clusters that the API has and Envoy lacks are counted, not judged: Envoy may be configured
+for some namespaces only. Envoy is always a little behind, so only a difference that two successive
+reads show counts (``confirm_differences``).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from sliceplane.xds.names import ASSIGNMENT, CLUSTER, parse_key
 from sliceplane.xds.resource import XdsClient
 
 ROWS_MAX: Final = 200
-#: before what differs is looked at again
-SETTLE_S: Final = 2.0
+#: seconds until a difference is checked again
+RECHECK_DELAY_S: Final = 2.0
 
 
 class NoAdminPages(Exception):
@@ -32,8 +32,8 @@ class NoAdminPages(Exception):
 
 
 class EnvoyFacts(msgspec.Struct, frozen=True):
-    """``node``, ``zone``: as it claims them. ``clusters``: by name, of those that have names of
-    ours, the endpoints as ``ADDRESS:PORT``.
+    """``node``, ``zone``: as Envoy claims them. ``clusters``: endpoints as ``ADDRESS:PORT`` by
+    cluster, for clusters with names of our xDS server.
     """
 
     id: str
@@ -43,8 +43,8 @@ class EnvoyFacts(msgspec.Struct, frozen=True):
 
 
 class EnvoyRow(NamedTuple):
-    """``lacks``: what the API has and Envoy does not use; ``keeps``: what it uses and the API does
-    not have.
+    """``lacks``: endpoints of the API that Envoy does not use; ``keeps``: endpoints in use that the
+    API does not have.
     """
 
     cluster: str
@@ -54,8 +54,8 @@ class EnvoyRow(NamedTuple):
 
 
 class EnvoyDrift(msgspec.Struct, frozen=True):
-    """``rows``: those that are not equal first, then by name.  ``others``: clusters that it does
-    not have.
+    """``rows``: clusters that differ first, then by name. ``others``: how many clusters of the API
+    Envoy does not have.
     """
 
     envoy: EnvoyFacts
@@ -121,16 +121,16 @@ def compare_envoy(envoy: EnvoyFacts, catalog: XdsCatalog) -> EnvoyDrift:
         if resource is None or view.get(CLUSTER, cluster) is None:
             rows.append(EnvoyRow(cluster, "not in the API", keeps=tuple(sorted(uses))))
             continue
-        means = {_joined(*place) for place in given(resource.body)}
-        lacks, keeps = tuple(sorted(means - uses)), tuple(sorted(uses - means))
+        expected = {_joined(*place) for place in given(resource.body)}
+        lacks, keeps = tuple(sorted(expected - uses)), tuple(sorted(uses - expected))
         rows.append(EnvoyRow(cluster, "differs" if lacks or keeps else "equal", lacks, keeps))
-    known = {
+    ports = {
         str(port.key) for served in catalog.services.values() for port in served.settings.values()
     }
-    return _made(envoy, rows, len(known - envoy.clusters.keys()))
+    return _build_drift(envoy, rows, len(ports - envoy.clusters.keys()))
 
 
-def settled(first: EnvoyDrift, second: EnvoyDrift) -> EnvoyDrift:
+def confirm_differences(first: EnvoyDrift, second: EnvoyDrift) -> EnvoyDrift:
     """Returns the differences that two successive reads both show."""
     before = {row.cluster: row for row in first.rows}
     rows = []
@@ -144,10 +144,10 @@ def settled(first: EnvoyDrift, second: EnvoyDrift) -> EnvoyDrift:
             if stays
             else EnvoyRow(row.cluster, "equal")
         )
-    return _made(second.envoy, rows, second.others)
+    return _build_drift(second.envoy, rows, second.others)
 
 
-def _made(envoy: EnvoyFacts, rows: Sequence[EnvoyRow], others: int) -> EnvoyDrift:
+def _build_drift(envoy: EnvoyFacts, rows: Sequence[EnvoyRow], others: int) -> EnvoyDrift:
     return EnvoyDrift(
         envoy, tuple(sorted(rows, key=lambda row: (row.state == "equal", row.cluster))), others
     )
@@ -160,7 +160,7 @@ def as_text(drift: EnvoyDrift) -> str:
 def _lines(drift: EnvoyDrift) -> Iterator[str]:
     envoy = drift.envoy
     place = [
-        f"{word} {name}" for word, name in (("node", envoy.node), ("zone", envoy.zone)) if name
+        f"{kind} {name}" for kind, name in (("node", envoy.node), ("zone", envoy.zone)) if name
     ]
     where = f" ({', '.join(place)})" if place else ""
     bad = [row for row in drift.rows if row.state != "equal"]

@@ -29,14 +29,12 @@ from sliceplane.kit.times import time_or_zero
 
 
 class Listed(NamedTuple):
-    """An object as a list shows it.  ``written``: the last write that its managers tell of; 0: none
-    does.
-    """
+    """An object of a list. ``written``: time of the last write in ``managedFields``; 0: unknown."""
 
     key: str
     version: str
-    readings: tuple[str, ...]
-    #: of a slice: the Service that it is labelled for
+    selections: tuple[str, ...]
+    #: the Service of a slice, by its label
     service: str
     written: float
 
@@ -45,59 +43,60 @@ class Listed(NamedTuple):
         return revision_of(self.version)
 
 
-def listed(seen: Object, written: float = 0.0) -> Listed:
-    """*seen* is a slice or a Service."""
-    meta = seen.metadata
-    if isinstance(seen, EndpointSlice):
+def listed(observed: Object, written: float = 0.0) -> Listed:
+    """*observed* is a slice or a Service."""
+    meta = observed.metadata
+    if isinstance(observed, EndpointSlice):
         owner = (meta.labels or {}).get(LABEL_SERVICE_NAME, "")
         service = f"{meta.namespace}/{owner}" if owner else ""
-        return Listed(meta.key, meta.resource_version, readings_of_slice(seen), service, written)
-    assert isinstance(seen, Service), f"{seen!r} is neither"
-    return Listed(meta.key, meta.resource_version, readings_of_service(seen), meta.key, written)
+        return Listed(
+            meta.key, meta.resource_version, readings_of_slice(observed), service, written
+        )
+    assert isinstance(observed, Service), f"{observed!r} is neither"
+    return Listed(meta.key, meta.resource_version, readings_of_service(observed), meta.key, written)
 
 
-class TellerWords(NamedTuple):
-    """Phrases of sentences about a kind of consumer: behind its name, what it is, and where its
-    endpoints go.
+class ConsumerWording(NamedTuple):
+    """Phrases for sentences about one kind of consumer: the suffix of its name, the program, and
+    the effect of outdated endpoints.
     """
 
     suffix: str
-    teller: str
+    program: str
     stopped: str
     behind: str
     rules: str
 
 
-#: what tells how far it is, by kind; who looks at a cluster reads these Leases
-TELLERS: Final[dict[str, TellerWords]] = {
-    COMPONENT: TellerWords(
+#: kinds of consumers that report their progress in Leases
+CONSUMER_WORDINGS: Final[dict[str, ConsumerWording]] = {
+    COMPONENT: ConsumerWording(
         "",
         "proxy",
-        "its kernel goes on with the rules of then: what changed since does not reach clients "
-        "there",
-        "its kernel sends to the endpoints of then",
+        "its kernel keeps its last rules: later changes do not reach clients there",
+        "its kernel sends to outdated endpoints",
         "rules",
     ),
-    DNS: TellerWords(
+    DNS: ConsumerWording(
         " (names)",
         "name server",
-        "its clients ask in vain, or another one",
-        "it tells the endpoints of then",
+        "its clients get no answer, or query another one",
+        "it answers with outdated endpoints",
         "answers",
     ),
-    XDS: TellerWords(
+    XDS: ConsumerWording(
         " (xDS)",
         "xDS server",
-        "its clients go on with the endpoints of then, or ask another one",
-        "a client of it has not accepted the endpoints of now: sliceplane xds status",
+        "its clients keep their last endpoints, or query another one",
+        "one of its clients has not accepted the current endpoints: sliceplane xds status",
         "answers",
     ),
 }
 
 
-class ToldNode(NamedTuple):
-    """The report in the Lease of one consumer (``kind``: of ``TELLERS``). ``report`` ``None``: one
-    of an older release, which tells ``revision`` alone.
+class LeaseReport(NamedTuple):
+    """The report in the Lease of one consumer (``kind``: of ``CONSUMER_WORDINGS``). ``report``
+    ``None``: an older release, which reports only ``revision``.
     """
 
     node: str
@@ -105,7 +104,7 @@ class ToldNode(NamedTuple):
     revision: int
     renewed: float
     duration_s: float
-    #: the name of the Node that owns the Lease; "": none does
+    #: the name of the Node that owns the Lease; "": no owner
     owner: str
     kind: str = COMPONENT
 
@@ -114,9 +113,7 @@ class ToldNode(NamedTuple):
         return now - self.renewed
 
     def is_late(self, now: float) -> bool:
-        """Returns True if a report should have come long ago: the consumer has stopped or stands
-        still.
-        """
+        """Returns True if the report is overdue: the consumer has stopped or hangs."""
         return self.age_s(now) > min(self.duration_s, REPORT_LATE_S)
 
     @property
@@ -124,26 +121,26 @@ class ToldNode(NamedTuple):
         return self.kind == COMPONENT
 
     @property
-    def words(self) -> TellerWords:
-        return TELLERS[self.kind]
+    def wording(self) -> ConsumerWording:
+        return CONSUMER_WORDINGS[self.kind]
 
     @property
     def title(self) -> str:
-        return f"{self.node}{self.words.suffix}"
+        return f"{self.node}{self.wording.suffix}"
 
     @property
     def lease(self) -> str:
         return f"{lease_prefix(self.kind)}{self.node}"
 
 
-def told_of(lease: Lease) -> ToldNode:
+def report_of_lease(lease: Lease) -> LeaseReport:
     """Reads the report in *lease*, which is a consumer's."""
     annotations = lease.metadata.annotations or {}
     kind = (lease.metadata.labels or {}).get(LABEL_COMPONENT, COMPONENT)
     owner = next(
         (owner.name for owner in lease.metadata.owner_references or () if owner.kind == "Node"), ""
     )
-    return ToldNode(
+    return LeaseReport(
         lease.spec.holder_identity or lease.metadata.name.removeprefix(lease_prefix(kind)),
         read_report(annotations.get(ANNOTATION_PROGRESS, "")),
         revision_of(annotations.get(ANNOTATION_REVISION, "")),
@@ -154,12 +151,12 @@ def told_of(lease: Lease) -> ToldNode:
     )
 
 
-class Look(msgspec.Struct, frozen=True):
-    """The answer of a node proxy on its own pages.  ``why``: why it did not, or was not asked.
+class ProxyPages(msgspec.Struct, frozen=True):
+    """The pages of a node proxy. ``why``: why they were not read; "" if they were.
 
-    ``objects``: versions by key, by ``resource/reading``. ``rules``: where the kernel is not as the
-    proxy believes, a sentence each; ``None``: that was not looked at. ``is_deep``: it was asked
-    for.
+    ``objects``: versions by key, by ``resource/selection``. ``rules``: a sentence for each
+    difference between the kernel and the proxy's belief; ``None``: not compared. ``is_deep``: the
+    comparison was requested.
     """
 
     why: str = ""
@@ -170,36 +167,38 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class DriftFacts(msgspec.Struct, frozen=True):
-    """``nodes`` ``None``: they may not be read. ``now_of``: the objects of each resource at the
-    moment of the list, and the version of that list. ``past``: the objects at versions that nodes
-    tell of; where that could not be had, a sentence why.
+    """``nodes`` ``None``: reading them is forbidden. ``now_of``: the version of the list of each
+    resource, and its objects. ``past``: the objects at versions that nodes report, or a sentence
+    why they are unavailable.
     """
 
     now: float
-    told: tuple[ToldNode, ...]
+    consumers: tuple[LeaseReport, ...]
     nodes: tuple[Node, ...] | None
     now_of: Mapping[str, tuple[int, tuple[Listed, ...]]]
     past: Mapping[tuple[str, int], tuple[Listed, ...] | str] = msgspec.field(default_factory=dict)
-    looks: Mapping[str, Look] = msgspec.field(default_factory=dict)
+    pages: Mapping[str, ProxyPages] = msgspec.field(default_factory=dict)
     unread: tuple[str, ...] = ()
-    #: only this node, or only what concerns this Service
+    #: limits the answer to this node, or to this Service
     node: str = ""
     service: str = ""
 
     def at(self, place: Place, revision: int) -> tuple[Listed, ...] | str:
-        """Returns the objects of *place* at *revision*, or why they are not known."""
-        plural, reading = place
-        known = self.past.get((plural, revision))
-        if known is None:
+        """Returns the objects of *place* at *revision*, or why they are unknown."""
+        plural, selection = place
+        result = self.past.get((plural, revision))
+        if result is None:
             listed_at, objects = self.now_of.get(plural, (0, ()))
             if not listed_at:
                 return f"{plural} may not be read"
-            newest = max((item.revision for item in objects if reading in item.readings), default=0)
+            newest = max(
+                (item.revision for item in objects if selection in item.selections), default=0
+            )
             if revision < newest:
                 return f"{plural} at version {revision} were not read"
-            known = objects  # nothing of it changed since, or an object is gone: the digest tells
+            result = objects  # unchanged since, or an object was deleted: the digest tells which
         return (
-            known
-            if isinstance(known, str)
-            else tuple(item for item in known if reading in item.readings)
+            result
+            if isinstance(result, str)
+            else tuple(item for item in result if selection in item.selections)
         )

@@ -1,5 +1,5 @@
-"""Findings about one consumer of slices by the report in its Lease: it stopped, it is behind, its
-kernel refuses rules, it receives no events, its cache lost an event, it has a wrong name.
+"""Findings about one consumer of slices from the report in its Lease: it stopped, it is behind, its
+kernel refuses rules, it receives no events, its cache lost an event, its name is wrong.
 
 ``sliceplane drift``, ``explain`` and ``status`` judge by these functions, so that they agree.
 """
@@ -19,64 +19,62 @@ from sliceplane.consume.progress import (
     Held,
     Place,
 )
-from sliceplane.diagnose.drift.facts import Listed, ToldNode
+from sliceplane.diagnose.drift.facts import LeaseReport, Listed
 from sliceplane.kit.times import format_time
 
-#: the remedy of rules that are not the proxy's
-WRITE_ANEW: Final = (
-    "restart the node proxy, which writes its rules anew; nft monitor shows who changes them"
+#: the remedy if the kernel's rules are not the proxy's
+REWRITE_RULES: Final = (
+    "restart the node proxy, which rewrites its rules; nft monitor shows what changes them"
 )
-#: what a proxy reports where rules of its own were gone (``node.io``)
-_GONE: Final = "rules were gone"
+#: the words of a proxy's report if its rules were removed (``node.io``)
+_RULES_GONE: Final = "rules were gone"
 
 
 class Judgement(NamedTuple):
-    """A report beside the slices as they are ``now``.  ``missing``: slices that the consumer reads
-    and does not hold.
+    """A report compared with the slices at ``now``. ``missing``: slices that the consumer reads and
+    has not applied.
     """
 
-    told: ToldNode
+    consumer: LeaseReport
     missing: tuple[Listed, ...]
     now: float
 
     @property
     def is_late(self) -> bool:
-        return self.told.is_late(self.now)
+        return self.consumer.is_late(self.now)
 
     @property
     def behind_s(self) -> float:
-        """Seconds since the oldest write of ``missing``; 0: no slice says when it was written."""
+        """Seconds since the oldest write of ``missing``; 0: no slice has the time of its write."""
         return max((self.now - item.written for item in self.missing if item.written), default=0.0)
 
     @property
     def is_behind(self) -> bool:
-        """Returns True if a report of all of ``missing`` should have come; also where its age is
-        not known.
-        """
+        """Returns True if a report of all of ``missing`` is overdue, or if their age is unknown."""
         return bool(self.missing) and not 0 < self.behind_s <= BEHIND_S
 
     @property
     def age_s(self) -> float:
         """Seconds since the last report if it is late, else since the consumer has been behind."""
-        return self.told.age_s(self.now) if self.is_late else self.behind_s
+        return self.consumer.age_s(self.now) if self.is_late else self.behind_s
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """N1, N15 or N2: each explains those after it."""
+        """N1, N15 or N2, in this order: each explains the later ones."""
         if self.is_late:
-            return (stopped(self.told, self.now),)
-        if inputs_since(self.told):
-            return (hears_nothing(self.told, self.now),)
+            return (stopped(self.consumer, self.now),)
+        if inputs_since(self.consumer):
+            return (disconnected(self.consumer, self.now),)
         return (behind(self),) if self.is_behind else ()
 
 
-def judge_report(told: ToldNode, slices: Iterable[Listed], now: float) -> Judgement:
-    return Judgement(told, tuple(missing_of(told, slices)), now)
+def judge_report(consumer: LeaseReport, slices: Iterable[Listed], now: float) -> Judgement:
+    return Judgement(consumer, tuple(missing_of(consumer, slices)), now)
 
 
 def finding(
     code: str,
-    told: ToldNode,
+    consumer: LeaseReport,
     sentence: str,
     *evidence: Evidence,
     effect: str = "",
@@ -84,145 +82,154 @@ def finding(
 ) -> Finding:
     return Finding(
         code=code,
-        subject=ObjectName("nodes", "Node", "", told.node) if told.is_proxy else lease_name(told),
-        sentence=f"{told.title}: {sentence}",
+        subject=ObjectName("nodes", "Node", "", consumer.node)
+        if consumer.is_proxy
+        else lease_name(consumer),
+        sentence=f"{consumer.title}: {sentence}",
         evidence=evidence,
         effect=effect,
         remedy=remedy,
     )
 
 
-def lease_name(told: ToldNode) -> ObjectName:
-    return ObjectName("leases.coordination.k8s.io", "Lease", LEASE_NAMESPACE, told.lease)
+def lease_name(consumer: LeaseReport) -> ObjectName:
+    return ObjectName("leases.coordination.k8s.io", "Lease", LEASE_NAMESPACE, consumer.lease)
 
 
-def in_lease(told: ToldNode, field: str, value: str) -> Evidence:
-    return Evidence(subject=lease_name(told), field=field, value=value)
+def in_lease(consumer: LeaseReport, field: str, value: str) -> Evidence:
+    return Evidence(subject=lease_name(consumer), field=field, value=value)
 
 
-def in_report(told: ToldNode, value: str) -> Evidence:
-    return in_lease(told, f"metadata.annotations[{ANNOTATION_PROGRESS}]", value)
+def in_report(consumer: LeaseReport, value: str) -> Evidence:
+    return in_lease(consumer, f"metadata.annotations[{ANNOTATION_PROGRESS}]", value)
 
 
-def inputs_since(told: ToldNode) -> int:
-    return told.report.inputs_since if told.report is not None else 0
+def inputs_since(consumer: LeaseReport) -> int:
+    return consumer.report.inputs_since if consumer.report is not None else 0
 
 
-def stopped(told: ToldNode, now: float) -> Finding:
+def stopped(consumer: LeaseReport, now: float) -> Finding:
     """N1"""
     return finding(
         "N1",
-        told,
-        f"its {told.words.teller} tells nothing for {lasting(told.age_s(now))}",
-        in_lease(told, "spec.renewTime", format_time(told.renewed)),
-        effect=told.words.stopped,
-        remedy=f"start the {told.words.teller} of {told.node}, or see why it stands still: its "
-        "log; if it was taken "
-        f"away on purpose, kubectl -n {LEASE_NAMESPACE} delete lease {told.lease}",
+        consumer,
+        f"its {consumer.wording.program} has not reported for {lasting(consumer.age_s(now))}",
+        in_lease(consumer, "spec.renewTime", format_time(consumer.renewed)),
+        effect=consumer.wording.stopped,
+        remedy=f"start the {consumer.wording.program} of {consumer.node}, or see in its log why it "
+        "hangs; if it was removed on purpose, "
+        f"kubectl -n {LEASE_NAMESPACE} delete lease {consumer.lease}",
     )
 
 
-def missing_of(told: ToldNode, slices: Iterable[Listed]) -> Iterator[Listed]:
-    """The slices that the consumer reads and does not report to hold, as far as those that are
-    there show it.
+def missing_of(consumer: LeaseReport, slices: Iterable[Listed]) -> Iterator[Listed]:
+    """Yields the slices that the consumer reads and has not reported as applied. Deleted slices are
+    not considered.
     """
-    places = told.report.places() if told.report is not None else {}
-    held = {
-        reading: at.revision
-        for (plural, reading), at in places.items()
+    places = consumer.report.places() if consumer.report is not None else {}
+    applied = {
+        selection: at.revision
+        for (plural, selection), at in places.items()
         if plural == "endpointslices"
     }
     for item in slices:
-        if told.report is None:
-            lacks = bool(item.readings) and item.revision > told.revision
+        if consumer.report is None:
+            lacks = bool(item.selections) and item.revision > consumer.revision
         else:
-            known = (held[reading] for reading in item.readings if reading in held)
-            lacks = item.revision > min(known, default=item.revision)
+            revisions = (
+                applied[selection] for selection in item.selections if selection in applied
+            )
+            lacks = item.revision > min(revisions, default=item.revision)
         if lacks:
             yield item
 
 
 def behind(judged: Judgement) -> Finding:
     """N2"""
-    told, age_s = judged.told, judged.behind_s
+    consumer, age_s = judged.consumer, judged.behind_s
     services = list(dict.fromkeys(item.service or item.key for item in judged.missing))
     return finding(
         "N2",
-        told,
+        consumer,
         f"{lasting(age_s) + ' behind' if age_s else 'behind'}: it does not hold {some(services)}",
-        in_lease(told, f"metadata.annotations[{ANNOTATION_REVISION}]", str(told.revision)),
-        effect=told.words.behind,
+        in_lease(consumer, f"metadata.annotations[{ANNOTATION_REVISION}]", str(consumer.revision)),
+        effect=consumer.wording.behind,
         remedy=(
-            f"look at the log of the {told.words.teller} of {told.node}, and its /healthz: its "
-            "watch, its writes"
+            f"look at the log of the {consumer.wording.program} of {consumer.node}, and its "
+            "/healthz: its watch, its writes"
         ),
     )
 
 
-def of_kernel(told: ToldNode) -> Finding | None:
-    """N3; N5 where another program took rules away."""
-    problem = next(iter(told.report.problems if told.report is not None else ()), "")
+def of_kernel(consumer: LeaseReport) -> Finding | None:
+    """N3; N5 if another program removed rules."""
+    problem = next(iter(consumer.report.problems if consumer.report is not None else ()), "")
     if not problem:
         return None
-    evidence = in_report(told, f"problems: {clipped(problem)}")
-    if _GONE in problem:
-        effect = "while they were gone, Services were not reached from there"
-        return finding("N5", told, clipped(problem), evidence, effect=effect, remedy="nft monitor")
+    evidence = in_report(consumer, f"problems: {clipped(problem)}")
+    if _RULES_GONE in problem:
+        effect = "while they were gone, Services were unreachable from there"
+        return finding(
+            "N5", consumer, clipped(problem), evidence, effect=effect, remedy="nft monitor"
+        )
     return finding(
         "N3",
-        told,
+        consumer,
         clipped(problem),
         evidence,
-        effect="its kernel goes on with the rules of before",
-        remedy=f"give the kernel of {told.node} what it lacks; its proxy tries again by itself",
+        effect="its kernel keeps its previous rules",
+        remedy=f"give the kernel of {consumer.node} what it lacks; its proxy retries by itself",
     )
 
 
-def hears_nothing(told: ToldNode, now: float) -> Finding:
+def disconnected(consumer: LeaseReport, now: float) -> Finding:
     """N15"""
-    since = inputs_since(told)
+    since = inputs_since(consumer)
     return finding(
         "N15",
-        told,
-        f"its inputs are {lasting(now - since)} old: its {told.words.teller} lives, and receives "
-        "no events of the API server",
-        in_report(told, f"inputs_since: {since}"),
+        consumer,
+        f"its inputs are {lasting(now - since)} old: its {consumer.wording.program} runs, but "
+        "receives no events from the API server",
+        in_report(consumer, f"inputs_since: {since}"),
         effect=(
-            f"its {told.words.rules} stay as they were then; what changed since does not reach "
-            "clients there"
+            f"its {consumer.wording.rules} are outdated: later changes do not reach clients there"
         ),
-        remedy="see why its watches fail: the API server that it asks, and the log of the "
-        f"{told.words.teller} of {told.node}",
+        remedy="see why its watches fail: its API server, and the log of the "
+        f"{consumer.wording.program} of {consumer.node}",
     )
 
 
 def lost_event(
-    told: ToldNode, place: Place, held: Held, than: str, *, digest: str = "", remedy: str
+    consumer: LeaseReport,
+    place: Place,
+    applied: Held,
+    than: str,
+    *,
+    digest: str = "",
+    remedy: str,
 ) -> Finding:
-    """N4.  *than*: a clause that says what the content differs from; *digest*: the other one."""
-    plural, reading = place
+    """N4. *than*: a clause about what the content differs from; *digest*: the server's."""
+    plural, selection = place
     other = f", and the server's is {digest}" if digest else ""
     return finding(
         "N4",
-        told,
-        f"lost an event: it holds {plural} ({reading}) {held.revision} with another content{than}",
-        in_report(told, f"{held.revision} {held.digest}{other}"),
-        effect=(
-            "it goes on with endpoints that are no more, or without new ones, until that object "
-            "changes again"
-        ),
+        consumer,
+        f"lost an event: it holds {plural} ({selection}) {applied.revision} with another "
+        f"content{than}",
+        in_report(consumer, f"{applied.revision} {applied.digest}{other}"),
+        effect=("it uses removed endpoints, or lacks new ones, until that object changes again"),
         remedy=remedy,
     )
 
 
-def misnamed(told: ToldNode, nodes: Iterable[str]) -> Finding:
+def misnamed(consumer: LeaseReport, nodes: Iterable[str]) -> Finding:
     """N7: no Node has the name of the proxy, which owns no Lease of one."""
-    clause, flag = misnamed_proxy(told.node, sorted(nodes))
+    clause, flag = misnamed_proxy(consumer.node, sorted(nodes))
     return finding(
         "N7",
-        told,
-        f"its proxy says that it is {told.node}; {clause}",
-        in_lease(told, "spec.holderIdentity", told.node),
+        consumer,
+        f"its proxy says that it is {consumer.node}; {clause}",
+        in_lease(consumer, "spec.holderIdentity", consumer.node),
         effect="hints and local endpoints do not count there: a policy of Local drops everything",
         remedy=f"start the proxy with {flag}",
     )

@@ -1,7 +1,7 @@
 """One Service, Pod, Node or zone with all that concerns it: the argument of checks.
 
-A case is created anew after each read and caches what it derives, so that checks may ask as often
-as they like. Checks are pure functions of a case.
+A new case is created after each read; it caches derived values, so that checks may request them
+repeatedly. Checks are pure functions of a case.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Kind = TypeVar("Kind", bound=Object)
 
 
 class ClientCase:
-    """The location of the client of the question: ``--from``."""
+    """The location of the client of the query: ``--from``."""
 
     def __init__(self, facts: Facts, question: ExplainQuestion) -> None:
         client = question.client
@@ -53,8 +53,8 @@ class ClientCase:
         self.node: Node | None = facts.get(NODES, "", node_name) if node_name else None
         zone = client.name if client.kind == "zone" else zone_of(self.node)
         self.place = Locality(node_name, zone)
-        #: the client is an object that was read, a zone that has a Node, or an address
-        self.is_there = {
+        #: True if the client is an object that was read, a zone that has a Node, or an address
+        self.exists = {
             "pod": self.pod is not None,
             "node": self.node is not None,
             "zone": any(zone_of(node) == zone for node in facts.of(NODES)),
@@ -64,7 +64,7 @@ class ClientCase:
 
 
 class ExplainCase:
-    """One object that was asked about, or that the question leads to."""
+    """The object of the query, or an object that the query leads to."""
 
     resource: ClassVar[Readable[Object]]
 
@@ -101,7 +101,7 @@ class ExplainCase:
 
     @property
     def kernel(self) -> KernelFacts:
-        """The kernel of this machine; checks of the kernel alone may ask for it."""
+        """The kernel of this machine; only checks of the kernel may use it."""
         assert self.facts.kernel is not None, "the kernel was not read"
         return self.facts.kernel
 
@@ -145,7 +145,7 @@ class PodsCase(ExplainCase):
 
     @property
     def is_served(self) -> bool:
-        """Returns True if another Pod takes the connections of one that does not."""
+        """Returns True if another Pod serves the connections of an unready one."""
         raise NotImplementedError
 
     @property
@@ -169,7 +169,7 @@ class PodCase(PodsCase):
 
     @property
     def is_served(self) -> bool:
-        """Other Pods do not stand in for the one that was asked about."""
+        """Returns False: other Pods do not replace the Pod of the query."""
         return False
 
     @cached_property
@@ -187,8 +187,8 @@ class PodCase(PodsCase):
 
 
 class ServiceCase(PodsCase):
-    """A Service with its Pods and slices.  ``pod``: the Pod that was asked about, if one was; its
-    ``PodCase`` judges it then.
+    """A Service with its Pods and slices. ``pod``: the Pod of the query, if any, which its
+    ``PodCase`` judges.
     """
 
     resource = SERVICES
@@ -210,7 +210,7 @@ class ServiceCase(PodsCase):
 
     @property
     def has_endpoints(self) -> bool:
-        """DNS alone answers for an ExternalName."""
+        """Returns False for an ExternalName, which only DNS answers."""
         return self.service.spec.type != "ExternalName"
 
     @property
@@ -237,11 +237,15 @@ class ServiceCase(PodsCase):
 
     @cached_property
     def selector(self) -> dict[str, str]:
-        """Empty: the Service has none, or is an ExternalName, whose selector selects nothing."""
+        """The selector; empty if the Service has none, or is an ExternalName, whose selector
+        selects nothing.
+        """
         return selector_of(self.service)
 
     def pods_selection(self, *, everywhere: bool = False) -> Selection:
-        """Pods with the labels of the selector, of the namespace or of all."""
+        """Returns the selection of Pods with the labels of the selector, of the namespace or of
+        all.
+        """
         return PODS.in_namespace("" if everywhere else self.namespace, pairs_text(self.selector))
 
     @property
@@ -254,7 +258,7 @@ class ServiceCase(PodsCase):
 
     @cached_property
     def selected(self) -> tuple[FullPod, ...]:
-        """Every Pod that has the labels, whatever state it is in."""
+        """The Pods that have the labels, in any state."""
         return self.facts.pods_with(self.namespace, self.selector)
 
     @cached_property
@@ -267,13 +271,13 @@ class ServiceCase(PodsCase):
         return self.facts.slices_of(self.namespace, self.name)
 
     @property
-    def sees_slices(self) -> bool:
-        """Slices were read: what is in none of them is in none."""
+    def has_read_slices(self) -> bool:
+        """Returns True if the slices were read, so that no other endpoint exists."""
         return self.was_read(self.slices_selection)
 
     @cached_property
     def endpoints(self) -> tuple[tuple[FullSlice, SliceEndpoint], ...]:
-        """In the order of the slices' names."""
+        """The endpoints, in the order of the slices' names."""
         return tuple(
             (endpoint_slice, endpoint)
             for endpoint_slice in self.slices
@@ -282,22 +286,22 @@ class ServiceCase(PodsCase):
 
     @cached_property
     def ready(self) -> tuple[tuple[FullSlice, SliceEndpoint], ...]:
-        """Absent conditions count as KEP-0752 says: ready."""
+        """The ready endpoints; an absent condition counts as ready (KEP-0752)."""
         return tuple(pair for pair in self.endpoints if pair[1].conditions.ready is not False)
 
     @cached_property
     def targets(self) -> tuple[PortProbe, ...]:
-        """Where connections go: the TCP ports of its ready endpoints, the first ``TARGETS_MAX``."""
-        found: dict[PortProbe, None] = {}
+        """The first ``TARGETS_MAX`` targets of connections: TCP ports of ready endpoints."""
+        probes: dict[PortProbe, None] = {}
         for item, endpoint in self.ready:
             for port in item.ports or () if item.address_type != "FQDN" else ():
                 if port.port and (port.protocol or "TCP") == "TCP" and endpoint.addresses:
-                    found[PortProbe(endpoint.addresses[0], port.port)] = None
-        return tuple(found)[:TARGETS_MAX]
+                    probes[PortProbe(endpoint.addresses[0], port.port)] = None
+        return tuple(probes)[:TARGETS_MAX]
 
     @cached_property
     def tried(self) -> dict[PortProbe, ProbeOutcome]:
-        """How connections from here to its ready endpoints ended; empty: none were tried."""
+        """The outcomes of connections from here to ready endpoints; empty: none were tried."""
         tried = self.facts.tried or {}
         return {target: tried[target] for target in self.targets if target in tried}
 
@@ -307,7 +311,7 @@ class ServiceCase(PodsCase):
 
 
 class NodeCase(ExplainCase):
-    """A Node and what runs there.  ``node`` is ``None`` where there is no such Node."""
+    """A Node and its Pods. ``node`` is ``None`` if there is no such Node."""
 
     resource = NODES
 
@@ -323,7 +327,7 @@ class NodeCase(ExplainCase):
 class ZoneCase(ExplainCase):
     @property
     def subject(self) -> ObjectName:
-        """A zone is no object; it is named as one."""
+        """The zone as an object name, although it is no object."""
         return ObjectName("zones", "Zone", "", self.name)
 
     @cached_property
@@ -331,9 +335,9 @@ class ZoneCase(ExplainCase):
         return tuple(node for node in self.facts.of(NODES) if zone_of(node) == self.name)
 
 
-def _existing(found: T | None) -> T:
-    assert found is not None, "only the first link is about objects that do not exist"
-    return found
+def _existing(item: T | None) -> T:
+    assert item is not None, "only the first link is about objects that do not exist"
+    return item
 
 
 def selector_of(service: Service) -> dict[str, str]:
@@ -354,6 +358,6 @@ def name_of(readable: Readable[Object], item: Object) -> ObjectName:
     return ObjectName(resource.key, resource.kind, item.metadata.namespace, item.metadata.name)
 
 
-def seen(readable: Readable[Object], item: Object, path: str, value: str) -> Evidence:
-    """A field of *item* as evidence."""
+def evidence_of(readable: Readable[Object], item: Object, path: str, value: str) -> Evidence:
+    """Returns a field of *item* as evidence."""
     return Evidence(subject=name_of(readable, item), field=path, value=value)

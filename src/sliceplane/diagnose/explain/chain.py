@@ -1,7 +1,7 @@
 """The chain from a name to an endpoint: links in the order in which a connection needs them.
 
-The first broken link is the cause; most findings behind it follow from it. A link names what it
-must have read (``wants``): if a read was refused, the link is "not looked at", never "fine".
+The first broken link is the cause; most later findings follow from it. A link lists its reads
+(``reads``): if one was refused, the link is "not looked at", never "fine".
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ from sliceplane.diagnose.explain.checks import (
     zones,
 )
 from sliceplane.diagnose.explain.checks.pods import (
-    leaving,
     rollouts,
     selection,
     silent_nodes,
     states,
+    terminating,
     workloads,
 )
 
 #: the first link
 NAME: Final = "name"
-#: connections that were tried, where that was asked for
+#: connections from here, if requested
 PROBE: Final = "connections from here"
-#: of the machine that asks, where it was asked for
+#: the kernel of this machine, if requested
 KERNEL: Final = "kernel"
 Check = Callable[[Any], Iterable[Finding]]
 
 
-def _nothing(_: ExplainCase) -> Iterable[Selection]:
+def _no_reads(_: ExplainCase) -> Iterable[Selection]:
     return ()
 
 
 class LinkPart(NamedTuple):
-    """A link for one kind of case.  ``wants``: what to read before the checks run; asked again
-    after each read, so that one read may follow from another.
+    """A link for one kind of case. ``reads``: the reads before the checks run; called again after
+    each read, so that one read may follow from another.
     """
 
     checks: tuple[Check, ...] = ()
-    wants: Callable[[Any], Iterable[Selection]] = _nothing
+    reads: Callable[[Any], Iterable[Selection]] = _no_reads
 
 
 class Link(msgspec.Struct, frozen=True):
-    """``name``: as answers call it. ``is_for_endpoints``: it does not concern a Service that never
-    has endpoints (ExternalName).
+    """``name``: in answers. ``is_for_endpoints``: the link does not concern a Service without
+    endpoints (ExternalName).
     """
 
     name: str
@@ -89,77 +89,77 @@ class Link(msgspec.Struct, frozen=True):
         return self.parts.get(type(case), LinkPart())
 
 
-#: the link of what no check of the chain explains
+#: the link of a fault that no check of the chain explains
 LAST_RESORT: Final = Link("slices")
 CHAIN: Final[tuple[Link, ...]] = (
     Link(
         NAME,
         {
             ServiceCase: LinkPart(
-                (*services.NAME_CHECKS, policies.ingress_to_nothing), services.wants
+                (*services.NAME_CHECKS, policies.ingress_without_service), services.reads
             ),
-            PodCase: LinkPart((services.no_such_pod,), services.pod_wants),
-            NodeCase: LinkPart((services.no_such_node,), services.node_wants),
+            PodCase: LinkPart((services.no_such_pod,), services.pod_reads),
+            NodeCase: LinkPart((services.no_such_node,), services.node_reads),
         },
         is_for_endpoints=False,
     ),
-    Link("Service", {ServiceCase: LinkPart(serving.CHECKS, serving.wants)}, is_for_endpoints=False),
+    Link("Service", {ServiceCase: LinkPart(serving.CHECKS, serving.reads)}, is_for_endpoints=False),
     Link(
         "selection",
         {
-            ServiceCase: LinkPart((*selection.CHECKS, *workloads.CHECKS), selection.wants),
-            PodCase: LinkPart((selection.unselected,), selection.pod_wants),
+            ServiceCase: LinkPart((*selection.CHECKS, *workloads.CHECKS), selection.reads),
+            PodCase: LinkPart((selection.unselected,), selection.pod_reads),
         },
     ),
     Link(
         "Pods",
         {
             ServiceCase: LinkPart(
-                (states.troubles, silent_nodes.silent_nodes, *leaving.CHECKS), leaving.wants
+                (states.troubles, silent_nodes.silent_nodes, *terminating.CHECKS), terminating.reads
             ),
             PodCase: LinkPart(
-                (states.troubles, silent_nodes.silent_nodes, *leaving.POD_CHECKS),
-                leaving.wants,
+                (states.troubles, silent_nodes.silent_nodes, *terminating.POD_CHECKS),
+                terminating.reads,
             ),
-            NodeCase: LinkPart((silent_nodes.silent_node,), silent_nodes.node_wants),
+            NodeCase: LinkPart((silent_nodes.silent_node,), silent_nodes.node_reads),
         },
     ),
-    Link("ports", {ServiceCase: LinkPart(ports.CHECKS, slices.wants)}),
-    Link("slices", {ServiceCase: LinkPart(slices.CHECKS, slices.wants)}),
-    Link(PROBE, {ServiceCase: LinkPart((ports.refused,), slices.wants)}),
-    Link("other slices", {ServiceCase: LinkPart(foreign_slices.CHECKS, foreign_slices.wants)}),
+    Link("ports", {ServiceCase: LinkPart(ports.CHECKS, slices.reads)}),
+    Link("slices", {ServiceCase: LinkPart(slices.CHECKS, slices.reads)}),
+    Link(PROBE, {ServiceCase: LinkPart((ports.refused,), slices.reads)}),
+    Link("other slices", {ServiceCase: LinkPart(foreign_slices.CHECKS, foreign_slices.reads)}),
     Link(
         "hints",
         {
-            ServiceCase: LinkPart((*zones.CHECKS, *zone_shares.CHECKS), zones.wants),
-            NodeCase: LinkPart((zones.node_without_zone,), zones.node_wants),
-            ZoneCase: LinkPart((zone_shares.of_zone,), zone_shares.zone_wants),
+            ServiceCase: LinkPart((*zones.CHECKS, *zone_shares.CHECKS), zones.reads),
+            NodeCase: LinkPart((zones.node_without_zone,), zones.node_reads),
+            ZoneCase: LinkPart((zone_shares.of_zone,), zone_shares.zone_reads),
         },
     ),
     Link(
         "node proxies",
         {
-            ServiceCase: LinkPart(consumers.CHECKS, consumers.wants),
-            NodeCase: LinkPart((consumers.of_node,), consumers.node_wants),
+            ServiceCase: LinkPart(consumers.CHECKS, consumers.reads),
+            NodeCase: LinkPart((consumers.of_node,), consumers.node_reads),
         },
     ),
-    Link("views", {ServiceCase: LinkPart((consumers.view_behind,), consumers.view_wants)}),
+    Link("views", {ServiceCase: LinkPart((consumers.view_behind,), consumers.view_reads)}),
     Link(
         KERNEL,
         {
-            ServiceCase: LinkPart(kernels.CHECKS, slices.wants),
+            ServiceCase: LinkPart(kernels.CHECKS, slices.reads),
             PodCase: LinkPart(kernels.NODE_CHECKS),
             NodeCase: LinkPart(kernels.NODE_CHECKS),
         },
     ),
     Link(
         "policies",
-        {ServiceCase: LinkPart(policies.CHECKS, policies.wants)},
+        {ServiceCase: LinkPart(policies.CHECKS, policies.reads)},
         is_for_endpoints=False,
     ),
     Link(
-        "NetworkPolicies", {ServiceCase: LinkPart(policies.NETWORK_CHECKS, policies.network_wants)}
+        "NetworkPolicies", {ServiceCase: LinkPart(policies.NETWORK_CHECKS, policies.network_reads)}
     ),
-    Link("rollouts", {ServiceCase: LinkPart(rollouts.CHECKS, rollouts.wants)}),
-    Link("DNS", {ServiceCase: LinkPart(names.CHECKS, names.wants)}, is_for_endpoints=False),
+    Link("rollouts", {ServiceCase: LinkPart(rollouts.CHECKS, rollouts.reads)}),
+    Link("DNS", {ServiceCase: LinkPart(names.CHECKS, names.reads)}, is_for_endpoints=False),
 )

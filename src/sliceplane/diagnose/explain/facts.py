@@ -1,9 +1,8 @@
-"""Objects that were read of a cluster, by resource; and what could not be, which is never the same
+"""Objects that were read from a cluster, by resource, and refused reads, which are never the same
 as "there is none".
 
-A check asks ``was_read`` before it says that something is missing. Lists are of different moments:
-what a check finds can be a change on its way, and the reader looks a second time where that
-matters.
+A check calls ``was_read`` before it reports a missing object. Lists are of different moments: a
+finding can be a change under way, and the reader checks again if that matters.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Derived = TypeVar("Derived")
 
 
 class Unread(msgspec.Struct, frozen=True):
-    """A selection that the server did not give.  ``reason``: its words, or why it was not asked."""
+    """A selection that was not read. ``reason``: the server's, or why it was not requested."""
 
     selection: Selection
     verb: str
@@ -64,13 +63,13 @@ class Facts:
         self, now: float, kernel: KernelFacts | None = None, shadow: Iterable[Finding] = ()
     ) -> None:
         self.now = now
-        #: what shadow mode found, by the key of the Service
+        #: findings of shadow mode, by key of the Service
         self.shadow: dict[str, list[Finding]] = defaultdict(list)
         for finding in shadow:
             self.shadow[f"{finding.subject.namespace}/{finding.subject.name}"].append(finding)
-        #: of the machine that asks, which is a node then; ``None``: nobody asked for it
+        #: the kernel of this machine, which then is a node; ``None``: not requested
         self.kernel = kernel
-        #: how connections from here ended; ``None``: none were tried
+        #: outcomes of connections from here; ``None``: none were tried
         self.tried: dict[PortProbe, ProbeOutcome] | None = None
         self._objects: dict[str, dict[str, Object]] = defaultdict(dict)
         self._read: set[Selection] = set()
@@ -78,7 +77,7 @@ class Facts:
         self._sorted: dict[str, dict[str, tuple[Object, ...]]] = {}
         self._derived: dict[Callable[[Facts], Any], Any] = {}
 
-    # Taking
+    # Input
 
     def take(self, selection: Selection, objects: Iterable[Object]) -> None:
         self._read.add(selection)
@@ -91,7 +90,7 @@ class Facts:
     def refuse(self, unread: Unread) -> None:
         self._unread[unread.selection] = unread
 
-    # Asking
+    # Queries
 
     @property
     def refusals(self) -> Mapping[Selection, Unread]:
@@ -101,8 +100,8 @@ class Facts:
     def unread(self) -> tuple[Unread, ...]:
         return tuple(self._unread.values())
 
-    def knows(self, selection: Selection) -> bool:
-        """It was read, alone or with more, or it was refused."""
+    def is_answered(self, selection: Selection) -> bool:
+        """Returns True if *selection* was read, alone or in a wider one, or refused."""
         return selection in self._unread or self.was_read(selection)
 
     def was_read(self, selection: Selection) -> bool:
@@ -111,7 +110,7 @@ class Facts:
         return any(candidate in self._read for candidate in wider)
 
     def of(self, readable: Readable[T], namespace: str = "") -> tuple[T, ...]:
-        """Sorted by key; *namespace* "": of all."""
+        """Returns the objects of *namespace* ("": of all), sorted by key."""
         key = readable.resource.key
         if key not in self._sorted:
             self._sorted[key] = _by_namespace(self._objects.get(key, {}))
@@ -122,8 +121,8 @@ class Facts:
         return self._objects.get(readable.resource.key, {}).get(key)  # type: ignore[return-value]
 
     def derived(self, make: Callable[[Facts], Derived]) -> Derived:
-        """Returns what *make*, a function of a module, derives from all that was read: once,
-        however many cases ask.
+        """Returns the result of *make*, a function of a module, for these facts; computed once for
+        all cases.
         """
         if make not in self._derived:
             self._derived[make] = make(self)
@@ -141,16 +140,16 @@ class Facts:
         return tuple(pod for pod in rarest if labels.items() <= pod.labels.items())
 
     def slices_of(self, namespace: str, service: str) -> tuple[FullSlice, ...]:
-        """Returns the slices labelled for the Service, whoever wrote them, sorted by name."""
+        """Returns the slices labelled for the Service, of any writer, sorted by name."""
         return tuple(self.derived(_slices_by_service).get(f"{namespace}/{service}", ()))
 
     def events_of(self, namespace: str, kind: str, name: str) -> tuple[FullEvent, ...]:
-        """Events about the object, the last first."""
+        """Returns the Events about the object, the last first."""
         return tuple(self.derived(_events_by_object).get((namespace, kind, name), ()))
 
 
 def _by_namespace(by_key: Mapping[str, Object]) -> dict[str, tuple[Object, ...]]:
-    """Sorted by key; those of all namespaces under ""."""
+    """Groups the objects, sorted by key; all of them are under ""."""
     grouped: dict[str, list[Object]] = {"": []}
     for key in sorted(by_key):
         namespace, slash, _ = key.partition("/")
@@ -178,7 +177,7 @@ def _slices_by_service(facts: Facts) -> dict[str, list[FullSlice]]:
 
 def _events_by_object(facts: Facts) -> dict[tuple[str, str, str], list[FullEvent]]:
     grouped: dict[tuple[str, str, str], list[FullEvent]] = defaultdict(list)
-    for event in sorted(facts.of(EVENTS), key=lambda event: event.last_seen, reverse=True):
+    for event in sorted(facts.of(EVENTS), key=lambda event: event.last_observed, reverse=True):
         about = event.involved_object
         grouped[event.metadata.namespace, about.kind, about.name].append(event)
     return dict(grouped)

@@ -1,13 +1,13 @@
-"""One question from the first reading to the answer, without I/O.
+"""One query from the first read to the answer, without I/O.
 
-The caller reads what ``wanted`` names, has each page ``decoded``, hands each result to ``on_list``
-or ``on_refused``, and asks again until nothing is wanted; then ``answer`` is the explanation. Each
-link of the chain names what it needs, and names more when it knows more, so that little is read of
-a large cluster. The last reading is of the objects that show the findings: who wrote them is only
-told by whole objects.
+The caller reads the ``pending_reads``, passes each page through ``decoded``, and each result to
+``on_list`` or ``on_refused``, until no read is pending; then ``answer`` is the explanation. Each
+link of the chain lists its reads, and more of them after each read, so that little is read of a
+large cluster. The last reads are of the objects in the evidence, because only whole objects have
+the writers.
 
-``everything`` (``sliceplane lint``) lists the cluster once and makes a case of each Service;
-nothing is read for one Service alone then.
+``everything`` (``sliceplane lint``) lists the cluster once and creates a case for each Service;
+nothing is read for a single Service.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from sliceplane.diagnose.explain.objects import (
     Readable,
 )
 from sliceplane.diagnose.explain.question import ExplainQuestion, Explanation
-from sliceplane.diagnose.explain.story import story
+from sliceplane.diagnose.explain.summary import summarize
 from sliceplane.diagnose.explain.writers import RememberedWrite, last_write, noted_writes, with_user
 from sliceplane.watch.cache import share
 
-#: findings whose writers are looked up
+#: findings whose last writers are read
 WITH_WRITERS_MAX: Final = 5
-#: the kinds that are read have DNS names; names stand in commands that people paste
+#: names of the kinds that are read are DNS names; people paste commands with them
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
-#: what must have been read before anything is said to be well, by kind of question
+#: kinds that must have been read before anything is reported as well, by kind of query
 _NEEDED: Final = {
     "service": ("Service", "EndpointSlice"),
     "everything": ("Service", "EndpointSlice"),
@@ -51,7 +51,7 @@ _NEEDED: Final = {
     "node": ("Node",),
     "zone": ("Node", "Service", "EndpointSlice"),
 }
-#: first letters of codes, and codes, that say why no endpoint is ready
+#: first letters of codes, and codes, that can explain why no endpoint is ready
 _REASONS: Final = ("B", "R", "T", "E", "C3", "D6", "S1", "S5")
 _PROJECTIONS: Final[dict[str, Readable[Object]]] = {
     readable.resource.key: readable for readable in READABLES
@@ -59,7 +59,7 @@ _PROJECTIONS: Final[dict[str, Readable[Object]]] = {
 
 
 class Investigation:
-    """One question to one cluster.  ``now``: seconds since the epoch, of the reader's clock."""
+    """One query to one cluster. ``now``: seconds since the epoch, by the reader's clock."""
 
     def __init__(
         self,
@@ -73,30 +73,32 @@ class Investigation:
         self._bodies: dict[Selection, bytes] = {}
         self._noted: dict[ObjectName, tuple[RememberedWrite, ...]] = {}
         self._findings: list[tuple[Link, Finding]] | None = None
-        #: kept once nothing more is to be read, with all that the cases worked out
-        self._kept: tuple[ExplainCase, ...] | None = None
+        #: the cases after the last read, with their derived values
+        self._final_cases: tuple[ExplainCase, ...] | None = None
 
-    def wanted(self) -> tuple[Selection, ...]:
-        """Returns what to read next, in no order; empty: ask for the ``answer``."""
+    def pending_reads(self) -> tuple[Selection, ...]:
+        """Returns the next reads, in no order; empty: ``answer`` may be called."""
         if self._findings is None:
             unread = {
-                selection: None for selection in self._wants() if not self.facts.knows(selection)
+                selection: None
+                for selection in self._reads()
+                if not self.facts.is_answered(selection)
             }
             if unread:
                 return tuple(unread)
-            self._kept = tuple(self._cases())
-            self._findings = list(self._found())
+            self._final_cases = tuple(self._cases())
+            self._findings = list(self._run_checks())
         return tuple(
             selection
-            for selection in self._shown()
+            for selection in self._evidence_reads()
             if selection not in self._bodies and not self._was_refused(selection)
         )
 
     def decoded(
         self, selection: Selection, bodies: Sequence[bytes]
     ) -> Sequence[Object] | Sequence[bytes]:
-        """Returns what ``on_list`` takes, of one page of the list; neighbours share equal members.
-        Raises ``msgspec.DecodeError`` for an object that is none of its kind.
+        """Decodes one page of a list for ``on_list``; neighbours share equal members. Raises
+        ``msgspec.DecodeError`` for an object of another kind.
         """
         if self._findings is not None:
             return bodies
@@ -108,7 +110,7 @@ class Investigation:
                 item.metadata.namespace or "default"
             ):
                 raise msgspec.ValidationError(f"{item.metadata.key!r} is no name of an object")
-            # Items of lists do not name their kind; nobody else has these objects yet.
+            # Items of lists lack their kind; these objects are not shared yet.
             msgspec.structs.force_setattr(item, "kind", selection.resource.kind)
             if objects:
                 share(item, objects[-1])
@@ -116,44 +118,44 @@ class Investigation:
         return objects
 
     def on_list(self, selection: Selection, items: Sequence[Any]) -> None:
-        """*items*: what ``decoded`` returned for the pages of the list."""
+        """Takes *items*, the results of ``decoded`` for the pages of the list."""
         if self._findings is None:
             self.facts.take(selection, items)
         else:
             self._bodies[selection] = items[0] if items else b""
 
     def on_refused(self, selection: Selection, reason: str, *, verb: str = "list") -> None:
-        """The server did not give it.  *reason* in words: "forbidden", "the server has no such
-        resource".
+        """Notes a list that the server refused. *reason* is a phrase: "forbidden", "the server has
+        no such resource".
         """
         if self._findings is not None:
             self._bodies[selection] = b""
             return
         self.facts.refuse(Unread(selection, verb, reason))
 
-    def shown(self) -> tuple[ObjectName, ...]:
-        """The objects that show the findings, once nothing is wanted: a server may remember who
-        wrote them.
+    def named_objects(self) -> tuple[ObjectName, ...]:
+        """Returns the objects in the evidence, once no read is pending: a server may remember their
+        writers.
         """
-        return tuple(self._shown_names())
+        return tuple(self._evidence_names())
 
     def on_noted(self, name: ObjectName, page: bytes) -> None:
-        """Takes the page of writes of *name* that the server remembers."""
+        """Takes the server's page with the writes of *name*."""
         self._noted[name] = noted_writes(page)
 
     def to_try(self) -> tuple[PortProbe, ...]:
-        """Where ``--probe`` connects to, once nothing is wanted."""
+        """Returns the targets of ``--probe``, once no read is pending."""
         cases = [case for case in self._cases() if isinstance(case, ServiceCase) and case.exists]
         return tuple(dict.fromkeys(target for case in cases for target in case.targets))
 
     def on_tried(self, outcomes: dict[PortProbe, ProbeOutcome]) -> None:
-        """How it ended; ask again what is wanted."""
+        """Takes the outcomes of the connections; ``pending_reads`` must be called again."""
         self.facts.tried = outcomes
-        self._kept = self._findings = None
+        self._final_cases = self._findings = None
 
     def answer(self) -> Explanation:
-        assert self._findings is not None, "wanted() still names what to read"
-        findings = self._told_once(
+        assert self._findings is not None, "pending_reads() still has reads"
+        findings = self._without_repeats(
             sorted(
                 {self._with_writers(finding): None for _, finding in self._findings}, key=self._rank
             )
@@ -161,14 +163,14 @@ class Investigation:
         broken = {link.name for link, _ in self._findings}
         blind = self._blind_links()
         kernel = self.facts.kernel
-        unseen = {*blind, *([KERNEL] if kernel is not None and kernel.unread else [])}
+        incomplete = {*blind, *([KERNEL] if kernel is not None and kernel.unread else [])}
         return Explanation(
             question=self.question,
             findings=tuple(findings),
-            story=next((text for case in self._cases() if (text := story(case))), "")
+            summary=next((text for case in self._cases() if (text := summarize(case))), "")
             if self._is_of_one
             else "",
-            well=tuple(name for name in self._looked_at() if name not in broken | unseen),
+            well=tuple(name for name in self._checked_links() if name not in broken | incomplete),
             not_looked_at=(
                 *(f"{name}: {reason}" for name, reason in blind.items()),
                 *(
@@ -183,7 +185,7 @@ class Investigation:
             ),
             services=sum(isinstance(case, ServiceCase) and case.exists for case in self._cases()),
             is_blind=CHAIN[0].name in blind
-            or any(self._was_refused(selection) for selection in self._first_wants())
+            or any(self._was_refused(selection) for selection in self._first_reads())
             or any(self._is_needed(unread.selection) for unread in self.facts.unread)
             or (kernel is not None and kernel.rules is None),
         )
@@ -193,19 +195,19 @@ class Investigation:
         kinds = _NEEDED.get(self.question.kind, ())
         return selection.resource.kind in kinds and selection.namespace == self.question.namespace
 
-    def _told_once(self, findings: list[Finding]) -> list[Finding]:
-        """Keeps the first of the findings that Services of one Pod have in common."""
+    def _without_repeats(self, findings: list[Finding]) -> list[Finding]:
+        """Keeps the first of equal findings of the Services of one Pod."""
         if self.question.kind != "pod":
             return findings
-        told: dict[tuple[str, str], Finding] = {}
+        first_by_text: dict[tuple[str, str], Finding] = {}
         for finding in findings:
-            told.setdefault((finding.code, finding.sentence), finding)
-        return list(told.values())
+            first_by_text.setdefault((finding.code, finding.sentence), finding)
+        return list(first_by_text.values())
 
-    # Cases and what they want
+    # Cases and their reads
 
     def _cases(self) -> Iterable[ExplainCase]:
-        return self._kept if self._kept is not None else self._new_cases()
+        return self._final_cases if self._final_cases is not None else self._new_cases()
 
     def _new_cases(self) -> Iterator[ExplainCase]:
         question, facts = self.question, self.facts
@@ -238,8 +240,8 @@ class Investigation:
     def _is_of_one(self) -> bool:
         return self.question.kind != "everything"
 
-    def _first_wants(self) -> Iterator[Selection]:
-        """Without these there is no case."""
+    def _first_reads(self) -> Iterator[Selection]:
+        """Yields the reads that a case needs to exist."""
         question = self.question
         if question.kind == "everything":
             yield SERVICES.in_namespace(question.namespace)
@@ -247,25 +249,25 @@ class Investigation:
             yield PODS.named(question.namespace, question.name)
             yield SERVICES.in_namespace(question.namespace)
 
-    def _wants(self) -> Iterator[Selection]:
+    def _reads(self) -> Iterator[Selection]:
         question = self.question
-        yield from self._first_wants()
+        yield from self._first_reads()
         if question.kind == "everything":
             for readable in READABLES:
                 yield readable.in_namespace(question.namespace)
             if not question.namespace:
-                return  # whatever a link wants is a part of these
+                return  # these contain the reads of every link
         if question.client is not None and question.client.kind == "pod":
             yield PODS.named(question.client.namespace, question.client.name)
         for case in self._cases():
             for link in CHAIN:
-                for selection in link.part(case).wants(case):
+                for selection in link.part(case).reads(case):
                     if self._refusal(selection) is None:
                         yield selection
 
     def _refusal(self, selection: Selection) -> Unread | None:
-        """Where ``lint`` was refused a list of everything, it asks for no part: that were a list
-        for each Service.
+        """Returns the refusal of *selection*. If ``lint`` was refused a whole list, it requests no
+        part of it: that would be a list for each Service.
         """
         refused = self.facts.refusals
         if self.question.kind != "everything":
@@ -274,19 +276,19 @@ class Investigation:
         wider = (selection, Selection(resource, selection.namespace), Selection(resource))
         return next((refused[candidate] for candidate in wider if candidate in refused), None)
 
-    def _found(self) -> Iterator[tuple[Link, Finding]]:
+    def _run_checks(self) -> Iterator[tuple[Link, Finding]]:
         for case in self._cases():
-            found = [
+            results = [
                 (link, finding)
                 for link in CHAIN
                 for check in link.part(case).checks
                 for finding in check(case)
             ]
-            yield from found
-            if isinstance(case, ServiceCase) and not any(_explains(each) for _, each in found):
+            yield from results
+            if isinstance(case, ServiceCase) and not any(_explains(each) for _, each in results):
                 yield from ((LAST_RESORT, finding) for finding in nothing_ready(case))
 
-    def _looked_at(self) -> Iterator[str]:
+    def _checked_links(self) -> Iterator[str]:
         """Names of the links that have a check for the question."""
         return (
             link.name for link in CHAIN if any(link.part(case).checks for case in self._cases())
@@ -298,23 +300,23 @@ class Investigation:
         return severity, self.question.kind == "pod" and finding.subject.kind != "Pod", *others
 
     def _blind_links(self) -> dict[str, str]:
-        """Links that something was refused to, and why."""
+        """Returns the links with a refused read, and the reason."""
         blind: dict[str, str] = {}
         for case in self._cases() if self.facts.refusals else ():
             for link in CHAIN:
-                for selection in link.part(case).wants(case):
+                for selection in link.part(case).reads(case):
                     unread = self._refusal(selection)
                     if unread is not None:
                         blind.setdefault(link.name, str(unread))
         return blind
 
-    # Who wrote it
+    # Writers
 
-    def _shown(self) -> Iterator[Selection]:
-        return (_named(name) for name in self._shown_names())
+    def _evidence_reads(self) -> Iterator[Selection]:
+        return (_named(name) for name in self._evidence_names())
 
-    def _shown_names(self) -> Iterator[ObjectName]:
-        assert self._findings is not None, "wanted() still names what to read"
+    def _evidence_names(self) -> Iterator[ObjectName]:
+        assert self._findings is not None, "pending_reads() still has reads"
         names = dict.fromkeys(
             entry.subject
             for finding in sorted((finding for _, finding in self._findings), key=self._rank)[
@@ -325,7 +327,7 @@ class Investigation:
         yield from (name for name in names if name.plural in _PROJECTIONS)
 
     def _was_refused(self, selection: Selection) -> bool:
-        """Other objects of its resource were, which answers for it."""
+        """Returns True if another read of its resource was refused."""
         return any(unread.selection.resource is selection.resource for unread in self.facts.unread)
 
     def _with_writers(self, finding: Finding) -> Finding:
@@ -337,7 +339,7 @@ class Investigation:
         )
 
     def _with_writer(self, entry: Evidence) -> Evidence:
-        # Of what is not there the last writer is not known: who took it away left no trace.
+        # The last writer of an absent field is unknown: its removal leaves no trace.
         if entry.writer or entry.value == "(none)" or entry.subject.plural not in _PROJECTIONS:
             return entry
         body = self._bodies.get(_named(entry.subject), b"")
@@ -348,7 +350,7 @@ class Investigation:
         return msgspec.structs.replace(entry, writer=write.manager, written=write.time)
 
 
-#: the reason of what the reader has no right to
+#: the reason of a read that the reader has no right to
 FORBIDDEN: Final = "no right to"
 
 

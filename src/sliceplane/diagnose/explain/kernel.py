@@ -1,5 +1,5 @@
-"""Facts read of the kernel of this machine, which is a node: ``explain --kernel``.  ``None``:
-not read.
+"""Facts about the kernel of this machine, which is a node: ``explain --kernel``. ``None``: not
+read.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from sliceplane.node.conntrack import UdpFlow
 
 
 class BridgePort(NamedTuple):
-    """An interface that is a port of a bridge.  ``hairpin``: the bridge sends back what came from
-    it.
+    """An interface that is a port of a bridge. ``hairpin``: the bridge may send a packet back out
+    of its ingress port.
     """
 
     name: str
@@ -24,17 +24,17 @@ class BridgePort(NamedTuple):
 
 
 class RuleSet(NamedTuple):
-    """Somebody's rules for Services. ``told``: what they are called; ``ours``: our node proxy wrote
-    them; ``removal``: the command that takes them away.
+    """The rules for Services of one proxy. ``title``: their name; ``ours``: our node proxy wrote
+    them; ``removal``: the command that removes them.
     """
 
-    told: str
+    title: str
     ours: bool
     removal: str
 
 
 class IpvsServer(NamedTuple):
-    """Where ipvs leads a Service's address."""
+    """A destination of a Service's address in ipvs."""
 
     service: tuple[str, int]
     address: str
@@ -42,23 +42,23 @@ class IpvsServer(NamedTuple):
 
 
 def parse_ipvs(text: str) -> tuple[IpvsServer, ...]:
-    """``/proc/net/ip_vs``: a line for each virtual server, and one with an arrow for each server
-    behind it.
+    """Parses ``/proc/net/ip_vs``: a line for each virtual server, and one with an arrow for each
+    real server.
     """
     servers: list[IpvsServer] = []
     service: tuple[str, int] | None = None
-    for words in (line.split() for line in text.splitlines()):
-        if words[:1] in (["TCP"], ["UDP"], ["SCTP"]):
-            service = _ipvs_address(words[1])
-        elif words[:1] == ["->"] and service is not None and len(words) > 3:
-            behind = _ipvs_address(words[1])
-            if behind is not None and words[3].isdecimal():
-                servers.append(IpvsServer(service, behind[0], int(words[3])))
+    for fields in (line.split() for line in text.splitlines()):
+        if fields[:1] in (["TCP"], ["UDP"], ["SCTP"]):
+            service = _ipvs_address(fields[1])
+        elif fields[:1] == ["->"] and service is not None and len(fields) > 3:
+            behind = _ipvs_address(fields[1])
+            if behind is not None and fields[3].isdecimal():
+                servers.append(IpvsServer(service, behind[0], int(fields[3])))
     return tuple(servers)
 
 
 def _ipvs_address(text: str) -> tuple[str, int] | None:
-    """``0A600001:0050`` or ``[fd00:0000:...:0001]:0050``."""
+    """Parses ``0A600001:0050`` or ``[fd00:0000:...:0001]:0050``."""
     ip, _, port = text.rpartition(":")
     try:
         address = (
@@ -70,12 +70,12 @@ def _ipvs_address(text: str) -> tuple[str, int] | None:
 
 
 class KernelFacts(msgspec.Struct, frozen=True):
-    """``promiscuous``: bridges that take everything, which leads back as ``hairpin`` does.
-    ``bridge_calls``: whether packets within a bridge go through NAT: the value of
-    bridge-nf-call-iptables, 0 without br_netfilter. ``flows``: UDP flows, and how many of each;
-    ``connections``: the same of TCP, those that are established. ``offloading``: VXLAN interfaces
-    that leave checksums to the device; ``release``: of Linux; ``node_port_addresses``: where our
-    nftables serve node ports, if not everywhere. ``rules``: where our rules lead the cluster IPs.
+    """``promiscuous``: promiscuous bridges, which have the effect of ``hairpin``. ``bridge_calls``:
+    packets within a bridge pass NAT (the value of bridge-nf-call-iptables, 0 without br_netfilter).
+    ``flows``: UDP flows with their counts; ``connections``: established TCP connections likewise.
+    ``offloading``: VXLAN interfaces that leave checksums to the device; ``release``: of Linux;
+    ``node_port_addresses``: addresses at which our nftables serve node ports, if not all.
+    ``rules``: destinations of the cluster IPs by our rules.
     """
 
     flows_count: int | None = None
@@ -95,12 +95,12 @@ class KernelFacts(msgspec.Struct, frozen=True):
 
     @property
     def bridges(self) -> dict[str, tuple[BridgePort, ...]]:
-        """Ports of the bridges that join several: one port alone, as of a tunnel, has nobody to
-        talk with.
+        """Ports by bridge, for bridges with several ports: a single port, as of a tunnel, has no
+        peer.
         """
         ports = self.bridge_ports or ()
         of_bridge = {
             name: tuple(port for port in ports if port.bridge == name)
             for name in sorted({p.bridge for p in ports})
         }
-        return {name: several for name, several in of_bridge.items() if len(several) > 1}
+        return {name: members for name, members in of_bridge.items() if len(members) > 1}

@@ -1,4 +1,4 @@
-"""The members of objects that explanations look at, beyond those that every reader knows
+"""The members of objects that explanations read, beyond those that every reader decodes
 (``api.core``).
 
 Caches of controllers do not decode these: probes, states of containers and templates of workloads
@@ -41,7 +41,7 @@ from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.times import time_or_zero
 
-#: lists of one object each, which cost a server less than one of a whole namespace
+#: lists of one object each that cost a server less than one of a whole namespace
 NAMED_MAX: Final = 8
 _ABSENT: Final = msgspec.Raw()
 T_co = TypeVar("T_co", bound=Object, covariant=True)
@@ -64,7 +64,7 @@ class Probe(Projection, frozen=True, kw_only=True):
 
     @property
     def port(self) -> IntOrString | None:
-        """``None``: it runs a command."""
+        """The port that is probed; ``None``: the probe runs a command."""
         action = self.http_get or self.tcp_socket or self.grpc
         return None if action is None else action.port
 
@@ -153,8 +153,8 @@ class FullPod(Pod, frozen=True, kw_only=True):
 
     @property
     def is_drained(self) -> bool:
-        """``sliceplane drain`` marked it: its endpoints are on purpose neither ready nor
-        serving.
+        """Returns True if ``sliceplane drain`` marked the Pod: its endpoints are on purpose neither
+        ready nor serving.
         """
         return ANNOTATION_DRAIN in (self.metadata.annotations or {})
 
@@ -198,8 +198,8 @@ class FullWorkloadStatus(Projection, frozen=True, kw_only=True):
 
 
 class Workload(Object, frozen=True, kw_only=True):
-    """A Deployment, ReplicaSet, StatefulSet, DaemonSet, ReplicationController or Job: what makes
-    Pods of a template.
+    """A Deployment, ReplicaSet, StatefulSet, DaemonSet, ReplicationController or Job: creates Pods
+    from a template.
     """
 
     spec: FullWorkloadSpec = FullWorkloadSpec()
@@ -223,12 +223,12 @@ class FullEvent(Object, frozen=True, kw_only=True):
 
     @property
     def times(self) -> int:
-        """How often it was seen."""
+        """The number of occurrences."""
         return max(1, self.count, self.series.count if self.series is not None else 0)
 
     @property
-    def last_seen(self) -> str:
-        """RFC 3339; "" where the Event does not say."""
+    def last_observed(self) -> str:
+        """The time of the last occurrence, RFC 3339; "": unknown."""
         series = self.series.last_observed_time if self.series is not None else None
         return (
             series
@@ -324,7 +324,7 @@ class FullIngress(Object, frozen=True, kw_only=True):
 
     @property
     def backends(self) -> Iterator[ServiceBackend]:
-        """The backends that are Services, as often as they are named."""
+        """Yields the backends that are Services, with repetitions."""
         paths = [
             path.backend
             for rule in self.spec.rules or ()
@@ -341,7 +341,7 @@ class FullConfigMap(Object, frozen=True, kw_only=True):
 
 
 class OwnedFields(Projection, frozen=True, kw_only=True):
-    """The members of ``fieldsV1`` that say whether a manager owns addresses."""
+    """The members of ``fieldsV1`` that show if a manager owns addresses."""
 
     subsets: msgspec.Raw = msgspec.field(name="f:subsets", default=_ABSENT)
     endpoints: msgspec.Raw = msgspec.field(name="f:endpoints", default=_ABSENT)
@@ -354,18 +354,18 @@ class ManagedFields(Projection, frozen=True, kw_only=True):
 
     @property
     def writes_addresses(self) -> bool:
-        """True also where nothing tells which fields these are."""
+        """Returns True if the manager owns addresses, or if its fields are unknown."""
         return self.fields is None or bool(self.fields.subsets) or bool(self.fields.endpoints)
 
 
 class WrittenMeta(ObjectMeta, frozen=True, kw_only=True):
-    """Metadata with the managers of fields, which ``ObjectMeta`` leaves out."""
+    """Metadata with the managers of fields, which ``ObjectMeta`` does not decode."""
 
     managed_fields: tuple[ManagedFields, ...] | None = None
 
     @property
     def written_at(self) -> float:
-        """Seconds since the epoch of the last write that a manager tells of; 0: none does."""
+        """Time of the last write in ``managedFields``, in seconds since the epoch; 0: unknown."""
         times = [entry.time for entry in self.managed_fields or () if entry.time]
         return time_or_zero(max(times, default=""))
 
@@ -375,7 +375,7 @@ class FullEndpoints(Endpoints, frozen=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        """Addresses as the limit of 1,000 counts them: once in every subset."""
+        """The number of addresses as the limit of 1,000 counts them: once in every subset."""
         return sum(
             len(subset.addresses or ()) + len(subset.not_ready_addresses or ())
             for subset in self.subsets or ()
@@ -387,17 +387,15 @@ class FullSlice(EndpointSlice, frozen=True, kw_only=True):
 
     @property
     def written_at(self) -> float:
-        """Seconds since the epoch of the last write, else of the change that it was written for; 0:
-        not known.
+        """Time of the last write, else of the change that triggered it, in seconds since the epoch;
+        0: unknown.
         """
         trigger = (self.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME, "")
         return self.metadata.written_at or time_or_zero(trigger)
 
 
 class Readable(Generic[T_co]):
-    """A resource as explanations read it: which members, and what a list of it is called in an
-    answer.
-    """
+    """A resource as explanations read it, with its projection."""
 
     def __init__(self, resource: Resource, projection: type[T_co]) -> None:
         self.resource = resource
@@ -419,11 +417,11 @@ class Readable(Generic[T_co]):
         return Selection(self.resource)
 
     def each_of(self, namespace: str, names: Iterable[str]) -> tuple[Selection, ...]:
-        """Selects *names* alone while they are few, else the whole namespace in one list."""
-        several = sorted({name for name in names if name})
-        if len(several) > NAMED_MAX:
+        """Selects *names* one by one if they are few, else the whole namespace in one list."""
+        distinct = sorted({name for name in names if name})
+        if len(distinct) > NAMED_MAX:
             return (self.in_namespace(namespace),)
-        return tuple(self.named(namespace, name) for name in several)
+        return tuple(self.named(namespace, name) for name in distinct)
 
 
 def events_about(namespace: str, kind: str, name: str) -> Selection:

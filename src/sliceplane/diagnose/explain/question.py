@@ -1,4 +1,4 @@
-"""The question of a person (why does this not work, seen from where), and the answer as data."""
+"""The query of a user (why does this not work, seen from where), and the answer as data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ClientPlace(msgspec.Struct, frozen=True):
     namespace: str = ""
 
     def __str__(self) -> str:
-        """As the command line takes it."""
+        """Returns the text for the command line."""
         if self.kind == "address":
             return self.name
         return (
@@ -32,11 +32,10 @@ class ClientPlace(msgspec.Struct, frozen=True):
 
 
 class ExplainQuestion(msgspec.Struct, frozen=True):
-    """``port``: a number or a name that clients dial, "" for all; ``protocol``: "" for whatever the
-    Service has.
+    """``port``: a number or a name that clients dial, "" for all; ``protocol``: "" for those of the
+    Service.
 
-    ``everything`` is the question of ``lint``: every Service of ``namespace``, or of all where that
-    is "".
+    ``everything`` is the query of ``lint``: every Service of ``namespace``, "" for all.
     """
 
     kind: QuestionKind
@@ -54,16 +53,16 @@ class ExplainQuestion(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """``findings`` are sorted: the first is the cause, unless it is a mere note. ``well``: links
-    whose checks found nothing and could see all that they needed. ``story``: what the object that
-    was asked about is and does, "" where that is not known. ``not_looked_at``: a phrase each, with
-    the reason. ``missing_rights``: "VERB RESOURCE" that the server refused to the reader.
-    ``services``: how many were looked at. ``is_blind``: too little could be read to tell anything.
+    """``findings`` are sorted: the first is the cause, unless it is a note. ``well``: links without
+    findings whose reads succeeded. ``summary``: a sentence about the state of the object, "":
+    unknown. ``not_looked_at``: a phrase for each unchecked link, with the reason.
+    ``missing_rights``: "VERB RESOURCE" that the server refused to the reader. ``services``: number
+    of Services checked. ``is_blind``: too little could be read for a verdict.
     """
 
     question: ExplainQuestion
     findings: tuple[Finding, ...]
-    story: str
+    summary: str
     well: tuple[str, ...]
     not_looked_at: tuple[str, ...]
     missing_rights: tuple[str, ...]
@@ -77,7 +76,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
     @property
     def too_young(self) -> tuple[Finding, ...]:
-        """The findings that may yet turn out to be errors."""
+        """The findings that may become errors."""
         return tuple(finding for finding in self.findings if finding.too_young is not None)
 
     def as_document(self) -> dict[str, Any]:
@@ -87,7 +86,7 @@ class Explanation(msgspec.Struct, frozen=True):
             "question": str(self.question),
             "cause": cause.code if cause is not None else "",
             "tooYoung": len(self.too_young),
-            "story": self.story,
+            "story": self.summary,
             "services": self.services,
             "findings": [finding.as_document() for finding in self.findings],
             "well": list(self.well),

@@ -1,4 +1,4 @@
-"""Samples of a metrics page (Prometheus text format), as far as a screen needs them."""
+"""Samples of a metrics page (Prometheus text format) that ``status`` needs."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ class ScrapedSample(NamedTuple):
 
 def samples(page: str, names: frozenset[str]) -> dict[str, list[ScrapedSample]]:
     """Returns the samples of *names*, in the order of the page; other lines are skipped."""
-    found: dict[str, list[ScrapedSample]] = {}
+    by_name: dict[str, list[ScrapedSample]] = {}
     for name, sample in _lines(page, names):
-        found.setdefault(name, []).append(sample)
-    return found
+        by_name.setdefault(name, []).append(sample)
+    return by_name
 
 
-def total(found: Mapping[str, list[ScrapedSample]], name: str) -> float | None:
-    """The sum of its series; ``None``: there is none."""
-    of_name = found.get(name)
+def total(by_name: Mapping[str, list[ScrapedSample]], name: str) -> float | None:
+    """Returns the sum of the series of *name*; ``None``: it has none."""
+    of_name = by_name.get(name)
     return sum(sample.value for sample in of_name) if of_name else None
 
 
 def sample_of(line: str) -> tuple[str, ScrapedSample] | None:
-    """Its name and itself; ``None``: the line is none."""
+    """Parses a sample and its name; ``None``: the line is no sample."""
     match = _SAMPLE.fullmatch(line)
     if match is None:
         return None
@@ -45,9 +45,9 @@ def sample_of(line: str) -> tuple[str, ScrapedSample] | None:
 
 def _lines(page: str, names: frozenset[str]) -> Iterator[tuple[str, ScrapedSample]]:
     for line in page.splitlines():
-        # Most of a large page is of other names: the pattern is not for them.
+        # Most lines of a large page have other names: skip the pattern for them.
         if (
             line.partition("{")[0].partition(" ")[0] in names
-            and (found := sample_of(line)) is not None
+            and (sample := sample_of(line)) is not None
         ):
-            yield found
+            yield sample

@@ -1,9 +1,8 @@
-"""``sliceplane status``: one screen about a cluster. What was read becomes parts: what is well,
-what needs attention, and what could not be looked at, which is never the same as well.
+"""``sliceplane status``: one screen about a cluster. Each part is well, needs attention, or is
+unknown, which is never the same as well.
 
-Parts stand in the order in which they lean on each other: servers, storage, controllers, queues,
-nodes, consumers. What needs attention besides are the worst findings of ``lint``. ``status_parts``
-decides, ``text`` prints.
+Parts are in the order of their dependencies: servers, storage, controllers, queues, nodes,
+consumers. The worst findings of ``lint`` follow. ``status_parts`` decides, ``text`` prints.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ State = Literal["well", "attention", "unknown"]
 
 
 class ReadPage(msgspec.Struct, frozen=True):
-    """``why``: it was not to be had, and why; ``status``: the HTTP status of the answer, 0 for
-    none.
+    """``why``: the reason if the page is unavailable; ``status``: the HTTP status of the answer, 0
+    for none.
     """
 
     text: str = ""
@@ -31,7 +30,7 @@ class ReadPage(msgspec.Struct, frozen=True):
 
 
 class StatusFacts(msgspec.Struct, frozen=True):
-    """``leases`` by namespace, and ``nodes``: a sentence where they could not be read."""
+    """``leases`` by namespace, and ``nodes``: a sentence if they could not be read."""
 
     server: str
     now: float
@@ -44,20 +43,20 @@ class StatusFacts(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """``lines``: what is to be told of it; ``figures``: the same for programs; ``unseen``: a phrase
-    each.
+    """``lines``: for people; ``figures``: the same for programs; ``unread``: a phrase for each
+    failed read.
     """
 
     name: str
     state: State
     lines: tuple[str, ...]
     figures: Mapping[str, Any]
-    unseen: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 class PlaneStatus(msgspec.Struct, frozen=True):
-    """``parts`` are in the order of the screen. ``findings``: the worst; ``more``: how many others
-    there are. ``too_young``: how many of all these may yet turn out to be errors.
+    """``parts`` are in the order of the screen. ``findings``: the worst; ``more``: the number of
+    others. ``too_young``: the number of all these that may become errors.
     """
 
     parts: tuple[Part, ...]
@@ -71,11 +70,11 @@ class PlaneStatus(msgspec.Struct, frozen=True):
 
     @property
     def state(self) -> State:
-        settled = [finding for finding in self.findings if finding.too_young is None]
-        if settled or any(part.state == "attention" for part in self.parts):
+        judged = [finding for finding in self.findings if finding.too_young is None]
+        if judged or any(part.state == "attention" for part in self.parts):
             return "attention"
-        # Without the server's word or Services, or with a fault that may be one, nothing is said to
-        # be well.
+        # Not well if the server's readiness or Services are unknown, or a fault is too young to
+        # judge.
         is_unknown = self.is_blind or self.findings or self.parts[0].state == "unknown"
         return "unknown" if is_unknown else "well"
 

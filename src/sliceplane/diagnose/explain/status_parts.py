@@ -1,4 +1,4 @@
-"""Turns what was read of a cluster into the parts of ``status``."""
+"""Derives the parts of ``status`` from the facts about a cluster."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from sliceplane.api.core import Lease, Node
 from sliceplane.api.findings.text import word_of
 from sliceplane.api.findings.wording import clipped, count, lasting, part, since, some
 from sliceplane.consume.progress import ANNOTATION_REVISION, LEASE_PREFIX
-from sliceplane.diagnose.drift.facts import told_of
+from sliceplane.diagnose.drift.facts import report_of_lease
 from sliceplane.diagnose.explain.case import list_names
 from sliceplane.diagnose.explain.checks.slices import LEADERS
 from sliceplane.diagnose.explain.scrape import ScrapedSample, samples, total
 from sliceplane.diagnose.explain.status import Part, PlaneStatus, State, StatusFacts
 
-#: Leases of kube-apiservers (KEP-1965), which stand beside those of leaders
+#: label of the Leases of kube-apiservers (KEP-1965), which are in the namespace of leaders' Leases
 LABEL_IDENTITY: Final = "apiserver.kubernetes.io/identity"
 LEADER_NAMESPACE: Final = "kube-system"
 NODE_NAMESPACE: Final = "kube-node-lease"
-#: a server whose memory is older than that reads storage no more
+#: a server whose memory is older does not read its storage any more
 STORAGE_STALE_S: Final = 5.0
 QUEUE_LONG: Final = 1_000
-#: a key that is worked on for so long is stuck
+#: a key that is processed for longer is stuck
 STUCK_S: Final = 60.0
 FINDINGS_MAX: Final = 5
 #: a kubelet renews its Lease every 10 s, and its Node counts as lost after 40 s (kubernetes.io,
@@ -60,7 +60,7 @@ def status(facts: StatusFacts) -> PlaneStatus:
         _consumers(facts, metrics),
     )
     bad = [finding for finding in facts.lint.findings if word_of(finding) != "note"]
-    unseen = [phrase for part in parts for phrase in part.unseen]
+    unread = [phrase for part in parts for phrase in part.unread]
     return PlaneStatus(
         parts=parts,
         findings=tuple(bad[:FINDINGS_MAX]),
@@ -68,7 +68,7 @@ def status(facts: StatusFacts) -> PlaneStatus:
         too_young=len(facts.lint.too_young),
         services=facts.lint.services,
         is_blind=facts.lint.is_blind,
-        not_looked_at=tuple(dict.fromkeys((*unseen, *facts.lint.not_looked_at))),
+        not_looked_at=tuple(dict.fromkeys((*unread, *facts.lint.not_looked_at))),
         missing_rights=facts.lint.missing_rights,
     )
 
@@ -86,24 +86,24 @@ def _servers(facts: StatusFacts) -> Part:
     checks = [line for line in page.text.splitlines() if line.startswith(("[+]", "[-]"))]
     failed = [line[3:].split()[0] for line in checks if line.startswith("[-]") and len(line) > 3]
     is_ready = page.status == 200 and not page.why and not failed
-    unseen = []
+    unread = []
     state: State = "well" if is_ready else "attention"
     if is_ready:
-        said = f"ready, {count(len(checks), 'check')}" if checks else "ready"
+        readiness = f"ready, {count(len(checks), 'check')}" if checks else "ready"
     elif page.status >= 500 or failed:
-        said = f"not ready: {some(failed) or clipped(page.text or page.why)}"
+        readiness = f"not ready: {some(failed) or clipped(page.text or page.why)}"
     else:
-        state, said = "unknown", "whether it is ready was not to be had"
-        unseen.append(f"/readyz ({page.why})")
+        state, readiness = "unknown", "readiness unknown"
+        unread.append(f"/readyz ({page.why})")
     if facts.version.why:
-        unseen.append(f"/version ({facts.version.why})")
-    lines = [" ".join(filter(None, (facts.server, version))) + f": {said}"]
+        unread.append(f"/version ({facts.version.why})")
+    lines = [" ".join(filter(None, (facts.server, version))) + f": {readiness}"]
     others = [
         lease
         for lease in _leases(facts, LEADER_NAMESPACE)
         if LABEL_IDENTITY in (lease.metadata.labels or {})
     ]
-    alive = sum(_is_held(lease, facts.now) for lease in others)
+    alive = sum(_is_renewed(lease, facts.now) for lease in others)
     if others:
         lines.append(
             f"{part(alive, len(others), 'server', 'renews')} "
@@ -117,14 +117,14 @@ def _servers(facts: StatusFacts) -> Part:
         "servers": len(others),
         "serversAlive": alive,
     }
-    return Part("servers", state, tuple(lines), figures, tuple(unseen))
+    return Part("servers", state, tuple(lines), figures, tuple(unread))
 
 
 def _storage(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> Part:
     size = total(metrics, "apiserver_storage_size_bytes")
     in_memory = total(metrics, "sliceplane_object_bytes")
     if facts.metrics.why or (size is None and in_memory is None):
-        return _unseen("storage", facts.metrics.why or "the server's metrics do not tell of it")
+        return _unread_part("storage", facts.metrics.why or "not in the server's metrics")
     revision = total(metrics, "apiserver_storage_revision")
     of_objects = (
         metrics.get("apiserver_resource_objects") or metrics.get("apiserver_storage_objects") or ()
@@ -133,17 +133,17 @@ def _storage(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> 
     failures = total(metrics, "sliceplane_storage_failures_total")
     stale_s = total(metrics, "sliceplane_storage_staleness_seconds") or 0.0
     spare = total(metrics, "sliceplane_storage_spare_bytes")
-    told = [count(objects, "object")]
-    if size is None:  # ``--data-dir memory:``, or it is etcd's
-        told += [f"{(in_memory or 0.0) / 1e6:.1f} MB in memory", "no database file"]
+    phrases = [count(objects, "object")]
+    if size is None:  # ``--data-dir memory:``, or the file is etcd's
+        phrases += [f"{(in_memory or 0.0) / 1e6:.1f} MB in memory", "no database file"]
     else:
-        told.append(f"{size / 1e6:.1f} MB" + (f" ({spare / 1e6:.1f} MB spare)" if spare else ""))
+        phrases.append(f"{size / 1e6:.1f} MB" + (f" ({spare / 1e6:.1f} MB spare)" if spare else ""))
     if revision is not None:
-        told.append(f"revision {revision:.0f}")
+        phrases.append(f"revision {revision:.0f}")
     if failures:
-        told.append(f"{count(int(failures), 'batch')} not stored since the server's start")
+        phrases.append(f"{count(int(failures), 'batch')} not stored since the server's start")
     if stale_s > STORAGE_STALE_S:
-        told.append(f"the server's memory is {lasting(stale_s)} behind")
+        phrases.append(f"the server's memory is {lasting(stale_s)} behind")
     figures = {
         "objects": objects,
         "bytes": None if size is None else int(size),
@@ -154,7 +154,10 @@ def _storage(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> 
         "secondsBehind": round(stale_s, 1),
     }
     return Part(
-        "storage", "attention" if stale_s > STORAGE_STALE_S else "well", (", ".join(told),), figures
+        "storage",
+        "attention" if stale_s > STORAGE_STALE_S else "well",
+        (", ".join(phrases),),
+        figures,
     )
 
 
@@ -177,35 +180,37 @@ def _controllers(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]])
             {
                 "name": lease.metadata.name,
                 "holder": holder,
-                "held": _is_held(lease, facts.now),
+                "held": _is_renewed(lease, facts.now),
                 "secondsSinceRenewal": None if age is None else round(age, 1),
             }
         )
     lines = [_leader_text(row) for row in rows]
     leading = any(row["held"] for row in rows if row["name"] in LEADERS)
     state: State = "well"
-    unseen: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     if isinstance(why, str) and not within:
-        return _unseen("controllers", why)
+        return _unread_part("controllers", why)
     if within:
-        lines.insert(0, "those of EndpointSlices run within the server")
+        lines.insert(0, "the EndpointSlice controllers run within the server")
     elif not leading:
         state = "attention"
         lines.insert(
-            0, f"nobody leads those of EndpointSlices: no {' or '.join(LEADERS)} renews its Lease"
+            0,
+            "the EndpointSlice controllers have no leader: no "
+            f"{' or '.join(LEADERS)} renews its Lease",
         )
     return Part(
-        "controllers", state, tuple(lines), {"withinServer": bool(within), "leases": rows}, unseen
+        "controllers", state, tuple(lines), {"withinServer": bool(within), "leases": rows}, unread
     )
 
 
 def _leader_text(row: Mapping[str, Any]) -> str:
     age = row["secondsSinceRenewal"]
-    ago = "never renewed" if age is None else f"renewed {lasting(age)} ago"
+    renewal = "never renewed" if age is None else f"renewed {lasting(age)} ago"
     if row["held"]:
-        return f"{row['name']}: {row['holder']}, {ago}"
-    return f"{row['name']}: nobody leads" + (
-        f", {row['holder']} did, {ago}" if row["holder"] else ""
+        return f"{row['name']}: {row['holder']}, {renewal}"
+    return f"{row['name']}: no leader" + (
+        f", {row['holder']} did, {renewal}" if row["holder"] else ""
     )
 
 
@@ -214,7 +219,7 @@ def _queues(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> P
         sample.labels.get("name", ""): sample.value for sample in metrics.get("workqueue_depth", ())
     }
     if facts.metrics.why or not depths:
-        return _unseen("queues", facts.metrics.why or "the server's metrics tell of none")
+        return _unread_part("queues", facts.metrics.why or "none in the server's metrics")
     running = {
         sample.labels.get("name", ""): sample.value
         for sample in metrics.get("workqueue_longest_running_processor_seconds", ())
@@ -240,13 +245,13 @@ def _queues(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> P
 
 def _nodes(facts: StatusFacts) -> Part:
     if isinstance(facts.nodes, str):
-        return _unseen("nodes", facts.nodes)
+        return _unread_part("nodes", facts.nodes)
     names = list_names(facts.nodes)
     unready = [node.metadata.name for node in facts.nodes if _is_ready(node) is False]
     lines = [f"{part(len(names) - len(unready), len(names), 'Node')} ready"]
     if unready:
         lines[0] += f"; not {some(unready)}"
-    unseen: list[str] = []
+    unread: list[str] = []
     why = facts.leases[NODE_NAMESPACE]
     leases = {lease.metadata.name: lease for lease in _leases(facts, NODE_NAMESPACE)}
     kubelets = {name: _age(leases[name], facts.now) for name in names if name in leases}
@@ -255,10 +260,10 @@ def _nodes(facts: StatusFacts) -> Part:
     silent = [
         name.removeprefix(LEASE_PREFIX)
         for name, lease in proxies.items()
-        if told_of(lease).is_late(facts.now)
-    ]  # a proxy's name for itself
+        if report_of_lease(lease).is_late(facts.now)
+    ]  # named by the proxy's own name
     if isinstance(why, str):
-        unseen.append(f"how fresh nodes are ({why})")
+        unread.append(f"how fresh nodes are ({why})")
     if kubelets:
         lines.append(f"kubelets: {_freshness(kubelets, late)}")
     ages = {
@@ -281,18 +286,18 @@ def _nodes(facts: StatusFacts) -> Part:
         "proxies": {**_ages(ages, silent), "versions": revisions},
     }
     bad = bool(unready or late or silent)
-    return Part("nodes", "attention" if bad else "well", tuple(lines), figures, tuple(unseen))
+    return Part("nodes", "attention" if bad else "well", tuple(lines), figures, tuple(unread))
 
 
 def _freshness(ages: Mapping[str, float], late: Mapping[str, float]) -> str:
-    """``3 of 4 fresh, the last told 8 s ago; node-7 tells nothing for 4 min``"""
+    """Returns ``3 of 4 fresh, the slowest reported 8 s ago; silent: node-7 for 4 min``."""
     fresh = [age for name, age in ages.items() if name not in late]
     line = f"{len(fresh)} of {len(ages)} fresh" + (
-        f", the slowest told {lasting(max(fresh))} ago" if fresh else ""
+        f", the slowest reported {lasting(max(fresh))} ago" if fresh else ""
     )
     worst = sorted(late, key=lambda name: (-late[name], name))
-    told = [f"{name} for {lasting(late[name])}" for name in worst]
-    return line + (f"; silent: {some(told)}" if told else "")
+    phrases = [f"{name} for {lasting(late[name])}" for name in worst]
+    return line + (f"; silent: {some(phrases)}" if phrases else "")
 
 
 def _ages(ages: Mapping[str, float], late: Any) -> dict[str, Any]:
@@ -304,14 +309,14 @@ def _ages(ages: Mapping[str, float], late: Any) -> dict[str, Any]:
 
 
 def _revisions(proxies: Mapping[str, Lease]) -> dict[str, int]:
-    """The version that each proxy reports as applied, by node."""
-    told = {
+    """Returns the version that each proxy reports as applied, by node."""
+    texts = {
         name.removeprefix(LEASE_PREFIX): (lease.metadata.annotations or {}).get(
             ANNOTATION_REVISION, ""
         )
         for name, lease in sorted(proxies.items())
     }
-    return {name: int(text) for name, text in told.items() if text.isascii() and text.isdecimal()}
+    return {name: int(text) for name, text in texts.items() if text.isascii() and text.isdecimal()}
 
 
 def _consumers(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> Part:
@@ -323,22 +328,22 @@ def _consumers(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -
         and sample.labels.get("resource") == "endpointslices"
     ]
     if facts.metrics.why or (watches is None and not of_slices):
-        return _unseen("consumers", facts.metrics.why or "the server's metrics tell of no watches")
+        return _unread_part("consumers", facts.metrics.why or "no watches in the server's metrics")
     slow = total(metrics, "sliceplane_hub_overflowed_watches_total")
     clients = int(sum(sample.value for sample in of_slices))
-    told = [f"{count(int(watches), 'watch')} open"] if watches is not None else []
-    told.append(f"{count(clients, 'client', 'watches')} EndpointSlices")
+    phrases = [f"{count(int(watches), 'watch')} open"] if watches is not None else []
+    phrases.append(f"{count(clients, 'client', 'watches')} EndpointSlices")
     if slow:
-        told.append(f"{count(int(slow), 'watch')} ended as too slow since the server's start")
+        phrases.append(f"{count(int(slow), 'watch')} ended as too slow since the server's start")
     figures = {
         "watches": None if watches is None else int(watches),
         "endpointSliceWatches": clients,
         "tooSlow": None if slow is None else int(slow),
     }
-    return Part("consumers", "well", (", ".join(told),), figures)
+    return Part("consumers", "well", (", ".join(phrases),), figures)
 
 
-def _unseen(name: str, why: str) -> Part:
+def _unread_part(name: str, why: str) -> Part:
     return Part(name, "unknown", (), {}, (f"{name} ({why})",))
 
 
@@ -350,17 +355,17 @@ def _leases(facts: StatusFacts, namespace: str) -> Iterator[Lease]:
 
 def _age(lease: Lease, now: float) -> float:
     age = since(lease.spec.renew_time or lease.metadata.creation_timestamp, now)
-    # Who never wrote a time that one can read is as late as one must be to be late.
+    # A Lease without a readable time is just late.
     return LATE_S + 1 if age is None else max(0.0, age)
 
 
-def _is_held(lease: Lease, now: float) -> bool:
+def _is_renewed(lease: Lease, now: float) -> bool:
     return bool(lease.spec.holder_identity) and _age(lease, now) <= (
         lease.spec.lease_duration_seconds or LATE_S
     )
 
 
 def _is_ready(node: Node) -> bool | None:
-    """``None``: the Node does not say, as one that no kubelet keeps."""
+    """Returns the readiness; ``None``: unknown, as of a Node without a kubelet."""
     ready = node.ready_condition
     return None if ready is None else ready.status == "True"

@@ -1,5 +1,5 @@
-"""For people: an explanation (the cause first, then what else, what is well, and what was not
-looked at), and the status of a cluster (a word for each part, what is bad marked, then the worst
+"""The output for people: an explanation (the cause, other findings, well links, unchecked links),
+and the status of a cluster (a line for each part, with a mark if it is bad, then the worst
 findings).
 """
 
@@ -16,9 +16,9 @@ from sliceplane.api.findings.wording import count, explain_command, lasting
 from sliceplane.diagnose.explain.question import Explanation
 from sliceplane.diagnose.explain.status import PlaneStatus
 
-#: kinds that can be asked about
+#: kinds that ``explain`` takes
 _EXPLAINED: Final = ("Service", "Pod", "Node")
-#: findings besides the cause that are printed whole; JSON has all
+#: findings besides the cause that are printed in full; JSON has all
 ALSO_MAX: Final = 4
 
 
@@ -28,9 +28,7 @@ def as_text(explanation: Explanation, width: int | None = None) -> str:
 
 
 def _lines(explanation: Explanation, width: int | None) -> Iterator[str]:
-    """Paragraphs, so that the eye finds the next finding; side lines, state and what was seen in
-    one.
-    """
+    """Yields a paragraph for each finding; notes, state and checked links are in one."""
     cause = explanation.cause
     if cause is not None:
         yield from lines_of(cause, "cause", width)
@@ -79,18 +77,18 @@ def _below(
     explanation: Explanation, notes: list[Finding], others: int, width: int | None
 ) -> Iterator[str]:
     for finding in notes:
-        # Beside a cause a note is a side line; its page and JSON have the rest.
+        # Beside a cause a note is one line; its page and JSON have the rest.
         yield from fact("note", f"{finding.code} {finding.certainty}: {finding.sentence}", width)
     if others > ALSO_MAX:
         yield from fact("", f"and {others - ALSO_MAX} more (--output json has all)", width)
-    if explanation.story:
-        yield from fact("state", explanation.story, width)
+    if explanation.summary:
+        yield from fact("state", explanation.summary, width)
     if explanation.well:
         yield from fact("well", ", ".join(explanation.well), width)
-    yield from _unseen(explanation, width)
+    yield from _unread_lines(explanation, width)
 
 
-def _unseen(explanation: Explanation, width: int | None) -> Iterator[str]:
+def _unread_lines(explanation: Explanation, width: int | None) -> Iterator[str]:
     for number, phrase in enumerate(explanation.not_looked_at):
         yield from fact("" if number else "not seen", phrase, width)
     if explanation.missing_rights:
@@ -100,32 +98,32 @@ def _unseen(explanation: Explanation, width: int | None) -> Iterator[str]:
 
 
 def as_list(explanation: Explanation, width: int | None = None, *, notes: bool = False) -> str:
-    """A row for each finding, the worst first, Services of one sentence in one row; then sums, and
-    what was not seen. Without *notes* those are only counted.
+    """Returns a row for each finding, the worst first, Services with one sentence in one row; then
+    sums, and failed reads. Without *notes* notes are only counted.
     """
     return "\n".join(_rows(explanation, width, notes))
 
 
 def _rows(explanation: Explanation, width: int | None, notes: bool) -> Iterator[str]:
     findings = explanation.findings
-    if shown := [entry for entry in findings if notes or word_of(entry) != "note"]:
-        yield from rows(shown, width)
+    if entries := [entry for entry in findings if notes or word_of(entry) != "note"]:
+        yield from rows(entries, width)
         yield ""
     sums = Counter(word_of(entry) for entry in findings)
     severities = (
         SEVERITIES if notes else [severity for severity in SEVERITIES if severity != "note"]
     )
-    said = ", ".join(count(sums[severity], severity) for severity in severities)
-    said += f", {sums['young']:,} too young to judge" if sums["young"] else ""
-    said += f" in {count(explanation.services, 'Service')}"
-    said += ", of what was looked at" if explanation.not_looked_at else ""
+    summary = ", ".join(count(sums[severity], severity) for severity in severities)
+    summary += f", {sums['young']:,} too young to judge" if sums["young"] else ""
+    summary += f" in {count(explanation.services, 'Service')}"
+    summary += ", of what was looked at" if explanation.not_looked_at else ""
     if sums["note"] and not notes:
-        said += f"; {count(sums['note'], 'note')} besides, which --notes shows"
-    yield from fact("", said, width, word_width=0)
+        summary += f"; {count(sums['note'], 'note')} besides, which --notes shows"
+    yield from fact("", summary, width, word_width=0)
     first = next(iter(explanation.findings), None)
     if first is not None and first.severity != "note" and first.subject.kind in _EXPLAINED:
         yield from fact("", f"what to do: {explain_command(first.subject)}", None, word_width=0)
-    yield from _unseen(explanation, width)
+    yield from _unread_lines(explanation, width)
 
 
 #: lines of one part; JSON has all
@@ -141,34 +139,34 @@ def status_as_text(status: PlaneStatus, width: int | None = None) -> str:
 
 def _status_lines(status: PlaneStatus, width: int | None) -> Iterator[str]:
     for part in status.parts:
-        shown = list(part.lines[:LINES_MAX]) or ["not looked at"]
+        lines = list(part.lines[:LINES_MAX]) or ["not looked at"]
         if len(part.lines) > LINES_MAX:
-            shown[-1] = f"and {len(part.lines) - LINES_MAX + 1} more (--output json has all)"
-        for number, line in enumerate(shown):
-            word = f"{_MARKS[part.state]} {part.name}" if number == 0 else ""
-            yield from fact(word, line, width, word_width=_WORD_WIDTH)
-    looked = f"in {count(status.services, 'Service')}"
+            lines[-1] = f"and {len(part.lines) - LINES_MAX + 1} more (--output json has all)"
+        for number, line in enumerate(lines):
+            label = f"{_MARKS[part.state]} {part.name}" if number == 0 else ""
+            yield from fact(label, line, width, word_width=_WORD_WIDTH)
+    scope = f"in {count(status.services, 'Service')}"
     young = f"{status.too_young:,} too young to judge" if status.too_young else ""
     if status.is_blind:
         yield from fact("? Services", "not looked at", width, word_width=_WORD_WIDTH)
     elif not status.findings:
-        unseen = " in what was looked at" if status.missing_rights else ""
+        qualifier = " in what was looked at" if status.missing_rights else ""
         yield from fact(
-            "  Services", f"nothing wrong {looked}{unseen}", width, word_width=_WORD_WIDTH
+            "  Services", f"nothing wrong {scope}{qualifier}", width, word_width=_WORD_WIDTH
         )
     elif status.too_young == len(status.findings) + status.more:
-        yield from fact("? Services", f"{young} {looked}", width, word_width=_WORD_WIDTH)
+        yield from fact("? Services", f"{young} {scope}", width, word_width=_WORD_WIDTH)
     else:
         number = len(status.findings) + status.more - status.too_young
-        said = f"{number:,} {'error or warning' if number == 1 else 'errors and warnings'}"
-        said += f", {young} {looked}" if young else f" {looked}"
-        yield from fact("! Services", said, width, word_width=_WORD_WIDTH)
+        sentence = f"{number:,} {'error or warning' if number == 1 else 'errors and warnings'}"
+        sentence += f", {young} {scope}" if young else f" {scope}"
+        yield from fact("! Services", sentence, width, word_width=_WORD_WIDTH)
     for finding in status.findings:
-        said = (
+        sentence = (
             f"{word_of(finding)} {finding.code} {finding.subject}: "
             f"{finding.sentence}{age_text(finding)}"
         )
-        yield from fact("", said, width, word_width=_WORD_WIDTH)
+        yield from fact("", sentence, width, word_width=_WORD_WIDTH)
     if status.more:
         yield from fact(
             "", f"and {status.more} more: sliceplane lint", width, word_width=_WORD_WIDTH
@@ -176,5 +174,5 @@ def _status_lines(status: PlaneStatus, width: int | None) -> Iterator[str]:
     for number, phrase in enumerate(status.not_looked_at):
         yield from fact("" if number else "  not seen", phrase, width, word_width=_WORD_WIDTH)
     if status.missing_rights:
-        said = f"to see all of it you need: {', '.join(status.missing_rights)}"
-        yield from fact("  rights", said, width, word_width=_WORD_WIDTH)
+        sentence = f"to see all of it you need: {', '.join(status.missing_rights)}"
+        yield from fact("  rights", sentence, width, word_width=_WORD_WIDTH)

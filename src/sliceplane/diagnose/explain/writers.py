@@ -2,8 +2,8 @@
 Apply", field management).
 
 A manager owns a field if its ``fieldsV1`` has the path, or ends above it as an owner of the whole.
-Times are of the manager's last write of whatever it owns, to the second: "helm at 02:09:41" is the
-most that this source can say. Our own server remembers the users of recent writes as well: "alice
+Times are of the manager's last write of any field that it owns, to the second: "helm at 02:09:41"
+is the most that this source has. Our own server also remembers the users of recent writes: "alice
 (helm) at 02:09:41".
 """
 
@@ -37,7 +37,7 @@ class _Managed(Projection, frozen=True, kw_only=True):
 
 
 class LastWrite(NamedTuple):
-    """``time`` is RFC 3339, "" where the entry has none."""
+    """``time`` is RFC 3339, "" if the entry has none."""
 
     manager: str
     time: str
@@ -53,7 +53,7 @@ class RememberedWrite(msgspec.Struct, frozen=True):
 
 
 _noted = msgspec.json.Decoder(tuple[RememberedWrite, ...])
-#: between a server's clock when it wrote managedFields and when it had answered
+#: seconds between a server's time in managedFields and its answer, at most
 _SAME_WRITE_S: Final = 3.0
 
 
@@ -66,9 +66,7 @@ def noted_writes(page: bytes) -> tuple[RememberedWrite, ...]:
 
 
 def with_user(write: LastWrite, noted: tuple[RememberedWrite, ...]) -> LastWrite:
-    """The user of the request that wrote it, and the program, where the server remembers that
-    request.
-    """
+    """Returns *write* with the user of its request, if the server remembers it."""
     try:
         at = parse_time(write.time)
     except ValueError:
@@ -88,8 +86,7 @@ _decoder = msgspec.json.Decoder(_Managed)
 
 def last_write(body: bytes, path: str) -> LastWrite | None:
     """Returns the last write of the field *path* (``spec.selector``, ``metadata.labels[app]``) of
-    the object *body*; of several managers the one that wrote last. ``None``: no manager says that
-    the field is its own.
+    the object *body*; of several managers the last one. ``None``: no manager owns the field.
     """
     try:
         entries = _decoder.decode(body).metadata.managed_fields or ()
@@ -105,7 +102,7 @@ def last_write(body: bytes, path: str) -> LastWrite | None:
 
 
 def _steps(path: str) -> Iterator[str]:
-    """Names of members.  What stands in brackets is the key of a map, or an item of a list."""
+    """Yields the names of members. A part in brackets is the key of a map, or an item of a list."""
     for step in _STEP.findall(path):
         if step.startswith("["):
             yield step[1:-1]
@@ -114,13 +111,13 @@ def _steps(path: str) -> Iterator[str]:
 
 
 def _owns(fields: dict[str, Any], steps: tuple[str, ...]) -> bool:
-    """Every manager that owns the field, a part of it, or the whole that it is in."""
+    """Returns True if *fields* has the field, a part of it, or the whole that contains it."""
     here: Any = fields
     for number, step in enumerate(steps):
         below = here.get(f"f:{step}")
         if below is None:
-            # In an item of a list (``k:{...}``) or an atomic whole: the last name that is there
-            # owns it.
+            # In an item of a list (``k:{...}``) or an atomic whole: the owner of the last name
+            # present.
             return number > 0 and (not here or any(key.startswith("k:") for key in here))
         here = below
     return True

@@ -1,1 +1,1 @@
-"""The reads of one command from a cluster or a data folder; nothing is kept."""
+"""The reads of one command from a cluster or a data folder; no state is kept."""

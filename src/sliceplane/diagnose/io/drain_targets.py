@@ -27,7 +27,7 @@ _KINDS: Final[dict[TargetKind, tuple[Resource, type[Object]]]] = {
 
 
 class NoTarget(Exception):
-    """There is nothing of this name; the text says what is near."""
+    """No object has this name; the text has similar names."""
 
 
 async def find_pods(client: Reader, kind: TargetKind, namespace: str, name: str) -> list[Pod]:
@@ -51,10 +51,10 @@ async def find_pods(client: Reader, kind: TargetKind, namespace: str, name: str)
     else:
         selection = Selection(Pods, field_selector=f"spec.nodeName={name}")
     pods = await list_objects(client, selection, Pod)
-    return sorted((pod for pod in pods if _may_leave(pod)), key=lambda pod: pod.metadata.key)
+    return sorted((pod for pod in pods if _is_drainable(pod)), key=lambda pod: pod.metadata.key)
 
 
-def _may_leave(pod: Pod) -> bool:
+def _is_drainable(pod: Pod) -> bool:
     owners = [owner.kind for owner in pod.metadata.owner_references or () if owner.controller]
     return "DaemonSet" not in owners and not pod.has_ended
 

@@ -1,9 +1,9 @@
-"""The reading side of ``sliceplane drift``: Leases and lists, and the pages of node proxies that
-can be reached.
+"""The I/O of ``sliceplane drift``: reads Leases and lists, and the pages of node proxies that can
+be reached.
 
-Everything but those pages works on any cluster with the rights to list. Objects as they were at the
-version that a node tells of come from lists at exactly that version (kubernetes.io, "Kubernetes API
-Concepts", "Resource versions"), which servers answer for the last minutes.
+All but the pages needs only the right to list, on any cluster. Objects at the version that a node
+reports come from lists at exactly that version (kubernetes.io, "Kubernetes API Concepts", "Resource
+versions"), which servers answer for the last minutes.
 """
 
 from __future__ import annotations
@@ -31,15 +31,22 @@ from sliceplane.consume.selections import readings_of_service
 from sliceplane.consume.served import rule_differences
 from sliceplane.diagnose.drift.answer import Drift
 from sliceplane.diagnose.drift.envoy import (
-    SETTLE_S,
+    RECHECK_DELAY_S,
     EnvoyDrift,
     NoAdminPages,
     compare_envoy,
+    confirm_differences,
     read_envoy,
-    settled,
 )
-from sliceplane.diagnose.drift.facts import TELLERS, DriftFacts, Listed, Look, listed, told_of
-from sliceplane.diagnose.drift.judge import judge, wanted_past
+from sliceplane.diagnose.drift.facts import (
+    CONSUMER_WORDINGS,
+    DriftFacts,
+    Listed,
+    ProxyPages,
+    listed,
+    report_of_lease,
+)
+from sliceplane.diagnose.drift.judge import judge, past_versions_to_read
 from sliceplane.diagnose.explain.objects import FullSlice
 from sliceplane.diagnose.io.kernel import read_kernel
 from sliceplane.diagnose.io.lists import list_objects, list_pages, list_whole
@@ -51,10 +58,10 @@ from sliceplane.watch.io.connection import Connection, Fixed
 from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.xds.catalog import catalog_of
 
-#: versions at which lists are asked for: nodes of a quiet cluster tell of few
+#: past versions that are listed: nodes of a quiet cluster report few
 PAST_MAX: Final = 16
-#: nodes whose pages are asked for
-LOOKS_MAX: Final = 16
+#: nodes whose pages are read
+PROXIES_QUERIED_MAX: Final = 16
 PAGE_TIMEOUT_S: Final = 2.0
 RULES_TIMEOUT_S: Final = 60.0
 ADMIN_TIMEOUT_S: Final = 30.0
@@ -92,20 +99,21 @@ async def read_drift(
     deep: bool = False,
     port: int,
 ) -> Drift:
-    """*node*: only this one, and its pages are asked for, of *port*; *deep*: it is to compare its
+    """*node*: only this one, and its pages are read from *port*; *deep*: its proxy compares its
     rules with the kernel. *service*: ``namespace/name``. Raises ``StatusError`` and
     ``watch.io.base.Unreachable``.
     """
     unread: list[str] = []
     leases = await list_whole(
-        client, Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT} in ({','.join(TELLERS)})")
+        client,
+        Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT} in ({','.join(CONSUMER_WORDINGS)})"),
     )
-    told = [told_of(codec.decode(body, Lease)) for body in leases]
+    reports = [report_of_lease(codec.decode(body, Lease)) for body in leases]
     nodes = await _nodes(client, unread)
     now_of = {plural: await _objects(client, plural, None) for plural in _KINDS}
     facts = DriftFacts(
         now=clock(),
-        told=tuple(item for item in told if node in ("", item.node, item.owner)),
+        consumers=tuple(item for item in reports if node in ("", item.node, item.owner)),
         nodes=nodes,
         now_of=now_of,
         unread=tuple(unread),
@@ -114,13 +122,17 @@ async def read_drift(
     )
     facts = replace(facts, past=await _past(client, facts))
     drift = judge(facts)
-    proxies = {item.title for item in facts.told if item.is_proxy}
+    proxies = {item.title for item in facts.consumers if item.is_proxy}
     lost = [row.node for row in drift.rows if row.state == "lost an event" and row.node in proxies]
-    wanted = ([item.node for item in facts.told if item.is_proxy] if node else lost)[:LOOKS_MAX]
-    if wanted:
-        asked = [_look(client, name, _address(name, nodes), port, deep=deep) for name in wanted]
-        looks = dict(zip(wanted, await asyncio.gather(*asked), strict=True))
-        drift = judge(replace(facts, looks=looks))
+    names = ([item.node for item in facts.consumers if item.is_proxy] if node else lost)[
+        :PROXIES_QUERIED_MAX
+    ]
+    if names:
+        reads = [
+            _read_proxy(client, name, _address(name, nodes), port, deep=deep) for name in names
+        ]
+        pages = dict(zip(names, await asyncio.gather(*reads), strict=True))
+        drift = judge(replace(facts, pages=pages))
     return drift
 
 
@@ -128,14 +140,14 @@ async def read_envoy_drift(client: Reader, admin: str) -> EnvoyDrift:
     """*admin*: the URL of an Envoy's admin pages.  Raises ``NoAdminPages``, and as ``read_drift``
     does.
     """
-    first = await _look_at_envoy(client, admin)
+    first = await _compare_envoy_once(client, admin)
     if not first.differs:
         return first
-    await asyncio.sleep(SETTLE_S)
-    return settled(first, await _look_at_envoy(client, admin))
+    await asyncio.sleep(RECHECK_DELAY_S)
+    return confirm_differences(first, await _compare_envoy_once(client, admin))
 
 
-async def _look_at_envoy(client: Reader, admin: str) -> EnvoyDrift:
+async def _compare_envoy_once(client: Reader, admin: str) -> EnvoyDrift:
     info, clusters = [
         await _admin_page(admin, path) for path in ("/server_info", "/clusters?format=json")
     ]
@@ -163,23 +175,23 @@ async def _nodes(client: Reader, unread: list[str]) -> tuple[Node, ...] | None:
     except StatusError as error:
         if error.code != 403:
             raise
-        unread.append("nodes that never told anything (no right to list nodes)")
+        unread.append("nodes that never reported (no right to list nodes)")
         return None
 
 
 async def _objects(
     client: Reader, plural: str, version: int | None
 ) -> tuple[int, tuple[Listed, ...]]:
-    """The version of the list, and what it shows; at *version* exactly, if it is given."""
+    """Returns the version of the list, and its objects; at *version* exactly, if given."""
     resource, kind = _KINDS[plural]
     items: list[Listed] = []
-    shown = 0
+    listed_at = 0
     async for page in list_pages(
         client, Selection(resource), None if version is None else str(version)
     ):
         items += [listed(codec.decode(body, kind), _written_at(body)) for body in page.items]
-        shown = shown or revision_of(page.resource_version)
-    return shown, tuple(items)
+        listed_at = listed_at or revision_of(page.resource_version)
+    return listed_at, tuple(items)
 
 
 def _written_at(body: bytes) -> float:
@@ -192,11 +204,9 @@ async def _past(
     client: Reader, facts: DriftFacts
 ) -> dict[tuple[str, int], tuple[Listed, ...] | str]:
     past: dict[tuple[str, int], tuple[Listed, ...] | str] = {}
-    for number, (plural, version) in enumerate(wanted_past(facts)):
+    for number, (plural, version) in enumerate(past_versions_to_read(facts)):
         if number >= PAST_MAX:
-            past[plural, version] = (
-                f"nodes tell of more than {PAST_MAX} versions, --node looks at one"
-            )
+            past[plural, version] = f"nodes report more than {PAST_MAX} versions; --node checks one"
             continue
         try:
             past[plural, version] = (await _objects(client, plural, version))[1]
@@ -215,47 +225,49 @@ def _address(name: str, nodes: tuple[Node, ...] | None) -> str:
         for entry in node.status.addresses or ()
         if entry.type == "InternalIP"
     ]
-    # The server names it: nothing but an address is connected to, and nothing looked up.
+    # The server sent it: connect only to an IP address, and resolve no names.
     return addresses[0] if addresses and parse_strict(addresses[0]) is not None else ""
 
 
-async def _look(client: Reader, name: str, address: str, port: int, *, deep: bool) -> Look:
+async def _read_proxy(
+    client: Reader, name: str, address: str, port: int, *, deep: bool
+) -> ProxyPages:
     import socket
 
     own = await addresses_of("") or ()
-    is_here = address in own or name == socket.gethostname()
-    look = await _look_at_pages("127.0.0.1" if is_here else address, port, deep=deep)
-    if not deep or look.rules is not None:
-        return look
-    if not is_here:
+    is_local = address in own or name == socket.gethostname()
+    pages = await _read_proxy_pages("127.0.0.1" if is_local else address, port, deep=deep)
+    if not deep or pages.rules is not None:
+        return pages
+    if not is_local:
         return replace(
-            look, rules_why=look.rules_why or "this machine is another one: run it on the node"
+            pages, rules_why=pages.rules_why or "this machine is another one: run it on the node"
         )
     try:
-        found = await _rules_here(client)
-        if found:
-            await asyncio.sleep(SETTLE_S)  # what two looks find alike is no change under way
-            again = await _rules_here(client)
-            found = {phrase: again[phrase] for phrase in found if phrase in again}
+        differences = await _compare_local_rules(client)
+        if differences:
+            await asyncio.sleep(RECHECK_DELAY_S)  # a change under way is not in both reads
+            second = await _compare_local_rules(client)
+            differences = {phrase: second[phrase] for phrase in differences if phrase in second}
     except _NotRead as error:
-        return replace(look, rules_why=str(error))
-    old = tuple(phrase for phrase, age_s in found.items() if age_s >= BEHIND_S)
-    if found and not old:
-        phrase, age_s = next(iter(found.items()))
+        return replace(pages, rules_why=str(error))
+    old = tuple(phrase for phrase, age_s in differences.items() if age_s >= BEHIND_S)
+    if differences and not old:
+        phrase, age_s = next(iter(differences.items()))
         why = (
             f"too young to judge: {phrase} ({lasting(age_s)} old; judged after {lasting(BEHIND_S)})"
         )
-        return replace(look, rules_why=why)
-    return replace(look, rules=old, rules_why="")
+        return replace(pages, rules_why=why)
+    return replace(pages, rules=old, rules_why="")
 
 
 class _NotRead(Exception):
-    """The rules of this machine's kernel could not be read; the text says why."""
+    """The rules of this machine's kernel cannot be read; the text has the reason."""
 
 
-async def _rules_here(client: Reader) -> dict[str, float]:
-    """Where the kernel of this machine differs from the slices of all Services, and seconds since
-    the last write of these slices. Raises ``_NotRead``, and as ``read_drift`` does.
+async def _compare_local_rules(client: Reader) -> dict[str, float]:
+    """Returns where the kernel of this machine differs from the slices of all Services, with the
+    seconds since the last write of these slices. Raises ``_NotRead``, and as ``read_drift`` does.
     """
     kernel = await read_kernel()
     if kernel.rules is None:
@@ -271,24 +283,24 @@ async def _rules_here(client: Reader) -> dict[str, float]:
     for item in await list_objects(client, Selection(EndpointSlices), FullSlice):
         by_service[listed(item).service].append(item)
     now = time.time()
-    found: dict[str, float] = {}
+    differences: dict[str, float] = {}
     for service in filter(readings_of_service, services):
         slices = by_service[service.metadata.key]
         age_s = now - max((item.written_at for item in slices), default=0.0)
         for phrase in rule_differences(service, slices, rules):
-            found[f"{service.metadata.key}: the kernel {phrase}"] = max(0.0, age_s)
-    return found
+            differences[f"{service.metadata.key}: the kernel {phrase}"] = max(0.0, age_s)
+    return differences
 
 
-async def _look_at_pages(host: str, port: int, *, deep: bool) -> Look:
+async def _read_proxy_pages(host: str, port: int, *, deep: bool) -> ProxyPages:
     if not host:
-        return Look(why="its address is not known", is_deep=deep)
+        return ProxyPages(why="its address is not known", is_deep=deep)
     proxy = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     try:
         objects = {
-            f"{plural}/{reading}": versions
+            f"{plural}/{selection}": versions
             for plural in _KINDS
-            for reading, versions in (
+            for selection, versions in (
                 await _page(proxy, f"/versions/{plural}", PAGE_TIMEOUT_S)
             ).items()
         }
@@ -297,18 +309,18 @@ async def _look_at_pages(host: str, port: int, *, deep: bool) -> Look:
             "there are no such pages: an older release, or a metrics address that is no loopback "
             "one"
         )
-        return Look(why=f"{proxy}: {missing if error.code == 404 else error}", is_deep=deep)
+        return ProxyPages(why=f"{proxy}: {missing if error.code == 404 else error}", is_deep=deep)
     except (Unreachable, TimeoutError, ValueError) as error:
-        return Look(why=f"{proxy}: {_reason(error)}", is_deep=deep)
+        return ProxyPages(why=f"{proxy}: {_reason(error)}", is_deep=deep)
     if not deep:
-        return Look(objects=objects, rules_why="--deep asks the proxy to compare them")
+        return ProxyPages(objects=objects, rules_why="--deep asks the proxy to compare them")
     try:
         answer = await _page(proxy, "/rules", RULES_TIMEOUT_S)
     except (StatusError, Unreachable, TimeoutError, ValueError) as error:
-        return Look(objects=objects, rules_why=_reason(error), is_deep=True)
+        return ProxyPages(objects=objects, rules_why=_reason(error), is_deep=True)
     if "problem" in answer:
-        return Look(objects=objects, rules_why=answer["problem"], is_deep=True)
-    return Look(objects=objects, rules=tuple(answer["differences"]), is_deep=True)
+        return ProxyPages(objects=objects, rules_why=answer["problem"], is_deep=True)
+    return ProxyPages(objects=objects, rules=tuple(answer["differences"]), is_deep=True)
 
 
 async def _page(server: str, path: str, timeout_s: float) -> dict[str, Any]:

@@ -1,13 +1,13 @@
-"""The reading side of ``sliceplane endpoints audit``: pages of lists, a second look, the file of an
-audit log.
+"""The I/O of ``sliceplane endpoints audit``: pages of lists, a second check, the file of an audit
+log.
 
 Only ``get`` and ``list`` reach the server. A page of 500 objects is in memory at a time; the core
-keeps a few dozen bytes of each object. Where a list's continue token has expired (410: the server
-compacts every five minutes) the list begins anew, a few times at most.
+keeps a few dozen bytes of each object. If a list's continue token has expired (410: the server
+compacts every five minutes), the list is restarted, a few times at most.
 
-What a first look finds may be a change on its way: lists are of different moments, and controllers
-take theirs. So names with such findings are looked at again after a pause, one by one where they
-are few, else by all lists again.
+A finding of the first check may be a change under way: lists are of different moments, and
+controllers need time. So names with such findings are checked again after a pause, one by one if
+they are few, else by all lists.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from sliceplane.kit.io.files import opened_lines
 from sliceplane.watch.io.base import Client, ListPage, Unreachable
 from sliceplane.watch.paging import ListBounds
 
-#: for a page that the server could not give (429, 5xx) or that did not come
+#: tries for a page that failed (429, 5xx) or did not arrive
 PAGE_TRIES_MAX: Final = 3
 RETRY_PAUSE_S: Final = 1.0
 RETRY_PAUSE_MAX_S: Final = 10.0
-#: beyond so many names all lists are read again instead
+#: names that are checked one by one; for more all lists are read again
 NAMES_MAX: Final = 300
-NAMES_AT_ONCE: Final = 8
-LINES_PER_TURN: Final = 2000
+CONCURRENT_NAMES: Final = 8
+LINES_PER_YIELD: Final = 2000
 
 
 async def audit(
-    client: Client, namespace: str, *, log: AuditLogUsage | None, second_look_s: float
+    client: Client, namespace: str, *, log: AuditLogUsage | None, recheck_delay_s: float
 ) -> Report:
     """*namespace*: "" for all. Raises ``StatusError`` and ``watch.io.base.Unreachable`` if the
     server cannot be read.
     """
-    auditor = await _look(client, namespace)
+    auditor = await _audit_all(client, namespace)
     findings = auditor.findings()
     names = sorted({key_of(finding) for finding in findings if finding.code in FLEETING})
     if names:
-        await asyncio.sleep(second_look_s)
-        again = (
-            await _look_at(client, names)
+        await asyncio.sleep(recheck_delay_s)
+        second = (
+            await _audit_names(client, names)
             if len(names) <= NAMES_MAX
-            else await _look(client, namespace)
+            else await _audit_all(client, namespace)
         )
-        findings = confirmed(findings, again.findings())
+        findings = confirmed(findings, second.findings())
     return report(auditor, findings, log)
 
 
@@ -67,12 +67,12 @@ async def read_log(paths: Sequence[Path]) -> AuditLogUsage:
         with opened_lines(path) as lines:
             for number, line in enumerate(lines):
                 log.on_line(line)
-                if number % LINES_PER_TURN == 0:
+                if number % LINES_PER_YIELD == 0:
                     await asyncio.sleep(0)
     return log
 
 
-async def _look(client: Client, namespace: str) -> Auditor:
+async def _audit_all(client: Client, namespace: str) -> Auditor:
     auditor = Auditor()
     for resource in AUDITED:
         await _list(client, Selection(resource, namespace), auditor)
@@ -99,7 +99,7 @@ async def _list(client: Client, selection: Selection, auditor: Auditor) -> None:
 
 
 async def _page(client: Client, selection: Selection, token: str) -> ListPage:
-    """A list of a large cluster is hundreds of pages: one that fails is asked for again."""
+    """Reads one page, with retries: a list of a large cluster has hundreds of pages."""
     for attempt in range(1, PAGE_TRIES_MAX + 1):
         try:
             return await client.list(selection, limit=PAGE_OBJECTS, continue_token=token)
@@ -118,14 +118,14 @@ async def _page(client: Client, selection: Selection, token: str) -> ListPage:
     )
 
 
-async def _look_at(client: Client, names: list[str]) -> Auditor:
-    """The objects of *names* (``namespace/name``) alone."""
+async def _audit_names(client: Client, names: list[str]) -> Auditor:
+    """Reads only the objects of *names* (``namespace/name``)."""
     auditor = Auditor()
-    turn = asyncio.Semaphore(NAMES_AT_ONCE)
+    slots = asyncio.Semaphore(CONCURRENT_NAMES)
 
-    async def look(key: str) -> None:
+    async def audit_name(key: str) -> None:
         namespace, _, name = key.partition("/")
-        async with turn:
+        async with slots:
             await _get(client, EndpointsObjects, namespace, name, auditor)
             selector = f"{LABEL_SERVICE_NAME}={name}"
             listed = await client.list(Selection(EndpointSlices, namespace, selector))
@@ -135,7 +135,7 @@ async def _look_at(client: Client, names: list[str]) -> Auditor:
 
     async with asyncio.TaskGroup() as group:
         for key in names:
-            group.create_task(look(key))
+            group.create_task(audit_name(key))
     return auditor
 
 

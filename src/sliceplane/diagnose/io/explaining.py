@@ -1,8 +1,8 @@
-"""The reading side of ``sliceplane explain`` and ``lint``: reads what an investigation wants, and
-nothing else.
+"""The I/O of ``sliceplane explain`` and ``lint``: reads the lists that an investigation requests,
+and nothing else.
 
-Only ``list`` reaches the server. What the reader may not list, and what the cluster does not serve,
-is told to the investigation, which goes on without it; any other error ends the question.
+Only ``list`` reaches the server. The investigation goes on without lists that are forbidden or not
+served; any other error ends the query.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from sliceplane.watch.io.base import Reader, Unreachable, connect
 from sliceplane.watch.io.http.client import HttpClient
 
 WRITES_PATH: Final = "/sliceplane/writes"
-#: the page names four writes of one object
+#: the page has four writes of one object
 WRITES_BYTES_MAX: Final = 1 << 20
-#: each has a connection, and bodies that are being decoded
+#: concurrent lists: each has a connection, and bodies in decoding
 LISTS_AT_ONCE: Final = 8
 NOT_SERVED: Final = "not served by this cluster"
 
@@ -41,9 +41,9 @@ async def explain(
     shadow: Iterable[Finding] = (),
     lists_at_once: int = LISTS_AT_ONCE,
 ) -> Explanation:
-    """*wall_clock*: seconds since the epoch. *kernel*: that of this machine, which is a node then.
-    *probe*: connections are tried from here. *shadow*: what shadow mode found. Raises
-    ``StatusError``, ``watch.io.base.Unreachable`` and ``msgspec.DecodeError``.
+    """*wall_clock*: seconds since the epoch. *kernel*: of this machine, which then is a node.
+    *probe*: try connections from here. *shadow*: findings of shadow mode. Raises ``StatusError``,
+    ``watch.io.base.Unreachable`` and ``msgspec.DecodeError``.
     """
     investigation = await investigated(
         client, Investigation(question, wall_clock(), kernel, shadow), lists_at_once
@@ -55,15 +55,15 @@ async def explain(
         )
         await investigated(client, investigation, lists_at_once)
     if isinstance(client, HttpClient):
-        await _ask_who_wrote(client, investigation)
+        await _read_last_writers(client, investigation)
     return investigation.answer()
 
 
-async def _ask_who_wrote(client: HttpClient, investigation: Investigation) -> None:
+async def _read_last_writers(client: HttpClient, investigation: Investigation) -> None:
     """Reads the last writers from our own server, if it is ours and the reader may read
     the page.
     """
-    for name in investigation.shown():
+    for name in investigation.named_objects():
         path = f"{WRITES_PATH}/{name.plural}/{name.namespace or '-'}/{name.name}"
         try:
             page = await client.page(path, bytes_max=WRITES_BYTES_MAX)
@@ -75,11 +75,11 @@ async def _ask_who_wrote(client: HttpClient, investigation: Investigation) -> No
 async def investigated(
     client: Reader, investigation: Investigation, lists_at_once: int = LISTS_AT_ONCE
 ) -> Investigation:
-    """*investigation*, which wants nothing more."""
-    turn = asyncio.Semaphore(lists_at_once)
+    """Reads until *investigation* requests nothing more, and returns it."""
+    slots = asyncio.Semaphore(lists_at_once)
 
     async def read(selection: Selection) -> None:
-        async with turn:
+        async with slots:
             try:
                 items = await list_decoded(
                     client, selection, partial(investigation.decoded, selection)
@@ -91,8 +91,8 @@ async def investigated(
             else:
                 investigation.on_list(selection, items)
 
-    while wanted := investigation.wanted():
+    while pending := investigation.pending_reads():
         async with asyncio.TaskGroup() as group:
-            for selection in wanted:
+            for selection in pending:
                 group.create_task(read(selection))
     return investigation

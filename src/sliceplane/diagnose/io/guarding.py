@@ -24,16 +24,16 @@ from sliceplane.kit.times import format_time, parse_time
 from sliceplane.slices.removing.guard import ANNOTATION_RELEASE, REASON_HELD
 from sliceplane.watch.io.base import Client, Reader
 
-#: a condition, and the annotation that ends what it tells
+#: condition type -> the annotation that releases the endpoints
 _RELEASES: Final = {
     REASON_HELD: ANNOTATION_RELEASE,
     agents.CONDITION_HELD: agents.ANNOTATION_RELEASE,
 }
 
 
-class HeldService(msgspec.Struct, frozen=True):
-    """``service`` is ``namespace/name``, ``condition`` the type of the one that tells it, ``since``
-    RFC 3339.
+class RetainedService(msgspec.Struct, frozen=True):
+    """A Service with retained endpoints. ``service``: ``namespace/name``; ``condition``: the type
+    of the condition; ``since``: RFC 3339.
     """
 
     service: str
@@ -50,15 +50,17 @@ class HeldService(msgspec.Struct, frozen=True):
         }
 
 
-async def read_held(client: Reader, namespace: str) -> tuple[HeldService, ...]:
-    """By name.  *namespace* "": all.  Raises ``StatusError`` and ``Unreachable``."""
-    return held_of(await list_objects(client, Selection(Services, namespace), Service))
+async def read_retained(client: Reader, namespace: str) -> tuple[RetainedService, ...]:
+    """Returns the Services with retained endpoints, by name. *namespace* "": all. Raises
+    ``StatusError`` and ``Unreachable``.
+    """
+    return find_retained(await list_objects(client, Selection(Services, namespace), Service))
 
 
-def held_of(services: Iterable[Service]) -> tuple[HeldService, ...]:
+def find_retained(services: Iterable[Service]) -> tuple[RetainedService, ...]:
     """By name."""
     return tuple(
-        HeldService(
+        RetainedService(
             service.metadata.key,
             condition.type,
             condition.last_transition_time or "",
@@ -70,20 +72,23 @@ def held_of(services: Iterable[Service]) -> tuple[HeldService, ...]:
     )
 
 
-async def release_holds(client: Client, namespace: str, names: Iterable[str], now: float) -> None:
-    """Raises ``StatusError`` and ``Unreachable``; those before the failure are released.
+async def release_retained(
+    client: Client, namespace: str, names: Iterable[str], now: float
+) -> None:
+    """Releases the retained endpoints of *names*. Raises ``StatusError`` and ``Unreachable``; names
+    before the failure are released.
 
-    The controller's clock says when a hold began, and may be ahead of the one that says *now*.
+    The time when a retention began is the controller's, whose clock may be ahead of *now*.
     """
-    held = await read_held(client, namespace)
+    retained = await read_retained(client, namespace)
     for name in names:
-        rows = [row for row in held if row.service == f"{namespace}/{name}"]
-        # a hold that began within this second began before it is over
+        rows = [row for row in retained if row.service == f"{namespace}/{name}"]
+        # a retention that began within this second began before its end
         over = max(now, *(parse_time(row.since) for row in rows if row.since), now) + 1
-        asked = {_RELEASES[row.condition]: format_time(over) for row in rows} or {
+        annotations = {_RELEASES[row.condition]: format_time(over) for row in rows} or {
             ANNOTATION_RELEASE: format_time(over)
         }
-        body = encode({"metadata": {"annotations": asked}})
+        body = encode({"metadata": {"annotations": annotations}})
         await client.perform(
             Write(verb="patch", resource=Services, namespace=namespace, name=name, body=body)
         )

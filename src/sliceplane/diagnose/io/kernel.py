@@ -25,19 +25,19 @@ from sliceplane.node.nft.names import TABLE
 from sliceplane.node.nft.served import served
 
 TIMEOUT_S: Final = 20.0
-#: before a kernel that differs from the API is read again
-SETTLE_S: Final = 2.0
+#: seconds until a kernel that differs from the API is read again
+RECHECK_DELAY_S: Final = 2.0
 _PROC: Final = Path("/proc/sys/net")
 _IPVS: Final = Path("/proc/net/ip_vs")
 _NETWORK: Final = Path("/sys/class/net")
 _PROMISCUOUS: Final = 0x100
-#: the chain that only proxies make; the kubelet has KUBE-FIREWALL and KUBE-KUBELET-CANARY
+#: the chain that only proxies create; the kubelet has KUBE-FIREWALL and KUBE-KUBELET-CANARY
 _SERVICES: Final = "KUBE-SERVICES"
 
 
 _BY_IPTABLES: Final = "KUBE-* of iptables-nft"
 _BY_LEGACY: Final = "KUBE-* of iptables-legacy"
-#: what lists such rules, for each family
+#: the programs that list such rules, one for each family
 _SAVING: Final = {
     _BY_IPTABLES: ("iptables-nft-save", "ip6tables-nft-save"),
     _BY_LEGACY: ("iptables-legacy-save", "ip6tables-legacy-save"),
@@ -45,7 +45,7 @@ _SAVING: Final = {
 
 
 class _Unread(Exception):
-    """Text: what could not be looked at, and why."""
+    """A part of the kernel cannot be read; the text names it, with the reason."""
 
 
 async def read_kernel() -> KernelFacts:
@@ -108,7 +108,7 @@ def _text(path: Path) -> str:
 
 
 def _bridges() -> tuple[tuple[BridgePort, ...], frozenset[str]]:
-    """Ports of bridges, and the bridges that are promiscuous."""
+    """Returns the ports of bridges, and the promiscuous bridges."""
     ports = []
     for interface in sorted(_NETWORK.iterdir()):
         hairpin = _number(interface / "brport/hairpin_mode")
@@ -126,7 +126,7 @@ def _bridges() -> tuple[tuple[BridgePort, ...], frozenset[str]]:
 
 
 async def _rule_sets(unread: list[str]) -> tuple[RuleSet, ...]:
-    """By who wrote them.  Raises ``_Unread`` where nftables cannot be listed."""
+    """Returns the rule sets by author. Raises ``_Unread`` if nftables cannot be listed."""
     listed = json.loads(await _output("nft", "--json", "list", "chains"))
     chains = {_chain(entry["chain"]) for entry in listed.get("nftables", ()) if "chain" in entry}
     tables = {table for table, _ in chains}
@@ -146,35 +146,35 @@ async def _rule_sets(unread: list[str]) -> tuple[RuleSet, ...]:
 
 
 async def _served(rule_sets: tuple[RuleSet, ...] | None) -> Served:
-    """Where our nftables, or the iptables of any proxy, lead the cluster IPs.  Raises
-    ``_Unread``.
+    """Returns the destinations of the cluster IPs by our nftables, or by the iptables of any proxy.
+    Raises ``_Unread``.
     """
     if rule_sets is None:
         raise _Unread("rules of Services (nftables cannot be listed)")
-    found: Served = {}
+    destinations: Served = {}
     if not any(entry.ours for entry in rule_sets):
-        others = ", ".join(entry.told for entry in rule_sets)
+        others = ", ".join(entry.title for entry in rule_sets)
         programs = _SAVING.get(others)
         if programs is None:
             why = f"{others} are not compared" if others else "no proxy wrote any here"
             raise _Unread(f"rules of Services ({why})")
         for program in programs:
-            found |= served_by_iptables(await _output(program))
-        return found
+            destinations |= served_by_iptables(await _output(program))
+        return destinations
     for nft_family in ("ip", "ip6"):
         try:
-            found |= served(
+            destinations |= served(
                 listed(await _output("nft", "--json", "list", "table", nft_family, TABLE))
             )
         except _Unread as error:
             if "No such file" not in str(error):  # a kernel without that family
                 raise
-    return found
+    return destinations
 
 
 async def _offloading(unread: list[str]) -> tuple[str, ...]:
-    """VXLAN interfaces that leave checksums to the device."""
-    found = []
+    """Returns the VXLAN interfaces that leave checksums to the device."""
+    interfaces = []
     for interface in sorted(_NETWORK.iterdir()):
         if "DEVTYPE=vxlan" not in _text(interface / "uevent").split():
             continue
@@ -184,8 +184,8 @@ async def _offloading(unread: list[str]) -> tuple[str, ...]:
             unread.append(str(error))
             break
         if "tx-checksum-ip-generic: on" in features:
-            found.append(interface.name)
-    return tuple(found)
+            interfaces.append(interface.name)
+    return tuple(interfaces)
 
 
 async def _node_port_addresses() -> tuple[str, ...]:
@@ -237,8 +237,8 @@ async def _output(*command: str) -> str:
         await process.communicate()
         raise _Unread(f"what {command[0]} lists (no answer within {TIMEOUT_S:g} s)") from error
     if process.returncode != 0:
-        said = stderr.decode(errors="replace").strip().splitlines()
+        lines = stderr.decode(errors="replace").strip().splitlines()
         raise _Unread(
-            f"what {command[0]} lists ({said[0] if said else f'exit code {process.returncode}'})"
+            f"what {command[0]} lists ({lines[0] if lines else f'exit code {process.returncode}'})"
         )
     return stdout.decode(errors="replace")

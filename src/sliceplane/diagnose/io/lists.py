@@ -1,8 +1,8 @@
-"""Lists for tools that read a cluster once: in pages, begun anew where the continue token has
-expired (410).
+"""Lists for tools that read a cluster once: in pages, restarted if the continue token has expired
+(410).
 
-A list that has no end, or is larger than ``watch.paging`` lets it be, raises ``Unreachable``: the
-server does not answer the question.
+A list without an end, or larger than the bounds of ``watch.paging``, raises ``Unreachable``: the
+server does not answer the query.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ async def list_objects(client: Reader, selection: Selection, kind: type[_O]) -> 
 async def list_decoded(
     client: Reader, selection: Selection, make: Callable[[Sequence[bytes]], Iterable[T]]
 ) -> list[T]:
-    """Returns what *make* makes of the bodies of each page, so that one page of them is kept at a
-    time. Raises as ``list_whole``, and what *make* raises.
+    """Returns the results of *make* for the bodies of each page; only one page of bodies is in
+    memory. Raises as ``list_whole``, and what *make* raises.
     """
     for attempt in range(1, LISTS_MAX + 1):
         items: list[T] = []
@@ -63,8 +63,8 @@ async def list_decoded(
 async def list_pages(
     client: Reader, selection: Selection, resource_version: str | None = None
 ) -> AsyncIterator[ListPage]:
-    """The pages of one list, which ends with a 410 where its token expires. *resource_version*: of
-    the first page. Raises as ``list_whole``.
+    """Yields the pages of one list, which ends with a 410 if its token expires. *resource_version*:
+    of the first page. Raises as ``list_whole``.
     """
     bounds = ListBounds()
     token = ""

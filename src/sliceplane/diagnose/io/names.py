@@ -1,4 +1,4 @@
-"""``sliceplane dns query``: what a name leads to, from lists of a cluster, with the reason."""
+"""``sliceplane dns query``: resolves a name from lists of a cluster, with the reason."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ from sliceplane.dns.wire import name_of, text_of, type_text
 from sliceplane.watch.cache import Change
 from sliceplane.watch.io.base import Reader
 
-#: what resolvers in Pods have: names with fewer dots are tried with each suffix first
+#: the ndots option of resolvers in Pods: names with fewer dots are tried with each suffix first
 NDOTS: Final = 5
-#: of a name that leads nowhere
+#: findings about a name without records
 FINDINGS_MAX: Final = 3
-#: codes, and their first letters, that can be why a name leads nowhere, by what is known of its
-#: Service
+#: codes, or their first letters, that can be the cause of a name without records, by the type of
+#: its Service
 _OF_NO_SERVICE: Final = ("S1", "S11")
 _OF_CLUSTER_IP: Final = ("T7",)
 _OF_HEADLESS: Final = ("B", "R", "E", "C3", "C5", "D6")
 _OF_EXTERNAL_NAME: Final = ("C7",)
-#: ... of records that name ports
+#: ... for records with ports
 _OF_PORTS: Final = ("T2", "T3")
 
 
-class LookedUp(NamedTuple):
-    """``found``: what the last name that was tried leads to. ``is_unknown``: there is no record in
-    what could be read, and there may be one in what could not.
+class NameLookup(NamedTuple):
+    """``result``: the answer for the last name that was tried. ``is_unknown``: no record was read,
+    but one may be among the objects that could not be read.
     """
 
-    found: FoundName | None
+    result: FoundName | None
     is_unknown: bool
 
     @property
     def has_record(self) -> bool:
-        return self.found is not None and (self.found.records is not None or self.found.is_soa)
+        return self.result is not None and (self.result.records is not None or self.result.is_soa)
 
 
-async def looked_up(
+async def look_up_name(
     client_of_api: Reader,
     zone: ZoneConfig,
     name: str,
@@ -69,7 +69,7 @@ async def looked_up(
     namespace: str,
     show: Callable[[str], None],
     why: bool,
-) -> LookedUp:
+) -> NameLookup:
     """Raises ``StatusError``, ``Unreachable``."""
     view = DnsView(zone)
     tries = candidates(name, namespace, zone.domains[0])
@@ -85,8 +85,8 @@ async def looked_up(
             f"; for a client at {client}: node {place.node or 'unknown'}, zone "
             f"{place.zone or 'unknown'}"
         )
-    found: FoundName | None = None
-    known: NamedService | None = None
+    result: FoundName | None = None
+    named: NamedService | None = None
     is_unknown = False
     for tried in tries:
         missing = _needed(view, tried, zone.domains[0], unread)
@@ -94,36 +94,36 @@ async def looked_up(
             show(f"; {tried} {type_text(kind)}: not known without the right to {missing.right}")
             is_unknown = True
             continue
-        found = _told(view, tried, kind, place, show, why=why)
+        result = _resolve(view, tried, kind, place, show, why=why)
         if (
-            known is None
-            and found is not None
-            and found.service is not None
-            and found.service.service is not None
+            named is None
+            and result is not None
+            and result.service is not None
+            and result.service.service is not None
         ):
-            known = found.service
-        if found is None or found.rcode == wire.NOERROR:
+            named = result.service
+        if result is None or result.rcode == wire.NOERROR:
             break
-    answer = LookedUp(found, is_unknown)
+    answer = NameLookup(result, is_unknown)
     if answer.has_record:
-        return LookedUp(found, False)
+        return NameLookup(result, False)
     if why and not is_unknown:
         subject = (
-            (known.namespace, known.name)
-            if known is not None
-            else _meant(view, tries, zone.domains[0])
+            (named.namespace, named.name)
+            if named is not None
+            else _find_service_name(view, tries, zone.domains[0])
         )
         if subject is not None:
             causes = _causes(view.service(*subject)) + (_OF_PORTS if kind == wire.SRV else ())
-            await _say_why(client_of_api, *subject, show, causes)
+            await _explain_absence(client_of_api, *subject, show, causes)
     return answer
 
 
 async def _read_into(
     view: DnsView, client: Reader, selection: Selection, spaces: set[str]
 ) -> list[Unread]:
-    """Lists *selection*, or where that is forbidden what it has in the namespaces *spaces*; returns
-    what was not read.
+    """Lists *selection*, or only the namespaces *spaces* if that is forbidden; returns what was not
+    read.
     """
     unread = []
     resource = selection.resource
@@ -153,15 +153,15 @@ async def _read_into(
 
 
 def _namespace_of(name: str, domain: str) -> str:
-    """The namespace whose Services or Pods a name is of; "": none."""
-    for word in ("svc", "pod"):
-        if name.endswith(f".{word}.{domain}."):
-            return name.removesuffix(f".{word}.{domain}.").rpartition(".")[2].lower()
+    """Returns the namespace of the Service or Pod with this name; "": none."""
+    for kind in ("svc", "pod"):
+        if name.endswith(f".{kind}.{domain}."):
+            return name.removesuffix(f".{kind}.{domain}.").rpartition(".")[2].lower()
     return ""
 
 
 def _needed(view: DnsView, name: str, domain: str, unread: list[Unread]) -> Unread | None:
-    """Lists what was not read and decides whether *name* exists."""
+    """Returns the unread list that decides whether *name* exists; ``None``: all were read."""
     space = _namespace_of(name, domain)
     labels = (
         name.removesuffix(f".svc.{domain}.").split(".") if name.endswith(f".svc.{domain}.") else []
@@ -191,10 +191,10 @@ def _needed(view: DnsView, name: str, domain: str, unread: list[Unread]) -> Unre
     return None
 
 
-def _meant(view: DnsView, tries: tuple[str, ...], domain: str) -> tuple[str, str] | None:
-    """Namespace and name of the Service that one of *tries* is the name of, if there is the
-    namespace.
-    """
+def _find_service_name(
+    view: DnsView, tries: tuple[str, ...], domain: str
+) -> tuple[str, str] | None:
+    """Returns namespace and name of the Service of one of *tries*, if the namespace exists."""
     for tried in tries:
         labels = tried.removesuffix(f".svc.{domain}.").split(".")
         if tried.endswith(f".svc.{domain}.") and len(labels) == 2 and view.has_namespace(labels[1]):
@@ -202,15 +202,15 @@ def _meant(view: DnsView, tries: tuple[str, ...], domain: str) -> tuple[str, str
     return None
 
 
-async def _say_why(
+async def _explain_absence(
     client: Reader, namespace: str, name: str, show: Callable[[str], None], causes: tuple[str, ...]
 ) -> None:
-    """Shows what ``sliceplane explain`` finds of the Service that begins with one of *causes*, the
-    worst first.
+    """Shows the findings of ``sliceplane explain`` about the Service whose codes begin with one of
+    *causes*, the worst first.
     """
     explanation = await explain(client, ExplainQuestion("service", name, namespace), time.time)
-    found = [finding for finding in explanation.findings if _is_cause(finding, causes)]
-    for number, finding in enumerate(found[:FINDINGS_MAX]):
+    findings = [finding for finding in explanation.findings if _is_cause(finding, causes)]
+    for number, finding in enumerate(findings[:FINDINGS_MAX]):
         for line in lines_of(finding, "also" if number else "cause", None):
             show(f"; {line}")
 
@@ -239,7 +239,7 @@ def candidates(name: str, namespace: str, domain: str) -> tuple[str, ...]:
     return (*searched, f"{name}.") if name.count(".") < NDOTS else (f"{name}.", *searched)
 
 
-def _told(
+def _resolve(
     view: DnsView,
     name: str,
     kind: int,
@@ -249,22 +249,24 @@ def _told(
     why: bool,
     followed: int = 0,
 ) -> FoundName | None:
-    found = view.find(wire.labels_of(name_of(name).lower()), kind, place)
-    if found is None:
+    result = view.find(wire.labels_of(name_of(name).lower()), kind, place)
+    if result is None:
         show(f"; {name} is no name of the cluster: it would be forwarded")
         return None
     outcome = (
-        wire.RCODE_NAMES[found.rcode]
-        if found.rcode or found.records or found.is_soa
+        wire.RCODE_NAMES[result.rcode]
+        if result.rcode or result.records or result.is_soa
         else "no such record"
     )
-    if why or not found.records:
-        show(f"; {name} {type_text(kind)}: {outcome}: {found.why}")
-    records = found.records
+    if why or not result.records:
+        show(f"; {name} {type_text(kind)}: {outcome}: {result.why}")
+    records = result.records
     if records is not None:
         for record in records.records():
             data = wire.data_text(records.kind, record[12:])
             show(f"{name} {view.config.ttl_s} IN {type_text(records.kind)} {data}")
-    if found.alias and kind != wire.CNAME and followed < ALIASES_MAX:
-        return _told(view, text_of(found.alias), kind, place, show, why=why, followed=followed + 1)
-    return found
+    if result.alias and kind != wire.CNAME and followed < ALIASES_MAX:
+        return _resolve(
+            view, text_of(result.alias), kind, place, show, why=why, followed=followed + 1
+        )
+    return result

@@ -36,22 +36,22 @@ from sliceplane.watch.recorder.file import Recording, read_lines
 _OWNERS: Final = {
     resource.kind: resource for resource in (ReplicaSets, Deployments, StatefulSets, DaemonSets)
 }
-#: requests for Pods and their owners; the others are as their siblings
+#: requests for Pods and their owners; further ones are like their siblings
 _OBJECTS_MAX: Final = 200
-#: what a plane keeps of the last minutes, as lines
+#: bound of a recording of the last minutes, as lines
 RECORDING_BYTES_MAX: Final = 256 << 20
 
 
 async def fetch(client: HttpClient) -> list[bytes]:
-    """The lines of a recording.  Raises what the client raises: ``StatusError``,
+    """Returns the lines of a recording. Raises what the client raises: ``StatusError``,
     ``Unreachable``.
     """
     return (await client.page(PATH, bytes_max=RECORDING_BYTES_MAX)).splitlines(keepends=True)
 
 
 async def save(client: HttpClient, path: Path) -> Recording:
-    """Raises ``RecordingError`` where the server sent half of it or the disk takes none, and as
-    ``fetch``.
+    """Writes the recording to *path*. Raises ``RecordingError`` if it is incomplete or cannot be
+    written, and as ``fetch``.
     """
     lines = await fetch(client)
     recording = read_lines(lines)
@@ -86,7 +86,7 @@ async def timeline_lines(
         return await lines_elsewhere(client, namespace, name, since), NOTICE
     try:
         timeline = Timeline(Index(recording), namespace, name)
-        lines = timeline.lines(since) if timeline.known else []
+        lines = timeline.lines(since) if timeline.is_recorded else []
     except UNREADABLE as error:
         raise RecordingError(f"the recording cannot be read by this version: {error}") from error
     return lines, recording.problem
@@ -95,8 +95,8 @@ async def timeline_lines(
 async def lines_elsewhere(
     client: HttpClient, namespace: str, name: str, since: float
 ) -> list[Line]:
-    """A timeline of what the objects themselves tell.  Raises ``StatusError`` if there is no such
-    Service.
+    """Returns a timeline from managedFields and Events of the objects. Raises ``StatusError`` if
+    there is no such Service.
     """
     service = await _get(client, Services, namespace, name)
     slices = Selection(EndpointSlices, namespace, label_selector=f"{LABEL_SERVICE_NAME}={name}")
@@ -122,21 +122,21 @@ async def _owners(
     client: HttpClient, namespace: str, objects: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Returns the owners of *objects*, and their owners; missing or forbidden ones are left out."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    owners: dict[tuple[str, str], dict[str, Any]] = {}
     waiting = list(objects)
-    while waiting and len(found) < _OBJECTS_MAX:
+    while waiting and len(owners) < _OBJECTS_MAX:
         document = waiting.pop()
         for reference in document["metadata"].get("ownerReferences") or ():
             resource = _OWNERS.get(reference.get("kind", ""))
             owner = (reference.get("kind", ""), reference.get("name", ""))
-            if resource is None or owner in found:
+            if resource is None or owner in owners:
                 continue
             try:
-                found[owner] = await _get(client, resource, namespace, owner[1])
+                owners[owner] = await _get(client, resource, namespace, owner[1])
             except StatusError:
-                found[owner] = {"metadata": {"name": owner[1]}}
-            waiting.append(found[owner])
-    return list(found.values())
+                owners[owner] = {"metadata": {"name": owner[1]}}
+            waiting.append(owners[owner])
+    return list(owners.values())
 
 
 async def _get(client: HttpClient, resource: Resource, namespace: str, name: str) -> dict[str, Any]:

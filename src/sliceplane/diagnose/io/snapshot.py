@@ -1,14 +1,14 @@
-"""A snapshot to a file, and a file to a data directory.
+"""Saves a snapshot to a file, and restores a file into a data directory.
 
-Saving asks a server that runs, over HTTPS. The file appears under its name when it is whole and on
-disk: what a full disk or a lost connection leaves is removed. What arrives is read as it will be
-when it is needed, digest and all.
+Saving requests the snapshot from a running server, over HTTPS. The file appears under its name when
+it is complete and on disk: parts that a full disk or a lost connection leaves are removed. The
+received file is read back like for a restore, with its digest.
 
-Restoring makes a database where there is none; the folder's lock says that no server is at work
-there. It, too, appears under its name when it is whole.
+Restoring creates a database in a data directory without one; the folder's lock proves that no
+server uses it. The database, too, appears under its name when it is complete.
 
-What a process that was killed (SIGKILL, power) left beside the file holds Secrets and is of no use:
-the next one that saves to the same name removes it.
+A killed process (SIGKILL, power) leaves a part beside the file, which contains Secrets and is of no
+use: the next one that saves to the same name removes it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from sliceplane.server.store.snapshot import (
 if TYPE_CHECKING:
     from sliceplane.watch.io.http.client import HttpClient
 
-#: all objects of a server that has them in memory
+#: bound of a snapshot: all objects of a server that keeps them in memory
 SNAPSHOT_BYTES_MAX = 16 << 30
-#: objects that are written to the database at a time
+#: objects in one write to the database
 _BATCH = 1000
 
 
@@ -60,7 +60,7 @@ async def save(client: HttpClient, path: Path) -> SnapshotSummary:
     """Raises ``SnapshotError``, and what the client raises: ``StatusError``, ``Unreachable``."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        _remove_what_the_dead_left(path)
+        _remove_leftovers(path)
         with _removed_unless_whole(part):
             await _receive(client.download(PATH, bytes_max=SNAPSHOT_BYTES_MAX), part)
             summary = _inspected(part, "what the server sent")
@@ -82,18 +82,18 @@ async def _receive(portions: AsyncIterator[bytes], part: Path) -> None:
 
 
 def inspect(path: Path) -> SnapshotSummary:
-    """Read all of it.  Raises ``SnapshotError`` if it is not whole."""
+    """Reads all of it. Raises ``SnapshotError`` if it is incomplete."""
     return _inspected(path, str(path))
 
 
 def _inspected(path: Path, name: str) -> SnapshotSummary:
-    """*name* is what complaints call it."""
+    """*name*: the file in error messages."""
     with _opened(path, name) as (reader, size):
         return SnapshotSummary(sum(1 for _ in reader.records()), reader.revision, size)
 
 
 def restore(path: Path, data_dir: str, *, bump: int = REVISIONS_BEYOND) -> SnapshotSummary:
-    """Make *data_dir*'s database of the snapshot, at its revision plus *bump*.  Raises
+    """Creates *data_dir*'s database from the snapshot, at its revision plus *bump*. Raises
     ``SnapshotError``.
     """
     from sliceplane.server.io.storage.committing import StorageError
@@ -107,11 +107,11 @@ def restore(path: Path, data_dir: str, *, bump: int = REVISIONS_BEYOND) -> Snaps
         database = folder.database
         if database is None:
             raise SnapshotError("memory: keeps nothing; give a data directory")
-        for there in (database, database.with_name(f"{database.name}-wal")):
-            if there.exists():
-                # A log that was left beside another database would be copied into it.
+        for existing in (database, database.with_name(f"{database.name}-wal")):
+            if existing.exists():
+                # A write-ahead log left by another database would be copied into it.
                 raise SnapshotError(
-                    f"{there} exists: restoring replaces nothing; move it away, and everything "
+                    f"{existing} exists: restoring replaces nothing; move it away, and everything "
                     "else that is called "
                     f"{database.name}-..."
                 )
@@ -130,26 +130,26 @@ def restore(path: Path, data_dir: str, *, bump: int = REVISIONS_BEYOND) -> Snaps
 
 
 def _make_database(folder: DataDir, database: Path, reader: SnapshotReader, revision: int) -> int:
-    """The number of its objects.  Raises what the back end raises."""
+    """Returns the number of its objects. Raises what the back end raises."""
     from sliceplane.server.io.storage.rows import AckedMark
     from sliceplane.server.io.storage.sqlite import SqliteBackend
 
     part = folder.restoring
-    for left in database.parent.glob(f"{part.name}*"):
-        left.unlink()
+    for leftover in database.parent.glob(f"{part.name}*"):
+        leftover.unlink()
     with _removed_unless_whole(part):
         events = restored(reader.records())
         backend = SqliteBackend.open(part)
         try:
             for first in range(0, len(events), _BATCH):
                 backend.append(events[first : first + _BATCH])
-            # All that was before is history that is not there.
+            # The history before the snapshot does not exist.
             backend.compact(revision)
         finally:
             backend.close()  # its log goes into the file
         with part.open("rb") as file:
             os.fsync(file.fileno())
-        # Killed in between, the database has no mark, and versions go on even further beyond.
+        # If killed in between, the database has no mark, and versions continue even further beyond.
         AckedMark.path_of(database).unlink(missing_ok=True)
         part.replace(database)
         AckedMark.path_of(part).replace(AckedMark.path_of(database))
@@ -166,7 +166,7 @@ def _opened(path: Path, name: str) -> Iterator[tuple[SnapshotReader, int]]:
         raise SnapshotError(f"{name}: {error}") from error
     except OSError as error:
         if error.filename != str(path):
-            raise  # of the disk that is restored to
+            raise  # an error of the disk of the data directory
         raise SnapshotError(f"cannot read {name}: {_reason(error)}") from error
 
 
@@ -175,22 +175,22 @@ def _removed_unless_whole(part: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        for left in part.parent.glob(f"{glob.escape(part.name)}*"):
+        for leftover in part.parent.glob(f"{glob.escape(part.name)}*"):
             with contextlib.suppress(OSError):
-                left.unlink()
+                leftover.unlink()
         raise
 
 
-def _remove_what_the_dead_left(path: Path) -> None:
-    for left in path.parent.glob(f".{glob.escape(path.name)}.[0-9]*"):
-        process = left.name.rpartition(".")[2]
+def _remove_leftovers(path: Path) -> None:
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.[0-9]*"):
+        process = leftover.name.rpartition(".")[2]
         if process.isdecimal() and not Path("/proc", process).exists():
             with contextlib.suppress(OSError):
-                left.unlink()
+                leftover.unlink()
 
 
 def _sync_folder(folder: Path) -> None:
-    """The name is on disk, too."""
+    """Syncs the folder, so that the file's name is on disk, too."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,8 @@
-"""The reading side of ``sliceplane status``: three pages of the server, two namespaces' Leases,
-what ``lint`` reads.
+"""The I/O of ``sliceplane status``: three pages of the server, the Leases of two namespaces, and
+the lists of ``lint``.
 
-Whatever is refused, or not there, is told to the core as not to be had; only a server that does not
-answer at all ends the question.
+A part that is refused or missing is passed to the core as unavailable; only a server that does not
+answer at all ends the query.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sliceplane.diagnose.io.lists import list_objects
 from sliceplane.watch.io.bounds import AnswerTooLarge
 from sliceplane.watch.io.http.client import HttpClient
 
-#: more metrics than any server has
+#: larger than the metrics of any server
 PAGE_BYTES_MAX: Final = 64 << 20
 T = TypeVar("T", bound=Object)
 
@@ -32,9 +32,9 @@ T = TypeVar("T", bound=Object)
 async def read_status(
     client: HttpClient, namespace: str, wall_clock: Callable[[], float]
 ) -> PlaneStatus:
-    """*namespace*: whose Services are looked at; "": all. *wall_clock*: seconds since the epoch.
-    Raises ``watch.io.base.Unreachable``, ``msgspec.DecodeError``, and ``StatusError`` for what is
-    neither a refusal nor a page that is not there.
+    """*namespace*: of the Services to check; "": all. *wall_clock*: seconds since the epoch. Raises
+    ``watch.io.base.Unreachable``, ``msgspec.DecodeError``, and ``StatusError`` for errors other
+    than a refusal or a missing page.
     """
     investigation = Investigation(ExplainQuestion("everything", namespace=namespace), wall_clock())
     async with asyncio.TaskGroup() as group:
@@ -75,7 +75,9 @@ async def _page(client: HttpClient, path: str) -> ReadPage:
 async def _objects(
     client: HttpClient, investigation: Investigation, readable: Readable[T], selection: Selection
 ) -> tuple[T, ...] | str:
-    """From what was read already, else from the server; a sentence where neither has them."""
+    """Returns the objects, from lists already read or from the server; a sentence if neither has
+    them.
+    """
     if investigation.facts.was_read(selection):
         return investigation.facts.of(readable, selection.namespace)
     try:

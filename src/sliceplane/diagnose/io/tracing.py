@@ -1,8 +1,8 @@
-"""The reading side of ``sliceplane trace``: what the question needs of a cluster, and nothing else.
+"""The I/O of ``sliceplane trace``: reads the objects that the query needs, and nothing else.
 
-Services and Nodes are listed whole (who claims an address is in no index of an API server), Pods by
-address, slices by Service. Only ``get`` and ``list`` reach the server. What the caller may not list
-is a note in the answer, unless there is no answer without it.
+All Services and Nodes are listed (no API server has an index of the claims to an address), Pods by
+address, slices by Service. Only ``get`` and ``list`` reach the server. A list that is forbidden
+becomes a note in the answer, unless the answer depends on it.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ async def _usual_source(client: Reader) -> str:
 
 
 async def _family(client: Reader, to: AddressTarget | NameTarget) -> Family | None:
-    """The family of a packet to *to*: of a Service its first; ``None``: there is no such
-    Service.
+    """Returns the family of a packet to *to*: the first family of a Service; ``None``: there is no
+    such Service.
     """
     if isinstance(to, AddressTarget):
         return family_of(to.ip)
@@ -135,28 +135,30 @@ async def trace(client: Reader, question: Question, settings: TracedProxy) -> Tr
     if _may_be_a_pod(question, cluster):
         cluster = replace(cluster, pods=await list_objects(client, Selection(Pods), Pod))
     inquiry = Inquiry(question, cluster, settings)
-    turn = asyncio.Semaphore(SERVICES_AT_ONCE)
+    slots = asyncio.Semaphore(SERVICES_AT_ONCE)
 
     async def read(key: ServiceKey) -> None:
-        async with turn:
+        async with slots:
             inquiry.on_slices(key, await _slices(client, key, settings))
 
-    while wanted := inquiry.wanted():
+    while pending := inquiry.pending_services():
         async with asyncio.TaskGroup() as group:
-            for key in wanted:
+            for key in pending:
                 group.create_task(read(key))
     return explain(inquiry)
 
 
 async def xds_question_of(
-    client: Reader, who: str, target: str, *, namespace: str, domain: str
+    client: Reader, location: str, target: str, *, namespace: str, domain: str
 ) -> XdsQuestion:
     """Returns the query for the values of ``--client`` (``NODE``, ``pod/POD``, ``zone/ZONE``, or
     nothing) and ``--to``; raises as ``trace`` does.
     """
-    kind, _, name = who.rpartition("/")
+    kind, _, name = location.rpartition("/")
     if kind not in ("", "node", "pod", "zone") or bool(kind) > bool(name):
-        raise Unanswerable(f"--client {who!r} is neither [node/]NODE nor pod/POD nor zone/ZONE")
+        raise Unanswerable(
+            f"--client {location!r} is neither [node/]NODE nor pod/POD nor zone/ZONE"
+        )
     if kind != "pod":
         place = {"zone": name} if kind == "zone" else {"node": name.lower()}
         return xds.question_of(target, namespace, (domain,), **place)
@@ -180,15 +182,15 @@ async def trace_xds(client: Reader, question: XdsQuestion) -> XdsTraceAnswer:
         list_objects(client, Selection(EndpointSlices, namespace, selector), EndpointSlice),
         _nodes(client),
     )
-    service = next((held for held in services if held.metadata.name == name), None)
+    service = next((listed for listed in services if listed.metadata.name == name), None)
     if service is None:
-        known = [held.metadata.key for held in services]
-        raise Unanswerable(no_such("Service", str(question.service), known))
+        names = [listed.metadata.key for listed in services]
+        raise Unanswerable(no_such("Service", str(question.service), names))
     return xds.explain_xds(question, service, slices, nodes)
 
 
 async def _nodes(client: Reader) -> tuple[Node, ...] | None:
-    """``None``: they may not be listed."""
+    """Returns the Nodes; ``None`` if listing them is forbidden."""
     try:
         return await list_objects(client, Selection(Nodes), Node)
     except StatusError as error:
@@ -198,7 +200,7 @@ async def _nodes(client: Reader) -> tuple[Node, ...] | None:
 
 
 async def address_of(client: Reader, source: NamedSource, family: Family | None) -> str:
-    """The address that *source* sends from: of *family*, else its first.  Raises
+    """Returns the address that *source* sends from: of *family*, else its first. Raises
     ``Unanswerable``.
     """
     try:
@@ -247,11 +249,11 @@ async def _pods(client: Reader, question: Question, unread: list[str]) -> tuple[
     first address.
     """
     pods: list[Pod] = []
-    wanted = (
+    addresses = (
         question.source,
         *((question.to.ip,) if isinstance(question.to, AddressTarget) else ()),
     )
-    for ip in wanted:
+    for ip in addresses:
         pods += await _allowed(client, Pods, Pod, unread, field_selector=f"status.podIP={ip}")
     return tuple(pods)
 
@@ -260,11 +262,11 @@ def _may_be_a_pod(question: Question, cluster: TracedCluster) -> bool:
     """Returns True if all Pods must be searched for the sender: no Pod has its address as the first
     of two.
     """
-    is_known = (
+    is_resolved = (
         cluster.pod_of(question.source) is not None or cluster.node_of(question.source) is not None
     )
     may_read = not any(sentence.startswith(Pods.plural) for sentence in cluster.unread)
-    return may_read and not is_known and not question.node
+    return may_read and not is_resolved and not question.node
 
 
 async def _allowed(
@@ -278,8 +280,8 @@ async def _allowed(
     try:
         return await list_objects(client, Selection(resource, field_selector=field_selector), kind)
     except StatusError as error:
-        who_is_hidden = resource is Pods and error.code == 403
-        if not who_is_hidden and not is_done_without(resource, error):
+        pods_forbidden = resource is Pods and error.code == 403
+        if not pods_forbidden and not is_done_without(resource, error):
             raise
         sentence = f"{resource.plural}, the server answers {error.code}"
         if sentence not in unread:

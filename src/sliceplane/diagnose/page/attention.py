@@ -1,8 +1,8 @@
-"""The findings that need attention, as the page shows them: the answer of ``lint`` without what no
-view has.
+"""The findings that need attention, for the page: the answer of ``lint`` without the members that
+no view shows.
 
-A cluster may have a finding for each of thousands of Services. Findings of one sentence become one
-entry here, before documents are made of them, and the rest of the answer is not kept.
+A cluster may have a finding for each of thousands of Services. Findings with one sentence become
+one entry here, before they are converted to documents, and the rest of the answer is not kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sliceplane.api.findings.finding import Finding, name_document
 from sliceplane.api.findings.text import word_of
 from sliceplane.diagnose.explain.question import Explanation
 
-#: entries for errors and warnings, and entries for notes; and names that one opens to
+#: entries for errors and warnings, and entries for notes; and names in one entry
 ENTRIES_MAX: Final = 200
 ALIKE_MAX: Final = 50
 
@@ -44,8 +44,8 @@ def attention(explanation: Explanation) -> dict[str, Any]:
 
 
 def _entries(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """One entry for all findings of a sentence, as ``api.findings.text.rows`` has them: the first,
-    ``others`` that it also holds for, and how many are ``alike``.
+    """Returns one entry for all findings with one sentence, like ``api.findings.text.rows``: the
+    first finding, the ``others`` that it also applies to, and the number of findings ``alike``.
     """
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:

@@ -1,9 +1,8 @@
-"""One view, shown to any number of tabs: the whole once for each that comes, differences for those
-that stay.
+"""One view for any number of tabs: a new tab receives all of it once, then differences.
 
-A message is a line of JSON. ``view`` has everything, ``delta`` what changed since the message
-before (parts whole, tables by row); both are numbered. What a feed remembers is bounded in messages
-and in bytes: a reader that has missed more than that has to load the view anew.
+A message is a line of JSON. ``view`` has everything, ``delta`` the changes since the previous
+message (complete parts, tables by row); both are numbered. The messages that a feed keeps are
+bounded in number and bytes: a reader that has missed more must reload the view.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ REMEMBERED_BYTES: Final = 4_000_000
 
 
 class PageView(msgspec.Struct, frozen=True):
-    """``command`` prints the same.  ``parts``: JSON by name; ``tables``: rows by name."""
+    """``command`` prints the same content. ``parts``: JSON by name; ``tables``: rows by name."""
 
     name: str
     command: str
@@ -48,10 +47,10 @@ class FeedMessages(NamedTuple):
 
 
 class ViewFeed:
-    """Owned by whoever shows the view; ``said`` may be read by other threads."""
+    """The feed of one view. Owned by the hub; other threads may read ``messages``."""
 
     def __init__(self) -> None:
-        self.said = FeedMessages(0, ())
+        self.messages = FeedMessages(0, ())
         self._view: PageView | None = None
         self._at = 0.0
         self._whole = b""
@@ -60,13 +59,13 @@ class ViewFeed:
 
     @property
     def number(self) -> int:
-        return self.said.number
+        return self.messages.number
 
     def show(self, view: PageView, at: float) -> bool:
-        """*view* is what was so *at* that time.  Whether it says anything new."""
+        """Takes the model *view* of the time *at*. Returns True if it differs from the last one."""
         before = self._view
         self._at = at
-        if before is not None and _is_kin(before, view):
+        if before is not None and _is_comparable(before, view):
             delta = _delta(before, view)
             if delta is None:
                 self._view = view
@@ -77,11 +76,11 @@ class ViewFeed:
             self._bytes = 0
         self._view = view
         self._whole = b""
-        self.said = FeedMessages(self.number + 1, tuple(self._deltas))
+        self.messages = FeedMessages(self.number + 1, tuple(self._deltas))
         return True
 
     def whole(self) -> bytes:
-        """The last view as one message."""
+        """Returns the last view as one message."""
         assert self._view is not None, "nothing was shown yet"
         if not self._whole:
             self._whole = line(
@@ -108,12 +107,12 @@ class ViewFeed:
     def check(self) -> None:
         """Asserts the invariants."""
         assert len(self._deltas) <= min(REMEMBERED_MESSAGES, self.number)
-        assert self.said.deltas == tuple(self._deltas)
+        assert self.messages.deltas == tuple(self._deltas)
         assert self._bytes == sum(map(len, self._deltas)) <= REMEMBERED_BYTES
 
 
-def _is_kin(before: PageView, after: PageView) -> bool:
-    """A difference can be told."""
+def _is_comparable(before: PageView, after: PageView) -> bool:
+    """Returns True if a difference between the two can be encoded."""
     return (before.name, before.tables.keys()) == (after.name, after.tables.keys()) and all(
         before.tables[name].columns == table.columns for name, table in after.tables.items()
     )
@@ -127,8 +126,8 @@ def _delta(before: PageView, after: PageView) -> dict[str, Any] | None:
     }
     parts |= {name: None for name in before.parts if name not in after.parts}
     rows = {name: difference(before.tables[name], table) for name, table in after.tables.items()}
-    told = {name: change for name, change in rows.items() if change is not None}
+    tables = {name: change for name, change in rows.items() if change is not None}
     command = {"command": after.command} if after.command != before.command else {}
-    if not parts and not told and not command:
+    if not parts and not tables and not command:
         return None
-    return {"parts": parts, "tables": told, **command}
+    return {"parts": parts, "tables": tables, **command}

@@ -1,14 +1,13 @@
 """Logins at the page of a server: sessions in memory, bounded in number and time, shared by
 account.
 
-A *login* is named by a secret that only its browser has, or by the certificate that the browser
-shows; of a secret the digest is kept. It ends after half an hour without a request or a tab, eight
-hours after it began, or on request. The owner asks the server anew what a login may see; ``rights``
-is the last answer.
+A *login* is identified by a secret that only its browser has, or by the browser's certificate; only
+the digest of a secret is kept. It ends after half an hour without a request or a tab, eight hours
+after it began, or on request. The owner queries the server for the rights of a login repeatedly;
+``rights`` is the last answer.
 
-A login without room takes that of another: of a lower standing, then one without tabs, then one of
-an account that has several. So no account can shut out one of a higher standing, or others of its
-own.
+If all slots are taken, a new login evicts another: of a lower standing, then one without tabs, then
+one of an account with several. So no account can lock out one of a higher or equal standing.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ LOGINS_MAX: Final = 16
 LOGINS_EACH_MAX: Final = 4
 IDLE_S: Final = 1800.0
 LAST_S: Final = 8 * 3600.0
-#: seconds for which the link that a start prints logs in
+#: seconds in which the link that is printed at the start logs in
 LINK_S: Final = 300.0
-#: tries of a link, whoever makes them: a second, and saved up
+#: tries of a link by all clients: rate per second, and burst
 LINK_TRIES_PER_S: Final = 1.0
 LINK_TRIES: Final = 10
 
@@ -36,7 +35,9 @@ _RANKS: Final[dict[Standing, int]] = {"ordinary": 0, "vital": 1, "exempt": 2}
 
 @dataclass(slots=True, eq=False)
 class Login:
-    """Changed by ``Logins`` and by its owner.  Its requests show ``token`` or ``certificate``."""
+    """One login. Changed by ``Logins`` and by its owner. Its requests use ``token`` or
+    ``certificate``.
+    """
 
     key: Hashable
     user: Any
@@ -46,7 +47,7 @@ class Login:
     standing: Standing = "ordinary"
     token: str = ""
     certificate: Any = None
-    seen: float = 0.0
+    last_used: float = 0.0
     rights: Hashable = None
     #: open streams: a login with one is not idle
     tabs: int = 0
@@ -55,8 +56,7 @@ class Login:
 
 
 class LoginLink:
-    """A secret that logs in once, until *ends*; of the secret the *digest* is kept. *now* as
-    ``Logins`` has it.
+    """A secret that logs in once, until *ends*; only its *digest* is kept. *now*: as in ``Logins``.
 
     Tries are limited before the secret is compared, so at most a few hundred guesses are possible
     in all.
@@ -75,8 +75,8 @@ class LoginLink:
         return not self._tries.try_take(now)
 
     def redeem(self, digest: bytes, now: float) -> str:
-        """Uses the link up.  Returns the reason, as a clause, why *digest* does not log in; "" if
-        it does.
+        """Uses up the link. Returns the reason, as a clause, why *digest* does not log in; "" if it
+        does.
         """
         if digest != self._digest:
             return "this link is not of this start of the server, or a part of it is missing"
@@ -89,7 +89,7 @@ class LoginLink:
 
 
 class Logins:
-    """One caller at a time.  *now*: seconds of a clock that is never set."""
+    """The logins. One caller at a time. *now*: seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._by_key: dict[Hashable, Login] = {}
@@ -99,10 +99,9 @@ class Logins:
         return iter(tuple(self._by_key.values()))
 
     def admit(self, login: Login, now: float) -> tuple[Login, ...]:
-        """Adds *login*.  Returns the logins that ended for it.
+        """Adds *login*. Returns the logins that it evicted.
 
-        Raises ``OverflowError`` if all others have tabs and are of accounts that have no more and
-        are no less.
+        Raises ``OverflowError`` if no other login can be evicted.
         """
         ended = []
         while not self._take(login):
@@ -111,7 +110,7 @@ class Logins:
                 raise OverflowError(f"{LOGINS_MAX} logins have open tabs, and that is the most")
             self.end(victim)
             ended.append(victim)
-        login.seen = now
+        login.last_used = now
         self._by_key[login.key] = login
         return tuple(ended)
 
@@ -124,13 +123,13 @@ class Logins:
     def _find_victim(self, login: Login) -> Login | None:
         own = [other for other in self if other.account == login.account]
         if len(own) >= LOGINS_EACH_MAX:
-            return min(own, key=lambda other: (other.tabs > 0, other.seen))
-        held, rank = self.shares.used_by, _RANKS[login.standing]
+            return min(own, key=lambda other: (other.tabs > 0, other.last_used))
+        count, rank = self.shares.used_by, _RANKS[login.standing]
 
         def yields(other: Login) -> bool:
             if other.account == login.account or _RANKS[other.standing] < rank:
                 return True
-            return _RANKS[other.standing] == rank and (not other.tabs or held(other.account) > 1)
+            return _RANKS[other.standing] == rank and (not other.tabs or count(other.account) > 1)
 
         def order(other: Login) -> tuple[int, bool, bool, int, float]:
             is_other = other.account != login.account
@@ -138,8 +137,8 @@ class Logins:
                 _RANKS[other.standing],
                 other.tabs > 0,
                 is_other,
-                -held(other.account),
-                other.seen,
+                -count(other.account),
+                other.last_used,
             )
 
         return min(filter(yields, self), key=order, default=None)
@@ -149,11 +148,11 @@ class Logins:
         login = self._by_key.get(key)
         if login is None or self.is_over(login, now):
             return None
-        login.seen = now
+        login.last_used = now
         return login
 
     def is_over(self, login: Login, now: float) -> bool:
-        idle = not login.tabs and now - login.seen > IDLE_S
+        idle = not login.tabs and now - login.last_used > IDLE_S
         return idle or now - login.began > LAST_S
 
     def end(self, login: Login) -> None:

@@ -1,9 +1,8 @@
-"""The Services, slices and Nodes that the page shows, kept by differences: one changed slice costs
-its endpoints.
+"""The Services, slices and Nodes of the page, updated by differences: a changed slice costs O(its
+endpoints).
 
-Rows of endpoints are made once for each version of a slice; what the last minutes brought is
-counted in buckets of ten seconds for each Service, and told in words, newest first, in a bounded
-list.
+Rows of endpoints are built once for each version of a slice. Changes of the last minutes are
+counted in buckets of ten seconds for each Service, and described, newest first, in a bounded list.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from sliceplane.diagnose.page.tables import Row
 from sliceplane.watch.cache import Change
 
 ACTIVITY_MAX: Final = 60
-#: changes of a Service that are closer together are one line of activity
+#: seconds between changes of a Service that are one line of activity
 ACTIVITY_GAP_S: Final = 5.0
 BUCKET_S: Final = 10
 BUCKETS: Final = 30
@@ -27,7 +26,9 @@ STATES: Final = ("ready", "not ready", "terminating", "stopped")
 
 
 class Happening(NamedTuple):
-    """A line of activity: since when, until when, whose, and how many endpoints it made what."""
+    """A line of activity: its begin, its end, its object, and the numbers of endpoints by new
+    state.
+    """
 
     at: float
     until: float
@@ -45,7 +46,7 @@ class ServiceSums(NamedTuple):
 
 
 class SliceSums(NamedTuple):
-    """The same of one slice."""
+    """The same for one slice."""
 
     states: Counter[str]
     zones: Counter[str]
@@ -56,27 +57,27 @@ _NOTHING: Final = SliceSums(Counter(), Counter())
 
 
 class ClusterModel:
-    """Owned by one reader of informers.  ``version`` grows with each change; ``on_*`` take what
-    informers tell.
+    """The model. Owned by one reader of informers. ``version`` grows with each change; ``on_*``
+    take the informers' changes.
     """
 
     def __init__(self) -> None:
         self.version = 0
         self.services: dict[str, Service] = {}
         self.nodes: dict[str, Node] = {}
-        #: by Service and beginning, the newest last; and when the last of a Service began
+        #: activity by Service and begin, the newest last; and the begin of each Service's last one
         self._activity: dict[tuple[str, float], Happening] = {}
         self._began: dict[str, float] = {}
         self._slices: dict[str, dict[str, EndpointSlice]] = {}
         self._rows: dict[str, tuple[Row, ...]] = {}
         self._sums: dict[str, ServiceSums] = {}
-        #: of each slice
+        #: sums by slice
         self._parts: dict[str, SliceSums] = {}
         self._changes: dict[str, Counter[int]] = {}
-        #: service -> ``version`` when its slices changed last
+        #: ``version`` at the last change of its slices, by Service
         self._touched: dict[str, int] = {}
 
-    # What informers tell
+    # Changes
 
     def on_services(self, changes: Iterable[Change[Service]]) -> None:
         for change in changes:
@@ -96,24 +97,24 @@ class ClusterModel:
                 self.nodes[change.object.metadata.name] = change.new
 
     def on_slices(
-        self, changes: Iterable[Change[EndpointSlice]], now: float, *, told: bool
+        self, changes: Iterable[Change[EndpointSlice]], now: float, *, is_news: bool
     ) -> None:
-        """*told*: what changes is news, and no part of the first list."""
+        """Takes changes of slices. *is_news*: they are not part of the first list."""
         news: dict[str, Counter[str]] = {}
         for change in changes:
             self.version += 1
             key = change.object.metadata.key
             before = service_of(change.old) if change.old is not None else ""
             after = service_of(change.new) if change.new is not None else ""
-            went = self._parts.pop(key, _NOTHING)
-            came = _parts(change.new) if change.new is not None else _NOTHING
+            removed = self._parts.pop(key, _NOTHING)
+            added = _parts(change.new) if change.new is not None else _NOTHING
             if change.new is not None:
-                self._parts[key] = came
-            if told:
+                self._parts[key] = added
+            if is_news:
                 for service in dict.fromkeys(filter(None, (before, after))):
                     brought = news.setdefault(service, Counter())
-                    brought.update(came.states if service == after else {})
-                    brought.subtract(went.states if service == before else {})
+                    brought.update(added.states if service == after else {})
+                    brought.subtract(removed.states if service == before else {})
             self._replace(key, before, after, change.new)
         for service, brought in news.items():
             self._changes.setdefault(service, Counter())[int(now // BUCKET_S)] += 1
@@ -149,25 +150,25 @@ class ClusterModel:
             if self._began[oldest[0]] == oldest[1]:
                 del self._began[oldest[0]]
 
-    # What views ask
+    # Queries of views
 
     @property
     def activity(self) -> tuple[Happening, ...]:
-        """The newest first."""
+        """The lines of activity, the newest first."""
         return tuple(reversed(self._activity.values()))
 
     def touched(self, service: str) -> int:
-        """``version`` as it was when its slices changed last; 0: never."""
+        """Returns ``version`` at the last change of the Service's slices; 0: never."""
         return self._touched.get(service, 0)
 
     def slices(self, service: str) -> list[EndpointSlice]:
-        """Sorted by name."""
+        """Returns the slices of the Service, sorted by name."""
         of_service = self._slices.get(service, {})
         return [of_service[key] for key in sorted(of_service)]
 
     def rows(self, item: EndpointSlice) -> tuple[Row, ...]:
-        """The endpoints of one slice, as ``ENDPOINT_COLUMNS``; the same tuple until the slice
-        changes.
+        """Returns the endpoints of one slice, as ``ENDPOINT_COLUMNS``; the same tuple until the
+        slice changes.
         """
         key = item.metadata.key
         if key not in self._rows:
@@ -177,10 +178,10 @@ class ClusterModel:
         return self._rows[key]
 
     def sums(self, service: str) -> ServiceSums:
-        known = self._sums.get(service)
-        if known is None:
-            known = self._sums[service] = self._summed(service)
-        return known
+        sums = self._sums.get(service)
+        if sums is None:
+            sums = self._sums[service] = self._summed(service)
+        return sums
 
     def part(self, item: EndpointSlice) -> SliceSums:
         return self._parts[item.metadata.key]
@@ -197,8 +198,8 @@ class ClusterModel:
         return ServiceSums(states, {zone: zones[zone] for zone in sorted(zones)}, len(of_service))
 
     def changes(self, service: str, now: float) -> tuple[int, ...]:
-        """How often its slices changed, in the last ``BUCKETS`` times ``BUCKET_S``, the newest
-        last; () for never.
+        """Returns the number of changes of its slices in each of the last ``BUCKETS`` periods of
+        ``BUCKET_S``, the newest last; (): none.
         """
         counted = self._changes.get(service)
         if counted is None:
@@ -216,11 +217,11 @@ class ClusterModel:
         return service in self._changes
 
     def zones(self) -> dict[str, int]:
-        """Nodes by zone; "" where a Node has none."""
-        found = Counter(
+        """Counts the Nodes by zone; "" for Nodes without one."""
+        counts = Counter(
             (node.metadata.labels or {}).get(LABEL_ZONE, "") for node in self.nodes.values()
         )
-        return {zone: found[zone] for zone in sorted(found)}
+        return {zone: counts[zone] for zone in sorted(counts)}
 
     def check(self) -> None:
         """Asserts the invariants."""
@@ -235,13 +236,13 @@ class ClusterModel:
 
 
 def service_of(item: EndpointSlice) -> str:
-    """The key of the Service whose endpoints these are; "" for none."""
+    """Returns the key of the slice's Service; "": none."""
     name = (item.metadata.labels or {}).get(LABEL_SERVICE_NAME, "")
     return f"{item.metadata.namespace}/{name}" if name else ""
 
 
 def state_of(endpoint: SliceEndpoint) -> str:
-    """One of ``STATES``; what is not said is read as consumers do (KEP-0752)."""
+    """Returns one of ``STATES``; absent conditions have the values of KEP-0752."""
     conditions = endpoint.conditions
     if conditions.terminating:
         return "terminating" if conditions.serving is not False else "stopped"

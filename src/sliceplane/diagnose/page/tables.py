@@ -1,8 +1,8 @@
-"""Rows by column: 20,000 endpoints as columns are a third of a megabyte, as objects five.
+"""Rows encoded by column: 20,000 endpoints are a third of a megabyte as columns, five as objects.
 
-A table is made of *chunks*, tuples of rows that belong together (those of one slice, say). A chunk
-that is the same object as before holds the same rows, so that a change costs what it changed and
-not what the table has. The first ``keys`` columns name a row; a key stands in one chunk at a time.
+A table consists of *chunks*, tuples of rows that belong together (those of one slice, say). A chunk
+that is the same object as before has the same rows, so that the cost of a change does not depend on
+the size of the table. The first ``keys`` columns identify a row; a key is in one chunk at a time.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import msgspec
 #: a cell is a text, a number, or a short list of numbers
 Cell = Any
 Row = tuple[Cell, ...]
-#: a column with at most so many different texts for each row is sent as words and indexes
+#: a column is sent as words and indexes up to this ratio of distinct texts to rows
 _REPEATED: Final = 0.5
 
 
 class PageTable(msgspec.Struct, frozen=True):
-    """``chunks``: by a name of their own, in the order in which rows are shown."""
+    """``chunks``: by name, in the order of the rows."""
 
     columns: tuple[str, ...]
     keys: int
@@ -31,7 +31,7 @@ class PageTable(msgspec.Struct, frozen=True):
         return [row for chunk in self.chunks.values() for row in chunk]
 
     def as_document(self) -> dict[str, Any]:
-        """All of it, column by column."""
+        """Returns the whole table, column by column."""
         rows = self.rows
         columns = zip(*rows, strict=True) if rows else ((),) * len(self.columns)
         return {
@@ -45,7 +45,7 @@ class PageTable(msgspec.Struct, frozen=True):
 
 
 def table_of(columns: Iterable[str], keys: int, rows: Iterable[Row]) -> PageTable:
-    """For few rows: each is a chunk."""
+    """Builds a table of few rows: each is a chunk."""
     return PageTable(
         tuple(columns), keys, {"\n".join(map(str, row[:keys])): (row,) for row in rows}
     )
@@ -67,15 +67,15 @@ def difference(before: PageTable, after: PageTable) -> dict[str, Any] | None:
         if before.chunks.get(name) is not chunk:
             new.update((row[: after.keys], row) for row in chunk)
     changed = [row for key, row in new.items() if old.get(key) != row]
-    gone = [key for key in old if key not in new]
-    if not changed and not gone:
+    removed = [key for key in old if key not in new]
+    if not changed and not removed:
         return None
-    return {"set": changed, "gone": gone}
+    return {"set": changed, "gone": removed}
 
 
 def _column(values: tuple[Cell, ...]) -> dict[str, Any]:
     if values and isinstance(values[0], str):
-        words = {word: number for number, word in enumerate(dict.fromkeys(values))}
-        if len(words) <= _REPEATED * len(values):
-            return {"words": list(words), "index": [words[value] for value in values]}
+        indexes = {text: number for number, text in enumerate(dict.fromkeys(values))}
+        if len(indexes) <= _REPEATED * len(values):
+            return {"words": list(indexes), "index": [indexes[value] for value in values]}
     return {"values": list(values)}

@@ -1,9 +1,9 @@
-"""Each view of the page: what the model holds, beside what the engines answered, and the command
-that prints the same.
+"""Each view of the page: the content of the model, the engines' answers, and the command that
+prints the same.
 
-An *answered* question is a document of the command's own ``--output json`` with the time at which
-it was asked, or the sentence that says why there is no answer; ``None``: it is being asked for the
-first time. Nothing here judges.
+An *answered* query is a document of the command's own ``--output json`` with the time of the query,
+or a sentence why there is no answer; ``None``: it is queried for the first time. Nothing here
+judges.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from sliceplane.diagnose.page.tables import PageTable, Row, table_of
 from sliceplane.diagnose.page.zones import ZoneBook
 
 LEAVING_MAX: Final = 20
-#: beside what else is so now
-DRAINS_SHOWN: Final = 5
+#: drains in the first view
+DRAINS_MAX: Final = 5
 SERVICE_COLUMNS: Final = (
     "namespace",
     "name",
@@ -53,8 +53,8 @@ SLICE_COLUMNS: Final = ("name", "endpoints", "ready", "family", "ports", "versio
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """``document`` is what the command writes as JSON, of ``lint`` what ``diagnose.page.attention``
-    keeps; ``problem`` is why there is none.
+    """``document`` is the command's JSON, for ``lint`` the document of ``diagnose.page.attention``;
+    ``problem`` is the reason if there is none.
     """
 
     at: float
@@ -70,16 +70,14 @@ def part_of(answered: Answered | None) -> dict[str, Any] | None:
 
 
 class Views:
-    """Makes models of views.  Owned by whoever owns the model; remembers only what it need not make
-    twice.
-    """
+    """Builds the models of views. Owned by the owner of the model; caches only derived values."""
 
     def __init__(self, model: ClusterModel, namespace: str = "") -> None:
-        """*namespace*: what is shown is only of it; "": of all."""
+        """*namespace*: the only one that views show; "": all."""
         self._model = model
         self._namespace = namespace
         self._book = ZoneBook()
-        #: of each Service: what its row was made of, and the row
+        #: inputs of the row, and the row, by Service
         self._rows: dict[str, tuple[tuple[Any, ...], tuple[Row, ...]]] = {}
 
     # Views
@@ -89,7 +87,7 @@ class Views:
         lint: Answered | None,
         drift: Answered | None,
         drains: Answered | None,
-        held: Iterable[Any],
+        retained: Iterable[Any],
     ) -> PageView:
         model = self._model
         freshness = Counter(row["state"] for row in _rows_of(drift, "nodes"))
@@ -126,8 +124,8 @@ class Views:
                 }
                 for entry in model.activity
             ],
-            "guards": [item.as_document() for item in held],
-            "drains": _rows_of(drains, "going")[:DRAINS_SHOWN],
+            "guards": [item.as_document() for item in retained],
+            "drains": _rows_of(drains, "going")[:DRAINS_MAX],
             "drainCount": len(_rows_of(drains, "going")),
         }
         return PageView("now", self._command("sliceplane status"), parts, {})
@@ -140,12 +138,15 @@ class Views:
         model = self._model
         for key in sorted(model.services):
             bucket = int(now // BUCKET_S) if model.is_lively(key) else 0
-            made_of = (model.services[key], model.touched(key), worst.get(key, ""), bucket)
-            known = self._rows.get(key)
-            if known is None or known[0] != made_of:
-                row = self._service_row(key, made_of[2], now)
-                known = (made_of, known[1] if known is not None and known[1][0] == row else (row,))
-            rows[key] = known
+            inputs = (model.services[key], model.touched(key), worst.get(key, ""), bucket)
+            cached = self._rows.get(key)
+            if cached is None or cached[0] != inputs:
+                row = self._service_row(key, inputs[2], now)
+                cached = (
+                    inputs,
+                    cached[1] if cached is not None and cached[1][0] == row else (row,),
+                )
+            rows[key] = cached
         self._rows = rows
         problem = "" if lint is None else lint.problem
         table = PageTable(SERVICE_COLUMNS, 2, {key: chunk for key, (_, chunk) in rows.items()})
@@ -200,7 +201,7 @@ class Views:
         )
 
     def zones(self, key: str) -> PageView:
-        """*key*: of one Service, "" of all."""
+        """Builds the view of zones. *key*: of one Service, "" of all."""
         model = self._model
         services = sorted(model.services) if not key else [key]
         matrix = self._book.matrix(model, services)
@@ -226,9 +227,9 @@ class Views:
 
     def nodes(self, drift: Answered | None) -> PageView:
         model = self._model
-        told = {row["node"]: row for row in _rows_of(drift, "nodes")}
-        names = [*told, *(name for name in sorted(model.nodes) if name not in told)]
-        rows = [_node_row(name, told.get(name), model.nodes.get(name)) for name in names]
+        reports = {row["node"]: row for row in _rows_of(drift, "nodes")}
+        names = [*reports, *(name for name in sorted(model.nodes) if name not in reports)]
+        rows = [_node_row(name, reports.get(name), model.nodes.get(name)) for name in names]
         parts = {
             "at": None if drift is None else drift.at,
             "problem": "" if drift is None else drift.problem,
@@ -240,8 +241,8 @@ class Views:
         )
 
     def drains(self, drains: Answered | None) -> PageView:
-        going = _rows_of(drains, "going")
-        pod = going[0]["pod"] if going else "NAMESPACE/POD"
+        draining = _rows_of(drains, "going")
+        pod = draining[0]["pod"] if draining else "NAMESPACE/POD"
         return PageView(
             "drains", f"sliceplane drain pod {pod} --wait-only", {"drains": part_of(drains)}, {}
         )
@@ -252,12 +253,12 @@ class Views:
             f"sliceplane timeline service {name or 'NAME'} -n {namespace or 'NAMESPACE'} --since "
             f"{since}"
         )
-        known = [] if key else sorted(self._model.services)[:1000]
-        parts = {"service": key, "since": since, "timeline": part_of(answered), "services": known}
+        names = [] if key else sorted(self._model.services)[:1000]
+        parts = {"service": key, "since": since, "timeline": part_of(answered), "services": names}
         return PageView("timeline", command, parts, {})
 
     def trace(self) -> PageView:
-        """The form; its answer is asked for by itself."""
+        """Builds the form; the page requests its answer separately."""
         model = self._model
         parts = {"nodes": sorted(model.nodes)[:500], "services": sorted(model.services)[:1000]}
         return PageView(
@@ -265,7 +266,9 @@ class Views:
         )
 
     def what_if(self, key: str) -> PageView:
-        """The form for the Service *key*, or of whichever; its answer is asked for by itself."""
+        """Builds the form for the Service *key*, "" for any; the page requests its answer
+        separately.
+        """
         model = self._model
         service = model.services.get(key)
         parts = {
@@ -281,8 +284,8 @@ class Views:
 
     # Rows
 
-    def _command(self, words: str) -> str:
-        return f"{words} -n {self._namespace}" if self._namespace else words
+    def _command(self, command: str) -> str:
+        return f"{command} -n {self._namespace}" if self._namespace else command
 
     def _service_row(self, key: str, finding: str, now: float) -> Row:
         service, sums = self._model.services[key], self._model.sums(key)
@@ -303,15 +306,15 @@ class Views:
 
 
 def _rows_of(answered: Answered | None, member: str) -> list[Any]:
-    """A list of the answer's document; [] without one."""
+    """Returns a list of the answer's document; [] without one."""
     if answered is None or answered.document is None:
         return []
-    found: list[Any] = answered.document[member]
-    return found
+    rows: list[Any] = answered.document[member]
+    return rows
 
 
 def _attention(lint: Answered | None) -> dict[str, Any] | None:
-    """The answer without what is only for the Services' rows."""
+    """Returns the answer without the members for the Services' rows."""
     part = part_of(lint)
     if part is None or part["answer"] is None:
         return part
@@ -382,28 +385,28 @@ def _slice_row(item: EndpointSlice, ready: int) -> Row:
     )
 
 
-def _node_row(name: str, told: Mapping[str, Any] | None, node: Node | None) -> Row:
+def _node_row(name: str, report: Mapping[str, Any] | None, node: Node | None) -> Row:
     zone = (node.metadata.labels or {}).get(LABEL_ZONE, "") if node is not None else ""
     ready = node.ready_condition if node is not None else None
     kubelet = {"True": "ready", "False": "not ready", "Unknown": "silent"}.get(
         ready.status if ready is not None else "", "no Node" if node is None else ""
     )
-    if told is None:
+    if report is None:
         return (name, "not looked at", zone, kubelet, 0, -1.0, "", "", "")
-    ago = told["secondsSinceReport"]
+    age_s = report["secondsSinceReport"]
     behind = (
-        f"{count(told['objectsBehind'], 'object')}, {told['secondsBehind']:.0f} s"
-        if told["objectsBehind"]
+        f"{count(report['objectsBehind'], 'object')}, {report['secondsBehind']:.0f} s"
+        if report["objectsBehind"]
         else ""
     )
     return (
         name,
-        told["state"],
+        report["state"],
         zone,
         kubelet,
-        told["revision"],
-        -1.0 if ago is None else ago,
+        report["revision"],
+        -1.0 if age_s is None else age_s,
         behind,
-        told["cache"],
-        told["kernel"],
+        report["cache"],
+        report["kernel"],
     )

@@ -26,17 +26,16 @@ from sliceplane.consume.usable import Locality
 from sliceplane.diagnose.explain.checks.zones import is_working, takes_pods
 from sliceplane.diagnose.page.model import ClusterModel
 
-#: kinds of endpoints whose traffic is remembered
-_WORKED_OUT_MAX: Final = 4096
+#: sets of endpoint kinds whose traffic is cached
+_COMPUTED_MAX: Final = 4096
 
-#: client zone -> endpoint zone -> share of the zone's connections; empty where no endpoint may be
-#: used
+#: client zone -> endpoint zone -> share of the zone's connections; empty if no endpoint may be used
 Rows = Mapping[str, Mapping[str, float]]
 
 
 class ServiceTraffic(NamedTuple):
-    """``loads``: of one endpoint of a zone over an even share, the greatest. ``leaving`` and
-    ``dropped`` are parts of all connections: answered in another zone, and not at all.
+    """``loads``: the greatest load of an endpoint by zone, relative to an even share. ``leaving``
+    and ``dropped`` are fractions of all connections: answered in another zone, and not at all.
     """
 
     rows: Rows
@@ -46,8 +45,8 @@ class ServiceTraffic(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """Means over the Services that have endpoints, of which there are ``services``. ``nodes``:
-    where clients are; ``leaving``: Services of which a part leaves its zone, the most first.
+    """Means over the ``services`` Services that have endpoints. ``nodes``: the client nodes by
+    zone; ``leaving``: Services whose connections leave their zone, the most first.
     """
 
     nodes: Mapping[str, int]
@@ -60,7 +59,7 @@ class Matrix(NamedTuple):
 
 
 class _ServicePods:
-    """Follows the slices of one Service: what did not change is not read again."""
+    """Follows the slices of one Service: unchanged slices are not read again."""
 
     def __init__(self) -> None:
         self._merge = merge_of_pods(None)
@@ -79,44 +78,47 @@ class _ServicePods:
 
 
 class ZoneBook:
-    """Traffic of each Service, looked up anew when its slices, its policy or the places of clients
-    have changed. That of Services with the same kinds of endpoints, as many of each, is worked out
-    once.
+    """The traffic of each Service, updated when its slices, its policy or the locations of clients
+    change. For Services with the same numbers of the same kinds of endpoints it is computed once.
     """
 
     def __init__(self) -> None:
         self._at: tuple[Locality, ...] = ()
         self._places: tuple[Place, ...] = ()
-        #: the same by zone, for Services that ask for no node
+        #: the same by zone, for Services without node hints
         self._zones: tuple[Place, ...] = ()
         self._nodes: Counter[str] = Counter()
-        self._known: dict[str, tuple[tuple[int, bool], ServiceTraffic | None]] = {}
+        self._traffic_by_service: dict[str, tuple[tuple[int, bool], ServiceTraffic | None]] = {}
         self._pods: dict[str, _ServicePods] = {}
-        self._worked_out: dict[
+        self._computed: dict[
             tuple[frozenset[tuple[EndpointKind, int]], bool], ServiceTraffic | None
         ] = {}
 
     def matrix(self, model: ClusterModel, services: Iterable[str]) -> Matrix:
-        self._look_at_nodes(model)
-        for gone in [service for service in self._known if service not in model.services]:
-            self._known.pop(gone)
-            self._pods.pop(gone, None)
+        self._update_clients(model)
+        for removed in [
+            service for service in self._traffic_by_service if service not in model.services
+        ]:
+            self._traffic_by_service.pop(removed)
+            self._pods.pop(removed, None)
         totals: dict[str, dict[str, float]] = {zone: {} for zone in sorted(self._nodes)}
         loads: dict[str, list[float]] = {}
-        found = {
+        traffic_by_service = {
             service: traffic
             for service in services
             if (traffic := self._traffic(model, service)) is not None
         }
-        for traffic in found.values():
+        for traffic in traffic_by_service.values():
             for client, row in traffic.rows.items():
                 for zone, share in row.items():
                     totals[client][zone] = totals[client].get(zone, 0.0) + share
             for zone, load in traffic.loads.items():
                 loads.setdefault(zone, []).append(load)
-        number = len(found) or 1
+        number = len(traffic_by_service) or 1
         leaving = [
-            (service, traffic.leaving) for service, traffic in found.items() if traffic.leaving
+            (service, traffic.leaving)
+            for service, traffic in traffic_by_service.items()
+            if traffic.leaving
         ]
         return Matrix(
             dict(sorted(self._nodes.items())),
@@ -125,13 +127,13 @@ class ZoneBook:
                 for client, row in totals.items()
             },
             {zone: sum(values) / len(values) for zone, values in sorted(loads.items())},
-            len(found),
-            sum(traffic.leaving for traffic in found.values()) / number,
-            sum(traffic.dropped for traffic in found.values()) / number,
+            len(traffic_by_service),
+            sum(traffic.leaving for traffic in traffic_by_service.values()) / number,
+            sum(traffic.dropped for traffic in traffic_by_service.values()) / number,
             tuple(sorted(leaving, key=lambda pair: (-pair[1], pair[0]))),
         )
 
-    def _look_at_nodes(self, model: ClusterModel) -> None:
+    def _update_clients(self, model: ClusterModel) -> None:
         at = tuple(
             Locality(name, (node.metadata.labels or {}).get(LABEL_ZONE, ""))
             for name, node in sorted(model.nodes.items())
@@ -139,8 +141,8 @@ class ZoneBook:
         )
         if at == self._at:
             return
-        self._known.clear()
-        self._worked_out.clear()
+        self._traffic_by_service.clear()
+        self._computed.clear()
         self._at = at
         self._nodes = Counter(place.zone for place in at)
         self._places = at_nodes(at)
@@ -150,44 +152,46 @@ class ZoneBook:
         )
 
     def _traffic(self, model: ClusterModel, service: str) -> ServiceTraffic | None:
-        """``None``: it has no endpoint."""
-        known = self._known.get(service)
+        """Returns the traffic of *service*; ``None``: it has no endpoint."""
+        cached = self._traffic_by_service.get(service)
         policy = (
             model.services[service].spec.internal_traffic_policy
             if service in model.services
             else ""
         )
         version = (model.touched(service), policy == "Local")
-        if known is None or known[0] != version:
-            known = self._known[service] = (
+        if cached is None or cached[0] != version:
+            cached = self._traffic_by_service[service] = (
                 version,
-                self._made(model, service, local=policy == "Local"),
+                self._compute(model, service, local=policy == "Local"),
             )
-        return known[1]
+        return cached[1]
 
-    def _made(self, model: ClusterModel, service: str, *, local: bool) -> ServiceTraffic | None:
+    def _compute(self, model: ClusterModel, service: str, *, local: bool) -> ServiceTraffic | None:
         kinds = self._pods.setdefault(service, _ServicePods()).kinds(
             model.slices(service), by_node=local
         )
         same = (frozenset(kinds.items()), local)
-        if same not in self._worked_out:
-            if len(self._worked_out) >= _WORKED_OUT_MAX:
-                self._worked_out.clear()
-            asks_nodes = local or any(kind.node_hints for kind in kinds)
-            found = shares(kinds, self._places if asks_nodes else self._zones, local=local)
-            self._worked_out[same] = (
-                _told(found, kinds, self._zones) if found.candidates and self._zones else None
+        if same not in self._computed:
+            if len(self._computed) >= _COMPUTED_MAX:
+                self._computed.clear()
+            needs_nodes = local or any(kind.node_hints for kind in kinds)
+            result = shares(kinds, self._places if needs_nodes else self._zones, local=local)
+            self._computed[same] = (
+                _traffic_of(result, kinds, self._zones)
+                if result.candidates and self._zones
+                else None
             )
-        return self._worked_out[same]
+        return self._computed[same]
 
 
-def _told(
-    found: TrafficShares, kinds: Iterable[EndpointKind], clients: Iterable[Place]
+def _traffic_of(
+    result: TrafficShares, kinds: Iterable[EndpointKind], clients: Iterable[Place]
 ) -> ServiceTraffic:
     part = {place.at.zone: place.share for place in clients}
     rows: dict[str, dict[str, float]] = {zone: {} for zone in part}
-    for (came, to), share in found.flows.items():
-        rows[came][to] = float(share / part[came])
-    zones = {kind.zone for kind in kinds if kind.ready} | {kind.zone for kind in found.each}
-    loads = {zone: float(found.load(zone)) for zone in sorted(zones)}
-    return ServiceTraffic(rows, loads, float(found.leaving), float(found.dropped))
+    for (client, to), share in result.flows.items():
+        rows[client][to] = float(share / part[client])
+    zones = {kind.zone for kind in kinds if kind.ready} | {kind.zone for kind in result.each}
+    loads = {zone: float(result.load(zone)) for zone in sorted(zones)}
+    return ServiceTraffic(rows, loads, float(result.leaving), float(result.dropped))

@@ -1,14 +1,15 @@
-"""One service: what the production engine desires against the slices that another controller wrote.
+"""Compares the desired endpoints of one service with the slices that another controller wrote.
 
-What counts is what a consumer can read: addresses, conditions, hints, ports, topology, targetRef,
-labels, owner and address type. Which slice an endpoint is in does not count. Values are compared by
-their meaning (a condition that is not said is the one that consumers assume), and three things are
-left alone on purpose:
+The content that a consumer can read counts: addresses, conditions, hints, ports, topology,
+targetRef, labels, owner and address type. The slice of an endpoint does not. Values are compared by
+their meaning (an absent condition has the value that consumers assume), and three things are
+ignored on purpose:
 
-- with ``topology-mode: Auto`` only whether there are hints is compared: which endpoint serves which
-  zone is the allocator's choice, and two sound ones choose differently;
-- hints of endpoints that should not be ready: no consumer reads them, and upstream leaves old ones;
-- slices of a Service that is gone: they are the garbage collector's.
+- the zones of hints with ``topology-mode: Auto``, where only their presence is compared: zones are
+  the allocator's choice, and two correct allocators choose differently;
+- hints of endpoints that should not be ready: no consumer reads them, and upstream does not remove
+  old ones;
+- slices of a deleted Service: the garbage collector removes them.
 
 Costs O(endpoints of the service); an endpoint whose bytes are equal costs one look-up.
 """
@@ -46,8 +47,8 @@ _read = msgspec.json.Decoder(SliceEndpoint).decode
 _SUBSET_LABELS = (LABEL_FOR_ZONE, LABEL_FOR_REGION)
 
 
-class _Shown(NamedTuple):
-    """An endpoint in a slice."""
+class _ActualEndpoint(NamedTuple):
+    """An endpoint as the other controller wrote it."""
 
     slice: str
     ports: Ports
@@ -55,11 +56,11 @@ class _Shown(NamedTuple):
 
 
 def compare(
-    snapshot: ServiceSnapshot, unlabelled: Iterable[str] = (), *, leaves: bool = False
+    snapshot: ServiceSnapshot, unlabelled: Iterable[str] = (), *, keeps_inactive: bool = False
 ) -> tuple[SliceDifference, ...]:
-    """All differences, sorted. *unlabelled*: slices that the service controls and no label says who
-    manages. *leaves*: our controller, too, lets the slices of a service be that has no endpoints
-    for it to make (any more).
+    """Returns all differences, sorted. *unlabelled*: slices that the service controls and that lack
+    the ``managed-by`` label. *keeps_inactive*: our controller, too, keeps the slices of a service
+    without a selector.
     """
     differences = [
         SliceDifference(
@@ -67,7 +68,7 @@ def compare(
         )
         for name in unlabelled
     ]
-    if snapshot.shape.active or not leaves:
+    if snapshot.shape.active or not keeps_inactive:
         differences += _address_types(snapshot)
     if snapshot.shape.active:
         for family, desired in snapshot.desired.items():
@@ -82,18 +83,18 @@ def compare(
 
 
 def _address_types(snapshot: ServiceSnapshot) -> Iterator[SliceDifference]:
-    """A type without any slice, and slices of a type that the service does not have."""
+    """Yields address types without a slice, and slices of a type that the service lacks."""
     shape = snapshot.shape
-    there: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for stored in snapshot.slices.values():
-        # without a selector, slices that the service does not own are another writer's whatever
-        # their labels say
+        # without a selector, slices that the service does not own are another writer's, whatever
+        # their labels
         if shape.active or (stored.content and shape.owns(stored.meta.owner_references)):
-            there[stored.address_type] = there.get(stored.address_type, 0) + len(stored.content)
+            counts[stored.address_type] = counts.get(stored.address_type, 0) + len(stored.content)
     for family in snapshot.desired:
-        if family not in there and not shape.terminating:
+        if family not in counts and not shape.terminating:
             yield SliceDifference(DifferenceKind.ADDRESS_TYPE, family, "", family, NOTHING)
-    for other, count in there.items():
+    for other, count in counts.items():
         if other not in snapshot.desired:
             yield SliceDifference(
                 DifferenceKind.ADDRESS_TYPE, other, "", NOTHING, f"{other} with {count} endpoints"
@@ -107,19 +108,21 @@ def _metadata(
     for stored in slices:
         subject = f"EndpointSlice {stored.meta.name}"
         labels = {k: v for k, v in (stored.meta.labels or {}).items() if k not in _SUBSET_LABELS}
-        wanted = {k: v for k, v in shape.labels.items() if k not in _SUBSET_LABELS}
-        if labels != wanted:
-            keys = [key for key in sorted({*labels, *wanted}) if labels.get(key) != wanted.get(key)]
+        desired = {k: v for k, v in shape.labels.items() if k not in _SUBSET_LABELS}
+        if labels != desired:
+            keys = [
+                key for key in sorted({*labels, *desired}) if labels.get(key) != desired.get(key)
+            ]
             yield SliceDifference(
                 DifferenceKind.LABELS,
                 family,
                 subject,
-                labels_text(wanted, keys),
+                labels_text(desired, keys),
                 labels_text(labels, keys),
             )
         owners = stored.meta.owner_references
         if not shape.owns(owners):
-            shown = (
+            actual = (
                 ", ".join(sorted(f"{o.kind} {o.name} uid={o.uid}" for o in owners or ())) or NOTHING
             )
             yield SliceDifference(
@@ -127,51 +130,49 @@ def _metadata(
                 family,
                 subject,
                 f"Service {shape.name} uid={shape.uid}",
-                shown,
+                actual,
             )
 
 
 def _endpoints(
     snapshot: ServiceSnapshot, family: str, desired: Mapping[str, Desired], slices: Sequence[Stored]
 ) -> Iterator[SliceDifference]:
-    shown: dict[str, list[_Shown]] = {}
+    actual: dict[str, list[_ActualEndpoint]] = {}
     for stored in slices:
         for identity, body in stored.content.items():
-            one = _Shown(stored.meta.name, stored.ports, body)
+            one = _ActualEndpoint(stored.meta.name, stored.ports, body)
             if identity.startswith("\0"):
-                yield from _stray(family, one, f"{snapshot.shape.namespace}/", shown)
+                yield from _stray(family, one, f"{snapshot.shape.namespace}/", actual)
             else:
-                shown.setdefault(pod_of(identity), []).append(one)
-    for pod, wanted in desired.items():
-        if not wanted.identity:
+                actual.setdefault(pod_of(identity), []).append(one)
+    for pod, expected in desired.items():
+        if not expected.identity:
             continue
-        candidates = shown.pop(pod, None)
+        candidates = actual.pop(pod, None)
         if candidates is None:
             if not snapshot.shape.terminating:
-                yield _missing(family, pod, wanted)
+                yield _missing(family, pod, expected)
         elif (
             len(candidates) > 1
-            or candidates[0].body != wanted.body
-            or candidates[0].ports != wanted.group.ports
+            or candidates[0].body != expected.body
+            or candidates[0].ports != expected.group.ports
         ):
-            yield from _judge(snapshot, family, pod, wanted, candidates)
-    for pod, stale in shown.items():
-        text = "; ".join(
-            sorted({addresses_text(_read(shown_endpoint.body)) for shown_endpoint in stale})
-        )
+            yield from _judge(snapshot, family, pod, expected, candidates)
+    for pod, stale in actual.items():
+        text = "; ".join(sorted({addresses_text(_read(endpoint.body)) for endpoint in stale}))
         yield SliceDifference(
             DifferenceKind.ENDPOINT_STALE, family, f"Pod {pod}", NOTHING, text, pod
         )
 
 
 def _stray(
-    family: str, stray: _Shown, namespace: str, shown: dict[str, list[_Shown]]
+    family: str, stray: _ActualEndpoint, namespace: str, actual: dict[str, list[_ActualEndpoint]]
 ) -> Iterator[SliceDifference]:
-    """An endpoint of no pod of the namespace; or one that its slice has twice."""
+    """Handles an endpoint of no pod of the namespace, or one that its slice has twice."""
     endpoint = _read(stray.body)
     target = endpoint.target_ref
     if target is not None and target.kind == "Pod" and f"{target.namespace}/" == namespace:
-        shown.setdefault(target.name, []).append(stray)
+        actual.setdefault(target.name, []).append(stray)
         return
     addresses = addresses_text(endpoint)
     yield SliceDifference(
@@ -183,47 +184,51 @@ def _stray(
     )
 
 
-def _missing(family: str, pod: str, wanted: Desired) -> SliceDifference:
-    text = addresses_text(_read(wanted.body))
+def _missing(family: str, pod: str, expected: Desired) -> SliceDifference:
+    text = addresses_text(_read(expected.body))
     return SliceDifference(
         DifferenceKind.ENDPOINT_MISSING, family, f"Pod {pod}", text, NOTHING, pod
     )
 
 
 def _judge(
-    snapshot: ServiceSnapshot, family: str, pod: str, wanted: Desired, candidates: Sequence[_Shown]
+    snapshot: ServiceSnapshot,
+    family: str,
+    pod: str,
+    expected: Desired,
+    candidates: Sequence[_ActualEndpoint],
 ) -> Iterator[SliceDifference]:
-    """The endpoint is there, maybe more than once; the one most like ours counts."""
+    """Compares an endpoint that exists, perhaps more than once; the one most like ours counts."""
     best = min(
         candidates,
-        key=lambda shown: (
-            shown.ports != wanted.group.ports,
-            shown.body != wanted.body,
-            shown.slice,
+        key=lambda actual: (
+            actual.ports != expected.group.ports,
+            actual.body != expected.body,
+            actual.slice,
         ),
     )
     subject = f"Pod {pod}"
     if len(candidates) > 1:
-        where = "in " + ", ".join(sorted(shown.slice for shown in candidates))
+        where = "in " + ", ".join(sorted(actual.slice for actual in candidates))
         yield SliceDifference(
             DifferenceKind.ENDPOINT_DUPLICATE, family, subject, "once", where, pod
         )
-    if best.ports != wanted.group.ports:
+    if best.ports != expected.group.ports:
         yield SliceDifference(
             DifferenceKind.PORTS,
             family,
             subject,
-            ports_text(wanted.group.ports),
+            ports_text(expected.group.ports),
             ports_text(best.ports),
             pod,
         )
-    if best.body == wanted.body:
+    if best.body == expected.body:
         return
-    ours = _read(wanted.body)
+    ours = _read(expected.body)
     theirs = _read(best.body)
-    for kind, left, right in _fields(ours, theirs):
-        if left != right:
-            yield SliceDifference(kind, family, subject, left, right, pod)
+    for kind, ours_text, theirs_text in _fields(ours, theirs):
+        if ours_text != theirs_text:
+            yield SliceDifference(kind, family, subject, ours_text, theirs_text, pod)
     if ours.conditions.ready is not False:
         difference = _hints(ours, theirs, exact=snapshot.shape.hints is not HintMode.AUTO)
         if difference is not None:
@@ -238,9 +243,9 @@ def _fields(
     mine = ours.conditions
     other = theirs.conditions
     yield DifferenceKind.ADDRESSES, addresses_text(ours), addresses_text(theirs)
-    # what is not said is what consumers assume
+    # an absent condition has the value that consumers assume
     yield DifferenceKind.READY, truth(mine.ready is not False), truth(other.ready is not False)
-    if mine.serving is not None:  # our side says it only with the feature gate
+    if mine.serving is not None:  # our side sets it only with the feature gate
         yield DifferenceKind.SERVING, truth(mine.serving), truth(other.serving is not False)
         yield (
             DifferenceKind.TERMINATING,
@@ -254,12 +259,12 @@ def _fields(
 
 
 def _hints(ours: SliceEndpoint, theirs: SliceEndpoint, *, exact: bool) -> DifferenceKind | None:
-    left = hints_text(ours.hints)
-    right = hints_text(theirs.hints)
-    if left == right:
+    ours_text = hints_text(ours.hints)
+    theirs_text = hints_text(theirs.hints)
+    if ours_text == theirs_text:
         return None
-    if right == NOTHING:
+    if theirs_text == NOTHING:
         return DifferenceKind.HINT_MISSING
-    if left == NOTHING:
+    if ours_text == NOTHING:
         return DifferenceKind.HINT_UNEXPECTED
     return DifferenceKind.HINTS if exact else None

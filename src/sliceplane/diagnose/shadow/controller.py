@@ -1,11 +1,10 @@
-"""The shadow of the EndpointSlice controller: the same engine, which is never asked for a plan,
-beside slices that another controller writes; see ``shadow``.
+"""The shadow of the EndpointSlice controller: runs the same engine, but never plans writes, and
+compares it with slices that another controller writes; see ``shadow``.
 
-What is compared is service by service, soon after something of it changed. Before a difference is
-reported it must have stood for the grace period, and then the server is read: the Service, its
-slices, and some of the Pods and Nodes concerned. Only if our caches have exactly these versions
-does the difference stand, so it is never an artefact of a watch that is behind. Jobs of this
-controller consist of reads.
+A service is compared soon after a change of it. A difference is reported only after the grace
+period and a read of the server: the Service, its slices, and some of the Pods and Nodes concerned.
+The difference stands only if our caches have exactly these versions, so it is never an artefact of
+a watch that is behind. Jobs of this controller consist of reads.
 """
 
 from __future__ import annotations
@@ -38,24 +37,24 @@ from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import ControllerInfo, Done, Job, Selection, Work, Write
 from sliceplane.watch.controller.keyed import QueueController
 
-#: most differences are the other controller's reaction time; comparing at once would find them all
+#: Seconds from a change to its comparison. Most differences are the other controller's reaction
+#: time, and an immediate comparison would find them all.
 COMPARE_DELAY_S: Final = 0.5
-#: a service of this many endpoints is compared a second later still: comparing costs what the
-#: service is big
+#: big services wait one more second for each so many endpoints: the cost of a comparison grows with
+#: them
 ENDPOINTS_PER_SECOND_OF_DELAY: Final = 10_000
 BIG_SERVICE_ENDPOINTS: Final = 1_000
-#: a cache that was found behind is asked again after this
+#: seconds until a cache that was behind is checked again
 BEHIND_DELAY_S: Final = 1.0
-#: Pods and Nodes that one confirmation reads; an informer that is behind is so for all of its
-#: objects
+#: Pods and Nodes that one confirmation reads; an informer is behind for all of its objects alike
 PODS_READ_MAX: Final = 4
 NODES_READ_MAX: Final = 2
 
 _Versions = dict[tuple[str, str], str]
 
 
-class _Asked(msgspec.Struct, frozen=True):
-    """The differences to confirm, and the versions that our caches had when it was asked for."""
+class _ConfirmationRequest(msgspec.Struct, frozen=True):
+    """The differences to confirm, and the versions in our caches at that time."""
 
     due: tuple[SliceDifference, ...]
     versions: _Versions
@@ -96,16 +95,17 @@ class ShadowController(QueueController):
             selector_changes=config.selector_changes,
         )
         self._unrest: dict[str, _Unrest] = {}
-        #: resourceVersions of Services and Nodes as last seen; those of Pods and slices the engine
-        #: has
+        #: resourceVersions of Services and Nodes as last observed; the engine has those of Pods and
+        #: slices
         self._services: dict[str, str] = {}
         self._nodes: dict[str, str] = {}
-        #: slices that a Service controls and no label gives a manager of: service -> names
+        #: slices that a Service controls and that lack the managed-by label: service -> names
         self._unlabelled: dict[str, dict[str, None]] = {}
-        #: slices stay for ever when their service loses its selector, or until this time
-        self._leaves = config.selector_changes is SelectorChanges.UPSTREAM
+        #: slices of a service that loses its selector are kept for ever, else until the time in
+        #: ``_waiting``
+        self._keeps_inactive = config.selector_changes is SelectorChanges.UPSTREAM
         self._waiting: dict[str, float] = {}
-        #: how many endpoints big services had when they were last compared
+        #: endpoints of big services at their last comparison
         self._big: dict[str, int] = {}
 
     # -- events
@@ -181,7 +181,7 @@ class ShadowController(QueueController):
         )
 
     def _add(self, key: str, now: float) -> None:
-        # before the caches are filled there is nothing to wait for: every service is compared once
+        # No delay until the caches are filled: every service is compared once.
         delay = (
             COMPARE_DELAY_S + self._big.get(key, 0) / ENDPOINTS_PER_SECOND_OF_DELAY
             if self._synced
@@ -201,7 +201,7 @@ class ShadowController(QueueController):
         due = self._ledger.due(key, now)
         if due:
             return self._confirmation(key, due, now)
-        self._look_again(key, now)
+        self._recheck(key, now)
         return None
 
     def _compare(self, key: str, now: float) -> None:
@@ -221,22 +221,26 @@ class ShadowController(QueueController):
         if now < until:
             self._waiting[key] = until
             self.enqueue_after(key, until - now, now)
-        leaves = self._leaves or now < until
-        differences = compare(snapshot, sorted(self._unlabelled.get(key, ())), leaves=leaves)
+        keeps_inactive = self._keeps_inactive or now < until
+        differences = compare(
+            snapshot, sorted(self._unlabelled.get(key, ())), keeps_inactive=keeps_inactive
+        )
         self._ledger.observe(key, differences, unrest.pods, unrest=unrest.everything, now=now)
 
-    def _look_again(self, key: str, now: float, *, behind_s: float = 0.0) -> None:
+    def _recheck(self, key: str, now: float, *, behind_s: float = 0.0) -> None:
         due = self._ledger.next_due(key)
         if due is not None:
             self.enqueue_after(key, max(due - now, behind_s), now)
 
     def _confirmation(self, key: str, due: tuple[SliceDifference, ...], now: float) -> Job:
-        """Reads, in an order that ``_answers`` knows: the slices, then one object each."""
+        """Builds the job that reads the slices, then one object each; ``_answers`` relies on this
+        order.
+        """
         namespace, _, name = key.partition("/")
         pods = sorted({difference.pod for difference in due if difference.pod})[:PODS_READ_MAX]
-        known = [self._engine.pod(namespace, pod) for pod in pods]
+        cached = [self._engine.pod(namespace, pod) for pod in pods]
         nodes = sorted(
-            {pod.spec.node_name for pod in known if pod is not None and pod.spec.node_name}
+            {pod.spec.node_name for pod in cached if pod is not None and pod.spec.node_name}
         )[:NODES_READ_MAX]
         selector = f"{LABEL_SERVICE_NAME}={name},{LABEL_MANAGED_BY}={MANAGED_BY_CONTROLLER}"
         reads = [
@@ -247,10 +251,14 @@ class ShadowController(QueueController):
             *(_get(Pods, namespace, pod) for pod in pods),
             *(_get(Nodes, "", node) for node in nodes),
         ]
-        return Job(key=key, writes=tuple(reads), token=_Asked(due, self._cached(key, reads, now)))
+        return Job(
+            key=key,
+            writes=tuple(reads),
+            token=_ConfirmationRequest(due, self._cached(key, reads, now)),
+        )
 
     def _cached(self, key: str, reads: list[Write] | tuple[Write, ...], now: float) -> _Versions:
-        """The versions that our caches have of what *reads* ask for; objects that are not there are
+        """Returns the cached versions of the objects that *reads* request; absent objects are
         missing.
         """
         versions: _Versions = {}
@@ -273,8 +281,10 @@ class ShadowController(QueueController):
 
     def on_done(self, done: Done, now: float) -> None:
         key = done.job.key
-        asked = done.job.token
-        assert isinstance(asked, _Asked), f"job {key} has a foreign token {asked!r}"
+        request = done.job.token
+        assert isinstance(request, _ConfirmationRequest), (
+            f"job {key} has a foreign token {request!r}"
+        )
         if done.error is not None:
             self._ledger.confirmations["failed"] += 1
             self._queue.add_rate_limited(key, now)
@@ -283,7 +293,7 @@ class ShadowController(QueueController):
         fresh = _answers(done)
         cached = self._cached(key, done.job.writes, now)
         current = fresh.keys() == cached.keys() and all(
-            version in (cached[which], asked.versions.get(which))
+            version in (cached[which], request.versions.get(which))
             for which, version in fresh.items()
         )
         unrest = self._unrest.get(key) or _Unrest()
@@ -291,7 +301,7 @@ class ShadowController(QueueController):
             self._ledger.confirmations["confirmed"] += 1
             self._ledger.confirm(
                 key,
-                (difference for difference in asked.due if difference.pod not in unrest.pods),
+                (difference for difference in request.due if difference.pod not in unrest.pods),
                 now,
             )
             behind_s = 0.0
@@ -300,7 +310,7 @@ class ShadowController(QueueController):
             behind_s = BEHIND_DELAY_S
         self._queue.forget(key)
         self._queue.done(key, now)
-        self._look_again(key, now, behind_s=behind_s)
+        self._recheck(key, now, behind_s=behind_s)
 
     def samples(self, now: float) -> tuple[Family, ...]:
         return (*self._metrics.families(), *super().samples(now))
@@ -322,8 +332,8 @@ class _Listed(msgspec.Struct):
 
 
 def _answers(done: Done) -> _Versions:
-    """Returns the versions that the server answered; objects that are not there, or on their way
-    out in the case of slices, are missing.
+    """Returns the versions that the server answered; absent objects, and slices that are being
+    deleted, are missing.
     """
     versions: _Versions = {}
     for read, answer in zip(done.job.writes, done.results, strict=True):
@@ -346,7 +356,7 @@ def _is_managed(observed: EndpointSlice | None) -> bool:
 
 
 def _unlabelled_of(observed: EndpointSlice | None) -> str:
-    """The service that controls a slice that no label gives a manager of; "" for any other
+    """Returns the service that controls a slice without the managed-by label; "" for any other
     slice.
     """
     if observed is None or observed.metadata.deletion_timestamp is not None:

@@ -1,4 +1,4 @@
-"""Kinds of differences, and the texts for the values on its two sides."""
+"""Kinds of differences, and the texts for the values of the two sides."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class DifferenceKind(StrEnum):
 
 
 class SliceDifference(NamedTuple):
-    """One difference of one service. ``pod`` is the pod that it is about, ``subject`` what it is
-    about in words: ``Pod NAME``, ``EndpointSlice NAME``, ``address ADDRESS`` or "" for the service.
+    """One difference of one service. ``pod``: the pod concerned. ``subject``: the object concerned
+    as text: ``Pod NAME``, ``EndpointSlice NAME``, ``address ADDRESS`` or "" for the service.
     ``desired`` is our side.
     """
 

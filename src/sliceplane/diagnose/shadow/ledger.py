@@ -1,10 +1,10 @@
 """Decides which differences stand: a controller that is merely behind must not be accused.
 
-A difference is *pending* from when it was first seen. Its time begins anew whenever what it was
-made of changed on our side in between (its pod, or anything that the whole service depends on),
-even if it looks the same afterwards. One that is as old as the grace period is *due*; only its
-owner, by a read of the server that shows that our caches are current, makes it *standing*
-(``confirm``). A standing one stays so until the two sides agree again.
+A difference is *pending* from its first observation. Its time restarts whenever its inputs on our
+side change (its pod, or anything that the whole service depends on), even if it looks the same
+afterwards. At the age of the grace period it is *due*. Only the controller makes it *standing*
+(``confirm``), by a read of the server that proves that our caches are current. A standing one stays
+so until the two sides agree again.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Final, Literal, NamedTuple
 
 from sliceplane.diagnose.shadow.differences import DifferenceKind, SliceDifference
 
-#: of one service, so many differences are kept; the rest is counted
+#: differences kept for each service; further ones are only counted
 DIFFERENCES_PER_SERVICE_MAX: Final = 1000
-#: news that no reader takes are lost from the oldest on
+#: news that no reader has taken; beyond this the oldest are dropped
 NEWS_MAX: Final = 10_000
 
 
 class StandingDifference(NamedTuple):
-    """A confirmed difference of service ``key``, since when it has been seen (seconds since the
-    epoch).
+    """A confirmed difference of service ``key``, and the time of its first observation in seconds
+    since the epoch.
     """
 
     key: str
@@ -32,7 +32,7 @@ class StandingDifference(NamedTuple):
 
 
 class News(NamedTuple):
-    """A difference was confirmed (``appeared``), or a standing one is gone (``resolved``)."""
+    """A difference was confirmed (``appeared``), or a standing one disappeared (``resolved``)."""
 
     what: Literal["appeared", "resolved"]
     at: float
@@ -40,8 +40,8 @@ class News(NamedTuple):
 
 
 class DifferenceLedger:
-    """Written by one ``ShadowController``, one life at a time; read by those that report, in the
-    same loop.
+    """The pending and standing differences. Written by one running ``ShadowController``, read by
+    reports in the same event loop.
     """
 
     def __init__(self, grace_s: float) -> None:
@@ -49,19 +49,19 @@ class DifferenceLedger:
         self.grace_s: Final = grace_s
         self._pending: dict[str, dict[SliceDifference, float]] = {}
         self._standing: dict[str, dict[SliceDifference, float]] = {}
-        #: services with more differences than are kept -> how many more
+        #: number of differences beyond the limit, by service
         self._beyond: dict[str, int] = {}
         self._news: deque[News] = deque(maxlen=NEWS_MAX)
-        #: a reader of the ledger can see that something changed
+        #: grows with every change, for readers
         self.version = 0
         #: comparisons and confirmations, for metrics
         self.compared = 0
-        #: EndpointSlices there are that say that the controller beside us manages them
+        #: EndpointSlices whose label names the compared controller as their manager
         self.managed = 0
         self.confirmations = {"confirmed": 0, "behind": 0, "failed": 0}
 
     def begin(self) -> None:
-        """A new life of the controller: all is forgotten."""
+        """The controller starts anew: forgets everything."""
         self._pending.clear()
         self._standing.clear()
         self._beyond.clear()
@@ -73,30 +73,30 @@ class DifferenceLedger:
     def observe(
         self,
         key: str,
-        found: Sequence[SliceDifference],
+        differences: Sequence[SliceDifference],
         restless: Collection[str],
         *,
         unrest: bool,
         now: float,
     ) -> None:
-        """*found* are all differences of *key*. *restless*: pods that changed since the last call;
-        *unrest*: all may have changed.
+        """*differences* are all of *key*. *restless*: pods that changed since the last call;
+        *unrest*: everything may have changed.
         """
         self.compared += 1
         pending = self._pending.pop(key, {})
         standing = self._standing.get(key, {})
-        kept = found
+        kept = differences
         self._beyond.pop(key, None)
-        if len(found) > DIFFERENCES_PER_SERVICE_MAX:
-            # Those that are known first: that others come must not look as if these went.
-            known_first = sorted(
-                found, key=lambda each: each not in standing and each not in pending
+        if len(differences) > DIFFERENCES_PER_SERVICE_MAX:
+            # Known ones first: new differences must not make them look resolved.
+            observed_first = sorted(
+                differences, key=lambda each: each not in standing and each not in pending
             )
-            kept = known_first[:DIFFERENCES_PER_SERVICE_MAX]
-            self._beyond[key] = len(found) - len(kept)
+            kept = observed_first[:DIFFERENCES_PER_SERVICE_MAX]
+            self._beyond[key] = len(differences) - len(kept)
         there = frozenset(kept)
         for gone in [difference for difference in standing if difference not in there]:
-            self._tell("resolved", key, gone, standing.pop(gone), now)
+            self._add_news("resolved", key, gone, standing.pop(gone), now)
         if not standing:
             self._standing.pop(key, None)
         waiting = {
@@ -110,15 +110,13 @@ class DifferenceLedger:
             self._pending[key] = waiting
 
     def due(self, key: str, now: float) -> tuple[SliceDifference, ...]:
-        """Differences of *key* that are old enough to be confirmed: all whose time by ``next_due``
-        has come.
-        """
+        """Returns the differences of *key* that are due for confirmation (see ``next_due``)."""
         return tuple(
             d for d, since in self._pending.get(key, {}).items() if now >= since + self.grace_s
         )
 
     def next_due(self, key: str) -> float | None:
-        """When ``due`` will have (more of) them."""
+        """Returns the time when ``due`` has the next difference."""
         since = min(self._pending.get(key, {}).values(), default=None)
         return None if since is None else since + self.grace_s
 
@@ -129,18 +127,18 @@ class DifferenceLedger:
             since = pending.pop(difference, None)
             if since is not None:
                 self._standing.setdefault(key, {})[difference] = since
-                self._tell("appeared", key, difference, since, now)
+                self._add_news("appeared", key, difference, since, now)
         if not pending:
             self._pending.pop(key, None)
 
     def forget(self, key: str, now: float) -> None:
-        """There is no such service any more."""
+        """The service was deleted."""
         self._pending.pop(key, None)
         self._beyond.pop(key, None)
         for difference, since in self._standing.pop(key, {}).items():
-            self._tell("resolved", key, difference, since, now)
+            self._add_news("resolved", key, difference, since, now)
 
-    def _tell(
+    def _add_news(
         self,
         what: Literal["appeared", "resolved"],
         key: str,
@@ -159,18 +157,18 @@ class DifferenceLedger:
         return news
 
     def standing(self) -> Iterator[StandingDifference]:
-        """By service, then as ``SliceDifference`` sorts."""
+        """Yields the standing differences by service, then in the order of ``SliceDifference``."""
         for key in sorted(self._standing):
             for difference, since in sorted(self._standing[key].items()):
                 yield StandingDifference(key, difference, since)
 
     @property
     def differing(self) -> int:
-        """Services of which a difference stands."""
+        """Services with standing differences."""
         return len(self._standing)
 
     def kinds(self) -> dict[str, dict[DifferenceKind, int]]:
-        """How many differences of each kind stand, by service."""
+        """Counts the standing differences by service and kind."""
         counts: dict[str, dict[DifferenceKind, int]] = {}
         for key, differences in sorted(self._standing.items()):
             of = counts[key] = {}
@@ -188,7 +186,7 @@ class DifferenceLedger:
         return sum(self._beyond.values())
 
     def overdue(self, now: float) -> bool:
-        """Something waits to be confirmed.  Costs O(pending)."""
+        """Returns True if a difference waits for its confirmation. Costs O(pending)."""
         return any(
             now >= since + self.grace_s
             for waiting in self._pending.values()

@@ -8,7 +8,7 @@ from typing import Final
 from sliceplane.diagnose.shadow.ledger import DifferenceLedger
 from sliceplane.kit.metrics import Labels, Metrics
 
-#: so many services have series of their own; the rest share those with an empty name
+#: services with series of their own; the rest share the series with an empty name
 SERVICES_WITH_SERIES_MAX: Final = 100
 
 

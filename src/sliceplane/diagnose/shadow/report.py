@@ -1,5 +1,5 @@
-"""A shadow run in words: differences as findings, which ``explain`` and ``lint`` print, too; JSON
-lines for programs, and back again for who explains a Service that a shadow looked at.
+"""The report of a shadow run: differences as findings, which ``explain`` and ``lint`` print, too,
+and as JSON lines for programs. ``explain`` reads these lines back.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from sliceplane.diagnose.shadow.differences import DifferenceKind, SliceDifferen
 from sliceplane.diagnose.shadow.ledger import DifferenceLedger, News, StandingDifference
 from sliceplane.kit.times import format_micro_time
 
-#: what follows from a summary without a single slice
+#: added to a summary if no slice is managed
 NO_CONTROLLER: Final = (
     "Nobody seems to write EndpointSlices here: no slice says that it is managed by\n"
     f"{MANAGED_BY_CONTROLLER}.  Does an EndpointSlice controller run?"
 )
-#: what the Service decides, and not its Pods
+#: differences that depend on the Service, not on its Pods
 _OF_SERVICE: Final = {
     DifferenceKind.HINT_MISSING,
     DifferenceKind.HINT_UNEXPECTED,
@@ -33,14 +33,14 @@ _OF_SERVICE: Final = {
     DifferenceKind.OWNER,
     DifferenceKind.ADDRESS_TYPE,
 }
-#: entries of a finding that are shown
-_SHOWN_MAX: Final = 3
+#: entries of a finding
+EVIDENCE_MAX: Final = 3
 
 
 class ShadowSummary(msgspec.Struct, frozen=True):
-    """Where a run stands. ``differing``: services of which a difference stands; ``pending``:
-    differences within the grace period; ``beyond``: only counted; ``managed``: slices there are of
-    the controller that is compared.
+    """The state of a run. ``differing``: services with standing differences; ``pending``:
+    differences within the grace period; ``beyond``: differences only counted; ``managed``: slices
+    of the compared controller.
     """
 
     services: int
@@ -60,12 +60,12 @@ class ShadowSummary(msgspec.Struct, frozen=True):
         where = (
             f"{part}{count(self.services, 'service')} after {count(self.comparisons, 'comparison')}"
         )
-        said = f"{count(self.differences + self.beyond, 'difference')} in {where}{waiting}"
-        return said + (f"\n{NO_CONTROLLER}" if self.lacks_controller else "")
+        summary = f"{count(self.differences + self.beyond, 'difference')} in {where}{waiting}"
+        return summary + (f"\n{NO_CONTROLLER}" if self.lacks_controller else "")
 
     @property
     def lacks_controller(self) -> bool:
-        """Services lack what is due to them, and no slice says that a controller made it."""
+        """Returns True if there are differences, and no slice is labelled as the controller's."""
         return bool(self.differences) and not self.managed
 
 
@@ -83,17 +83,17 @@ def summary_of(ledger: DifferenceLedger, services: int) -> ShadowSummary:
 
 
 def findings(standing: Iterable[StandingDifference], now: float) -> Iterator[Finding]:
-    """In the order of *standing*; differences of one service that have their kind in common, and
-    what is said of them, are one finding.
+    """Yields findings in the order of *standing*; differences of one service with the same kind and
+    sentence are one finding.
     """
     groups: dict[tuple[str, ...], list[StandingDifference]] = {}
     for entry in standing:
         difference = entry.difference
-        # Of what is missing, and of what is too much, the addresses are each endpoint's own.
+        # Missing and stale endpoints are grouped without their addresses, which differ.
         alike = (
-            _said("", difference)
+            _sentence("", difference)
             if difference.pod
-            else f"{difference.subject} {_said('', difference)}"
+            else f"{difference.subject} {_sentence('', difference)}"
         )
         groups.setdefault((entry.key, difference.address_type, difference.kind, alike), []).append(
             entry
@@ -103,11 +103,11 @@ def findings(standing: Iterable[StandingDifference], now: float) -> Iterator[Fin
 
 
 def _finding(members: list[StandingDifference], now: float | None) -> Finding:
-    """*now* ``None``: its age is told beside it."""
+    """*now* ``None``: the age is reported in a field of its own."""
     namespace, _, name = members[0].key.partition("/")
     first = members[0].difference
     names = [member.difference.pod or member.difference.subject or name for member in members]
-    who = some(names, _SHOWN_MAX)
+    subjects = some(names, EVIDENCE_MAX)
     family = f" ({first.address_type})" if first.address_type else ""
     age = "" if now is None else f", for {lasting(now - min(member.since for member in members))}"
     code = (
@@ -121,23 +121,23 @@ def _finding(members: list[StandingDifference], now: float | None) -> Finding:
     return Finding(
         code=code,
         subject=service,
-        sentence=f"{_said(who, first)}{family}{age}",
-        evidence=tuple(_evidence(service, member.difference) for member in members[:_SHOWN_MAX]),
+        sentence=f"{_sentence(subjects, first)}{family}{age}",
+        evidence=tuple(_evidence(service, member.difference) for member in members[:EVIDENCE_MAX]),
         remedy=cause_of(code).remedy,
     )
 
 
-def _said(who: str, difference: SliceDifference) -> str:
+def _sentence(subjects: str, difference: SliceDifference) -> str:
     match difference.kind:
         case DifferenceKind.ENDPOINT_MISSING:
-            return f"not in the slices: {who}"
+            return f"not in the slices: {subjects}"
         case DifferenceKind.ENDPOINT_STALE:
-            return f"in the slices, and should not be: {who}"
+            return f"in the slices, and should not be: {subjects}"
         case DifferenceKind.ENDPOINT_DUPLICATE:
-            return f"several times in the slices: {who}"
+            return f"several times in the slices: {subjects}"
         case kind:
             return (
-                f"{kind} of {who}: {clipped(difference.actual)}, should be "
+                f"{kind} of {subjects}: {clipped(difference.actual)}, should be "
                 f"{clipped(difference.desired)}"
             )
 
@@ -191,22 +191,22 @@ def json_summary(summary: ShadowSummary, now: float) -> bytes:
 
 
 def findings_of_lines(lines: Iterable[bytes]) -> tuple[Finding, ...]:
-    """Returns the findings at the end of the last run in *lines*. A line that is cut, or none of a
-    shadow's, is passed over: a full disk leaves such.
+    """Returns the findings at the end of the last run in *lines*. A truncated line, as a full disk
+    leaves it, and a foreign one are skipped.
     """
     standing: dict[Finding, None] = {}
     is_over = False
     for text in lines:
         try:
-            told = msgspec.json.decode(text, type=_Line)
+            entry = msgspec.json.decode(text, type=_Line)
         except msgspec.DecodeError:
             continue
-        if told.finding is not None:
+        if entry.finding is not None:
             if is_over:
                 standing, is_over = {}, False
-            if told.event == "appeared":
-                standing[told.finding] = None
+            if entry.event == "appeared":
+                standing[entry.finding] = None
             else:
-                standing.pop(told.finding, None)
-        is_over = is_over or told.event == "summary"
+                standing.pop(entry.finding, None)
+        is_over = is_over or entry.event == "summary"
     return tuple(standing)

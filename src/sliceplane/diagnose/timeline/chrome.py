@@ -1,11 +1,11 @@
 """A recording as Chrome's trace events, for ui.perfetto.dev or chrome://tracing.
 
-A process is a controller, or a node; a thread is what a job is for (of the slice controllers, a
-Service). Spans may overlap, so they are asynchronous: a *change* lasts until a controller that was
-told of it wants to write, a *job* from there to the answer, a *slice* from the answer until the
-last node told that it holds it. Arrows lead from each to the next. A half whose other half is not
-in the recording (the ring let it go, or it ended) is closed where the recording begins or ends, and
-its argument ``cut`` says so.
+A process is a controller, or a node; a thread is the key of a job (a Service, for slice
+controllers). Spans may overlap, so they are asynchronous: a *change* lasts until a controller that
+received it plans writes, a *job* from there to the answer, a *slice* from the answer until the last
+node reported that it applied it. Arrows lead from each to the next. A span whose begin or end is
+not in the recording (the ring dropped it, or it ended) is closed where the recording begins or
+ends, with the argument ``cut``.
 
 The format is "Trace Event Format" (Chromium project, docs of catapult): ``ph`` b and e for spans, s
 and f for arrows, M for names; times in microseconds.
@@ -20,7 +20,7 @@ from typing import Any, Final
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.scheme import Leases
 from sliceplane.consume.progress import ANNOTATION_REVISION, LEASE_PREFIX
-from sliceplane.diagnose.timeline.words import change_text
+from sliceplane.diagnose.timeline.wording import change_text
 from sliceplane.kit.times import format_micro_time
 from sliceplane.watch.recorder.entries import (
     Changed,
@@ -32,7 +32,7 @@ from sliceplane.watch.recorder.entries import (
     Turned,
 )
 
-#: changes that wait for a controller to write because of them: more are shown as moments
+#: changes that wait for the controller's writes; older ones are closed
 _WAITING_MAX: Final = 64
 
 Event = dict[str, Any]
@@ -48,26 +48,26 @@ class _Span:
 
 
 @dataclass(slots=True)
-class _Life:
+class _Loop:
     name: str
     process: int
-    #: changes that it was told of since it last wanted to write
-    told: list[_Span] = field(default_factory=list)
+    #: changes that it received since its last batch
+    pending: list[_Span] = field(default_factory=list)
     jobs: dict[str, _Span] = field(default_factory=dict)
 
 
 class ChromeTrace:
-    """One export.  ``events`` is what ``traceEvents`` is to hold."""
+    """One export. ``events`` is the content of ``traceEvents``."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self._processes: dict[str, int] = {}
         self._threads: dict[tuple[int, str], int] = {}
-        self._lives: dict[int, _Life] = {}
+        self._loops: dict[int, _Loop] = {}
         self._open: dict[tuple[str, int], _Span] = {}
-        #: steps that have a span
+        #: spans by step
         self._steps: dict[int, _Span] = {}
-        #: slices that no node, or not every node, has told of: revision -> span
+        #: slices that not every node has reported: revision -> span
         self._slices: dict[int, _Span] = {}
         self._nodes: dict[str, int] = {}
         self._numbers = 0
@@ -87,22 +87,22 @@ class ChromeTrace:
     def _add(self, entry: Entry) -> None:
         match entry:
             case LifeBegan():
-                self._lives[entry.life] = _Life(entry.name, self._process(entry.name))
+                self._loops[entry.life] = _Loop(entry.name, self._process(entry.name))
                 for key in entry.busy:
                     self._begin_job(
-                        self._lives[entry.life],
+                        self._loops[entry.life],
                         key,
                         self._began,
                         cut="it began before the recording",
                     )
             case LifeEnded():
-                life = self._lives.pop(entry.life, None)
-                for span in () if life is None else (*life.jobs.values(), *life.told):
+                loop = self._loops.pop(entry.life, None)
+                for span in () if loop is None else (*loop.jobs.values(), *loop.pending):
                     self._end(span, entry.at, cut="its controller ended")
             case Changed():
                 self._on_change(entry)
             case Turned():
-                self._on_turn(entry)
+                self._on_batch(entry)
             case Ended():
                 self._on_done(entry)
             case Marked():
@@ -113,7 +113,7 @@ class ChromeTrace:
     # -- what happens
 
     def _on_change(self, entry: Changed) -> None:
-        life = self._lives.get(entry.life)
+        loop = self._loops.get(entry.life)
         name = entry.change.object.metadata.name
         if entry.change.resource == Leases.key and name.startswith(LEASE_PREFIX):
             self._on_node(name.removeprefix(LEASE_PREFIX), entry)
@@ -125,38 +125,38 @@ class ChromeTrace:
                 "change", self._process("objects"), entry.change.resource, what, entry.at
             )
             self._steps[entry.step] = span
-        if life is None:
+        if loop is None:
             return
-        life.told.append(span)
-        while len(life.told) > _WAITING_MAX:
-            self._end(life.told.pop(0), entry.at)
+        loop.pending.append(span)
+        while len(loop.pending) > _WAITING_MAX:
+            self._end(loop.pending.pop(0), entry.at)
 
-    def _on_turn(self, entry: Turned) -> None:
-        life = self._lives.get(entry.life)
-        if life is None:
+    def _on_batch(self, entry: Turned) -> None:
+        loop = self._loops.get(entry.life)
+        if loop is None:
             return
         for job in entry.jobs:
-            span = self._begin_job(life, job.key, entry.at, ", ".join(map(str, job.writes)))
-            if life.told:
-                self._arrow(life.told[-1], span, entry.at)
+            span = self._begin_job(loop, job.key, entry.at, ", ".join(map(str, job.writes)))
+            if loop.pending:
+                self._arrow(loop.pending[-1], span, entry.at)
         if entry.jobs:
-            for change in life.told:
+            for change in loop.pending:
                 self._end(change, entry.at)
-        life.told = []
+        loop.pending = []
 
     def _begin_job(
-        self, life: _Life, key: str, at: float, what: str = "", *, cut: str = ""
+        self, loop: _Loop, key: str, at: float, what: str = "", *, cut: str = ""
     ) -> _Span:
-        span = self._begin("job", life.process, key, what or key, at, cut=cut)
-        life.jobs[key] = span
+        span = self._begin("job", loop.process, key, what or key, at, cut=cut)
+        loop.jobs[key] = span
         return span
 
     def _on_done(self, entry: Ended) -> None:
-        life = self._lives.get(entry.life)
-        if life is None:
+        loop = self._loops.get(entry.life)
+        if loop is None:
             return
-        job = life.jobs.pop(entry.key, None) or self._begin_job(
-            life, entry.key, self._began, cut="it began before the recording"
+        job = loop.jobs.pop(entry.key, None) or self._begin_job(
+            loop, entry.key, self._began, cut="it began before the recording"
         )
         error = "" if entry.error is None else str(entry.error)
         self._end(job, entry.at, **({"error": error} if error else {}))
@@ -176,17 +176,19 @@ class ChromeTrace:
 
     def _on_node(self, node: str, entry: Changed) -> None:
         new = entry.change.new
-        held = "" if new is None else (new.metadata.annotations or {}).get(ANNOTATION_REVISION, "")
-        if not held.isdecimal() or self._nodes.get(node) == int(held):
+        applied = (
+            "" if new is None else (new.metadata.annotations or {}).get(ANNOTATION_REVISION, "")
+        )
+        if not applied.isdecimal() or self._nodes.get(node) == int(applied):
             return
         before = self._nodes.get(node, 0)
-        self._nodes[node] = int(held)
+        self._nodes[node] = int(applied)
         process = self._process(f"node {node}")
-        told = self._moment(process, "told", f"holds revision {held}", entry.at)
+        report = self._moment(process, "told", f"holds revision {applied}", entry.at)
         for revision, span in list(self._slices.items()):
-            if before < revision <= int(held):
-                self._arrow(span, told, entry.at)
-            if all(known >= revision for known in self._nodes.values()):
+            if before < revision <= int(applied):
+                self._arrow(span, report, entry.at)
+            if all(reported >= revision for reported in self._nodes.values()):
                 self._end(span, entry.at)
                 del self._slices[revision]
 
@@ -240,7 +242,7 @@ class ChromeTrace:
         return span
 
     def _end(self, span: _Span, at: float, **arguments: str) -> None:
-        """Once; a span that several wait for ends with the first."""
+        """Ends *span*, once; if several wait for it, with the first."""
         if self._open.pop((span.category, span.number), None) is not None:
             self._event("e", span, at, args=arguments)
 

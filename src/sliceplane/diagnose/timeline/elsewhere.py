@@ -1,8 +1,7 @@
-"""A timeline where nothing was recorded: what objects themselves and Events tell.
+"""A timeline without a recording, from managedFields and Events.
 
-managedFields tell which manager last changed which members, to the second, and nothing of the times
-before; Events are counted together, and kept for an hour. Nobody tells what the values were, nor
-what followed.
+managedFields have the last change of each member by a manager, to the second, but no earlier ones.
+Equal Events are counted in one, and kept for an hour. Former values and effects are unknown.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ from typing import Any, Final
 from sliceplane.diagnose.timeline.timeline import Line
 from sliceplane.kit.times import parse_time
 
-#: what a reader of these lines must know
+#: the remark for readers of these lines
 NOTICE: Final = (
     "nothing is recorded there: this is what managedFields and Events tell, to the second, "
     "without values and effects"
 )
 _FIELDS_MAX: Final = 4
-#: of a version: 64 bits
+#: digits of a version: 64 bits
 _DIGITS_MAX: Final = 20
 
 
 def lines_of(
     objects: Iterable[dict[str, Any]], events: Iterable[dict[str, Any]], since: float
 ) -> list[Line]:
-    """In the order of time; within a second in that of versions, which one etcd counts for all
-    kinds.
+    """Returns the lines in the order of time; within a second in that of versions, which one etcd
+    counts for all kinds.
     """
     lines = [
         (line, _version(document)) for document in objects for line in _managed(document, since)
@@ -40,13 +39,13 @@ def lines_of(
 
 
 def _version(document: dict[str, Any]) -> int:
-    """The version of the last write; 0 if it is no number."""
+    """Returns the version of the last write; 0 if it is no number."""
     text = str(document.get("metadata", {}).get("resourceVersion", ""))
     return int(text) if text.isdecimal() and len(text) <= _DIGITS_MAX else 0
 
 
-def _line(at: float, who: str, what: str) -> Line:
-    return Line(at=at, until=at, who=who, what=what, effect=None, opened=())
+def _line(at: float, author: str, what: str) -> Line:
+    return Line(at=at, until=at, author=author, what=what, effect=None, opened=())
 
 
 def _managed(document: dict[str, Any], since: float) -> Iterable[Line]:
@@ -57,14 +56,14 @@ def _managed(document: dict[str, Any], since: float) -> Iterable[Line]:
         if at is None or at < since:
             continue
         fields = list(_fields("", entry.get("fieldsV1") or {}))
-        shown = ", ".join(fields[:_FIELDS_MAX]) + (
+        names = ", ".join(fields[:_FIELDS_MAX]) + (
             f" and {len(fields) - _FIELDS_MAX} more" if len(fields) > 4 else ""
         )
-        yield _line(at, str(entry.get("manager", "")), f"{name}: set {shown}")
+        yield _line(at, str(entry.get("manager", "")), f"{name}: set {names}")
 
 
 def _fields(path: str, fields: dict[str, Any]) -> Iterable[str]:
-    """Members as paths, as deep as they are named."""
+    """Yields members as paths, at most two levels deep."""
     for name, below in fields.items():
         if name.startswith("f:"):
             member = f"{path}.{name[2:]}" if path else name[2:]
@@ -75,17 +74,17 @@ def _fields(path: str, fields: dict[str, Any]) -> Iterable[str]:
 def _event(event: dict[str, Any], since: float) -> Line | None:
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    at = next((found for found in map(_time, times) if found is not None), None)
+    at = next((time for time in map(_time, times) if time is not None), None)
     if at is None or at < since:
         return None
     about = event.get("involvedObject") or event.get("regarding") or {}
     count = series.get("count") or event.get("count") or 1
     often = f" ({count} times)" if count > 1 else ""
-    who = event.get("reportingComponent") or (event.get("source") or {}).get("component") or ""
+    author = event.get("reportingComponent") or (event.get("source") or {}).get("component") or ""
     text = event.get("message") or event.get("note") or ""
     return _line(
         at,
-        str(who),
+        str(author),
         f"{about.get('kind')} {about.get('name')}: {event.get('reason')}: {text}{often}",
     )
 

@@ -1,6 +1,6 @@
 """The history of a few objects from a recording of many; only the blocks about them are read.
 
-The names of a block tell its objects and jobs. ``load`` reads the blocks of the requested objects
+The names of a block list its objects and jobs. ``load`` reads the blocks of the requested objects
 and keeps their steps; ``version`` builds an object on demand, along the chain of differences that
 leads to it. So a query about one Service costs in proportion to that Service.
 """
@@ -24,10 +24,9 @@ NONE: Final = -1
 
 
 class RecordedStep(NamedTuple):
-    """One change of one object. ``old`` and ``new`` are numbers of versions, ``NONE`` where there
-    is none.
+    """One change of one object. ``old`` and ``new`` are numbers of versions; ``NONE``: absent.
 
-    ``order`` tells those of one moment apart.
+    ``order`` sorts the changes of one moment.
     """
 
     at: float
@@ -39,14 +38,14 @@ class RecordedStep(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A controller wanted to write: verb, resource, size in bytes of each write."""
+    """The planned writes of a controller's job: verb, resource and size in bytes of each."""
 
     at: float
     writes: tuple[tuple[str, str, int], ...]
 
 
 class _Version(NamedTuple):
-    """How one version is made: ``base`` is the number of the version that its form rests on."""
+    """How to build one version: ``base`` is the number of the version that its form extends."""
 
     kind: type[Object]
     base: int
@@ -92,18 +91,18 @@ class Index:
         )
         self.steps: Final[dict[ObjectKey, list[RecordedStep]]] = {}
         self.plans: Final[dict[str, list[Plan]]] = {}
-        #: what the server sent of slices of the Services whose plans are loaded
+        #: events that the server sent for slices of the Services whose plans are loaded
         self.sent: Final[dict[SentVersion, SliceSent]] = {}
-        #: versions that the first checkpoint has: what was there before the first step
+        #: versions of the first checkpoint, before the first step
         self.first: Final[dict[ObjectKey, int]] = {}
         self._versions: list[_Version] = []
-        self._made: dict[int, Any] = {}
+        self._objects: dict[int, Any] = {}
         self._loaded: set[ObjectKey] = set()
 
     def keys(self, resource: str, namespace: str) -> Iterator[ObjectKey]:
-        """Yields the names of objects that were there, or came."""
-        found = (key for segment in self._segments for key in segment.keys)
-        return (key for key in dict.fromkeys(found) if key[:2] == (resource, namespace))
+        """Yields the names of objects that existed at the start, or were created."""
+        keys = (key for segment in self._segments for key in segment.keys)
+        return (key for key in dict.fromkeys(keys) if key[:2] == (resource, namespace))
 
     def slices(self, namespace: str, service: str) -> tuple[ObjectKey, ...]:
         """Returns the slices that were a Service's at any time, loaded."""
@@ -134,20 +133,20 @@ class Index:
         if number == NONE:
             return None
         links: list[int] = []
-        while number != NONE and number not in self._made:
+        while number != NONE and number not in self._objects:
             links.append(number)
             number = self._versions[number].base
-        made = self._made.get(number)
+        built = self._objects.get(number)
         for link in reversed(links):
             kind, _, form = self._versions[link]
-            made = self._made[link] = read_object(kind, form, made)
-        return made
+            built = self._objects[link] = read_object(kind, form, built)
+        return built
 
     def load(
         self, keys: Iterable[ObjectKey], plans: Iterable[str] = (), since: float = 0.0
     ) -> None:
-        """Loads steps of *keys*, and what was planned for keys of jobs.  *since*: older ones may be
-        left out.
+        """Loads steps of *keys*, and the plans of the job keys *plans*. *since*: older ones may be
+        omitted.
         """
         pending = frozenset(keys) - self._loaded
         self._loaded |= pending
@@ -160,14 +159,14 @@ class Index:
             _Loading(self, segment, pending, texts).run(position, since)
 
     def add(self, resource: str, base: int, form: Any) -> int:
-        """*form* rests on version *base* if it is short."""
+        """Adds a version and returns its number. A short *form* extends version *base*."""
         base = base if isinstance(form, list) else NONE
         self._versions.append(_Version(resource_of(resource).projection, base, form))
         return len(self._versions) - 1
 
 
 class _Loading:
-    """Steps and plans out of one segment."""
+    """Reads steps and plans from one segment."""
 
     def __init__(
         self,
@@ -201,7 +200,7 @@ class _Loading:
             match line:
                 case [Code.STEP, resource, namespace, name, old, new, writer, *_]:
                     key = ObjectKey(resource, namespace, name)
-                    if key in self._keys:  # a step is told at once, and maybe again later
+                    if key in self._keys:  # the change that follows has the step's time
                         at = lines[place + 1][1]
                         self._step(
                             RecordedStep(at, order + place, key, NONE, NONE, writer), old, new

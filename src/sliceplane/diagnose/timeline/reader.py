@@ -1,6 +1,4 @@
-"""The reading side: lines of a segment back to entries with objects, in the order in which they
-were recorded.
-"""
+"""Decodes lines of a segment to entries with objects, in the order in which they were recorded."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ from sliceplane.watch.recorder.file import Recording
 from sliceplane.watch.recorder.objects import read_object
 from sliceplane.watch.recorder.ring import Segment
 
-#: what reading lines that no recorder wrote may end in
+#: exceptions of reading lines that no recorder wrote
 UNREADABLE: Final = (
     ValueError,
     TypeError,
@@ -61,7 +59,7 @@ class ObjectKey(NamedTuple):
 
 
 class _SegmentReader:
-    """One segment; its numbers mean nothing elsewhere."""
+    """Reads one segment; its numbers are valid only in it."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
@@ -70,8 +68,8 @@ class _SegmentReader:
         self._step = 0
 
     def entries(self, *, first: bool) -> Iterator[Entry]:
-        """*first*: no segment was read before this one, so what was under way when it began is
-        told, too.
+        """Yields the entries. *first*: no segment was read before, so the running controllers are
+        yielded, too.
         """
         for resource, namespace, name, form in objects_of(self._segment.checkpoint):
             key = ObjectKey(resource, namespace, name)
@@ -80,15 +78,15 @@ class _SegmentReader:
             changes = tuple(
                 Change(key.resource, None, version) for key, version in self._newest.items()
             )
-            for life in self._segment.lives:
+            for loop in self._segment.lives:
                 yield LifeBegan(
                     at=self._segment.began,
-                    life=life.number,
-                    name=life.name,
+                    life=loop.number,
+                    name=loop.name,
                     checkpoint=True,
-                    synced=life.synced,
+                    synced=loop.synced,
                     objects=changes,
-                    busy=life.busy,
+                    busy=loop.busy,
                 )
         for block in self._segment.blocks:
             for line in lines_of(block):
@@ -189,7 +187,9 @@ def _write(line: list[Any]) -> RecordedWrite:
 
 
 def entries(recording: Recording, first: int = 0) -> Iterator[Entry]:
-    """From the *first* segment on.  Raises ``RecordingError`` where it makes no sense."""
+    """Yields entries from the *first* segment on. Raises ``RecordingError`` if a segment cannot be
+    read.
+    """
     for position, segment in enumerate(recording.segments[first:]):
         try:
             yield from _SegmentReader(segment).entries(first=position == 0)

@@ -1,14 +1,15 @@
-"""The production cores, told again what they were told, at the times at which they were told it.
+"""Replays a recording: the production cores receive the recorded inputs again, at the recorded
+times.
 
-Each life of the recording is a controller made anew. What it wants written is compared, job by job,
-with the digests that were recorded; the answers are those that were recorded, so a replay goes on
-as long as both agree. The first difference of a life ends that life's replay, since all that
-follows rests on it; others go on.
+Each controller loop of the recording is replayed by a new controller. Its writes are compared, job
+by job, with the recorded digests, and it receives the recorded answers, so a replay goes on as long
+as both agree. The first difference of a loop ends the replay of this loop, since all that follows
+depends on it; others go on.
 
-A recording that begins in the middle begins with a checkpoint: the objects that caches held, and
-keys that had jobs under way. A controller that starts there has lost what it had in mind (a retry,
-a batch that waits), so a key for which it wants to write at once, and one with a job under way, is
-*unsettled* and left out; the others are compared.
+A recording that begins in the middle begins with a checkpoint: the cached objects, and keys with
+jobs under way. A controller that starts there lacks the recorded one's internal state (a retry, a
+waiting batch). So a key that it writes at once, and one with a job under way, is *unsettled* and
+not compared; all others are.
 """
 
 from __future__ import annotations
@@ -43,32 +44,32 @@ from sliceplane.watch.recorder.entries import (
 from sliceplane.watch.recorder.file import Recording
 from sliceplane.watch.recorder.redact import TOKEN, Redactor
 
-#: name of a controller -> how one is made; those of one call may share what they tell each other
+#: factories by name of the controller; the controllers of one mapping may share state
 Makers = Mapping[str, Callable[[], Controller]]
 _UNKNOWN: Final = "it is no controller that this version can make"
 _BLIND: Final = "not all texts of Pod templates are recorded, and it makes names of a hash of them"
-_EVERYTHING: Final = 1 << 20
+_ALL_JOBS: Final = 1 << 20
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """The first one of a life. ``recorded`` and ``replayed`` say in words what either side did;
-    ``seen`` is the object as the server had it after the recorded write, and ``body`` what the
-    replay wanted to write instead.
+    """The first difference of a controller loop. ``recorded`` and ``replayed`` describe the writes
+    of the two sides; ``observed`` is the object on the server after the recorded write, and
+    ``body`` the replay's write.
     """
 
     controller: str
-    life: int
+    loop: int
     at: float
     key: str
     recorded: str
     replayed: str
-    seen: str = ""
+    observed: str = ""
     body: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
 class ReplayReport:
-    """``skipped``: controllers that cannot be made here, with why."""
+    """``skipped``: controllers that cannot be replayed here, with the reason."""
 
     entries: int = 0
     jobs: int = 0
@@ -86,29 +87,29 @@ class ReplayReport:
 
 
 @dataclass(slots=True)
-class _Life:
+class _Loop:
     number: int
     name: str
     controller: Controller
     #: keys that are not compared
     unsettled: set[str] = field(default_factory=set)
     jobs: dict[str, Job] = field(default_factory=dict)
-    #: it raised
+    #: the exception that it raised
     fault: str = ""
-    #: it makes names of templates, and has seen one that is not recorded whole
+    #: it derives names from templates, and observed one that is not recorded in full
     blind: bool = False
 
 
 class Replay:
-    """One run over one recording.  *salt* may be any: what was not recorded is in no recording."""
+    """One run over one recording. Any *salt* will do: redacted texts are in no recording."""
 
     def __init__(self, makers: Makers, salt: bytes = b"replay") -> None:
         self._makers = makers
         self._redactor = Redactor(salt)
-        self._lives: dict[int, _Life] = {}
+        self._loops: dict[int, _Loop] = {}
         self.report = ReplayReport()
-        #: differences whose recorded object is not seen yet: its name -> where the difference is
-        self._unseen: dict[tuple[str, str, str], int] = {}
+        #: name of the recorded object, if not observed yet -> index of the difference
+        self._pending: dict[tuple[str, str, str], int] = {}
 
     def run(self, recording: Recording) -> ReplayReport:
         """Raises ``RecordingError``."""
@@ -123,18 +124,18 @@ class Replay:
             if isinstance(entry, LifeBegan):
                 self._begin(entry)
                 continue
-            if self._unseen and isinstance(entry, Changed):
-                self._see(entry.change)
-            life = self._lives.get(entry.life)
-            if life is None:
+            if self._pending and isinstance(entry, Changed):
+                self._on_observed(entry.change)
+            loop = self._loops.get(entry.life)
+            if loop is None:
                 continue
-            if life.fault and not isinstance(entry, LifeEnded):
-                self._differ(life, entry.at, "", "went on", f"raised {life.fault}")
+            if loop.fault and not isinstance(entry, LifeEnded):
+                self._differ(loop, entry.at, "", "went on", f"raised {loop.fault}")
                 continue
             try:
-                self._tell(life, entry)
-            except Exception as error:  # that it did so then, too, shows in the entry that follows
-                life.fault = f"{type(error).__name__}: {error}"
+                self._apply(loop, entry)
+            except Exception as error:  # the next entry shows if it raised then, too
+                loop.fault = f"{type(error).__name__}: {error}"
         return report
 
     # -- lives
@@ -150,20 +151,19 @@ class Replay:
             )
             return
         controller = make()
-        life = _Life(entry.life, entry.name, controller, set(entry.busy))
-        self._lives[entry.life] = life
+        loop = _Loop(entry.life, entry.name, controller, set(entry.busy))
+        self._loops[entry.life] = loop
         if not entry.checkpoint:
             return
         for change in entry.objects:
-            if self._is_watched(life, change):
+            if self._is_watched(loop, change):
                 controller.on_change(change, entry.at)
         controller.on_synced(entry.at)
-        # What a controller that begins here wants at once is what the recorded one had done, or had
-        # in mind.
-        life.unsettled.update(job.key for job in controller.take_work(entry.at, _EVERYTHING).jobs)
-        self.report.unsettled += len(life.unsettled)
+        # Writes that a controller plans at once here were done or pending in the recorded one.
+        loop.unsettled.update(job.key for job in controller.take_work(entry.at, _ALL_JOBS).jobs)
+        self.report.unsettled += len(loop.unsettled)
 
-    def _is_watched(self, life: _Life, change: Change[Object]) -> bool:
+    def _is_watched(self, loop: _Loop, change: Change[Object]) -> bool:
         meta = change.object.metadata
         return any(
             selection.resource.key == change.resource
@@ -175,54 +175,59 @@ class Replay:
                 not selection.label_selector
                 or parse_labels(selection.label_selector).matches(meta.labels or {})
             )
-            for selection in life.controller.info.watches
+            for selection in loop.controller.info.watches
         )
 
-    def _tell(self, life: _Life, entry: Any) -> None:
-        controller = life.controller
+    def _apply(self, loop: _Loop, entry: Any) -> None:
+        controller = loop.controller
         match entry:
             case Changed():
-                life.blind = life.blind or _hides(controller, entry.change)
+                loop.blind = loop.blind or _hides(controller, entry.change)
                 controller.on_change(entry.change, entry.at)
             case Reached():
                 if isinstance(controller, MarkReader):
                     controller.on_mark(entry.mark, entry.at)
             case Turned():
-                self._turn(life, entry)
+                self._replay_batch(loop, entry)
             case Ended():
-                self._done(life, entry)
+                self._done(loop, entry)
             case LifeSynced():
                 controller.on_synced(entry.at)
             case LifeEnded():
-                del self._lives[life.number]
+                del self._loops[loop.number]
 
-    def _see(self, change: Change[Object]) -> None:
+    def _on_observed(self, change: Change[Object]) -> None:
         meta = change.object.metadata
-        at = self._unseen.pop((change.resource, meta.namespace, meta.name), None)
+        at = self._pending.pop((change.resource, meta.namespace, meta.name), None)
         if at is not None:
-            seen = "gone" if change.new is None else _text(encode(change.new))
-            self.report.differences[at] = replace(self.report.differences[at], seen=seen)
+            observed = "gone" if change.new is None else _text(encode(change.new))
+            self.report.differences[at] = replace(self.report.differences[at], observed=observed)
 
     # -- jobs
 
-    def _turn(self, life: _Life, entry: Turned) -> None:
-        work = life.controller.take_work(entry.at, entry.room)
-        wanted = [job for job in work.jobs if job.key not in life.unsettled]
-        recorded = [job for job in entry.jobs if job.key not in life.unsettled]
-        for job, theirs in zip(wanted, recorded, strict=False):
-            if not self._agree(life, entry.at, job, theirs):
+    def _replay_batch(self, loop: _Loop, entry: Turned) -> None:
+        work = loop.controller.take_work(entry.at, entry.room)
+        planned = [job for job in work.jobs if job.key not in loop.unsettled]
+        recorded = [job for job in entry.jobs if job.key not in loop.unsettled]
+        for job, theirs in zip(planned, recorded, strict=False):
+            if not self._agree(loop, entry.at, job, theirs):
                 return
-            life.jobs[job.key] = job
-        if len(wanted) > len(recorded):
-            job = wanted[len(recorded)]
-            self._differ(life, entry.at, job.key, "no job", self._told(job), body=_bodies(job))
-        elif len(recorded) > len(wanted):
-            theirs = recorded[len(wanted)]
+            loop.jobs[job.key] = job
+        if len(planned) > len(recorded):
+            job = planned[len(recorded)]
+            self._differ(loop, entry.at, job.key, "no job", self._job_text(job), body=_bodies(job))
+        elif len(recorded) > len(planned):
+            theirs = recorded[len(planned)]
             self._differ(
-                life, entry.at, theirs.key, _words(theirs.writes), "no job", write=theirs.writes[0]
+                loop,
+                entry.at,
+                theirs.key,
+                _writes_text(theirs.writes),
+                "no job",
+                write=theirs.writes[0],
             )
 
-    def _agree(self, life: _Life, at: float, job: Job, theirs: RecordedJob) -> bool:
+    def _agree(self, loop: _Loop, at: float, job: Job, theirs: RecordedJob) -> bool:
         self.report.jobs += 1
         if job.key == theirs.key:
             ours = [self._written(write) for write in job.writes]
@@ -241,21 +246,21 @@ class Replay:
             recorded = theirs.writes[at_write:]
             write = recorded[0] if recorded else None
             self._differ(
-                life,
+                loop,
                 at,
                 job.key,
-                _words(recorded),
-                _words(tuple(ours[at_write:])),
+                _writes_text(recorded),
+                _writes_text(tuple(ours[at_write:])),
                 body=body,
                 write=write,
             )
         else:
             self._differ(
-                life,
+                loop,
                 at,
                 job.key,
-                f"{theirs.key}: {_words(theirs.writes)}",
-                f"{job.key}: {self._told(job)}",
+                f"{theirs.key}: {_writes_text(theirs.writes)}",
+                f"{job.key}: {self._job_text(job)}",
             )
         return False
 
@@ -270,18 +275,18 @@ class Replay:
             len(write.body),
         )
 
-    def _done(self, life: _Life, entry: Ended) -> None:
-        job = life.jobs.pop(entry.key, None)
+    def _done(self, loop: _Loop, entry: Ended) -> None:
+        job = loop.jobs.pop(entry.key, None)
         if job is None:
-            return  # of an unsettled key
+            return  # the key is unsettled
         results = tuple(
             _result(write, answer) for write, answer in zip(job.writes, entry.answers, strict=False)
         )
-        life.controller.on_done(Done(job, results, entry.error), entry.at)
+        loop.controller.on_done(Done(job, results, entry.error), entry.at)
 
     def _differ(
         self,
-        life: _Life,
+        loop: _Loop,
         at: float,
         key: str,
         recorded: str,
@@ -290,16 +295,18 @@ class Replay:
         body: str = "",
         write: RecordedWrite | None = None,
     ) -> None:
-        if life.blind:
-            self.report.skipped[life.name] = _BLIND
-            del self._lives[life.number]
+        if loop.blind:
+            self.report.skipped[loop.name] = _BLIND
+            del self._loops[loop.number]
             return
         if write is not None and write.name:
-            self._unseen[write.resource, write.namespace, write.name] = len(self.report.differences)
+            self._pending[write.resource, write.namespace, write.name] = len(
+                self.report.differences
+            )
         self.report.differences.append(
             Difference(
-                controller=life.name,
-                life=life.number,
+                controller=loop.name,
+                loop=loop.number,
                 at=at,
                 key=key,
                 recorded=recorded,
@@ -307,21 +314,21 @@ class Replay:
                 body=body,
             )
         )
-        del self._lives[life.number]
+        del self._loops[loop.number]
 
-    def _told(self, job: Job) -> str:
-        return _words(tuple(self._written(write) for write in job.writes))
+    def _job_text(self, job: Job) -> str:
+        return _writes_text(tuple(self._written(write) for write in job.writes))
 
 
 def _hides(controller: Controller, change: Change[Object]) -> bool:
-    """The object is one that *controller* is there for, and its template has tokens."""
+    """Returns True if *controller* reconciles the object, and its template is redacted."""
     template = getattr(getattr(change.new, "spec", None), "template", None)
     if not template or controller.info.watches[0].resource.key != change.resource:
         return False
     return TOKEN in str(template)
 
 
-def _words(writes: tuple[RecordedWrite, ...]) -> str:
+def _writes_text(writes: tuple[RecordedWrite, ...]) -> str:
     if not writes:
         return "nothing more"
     return ", ".join(
@@ -338,7 +345,7 @@ def _bodies(job: Job) -> str:
 
 
 def _result(write: Write, answer: RecordedAnswer) -> bytes:
-    """The bytes that the server answered, as far as the core may look at them."""
+    """Returns the parts of the server's answer that a core may use."""
     match answer.kind:
         case Answer.EMPTY:
             return b""

@@ -1,8 +1,8 @@
 """Lines of a timeline for people and for programs.
 
 For a program that reads text a line is one row. On a screen it is a block of the screen's width:
-when and who, what, what became of Pods, what followed. A line that is opened shows a row for each
-change in it, and a row for each Pod with the times at which something became of it: a rollout of a
+time and author, the change, the transitions of Pods, the effects. A line that is opened has a row
+for each change in it, and a row for each Pod with the times of its transitions: a rollout of a
 hundred Pods is a hundred rows, not six hundred.
 """
 
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from sliceplane.api.findings.wording import count
 from sliceplane.diagnose.timeline.timeline import (
-    POD_WORDS,
+    POD_TRANSITIONS,
     Line,
     Membership,
     TimelineEffect,
@@ -27,14 +27,14 @@ from sliceplane.kit.terminal_text import printable
 from sliceplane.kit.times import format_micro_time
 
 _UNKNOWN: Final = "?"
-#: a shorter time is a moment
-_TOOK_S_MIN: Final = 0.05
+#: a shorter duration is not shown
+_DURATION_S_MIN: Final = 0.05
 _INDENT: Final = "  "
 _WIDTH_MIN: Final = 40
 
 
 def line_text(line: Line, *, opened: bool = False, width: int | None = None) -> str:
-    """*opened*: with what is in it.  *width*: of the screen; ``None``: all of it in one row."""
+    """*opened*: with its parts. *width*: of the screen; ``None``: all in one row."""
     line = _harmless(line)
     rows = list(_block(line, width)) if width is not None else [_row(line)]
     if opened and len(line.opened) > 1:
@@ -43,13 +43,13 @@ def line_text(line: Line, *, opened: bool = False, width: int | None = None) -> 
 
 
 def _harmless(line: Line) -> Line:
-    """*line* with names and values as parts of a row: none of them may begin a row of its own."""
+    """Returns *line* with printable names and values: none of them may begin a row of its own."""
     opened = tuple(
-        sub._replace(who=printable(sub.who), what=printable(sub.what)) for sub in line.opened
+        sub._replace(author=printable(sub.author), what=printable(sub.what)) for sub in line.opened
     )
     return replace(
         line,
-        who=printable(line.who),
+        author=printable(line.author),
         what=printable(line.what),
         pods=printable(line.pods),
         opened=opened,
@@ -62,7 +62,7 @@ def line_document(line: Line) -> dict[str, Any]:
     return {
         "time": format_micro_time(line.at),
         "until": format_micro_time(line.until),
-        "who": line.who,
+        "who": line.author,
         "what": "; ".join(_what(line)),
         "slices": None if line.effect is None else effect.slices,
         "writes": effect.writes,
@@ -71,10 +71,10 @@ def line_document(line: Line) -> dict[str, Any]:
         if sent is None
         else {"fewest": sent.fewest, "most": sent.most, "bytes": sent.size_bytes},
         "nodes": {name: round(seconds, 3) for name, seconds in sorted(effect.nodes.items())},
-        "nodesKnown": effect.nodes_known,
+        "nodesKnown": effect.nodes_total,
         "followed": "; ".join(_followed(line)),
         "opened": [
-            {"time": format_micro_time(sub.at), "who": sub.who, "what": sub.what}
+            {"time": format_micro_time(sub.at), "who": sub.author, "what": sub.what}
             for sub in line.opened
         ],
     }
@@ -106,14 +106,14 @@ def membership_text(membership: Membership) -> str:
 def _row(line: Line) -> str:
     what = "; ".join(_what(line))
     return (
-        f"{format_micro_time(line.at)} {line.who or _UNKNOWN:<24} "
+        f"{format_micro_time(line.at)} {line.author or _UNKNOWN:<24} "
         f"{'; '.join([what + _during(line), *_followed(line)])}"
     )
 
 
 def _block(line: Line, width: int) -> Iterator[str]:
     changes = f": {count(len(line.opened), 'change')}" if len(line.opened) > 1 else ""
-    yield f"{format_micro_time(line.at)} {line.who or _UNKNOWN}{changes}{_during(line)}"
+    yield f"{format_micro_time(line.at)} {line.author or _UNKNOWN}{changes}{_during(line)}"
     for part in (*_what(line), "; ".join(_followed(line))):
         yield from _wrapped(part, width)
 
@@ -132,13 +132,13 @@ def _what(line: Line) -> list[str]:
 
 
 def _during(line: Line) -> str:
-    took = line.until - line.at
-    return f" in {took:.1f} s" if took >= _TOOK_S_MIN else ""
+    duration_s = line.until - line.at
+    return f" in {duration_s:.1f} s" if duration_s >= _DURATION_S_MIN else ""
 
 
 def _opened(line: Line, width: int | None) -> list[str]:
-    """Changes, then Pods.  What is shown of a Pod is what became of it, and no other change of its
-    status.
+    """Returns rows for changes, then for Pods. A Pod has only its transitions, no other change of
+    its status.
     """
     pods: dict[str, dict[str, list[float]]] = {}
     rows: list[str] = []
@@ -147,14 +147,18 @@ def _opened(line: Line, width: int | None) -> list[str]:
         if sub.became:
             pods.setdefault(sub.pod, {}).setdefault(sub.became, []).append(after)
         elif not sub.pod or not sub.status_only:
-            rows += _wrapped(f"{_after([after])} {sub.who or _UNKNOWN}: {sub.what}", width)
-    words = [word for word in POD_WORDS if any(word in became for became in pods.values())]
+            rows += _wrapped(f"{_after([after])} {sub.author or _UNKNOWN}: {sub.what}", width)
+    transitions = [
+        transition
+        for transition in POD_TRANSITIONS
+        if any(transition in became for became in pods.values())
+    ]
     if pods:
         cells = [
-            (name, *(_after(became.get(word, [])) for word in words))
+            (name, *(_after(became.get(transition, [])) for transition in transitions))
             for name, became in pods.items()
         ]
-        rows += table(("Pod", *words), cells, indent=_INDENT, width=width)
+        rows += table(("Pod", *transitions), cells, indent=_INDENT, width=width)
     return rows
 
 
@@ -176,25 +180,25 @@ def _followed(line: Line) -> list[str]:
     parts = [_slices(effect)]
     if effect.sent is not None:
         parts.append(_sent_text(effect.sent))
-    if effect.nodes_known:
-        told = f"{len(effect.nodes)} of {effect.nodes_known} nodes told"
+    if effect.nodes_total:
+        reported = f"{len(effect.nodes)} of {effect.nodes_total} nodes reported"
         if effect.nodes:
             last = max(effect.nodes, key=lambda name: effect.nodes[name])
-            told += f", the last {last} after {effect.nodes[last]:.1f} s"
-        parts.append(told)
+            reported += f", the last {last} after {effect.nodes[last]:.1f} s"
+        parts.append(reported)
     return parts
 
 
 def _slices(effect: TimelineEffect) -> str:
     slices = count(effect.slices, "slice")
     writes = f" in {count(effect.writes, 'write')}" if effect.writes > effect.slices else ""
-    # What others write or delete has no size that was recorded.
+    # Writes and deletions by others have no recorded size.
     return f"{slices}{writes}{f', {_bytes(effect.size_bytes)}' if effect.size_bytes else ''}"
 
 
 def _sent_text(sent: TimelineSent) -> str:
-    """To how many watchers each event went; they may be others each time, so the most is "up to". A
-    watcher that asks for protobuf or a table gets less than what was written.
+    """Describes to how many watchers each event was sent. They may differ each time, so the most is
+    "up to". A watcher that requests protobuf or a table receives fewer bytes than were written.
     """
     if not sent.most:
         return "sent to no watcher"

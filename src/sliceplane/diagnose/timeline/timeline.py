@@ -35,41 +35,41 @@ from sliceplane.api.scheme import (
 from sliceplane.consume.progress import ANNOTATION_REVISION, LEASE_NAMESPACE, LEASE_PREFIX
 from sliceplane.diagnose.timeline.index import NONE, Index, RecordedStep
 from sliceplane.diagnose.timeline.reader import ObjectKey
-from sliceplane.diagnose.timeline.words import change_text, field_changes
+from sliceplane.diagnose.timeline.wording import change_text, field_changes
 from sliceplane.watch.cache import Change
 from sliceplane.watch.recorder.entries import SentVersion
 
-#: changes of one owner's Pods that are further apart are two causes
+#: seconds between changes of one owner's Pods that are parts of one cause
 GAP_S: Final = 30.0
-#: informers of one process are that far apart at the most
+#: seconds between the informers of one process, at most
 _ECHO_S: Final = 1.0
-#: what a slice's write may lag behind its cause and still follow from it
+#: seconds from a cause to the write of a slice that is its effect, at most
 _FOLLOW_S: Final = 30.0
 _OWNERS: Final = {
     resource.kind: resource
     for resource in (ReplicaSets, Deployments, StatefulSets, DaemonSets, ReplicationControllers)
 }
 _READY: Final = "Ready"
-#: what becomes of Pods, in the order in which a line tells it
-POD_WORDS: Final = ("made", "ready", "not ready", "terminating", "gone")
+#: transitions of Pods, in the order of a line
+POD_TRANSITIONS: Final = ("made", "ready", "not ready", "terminating", "gone")
 
 
 class SubLine(NamedTuple):
-    """``pod``: the Pod that it is about, and ``became`` what became of it, one of ``POD_WORDS``; or
-    "". ``status_only``: no other member changed.
+    """``pod``: the Pod concerned, and ``became`` its transition, one of ``POD_TRANSITIONS``; or "".
+    ``status_only``: no other member changed.
     """
 
     at: float
     what: str
-    who: str
+    author: str
     pod: str = ""
     became: str = ""
     status_only: bool = False
 
 
 class TimelineSent(NamedTuple):
-    """Events of slices: the fewest and the most watchers to which the server sent one, and bytes to
-    all of them.
+    """Events of slices: the fewest and the most watchers to which the server sent one, and the
+    bytes sent in total.
     """
 
     fewest: int
@@ -78,28 +78,28 @@ class TimelineSent(NamedTuple):
 
 
 class TimelineEffect(NamedTuple):
-    """``size_bytes``: as the controller wrote them. ``sent``: ``None`` where that was not recorded
-    of each event. ``nodes``: node -> seconds after the last of these writes at which it told that
-    it holds them.
+    """``size_bytes``: as the controller wrote them. ``sent``: ``None`` if it was not recorded for
+    each event. ``nodes``: node -> seconds from the last of these writes to the report that the node
+    applied them. ``nodes_total``: node proxies that report.
     """
 
     slices: int = 0
-    #: of them, by the controller or others
+    #: writes of these slices, by the controller or others
     writes: int = 0
     size_bytes: int = 0
     sent: TimelineSent | None = None
     nodes: dict[str, float] = {}
-    nodes_known: int = 0
+    nodes_total: int = 0
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """``pods``: what became of Pods, where *what* is of something else. ``effect``: ``None`` where
-    none is known. ``next_at``: when the next line begins; what follows later is told there.
+    """``pods``: transitions of Pods, if *what* is about another object. ``effect``: ``None`` if
+    unknown. ``next_at``: when the next line begins; later effects belong to it.
     """
 
     at: float
     until: float
-    who: str
+    author: str
     what: str
     pods: str = ""
     effect: TimelineEffect | None
@@ -108,7 +108,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Membership(NamedTuple):
-    """Endpoints of two moments: address -> state."""
+    """The endpoints at two times: address -> state."""
 
     before: dict[str, str]
     after: dict[str, str]
@@ -137,12 +137,12 @@ class Timeline:
 
     @property
     def ended(self) -> float:
-        """When the newest entry was."""
+        """Time of the newest entry."""
         return self._index.ended
 
     @property
-    def known(self) -> bool:
-        """The recording has something of the Service."""
+    def is_recorded(self) -> bool:
+        """Returns True if the recording has an object of the Service."""
         return (
             bool(self._slices)
             or self._service in self._index.steps
@@ -150,15 +150,15 @@ class Timeline:
         )
 
     def lines(self, since: float) -> list[Line]:
-        """In the order of time; those that began before *since* are left out."""
+        """Returns the lines in the order of time, without those that began before *since*."""
         self._find_leases(since)
         causes = self._causes(since)
-        made: list[Line] = []
+        lines: list[Line] = []
         for position, cause in enumerate(causes):
             next_at = causes[position + 1].steps[0].at if position + 1 < len(causes) else math.inf
             if cause.steps[0].at >= since:
-                made.append(self._line(cause, next_at))
-        return made
+                lines.append(self._line(cause, next_at))
+        return lines
 
     def membership(self, before: float, after: float) -> Membership:
         return Membership(self._endpoints(before), self._endpoints(after))
@@ -194,8 +194,8 @@ class Timeline:
         for step, root, begins in self._rooted_steps(since):
             cause = open_of.get(root)
             if cause is not None and begins and _is_echo(cause, step):
-                # Another informer was quicker: what a controller did of it was seen before the
-                # change itself.
+                # Another informer was quicker: a controller's writes were observed before their
+                # cause.
                 cause.steps.insert(0, step)
                 continue
             if cause is None or begins or step.at - cause.last > GAP_S:
@@ -205,8 +205,8 @@ class Timeline:
         return causes
 
     def _rooted_steps(self, since: float) -> list[tuple[RecordedStep, str, bool]]:
-        """Steps that may be causes or parts of them, with whose they are, and whether each is a
-        cause by itself.
+        """Returns the steps that may be causes or parts of them, each with its root, and True if it
+        is a cause by itself.
         """
         earliest = since - GAP_S
         rooted: list[tuple[RecordedStep, str, bool]] = []
@@ -219,7 +219,7 @@ class Timeline:
             rooted += [(step, root, False) for step in steps if self._is_about_traffic(step)]
         for key, root in owners.items():
             for step in self._index.steps.get(key, ()):
-                if step.at >= earliest and self._is_wanted(step):
+                if step.at >= earliest and self._changes_more_than_status(step):
                     rooted.append(
                         (step, root, bool(step.writer) and not _is_controller(step.writer))
                     )
@@ -227,15 +227,15 @@ class Timeline:
             own = key is not self._service
             for step in self._index.steps.get(key, ()):
                 if step.at < earliest or (own and (not step.writer or _is_controller(step.writer))):
-                    continue  # what the controller writes follows from a cause and is none
-                if own or self._is_wanted(step):
+                    continue  # the controller's writes are effects, not causes
+                if own or self._changes_more_than_status(step):
                     rooted.append((step, f"{key.resource} {key.name}", True))
         rooted.sort(key=lambda entry: entry[0][:2])
         return rooted
 
     def _root(self, key: ObjectKey, owners: dict[ObjectKey, str]) -> str:
-        """In words: the Deployment behind a Pod, or what else owns it.  Owners on the way are put
-        into *owners*.
+        """Returns kind and name of the Deployment behind a Pod, or of its other owner. Owners on
+        the way are added to *owners*.
         """
         path: list[ObjectKey] = []
         kind = Pods.kind
@@ -256,20 +256,20 @@ class Timeline:
         return root
 
     def _is_about_traffic(self, step: RecordedStep) -> bool:
-        """A Pod came or went, or something changed that slices show."""
+        """Returns True if a Pod was created or deleted, or a change affects slices."""
         if NONE in (step.old, step.new):
             return True
         old, new = self._index.version(step.old), self._index.version(step.new)
         return (
             _is_ready(old) != _is_ready(new)
-            or _is_leaving(old) != _is_leaving(new)
+            or _is_terminating(old) != _is_terminating(new)
             or old.metadata.labels != new.metadata.labels
             or old.status.pod_ips != new.status.pod_ips
             or old.status.phase != new.status.phase
         )
 
-    def _is_wanted(self, step: RecordedStep) -> bool:
-        """Not the status of an object alone."""
+    def _changes_more_than_status(self, step: RecordedStep) -> bool:
+        """Returns True if not only the status changed."""
         if NONE in (step.old, step.new):
             return True
         old, new = self._index.version(step.old), self._index.version(step.new)
@@ -293,7 +293,7 @@ class Timeline:
         return Line(
             at=head.at,
             until=cause.last,
-            who=next((step.writer for step in cause.steps if step.writer), ""),
+            author=next((step.writer for step in cause.steps if step.writer), ""),
             what=what,
             pods=became,
             effect=self._effect(head.at, min(next_at, cause.last + _FOLLOW_S)),
@@ -307,10 +307,15 @@ class Timeline:
                 step.at, f"{_kind(step.key)} {step.key.name}: {self._what(step)}", step.writer
             )
         became = self._pod_text(step)
-        word = became if became in POD_WORDS else ""
+        transition = became if became in POD_TRANSITIONS else ""
         what = f"{Pods.kind} {step.key.name}: {became}"
         return SubLine(
-            step.at, what, step.writer, step.key.name, word, not word and not self._is_wanted(step)
+            step.at,
+            what,
+            step.writer,
+            step.key.name,
+            transition,
+            not transition and not self._changes_more_than_status(step),
         )
 
     def _what(self, step: RecordedStep) -> str:
@@ -318,9 +323,7 @@ class Timeline:
         change: Change[Object] = Change(step.key.resource, old, new)
         if old is None or new is None:
             return change_text(change)
-        changes = [
-            found for found in field_changes(old, new) if not found.path.startswith("status")
-        ]
+        changes = [item for item in field_changes(old, new) if not item.path.startswith("status")]
         return ", ".join(map(str, changes[:4])) if changes else change_text(change)
 
     def _pod_text(self, step: RecordedStep) -> str:
@@ -329,7 +332,7 @@ class Timeline:
             return "made"
         if new is None:
             return "gone"
-        if _is_leaving(new) and not _is_leaving(old):
+        if _is_terminating(new) and not _is_terminating(old):
             return "terminating"
         if _is_ready(old) != _is_ready(new):
             return "ready" if _is_ready(new) else "not ready"
@@ -342,7 +345,11 @@ class Timeline:
             counts.setdefault(self._pod_text(step), set()).add(step.key.name)
         if len(steps) == 1:
             return f"Pod {steps[0].key.name} {self._pod_text(steps[0])}"
-        parts = [f"{len(counts[word])} {word}" for word in POD_WORDS if word in counts]
+        parts = [
+            f"{len(counts[transition])} {transition}"
+            for transition in POD_TRANSITIONS
+            if transition in counts
+        ]
         return (
             ", ".join(parts) if parts else f"{len({step.key.name for step in steps})} Pods changed"
         )
@@ -371,29 +378,33 @@ class Timeline:
             for write in plan.writes
             if write[1].startswith("endpointslices")
         )
-        nodes, known = self._nodes(newest, last) if slices else ({}, 0)
-        return TimelineEffect(len(slices), len(versions), size, self._sent(versions), nodes, known)
+        nodes, total = self._nodes(newest, last) if slices else ({}, 0)
+        return TimelineEffect(len(slices), len(versions), size, self._sent(versions), nodes, total)
 
     def _sent(self, versions: Iterable[SentVersion]) -> TimelineSent | None:
         sent = [self._index.sent.get(version) for version in versions]
-        known = [event for event in sent if event is not None]
-        if not known or len(known) < len(sent):
+        recorded = [event for event in sent if event is not None]
+        if not recorded or len(recorded) < len(sent):
             return None
-        watchers = [event.watchers for event in known]
-        return TimelineSent(min(watchers), max(watchers), sum(event.size_bytes for event in known))
+        watchers = [event.watchers for event in recorded]
+        return TimelineSent(
+            min(watchers), max(watchers), sum(event.size_bytes for event in recorded)
+        )
 
     def _nodes(self, revision: int, since: float) -> tuple[dict[str, float], int]:
-        """When each node proxy told that it holds *revision*; and how many there are."""
-        told: dict[str, float] = {}
+        """Returns the seconds until each node proxy reported *revision*, and the number of node
+        proxies.
+        """
+        delays: dict[str, float] = {}
         for key in self._leases:
             for step in self._index.steps.get(key, ()):
                 if step.at >= since and step.new != NONE:
                     annotations = self._index.version(step.new).metadata.annotations or {}
-                    held = annotations.get(ANNOTATION_REVISION, "")
-                    if held.isdecimal() and int(held) >= revision:
-                        told[key.name.removeprefix(LEASE_PREFIX)] = step.at - since
+                    applied = annotations.get(ANNOTATION_REVISION, "")
+                    if applied.isdecimal() and int(applied) >= revision:
+                        delays[key.name.removeprefix(LEASE_PREFIX)] = step.at - since
                         break
-        return told, len(self._leases)
+        return delays, len(self._leases)
 
     def _endpoints(self, at: float) -> dict[str, str]:
         members: dict[str, str] = {}
@@ -412,7 +423,9 @@ class Timeline:
 
 
 def _is_echo(cause: _Cause, step: RecordedStep) -> bool:
-    """*cause* has just begun, and with what controllers do when others have changed something."""
+    """Returns True if *cause* has just begun, and only with writes of controllers, which react to
+    *step*.
+    """
     first = cause.steps[0]
     return step.at - first.at < _ECHO_S and all(_is_controller(part.writer) for part in cause.steps)
 
@@ -424,7 +437,7 @@ def _state(endpoint: Any) -> str:
     return "ready" if conditions.ready is not False else "not ready"
 
 
-def _is_leaving(pod: Any) -> bool:
+def _is_terminating(pod: Any) -> bool:
     return pod.metadata.deletion_timestamp is not None
 
 
@@ -446,5 +459,5 @@ def _kind(key: ObjectKey) -> str:
 
 
 def _is_controller(writer: str) -> bool:
-    """A field manager that does what others asked for."""
+    """Returns True for a field manager that acts on behalf of others."""
     return writer.startswith(("kube-controller-manager", "sliceplane", "kubelet", "kube-scheduler"))

@@ -1,4 +1,4 @@
-"""The answer as data: what ``--output json`` writes, under names that stay."""
+"""The answer as data: the document of ``--output json``, with stable names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SourceView(AnswerPart, frozen=True, kw_only=True):
 
 
 class DestinationView(AnswerPart, frozen=True, kw_only=True):
-    """``is_``: what the address is to the cluster, a few words each."""
+    """``is_``: the roles of the address in the cluster, a phrase each."""
 
     address: str
     port: int
@@ -39,9 +39,9 @@ class NodeView(AnswerPart, frozen=True, kw_only=True):
 
 
 class TracedService(AnswerPart, frozen=True, kw_only=True):
-    """``role``: what the destination is to the Service. ``policy`` is the value of
-    ``policy_field``; ``used`` is the list that counted, which for a client on the node is Cluster
-    also under ``externalTrafficPolicy: Local``.
+    """``role``: the role of the destination for the Service. ``policy`` is the value of
+    ``policy_field``; ``used`` is the list of endpoints that was applied, which for a client on the
+    node is Cluster even with ``externalTrafficPolicy: Local``.
     """
 
     namespace: str
@@ -60,8 +60,8 @@ class TracedService(AnswerPart, frozen=True, kw_only=True):
 
 
 class HintsView(AnswerPart, frozen=True, kw_only=True):
-    """``node`` and ``zone`` are outcomes as ``consume.usable.HintOutcome`` names them; "": hints
-    were not looked at.
+    """``node`` and ``zone`` are values of ``consume.usable.HintOutcome``; "": hints were not
+    considered.
     """
 
     node: str = ""
@@ -94,7 +94,7 @@ class TracedEndpoint(AnswerPart, frozen=True, kw_only=True):
 
 
 class TracedSlice(AnswerPart, frozen=True, kw_only=True):
-    """``why``: why nothing of the slice counts for this service port; "": it counts."""
+    """``why``: why the slice does not count for this service port; "": it counts."""
 
     name: str
     address_type: str
@@ -104,9 +104,9 @@ class TracedSlice(AnswerPart, frozen=True, kw_only=True):
 
 class TraceAnswer(AnswerPart, frozen=True, kw_only=True):
     """``targets`` get the connection, ``others`` are the rest of the Service's endpoints;
-    ``chains`` are those of the node's table that were decisive, ``element`` is the element that was
-    where no chain is needed (one endpoint). ``findings``: the cause of a refusal, where the
-    catalogue has it.
+    ``chains`` are the decisive chains of the node's table, ``element`` is the decisive element if
+    no chain is needed (one endpoint). ``findings``: the cause of a refusal, if the catalogue has
+    it.
     """
 
     verdict: Verdict
@@ -127,17 +127,17 @@ class TraceAnswer(AnswerPart, frozen=True, kw_only=True):
 
     @property
     def arrives(self) -> bool:
-        """Whatever is drawn, the packet is let through."""
+        """Returns True if the packet passes, whichever target is chosen."""
         refused = any(target.verdict in {"drop", "reject"} for target in self.targets)
         return self.verdict in {"dnat", "accept"} and not refused
 
     def as_document(self) -> dict[str, Any]:
-        made: dict[str, Any] = msgspec.to_builtins(self)
-        return {**made, "findings": [finding.as_document() for finding in self.findings]}
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        return {**document, "findings": [finding.as_document() for finding in self.findings]}
 
 
 class XdsClientView(AnswerPart, frozen=True, kw_only=True):
-    """Where the client is; "" where that is not known."""
+    """The location of the client; "": unknown."""
 
     node: str = ""
     zone: str = ""
@@ -145,9 +145,9 @@ class XdsClientView(AnswerPart, frozen=True, kw_only=True):
 
 
 class XdsTraceAnswer(AnswerPart, frozen=True, kw_only=True):
-    """The endpoints that a client of xDS receives for a port of a Service, and picks. ``cluster``:
-    the name of its assignment; ``balancing``: how one of ``targets`` is picked; ``version``: that
-    of the assignment.
+    """The endpoints that an xDS client receives for a port of a Service, and picks. ``cluster``:
+    the name of its assignment; ``balancing``: how one of ``targets`` is picked; ``version``: of the
+    assignment.
     """
 
     verdict: Literal["picks", "fails"]
@@ -168,5 +168,5 @@ class XdsTraceAnswer(AnswerPart, frozen=True, kw_only=True):
         return self.verdict == "picks"
 
     def as_document(self) -> dict[str, Any]:
-        made: dict[str, Any] = msgspec.to_builtins(self)
-        return made
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        return document

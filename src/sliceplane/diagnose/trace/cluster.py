@@ -1,4 +1,4 @@
-"""The objects of the cluster, and the Services that have to do with an address."""
+"""The objects of the cluster, and the Services that concern an address."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sliceplane.kit.ip import Family, networks
 
 
 class TracedCluster(msgspec.Struct, frozen=True, dict=True):
-    """``pods``: those that have one of the addresses of the question. ``unread``: what the server
-    did not let us list, a sentence each.
+    """``pods``: with one of the addresses of the query. ``unread``: a sentence for each list that
+    the server refused.
     """
 
     services: tuple[Service, ...] = ()
@@ -56,7 +56,7 @@ class TracedCluster(msgspec.Struct, frozen=True, dict=True):
         return {}
 
     def node_of(self, ip: str) -> Node | None:
-        """Whose own address *ip* is."""
+        """Returns the Node that has the address *ip*."""
         return next(
             (
                 node
@@ -67,9 +67,7 @@ class TracedCluster(msgspec.Struct, frozen=True, dict=True):
         )
 
     def pod_of(self, ip: str) -> Pod | None:
-        """The Pod that has *ip* now, the newest first where the cache of the server shows
-        several.
-        """
+        """Returns the Pod that has *ip*; if several have it, one that is not being deleted."""
         family = family_of(ip)
         pods = [
             pod
@@ -80,7 +78,7 @@ class TracedCluster(msgspec.Struct, frozen=True, dict=True):
         return pods[0] if pods else None
 
     def roles(self, ip: str, port: int) -> tuple[str, ...]:
-        """Describes what *ip* (with *port*) is; empty: the cluster does not know it."""
+        """Describes the roles of *ip* (with *port*); empty: it is unknown to the cluster."""
         family = family_of(ip)
         node = self.node_of(ip)
         pod = self.pod_of(ip)
@@ -129,13 +127,13 @@ class TracedCluster(msgspec.Struct, frozen=True, dict=True):
     def claimants(
         self, family: Family, targets: Iterable[tuple[str, int]]
     ) -> frozenset[ServiceKey]:
-        """The Services that can have a part in what becomes of a packet to any of *targets*
-        (address, port): those that claim the address, whatever the port, and those that claim the
-        port as a node port. O(Services).
+        """Returns the Services that can affect a packet to any of *targets* (address, port): those
+        that claim the address, on any port, and those that claim the port as a node port.
+        O(Services).
         """
-        wanted = list(targets)
-        ips = {ip for ip, _ in wanted}
-        ports = {port for _, port in wanted}
+        pairs = list(targets)
+        ips = {ip for ip, _ in pairs}
+        ports = {port for _, port in pairs}
         return frozenset(
             key
             for key in self.by_key
@@ -146,8 +144,8 @@ class TracedCluster(msgspec.Struct, frozen=True, dict=True):
 
 
 def role_of(port: ServedPort, ip: str, number: int) -> str:
-    """Returns the role of a packet to *ip* and *number* for a service port, its own number not
-    looked at; "": nothing.
+    """Returns the role of a packet to *ip* and *number* for a service port, whatever the number of
+    that port; "": none.
     """
     if ip == port.cluster_ip:
         return "cluster IP"
@@ -159,6 +157,6 @@ def role_of(port: ServedPort, ip: str, number: int) -> str:
 
 
 def node_addresses(node: Node, family: Family) -> tuple[str, ...]:
-    """Canonical, in the order of the Node."""
+    """Returns the canonical addresses, in the order of the Node."""
     addresses = (canonical_of(entry.address, family) for entry in node.status.addresses or ())
     return tuple(dict.fromkeys(ip for ip in addresses if ip is not None))

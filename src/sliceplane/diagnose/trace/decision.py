@@ -1,8 +1,7 @@
 """The decision over a packet: which service port, which of its lists, and with which outcome.
 
-Which service port it was is told by the chains that the packet entered, or by the element that
-translated or refused it; which list counted, by the kind of chain, or by the policy that the
-element is for.
+The service port follows from the chains that the packet entered, or from the element that
+translated or refused it; the list, from the kind of chain, or from the policy of the element.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from sliceplane.node.nft.layout import (
 )
 from sliceplane.node.nft.objects import DnatTarget, item_text
 
-#: the checks for Services without endpoints, and where they look
+#: the checks for Services without endpoints, and the sets that they consult
 _REFUSED = {ENDPOINTS_CHECK: NO_ENDPOINTS.name, NODE_PORTS_CHECK: NO_ENDPOINT_NODE_PORTS.name}
 
 
 class PacketDecision:
-    """The decision over one packet; everything is looked up when it is first asked for."""
+    """The decision over one packet; every part is computed on first use."""
 
     def __init__(self, inquiry: Inquiry, run: Run) -> None:
         self.inquiry = inquiry
@@ -48,7 +47,7 @@ class PacketDecision:
 
     @cached_property
     def owners(self) -> dict[str, PortState]:
-        """Chain -> the service port that it belongs to."""
+        """Service ports by chain."""
         facts = self.run.plane.facts
         return {
             chain.name: state
@@ -58,8 +57,8 @@ class PacketDecision:
 
     @cached_property
     def chains(self) -> tuple[str, ...]:
-        """The chains of service ports that were entered on the way, in order; without those of
-        single endpoints.
+        """The chains of service ports that the packet entered, in order, without those of single
+        endpoints.
         """
         entered = dict.fromkeys(name for trail in self.run.trails for name in trail.packet.chains)
         return tuple(
@@ -68,7 +67,7 @@ class PacketDecision:
 
     @cached_property
     def check(self) -> str:
-        """The chain that refused an untranslated packet; "": none did."""
+        """The chain that refused an untranslated packet; "": none."""
         trail = self.run.trails[0]
         if trail.outcome.verdict == "accept" or trail.packet.dnat:
             return ""
@@ -77,7 +76,7 @@ class PacketDecision:
 
     @cached_property
     def state(self) -> PortState | None:
-        """The service port that decided; ``None``: none has to do with it."""
+        """The service port that decided; ``None``: none is concerned."""
         for name in self._decisive:
             return self.owners[name]
         container = SERVICE_IPS.name if self._translated else _REFUSED.get(self.check)
@@ -94,7 +93,7 @@ class PacketDecision:
 
     @cached_property
     def element(self) -> str:
-        """The one that translated the packet where no chain did, as ``nft`` writes it; "": a chain
+        """The element that translated the packet if no chain did, as ``nft`` writes it; "": a chain
         did, or nothing.
         """
         if self._decisive or not self._translated:
@@ -121,7 +120,7 @@ class PacketDecision:
 
     @cached_property
     def used(self) -> Policy:
-        """The list that was drawn from, or, where none was, the one that is empty."""
+        """The list that a target was chosen from, or the empty one."""
         if any(name.startswith("local-") for name in self.chains):
             return "Local"
         if any(name.startswith("service-") for name in self.chains):
@@ -142,7 +141,7 @@ class PacketDecision:
 
     @cached_property
     def verdict(self) -> Verdict:
-        trail = self.run.trails[0]  # those that arrive come first
+        trail = self.run.trails[0]  # trails that arrive come first
         return (
             "dnat"
             if trail.packet.dnat and trail.outcome.verdict == "accept"
@@ -151,7 +150,7 @@ class PacketDecision:
 
     @cached_property
     def refusals(self) -> dict[ServiceKey, ClaimRefusal]:
-        """Services that ask for the destination and do not get it, sorted."""
+        """Services that claim the destination and do not get it, sorted."""
         claims = self.run.plane.tracker.claims
         packet = self.inquiry.flight.packet
         protocol = packet.proto.upper()
@@ -176,7 +175,7 @@ class PacketDecision:
 
     @cached_property
     def choice(self) -> Choice[NodeEndpoint]:
-        """The endpoints that the applied policy leaves of them."""
+        """The endpoints that the applied policy selects."""
         endpoints = [origin.endpoint for origin in self.origins]
         place = self.run.plane.tracker.place
         return choose_local(endpoints, place) if self.used == "Local" else choose(endpoints, place)

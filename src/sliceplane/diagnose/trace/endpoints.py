@@ -1,4 +1,4 @@
-"""Every endpoint and slice of the Service that decided, with what becomes of it and why."""
+"""Every endpoint and slice of the Service that decided, with its use and the reason."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _REFUSED = "would be used, but the packet is refused before"
 
 
 def targets(decision: PacketDecision) -> tuple[TracedEndpoint, ...]:
-    """Where a translated packet may go, with what becomes of it there."""
+    """Returns the targets of a translated packet, with the verdict there."""
     if decision.state is None:
         return ()
     ways: dict[tuple[str, int], list[Trail]] = {}
     for trail in decision.run.trails:
         if trail.packet.dnat:
             ways.setdefault((trail.packet.daddr, trail.packet.dport), []).append(trail)
-    made = []
+    rows = []
     for origin in decision.origins:
         trails = ways.pop((origin.endpoint.ip, origin.endpoint.port), [])
         if trails:
-            made.append(_target(decision, origin, trails))
+            rows.append(_target(decision, origin, trails))
     assert not ways, f"the packet goes to {sorted(ways)}, which no slice has"
-    return tuple(made)
+    return tuple(rows)
 
 
 def _target(
@@ -54,12 +54,12 @@ def _target(
 def others(
     decision: PacketDecision, state: PortState, chosen: set[tuple[str, int]]
 ) -> tuple[TracedEndpoint, ...]:
-    """The endpoints that get nothing: those that the model left out, then those that another slice
-    knows better.
+    """Returns the endpoints that get no connection: those that the model excluded, then those that
+    another slice overrides.
     """
     tracker = decision.run.plane.tracker
     name = state.port.name
-    made = []
+    rows = []
     usable = {(endpoint.ip, endpoint.port) for endpoint in decision.choice.endpoints}
     winners: dict[tuple[str, int], EndpointOrigin] = {}
     for origin in decision.origins:
@@ -67,27 +67,27 @@ def others(
         winners[key] = origin
         if key not in chosen:
             why = reasons.of_endpoint(origin.endpoint, decision.choice, decision.policy_field)
-            made.append(_view(origin, _REFUSED if key in usable else why))
+            rows.append(_view(origin, _REFUSED if key in usable else why))
     for slice_key in tracker.slices(name.service):
         for origin in tracker.origins(name.service, slice_key).get(name, []):
             winner = winners[origin.endpoint.ip, origin.endpoint.port]
             if winner.slice != slice_key:
-                made.append(
+                rows.append(
                     _view(
                         origin, f"the same address in slice {reasons.name_of(winner.slice)} counts"
                     )
                 )
-    return tuple(made)
+    return tuple(rows)
 
 
 def slices(decision: PacketDecision) -> tuple[TracedSlice, ...]:
-    """The slices of the Service, but those of the other IP family."""
+    """Returns the slices of the Service, except those of the other IP family."""
     if decision.state is None:
         return ()
     family = decision.inquiry.flight.family
     name = decision.state.port.name
     tracker = decision.run.plane.tracker
-    made = []
+    rows = []
     for endpoint_slice in decision.inquiry.slices(name.service):
         if (
             endpoint_slice.address_type in {"IPv4", "IPv6"}
@@ -99,7 +99,7 @@ def slices(decision: PacketDecision) -> tuple[TracedSlice, ...]:
             why = f"its addresses are {endpoint_slice.address_type}s"
         if not why and name not in tracker.origins(name.service, endpoint_slice.metadata.key):
             why = reasons.lacks_port(name, endpoint_slice.ports or ())
-        made.append(
+        rows.append(
             TracedSlice(
                 name=endpoint_slice.metadata.name,
                 address_type=endpoint_slice.address_type,
@@ -107,11 +107,11 @@ def slices(decision: PacketDecision) -> tuple[TracedSlice, ...]:
                 why=why,
             )
         )
-    return tuple(made)
+    return tuple(rows)
 
 
 def _view(
-    found: EndpointOrigin,
+    origin: EndpointOrigin,
     why: str,
     *,
     share: str = "0",
@@ -119,8 +119,8 @@ def _view(
     verdict: Verdict | None = None,
     masquerade: bool = False,
 ) -> TracedEndpoint:
-    endpoint = found.endpoint
-    source = found.source
+    endpoint = origin.endpoint
+    source = origin.source
     target = source.target_ref
     return TracedEndpoint(
         address=endpoint.ip,
@@ -129,7 +129,7 @@ def _view(
         probability=probability,
         verdict=verdict,
         masquerade=masquerade,
-        slice=reasons.name_of(found.slice),
+        slice=reasons.name_of(origin.slice),
         node=source.node_name or "",
         zone=source.zone or "",
         zone_hints=endpoint.zone_hints,

@@ -1,9 +1,8 @@
-"""From what decided to the answer. Everything is looked up in what the model made, and in
-``decision.PacketDecision``.
+"""Builds the answer from the model's state and ``decision.PacketDecision``.
 
-Why a packet does not arrive is told as a finding of the catalogue, where what the tracer reads
-suffices to name one. It reads Services and slices, not Pods: why a Service has no usable endpoint
-is ``sliceplane explain``'s to say.
+The reason why a packet does not arrive is a finding of the catalogue, if the tracer has read enough
+to name one. It reads Services and slices, not Pods: ``sliceplane explain`` reports why a Service
+has no usable endpoint.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from sliceplane.diagnose.trace.decision import PacketDecision
 from sliceplane.diagnose.trace.inquiry import Inquiry
 from sliceplane.node.nft.layout import CLUSTER_IPS_CHECK
 
-#: the check that words the finding of each code
+#: the check that yields the finding of each code
 _CHECKS: Final = {
     "S2": no_such_port,
     "S3": no_such_port,
@@ -49,24 +48,24 @@ def causes(decision: PacketDecision) -> tuple[Finding, ...]:
     """Returns the finding that explains a refused packet, as ``sliceplane explain`` words it; at
     most one.
     """
-    found = _cause(decision)
-    if found is None:
+    cause = _cause(decision)
+    if cause is None:
         return ()
-    code, key = found
+    code, key = cause
     case = _case(decision, key, of_address=code == "S9")
     return tuple(finding for finding in _CHECKS[code](case) if finding.code == code)[:1]
 
 
 def _cause(decision: PacketDecision) -> tuple[str, ServiceKey] | None:
-    """The code of what refused the packet, and the Service that it concerns."""
+    """Returns the code of the refusal, and the Service concerned."""
     packet = decision.inquiry.flight.packet
     if decision.state is None:
         if decision.check == CLUSTER_IPS_CHECK:
-            there = [
+            ports = [
                 other.port for other in decision.states if other.port.cluster_ip == packet.daddr
             ]
-            code = "S3" if any(port.port == packet.dport for port in there) else "S2"
-            return (code, there[0].name.service) if there else None
+            code = "S3" if any(port.port == packet.dport for port in ports) else "S2"
+            return (code, ports[0].name.service) if ports else None
         lost = [key for key, why in decision.refusals.items() if why.why == "other Service"]
         return ("S7", lost[0]) if lost else None
     service = decision.state.port.name.service
@@ -78,8 +77,8 @@ def _cause(decision: PacketDecision) -> tuple[str, ServiceKey] | None:
 
 
 def _case(decision: PacketDecision, key: ServiceKey, *, of_address: bool) -> ServiceCase:
-    """The Service as ``sliceplane explain`` sees it, asked about from the sender or the node.  Its
-    slices lack managedFields, which these checks do not use.
+    """Returns the Service as a case of ``sliceplane explain``, with the sender or the node as
+    client. Its slices lack managedFields, which these checks do not use.
     """
     flight, cluster = decision.inquiry.flight, decision.inquiry.cluster
     facts = Facts(0.0)
@@ -106,7 +105,7 @@ def _case(decision: PacketDecision, key: ServiceKey, *, of_address: bool) -> Ser
 
 
 def explain(inquiry: Inquiry) -> TraceAnswer:
-    """The answer to *inquiry*, for which everything that it wanted was read."""
+    """Returns the answer to *inquiry*, which has all the slices that it needs."""
     return _answer(PacketDecision(inquiry, inquiry.run()))
 
 
@@ -199,9 +198,9 @@ def _hints(decision: PacketDecision) -> HintsView | None:
     use = decision.choice.hints
     if use is None:
         return HintsView(sentence=f"not looked at: {decision.policy_field} is Local")
-    endpoints_there = [origin.endpoint for origin in decision.origins]
+    candidates = [origin.endpoint for origin in decision.origins]
     return HintsView(
-        node=use.node, zone=use.zone, sentence=reasons.hints(use, endpoints_there, decision.choice)
+        node=use.node, zone=use.zone, sentence=reasons.hints(use, candidates, decision.choice)
     )
 
 
@@ -248,7 +247,7 @@ def _notes(decision: PacketDecision, targets: tuple[TracedEndpoint, ...]) -> tup
         and decision.inquiry.flight.source_kind != "Pod"
     ):
         notes.append(
-            "without --cluster-cidr Pods are not told from clients outside, and neither is "
+            "without --cluster-cidr Pods cannot be told from clients outside, and neither is "
             "masqueraded"
         )
     lost = sum(Fraction(target.share) for target in targets if target.verdict != "dnat")

@@ -1,10 +1,10 @@
-"""One question, from what is read to the answer.
+"""One query, from the objects to the answer.
 
-The caller (``diagnose.io.tracing``) gives what is cheap to list, then reads the slices of the
-Services that are ``wanted`` until nothing is. That is at most two rounds: the Services that claim
-the packet's destination; then those that claim an address of one of their endpoints, since a packet
+The caller (``diagnose.io.tracing``) passes the lists that are cheap, then reads the slices of
+``pending_services`` until none is left. That takes at most two rounds: the Services that claim the
+packet's destination; then those that claim an address of one of their endpoints, since a packet
 that was translated to an endpoint still passes the checks for Services without endpoints. Nothing
-is translated twice, so no other Service can have a part in it.
+is translated twice, so no other Service can affect the packet.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from sliceplane.node.surroundings import RulesConfig
 
 
 class TracedProxy(msgspec.Struct, frozen=True):
-    """The settings of the node proxy on which its rules depend."""
+    """The settings of the node proxy that its rules depend on."""
 
     rules: RulesConfig = msgspec.field(default_factory=RulesConfig)
     gates: Gates = msgspec.field(default_factory=Gates)
 
 
 class Inquiry:
-    """See the module.  ``wanted`` and ``on_slices`` in turn until nothing is wanted, then
-    ``run``.
+    """One query; see the module. Call ``pending_services`` and ``on_slices`` until no Service is
+    pending, then ``run``.
     """
 
     def __init__(self, question: Question, cluster: TracedCluster, settings: TracedProxy) -> None:
@@ -47,11 +47,11 @@ class Inquiry:
         self.flight: Flight = resolve(question, cluster)
         packet = self.flight.packet
         self._first = cluster.claimants(self.flight.family, [(packet.daddr, packet.dport)])
-        if API_SERVICE in cluster.by_key and self._is_asked_for(packet.daddr):
-            self._first |= {API_SERVICE}  # no Service may have what it leads to
+        if API_SERVICE in cluster.by_key and self._is_claimed(packet.daddr):
+            self._first |= {API_SERVICE}  # no Service may claim its endpoints' addresses
         self._slices: dict[ServiceKey, tuple[EndpointSlice, ...]] = {}
 
-    def _is_asked_for(self, ip: str) -> bool:
+    def _is_claimed(self, ip: str) -> bool:
         """Returns True if a Service claims *ip* for clients outside."""
         family = self.flight.family
         return any(
@@ -60,8 +60,10 @@ class Inquiry:
             for port in self.cluster.ports(key, family)
         )
 
-    def wanted(self) -> tuple[ServiceKey, ...]:
-        """Whose slices have to be read next, sorted; nothing: there is an answer."""
+    def pending_services(self) -> tuple[ServiceKey, ...]:
+        """Returns the Services whose slices must be read next, sorted; empty: ``run`` may be
+        called.
+        """
         missing = self._first - self._slices.keys()
         if not missing:
             behind = self.cluster.claimants(self.flight.family, self._endpoints())
@@ -82,20 +84,20 @@ class Inquiry:
                         yield from ((ip, port) for port in ports)
 
     def on_slices(self, key: ServiceKey, slices: Iterable[EndpointSlice]) -> None:
-        """Every slice that is labelled for the Service *key*."""
+        """Takes all slices that are labelled for the Service *key*."""
         self._slices[key] = tuple(sorted(slices, key=lambda each: each.metadata.name))
 
     @property
     def services(self) -> tuple[ServiceKey, ...]:
-        """The Services that can have a part in the answer, sorted."""
+        """Returns the Services that can affect the answer, sorted."""
         return tuple(sorted(self._slices))
 
     def slices(self, key: ServiceKey) -> tuple[EndpointSlice, ...]:
-        """As they were read, sorted by name."""
+        """Returns the slices as they were read, sorted by name."""
         return self._slices.get(key, ())
 
     def why_unread(self, each: EndpointSlice) -> str:
-        """Why the node's proxy does not read a slice (KEP-2030); "" if it does."""
+        """Returns why the node's proxy does not read a slice (KEP-2030); "" if it does."""
         gates = self.settings.gates
         labels = each.metadata.labels or {}
         selectors = (common_selector(gates), *own_selectors(gates, self.flight.node))
@@ -112,14 +114,12 @@ class Inquiry:
 
     def run(self) -> Run:
         """Builds the node's table and sends the packet."""
-        assert not self.wanted(), f"slices of {self.wanted()} were not read"
+        assert not self.pending_services(), f"slices of {self.pending_services()} were not read"
         return Run(self)
 
 
 class Run:
-    """The node's data plane as it would be with the Services of the question alone, and every way
-    of the packet.
-    """
+    """The node's data plane with only the Services of the query, and all trails of the packet."""
 
     def __init__(self, inquiry: Inquiry) -> None:
         flight = inquiry.flight
@@ -131,8 +131,8 @@ class Run:
             self.plane.on_any_node(node.metadata.name, node, 0.0)
         self.plane.on_node(flight.node, 0.0)
         self.plane.on_interfaces(tuple(sorted(flight.own)), 0.0)
-        for found_range in inquiry.cluster.service_cidrs:
-            self.plane.on_service_cidr(found_range.metadata.name, found_range, 0.0)
+        for service_cidr in inquiry.cluster.service_cidrs:
+            self.plane.on_service_cidr(service_cidr.metadata.name, service_cidr, 0.0)
         for key in inquiry.services:
             self.plane.on_service(None, inquiry.cluster.by_key[key], 0.0)
             for endpoint_slice in inquiry.slices(key):

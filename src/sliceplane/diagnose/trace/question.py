@@ -1,4 +1,4 @@
-"""The question as a user writes it, and sentences for questions that have no answer."""
+"""The query as a user writes it, and sentences for queries without an answer."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Protocol = Literal["TCP", "UDP", "SCTP"]
 
 NAMESPACE_DEFAULT: Final = "default"
 OUTSIDE: Final = "outside"
-#: where ``outside`` sends from: addresses for documentation (RFC 5737, RFC 3849), which no cluster
-#: has
+#: source addresses of ``outside``: addresses for documentation (RFC 5737, RFC 3849), which no
+#: cluster has
 OUTSIDE_ADDRESSES: Final[dict[Family, str]] = {"IPv4": "203.0.113.1", "IPv6": "2001:db8::1"}
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
 class Unanswerable(Exception):
-    """A sentence that says what is wrong with the question, or what the cluster does not have."""
+    """The query is invalid, or names an object that does not exist; the text is a sentence."""
 
 
 class AddressTarget(msgspec.Struct, frozen=True):
-    """An address in canonical form and a port; 0: none was given."""
+    """An address in canonical form and a port; 0: not given."""
 
     ip: str
     port: int
@@ -35,7 +35,7 @@ class AddressTarget(msgspec.Struct, frozen=True):
 
 
 class NameTarget(msgspec.Struct, frozen=True):
-    """A Service; *port* is a name or a number, and may be left out where there is one port."""
+    """A Service; *port* is a name or a number, and may be "" if there is one port."""
 
     namespace: str
     name: str
@@ -46,7 +46,7 @@ class NameTarget(msgspec.Struct, frozen=True):
 
 
 class NamedSource(msgspec.Struct, frozen=True):
-    """A Pod, or with an empty *namespace* a Node, whose address the cluster knows."""
+    """A Pod, or with an empty *namespace* a Node, whose address is in the cluster's objects."""
 
     namespace: str
     name: str
@@ -56,8 +56,8 @@ class NamedSource(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """*source* is canonical; without *protocol* it is the Service's, or TCP; *node* may be "" where
-    it follows.
+    """*source* is canonical; without *protocol* it is the Service's, or TCP; *node* may be "" if it
+    can be derived.
     """
 
     source: str
@@ -67,7 +67,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 def parse_source(text: str, namespace: str = NAMESPACE_DEFAULT) -> str | NamedSource:
-    """An IP address in canonical form, ``[pod/]NAME`` (a Pod of *namespace*) or ``node/NAME``."""
+    """Parses an IP address, ``[pod/]NAME`` (a Pod of *namespace*) or ``node/NAME``."""
     ip = canonical(text.removeprefix("[").removesuffix("]"))
     if ip is not None:
         return ip
@@ -80,8 +80,8 @@ def parse_source(text: str, namespace: str = NAMESPACE_DEFAULT) -> str | NamedSo
 
 
 def parse_to(text: str, in_namespace: str = NAMESPACE_DEFAULT) -> AddressTarget | NameTarget:
-    """``ADDRESS:PORT``, ``[ADDRESS]:PORT`` or ``SERVICE[.NAMESPACE][:PORT]``; what DNS adds to a
-    Service's name (``.svc`` and the cluster's domain) is passed over. A name alone is of
+    """Parses ``ADDRESS:PORT``, ``[ADDRESS]:PORT`` or ``SERVICE[.NAMESPACE][:PORT]``; the DNS suffix
+    of a Service's name (``.svc`` and the cluster's domain) is ignored. A name alone is of
     *in_namespace*.
     """
     bare = canonical(text.removeprefix("[").removesuffix("]"))

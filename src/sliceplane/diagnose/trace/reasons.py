@@ -1,4 +1,4 @@
-"""The sentences.  Each words a decision that was made elsewhere; none makes one."""
+"""The sentences of the answer. Each describes a decision of the model; none decides."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sliceplane.node.nft.trace import Packet
 PolicyField = Literal["internalTrafficPolicy", "externalTrafficPolicy"]
 
 
-# What became of the packet
+# The packet
 
 
 def translated(port: ServicePortName, used: Policy, count: int) -> str:
@@ -27,8 +27,8 @@ def translated(port: ServicePortName, used: Policy, count: int) -> str:
 def unusable(
     port: ServicePortName, used: Policy, field: PolicyField, listed: int, *, has_any: bool
 ) -> str:
-    """Why the list *used* is empty; *listed*: how many endpoints the Service's slices have, for
-    whatever port; *has_any*: another place may use some.
+    """Describes why the list *used* is empty; *listed*: the number of endpoints in the Service's
+    slices, for any port; *has_any*: other locations may use some.
     """
     name = port_of(port)
     if has_any:
@@ -49,13 +49,13 @@ def out_of_ranges(packet: Packet, port: ServedPort) -> str:
     )
 
 
-def no_such_port(packet: Packet, there: Sequence[ServedPort], inside: str) -> str:
-    """The destination is a cluster IP without such a port, or none of any Service."""
-    if not there:
+def no_such_port(packet: Packet, served: Sequence[ServedPort], inside: str) -> str:
+    """Describes a destination that is a cluster IP without such a port, or no Service's."""
+    if not served:
         return f"{packet.daddr} is in the range {inside} of cluster IPs, and no Service has it"
-    ports = some([f"{port.port}/{port.name.protocol}" for port in there], CHOICES_MAX)
-    wanted = f"{packet.dport}/{packet.proto.upper()}"
-    return f"Service {there[0].name.service} has no port {wanted}; it has {ports}"
+    ports = some([f"{port.port}/{port.name.protocol}" for port in served], CHOICES_MAX)
+    requested = f"{packet.dport}/{packet.proto.upper()}"
+    return f"Service {served[0].name.service} has no port {requested}; it has {ports}"
 
 
 def untouched(packet: Packet, roles: Sequence[str]) -> str:
@@ -68,15 +68,15 @@ def untouched(packet: Packet, roles: Sequence[str]) -> str:
 
 
 def refused(key: ServiceKey, refusal: ClaimRefusal) -> str:
-    """A Service asks for the destination, and another has it, or none may."""
-    return f"Service {key} asks for this destination and does not get it: {refusal}"
+    """Describes a Service that claims the destination and does not get it."""
+    return f"Service {key} claims this destination and does not get it: {refusal}"
 
 
 # Endpoints
 
 
 def of_endpoint(endpoint: NodeEndpoint, choice: Choice[NodeEndpoint], field: PolicyField) -> str:
-    """Why *endpoint* is used, or is not."""
+    """Describes why *endpoint* is used, or is not."""
     match why(endpoint, choice):
         case Why.READY if choice.policy == "Local":
             return "ready, on this node"
@@ -104,9 +104,7 @@ def of_endpoint(endpoint: NodeEndpoint, choice: Choice[NodeEndpoint], field: Pol
 
 
 def hints(use: HintUse, endpoints: Sequence[NodeEndpoint], choice: Choice[NodeEndpoint]) -> str:
-    """Says in one sentence what became of the hints of *endpoints*; the endpoint that is to blame
-    is the first.
-    """
+    """Describes the use of the hints of *endpoints* in one sentence."""
     place = choice.place
     mine = len(choice.endpoints)
     ready = [endpoint for endpoint in endpoints if endpoint.ready]
@@ -140,10 +138,10 @@ def hints(use: HintUse, endpoints: Sequence[NodeEndpoint], choice: Choice[NodeEn
 
 
 def lacks_port(name: ServicePortName, ports: Sequence[EndpointPort]) -> str:
-    there = [f"{port.name or '(no name)'}/{port.protocol or 'TCP'}" for port in ports]
+    names = [f"{port.name or '(no name)'}/{port.protocol or 'TCP'}" for port in ports]
     return (
         f"has no port {name.port or '(no name)'}/{name.protocol}; it has "
-        f"{some(there, CHOICES_MAX) or 'none'}"
+        f"{some(names, CHOICES_MAX) or 'none'}"
     )
 
 

@@ -1,5 +1,5 @@
-"""From a question to a packet on a node: who sends it, what it is sent to, and where it is looked
-at.
+"""Derives a packet on a node from a query: its sender, its destination, and the node that handles
+it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sliceplane.diagnose.trace.question import (
 from sliceplane.kit.ip import Family
 from sliceplane.node.nft.trace import Packet, Path
 
-#: what packets of a node's own Pods come in through, for detectors that go by interface: its real
+#: ingress interface of packets of a node's own Pods, for detectors that match interfaces; the real
 #: name does not matter
 POD_INTERFACE: Final = "pods"
 
@@ -33,8 +33,8 @@ SourceKind = Literal["Pod", "Node", "other"]
 
 
 class Flight(msgspec.Struct, frozen=True):
-    """One packet and the node that it is looked at on. ``source_name`` is "" for an address that
-    the cluster does not know.
+    """One packet and the node that handles it. ``source_name`` is "" for an address unknown to the
+    cluster.
     """
 
     family: Family
@@ -66,7 +66,7 @@ def resolve(question: Question, cluster: TracedCluster) -> Flight:
         raise Unanswerable(
             f"{question.source} is {family} and {ip} is {family_of(ip)}: no packet has both"
         )
-    _check_known(ip, number, cluster)
+    _check_address(ip, number, cluster)
     place = _place(question, ip, cluster)
     pod = cluster.pod_of(question.source)
     is_own_pod = (
@@ -79,7 +79,7 @@ def resolve(question: Question, cluster: TracedCluster) -> Flight:
     return Flight(family, packet, path, place.node, place.kind, place.name, place.notes)
 
 
-# What it is sent to
+# The destination
 
 
 def _port_of(
@@ -91,25 +91,25 @@ def _port_of(
         raise Unanswerable(
             f"Service {to} has no {family} address, and {question.source} is {family}"
         )
-    wanted = [
+    matching = [
         port
         for port in ports
         if to.port in {"", port.name.port, str(port.port)}
         and question.protocol in {None, port.name.protocol}
     ]
-    there = some(
+    choices = some(
         [f"{port.name.port or port.port}/{port.name.protocol}" for port in ports], CHOICES_MAX
     )
-    if not wanted:
+    if not matching:
         which = "/".join(filter(None, (to.port, question.protocol)))
-        raise Unanswerable(f"Service {to} has no port {which}; it has {there}")
-    if len(wanted) > 1:
-        # One number for two protocols is as good as one port: TCP is what a client means.
-        as_tcp = [port for port in wanted if port.name.protocol == "TCP"]
+        raise Unanswerable(f"Service {to} has no port {which}; it has {choices}")
+    if len(matching) > 1:
+        # One number for two protocols counts as one port: a client means TCP.
+        as_tcp = [port for port in matching if port.name.protocol == "TCP"]
         if len(as_tcp) != 1 or not to.port:
-            raise Unanswerable(f"Service {to} has several ports, name one: {there}")
-        wanted = as_tcp
-    return wanted[0]
+            raise Unanswerable(f"Service {to} has several ports, name one: {choices}")
+        matching = as_tcp
+    return matching[0]
 
 
 def _service_of(to: NameTarget, cluster: TracedCluster) -> Service:
@@ -126,17 +126,17 @@ def _number(to: AddressTarget, cluster: TracedCluster) -> int:
     if to.port:
         return to.port
     family = family_of(to.ip)
-    found = [
+    choices = [
         f"{port.port}/{port.name.protocol}"
         for key in cluster.by_key
         for port in cluster.ports(key, family)
         if role_of(port, to.ip, 0)
     ]
-    ports = f"; Services have {some(found)} at {to.ip}" if found else ""
+    ports = f"; Services have {some(choices)} at {to.ip}" if choices else ""
     raise Unanswerable(f"--to {to.ip} lacks a port, {joined(to.ip, 80)} is one with it{ports}")
 
 
-def _check_known(ip: str, port: int, cluster: TracedCluster) -> None:
+def _check_address(ip: str, port: int, cluster: TracedCluster) -> None:
     if not cluster.roles(ip, port):
         unknown = "" if not cluster.unread else f" (not looked at: {some(cluster.unread)})"
         raise Unanswerable(
@@ -145,7 +145,7 @@ def _check_known(ip: str, port: int, cluster: TracedCluster) -> None:
         )
 
 
-# Where it is looked at
+# The node
 
 
 class _TracedPlace(msgspec.Struct, frozen=True):
@@ -156,51 +156,57 @@ class _TracedPlace(msgspec.Struct, frozen=True):
 
 
 def _place(question: Question, ip: str, cluster: TracedCluster) -> _TracedPlace:
-    """The node asked for; else that of the sender; else, for a node's own address, that node."""
+    """Resolves the node: the requested one, else the sender's, else the one that has the
+    destination address.
+    """
     source = question.source
     home = cluster.node_of(source)
     pod = cluster.pod_of(source)
     kind: SourceKind = "Node" if home is not None else "Pod" if pod is not None else "other"
     name = home.metadata.name if home is not None else pod.metadata.key if pod is not None else ""
-    lives_on = (
+    home_name = (
         home.metadata.name if home is not None else pod.spec.node_name if pod is not None else ""
     )
-    asked = question.node or lives_on
+    node_name = question.node or home_name
     notes = []
-    if not asked:
+    if not node_name:
         addressed = cluster.node_of(ip) or _entrance(question, cluster)
         if addressed is None:
             unread = f" ({some(cluster.unread)})" if cluster.unread else ""
-            who = (
+            description = (
                 f"Pod {name}, which is on no node yet"
                 if pod is not None
                 else f"no address of a Pod or Node{unread}"
             )
-            raise Unanswerable(f"{source} is {who}: say with --node which node the packet comes to")
-        asked = addressed.metadata.name
+            raise Unanswerable(
+                f"{source} is {description}: say with --node which node the packet comes to"
+            )
+        node_name = addressed.metadata.name
         if source in OUTSIDE_ADDRESSES.values() and len(cluster.nodes) > 1:
             notes.append(
-                f"a client outside may come to any node; of {asked} this is the answer, --node "
-                "names another"
+                f"a client outside may enter at any node; this is the answer for {node_name}, "
+                "--node selects another"
             )
-    node = cluster.node_by_name.get(asked)
+    node = cluster.node_by_name.get(node_name)
     if node is None:
-        raise Unanswerable(no_such("Node", asked, cluster.node_by_name))
-    if lives_on and lives_on != asked:
-        notes.append(f"{kind} {name} is on node {lives_on}: its packets meet the rules there first")
+        raise Unanswerable(no_such("Node", node_name, cluster.node_by_name))
+    if home_name and home_name != node_name:
+        notes.append(
+            f"{kind} {name} is on node {home_name}: its packets meet the rules there first"
+        )
     addressed = cluster.node_of(ip)
-    if addressed is not None and addressed.metadata.name != asked:
+    if addressed is not None and addressed.metadata.name != node_name:
         other = addressed.metadata.name
         notes.append(
-            f"{ip} is an address of node {other}: what becomes of the packet there, --node "
-            f"{other} tells"
+            f"{ip} is an address of node {other}: --node {other} shows what becomes of the packet "
+            "there"
         )
     return _TracedPlace(node, kind, name, tuple(notes))
 
 
 def _entrance(question: Question, cluster: TracedCluster) -> Node | None:
-    """The first Node that is Ready, else the first: where a client outside comes in if nothing says
-    another one. ``None`` for other senders.
+    """Returns the node where a client outside enters by default: the first Ready one, else the
+    first. ``None`` for other senders.
     """
     if question.source not in OUTSIDE_ADDRESSES.values():
         return None

@@ -1,5 +1,5 @@
-"""The answer for people: what becomes of the packet, then what led there, then every endpoint with
-its reason.
+"""The answer for people: the verdict, then the facts that led to it, then every endpoint with its
+reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LABEL_WIDTH = 12
 
 
 def as_text(answer: TraceAnswer, width: int | None = None) -> str:
-    """*width*: columns of the screen; ``None``: lines are as long as they come."""
+    """*width*: columns of the screen; ``None``: lines are not wrapped."""
     return laid_out(_lines(answer, width), width)
 
 
@@ -27,7 +27,7 @@ def laid_out(lines: Iterator[str], width: int | None) -> str:
 
 
 def _wrapped(line: str, width: int | None) -> Iterator[str]:
-    """A fact goes on below itself; tables fit already."""
+    """Wraps a fact with an indent; tables fit already."""
     if width is None or len(line) <= width or line.startswith("  "):
         yield line.rstrip()
         return
@@ -62,17 +62,19 @@ def _lines(answer: TraceAnswer, width: int | None) -> Iterator[str]:
     if service is not None:
         yield fact("policy", f"{service.policy_field} {service.policy}")
     if answer.hints is not None:
-        asked = service.traffic_distribution if service is not None else ""
+        distribution = service.traffic_distribution if service is not None else ""
         yield fact(
-            "hints", answer.hints.sentence + (f" (trafficDistribution {asked})" if asked else "")
+            "hints",
+            answer.hints.sentence
+            + (f" (trafficDistribution {distribution})" if distribution else ""),
         )
     if service is not None:
         seconds = service.session_affinity_seconds
-        kept = (
+        affinity = (
             f"ClientIP: a client stays where its first connection went, for {seconds} s after its "
             "last"
         )
-        yield fact("affinity", kept if seconds else "none")
+        yield fact("affinity", affinity if seconds else "none")
     if answer.targets:
         yield fact("masquerade", answer.masquerade)
     for number, chain in enumerate(answer.chains):
@@ -120,7 +122,7 @@ def _row(endpoint: TracedEndpoint) -> tuple[str, ...]:
         endpoint.node or "-",
         endpoint.zone or "-",
         ", ".join(hints) or "-",
-        ",".join(name for name, holds in conditions if holds) or "-",
+        ",".join(name for name, is_true in conditions if is_true) or "-",
         endpoint.why,
     )
 

@@ -1,8 +1,8 @@
 """Traces the endpoints that a client of xDS at a location receives for a name, and what it picks.
 
-The catalog of the xDS server is fed with one Service, its slices and the Nodes; the answer is read
-from the octets that the client would get, and words are those of the other traces. Who may see the
-Service is not asked: that depends on the client's credentials.
+The catalog of the xDS server is filled with one Service, its slices and the Nodes; the answer is
+read from the bytes that the client would receive, in the wording of the other traces. Authorization
+is not checked: it depends on the client's credentials.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _FIELD: Final = "internalTrafficPolicy"
 
 
 class XdsQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """*service* and *port* (a name, a number, or ""): as ``question_of`` reads them. *node*,
-    *zone*: where the client is; "" where that is not known.
+    """*service* and *port* (a name, a number, or ""): as ``question_of`` parses them. *node*,
+    *zone*: the location of the client; "": unknown.
     """
 
     service: ServiceKey
@@ -58,16 +58,16 @@ class XdsQuestion(msgspec.Struct, frozen=True, kw_only=True):
 def question_of(
     text: str, namespace: str, domains: tuple[str, ...], *, node: str = "", zone: str = ""
 ) -> XdsQuestion:
-    """*text*: what a user writes behind ``xds:///`` (with it or without), or the name of a cluster
-    of Envoy. Raises ``Unanswerable``.
+    """*text*: a target of ``xds:///``, with the scheme or without, or the name of an Envoy cluster.
+    Raises ``Unanswerable``.
     """
     name = text.removeprefix(_SCHEME)
-    meant = parse_key(name) or parse_target(name, namespace, domains)
-    if meant is None:
+    parsed = parse_key(name) or parse_target(name, namespace, domains)
+    if parsed is None:
         raise Unanswerable(
             f"--to {text!r} is neither SERVICE[.NAMESPACE][:PORT] nor NAMESPACE/SERVICE:PORT"
         )
-    return XdsQuestion(service=meant.service, port=meant.port, node=node, zone=zone)
+    return XdsQuestion(service=parsed.service, port=parsed.port, node=node, zone=zone)
 
 
 def explain_xds(
@@ -76,13 +76,13 @@ def explain_xds(
     slices: Iterable[EndpointSlice],
     nodes: tuple[Node, ...] | None,
 ) -> XdsTraceAnswer:
-    """*slices*: those of the Service; *nodes*: ``None``, if they may not be listed.  Raises
+    """*slices*: of the Service; *nodes*: ``None`` if listing them is forbidden.  Raises
     ``Unanswerable``.
     """
-    known = {node.metadata.name for node in nodes or ()}
-    if nodes is not None and question.node and question.node not in known:
-        raise Unanswerable(no_such("Node", question.node, known))
-    read = sorted(slices, key=lambda held: held.metadata.name)
+    names = {node.metadata.name for node in nodes or ()}
+    if nodes is not None and question.node and question.node not in names:
+        raise Unanswerable(no_such("Node", question.node, names))
+    read = sorted(slices, key=lambda item: item.metadata.name)
     catalog = catalog_of([service], read, nodes or (), "trace")
     return _Trace(question, service, read, catalog, nodes_are_read=nodes is not None).answer()
 
@@ -112,8 +112,8 @@ class _Trace:
         assert endpoints is not None, "and endpoints"
         self._endpoints: PortEndpoints = endpoints
         self._version = resource.version
-        #: what the client is given, and whether it is told to drain
-        self._given = given(resource.body)
+        #: (address, port) that the client receives -> True if sent as draining
+        self._received = given(resource.body)
         self._choice: Choice[NodeEndpoint] = endpoints.choice(self._view.place)
 
     def _port(self) -> PortSettings:
@@ -122,7 +122,7 @@ class _Trace:
             return settings
         key = self._question.service
         names = some(
-            [f"{held.key.port} ({held.number})" for held in self._served.settings.values()],
+            [f"{port.key.port} ({port.number})" for port in self._served.settings.values()],
             CHOICES_MAX,
         )
         if not names:
@@ -181,7 +181,7 @@ class _Trace:
                 f"{_FIELD} of Service {self._name.service} is Local, and the node of the client "
                 "is not known"
             )
-        listed = sum(len(held.endpoints or ()) for held in self._slices)
+        listed = sum(len(item.endpoints or ()) for item in self._slices)
         elsewhere = self._settings.is_local and any(source.ready for source in self._sources())
         return reasons.unusable(self._name, self._choice.policy, _FIELD, listed, has_any=elsewhere)
 
@@ -200,13 +200,13 @@ class _Trace:
         )
 
     def _rows(self) -> Iterator[TracedEndpoint]:
-        """Every endpoint that counts, by id."""
-        drawn = sum(not draining for draining in self._given.values())
+        """Yields every endpoint that counts, by id."""
+        drawn = sum(not draining for draining in self._received.values())
         for (endpoint, other), source in zip(
             self._endpoints.endpoints(), self._sources(), strict=True
         ):
             why = reasons.of_endpoint(source, self._choice, _FIELD)
-            draining = self._given.get((endpoint.address, endpoint.port))
+            draining = self._received.get((endpoint.address, endpoint.port))
             if draining:
                 why += "; sent as draining, for sessions that stick to it"
             elif draining is None and source in self._choice.endpoints:
@@ -223,8 +223,8 @@ class _Trace:
             )
 
     def _hidden(self) -> Iterator[TracedEndpoint]:
-        """Endpoints of slices that no client receives: what another slice knows better, and what
-        has no usable address.
+        """Yields the endpoints that no client receives: overridden by another slice, or without a
+        usable address.
         """
         where: dict[str, str] = {}
         for endpoint, other in self._endpoints.endpoints():
@@ -232,55 +232,55 @@ class _Trace:
                 where[entry.authority] = where[entry.id] = reasons.name_of(
                     self._endpoints.slice_of(entry)
                 )
-        for held in self._slices:
-            number, problem = self._number(held)
-            if problem or self._why_unread(held):
+        for item in self._slices:
+            number, problem = self._number(item)
+            if problem or self._why_unread(item):
                 continue
-            for source in held.endpoints or ():
-                address = _address(source, held)
+            for source in item.endpoints or ():
+                address = _address(source, item)
                 uid = source.target_ref.uid if source.target_ref is not None else ""
                 at = where.get(joined(address, number)) or where.get(uid, "")
-                if at == held.metadata.name:
+                if at == item.metadata.name:
                     continue
                 why = (
                     f"the same Pod or address in slice {at} counts"
                     if at
                     else "no address that every client could use"
                 )
-                yield _row(endpoint_of(source, address, number), held.metadata.name, why)
+                yield _row(endpoint_of(source, address, number), item.metadata.name, why)
 
-    def _number(self, held: EndpointSlice) -> tuple[int, str]:
-        return PortChoice(self._settings.slice_port).of(held.ports or ())
+    def _number(self, item: EndpointSlice) -> tuple[int, str]:
+        return PortChoice(self._settings.slice_port).of(item.ports or ())
 
-    def _why_unread(self, held: EndpointSlice) -> str:
-        labels = held.metadata.labels or {}
-        if held.address_type not in FAMILIES:
-            return f"its addresses are {held.address_type}s"
-        if not self._served.audience(self._view.place).reads(held):
+    def _why_unread(self, item: EndpointSlice) -> str:
+        labels = item.metadata.labels or {}
+        if item.address_type not in FAMILIES:
+            return f"its addresses are {item.address_type}s"
+        if not self._served.audience(self._view.place).reads(item):
             subsets = [
                 f"{label}={labels[label]}"
                 for label in (LABEL_FOR_ZONE, LABEL_FOR_REGION)
                 if label in labels
             ]
             return f"for others: {', '.join(subsets)}"
-        if held.address_type not in self._settings.families:
-            return f"the Service has no {held.address_type}"
-        return reasons.lacks_port(self._name, held.ports or ()) if self._number(held)[1] else ""
+        if item.address_type not in self._settings.families:
+            return f"the Service has no {item.address_type}"
+        return reasons.lacks_port(self._name, item.ports or ()) if self._number(item)[1] else ""
 
     def _traced_slices(self) -> Iterator[TracedSlice]:
-        for held in self._slices:
+        for item in self._slices:
             yield TracedSlice(
-                name=held.metadata.name,
-                address_type=held.address_type,
-                endpoints=len(held.endpoints or ()),
-                why=self._why_unread(held),
+                name=item.metadata.name,
+                address_type=item.address_type,
+                endpoints=len(item.endpoints or ()),
+                why=self._why_unread(item),
             )
 
     def _notes(self) -> Iterator[str]:
         if not self._nodes_are_read:
             yield "Nodes may not be listed: the client names its zone, and no region is known"
         for problem in self._served.problems:
-            yield f"not heeded: {problem}"
+            yield f"ignored: {problem}"
         if self._settings.requests_max < UNLIMITED:
             yield f"a client fails what is more than {self._settings.requests_max} requests at once"
         if self._settings.is_sticky:
@@ -294,9 +294,9 @@ def _balancing(settings: PortSettings) -> str:
     return settings.policy or "round-robin"
 
 
-def _address(source: SliceEndpoint, held: EndpointSlice) -> str:
+def _address(source: SliceEndpoint, item: EndpointSlice) -> str:
     text = source.addresses[0] if source.addresses else ""
-    family = next(known for known in FAMILIES if known == held.address_type)
+    family = next(candidate for candidate in FAMILIES if candidate == item.address_type)
     return canonical_of(text, family) or text
 
 
@@ -327,7 +327,7 @@ def _row(
 
 
 def as_text(answer: XdsTraceAnswer, width: int | None = None) -> str:
-    """*width*: columns of the screen; ``None``: lines are as long as they come."""
+    """*width*: columns of the screen; ``None``: lines are not wrapped."""
     return laid_out(_lines(answer, width), width)
 
 
@@ -335,17 +335,19 @@ def _lines(answer: XdsTraceAnswer, width: int | None) -> Iterator[str]:
     yield fact("verdict", f"{answer.verdict}: {answer.reason}")
     client = answer.client
     at = [
-        f"{word} {name}"
-        for word, name in (("node", client.node), ("zone", client.zone), ("region", client.region))
+        f"{kind} {name}"
+        for kind, name in (("node", client.node), ("zone", client.zone), ("region", client.region))
     ]
-    known = [text for text in at if not text.endswith(" ")]
-    yield fact("client", ", ".join(known) or "at a place that is not known")
+    places = [text for text in at if not text.endswith(" ")]
+    yield fact("client", ", ".join(places) or "at an unknown location")
     yield fact("cluster", f"{answer.cluster}, version {answer.version}")
     yield fact("policy", f"{answer.service.policy_field} {answer.service.policy}")
     if answer.hints is not None:
-        asked = answer.service.traffic_distribution
+        distribution = answer.service.traffic_distribution
         yield fact(
-            "hints", answer.hints.sentence + (f" (trafficDistribution {asked})" if asked else "")
+            "hints",
+            answer.hints.sentence
+            + (f" (trafficDistribution {distribution})" if distribution else ""),
         )
     yield fact("balancing", answer.balancing)
     for number, note in enumerate(answer.notes):

@@ -1,9 +1,8 @@
-"""Consumers of slices of ours, by what their Leases report (``consume.progress``): node proxies,
-and Python views, which follow the slices of a Service themselves (docs/drain.md, "Other
-consumers").
+"""Our consumers of slices, by the reports in their Leases (``consume.progress``): node proxies, and
+Python views, which follow the slices of a Service themselves (docs/drain.md, "Other consumers").
 
-A fault of a proxy is reported once, in the same words for each Service; ``sliceplane drift`` says
-at which object a cache differs.
+A fault of a proxy has the same sentence for each Service, so that it is reported once; ``sliceplane
+drift`` names the object in which a cache differs.
 """
 
 from __future__ import annotations
@@ -28,51 +27,51 @@ from sliceplane.consume.progress import (
 )
 from sliceplane.consume.selections import SERVICE_READING
 from sliceplane.diagnose.drift import reports
-from sliceplane.diagnose.drift.facts import Listed, ToldNode, listed, told_of
+from sliceplane.diagnose.drift.facts import LeaseReport, Listed, listed, report_of_lease
 from sliceplane.diagnose.drift.reports import judge_report
 from sliceplane.diagnose.explain.case import NodeCase, ServiceCase
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import LEASES, NODES, SLICES
 
 PROXIES: Final = LEASES.in_namespace(LEASE_NAMESPACE, f"{LABEL_COMPONENT}={COMPONENT}")
-#: so many nodes must agree on what a version holds before another is said to have lost an event
+#: nodes that must have the same digest of a version before another one has lost an event
 OTHERS_MIN: Final = 2
 
 
-def wants(case: ServiceCase) -> Iterator[Selection]:
+def reads(case: ServiceCase) -> Iterator[Selection]:
     if case.is_headless:
         return  # no proxy serves it
     yield PROXIES
-    yield from _nodes_of_doubt(case.facts, ())
+    yield from _nodes_to_verify(case.facts, ())
 
 
-def node_wants(case: NodeCase) -> Iterator[Selection]:
+def node_reads(case: NodeCase) -> Iterator[Selection]:
     yield PROXIES
     mine = _called(case.facts, case.name)
-    yield from _nodes_of_doubt(case.facts, mine)
+    yield from _nodes_to_verify(case.facts, mine)
     newest = max((proxy.revision for proxy in case.facts.derived(_proxies)), default=0)
     if any(proxy.revision < newest for proxy in mine):
-        yield SLICES.everywhere()  # what it is that others hold
+        yield SLICES.everywhere()  # the objects that others have applied
 
 
-def _nodes_of_doubt(facts: Facts, mine: Iterable[ToldNode]) -> Iterator[Selection]:
-    """Nodes that must be known before something is said of a proxy."""
-    doubtful = [
+def _nodes_to_verify(facts: Facts, mine: Iterable[LeaseReport]) -> Iterator[Selection]:
+    """Yields the reads of Nodes that are needed to judge proxies."""
+    unconfirmed = [
         proxy.node
         for proxy in facts.derived(_proxies)
         if not proxy.owner or proxy.is_late(facts.now)
     ]
-    names = {*doubtful, *(proxy.node for proxy in mine)} - {""}
+    names = {*unconfirmed, *(proxy.node for proxy in mine)} - {""}
     yield from NODES.each_of("", names)
     if any(
         facts.was_read(NODES.named("", name)) and facts.get(NODES, "", name) is None
         for name in names
     ):
-        yield NODES.everywhere()  # which one is meant
+        yield NODES.everywhere()  # to find the Node with a similar name
 
 
 def of_service(case: ServiceCase) -> Iterable[Finding]:
-    """N1 to N5, N7, N15: one of each, of the node where it is worst."""
+    """N1 to N5, N7, N15: one finding of each code, about the worst node."""
     if case.is_headless:
         return
     grouped: dict[str, list[Finding]] = {}
@@ -86,18 +85,18 @@ def of_service(case: ServiceCase) -> Iterable[Finding]:
         yield first
 
 
-def balancer_that_never_asks(case: ServiceCase) -> Iterable[Finding]:
-    """X6.  Some balancers lead to Pods and ask no node: possible, and a note."""
+def unqueried_health_check(case: ServiceCase) -> Iterable[Finding]:
+    """X6. Some balancers lead to Pods and query no node, so it is possible, and a note."""
     service = case.service
     port = service.spec.health_check_node_port
     if not port or service.spec.type != "LoadBalancer":
         return
     alive = [proxy for proxy in case.facts.derived(_proxies) if not proxy.is_late(case.facts.now)]
-    told = [proxy.report for proxy in alive if proxy.report is not None]
-    if told and all(port in report.unasked for report in told):
+    reported = [proxy.report for proxy in alive if proxy.report is not None]
+    if reported and all(port in report.unasked for report in reported):
         yield case.finding(
             "X6",
-            f"nobody asked health check port {port} of {count(len(told), 'node')} for "
+            f"no health check of port {port} of {count(len(reported), 'node')} for "
             f"{lasting(UNASKED_S)}",
             case.field("spec.healthCheckNodePort", str(port)),
             certainty="possible",
@@ -107,8 +106,8 @@ def balancer_that_never_asks(case: ServiceCase) -> Iterable[Finding]:
 
 
 def of_node(case: NodeCase) -> Iterable[Finding]:
-    """The same of one node.  One that has no proxy of ours while others have: N1 too, if less
-    surely.
+    """The same codes for one node. A node without our proxy, while others have one, is N1 too, but
+    less certain.
     """
     proxies = case.facts.derived(_proxies)
     mine = _called(case.facts, case.name)
@@ -122,8 +121,8 @@ def of_node(case: NodeCase) -> Iterable[Finding]:
         others = f"{count(len(proxies), 'other node', 'has')} one"
         yield case.finding(
             "N1",
-            f"no proxy of ours ever told anything on {case.name}; {others}",
-            case.field("Lease", f"no {COMPONENT} tells of {case.name}"),
+            f"none of our proxies ever reported on {case.name}; {others}",
+            case.field("Lease", f"no {COMPONENT} reports {case.name}"),
             certainty="possible",
             weight="warning",
             effect="if nothing else serves Services there, its clients reach none",
@@ -131,8 +130,8 @@ def of_node(case: NodeCase) -> Iterable[Finding]:
         )
 
 
-def _called(facts: Facts, name: str) -> tuple[ToldNode, ...]:
-    """The proxies that can be that of the Node *name*: those that call themselves so, or almost."""
+def _called(facts: Facts, name: str) -> tuple[LeaseReport, ...]:
+    """Returns the proxies that may run on the Node *name*: their own name is equal or similar."""
     proxies = facts.derived(_proxies)
     return tuple(
         proxy
@@ -142,11 +141,11 @@ def _called(facts: Facts, name: str) -> tuple[ToldNode, ...]:
     )
 
 
-def _proxies(facts: Facts) -> tuple[ToldNode, ...]:
-    """By name."""
+def _proxies(facts: Facts) -> tuple[LeaseReport, ...]:
+    """Returns the reports of all proxies, by name."""
     leases = facts.of(LEASES, LEASE_NAMESPACE)
     return tuple(
-        told_of(lease)
+        report_of_lease(lease)
         for lease in leases
         if (lease.metadata.labels or {}).get(LABEL_COMPONENT) == COMPONENT
     )
@@ -164,22 +163,22 @@ def _findings(facts: Facts) -> tuple[Finding, ...]:
         for proxy in facts.derived(_proxies)
         if not proxy.is_late(facts.now) or _is_well_otherwise(facts, proxy)
     ]
-    judged.sort(key=lambda each: (-each.age_s, each.told.node))
-    alive = [each.told for each in judged if not each.is_late]
+    judged.sort(key=lambda each: (-each.age_s, each.consumer.node))
+    alive = [each.consumer for each in judged if not each.is_late]
     return (
         *(finding for each in judged for finding in each.findings),
         *(finding for proxy in alive if (finding := reports.of_kernel(proxy)) is not None),
         *(
             reports.lost_event(
-                *found, " than other nodes", remedy=f"sliceplane drift --node {found[0].node}"
+                *lost, " than other nodes", remedy=f"sliceplane drift --node {lost[0].node}"
             )
-            for found in _unlike_others(alive)
+            for lost in _unlike_others(alive)
         ),
         *(finding for proxy in alive for finding in _misnamed(facts, proxy)),
     )
 
 
-def _is_well_otherwise(facts: Facts, proxy: ToldNode) -> bool:
+def _is_well_otherwise(facts: Facts, proxy: LeaseReport) -> bool:
     """Returns False for a proxy whose node is gone or silent: other findings report the node."""
     node = facts.get(NODES, "", proxy.node)
     if node is None:
@@ -187,30 +186,29 @@ def _is_well_otherwise(facts: Facts, proxy: ToldNode) -> bool:
     return node.ready_condition is None or node.is_ready
 
 
-def _unlike_others(proxies: Iterable[ToldNode]) -> Iterator[tuple[ToldNode, Place, Held]]:
-    """Yields consumers that are alone with their digest where at least two others have the same
-    version of the same reading, and agree: caches of one version are equal, but where an event was
-    lost.
+def _unlike_others(
+    proxies: Iterable[LeaseReport],
+) -> Iterator[tuple[LeaseReport, Place, Held]]:
+    """Yields consumers that are alone with their digest while at least two others agree on the same
+    version of the same selection: caches of one version are equal, unless an event was lost.
     """
-    alike: dict[tuple[Place, int], list[tuple[ToldNode, Held]]] = {}
+    by_version: dict[tuple[Place, int], list[tuple[LeaseReport, Held]]] = {}
     for proxy in proxies:
-        for place, held in (proxy.report.places() if proxy.report is not None else {}).items():
-            if held.revision:
-                alike.setdefault((place, held.revision), []).append((proxy, held))
+        for place, applied in (proxy.report.places() if proxy.report is not None else {}).items():
+            if applied.revision:
+                by_version.setdefault((place, applied.revision), []).append((proxy, applied))
     named: set[str] = set()
-    for (place, _), group in sorted(alike.items()):
-        counts = Counter(held.digest for _, held in group)
+    for (place, _), group in sorted(by_version.items()):
+        counts = Counter(applied.digest for _, applied in group)
         usual, number = counts.most_common(1)[0]
-        for proxy, held in group if number >= OTHERS_MIN else ():
-            if held.digest != usual and counts[held.digest] == 1 and proxy.node not in named:
+        for proxy, applied in group if number >= OTHERS_MIN else ():
+            if applied.digest != usual and counts[applied.digest] == 1 and proxy.node not in named:
                 named.add(proxy.node)
-                yield proxy, place, held
+                yield proxy, place, applied
 
 
-def _misnamed(facts: Facts, proxy: ToldNode) -> Iterator[Finding]:
-    """N7.  Where there is no Node at all no name is wrong: machines outside Kubernetes may run a
-    proxy, too.
-    """
+def _misnamed(facts: Facts, proxy: LeaseReport) -> Iterator[Finding]:
+    """N7. Without any Node no name is wrong: machines outside Kubernetes may run a proxy, too."""
     if (
         proxy.owner
         or facts.get(NODES, "", proxy.node) is not None
@@ -222,45 +220,47 @@ def _misnamed(facts: Facts, proxy: ToldNode) -> Iterator[Finding]:
         yield reports.misnamed(proxy, names)
 
 
-CHECKS = (of_service, balancer_that_never_asks)
+CHECKS = (of_service, unqueried_health_check)
 
 
 _VIEWS: Final = f"{LABEL_COMPONENT}=view"
 
 
-def view_wants(case: ServiceCase) -> Iterator[Selection]:
-    everything = case.question.kind == "everything"
-    yield LEASES.in_namespace("" if everything else case.namespace, _VIEWS)
+def view_reads(case: ServiceCase) -> Iterator[Selection]:
+    is_lint = case.question.kind == "everything"
+    yield LEASES.in_namespace("" if is_lint else case.namespace, _VIEWS)
 
 
 def view_behind(case: ServiceCase) -> Iterable[Finding]:
-    """C6, about the view that has been behind for longest."""
-    reading = f"{SERVICE_READING}{case.namespace}/{case.name}"
-    slices = [listed(item, item.written_at)._replace(readings=(reading,)) for item in case.slices]
+    """C6, about the view that is furthest behind."""
+    selection = f"{SERVICE_READING}{case.namespace}/{case.name}"
+    slices = [
+        listed(item, item.written_at)._replace(selections=(selection,)) for item in case.slices
+    ]
     judged = [
         judge_report(view, slices, case.now)
-        for view in map(told_of, case.of(LEASES))
+        for view in map(report_of_lease, case.of(LEASES))
         if view.report is not None and not view.is_late(case.now)
     ]
     late = sorted(
         (each for each in judged if each.is_behind),
-        key=lambda each: (-each.behind_s, each.told.node),
+        key=lambda each: (-each.behind_s, each.consumer.node),
     )
     for view, missing, _ in late[:1]:
-        held = view.report.endpointslices[reading].revision if view.report is not None else 0
-        others = [each.told.node for each in late[1:]]
+        applied = view.report.endpointslices[selection].revision if view.report is not None else 0
+        others = [each.consumer.node for each in late[1:]]
         also = f"; so with {some(others)}" if others else ""
         yield case.finding(
             "C6",
-            f"view {view.node} is {lasting(late[0].behind_s)} behind: it holds version {held}, and "
-            f"a slice is of {max(item.revision for item in missing)}{also}",
+            f"view {view.node} is {lasting(late[0].behind_s)} behind: it holds version {applied}, "
+            f"and a slice is of {max(item.revision for item in missing)}{also}",
             Evidence(
                 subject=ObjectName(LEASES.resource.key, "Lease", case.namespace, view.lease),
                 field=f"metadata.annotations[{ANNOTATION_PROGRESS}]",
-                value=str(held),
+                value=str(applied),
             ),
-            # Without managedFields a slice has the time of the change that it was written for.
+            # Without managedFields the time of a slice is that of the change that triggered it.
             certainty="likely",
-            effect="it goes on with the endpoints of then, while the nodes have others",
+            effect="it uses outdated endpoints, while the nodes have newer ones",
             remedy=f"look at the log of {view.node}: its watch; restart it",
         )

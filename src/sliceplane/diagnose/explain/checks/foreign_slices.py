@@ -1,8 +1,7 @@
-"""Slices and Endpoints that others write: they lead to what is not there, or are not used.
+"""Slices and Endpoints of other writers: they lead to missing Pods, or are not used.
 
-A slice counts for its Service by its label alone, whatever made it; a proxy joins all that it sees
-(KEP-0752). So one that was left behind, or written by hand with a slip, is as good as the
-controller's.
+A slice counts for its Service by its label alone, whatever its writer; a proxy merges all of them
+(KEP-0752). So a leftover, or one written by hand with a mistake, counts like the controller's.
 """
 
 from __future__ import annotations
@@ -24,17 +23,16 @@ from sliceplane.api.requests import Selection
 from sliceplane.consume.agents.registration import MANAGED_BY as AGENTS
 from sliceplane.diagnose.audit.facts import endpoints_facts, service_facts, slice_facts
 from sliceplane.diagnose.audit.judge import judge
-from sliceplane.diagnose.explain.case import ServiceCase, list_names, seen
+from sliceplane.diagnose.explain.case import ServiceCase, evidence_of, list_names
 from sliceplane.diagnose.explain.objects import ENDPOINTS, PODS, SERVICES, SLICES, FullPod
 
-#: addresses of which it is looked up whose they are
+#: addresses whose Pods are read
 FOREIGN_MAX: Final = 3
-#: an Endpoints object that is cut off has this many addresses (kubernetes.io, "Over-capacity
-#: endpoints")
+#: addresses of a truncated Endpoints object (kubernetes.io, "Over-capacity endpoints")
 ENDPOINTS_MAX: Final = 1000
 
 
-def wants(case: ServiceCase) -> Iterator[Selection]:
+def reads(case: ServiceCase) -> Iterator[Selection]:
     if not case.selector or len(case.endpoints) > ENDPOINTS_MAX:
         yield ENDPOINTS.named(case.namespace, case.name)
     if not case.slices:
@@ -45,7 +43,7 @@ def wants(case: ServiceCase) -> Iterator[Selection]:
 
 
 def foreign_addresses(case: ServiceCase) -> Iterable[Finding]:
-    """E3, E13: in slices that the controller does not keep, of a Service with a selector."""
+    """E3, E13: addresses in slices of other managers, of a Service with a selector."""
     strays: dict[str, list[str]] = {}
     for address, endpoint_slice in list(_foreign(case))[:FOREIGN_MAX]:
         if not case.was_read(_pods_at(address)):
@@ -62,13 +60,13 @@ def foreign_addresses(case: ServiceCase) -> Iterable[Finding]:
         endpoint_slice = next(item for item in case.slices if item.metadata.name == name)
         manager = endpoint_slice.manager
         age = since(endpoint_slice.metadata.creation_timestamp, case.now)
-        told = f"managed by {manager or 'no manager'}" + (
+        description = f"managed by {manager or 'no manager'}" + (
             f", {lasting(age)} old" if age is not None else ""
         )
         yield case.finding(
             "E3",
-            f"slice {name} ({told}) lists {some(addresses)}, which no Pod has",
-            seen(SLICES, endpoint_slice, "endpoints", some(addresses)),
+            f"slice {name} ({description}) lists {some(addresses)}, which no Pod has",
+            evidence_of(SLICES, endpoint_slice, "endpoints", some(addresses)),
             certainty="likely",
             effect=f"{part(len(addresses), len(case.ready), 'ready endpoint', 'leads')} nowhere, "
             "unless something outside of the cluster answers there",
@@ -77,15 +75,15 @@ def foreign_addresses(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _delete(case: ServiceCase, endpoint_slice: EndpointSlice) -> str:
-    """A program that keeps a slice writes it again."""
+    """Returns the remedy: a program that manages a slice would write it again."""
     manager = endpoint_slice.manager
     delete = f"kubectl -n {case.namespace} delete endpointslice {endpoint_slice.metadata.name}"
     return f"see that {manager} does not write it any more, then {delete}" if manager else delete
 
 
 def _foreign(case: ServiceCase) -> Iterator[tuple[str, EndpointSlice]]:
-    """Addresses that no selected Pod has, in slices of other managers beside a selector; an agent's
-    are no Pod's.
+    """Yields addresses that no selected Pod has, in slices of other managers; agents' addresses are
+    no Pods'.
     """
     if not case.selector:
         return
@@ -112,7 +110,7 @@ def _of_another_namespace(
     return case.finding(
         "E13",
         f"slice {endpoint_slice.metadata.name} lists {address}, which is Pod {pod.metadata.key}'s",
-        seen(SLICES, endpoint_slice, "endpoints", address),
+        evidence_of(SLICES, endpoint_slice, "endpoints", address),
         effect=f"clients of {case.name} reach a Pod of namespace {pod.metadata.namespace}",
         remedy=_delete(case, endpoint_slice),
     )
@@ -121,15 +119,15 @@ def _of_another_namespace(
 def of_endpoints(case: ServiceCase) -> Iterable[Finding]:
     """E4, E5, E8, E15, as ``sliceplane endpoints audit`` judges them."""
     endpoints = case.get(ENDPOINTS, case.name)
-    is_known = case.was_read(ENDPOINTS.named(case.namespace, case.name))
-    found = judge(
+    was_read = case.was_read(ENDPOINTS.named(case.namespace, case.name))
+    findings = judge(
         f"{case.namespace}/{case.name}",
         service_facts(case.service),
         endpoints_facts(endpoints) if endpoints is not None else None,
         tuple(map(slice_facts, case.slices)),
     )
-    codes = {"E4", "E5", "E8", *(["E15"] if is_known else [])}
-    return (finding for finding in found if finding.code in codes)
+    codes = {"E4", "E5", "E8", *(["E15"] if was_read else [])}
+    return (finding for finding in findings if finding.code in codes)
 
 
 def owner_of_before(case: ServiceCase) -> Iterable[Finding]:
@@ -149,7 +147,7 @@ def owner_of_before(case: ServiceCase) -> Iterable[Finding]:
             "E9",
             f"{count(len(old), 'slice')} ({some(names)}) {verb(len(old), 'belongs')} to a Service "
             f"{case.name} that was deleted",
-            seen(SLICES, old[0], "metadata.ownerReferences", f"uid {_owner_uid(old[0])}"),
+            evidence_of(SLICES, old[0], "metadata.ownerReferences", f"uid {_owner_uid(old[0])}"),
             case.field("metadata.uid", service.metadata.uid),
             effect="their endpoints are of the deleted Service, until they are collected",
             remedy=f"kubectl -n {case.namespace} delete endpointslice {' '.join(names)}",
@@ -168,26 +166,26 @@ def _owner_uid(endpoint_slice: EndpointSlice) -> str:
 
 
 def one_pod_twice(case: ServiceCase) -> Iterable[Finding]:
-    """E12: in slices of different managers.  One manager moves an endpoint by adding before it
-    removes.
+    """E12: one Pod in slices of different managers. One manager moves an endpoint by adding before
+    it removes.
     """
     places: dict[tuple[str, str], list[EndpointSlice]] = {}
     for endpoint_slice, endpoint in case.endpoints:
-        if (who := _who(endpoint)) and endpoint_slice not in places.setdefault(
-            (who, endpoint_slice.address_type), []
+        if (pod := _pod_name(endpoint)) and endpoint_slice not in places.setdefault(
+            (pod, endpoint_slice.address_type), []
         ):
-            places[who, endpoint_slice.address_type].append(endpoint_slice)
-    for (who, _), slices in places.items():
+            places[pod, endpoint_slice.address_type].append(endpoint_slice)
+    for (pod, _), slices in places.items():
         managers = {item.manager for item in slices}
         if len(managers) > 1 and MANAGED_BY_MIRRORING not in managers:
-            # The controller would write its own again.
+            # The controller would recreate its own.
             others = [item for item in slices if item.manager != MANAGED_BY_CONTROLLER]
             later = max(others, key=lambda item: item.metadata.creation_timestamp or "")
             yield case.finding(
                 "E12",
-                f"{who} is in {len(slices)} slices: {some(list_names(slices))}",
+                f"{pod} is in {len(slices)} slices: {some(list_names(slices))}",
                 *tuple(
-                    seen(
+                    evidence_of(
                         SLICES,
                         item,
                         f"metadata.labels[{LABEL_MANAGED_BY}]",
@@ -201,7 +199,7 @@ def one_pod_twice(case: ServiceCase) -> Iterable[Finding]:
             return
 
 
-def _who(endpoint: SliceEndpoint) -> str:
+def _pod_name(endpoint: SliceEndpoint) -> str:
     target = endpoint.target_ref
     return target.name if target is not None and target.kind == "Pod" else ""
 
@@ -214,20 +212,20 @@ def unlabelled(case: ServiceCase) -> Iterable[Finding]:
     for endpoint_slice in case.of(SLICES):
         label = endpoint_slice.service
         owned = _owner_uid(endpoint_slice) == case.service.metadata.uid
-        looks_ours = (
+        has_our_prefix = (
             endpoint_slice.metadata.name.startswith(f"{case.name}-") and label not in services
         )
-        if owned or looks_ours:
+        if owned or has_our_prefix:
             name, number = endpoint_slice.metadata.name, len(endpoint_slice.endpoints or ())
-            said = (
+            problem = (
                 f"is labelled for Service {label}"
                 if label
                 else f"has no label {LABEL_SERVICE_NAME}"
             )
             yield case.finding(
                 "E6",
-                f"slice {name} {said}; {case.name} has no slice",
-                seen(
+                f"slice {name} {problem}; {case.name} has no slice",
+                evidence_of(
                     SLICES,
                     endpoint_slice,
                     f"metadata.labels[{LABEL_SERVICE_NAME}]",
@@ -249,7 +247,7 @@ def fqdn(case: ServiceCase) -> Iterable[Finding]:
             "E10",
             f"slice {names[0].metadata.name} has names for addresses (addressType FQDN): "
             "proxies pass it over",
-            seen(SLICES, names[0], "addressType", "FQDN"),
+            evidence_of(SLICES, names[0], "addressType", "FQDN"),
             effect=f"its {count(len(names[0].endpoints or ()), 'endpoint', 'gets')} no connection",
             remedy="write the addresses of these names, or make the Service an ExternalName",
         )

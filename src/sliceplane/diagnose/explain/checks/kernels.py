@@ -1,6 +1,4 @@
-"""The kernel of this machine, as it was read there: ``explain --kernel``.  Silent of what could not
-be read.
-"""
+"""The kernel of this machine: ``explain --kernel``. Unread parts have no findings."""
 
 from __future__ import annotations
 
@@ -14,64 +12,62 @@ from sliceplane.api.findings.finding import Evidence, Finding, ObjectName, TooYo
 from sliceplane.api.findings.wording import count, since, some, verb
 from sliceplane.consume.progress import BEHIND_S
 from sliceplane.consume.served import rule_differences
-from sliceplane.diagnose.drift.reports import WRITE_ANEW
+from sliceplane.diagnose.drift.reports import REWRITE_RULES
 from sliceplane.diagnose.explain.case import ExplainCase, ServiceCase
 from sliceplane.diagnose.explain.checks.serving import own_proxy_name
 from sliceplane.diagnose.explain.objects import SLICES
 from sliceplane.node.conntrack import UdpFlow
 
-#: of 1: how full the table of flows may be
+#: fraction of the flow table that may be in use
 FLOWS_FULL: Final = 0.9
 _BRIDGE_CALLS: Final = "net.bridge.bridge-nf-call-iptables"
 #: the first release of each line of longer support with "netfilter: nat: never update the UDP
 #: checksum when it's 0"
-_MENDED: Final = ((4, 14, 181), (4, 19, 123), (5, 4, 41), (5, 6, 13))
+_FIXED_RELEASES: Final = ((4, 14, 181), (4, 19, 123), (5, 4, 41), (5, 6, 13))
 THIS_NODE: Final = ObjectName("kernel", "Kernel", "", "of this machine")
 
 
-def _seen(field: str, value: str) -> Evidence:
+def _evidence(field: str, value: str) -> Evidence:
     return Evidence(subject=THIS_NODE, field=field, value=value)
 
 
-def several_rule_sets(case: ExplainCase) -> Iterable[Finding]:
-    """N6.  The last proxy that ran here is the one that is to stay: ours, if it is among them."""
+def multiple_rule_sets(case: ExplainCase) -> Iterable[Finding]:
+    """N6. The rules of the last proxy that ran here should stay: ours, if it is among them."""
     sets = case.kernel.rule_sets or ()
     if len(sets) < 2:
         return
     others = [entry for entry in sets if not entry.ours] or list(sets)
     yield case.finding(
         "N6",
-        f"rules for Services of {len(sets)} proxies: {some([entry.told for entry in sets])}",
-        _seen("rules", ", ".join(entry.told for entry in sets)),
+        f"rules for Services of {len(sets)} proxies: {some([entry.title for entry in sets])}",
+        _evidence("rules", ", ".join(entry.title for entry in sets)),
         subject=THIS_NODE,
-        effect="which of them a connection meets first is chance, and those that nobody keeps lead "
-        "to Pods of then",
+        effect="which of them a connection meets first is chance, and abandoned rules lead to "
+        "former Pods",
         remedy=others[0].removal,
     )
 
 
 def rules_differ(case: ServiceCase) -> Iterable[Finding]:
-    """N5, as the kernel itself shows it; a proxy reports it by itself within half a minute, if it
-    runs.
-    """
+    """N5, from the kernel's rules; a running proxy reports it by itself within half a minute."""
     kernel, service = case.kernel, case.service
     if kernel.rules is None or case.is_headless or own_proxy_name(service):
         return
-    if not case.sees_slices:
+    if not case.has_read_slices:
         return
-    found = list(rule_differences(service, case.slices, dict(kernel.rules)))
-    if found:
+    differences = list(rule_differences(service, case.slices, dict(kernel.rules)))
+    if differences:
         changes = [case.now - item.written_at for item in case.of(SLICES) if item in case.slices]
         changes.append(since(service.metadata.creation_timestamp, case.now) or BEHIND_S)
         age = max(0.0, min(changes))
-        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        more = f", and {len(differences) - 1} more" if len(differences) > 1 else ""
         yield case.finding(
             "N5",
-            f"the kernel of this machine {found[0]}{more}",
-            _seen("rules of Services", found[0]),
+            f"the kernel of this machine {differences[0]}{more}",
+            _evidence("rules of Services", differences[0]),
             too_young=TooYoung(age, BEHIND_S) if age < BEHIND_S else None,
             effect=f"connections to {case.name} from here fail, or reach what is no endpoint",
-            remedy=WRITE_ANEW,
+            remedy=REWRITE_RULES,
         )
 
 
@@ -85,7 +81,7 @@ def flows_are_full(case: ExplainCase) -> Iterable[Finding]:
         yield case.finding(
             "N8",
             f"{kernel.flows_count:,} of {kernel.flows_max:,} flows",
-            _seen("net.netfilter.nf_conntrack_count", str(kernel.flows_count)),
+            _evidence("net.netfilter.nf_conntrack_count", str(kernel.flows_count)),
             subject=THIS_NODE,
             weight="error" if is_full else "warning",
             effect="new connections are dropped"
@@ -95,38 +91,38 @@ def flows_are_full(case: ExplainCase) -> Iterable[Finding]:
         )
 
 
-def flows_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
+def flows_to_removed(case: ServiceCase) -> Iterable[Finding]:
     """N9, of the cluster IPs of the Service."""
-    for address, number, others in _gone(case, case.kernel.flows or (), "UDP"):
+    for address, number, others in _stale_flows(case, case.kernel.flows or (), "UDP"):
         ip = case.service.spec.cluster_ip
         yield case.finding(
             "N9",
             f"{count(number, 'UDP flow')} of {case.name} to {address}, which is no "
             f"endpoint{others}",
-            _seen("conntrack", f"udp to {ip}, answered by {address}"),
-            effect="clients that keep their socket talk into the void",
+            _evidence("conntrack", f"udp to {ip}, answered by {address}"),
+            effect="clients that keep their socket get no answer",
             remedy=f"conntrack -D -p udp --orig-dst {ip} --reply-src {address}",
         )
 
 
-def connections_to_the_gone(case: ServiceCase) -> Iterable[Finding]:
+def connections_to_removed(case: ServiceCase) -> Iterable[Finding]:
     """D7, of the cluster IPs of the Service."""
-    for address, number, others in _gone(case, case.kernel.connections or (), "TCP"):
+    for address, number, others in _stale_flows(case, case.kernel.connections or (), "TCP"):
         connections = count(number, "connection")
         yield case.finding(
             "D7",
             f"{connections} of {case.name} {verb(number, 'is')} open to {address}, which is no "
             f"endpoint{others}",
-            _seen("conntrack", f"{connections}, answered by {address}"),
+            _evidence("conntrack", f"{connections}, answered by {address}"),
             effect="these clients stay with it until one side closes",
             remedy="let the program close its connections at SIGTERM, or give clients a time limit",
         )
 
 
-def ipvs_keeps(case: ServiceCase) -> Iterable[Finding]:
+def stale_ipvs_server(case: ServiceCase) -> Iterable[Finding]:
     """N10"""
     kernel, service = case.kernel, case.service
-    if case.is_headless or not case.sees_slices:
+    if case.is_headless or not case.has_read_slices:
         return
     serving = _serving(case)
     for server in kernel.ipvs:
@@ -138,7 +134,7 @@ def ipvs_keeps(case: ServiceCase) -> Iterable[Finding]:
             yield case.finding(
                 "N10",
                 f"ipvs keeps {server.address} for {case.name} at weight 0, and it is no endpoint",
-                _seen(
+                _evidence(
                     "/proc/net/ip_vs",
                     f"{server.service[0]}:{server.service[1]} -> {server.address}, 0",
                 ),
@@ -162,26 +158,26 @@ def _serving(case: ServiceCase) -> set[str]:
     }
 
 
-def _gone(
+def _stale_flows(
     case: ServiceCase, flows: Iterable[tuple[UdpFlow, int]], protocol: str
 ) -> Iterator[tuple[str, int, str]]:
-    """An address that answers *flows* to the Service and is no endpoint of it, how many flows, and
-    a clause about those to other such addresses; nothing if there is none.
+    """Yields an address that answers *flows* to the Service and is no endpoint of it, the number of
+    flows, and a clause about other such addresses; nothing if there is none.
     """
     service = case.service
-    if case.is_headless or not case.sees_slices:
+    if case.is_headless or not case.has_read_slices:
         return
     ports = {port.port for port in service.spec.ports or () if (port.protocol or "TCP") == protocol}
-    serving, gone = _serving(case), Counter[str]()
+    serving, stale = _serving(case), Counter[str]()
     for ((to, port), (answered_by, _)), number in flows:
         if to in _ips(service) and port in ports and answered_by not in serving:
-            gone[answered_by] += number
-    for address, number in sorted(gone.items())[:1]:
-        others = gone.total() - number
+            stale[answered_by] += number
+    for address, number in sorted(stale.items())[:1]:
+        others = stale.total() - number
         yield address, number, f", {others:,} more to others" if others else ""
 
 
-def bridge_goes_around(case: ExplainCase) -> Iterable[Finding]:
+def bridge_bypasses_nat(case: ExplainCase) -> Iterable[Finding]:
     """N11"""
     kernel = case.kernel
     if kernel.bridge_calls is not False:
@@ -191,7 +187,7 @@ def bridge_goes_around(case: ExplainCase) -> Iterable[Finding]:
             "N11",
             f"{_BRIDGE_CALLS} is off: answers between the {len(ports)} ports of bridge "
             f"{bridge} bypass NAT",
-            _seen(_BRIDGE_CALLS, "0, or br_netfilter is not loaded"),
+            _evidence(_BRIDGE_CALLS, "0, or br_netfilter is not loaded"),
             subject=THIS_NODE,
             certainty="likely",
             effect="a Pod does not reach a Service whose endpoint is on the same node",
@@ -209,7 +205,7 @@ def no_hairpin(case: ExplainCase) -> Iterable[Finding]:
             yield case.finding(
                 "N12",
                 f"{some([port.name for port in without])} of bridge {bridge}: hairpin is off",
-                _seen(f"/sys/class/net/{without[0].name}/brport/hairpin_mode", "0"),
+                _evidence(f"/sys/class/net/{without[0].name}/brport/hairpin_mode", "0"),
                 subject=THIS_NODE,
                 certainty="likely",
                 effect="a Pod that is its own Service's endpoint does not reach itself by it",
@@ -219,18 +215,18 @@ def no_hairpin(case: ExplainCase) -> Iterable[Finding]:
 
 
 def checksums_of_tunnels(case: ExplainCase) -> Iterable[Finding]:
-    """N13: of a kernel that counts checksums of VXLAN packets wrongly after a masquerade with
+    """N13: a kernel that computes checksums of VXLAN packets wrongly after a masquerade with
     --random-fully.
     """
     kernel = case.kernel
-    if not kernel.offloading or _mends_checksums(kernel.release):
+    if not kernel.offloading or _has_checksum_fix(kernel.release):
         return
     name = kernel.offloading[0]
     yield case.finding(
         "N13",
         f"{some(kernel.offloading, verb_of_one='offloads')} checksums, and Linux {kernel.release} "
         "counts those of VXLAN packets wrongly",
-        _seen(f"ethtool -k {name}", "tx-checksum-ip-generic: on"),
+        _evidence(f"ethtool -k {name}", "tx-checksum-ip-generic: on"),
         subject=THIS_NODE,
         certainty="possible",
         effect="connections from this node to cluster IPs take 1 s or 63 s where the endpoint is "
@@ -239,11 +235,11 @@ def checksums_of_tunnels(case: ExplainCase) -> Iterable[Finding]:
     )
 
 
-def _mends_checksums(release: str) -> bool:
-    """Linux 5.7, and the releases of longer support that took the change over."""
+def _has_checksum_fix(release: str) -> bool:
+    """Returns True from Linux 5.7 on, and for the long-term releases with the backport."""
     numbers = tuple(int(number) for number in re.findall(r"\d+", release)[:3])
-    since = next((mended for mended in _MENDED if mended[:2] == numbers[:2]), (5, 7))
-    return not numbers or numbers >= since
+    first = next((fixed for fixed in _FIXED_RELEASES if fixed[:2] == numbers[:2]), (5, 7))
+    return not numbers or numbers >= first
 
 
 def node_ports_here(case: ServiceCase) -> Iterable[Finding]:
@@ -256,7 +252,7 @@ def node_ports_here(case: ServiceCase) -> Iterable[Finding]:
         "N14",
         f"node port {ports[0]} is served at {some(kernel.node_port_addresses)} here, not at "
         "127.0.0.1",
-        _seen("nftables", f"node ports at {some(kernel.node_port_addresses)}"),
+        _evidence("nftables", f"node ports at {some(kernel.node_port_addresses)}"),
         effect="programs of this node that dial localhost are refused",
         remedy=f"dial {kernel.node_port_addresses[0]}:{ports[0]}, or start the proxy with other "
         "--nodeport-addresses",
@@ -264,17 +260,17 @@ def node_ports_here(case: ServiceCase) -> Iterable[Finding]:
 
 
 NODE_CHECKS = (
-    several_rule_sets,
+    multiple_rule_sets,
     flows_are_full,
-    bridge_goes_around,
+    bridge_bypasses_nat,
     no_hairpin,
     checksums_of_tunnels,
 )
 CHECKS = (
     *NODE_CHECKS,
     rules_differ,
-    flows_to_the_gone,
-    ipvs_keeps,
-    connections_to_the_gone,
+    flows_to_removed,
+    stale_ipvs_server,
+    connections_to_removed,
     node_ports_here,
 )

@@ -1,8 +1,8 @@
-"""Names in DNS: the cluster's DNS server, the client's settings, and what a headless Service tells.
+"""Names in DNS: the cluster's DNS server, the client's settings, and the records of headless
+Services.
 
-DNS servers differ; what is looked at is what all of them share: the Service kube-dns, and the
-Corefile where CoreDNS has one (kubernetes.io, "DNS for Services and Pods"; kubernetes/dns, the
-specification 1.1.0).
+DNS servers differ; the checks use what all of them share: the Service kube-dns, and the Corefile of
+CoreDNS (kubernetes.io, "DNS for Services and Pods"; kubernetes/dns, the specification 1.1.0).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sliceplane.api.discovery import LABEL_SERVICE_NAME
 from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.wording import pairs_text, part
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import ServiceCase, name_of, seen
+from sliceplane.diagnose.explain.case import ServiceCase, evidence_of, name_of
 from sliceplane.diagnose.explain.checks.pods.workloads import root_of
 from sliceplane.diagnose.explain.checks.ports import resolved
 from sliceplane.diagnose.explain.objects import CONFIG_MAPS, PODS, SERVICES, SLICES, STATEFUL_SETS
@@ -25,7 +25,7 @@ DNS = "kube-dns"
 COREFILE = "coredns"
 
 
-def wants(case: ServiceCase) -> Iterator[Selection]:
+def reads(case: ServiceCase) -> Iterator[Selection]:
     yield SERVICES.named(SYSTEM, DNS)
     if case.facts.get(SERVICES, SYSTEM, DNS) is not None:
         yield SLICES.in_namespace(SYSTEM, f"{LABEL_SERVICE_NAME}={DNS}")
@@ -51,7 +51,7 @@ def dns_is_down(case: ServiceCase) -> Iterable[Finding]:
         yield case.finding(
             "C1",
             f"Service {SYSTEM}/{DNS} has {part(0, len(endpoints), 'endpoint')} ready",
-            seen(
+            evidence_of(
                 SERVICES,
                 server,
                 "spec.selector",
@@ -73,7 +73,7 @@ def corefile(case: ServiceCase) -> Iterable[Finding]:
         yield case.finding(
             "C1",
             f"the Corefile {answer} for {name}: {line}",
-            seen(CONFIG_MAPS, config, "data.Corefile", line),
+            evidence_of(CONFIG_MAPS, config, "data.Corefile", line),
             subject=name_of(CONFIG_MAPS, config),
             effect=f"the name of {case.name} leads elsewhere, or nowhere; its address works",
             remedy=f"kubectl -n {SYSTEM} edit configmap {COREFILE}",
@@ -81,11 +81,11 @@ def corefile(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _overrides(text: str, name: str) -> Iterator[tuple[str, str]]:
-    """Lines that answer *name* in the place of the plug-in kubernetes, and what they do."""
+    """Yields lines that answer *name* instead of the kubernetes plug-in, and their effect."""
     block: list[str] = []
     for line in map(str.strip, text.splitlines()):
-        words = line.split()
-        if words[:1] == ["template"]:
+        fields = line.split()
+        if fields[:1] == ["template"]:
             block = [line]
         elif block and line == "}":
             pattern = next(
@@ -101,9 +101,9 @@ def _overrides(text: str, name: str) -> Iterator[tuple[str, str]]:
         elif block:
             block.append(line)
         elif (
-            words[:1] == ["rewrite"]
-            and "name" in words
-            and _is_rewritten(words[words.index("name") + 1 :], name)
+            fields[:1] == ["rewrite"]
+            and "name" in fields
+            and _is_rewritten(fields[fields.index("name") + 1 :], name)
         ):
             yield line, "asks for another name"
 
@@ -115,14 +115,16 @@ def _matches(pattern: str, name: str) -> bool:
         return False
 
 
-def _is_rewritten(words: list[str], name: str) -> bool:
+def _is_rewritten(arguments: list[str], name: str) -> bool:
     kinds = ("exact", "prefix", "suffix", "substring", "regex")
-    kind, wanted = (
-        (words[0], words[1:2]) if words[:1] and words[0] in kinds else ("exact", words[:1])
+    kind, patterns = (
+        (arguments[0], arguments[1:2])
+        if arguments[:1] and arguments[0] in kinds
+        else ("exact", arguments[:1])
     )
-    if not wanted:
+    if not patterns:
         return False
-    text = wanted[0].rstrip(".")
+    text = patterns[0].rstrip(".")
     match kind:
         case "exact":
             return text == name
@@ -132,10 +134,10 @@ def _is_rewritten(words: list[str], name: str) -> bool:
             return name.endswith(text)
         case "substring":
             return text in name
-    return _matches(wanted[0], name)
+    return _matches(patterns[0], name)
 
 
-def client_asks_elsewhere(case: ServiceCase) -> Iterable[Finding]:
+def client_bypasses_dns(case: ServiceCase) -> Iterable[Finding]:
     """C2"""
     pod = case.client.pod if case.client is not None else None
     if pod is None:
@@ -150,7 +152,7 @@ def client_asks_elsewhere(case: ServiceCase) -> Iterable[Finding]:
     yield case.finding(
         "C2",
         f"{why}: it does not ask the cluster's DNS",
-        seen(PODS, pod, "spec.dnsPolicy", policy),
+        evidence_of(PODS, pod, "spec.dnsPolicy", policy),
         subject=name_of(PODS, pod),
         certainty="likely" if policy == "None" else "certain",
         effect=f"the name of {case.name} does not resolve there; its address works",
@@ -159,7 +161,7 @@ def client_asks_elsewhere(case: ServiceCase) -> Iterable[Finding]:
     )
 
 
-def headless_tells_ready_ones(case: ServiceCase) -> Iterable[Finding]:
+def headless_without_ready(case: ServiceCase) -> Iterable[Finding]:
     """C3"""
     if not case.is_headless or case.service.spec.publish_not_ready_addresses:
         return
@@ -183,14 +185,14 @@ def headless_port(case: ServiceCase) -> Iterable[Finding]:
             continue
         numbers = {number for pod in case.live if (number := resolved(port, pod)) is not None}
         if numbers and port.port not in numbers:
-            there = ", ".join(map(str, sorted(numbers)))
+            listening = ", ".join(map(str, sorted(numbers)))
             yield case.finding(
                 "C4",
                 f"{case.name} is headless, so no node translates {port.port}: its Pods listen "
-                f"on {there}",
-                case.field("spec.ports", f"{port.port}/{port.protocol} to {there}"),
+                f"on {listening}",
+                case.field("spec.ports", f"{port.port}/{port.protocol} to {listening}"),
                 effect=f"connections to {port.port} are refused by the Pods",
-                remedy=f"dial {there}, or give the Service a cluster IP",
+                remedy=f"dial {listening}, or give the Service a cluster IP",
             )
 
 
@@ -206,7 +208,7 @@ def names_of_pods(case: ServiceCase) -> Iterable[Finding]:
         yield case.finding(
             "C5",
             f"StatefulSet {owner} names its Service {named or '(none)'}, not {case.name}",
-            seen(STATEFUL_SETS, stateful_set, "spec.serviceName", named or "(not set)"),
+            evidence_of(STATEFUL_SETS, stateful_set, "spec.serviceName", named or "(not set)"),
             effect=f"{owner}-0.{case.name} does not resolve"
             + (f"; {owner}-0.{named} does, if that Service is there" if named else ""),
             remedy=f"dial {owner}-0.{named}"
@@ -244,7 +246,7 @@ def alias_leads_nowhere(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _target_of(case: ServiceCase) -> tuple[str, str] | None:
-    """The Service of the cluster whose name an ExternalName is, by its look:
+    """Returns the Service of the cluster that an ExternalName names, by its form:
     ``NAME.NAMESPACE.svc.``.
     """
     if case.service.spec.type != "ExternalName":
@@ -261,8 +263,8 @@ def _stateful_sets(case: ServiceCase) -> list[str]:
 CHECKS = (
     dns_is_down,
     corefile,
-    client_asks_elsewhere,
-    headless_tells_ready_ones,
+    client_bypasses_dns,
+    headless_without_ready,
     headless_port,
     names_of_pods,
     alias_leads_nowhere,

@@ -1,12 +1,13 @@
-"""Policies between clients and endpoints: traffic policies of the Service, what leads to it from
-outside, and NetworkPolicies.
+"""Policies between clients and endpoints: traffic policies of the Service, Ingresses and load
+balancers, and NetworkPolicies.
 
-``internalTrafficPolicy: Local`` drops what comes from a node without an endpoint (kubernetes.io,
-"Service Internal Traffic Policy"); ``externalTrafficPolicy: Local`` drops at such nodes too, which
-a load balancer learns from the health check port and a client of a node port does not.
+``internalTrafficPolicy: Local`` drops connections from a node without an endpoint (kubernetes.io,
+"Service Internal Traffic Policy"); ``externalTrafficPolicy: Local`` drops at such nodes too. A load
+balancer learns this from the health check port, a client of a node port does not.
 
-A Pod that no NetworkPolicy selects for ingress admits every client; a Pod that some select admits
-what any of them admits (kubernetes.io, "Network Policies"). A network plug-in may do more, or less.
+A Pod that no NetworkPolicy selects for ingress admits every client; otherwise it admits a client if
+any of the selecting policies does (kubernetes.io, "Network Policies"). A network plug-in may do
+more, or less.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sliceplane.api.findings.finding import Evidence, Finding
 from sliceplane.api.findings.wording import count, part, some
 from sliceplane.api.requests import Selection
 from sliceplane.api.selectors.labels import from_label_selector
-from sliceplane.diagnose.explain.case import ServiceCase, list_names, name_of, seen
+from sliceplane.diagnose.explain.case import ServiceCase, evidence_of, list_names, name_of
 from sliceplane.diagnose.explain.checks.ports import declared, resolved
 from sliceplane.diagnose.explain.checks.zones import takes_pods
 from sliceplane.diagnose.explain.facts import Facts
@@ -42,17 +43,17 @@ from sliceplane.diagnose.explain.objects import (
     PolicyRule,
 )
 
-#: annotations by which a cloud's load balancer is told to lead to nodes, not to Pods
+#: annotations that make a cloud's load balancer lead to nodes, not to Pods
 INSTANCE_TARGETS: Final = (
     "service.beta.kubernetes.io/aws-load-balancer-nlb-target-type",
     "alb.ingress.kubernetes.io/target-type",
 )
-#: one node gets so many times what another's endpoints get
+#: ratio of the endpoints of two nodes from which on the load is uneven
 UNEVEN: Final = 2
 SIDECARS: Final = {"istio-proxy": "istioctl analyze", "linkerd-proxy": "linkerd check --proxy"}
 
 
-def wants(case: ServiceCase) -> Iterator[Selection]:
+def reads(case: ServiceCase) -> Iterator[Selection]:
     yield INGRESSES.in_namespace(case.namespace)
     service = case.service
     if "Local" in (
@@ -82,7 +83,7 @@ def internal_local(case: ServiceCase) -> Iterable[Finding]:
 
 
 def external_local(case: ServiceCase) -> Iterable[Finding]:
-    """X2, for clients that no health check leads past the nodes without endpoints."""
+    """X2, if no health check keeps clients away from nodes without endpoints."""
     spec = case.service.spec
     if spec.type != "LoadBalancer" or not spec.health_check_node_port:
         yield from dropped_from_outside(case)
@@ -131,41 +132,41 @@ def uneven(case: ServiceCase) -> Iterable[Finding]:
 
 
 def ingress_names(case: ServiceCase) -> Iterable[Finding]:
-    """X5: an Ingress leads to a port that the Service lacks, or to a Service that is none."""
+    """X5: an Ingress leads to a port that the Service lacks, or to a missing Service."""
     ports = (case.service.spec.ports or ()) if case.exists else ()
     for ingress in case.of(INGRESSES):
         for path, backend in _backends(ingress):
             service = backend.service
             if service is None or service.name != case.name:
                 continue
-            wanted = service.port.name or str(service.port.number)
-            if any(wanted in (port.name, str(port.port)) for port in ports):
+            target = service.port.name or str(service.port.number)
+            if any(target in (port.name, str(port.port)) for port in ports):
                 continue
-            there = ", ".join(port.name or str(port.port) for port in ports)
+            available = ", ".join(port.name or str(port.port) for port in ports)
             what = (
-                f"port {wanted}; it has {there or 'none'}"
+                f"port {target}; it has {available or 'none'}"
                 if case.exists
                 else "Service of that name"
             )
             yield case.finding(
                 "X5",
-                f"Ingress {ingress.metadata.name} leads {path} to {case.name}:{wanted}, "
+                f"Ingress {ingress.metadata.name} leads {path} to {case.name}:{target}, "
                 f"and there is no {what}",
-                seen(INGRESSES, ingress, "spec.rules", f"{case.name}:{wanted}"),
+                evidence_of(INGRESSES, ingress, "spec.rules", f"{case.name}:{target}"),
                 subject=name_of(INGRESSES, ingress),
                 effect="its controller answers 503, or 404",
                 remedy=f"kubectl -n {case.namespace} edit ingress {ingress.metadata.name}",
             )
 
 
-def ingress_to_nothing(case: ServiceCase) -> Iterable[Finding]:
+def ingress_without_service(case: ServiceCase) -> Iterable[Finding]:
     """X5, of a Service that does not exist."""
     if not case.exists and case.was_read(SERVICES.named(case.namespace, case.name)):
         yield from ingress_names(case)
 
 
 def backends_of(ingresses: Iterable[FullIngress]) -> Iterator[tuple[str, str]]:
-    """Namespace and name of every Service that they lead to."""
+    """Yields namespace and name of every Service that *ingresses* lead to."""
     for ingress in ingresses:
         for _, backend in _backends(ingress):
             if backend.service is not None:
@@ -206,7 +207,7 @@ def gates_of_instance_targets(case: ServiceCase) -> Iterable[Finding]:
 
 
 def mesh(case: ServiceCase) -> Iterable[Finding]:
-    """X8: told to who asks about one Service, not in ``lint``: it is no fault."""
+    """X8: reported for one Service, not in ``lint``, since it is no fault."""
     if case.question.kind != "service":
         return
     for sidecar, command in SIDECARS.items():
@@ -229,13 +230,13 @@ def mesh(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _nodes_without(case: ServiceCase) -> list[str]:
-    """Nodes that take Pods and have no ready endpoint."""
+    """Returns the Nodes that take Pods and have no ready endpoint."""
     holders = {endpoint.node_name for _, endpoint in case.ready}
     return [name for name in _node_names(case) if name not in holders]
 
 
 def _node_names(case: ServiceCase) -> list[str]:
-    """The Nodes that take Pods, and the one where the client is."""
+    """Returns the Nodes that take Pods, and the client's Node."""
     taking = case.facts.derived(_taking_pods)
     node = case.client.place.node if case.client is not None else ""
     return taking if not node or node in taking else [*taking, node]
@@ -248,7 +249,7 @@ def _taking_pods(facts: Facts) -> list[str]:
 CHECKS = (internal_local, external_local, uneven, ingress_names, gates_of_instance_targets, mesh)
 
 
-def network_wants(case: ServiceCase) -> Iterator[Selection]:
+def network_reads(case: ServiceCase) -> Iterator[Selection]:
     yield NETWORK_POLICIES.in_namespace(case.namespace)
     client = case.client.pod if case.client is not None else None
     if client is not None:
@@ -276,14 +277,14 @@ def not_admitted(case: ServiceCase) -> Iterable[Finding]:
                 for rule in rules
             ):
                 continue
-            who = "any client"
+            sender = "any client"
             if client is not None and client.namespace:
-                who = f"{client.namespace}/{client.name}"
+                sender = f"{client.namespace}/{client.name}"
             yield case.finding(
                 "X4",
                 f"{some(list_names(selecting), verb_of_one='selects')} {pod.metadata.name}; "
-                f"nothing admits {who} to {number}/{port.protocol}",
-                *_rules_seen(selecting, "spec.ingress"),
+                f"nothing admits {sender} to {number}/{port.protocol}",
+                *_rule_evidence(selecting, "spec.ingress"),
                 certainty="likely",
                 effect="packets are dropped without an answer, where the network plug-in enforces "
                 "policies",
@@ -315,7 +316,7 @@ def not_let_out(case: ServiceCase) -> Iterable[Finding]:
                 f"{some(list_names(selecting), verb_of_one='selects')} the client "
                 f"{client.metadata.name}; nothing lets it out to {pod.metadata.name} at "
                 f"{number}/{port.protocol}",
-                *_rules_seen(selecting, "spec.egress"),
+                *_rule_evidence(selecting, "spec.egress"),
                 subject=name_of(PODS, client),
                 certainty="likely",
                 effect="its packets are dropped, where the network plug-in enforces policies",
@@ -325,24 +326,26 @@ def not_let_out(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _is_for_egress(policy: FullNetworkPolicy) -> bool:
-    """policyTypes that are not set mean Ingress, and Egress where there are such rules."""
+    """Returns True for egress policies; unset policyTypes mean Ingress, and Egress if there are
+    such rules.
+    """
     types = policy.spec.policy_types
     return bool(policy.spec.egress) if types is None else "Egress" in types
 
 
 def _requested(case: ServiceCase, pod: FullPod) -> Iterator[tuple[ServicePort, int]]:
-    """The ports that the question is about, with their numbers on *pod*."""
+    """Yields the ports of the query, with their numbers on *pod*."""
     for port in case.service.spec.ports or ():
         number = resolved(port, pod)
         if case.question.port in ("", str(port.port), port.name) and number is not None:
             yield port, number
 
 
-def _rules_seen(policies: list[FullNetworkPolicy], field: str) -> Iterator[Evidence]:
-    """Evidence of the first two policies."""
+def _rule_evidence(policies: list[FullNetworkPolicy], field: str) -> Iterator[Evidence]:
+    """Yields evidence of the first two policies."""
     for policy in policies[:2]:
         rules = policy.spec.ingress if field == "spec.ingress" else policy.spec.egress
-        yield seen(NETWORK_POLICIES, policy, field, count(len(rules or ()), "rule"))
+        yield evidence_of(NETWORK_POLICIES, policy, field, count(len(rules or ()), "rule"))
 
 
 def _allows(
@@ -385,7 +388,7 @@ def _is_peer(case: ServiceCase, peer: PolicyPeer, client: FullPod, home: str) ->
     if peer.namespace_selector is not None:
         namespace = case.facts.get(NAMESPACES, "", client.metadata.namespace)
         if namespace is None:
-            return True  # not seen: nothing is said against it
+            return True  # not read: assume that it matches
         own = from_label_selector(peer.namespace_selector).matches(namespace.metadata.labels or {})
     if not own or client.spec.host_network:
         return False  # packets of a Pod with the node's network come from the node

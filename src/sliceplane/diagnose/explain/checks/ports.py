@@ -1,8 +1,8 @@
 """From a port of the Service to a port of each Pod, and the families of addresses in between.
 
-``resolved`` is the rule by which the EndpointSlice controller finds the number (kubernetes.io,
-"Service", target port): a number is taken as it is, a name is looked for in containers and in
-sidecars, the first that has it counts.
+``resolved`` is the rule of the EndpointSlice controller for the number (kubernetes.io, "Service",
+target port): a number is used as it is; for a name the first container or sidecar with this port
+counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sliceplane.api.discovery import (
 from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.wording import count, nearest, part, some
 from sliceplane.consume.agents.registration import MANAGED_BY as MANAGED_BY_AGENTS
-from sliceplane.diagnose.explain.case import ServiceCase, list_names, seen
+from sliceplane.diagnose.explain.case import ServiceCase, evidence_of, list_names
 from sliceplane.diagnose.explain.checks.pods.workloads import root_of
 from sliceplane.diagnose.explain.checks.services import ports_text
 from sliceplane.diagnose.explain.objects import PODS, SLICES, FullContainer, FullPod
@@ -29,7 +29,7 @@ from sliceplane.kit.ip import family, parse_lenient
 
 
 def servers(pod: FullPod) -> Iterator[tuple[FullContainer, bool]]:
-    """The containers whose ports count, and whether each is a sidecar."""
+    """Yields the containers whose ports count, and True for a sidecar."""
     for container in pod.spec.containers or ():
         yield container, False
     for container in pod.spec.init_containers or ():
@@ -44,7 +44,7 @@ def declared(pod: FullPod) -> Iterator[tuple[ContainerPort, bool]]:
 
 
 def resolved(port: ServicePort, pod: FullPod) -> int | None:
-    """The number on *pod*; ``None``: no container has the name."""
+    """Returns the number of the port on *pod*; ``None``: no container has the name."""
     target = port.target_port
     if not isinstance(target, str):
         return target or port.port
@@ -73,7 +73,7 @@ def undeclared_number(case: ServiceCase) -> Iterable[Finding]:
         numbers = ", ".join(map(str, theirs))
         ended = {outcome for target, outcome in case.tried.items() if target.port == number}
         if "open" in ended:
-            continue  # it listens there and declares nothing
+            continue  # it listens there without a declaration
         yield case.finding(
             "T1",
             f"{part(0, len(case.live), 'Pod', 'declares')} port {number}; declared: {numbers}",
@@ -85,8 +85,8 @@ def undeclared_number(case: ServiceCase) -> Iterable[Finding]:
 
 
 def refused(case: ServiceCase) -> Iterable[Finding]:
-    """T6: connections were tried from here. Where no Pod declares the port, T1 says it; silence
-    proves nothing, since the way from here need not be that of a client.
+    """T6, after connections were tried from here. If no Pod declares the port, T1 reports it. A
+    timeout proves nothing, since the path from here need not be a client's.
     """
     tried = case.tried
     refusing = [target for target, outcome in tried.items() if outcome == "refused"]
@@ -98,7 +98,7 @@ def refused(case: ServiceCase) -> Iterable[Finding]:
         "T6",
         f"{part(len(refusing), len(tried), 'ready endpoint')} refused a connection from here: "
         f"{some([str(target) for target in refusing])}",
-        seen(SLICES, item, "endpoints", f"{first}, ready"),
+        evidence_of(SLICES, item, "endpoints", f"{first}, ready"),
         certainty="certain" if "open" in tried.values() else "likely",
         effect="clients are refused as often as one of these is chosen",
         remedy=f"let the program listen on all addresses (0.0.0.0 or ::) at port {first.port}, not "
@@ -133,42 +133,42 @@ def _lacking(case: ServiceCase, index: int, name: str, lacking: list[FullPod]) -
     named = {
         (entry.name, entry.protocol) for pod in lacking for entry, _ in declared(pod) if entry.name
     }
-    there = sorted(
-        there if protocol == port.protocol else f"{there} for {protocol}"
-        for there, protocol in named
+    choices = sorted(
+        choice if protocol == port.protocol else f"{choice} for {protocol}"
+        for choice, protocol in named
     )
-    has = f"they have {some(there)}" if there else "they name none"
+    has = f"they have {some(choices)}" if choices else "they name none"
     pod = lacking[0]
     names = ", ".join(entry.name or str(entry.container_port) for entry, _ in declared(pod))
     return case.finding(
         "T2",
         f"{part(len(lacking), len(case.live), 'Pod', 'has')} no port named {name}; {has}",
         case.field("spec.ports", f"{port.port}/{port.protocol} to the name {name}"),
-        seen(PODS, pod, "spec.containers", f"ports {names or '(none)'}"),
+        evidence_of(PODS, pod, "spec.containers", f"ports {names or '(none)'}"),
         effect=f"{port.port}/{port.protocol} never reaches {some(list_names(lacking))}",
         remedy=_mend_name(
             case,
             index,
             name,
             lacking,
-            [there for there, protocol in named if protocol == port.protocol],
+            [choice for choice, protocol in named if protocol == port.protocol],
         ),
     )
 
 
 def _mend_name(
-    case: ServiceCase, index: int, name: str, lacking: list[FullPod], there: list[str]
+    case: ServiceCase, index: int, name: str, lacking: list[FullPod], choices: list[str]
 ) -> str:
-    """The Service's name is changed where all Pods have one like it, or one alone."""
-    meant = [*nearest(name, there), *(there if len(there) == 1 else ())]
-    if len(lacking) == len(case.live) and meant:
-        return _target(case, index, meant[0])
+    """Returns the remedy: change the Service if all Pods have a similar name, or only one."""
+    candidates = [*nearest(name, choices), *(choices if len(choices) == 1 else ())]
+    if len(lacking) == len(case.live) and candidates:
+        return _target(case, index, candidates[0])
     root = root_of(lacking[0])
     return f"name a container port {name} in the template of {root}, or set targetPort to a number"
 
 
 def _unread_sidecar(case: ServiceCase, index: int, name: str) -> Iterator[Finding]:
-    """Controllers before Kubernetes 1.33 did not look into sidecars
+    """T4: controllers before Kubernetes 1.33 ignored ports of sidecars
     (kubernetes/kubernetes#127958).
     """
     port = _ports(case)[index]
@@ -181,7 +181,9 @@ def _unread_sidecar(case: ServiceCase, index: int, name: str) -> Iterator[Findin
                 "T4",
                 f"{name} is a port of a sidecar (init container), and slice "
                 f"{endpoint_slice.metadata.name} was made by a controller that does not look there",
-                seen(SLICES, endpoint_slice, "ports", _slice_ports(endpoint_slice.ports or ())),
+                evidence_of(
+                    SLICES, endpoint_slice, "ports", _slice_ports(endpoint_slice.ports or ())
+                ),
                 effect=f"{port.port}/{port.protocol} has no endpoints",
                 remedy=_target(case, index, _number_of(name, case.live[0])),
             )
@@ -190,22 +192,24 @@ def _unread_sidecar(case: ServiceCase, index: int, name: str) -> Iterator[Findin
 
 def port_of_own_slice(case: ServiceCase) -> Iterable[Finding]:
     """T5"""
-    wanted = {(port.name, port.protocol) for port in _ports(case)}
+    expected = {(port.name, port.protocol) for port in _ports(case)}
     for endpoint_slice in case.slices:
         manager = endpoint_slice.manager
         if case.selector and manager in (MANAGED_BY_CONTROLLER, MANAGED_BY_MIRRORING):
-            # those are made of Pods, and what mirrors Endpoints beside a selector is told by E4
+            # those are built from Pods, and E4 reports mirrored slices of a Service with a selector
             continue
         names = {
             (entry.name or "", entry.protocol or "TCP") for entry in endpoint_slice.ports or ()
         }
-        if endpoint_slice.endpoints and wanted and not names & wanted:
+        if endpoint_slice.endpoints and expected and not names & expected:
             theirs = ", ".join(f"'{name}'" for name, _ in sorted(names)) or "none"
             yield case.finding(
                 "T5",
                 f"slice {endpoint_slice.metadata.name} names its port {theirs}, the Service "
-                + ", ".join(f"'{name}'" for name, _ in sorted(wanted)),
-                seen(SLICES, endpoint_slice, "ports", _slice_ports(endpoint_slice.ports or ())),
+                + ", ".join(f"'{name}'" for name, _ in sorted(expected)),
+                evidence_of(
+                    SLICES, endpoint_slice, "ports", _slice_ports(endpoint_slice.ports or ())
+                ),
                 case.field("spec.ports", ports_text(tuple(_ports(case)))),
                 effect=f"none of its {count(len(endpoint_slice.endpoints), 'endpoint')} is used",
                 remedy=_same_port_name(case, endpoint_slice, manager),
@@ -213,15 +217,15 @@ def port_of_own_slice(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _same_port_name(case: ServiceCase, endpoint_slice: EndpointSlice, manager: str) -> str:
-    """A change of the slice itself lasts only where no controller writes it."""
+    """Returns the remedy: a change of the slice itself lasts only if no controller writes it."""
     ports = _ports(case)
     if manager == MANAGED_BY_MIRRORING:
         return f"kubectl -n {case.namespace} edit endpoints {case.name}"
     if manager == MANAGED_BY_AGENTS:
-        words = " ".join(
+        flags = " ".join(
             f"--port {port.name}=PORT" if port.name else "--port PORT" for port in ports
         )
-        return f"start its agent with {words}"
+        return f"start its agent with {flags}"
     if manager:
         names = some([f"'{port.name}'" for port in ports])
         return (
@@ -245,36 +249,40 @@ def families(case: ServiceCase) -> Iterable[Finding]:
     if not case.selector or not case.live:
         return
     addressed = [pod for pod in case.live if pod.status.ips]
-    for wanted in service.spec.ip_families or ():
-        if not addressed or any(wanted in _families(pod) for pod in addressed):
+    for ip_family in service.spec.ip_families or ():
+        if not addressed or any(ip_family in _families(pod) for pod in addressed):
             continue
         theirs = sorted({other for pod in addressed for other in _families(pod)})
         yield case.finding(
             "T7",
-            f"{wanted} Service; {count(len(addressed), 'Pod', 'has')} {' and '.join(theirs)} alone",
+            f"{ip_family} Service; {count(len(addressed), 'Pod', 'has')} {' and '.join(theirs)} "
+            "alone",
             case.field("spec.ipFamilies", ", ".join(service.spec.ip_families or ())),
-            effect=f"no {wanted} slice has an endpoint: nodes refuse {_cluster_ip(case, wanted)}",
-            remedy=_without_family(case, wanted, theirs),
+            effect=f"no {ip_family} slice has an endpoint: nodes refuse "
+            f"{_cluster_ip(case, ip_family)}",
+            remedy=_without_family(case, ip_family, theirs),
         )
 
 
-def _without_family(case: ServiceCase, wanted: str, theirs: list[str]) -> str:
-    """The first family of a Service never changes (kubernetes.io, "IPv4/IPv6 dual-stack")."""
+def _without_family(case: ServiceCase, ip_family: str, theirs: list[str]) -> str:
+    """Returns the remedy: the first family of a Service never changes (kubernetes.io, "IPv4/IPv6
+    dual-stack").
+    """
     families = [*(case.service.spec.ip_families or ())]
-    if families[0] == wanted:
-        return f"make {case.name} anew with ipFamilies [{theirs[0]}], or give the Pods {wanted}"
-    kept = [name for name in families if name != wanted]
+    if families[0] == ip_family:
+        return f"make {case.name} anew with ipFamilies [{theirs[0]}], or give the Pods {ip_family}"
+    remaining = [name for name in families if name != ip_family]
     return case.patch(
-        {"spec": {"ipFamilies": kept, "ipFamilyPolicy": "SingleStack"}},
+        {"spec": {"ipFamilies": remaining, "ipFamilyPolicy": "SingleStack"}},
     )
 
 
-def _cluster_ip(case: ServiceCase, wanted: str) -> str:
+def _cluster_ip(case: ServiceCase, ip_family: str) -> str:
     for text in case.service.spec.cluster_ips or ():
         address = parse_lenient(text)
-        if address is not None and family(address) == wanted:
+        if address is not None and family(address) == ip_family:
             return text
-    return f"its {wanted} address"
+    return f"its {ip_family} address"
 
 
 def _families(pod: FullPod) -> set[str]:
@@ -287,7 +295,7 @@ def _ports(case: ServiceCase) -> tuple[ServicePort, ...]:
 
 
 def _probed(pod: FullPod) -> set[int]:
-    """Numbers that a readiness probe reaches: something listens there, declared or not."""
+    """Returns the ports of successful readiness probes, where a program listens."""
     if not pod.is_ready:
         return set()
     probes = (container.readiness_probe for container, _ in servers(pod))

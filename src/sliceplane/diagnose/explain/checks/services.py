@@ -1,6 +1,4 @@
-"""The names: is there a Service, a Pod or a Node of that name, and does the Service have the
-port.
-"""
+"""Checks of names: the Service, Pod or Node exists, and the Service has the port."""
 
 from __future__ import annotations
 
@@ -24,16 +22,16 @@ from sliceplane.diagnose.explain.case import (
 from sliceplane.diagnose.explain.objects import INGRESSES, NAMESPACES, NODES, PODS, SERVICES
 
 
-def wants(case: ServiceCase) -> Iterator[Selection]:
+def reads(case: ServiceCase) -> Iterator[Selection]:
     yield SERVICES.named(case.namespace, case.name)
-    yield from _client_wants(case)
+    yield from _client_reads(case)
     if not case.exists and case.was_read(SERVICES.named(case.namespace, case.name)):
         yield SERVICES.everywhere()
         yield NAMESPACES.everywhere()
         yield INGRESSES.in_namespace(case.namespace)
 
 
-def _client_wants(case: ServiceCase) -> Iterator[Selection]:
+def _client_reads(case: ServiceCase) -> Iterator[Selection]:
     client = case.question.client
     if client is None or client.kind == "address":
         return
@@ -41,7 +39,7 @@ def _client_wants(case: ServiceCase) -> Iterator[Selection]:
         yield NODES.everywhere()
         return
     yield PODS.named(client.namespace, client.name)
-    if not ClientCase(case.facts, case.question).is_there and case.was_read(
+    if not ClientCase(case.facts, case.question).exists and case.was_read(
         PODS.named(client.namespace, client.name)
     ):
         yield PODS.in_namespace(client.namespace)
@@ -50,9 +48,9 @@ def _client_wants(case: ServiceCase) -> Iterator[Selection]:
 
 
 def no_such_client(case: ServiceCase) -> Iterable[Finding]:
-    """S12, of where the question is asked from: what holds of that client is not known."""
+    """S12, about the client of the query: its location is unknown."""
     client = case.question.client
-    if client is None or case.client is None or case.client.is_there:
+    if client is None or case.client is None or case.client.exists:
         return
     effect = (
         f"what holds for a client there is not known; without --from it is said of {case.name} "
@@ -65,17 +63,17 @@ def no_such_client(case: ServiceCase) -> Iterable[Finding]:
             )
     elif case.was_read(NODES.everywhere()):
         nodes = case.facts.of(NODES)
-        known = (
+        existing = (
             {node.metadata.name for node in nodes}
             if client.kind == "node"
             else {zone_of(node) for node in nodes}
         )
-        shown = list(nearest(client.name, known)) or sorted(known - {""})
+        choices = list(nearest(client.name, existing)) or sorted(existing - {""})
         kind = client.kind.capitalize()
         yield case.finding(
             "S12",
             f"no {kind if client.kind == 'node' else 'Node is in zone'} {client.name}; "
-            f"there {verb(len(shown), 'is')} {some(shown) or 'none at all'}",
+            f"there {verb(len(choices), 'is')} {some(choices) or 'none at all'}",
             subject=ObjectName(f"{client.kind}s", kind, "", client.name),
             effect=effect,
             remedy=f"kubectl get nodes -L {LABEL_ZONE}",
@@ -83,7 +81,7 @@ def no_such_client(case: ServiceCase) -> Iterable[Finding]:
 
 
 def no_such_service(case: ServiceCase) -> Iterable[Finding]:
-    """S1; in a list of all Services it is an Ingress that names it, and X5 says so."""
+    """S1; in a list of all Services an Ingress names it, and X5 reports that."""
     if case.question.kind == "everything":
         return
     if case.exists or not case.was_read(SERVICES.named(case.namespace, case.name)):
@@ -93,12 +91,12 @@ def no_such_service(case: ServiceCase) -> Iterable[Finding]:
     )
 
 
-def pod_wants(case: PodCase) -> Iterator[Selection]:
+def pod_reads(case: PodCase) -> Iterator[Selection]:
     yield PODS.named(case.namespace, case.name)
     if not case.exists and case.was_read(PODS.named(case.namespace, case.name)):
         yield PODS.in_namespace(case.namespace)
         yield NAMESPACES.everywhere()
-        # Of the same name elsewhere; not every Pod of the cluster.
+        # Pods of the same name elsewhere, not every Pod of the cluster.
         yield Selection(PODS.resource, field_selector=f"metadata.name={case.name}")
 
 
@@ -116,15 +114,17 @@ def no_such_pod(case: PodCase) -> Iterable[Finding]:
 def _unknown(
     case: PodsCase,
     code: str,
-    known: Iterable[Object],
+    objects: Iterable[Object],
     effect: str,
     of: tuple[str, str, str] | None = None,
 ) -> Finding:
-    """*of*: kind, namespace and name; ``None``: of the case."""
+    """Returns the finding about a missing object. *of*: kind, namespace and name; ``None``: those
+    of the case.
+    """
     kind, space, own_name = of or (case.subject.kind, case.namespace, case.name)
-    elsewhere = [item.metadata.key for item in known if item.metadata.name == own_name]
-    names = [item.metadata.name for item in known if item.metadata.namespace == space]
-    meant = elsewhere + [f"{space}/{name}" for name in nearest(own_name, names)]
+    elsewhere = [item.metadata.key for item in objects if item.metadata.name == own_name]
+    names = [item.metadata.name for item in objects if item.metadata.namespace == space]
+    candidates = elsewhere + [f"{space}/{name}" for name in nearest(own_name, names)]
     sentence = f"no {kind} {space}/{own_name}"
     remedy = f"kubectl -n {space} get {kind.lower()}s"
     all_listed = case.was_read(NAMESPACES.everywhere())
@@ -134,7 +134,9 @@ def _unknown(
     were_listed = case.was_read((PODS if kind == "Pod" else SERVICES).in_namespace(space))
     if namespaces and space not in namespaces:
         sentence += f": there is no namespace {space}"
-        meant = meant or [f"{namespace}/{own_name}" for namespace in nearest(space, namespaces)[:1]]
+        candidates = candidates or [
+            f"{namespace}/{own_name}" for namespace in nearest(space, namespaces)[:1]
+        ]
         remedy = "kubectl get namespaces"
     elif (
         namespace := case.facts.get(NAMESPACES, "", space)
@@ -145,11 +147,11 @@ def _unknown(
         remedy = f"kubectl get namespace {space} -o yaml"
     elif not names and were_listed:
         sentence += f"; namespace {space} has no {kind}"
-    if meant:
-        there = f"there {verb(len(meant), 'is')} {some(meant)}"
-        sentence += f"; {there}" if elsewhere or names else f"; was {meant[0]} meant"
-        meant_namespace, _, name = meant[0].partition("/")
-        remedy = explain_command(ObjectName("", kind, meant_namespace, name))
+    if candidates:
+        choices = f"there {verb(len(candidates), 'is')} {some(candidates)}"
+        sentence += f"; {choices}" if elsewhere or names else f"; was {candidates[0]} meant"
+        candidate_namespace, _, name = candidates[0].partition("/")
+        remedy = explain_command(ObjectName("", kind, candidate_namespace, name))
     elif names:
         sentence += f"; {space} has {some(sorted(names))}"
     subject = ObjectName(case.subject.plural if of is None else "pods", kind, space, own_name)
@@ -162,7 +164,7 @@ def _unknown(
     )
 
 
-def node_wants(case: NodeCase) -> Iterator[Selection]:
+def node_reads(case: NodeCase) -> Iterator[Selection]:
     yield NODES.named("", case.name)
     if case.node is None:
         yield NODES.everywhere()
@@ -173,19 +175,18 @@ def no_such_node(case: NodeCase) -> Iterable[Finding]:
     if case.node is None and case.facts.was_read(NODES.everywhere()):
         nodes = [node.metadata.name for node in case.facts.of(NODES)]
         near = nearest(case.name, nodes)
-        shown = near or nodes
+        choices = near or nodes
         yield case.finding(
             "S12",
-            f"no Node {case.name}; there {verb(len(shown), 'is')} {some(shown) or 'none at all'}",
+            f"no Node {case.name}; there {verb(len(choices), 'is')} "
+            f"{some(choices) or 'none at all'}",
             effect="nothing can be said of it",
             remedy=f"sliceplane explain node {near[0]}" if near else "kubectl get nodes",
         )
 
 
 def no_such_port(case: ServiceCase) -> Iterable[Finding]:
-    """S2, S3.  Names without a cluster IP lead to the addresses themselves, where any port may
-    listen.
-    """
+    """S2, S3. Names without a cluster IP resolve to the Pods, where any port may listen."""
     dialled, protocol = case.question.port, case.question.protocol
     if not case.exists or not dialled or not case.has_endpoints or case.is_headless:
         return
@@ -195,13 +196,13 @@ def no_such_port(case: ServiceCase) -> Iterable[Finding]:
         return
     evidence = (case.field("spec.ports", ports_text(ports)),)
     if same:
-        there = same[0]
+        other = same[0]
         yield case.finding(
             "S3",
-            f"{case.name} has {there.port} for {there.protocol}, not for {protocol}",
+            f"{case.name} has {other.port} for {other.protocol}, not for {protocol}",
             *evidence,
             effect=f"nodes do not serve {dialled}/{protocol}: no answer comes",
-            remedy=_add_port(case, there.port, protocol),
+            remedy=_add_port(case, other.port, protocol),
         )
         return
     yield case.finding(
@@ -215,7 +216,7 @@ def no_such_port(case: ServiceCase) -> Iterable[Finding]:
 
 
 def ports_text(ports: tuple[ServicePort, ...]) -> str:
-    """``80/TCP (http), 443/TCP (https)``"""
+    """Returns ``80/TCP (http), 443/TCP (https)``."""
     return ", ".join(
         f"{port.port}/{port.protocol}" + (f" ({port.name})" if port.name else "") for port in ports
     )

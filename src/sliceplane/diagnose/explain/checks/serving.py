@@ -1,8 +1,8 @@
-"""Checks if nodes serve the Service at all: its type, its proxy, its addresses, who may come from
-outside, its end.
+"""Checks if nodes serve the Service at all: its type, its proxy, its addresses, its source ranges,
+its deletion.
 
-What is asked for on purpose (a name for something outside, a proxy of one's own) is a fault only
-where something else says so: no slice is left over, a DaemonSet names the proxy.
+A setting made on purpose (a name for an external host, a proxy of one's own) is a fault only with
+further evidence: slices remain, or no DaemonSet names the proxy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sliceplane.api.findings.codes import Severity
 from sliceplane.api.findings.finding import Evidence, Finding, TooYoung
 from sliceplane.api.findings.wording import clipped, count, lasting, part, since, some
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import ServiceCase, list_names, seen
+from sliceplane.diagnose.explain.case import ServiceCase, evidence_of, list_names
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import (
     DAEMON_SETS,
@@ -34,17 +34,17 @@ from sliceplane.diagnose.explain.objects import (
 from sliceplane.emulation.nodes import LABEL_EMULATED
 from sliceplane.kit.ip import Network, parse_lenient, parse_network_lenient
 
-#: a cloud makes a load balancer in a minute or two
+#: a cloud creates a load balancer in a minute or two
 BALANCER_WAIT_S: Final = 300.0
-#: finalizers of what is deleted in good order are done by then
-GOING_WAIT_S: Final = 120.0
+#: finalizers of a regular deletion are done by then
+DELETION_WAIT_S: Final = 120.0
 #: kubernetes.io, "Virtual IPs and Service Proxies", session stickiness timeout
 AFFINITY_DEFAULT_S: Final = 10_800
 _EXCLUDED: Final = "node.kubernetes.io/exclude-from-external-load-balancers"
 _AFFINITY_OFF: Final = {"spec": {"sessionAffinity": "None"}}
 
 
-def wants(case: ServiceCase) -> Iterator[Selection]:
+def reads(case: ServiceCase) -> Iterator[Selection]:
     service = case.service
     yield NAMESPACES.named("", case.namespace)
     if service.spec.type == "ExternalName":
@@ -74,7 +74,7 @@ def external_name(case: ServiceCase) -> Iterable[Finding]:
         f"ExternalName for {service.spec.external_name}: no proxy serves it, and "
         f"{count(len(names), 'slice', 'is')} left over",
         case.field("spec.type", "ExternalName"),
-        seen(SLICES, case.slices[0], f"metadata.labels[{LABEL_SERVICE_NAME}]", case.name),
+        evidence_of(SLICES, case.slices[0], f"metadata.labels[{LABEL_SERVICE_NAME}]", case.name),
         effect="its name resolves to another name; readers of slices still take the addresses of "
         "before",
         remedy=f"kubectl -n {case.namespace} delete endpointslice {' '.join(names)}",
@@ -104,7 +104,9 @@ def own_proxy_name(service: Service) -> str:
 
 
 def _names(workload: Workload, proxy: str) -> bool:
-    """In a name, an argument or an environment variable: there is no field for it."""
+    """Returns True if a name, an argument or an environment variable has *proxy*: there is no field
+    for it.
+    """
     texts = [workload.metadata.name]
     for container in workload.spec.template.spec.containers or ():
         texts += [
@@ -118,7 +120,7 @@ def _names(workload: Workload, proxy: str) -> bool:
 
 
 def _all_excluded(facts: Facts) -> list[str]:
-    """The Nodes, if each has the label that keeps balancers away."""
+    """Returns the Nodes if each has the label that excludes it from balancers, else none."""
     if not facts.was_read(NODES.everywhere()):
         return []
     names = [
@@ -128,9 +130,7 @@ def _all_excluded(facts: Facts) -> list[str]:
 
 
 def _is_emulated(facts: Facts) -> bool:
-    """Returns True for a plane of emulated Nodes, whether a node proxy of this machine runs beside
-    them or not.
-    """
+    """Returns True for a plane of emulated Nodes, with or without a node proxy of this machine."""
     return any(LABEL_EMULATED in (node.metadata.labels or {}) for node in facts.of(NODES))
 
 
@@ -154,7 +154,7 @@ def no_outside_address(case: ServiceCase) -> Iterable[Finding]:
     remedy = f"kubectl -n {case.namespace} describe service {case.name}"
     if failed:
         why = f"{failed[0].reason}: {clipped(failed[0].message)}"
-        evidence.append(seen(EVENTS, failed[0], "reason", failed[0].reason))
+        evidence.append(evidence_of(EVENTS, failed[0], "reason", failed[0].reason))
     elif excluded := case.facts.derived(_all_excluded):
         why = (
             f"{part(len(excluded), len(excluded), 'node', 'is')} excluded from load balancers by "
@@ -162,13 +162,13 @@ def no_outside_address(case: ServiceCase) -> Iterable[Finding]:
         )
         node = case.facts.get(NODES, "", excluded[0])
         if node is not None:
-            evidence.append(seen(NODES, node, f"metadata.labels[{_EXCLUDED}]", "(set)"))
+            evidence.append(evidence_of(NODES, node, f"metadata.labels[{_EXCLUDED}]", "(set)"))
         remedy = f"kubectl label node {excluded[0]} {_EXCLUDED}-"
     elif balancer_class:
         why = f"no controller of class '{balancer_class}' has given it one"
         remedy = f"install the controller of class {balancer_class}, or look at its log"
     elif case.facts.derived(_is_emulated):
-        # Nothing there ever gives one, as asked for with --emulate.
+        # Nothing assigns one with --emulate, as requested.
         why, young, weight = "an emulated plane has no load balancer", None, "note"
         change = '{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.10"}]}}}'
         remedy = (
@@ -201,8 +201,8 @@ Claim = tuple[str, int, str]
 
 
 def _claims(service: Service) -> Iterator[Claim]:
-    """Address, port and protocol that it takes on nodes beside its cluster IP; the address of a
-    node port is "".
+    """Yields address, port and protocol that *service* claims on nodes besides its cluster IP; the
+    address of a node port is "".
     """
     spec = service.spec
     if spec.type == "ExternalName" or spec.cluster_ip == "None" or own_proxy_name(service):
@@ -220,18 +220,20 @@ def _claims(service: Service) -> Iterator[Claim]:
 
 
 def _claimants(facts: Facts) -> dict[Claim, list[str]]:
-    taken: dict[Claim, list[str]] = defaultdict(list)
+    claimants: dict[Claim, list[str]] = defaultdict(list)
     for service in facts.of(SERVICES):
         for claim in _claims(service):
-            taken[claim].append(service.metadata.key)
-    return dict(taken)
+            claimants[claim].append(service.metadata.key)
+    return dict(claimants)
 
 
 def claimed_twice(case: ServiceCase) -> Iterable[Finding]:
     """S7"""
-    taken = case.facts.derived(_claimants)
+    claimants = case.facts.derived(_claimants)
     for address, port, protocol in _claims(case.service):
-        others = [key for key in taken[address, port, protocol] if key != case.service.metadata.key]
+        others = [
+            key for key in claimants[address, port, protocol] if key != case.service.metadata.key
+        ]
         if not others:
             continue
         field = (
@@ -290,7 +292,7 @@ def source_ranges(case: ServiceCase) -> Iterable[Finding]:
     if not networks or address is None or any(address in network for network in networks):
         return
     wider = [*ranges, f"{client.address}/{address.max_prefixlen}"]
-    # A client inside has the cluster IP besides, to which the ranges do not apply.
+    # A client inside can also use the cluster IP, to which the ranges do not apply.
     inside = client.pod is not None
     yield case.finding(
         "S9",
@@ -324,22 +326,22 @@ def affinity(case: ServiceCase) -> Iterable[Finding]:
         if any(backend.name == case.name for backend in ingress.backends)
     ]
     if ingresses:
-        who = f"Ingress {ingresses[0]} comes with the few addresses of its controller"
+        cause = f"Ingress {ingresses[0]} comes with the few addresses of its controller"
     elif (
         service.spec.type in ("LoadBalancer", "NodePort")
         and service.spec.external_traffic_policy != "Local"
     ):
-        who = (
+        cause = (
             "clients outside come with the address of the node that took them "
             "(externalTrafficPolicy Cluster)"
         )
     elif case.question.kind == "service":
-        who = "clients that share an address share a Pod"
+        cause = "clients that share an address share a Pod"
     else:
         return
     yield case.finding(
         "S10",
-        f"a client address keeps its Pod for {timeout or AFFINITY_DEFAULT_S} s, and {who}",
+        f"a client address keeps its Pod for {timeout or AFFINITY_DEFAULT_S} s, and {cause}",
         case.field("spec.sessionAffinity", "ClientIP"),
         certainty="possible",
         effect=f"one of {count(len(case.live), 'Pod')} may get nearly all connections",
@@ -347,14 +349,14 @@ def affinity(case: ServiceCase) -> Iterable[Finding]:
     )
 
 
-def going(case: ServiceCase) -> Iterable[Finding]:
+def being_deleted(case: ServiceCase) -> Iterable[Finding]:
     """S11"""
     namespace = case.facts.get(NAMESPACES, "", case.namespace)
     if (
         namespace is not None
         and (age := since(namespace.metadata.deletion_timestamp, case.now)) is not None
     ):
-        yield _going_namespace(case, namespace, age)
+        yield _deleting_namespace(case, namespace, age)
         return
     age = since(case.service.metadata.deletion_timestamp, case.now)
     if age is not None:
@@ -364,24 +366,24 @@ def going(case: ServiceCase) -> Iterable[Finding]:
             f"Service {case.name} is being deleted for {lasting(age)}"
             + (f"; it waits for {some(finalizers)}" if finalizers else ""),
             case.field("metadata.finalizers", ",".join(finalizers) or "(none)"),
-            too_young=_going_young(age),
+            too_young=_young_deletion(age),
             effect="it goes as soon as its finalizers are done, and takes its slices with it",
             remedy="look at the log of the controller that owns the finalizer",
         )
 
 
-def _going_young(age: float) -> TooYoung | None:
-    return TooYoung(max(0.0, age), GOING_WAIT_S) if age < GOING_WAIT_S else None
+def _young_deletion(age: float) -> TooYoung | None:
+    return TooYoung(max(0.0, age), DELETION_WAIT_S) if age < DELETION_WAIT_S else None
 
 
-def _going_namespace(case: ServiceCase, namespace: Namespace, age: float) -> Finding:
-    held = [
+def _deleting_namespace(case: ServiceCase, namespace: Namespace, age: float) -> Finding:
+    conditions = [
         entry
         for entry in namespace.status.conditions or ()
         if entry.status == "True" and entry.message
     ]
     evidence = [
-        seen(
+        evidence_of(
             NAMESPACES,
             namespace,
             "metadata.deletionTimestamp",
@@ -394,14 +396,14 @@ def _going_namespace(case: ServiceCase, namespace: Namespace, age: float) -> Fin
             field=f"status.conditions[{entry.type}]",
             value=clipped(entry.message),
         )
-        for entry in held[:2]
+        for entry in conditions[:2]
     ]
     return case.finding(
         "S11",
         f"namespace {case.namespace} is being deleted for {lasting(age)}",
         *evidence,
         subject=evidence[0].subject,
-        too_young=_going_young(age),
+        too_young=_young_deletion(age),
         effect="nothing new can be made in it: no Pod, no slice",
         remedy=f"kubectl get namespace {case.namespace} -o "
         f"jsonpath='{{.status.conditions[*].message}}'",
@@ -416,5 +418,5 @@ CHECKS: Final = (
     outside_ranges,
     source_ranges,
     affinity,
-    going,
+    being_deleted,
 )

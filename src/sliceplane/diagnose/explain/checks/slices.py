@@ -1,7 +1,7 @@
-"""EndpointSlices of the Service: do they say what the Pods say, and if not, why not.
+"""EndpointSlices of the Service: do they match the Pods, and if not, why not.
 
-Lists are of different moments, and controllers take theirs: a Pod that turned ready a moment ago is
-no fault. What stays so for ``STALE_AFTER_S`` is.
+Lists are of different moments, and controllers need time: a Pod that became ready a moment ago is
+no fault. A difference that lasts ``STALE_AFTER_S`` is.
 """
 
 from __future__ import annotations
@@ -28,26 +28,25 @@ from sliceplane.consume.agents.registration import (
     LABEL_AGENT,
     MANAGED_BY,
 )
-from sliceplane.diagnose.explain.case import ServiceCase, name_of, seen
+from sliceplane.diagnose.explain.case import ServiceCase, evidence_of, name_of
 from sliceplane.diagnose.explain.objects import LEASES, NODES, PODS, QUOTAS, SLICES, FullPod
 from sliceplane.slices.removing.guard import REASON_HELD
 
-#: a controller that is well has written long before; upstream batches changes for at most a second
-#: or so
+#: a healthy controller has written long before; upstream batches changes for at most a second or so
 STALE_AFTER_S: Final = 15.0
-#: beyond so many nodes one list is cheaper than a request each
+#: nodes up to which a request each is cheaper than one list
 NODES_BY_NAME_MAX: Final = 20
-#: the Service by which Pods reach the API server
+#: the Service of the API server
 API_SERVER: Final = ("default", "kubernetes")
 LEADERS: Final = ("kube-controller-manager", "sliceplane-controllers")
 QUOTA_NAME: Final = "count/endpointslices.discovery.k8s.io"
 
-#: conditions of a Service, and what each means for its endpoints
-_HELD: Final = {
+#: effect on the endpoints, by condition of a Service
+_RETENTION_EFFECTS: Final = {
     REASON_HELD: "slices list endpoints whose Pods are missing, or whose Nodes are silent",
     CONDITION_HELD: "slices list endpoints whose agents may be gone",
 }
-#: states of an agent's endpoint that somebody should see to, and how
+#: sentence and remedy by state of an agent's endpoint, if it needs attention
 _STATES: Final = {
     "lost": (
         "it fell silent for longer than its Lease lasts",
@@ -67,18 +66,18 @@ _REFUSED: Final = (
 )
 
 
-def wants(case: ServiceCase) -> Iterator[Selection]:
+def reads(case: ServiceCase) -> Iterator[Selection]:
     yield case.slices_selection
     if case.selector:
         yield case.pods_selection()
-        yield from node_wants(case)
+        yield from node_reads(case)
     if list(_stale(case)):
         yield QUOTAS.in_namespace(case.namespace)
         yield from (LEASES.named("kube-system", name) for name in LEADERS)
 
 
-def node_wants(case: ServiceCase) -> Iterator[Selection]:
-    """The Nodes of the Service's Pods."""
+def node_reads(case: ServiceCase) -> Iterator[Selection]:
+    """Yields the reads of the Nodes of the Service's Pods."""
     names = sorted({pod.spec.node_name for pod in case.live if pod.spec.node_name})
     if len(names) > NODES_BY_NAME_MAX:
         yield NODES.everywhere()
@@ -87,7 +86,7 @@ def node_wants(case: ServiceCase) -> Iterator[Selection]:
 
 
 def stale(case: ServiceCase) -> Iterable[Finding]:
-    """E1, E2 and E7: one of them, by what explains it."""
+    """E1, E2 or E7, by its explanation."""
     behind = list(_stale(case))
     if not behind:
         return
@@ -103,7 +102,7 @@ def stale(case: ServiceCase) -> Iterable[Finding]:
         pod, why = behind[0]
         code, evidence = (
             "E1",
-            seen(PODS, pod, "status.conditions", _readiness(pod)),
+            evidence_of(PODS, pod, "status.conditions", _readiness(pod)),
         )
         remedy = "look at the log and the queue of what runs the EndpointSlice controller"
     yield case.finding(
@@ -118,20 +117,20 @@ def stale(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _stale(case: ServiceCase) -> Iterator[tuple[FullPod, str]]:
-    """Pods of which slices say, for longer than a controller needs, what is not so; with a sentence
-    each.
+    """Yields the Pods whose slices have been wrong for longer than a controller needs, with a
+    sentence each.
     """
     service = case.service
-    if not case.selector or not case.sees_slices:
+    if not case.selector or not case.has_read_slices:
         return
-    if service.spec.publish_not_ready_addresses or REASON_HELD in _holds(case):
+    if service.spec.publish_not_ready_addresses or REASON_HELD in _retentions(case):
         return
-    shown: dict[str, bool] = {}
+    ready_by_pod: dict[str, bool] = {}
     for _, endpoint in case.endpoints:
         target = endpoint.target_ref
         if target is not None and target.kind == "Pod":
             is_ready = endpoint.conditions.ready is not False
-            shown[target.name] = shown.get(target.name, False) or is_ready
+            ready_by_pod[target.name] = ready_by_pod.get(target.name, False) or is_ready
     for pod in case.live:
         ready = pod.condition("Ready")
         age = since(ready.last_transition_time if ready is not None else None, case.now)
@@ -144,17 +143,17 @@ def _stale(case: ServiceCase) -> Iterator[tuple[FullPod, str]]:
         ):
             continue
         name = pod.metadata.name
-        if pod.is_ready and name not in shown:
+        if pod.is_ready and name not in ready_by_pod:
             yield pod, f"{name} is ready for {lasting(age)} and in no slice"
-        elif pod.is_ready and not shown[name] and not pod.is_drained:
+        elif pod.is_ready and not ready_by_pod[name] and not pod.is_drained:
             yield pod, f"{name} is ready for {lasting(age)}, and its slice says that it is not"
-        elif not pod.is_ready and shown.get(name):
+        elif not pod.is_ready and ready_by_pod.get(name):
             yield pod, f"{name} is not ready for {lasting(age)}, and its slice says that it is"
 
 
 def nothing_ready(case: ServiceCase) -> Iterable[Finding]:
-    """E18: asked for a Service of which no other check says why it has no ready endpoint."""
-    if not case.exists or not case.has_endpoints or case.ready or not case.sees_slices:
+    """E18, for a Service without a ready endpoint that no other check explains."""
+    if not case.exists or not case.has_endpoints or case.ready or not case.has_read_slices:
         return
     if (case.namespace, case.name) == API_SERVER and not case.selector:
         yield from _api_server_on_loopback(case)
@@ -170,7 +169,7 @@ def nothing_ready(case: ServiceCase) -> Iterable[Finding]:
     ]
     ages = [age for text in changes if (age := since(text, case.now)) is not None]
     age = max(0.0, min(ages, default=STALE_AFTER_S))
-    there = (
+    state = (
         part(0, len(case.endpoints), "endpoint") + " ready"
         if case.endpoints
         else "no slice has an endpoint"
@@ -178,14 +177,14 @@ def nothing_ready(case: ServiceCase) -> Iterable[Finding]:
     number = sum(pod.is_ready for pod in case.live)
     selected = f"; {part(number, len(case.live), 'Pod', 'is')} ready" if case.live else ""
     item = next(iter(case.slices), None)
-    kept = f"set conditions.ready of its endpoints: kubectl -n {case.namespace} edit endpointslice"
+    edit = f"set conditions.ready of its endpoints: kubectl -n {case.namespace} edit endpointslice"
     yield case.finding(
         "E18",
-        f"{there}{selected}",
-        *((seen(SLICES, item, "endpoints", "none ready"),) if item is not None else ()),
+        f"{state}{selected}",
+        *((evidence_of(SLICES, item, "endpoints", "none ready"),) if item is not None else ()),
         too_young=TooYoung(age, STALE_AFTER_S) if age < STALE_AFTER_S else None,
         effect="its name has no address" if case.is_headless else "every node refuses connections",
-        remedy=f"{kept} {item.metadata.name}"
+        remedy=f"{edit} {item.metadata.name}"
         if item is not None and not case.selector
         else (
             f"kubectl -n {case.namespace} get endpointslices -l {LABEL_SERVICE_NAME}={case.name} "
@@ -195,8 +194,8 @@ def nothing_ready(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _api_server_on_loopback(case: ServiceCase) -> Iterable[Finding]:
-    """The API server keeps it, and writes no slice while it listens on loopback alone: no fault
-    until it is asked for.
+    """E18, about the API server's own Service: it writes no slice while it listens on loopback
+    alone, which is no fault until it is queried.
     """
     if case.question.kind != "everything":
         yield case.finding(
@@ -211,9 +210,9 @@ def _api_server_on_loopback(case: ServiceCase) -> Iterable[Finding]:
 
 
 def differing_in_shadow(case: ServiceCase) -> Iterable[Finding]:
-    """E1, E12, E16, as shadow mode told them; what the Pods show here says it better."""
-    told = case.facts.shadow.get(f"{case.namespace}/{case.name}", ())
-    return [finding for finding in told if finding.code != "E1" or not any(stale(case))]
+    """E1, E12, E16, as shadow mode reported them, unless the Pods show the same here."""
+    findings = case.facts.shadow.get(f"{case.namespace}/{case.name}", ())
+    return [finding for finding in findings if finding.code != "E1" or not any(stale(case))]
 
 
 def _readiness(pod: FullPod) -> str:
@@ -227,7 +226,7 @@ def _used_up(case: ServiceCase) -> tuple[str, Evidence] | None:
         hard = (quota.status.hard or quota.spec.hard or {}).get(QUOTA_NAME)
         used = (quota.status.used or {}).get(QUOTA_NAME)
         if hard is not None and used is not None and amount(str(used)) >= amount(str(hard)):
-            evidence = seen(QUOTAS, quota, f"status.used[{QUOTA_NAME}]", f"{used} of {hard}")
+            evidence = evidence_of(QUOTAS, quota, f"status.used[{QUOTA_NAME}]", f"{used} of {hard}")
             return (
                 (
                     f"quota {quota.metadata.name}: {used} of {hard} slices of namespace "
@@ -239,7 +238,9 @@ def _used_up(case: ServiceCase) -> tuple[str, Evidence] | None:
 
 
 def _lost_leader(case: ServiceCase) -> tuple[str, Evidence] | None:
-    """``None`` also where no Lease tells: not every control plane shows its own."""
+    """Returns sentence and evidence; ``None`` if there is a leader, or no Lease: not every control
+    plane has one.
+    """
     leases = [
         lease for lease in case.facts.of(LEASES, "kube-system") if lease.metadata.name in LEADERS
     ]
@@ -249,11 +250,11 @@ def _lost_leader(case: ServiceCase) -> tuple[str, Evidence] | None:
     age, lease = min(ages, key=lambda pair: pair[0])
     holder = lease.spec.holder_identity or "(none)"
     sentence = f"no leader of {lease.metadata.name} for {lasting(age)}; the last was {holder}"
-    return sentence, seen(LEASES, lease, "spec.renewTime", lease.spec.renew_time or "(none)")
+    return sentence, evidence_of(LEASES, lease, "spec.renewTime", lease.spec.renew_time or "(none)")
 
 
 def _silent_for(lease: Lease, now: float) -> float | None:
-    """Seconds since it ran out; ``None``: it has a holder."""
+    """Returns the seconds since the Lease expired; ``None``: it has a holder."""
     age = since(lease.spec.renew_time, now)
     duration = lease.spec.lease_duration_seconds or 0
     if age is None or not lease.spec.holder_identity:
@@ -261,30 +262,32 @@ def _silent_for(lease: Lease, now: float) -> float | None:
     return age - duration if age > duration + STALE_AFTER_S else None
 
 
-def held(case: ServiceCase) -> Iterable[Finding]:
+def retained(case: ServiceCase) -> Iterable[Finding]:
     """E14"""
-    for kind, condition in _holds(case).items():
+    for kind, condition in _retentions(case).items():
         field = f"status.conditions[{kind}]"
         yield case.finding(
             "E14",
             condition.message,
             case.field(field, condition.status),
-            effect=_HELD[kind],
+            effect=_RETENTION_EFFECTS[kind],
             remedy=f"sliceplane guard release {case.name} -n {case.namespace}",
         )
 
 
-def _holds(case: ServiceCase) -> dict[str, ObservedCondition]:
-    """By type."""
+def _retentions(case: ServiceCase) -> dict[str, ObservedCondition]:
+    """Returns the conditions about retained endpoints, by type."""
     conditions = case.service.status.conditions or ()
     return {
-        found.type: found for found in conditions if found.type in _HELD and found.status == "True"
+        condition.type: condition
+        for condition in conditions
+        if condition.type in _RETENTION_EFFECTS and condition.status == "True"
     }
 
 
 def of_agents(case: ServiceCase) -> Iterable[Finding]:
     """E17: one for each agent."""
-    told: set[str] = set()
+    reported: set[str] = set()
     for endpoint_slice in case.slices:
         meta = endpoint_slice.metadata
         labels, annotations = meta.labels or {}, meta.annotations or {}
@@ -293,25 +296,27 @@ def of_agents(case: ServiceCase) -> Iterable[Finding]:
         state = annotations.get(ANNOTATION_STATE, "")
         if (
             labels.get(LABEL_MANAGED_BY) != MANAGED_BY
-            or agent in told
+            or agent in reported
             or not (refused or state in _STATES)
         ):
             continue
-        told.add(agent)
+        reported.add(agent)
         annotation = ANNOTATION_REFUSED if refused else ANNOTATION_STATE
         why, remedy = (refused, _REFUSED) if refused else _STATES[state]
         yield case.finding(
             "E17",
             f"agent {agent}: {why}",
-            seen(SLICES, endpoint_slice, f"metadata.annotations[{annotation}]", refused or state),
+            evidence_of(
+                SLICES, endpoint_slice, f"metadata.annotations[{annotation}]", refused or state
+            ),
             effect=f"no node sends to {some(_authorities(endpoint_slice)) or 'it'} for {case.name}",
             remedy=remedy.format(agent=agent, service=case.name),
         )
 
 
 def _authorities(endpoint_slice: EndpointSlice) -> list[str]:
-    """Addresses with their ports: other processes at an address, and other Services, are not
-    concerned.
+    """Returns addresses with their ports: other processes at an address, and other Services, are
+    not concerned.
     """
     addresses = [
         address for endpoint in endpoint_slice.endpoints or () for address in endpoint.addresses
@@ -332,7 +337,7 @@ def unknown_node(case: ServiceCase) -> Iterable[Finding]:
             yield case.finding(
                 "E11",
                 f"{pod.metadata.name} is on {node}, and there is no such Node",
-                seen(PODS, pod, "spec.nodeName", node),
+                evidence_of(PODS, pod, "spec.nodeName", node),
                 subject=name_of(PODS, pod),
                 effect="its endpoint is left out, or has no zone; no kubelet runs it any more",
                 remedy=f"kubectl -n {case.namespace} delete pod {pod.metadata.name}",
@@ -348,4 +353,4 @@ def _on_unknown_node(case: ServiceCase, pod: FullPod) -> bool:
     )
 
 
-CHECKS = (stale, differing_in_shadow, held, of_agents, unknown_node)
+CHECKS = (stale, differing_in_shadow, retained, of_agents, unknown_node)

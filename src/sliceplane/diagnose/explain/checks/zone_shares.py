@@ -1,9 +1,9 @@
-"""Zones by their share: why topology mode Auto gives no hints, and which zone has too few endpoints
-for its clients.
+"""Zones and their shares: why topology mode Auto sets no hints, and which zone has too few
+endpoints for its clients.
 
 The arithmetic of ``Auto`` is the controller's own (``slices.hinting.topology``). For the load of a
-zone clients are taken to be spread as the Nodes are that take Pods; a spread of the same number of
-Pods that is as good as any is no fault.
+zone, clients are assumed to be spread like the Nodes that take Pods; the best possible spread of a
+number of Pods is no fault.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from sliceplane.consume.usable import Locality
 from sliceplane.diagnose.explain.case import (
     ServiceCase,
     ZoneCase,
+    evidence_of,
     list_names,
     name_of,
-    seen,
     zone_of,
 )
 from sliceplane.diagnose.explain.checks.zones import (
     all_by_zone,
-    asks,
     followed,
+    hint_request,
     hinted_zones,
     is_auto,
     open_by_zone,
@@ -44,11 +44,11 @@ from sliceplane.slices.hinting.topology import ZoneShares
 from sliceplane.slices.shape import ANNOTATION_TOPOLOGY_MODE
 
 
-def auto_gives_none(case: ServiceCase) -> Iterable[Finding]:
-    """Z6, Z7, Z8: why topology mode Auto gives no hints."""
-    asked = asks(case)
+def auto_without_hints(case: ServiceCase) -> Iterable[Finding]:
+    """Z6, Z7, Z8: why topology mode Auto sets no hints."""
+    request = hint_request(case)
     if (
-        asked is None
+        request is None
         or not is_auto(case)
         or not case.ready
         or any(hinted_zones(endpoint) for _, endpoint in case.ready)
@@ -60,13 +60,13 @@ def auto_gives_none(case: ServiceCase) -> Iterable[Finding]:
     total = len(case.ready)
     zones = len(shares.shares)
     if not shares.shares:
-        yield _unclear(case, asked)
+        yield _unclear(case, request)
     elif total < zones:
         yield case.finding(
             "Z6",
             f"{count(total, 'endpoint')}, {zones} zones: Auto gives hints from one endpoint a "
             "zone on",
-            asked,
+            request,
             effect="connections go to every zone",
             remedy=f"scale to {zones} replicas at least, or use trafficDistribution PreferSameZone",
         )
@@ -78,7 +78,7 @@ def auto_gives_none(case: ServiceCase) -> Iterable[Finding]:
             "Z7",
             f"{zones} zones by their CPU need more than the {total} endpoints that are there: "
             f"{needs} would do",
-            asked,
+            request,
             effect="connections go to every zone",
             remedy=f"scale to {needs} replicas, or use trafficDistribution PreferSameZone",
         )
@@ -92,13 +92,19 @@ def _shares(facts: Facts) -> ZoneShares:
 
 
 def _lacking(facts: Facts) -> list[Node]:
-    """Nodes that count, and do not tell their zone or their CPU."""
-    known = [(node, NodeFacts(node)) for node in facts.of(NODES)]
-    return [node for node, said in known if said.counted and (not said.zone or not said.cpu_milli)]
+    """Returns the Nodes that count, and lack their zone or their CPU."""
+    pairs = [(node, NodeFacts(node)) for node in facts.of(NODES)]
+    return [
+        node
+        for node, node_facts in pairs
+        if node_facts.counted and (not node_facts.zone or not node_facts.cpu_milli)
+    ]
 
 
 def _closed_by_zone(facts: Facts) -> dict[str, list[str]]:
-    """Nodes that count in their zone's share and take no Pods, of zones where these are most."""
+    """Returns the Nodes that count in their zone's share and take no Pods, of zones where they are
+    the majority.
+    """
     zones = facts.derived(all_by_zone).items()
     closed = {
         zone: [
@@ -109,13 +115,13 @@ def _closed_by_zone(facts: Facts) -> dict[str, list[str]]:
     return {zone: closed[zone] for zone, nodes in zones if len(closed[zone]) * 2 > len(nodes)}
 
 
-def _unclear(case: ServiceCase, asked: Evidence) -> Finding:
+def _unclear(case: ServiceCase, request: Evidence) -> Finding:
     lacking = case.facts.derived(_lacking)
     if not lacking:
         return case.finding(
             "Z8",
             "only one zone has Nodes that are ready: there is nothing to prefer",
-            asked,
+            request,
             effect="Auto gives no hints",
             remedy="nothing, while there is one zone",
         )
@@ -127,21 +133,21 @@ def _unclear(case: ServiceCase, asked: Evidence) -> Finding:
         "Z8",
         f"{some(list_names(lacking), verb_of_one='has')} no {what}: Auto gives no hints to any "
         "Service",
-        seen(NODES, node, field, "(not set)"),
-        asked,
+        evidence_of(NODES, node, field, "(not set)"),
+        request,
         subject=name_of(NODES, node),
         effect="connections go to every zone",
         remedy=f"kubectl label node {name} {LABEL_ZONE}=ZONE"
         if not zone_of(node)
-        else f"see why the kubelet of {name} tells no CPU",
+        else f"see why the kubelet of {name} reports no CPU",
     )
 
 
 def auto_counts_nodes_without_pods(case: ServiceCase) -> Iterable[Finding]:
     """Z9"""
-    asked = asks(case)
+    request = hint_request(case)
     if (
-        asked is None
+        request is None
         or not is_auto(case)
         or not any(hinted_zones(endpoint) for _, endpoint in case.ready)
     ):
@@ -152,7 +158,7 @@ def auto_counts_nodes_without_pods(case: ServiceCase) -> Iterable[Finding]:
             "Z9",
             f"{zone}'s share counts {part(len(closed), total, 'node')} that "
             f"{verb(len(closed), 'takes')} no Pods: {some(closed)}",
-            asked,
+            request,
             effect=f"{zone} is given more endpoints than its clients need",
             remedy=case.patch(
                 {
@@ -165,9 +171,9 @@ def auto_counts_nodes_without_pods(case: ServiceCase) -> Iterable[Finding]:
 
 
 def overloaded_zone(case: ServiceCase) -> Iterable[Finding]:
-    """Z11: clients are taken to be spread as the Nodes that take Pods are."""
-    asked = asks(case)
-    if asked is None or is_auto(case) or not followed(case):
+    """Z11: clients are assumed to be spread like the Nodes that take Pods."""
+    request = hint_request(case)
+    if request is None or is_auto(case) or not followed(case):
         return
     nodes = case.facts.derived(open_by_zone)
     endpoints = Counter(name for _, endpoint in case.ready for name in hinted_zones(endpoint)[:1])
@@ -186,7 +192,7 @@ def overloaded_zone(case: ServiceCase) -> Iterable[Finding]:
         "Z11",
         f"{zone}: {float(clients.get(zone, 0)):.0%} of the clients (by Nodes), {endpoints[zone]} "
         f"of {endpoints.total()} endpoints: {float(worst):.1f} times an even share each",
-        asked,
+        request,
         certainty="likely",
         effect=f"the Pods of {zone} are the first to be overloaded",
         remedy=f"{count(more, 'Pod')} more in {zone}: topologySpreadConstraints with topologyKey "
@@ -195,21 +201,23 @@ def overloaded_zone(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _loads(clients: dict[str, Fraction], endpoints: Counter[str]) -> dict[str, Fraction]:
-    """For each zone with endpoints, the load of one of them over that of an even spread, if all
-    follow hints.
+    """Returns, for each zone with endpoints, the load of one of them relative to an even spread, if
+    all follow hints.
     """
     kinds = {
         EndpointKind(zone=zone, zone_hints=(zone,)): number
         for zone, number in endpoints.items()
         if number
     }
-    found = shares(kinds, [Place(Locality(zone=zone), share) for zone, share in clients.items()])
-    return {kind.zone: found.factor(kind) if kind in found.each else Fraction(0) for kind in kinds}
+    result = shares(kinds, [Place(Locality(zone=zone), share) for zone, share in clients.items()])
+    return {
+        kind.zone: result.factor(kind) if kind in result.each else Fraction(0) for kind in kinds
+    }
 
 
 def _best(clients: dict[str, Fraction], total: int) -> Fraction:
-    """The greatest load under the best spread of *total* endpoints: each goes where the load is
-    greatest.
+    """Returns the greatest load under the best spread of *total* endpoints: each is added where the
+    load is greatest.
     """
     spread: Counter[str] = Counter()
     for _ in range(total):
@@ -221,30 +229,28 @@ def _best(clients: dict[str, Fraction], total: int) -> Fraction:
 
 
 def _missing(clients: dict[str, Fraction], endpoints: Counter[str], zone: str) -> int:
-    """Pods to add in *zone* until it is not overloaded."""
+    """Returns the number of Pods to add in *zone* until it is not overloaded."""
     more = 1
     while _loads(clients, endpoints + Counter({zone: more}))[zone] > OVERLOAD:
         more += 1
     return more
 
 
-def zone_wants(_: ZoneCase) -> Iterator[Selection]:
+def zone_reads(_: ZoneCase) -> Iterator[Selection]:
     yield NODES.everywhere()
     yield SERVICES.everywhere()
     yield SLICES.everywhere()
 
 
 def of_zone(case: ZoneCase) -> Iterable[Finding]:
-    """Z5 and Z11 of every Service, as far as this zone is concerned; Z12 for a zone that is
-    none.
-    """
+    """Z5 and Z11 of every Service that concern this zone; Z12 for a zone without Nodes."""
     if not case.facts.was_read(NODES.everywhere()):
         return
     if not case.nodes:
-        known = sorted({zone_of(node) for node in case.facts.of(NODES)} - {""})
+        zones = sorted({zone_of(node) for node in case.facts.of(NODES)} - {""})
         yield case.finding(
             "Z12",
-            f"no Node is in zone {case.name}; there are {some(known) or 'none'}",
+            f"no Node is in zone {case.name}; there are {some(zones) or 'none'}",
             effect="nothing runs there, and no hint for it counts",
             remedy=f"kubectl get nodes -L {LABEL_ZONE}",
         )
@@ -261,4 +267,4 @@ def of_zone(case: ZoneCase) -> Iterable[Finding]:
             )
 
 
-CHECKS = (auto_gives_none, auto_counts_nodes_without_pods, overloaded_zone)
+CHECKS = (auto_without_hints, auto_counts_nodes_without_pods, overloaded_zone)

@@ -1,9 +1,8 @@
-"""Traffic that should stay in its zone: was it asked for, are there hints, do they count.
+"""Traffic that should stay in its zone: are hints requested, do they exist, do they count.
 
-Hints are all or nothing (KEP-2433, KEP-4444): one ready endpoint without them, and every node
-passes over those of the others. So the question is always which one spoils it. The arithmetic of
-``Auto`` is the controller's own (``slices.hinting.topology``); who may use what is
-``consume.usable``'s.
+Hints are all or nothing (KEP-2433, KEP-4444): if one ready endpoint lacks them, every node ignores
+those of the others. So the checks look for that endpoint. The arithmetic of ``Auto`` is the
+controller's own (``slices.hinting.topology``); ``consume.usable`` decides the use of endpoints.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from sliceplane.api.discovery import (
 from sliceplane.api.findings.finding import Evidence, Finding, ObjectName
 from sliceplane.api.findings.wording import clipped, count, part, patch, some, verb
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import NodeCase, ServiceCase, name_of, seen, zone_of
+from sliceplane.diagnose.explain.case import NodeCase, ServiceCase, evidence_of, name_of, zone_of
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import CONFIG_MAPS, NODES, SLICES
 from sliceplane.slices.shape import (
@@ -41,16 +40,16 @@ _TOPOLOGY: Final = "enable-service-topology"
 _NOT_FOR_PODS: Final = ("NoSchedule", "NoExecute")
 
 
-def wants(case: ServiceCase) -> Iterator[Selection]:
+def reads(case: ServiceCase) -> Iterator[Selection]:
     subsets = [item for item in case.slices if _subset(item) is not None]
-    if asks(case) or subsets or case.question.client is not None:
+    if hint_request(case) or subsets or case.question.client is not None:
         yield NODES.everywhere()
-    if asks(case) and case.facts.derived(_runs_cilium):
+    if hint_request(case) and case.facts.derived(_runs_cilium):
         yield CONFIG_MAPS.named(SYSTEM, CILIUM_CONFIG)
 
 
 def _runs_cilium(facts: Facts) -> bool:
-    """Its agent says so in a condition of each Node."""
+    """Returns True if Cilium's agent has set its condition on a Node."""
     return any(
         entry.reason == "CiliumIsUp"
         for node in facts.of(NODES)
@@ -58,15 +57,15 @@ def _runs_cilium(facts: Facts) -> bool:
     )
 
 
-def node_wants(case: NodeCase) -> Iterator[Selection]:
+def node_reads(case: NodeCase) -> Iterator[Selection]:
     yield NODES.named("", case.name)
     if case.node is not None and not case.zone:
         yield NODES.everywhere()
 
 
-def asks(case: ServiceCase) -> Evidence | None:
-    """The field or the annotation that asks for hints by zone.  Heuristics of others have rules of
-    their own.
+def hint_request(case: ServiceCase) -> Evidence | None:
+    """Returns the field or the annotation that requests hints by zone; ``None``: not requested.
+    Other heuristics have rules of their own.
     """
     service = case.service
     if service.spec.type == "ExternalName":
@@ -88,10 +87,10 @@ def is_auto(case: ServiceCase) -> bool:
     return requests_annotation_hints(case.service.metadata.annotations or {})
 
 
-def no_hints_asked_for(case: ServiceCase) -> Iterable[Finding]:
-    """Z1: told to a client who asks from a zone, where its connections leave it."""
+def no_hints_requested(case: ServiceCase) -> Iterable[Finding]:
+    """Z1: reported if the query has a client in a zone that its connections leave."""
     client = case.client
-    if client is None or not client.place.zone or asks(case):
+    if client is None or not client.place.zone or hint_request(case):
         return
     zones = Counter(endpoint.zone or "" for _, endpoint in case.ready)
     mine, elsewhere = zones[client.place.zone], zones.total() - zones[client.place.zone]
@@ -112,14 +111,14 @@ def no_hints_asked_for(case: ServiceCase) -> Iterable[Finding]:
 def client_without_zone(case: ServiceCase) -> Iterable[Finding]:
     """Z3, of the client's Node."""
     client = case.client
-    if client is None or not asks(case) or not client.place.node or client.place.zone:
+    if client is None or not hint_request(case) or not client.place.node or client.place.zone:
         return
     if case.was_read(NODES.named("", client.place.node)):
         yield _no_zone(client.place.node, client.node, f"hints of {case.name} do not count there")
 
 
 def node_without_zone(case: NodeCase) -> Iterable[Finding]:
-    """Z3.  Where no Node has a zone none is missing: a single machine, for example."""
+    """Z3. If no Node has a zone, none is missing: a single machine, for example."""
     if (
         case.node is not None
         and not case.zone
@@ -156,8 +155,8 @@ def _no_zone(name: str, node: Node | None, effect: str) -> Finding:
 
 def voided(case: ServiceCase) -> Iterable[Finding]:
     """Z2, Z4: some endpoints have hints and others have none."""
-    asked = asks(case)
-    if asked is None or not case.ready or is_auto(case):
+    request = hint_request(case)
+    if request is None or not case.ready or is_auto(case):
         return
     bare = [(item, endpoint) for item, endpoint in case.ready if not hinted_zones(endpoint)]
     hinted = len(case.ready) - len(bare)
@@ -173,8 +172,8 @@ def voided(case: ServiceCase) -> Iterable[Finding]:
             "Z2",
             f"{some(zoneless, verb_of_one='has')} no zone label, so no node follows the other "
             f"{count(hinted, 'hint')} of {case.name}",
-            seen(NODES, node, f"metadata.labels[{LABEL_ZONE}]", "(not set)"),
-            asked,
+            evidence_of(NODES, node, f"metadata.labels[{LABEL_ZONE}]", "(not set)"),
+            request,
             subject=name_of(NODES, node),
             effect=f"connections go to all {len(case.ready)} endpoints, whatever their zone",
             remedy=f"kubectl label node {zoneless[0]} {LABEL_ZONE}=ZONE",
@@ -185,8 +184,8 @@ def voided(case: ServiceCase) -> Iterable[Finding]:
             "Z4",
             f"{part(len(bare), len(case.ready), 'ready endpoint', 'has')} no hints (slice "
             f"{item.metadata.name})",
-            seen(SLICES, item, "endpoints", "no hints"),
-            asked,
+            evidence_of(SLICES, item, "endpoints", "no hints"),
+            request,
             certainty="certain" if hinted else "likely",
             effect=f"no node follows the hints of the others: connections go to all "
             f"{len(case.ready)}",
@@ -198,8 +197,8 @@ def voided(case: ServiceCase) -> Iterable[Finding]:
 
 def zone_without_endpoint(case: ServiceCase) -> Iterable[Finding]:
     """Z5"""
-    asked = asks(case)
-    if asked is None or not followed(case):
+    request = hint_request(case)
+    if request is None or not followed(case):
         return
     served = {name for _, endpoint in case.ready for name in hinted_zones(endpoint)}
     nodes = case.facts.derived(open_by_zone)
@@ -210,7 +209,7 @@ def zone_without_endpoint(case: ServiceCase) -> Iterable[Finding]:
             "Z5",
             f"{some(bare)}: {count(len(nodes[zone]), 'node')}, no endpoint of {case.name}: its "
             "clients use all zones",
-            asked,
+            request,
             effect=f"all connections from {zone} leave it",
             remedy=f"spread the Pods: topologySpreadConstraints with topologyKey {LABEL_ZONE}, or "
             "add replicas",
@@ -222,20 +221,20 @@ def slice_for_no_node(case: ServiceCase) -> Iterable[Finding]:
     parts = [item for item in case.slices if _subset(item) is not None]
     if not parts or not case.was_read(NODES.everywhere()):
         return
-    known = case.facts.derived(_zones_and_regions)
+    names = case.facts.derived(_zones_and_regions)
     for item in parts:
         subset = _subset(item)
         if subset is None or not item.endpoints:
             continue
         label, of_nodes, name = subset
-        if name not in known[of_nodes]:
+        if name not in names[of_nodes]:
             yield case.finding(
                 "Z12",
                 f"slice {item.metadata.name} is for {name}, and no Node has that "
                 f"{of_nodes.rpartition('/')[2]}",
-                seen(SLICES, item, f"metadata.labels[{label}]", name),
+                evidence_of(SLICES, item, f"metadata.labels[{label}]", name),
                 effect=f"no node reads its {count(len(item.endpoints), 'endpoint')}",
-                remedy=f"correct the name: Nodes have {some(known[of_nodes]) or 'none'}",
+                remedy=f"correct the name: Nodes have {some(names[of_nodes]) or 'none'}",
             )
 
 
@@ -245,7 +244,7 @@ def hinted_zones(endpoint: SliceEndpoint) -> tuple[str, ...]:
 
 
 def followed(case: ServiceCase) -> bool:
-    """Every ready endpoint has hints."""
+    """Returns True if every ready endpoint has hints."""
     return bool(case.ready) and all(hinted_zones(endpoint) for _, endpoint in case.ready)
 
 
@@ -256,13 +255,13 @@ def takes_pods(node: Node) -> bool:
 
 
 def is_working(node: Node) -> bool:
-    """Not one that its kubelet has left: what says nothing works."""
+    """Returns False for a Node that is not ready; a Node without the condition works."""
     return node.ready_condition is None or node.is_ready
 
 
 def all_by_zone(facts: Facts) -> dict[str, list[Node]]:
-    """The Nodes of each zone, sorted.  For ``Facts.derived``, as what follows: once for all
-    Services.
+    """Returns the Nodes of each zone, sorted. For ``Facts.derived``, like the next two: computed
+    once for all Services.
     """
     zones: dict[str, list[Node]] = {}
     for node in facts.of(NODES):
@@ -272,7 +271,7 @@ def all_by_zone(facts: Facts) -> dict[str, list[Node]]:
 
 
 def open_by_zone(facts: Facts) -> dict[str, list[Node]]:
-    """The Nodes that take Pods, by zone."""
+    """Returns the Nodes that take Pods, by zone."""
     zones = {
         zone: [node for node in nodes if takes_pods(node)]
         for zone, nodes in facts.derived(all_by_zone).items()
@@ -281,7 +280,7 @@ def open_by_zone(facts: Facts) -> dict[str, list[Node]]:
 
 
 def _zones_and_regions(facts: Facts) -> dict[str, list[str]]:
-    """The values that Nodes have, sorted, by label."""
+    """Returns the values that Nodes have, sorted, by label."""
     labels = [node.metadata.labels or {} for node in facts.of(NODES)]
     return {
         key: sorted({of[key] for of in labels if key in of}) for key in (LABEL_ZONE, LABEL_REGION)
@@ -289,7 +288,9 @@ def _zones_and_regions(facts: Facts) -> dict[str, list[str]]:
 
 
 def _subset(item: EndpointSlice) -> tuple[str, str, str] | None:
-    """Label of the slice, label of the Nodes that read it, and the name that both must have."""
+    """Returns the label of the slice, the label of the Nodes that read it, and the value that both
+    must have.
+    """
     labels = item.metadata.labels or {}
     for label, of_nodes in ((LABEL_FOR_ZONE, LABEL_ZONE), (LABEL_FOR_REGION, LABEL_REGION)):
         if label in labels:
@@ -297,17 +298,17 @@ def _subset(item: EndpointSlice) -> tuple[str, str, str] | None:
     return None
 
 
-def nothing_gives_hints(case: ServiceCase) -> Iterable[Finding]:
-    """Z13, as the controller of conditions says it of the Service as it is now."""
+def hints_unavailable(case: ServiceCase) -> Iterable[Finding]:
+    """Z13, from the condition of the Service, if it is about the current generation."""
     service = case.service
     for condition in service.status.conditions or ():
-        told, _, why = condition.message.partition(": ")
-        if told != "Z13" or condition.status != "False":
+        code, _, why = condition.message.partition(": ")
+        if code != "Z13" or condition.status != "False":
             continue
         if (
             condition.observed_generation or service.metadata.generation
         ) != service.metadata.generation:
-            continue  # of a value that it had before
+            continue  # about a former value
         yield case.finding(
             "Z13",
             f"{case.name} gets no hints: {clipped(why)}",
@@ -327,12 +328,12 @@ def nothing_gives_hints(case: ServiceCase) -> Iterable[Finding]:
 
 
 def data_plane_passes_over(case: ServiceCase) -> Iterable[Finding]:
-    """Z10, of Cilium in the place of kube-proxy."""
-    asked = asks(case)
+    """Z10, about Cilium as the replacement of kube-proxy."""
+    request = hint_request(case)
     config = case.facts.get(CONFIG_MAPS, SYSTEM, CILIUM_CONFIG)
     data = (config.data or {}) if config is not None else {}
     if (
-        asked is None
+        request is None
         or config is None
         or not followed(case)
         or data.get(_REPLACEMENT) not in ("true", "strict")
@@ -343,8 +344,10 @@ def data_plane_passes_over(case: ServiceCase) -> Iterable[Finding]:
             "Z10",
             f"nodes run Cilium in the place of kube-proxy without {_TOPOLOGY}: it passes over the "
             f"hints of {case.name}",
-            seen(CONFIG_MAPS, config, f"data[{_TOPOLOGY}]", data.get(_TOPOLOGY, "(not set)")),
-            asked,
+            evidence_of(
+                CONFIG_MAPS, config, f"data[{_TOPOLOGY}]", data.get(_TOPOLOGY, "(not set)")
+            ),
+            request,
             subject=name_of(CONFIG_MAPS, config),
             effect="connections go to every zone",
             remedy="switch it on and restart Cilium: "
@@ -354,9 +357,9 @@ def data_plane_passes_over(case: ServiceCase) -> Iterable[Finding]:
 
 
 CHECKS = (
-    no_hints_asked_for,
+    no_hints_requested,
     data_plane_passes_over,
-    nothing_gives_hints,
+    hints_unavailable,
     voided,
     client_without_zone,
     zone_without_endpoint,

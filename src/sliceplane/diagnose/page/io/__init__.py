@@ -1,12 +1,12 @@
 """The page of a cluster, read-only: on loopback with the rights of a kubeconfig, or at our own
-server for who logs in.
+server with a login.
 
-``viewer`` is what one person sees: ``live`` follows the cluster, ``hub`` makes each view once for
-all of its tabs, ``questions`` has the engines' answers worked out beside the loop. ``server`` and
-``login_door`` are the doors: who may ask, and with whose rights. The files of ``static`` are served
-as they stand, under a name that has their digest.
+``viewer`` is one user's view: ``live`` follows the cluster, ``hub`` builds each view once for all
+of its tabs, ``questions`` computes the engines' answers in another thread. ``server`` and
+``login_door`` authenticate and authorise requests. The files of ``static`` are served under a name
+with their digest.
 
 Promises: nothing but GET reaches the cluster; a page of another origin learns nothing and loads
-nothing; a tab that does not read is closed, and costs no other tab anything. Never: decides what is
-wrong with a cluster (``page`` shows what the engines answered).
+nothing; a tab that does not read is closed, and costs no other tab anything. Never: finds faults of
+a cluster (``page`` shows the engines' answers).
 """

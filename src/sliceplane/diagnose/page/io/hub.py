@@ -1,11 +1,11 @@
-"""Views that are open, each made once however many tabs show it.
+"""The open views, each built once for all tabs that show it.
 
-A *topic* is a view with its parameters. Four times a second at most the hub looks what of a topic's
-inputs has changed (the model, an engine's answer), makes the view and lets its feed find the
-difference; all tabs send the same bytes. A topic without tabs is forgotten.
+A *topic* is a view with its parameters. At most four times a second the hub checks if a topic's
+inputs have changed (the model, an engine's answer), builds the view and lets its feed compute the
+difference; all tabs send the same bytes. A topic without tabs is dropped.
 
-A view rests the longer the more it costs, and all looks together, with what tabs are sent, stay
-within a part of a core: a busy cluster is shown once a second rather than four times.
+A view pauses in proportion to its cost, and all refreshes together, with the messages to tabs, stay
+within a fraction of a core: a busy cluster is shown once a second rather than four times.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sliceplane.diagnose.io.guarding import held_of
+from sliceplane.diagnose.io.guarding import find_retained
 from sliceplane.diagnose.page.feed import PageView, ViewFeed
 from sliceplane.diagnose.page.io.live import LiveCluster
 from sliceplane.diagnose.page.io.questions import Question, Questions
@@ -23,12 +23,11 @@ from sliceplane.diagnose.page.views import Answered, Views
 from sliceplane.kit.delays import TokenBucket
 
 TICK_S: Final = 0.25
-#: and no later, as long as it is busy
+#: seconds between refreshes while the thread is busy, at most
 TICK_MAX_S: Final = 2.0
-#: a view rests so many times what it cost
+#: pause of a view as a multiple of its cost
 REST: Final = 100.0
-#: milliseconds of CPU that the loop's thread takes in a second, in the mean, and what it may have
-#: saved up
+#: milliseconds of CPU a second of the loop's thread on average, and the burst
 BUSY_MS: Final = 16.0
 SAVED_MS: Final = 300
 SINCE: Final = {"10m": 600, "1h": 3600, "6h": 21600}
@@ -44,26 +43,26 @@ class Topic:
         self.tabs = 0
         self._inputs = inputs
         self._make = make
-        self._shown: tuple[Any, ...] | None = None
+        self._last_inputs: tuple[Any, ...] | None = None
         self._rests_until = 0.0
 
-    def look(self, now: float) -> bool:
+    def refresh(self, now: float) -> bool:
         """Returns True if there is a new message."""
         inputs = self._inputs()
-        if self._shown is not None and (
-            time.monotonic() < self._rests_until or _same(inputs, self._shown)
+        if self._last_inputs is not None and (
+            time.monotonic() < self._rests_until or _same(inputs, self._last_inputs)
         ):
             return False
         began = time.thread_time()
-        self._shown = inputs
+        self._last_inputs = inputs
         news = self.feed.show(self._make(*inputs), now)
         self._rests_until = time.monotonic() + REST * (time.thread_time() - began)
         return news
 
 
 class ViewHub:
-    """Owned by one loop, in whose thread it is made.  *sending_ms*: what a message to a tab costs
-    another thread.
+    """The open topics. Created in the thread of the loop that owns it. *sending_ms*: the cost of a
+    message to a tab in another thread.
     """
 
     def __init__(self, live: LiveCluster, questions: Questions, sending_ms: float = 0.0) -> None:
@@ -75,30 +74,30 @@ class ViewHub:
         self._spent = time.thread_time()
         self._sending_ms = sending_ms
 
-    def look(self) -> int:
-        """How many tabs have news."""
+    def refresh(self) -> int:
+        """Refreshes all topics, and returns the number of tabs with new messages."""
         now = self._live.current()
-        return sum(topic.tabs for topic in list(self._topics.values()) if topic.look(now))
+        return sum(topic.tabs for topic in list(self._topics.values()) if topic.refresh(now))
 
-    def rest_s(self, told: int) -> float:
-        """Until the next look, after one of which so many tabs were told."""
+    def rest_s(self, notified: int) -> float:
+        """Returns the seconds until the next refresh, after one with *notified* tabs."""
         before, self._spent = self._spent, time.thread_time()
-        cost_ms = (self._spent - before) * 1000 + told * self._sending_ms
+        cost_ms = (self._spent - before) * 1000 + notified * self._sending_ms
         return min(max(TICK_S, self._budget.take(time.monotonic(), cost_ms)), TICK_MAX_S)
 
     def enter(self, query: Mapping[str, str]) -> tuple[tuple[str, ...], Topic]:
-        """The topic that *query* names, for one tab more.  Raises ``ValueError`` with a
+        """Returns the topic that *query* names, for one more tab. Raises ``ValueError`` with a
         sentence.
         """
         key, make = self._described(query)
         topic = self._topics.get(key)
         if topic is None:
             topic = self._topics[key] = make()
-            topic.look(self._live.current())
+            topic.refresh(self._live.current())
         topic.tabs += 1
         return key, topic
 
-    def leave(self, key: tuple[str, ...]) -> None:
+    def exit(self, key: tuple[str, ...]) -> None:
         topic = self._topics[key]
         topic.tabs -= 1
         if not topic.tabs:
@@ -112,14 +111,23 @@ class ViewHub:
         match name:
             case "now":
                 return (name,), lambda: Topic(
-                    lambda: (self._ask("lint"), self._ask("drift"), self._drains(), model.version),
+                    lambda: (
+                        self._latest("lint"),
+                        self._latest("drift"),
+                        self._drains(),
+                        model.version,
+                    ),
                     lambda lint, drift, drains, _: views.now(
-                        lint, drift, drains, held_of(model.services.values())
+                        lint, drift, drains, find_retained(model.services.values())
                     ),
                 )
             case "services":
                 return (name,), lambda: Topic(
-                    lambda: (self._ask("lint"), model.version, int(self._live.now() // BUCKET_S)),
+                    lambda: (
+                        self._latest("lint"),
+                        model.version,
+                        int(self._live.now() // BUCKET_S),
+                    ),
                     lambda lint, *_: views.services(lint, self._live.now()),
                 )
             case "service" if service:
@@ -130,7 +138,8 @@ class ViewHub:
                 )
             case "nodes":
                 return (name,), lambda: Topic(
-                    lambda: (self._ask("drift"), model.version), lambda drift, _: views.nodes(drift)
+                    lambda: (self._latest("drift"), model.version),
+                    lambda drift, _: views.nodes(drift),
                 )
             case "drains":
                 return (name,), lambda: Topic(lambda: (self._drains(),), views.drains)
@@ -155,8 +164,15 @@ class ViewHub:
             if client:
                 spec = model.services.get(service)
                 port = f":{spec.spec.ports[0].port}" if spec is not None and spec.spec.ports else ""
-                traced = self._ask("trace", client, f"{name}.{namespace}{port}", "", "", namespace)
-            return self._ask("explain", namespace, name), self._ask("drift"), traced, model.version
+                traced = self._latest(
+                    "trace", client, f"{name}.{namespace}{port}", "", "", namespace
+                )
+            return (
+                self._latest("explain", namespace, name),
+                self._latest("drift"),
+                traced,
+                model.version,
+            )
 
         def make(
             explained: Answered | None, drift: Answered | None, traced: Answered | None, _: int
@@ -172,7 +188,7 @@ class ViewHub:
 
         def inputs() -> tuple[Any, ...]:
             answered = (
-                self._ask("timeline", namespace, name, str(SINCE[since])) if service else None
+                self._latest("timeline", namespace, name, str(SINCE[since])) if service else None
             )
             return answered, self._live.model.version
 
@@ -182,23 +198,27 @@ class ViewHub:
         )
 
     def _drains(self) -> Answered | None:
-        """Nodes tell without a change of the model: as long as a Pod leaves, the question is asked
-        all the time.
+        """Returns the drains. Nodes report without a change of the model, so they are queried
+        continuously while a Pod is drained.
         """
-        known = self._ask("drains")
-        going = known is not None and known.document is not None and known.document["going"]
+        answered = self._latest("drains")
+        has_draining = (
+            answered is not None and answered.document is not None and answered.document["going"]
+        )
         return self._questions.latest(
-            ("drains",), int(self._live.now()) if going else self._live.model.version
+            ("drains",), int(self._live.now()) if has_draining else self._live.model.version
         )
 
-    def _ask(self, *question: str) -> Answered | None:
-        made: Question = question
-        return self._questions.latest(made, self._live.model.version)
+    def _latest(self, *question: str) -> Answered | None:
+        key: Question = question
+        return self._questions.latest(key, self._live.model.version)
 
 
-def _same(inputs: tuple[Any, ...], shown: tuple[Any, ...]) -> bool:
-    """Answers are the same object until there is another one, and are not compared in depth."""
+def _same(inputs: tuple[Any, ...], last: tuple[Any, ...]) -> bool:
+    """Returns True if all inputs are the same. An answer is the same object until there is a newer
+    one, so answers are not compared in depth.
+    """
     return all(
         new is old or (isinstance(new, int) and new == old)
-        for new, old in zip(inputs, shown, strict=True)
+        for new, old in zip(inputs, last, strict=True)
     )

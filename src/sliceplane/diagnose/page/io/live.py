@@ -1,9 +1,9 @@
-"""The cluster as the page sees it: informers of Services, EndpointSlices and Nodes that feed one
+"""The live model of the page: informers of Services, EndpointSlices and Nodes that feed one
 ``ClusterModel``.
 
-Who may not list all namespaces gets the one that the kubeconfig names. What the server refuses, and
-that it is not to be reached, is told as troubles, in words; the model then shows the state of the
-time before, and ``current`` says which time that is.
+A user who may not list all namespaces gets the kubeconfig's namespace. Refusals and a lost
+connection are reported as ``troubles``; the model then keeps its last state, and ``current``
+returns the time of that state.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from sliceplane.watch.io.reflect import RunningInformer, loop_clock
 from sliceplane.watch.paging import CACHE_BYTES_MAX
 from sliceplane.watch.reflector import ReflectorConfig
 
-#: between two tries to get what was refused
+#: seconds between retries of a refused list
 REFUSED_PERIOD_S: Final = 10.0
-#: for the first lists; after it the page is served without what has not come
+#: seconds for the first lists; afterwards the page is served without the missing ones
 START_S: Final = 30.0
 
 T = TypeVar("T", bound=Object)
 
 
 class _Quiet:
-    """The page tells of it."""
+    """Drops log messages, since the page shows the troubles."""
 
     def info(self, event: str, **values: Any) -> None: ...
     def warning(self, event: str, **values: Any) -> None: ...
@@ -46,8 +46,8 @@ class _Quiet:
 
 
 class LiveCluster:
-    """Owned by one loop, from ``start`` to ``stop``. *namespace*: only what is in it; "": all,
-    where one may. *fallback*: the namespace of who may not list all.
+    """Owned by one loop, from ``start`` to ``stop``. *namespace*: the only one; "": all, if
+    permitted. *fallback*: the namespace for a user who may not list all.
     """
 
     def __init__(self, client: Reader, namespace: str, fallback: str) -> None:
@@ -67,8 +67,8 @@ class LiveCluster:
         return self._clock()
 
     async def start(self) -> None:
-        """Returns when the first lists are here, were refused, or did not come in ``START_S``.
-        Raises ``StatusError`` and ``Unreachable``.
+        """Returns when the first lists arrived, were refused, or took ``START_S``. Raises
+        ``StatusError`` and ``Unreachable``.
         """
         self._clock = loop_clock(time.time())
         if not self.namespace and (refusal := await self._refusal(Selection(Services))) is not None:
@@ -93,16 +93,16 @@ class LiveCluster:
         return [*self._refusals.values(), *lost]
 
     def current(self) -> float:
-        """Until when the model is known to be what the server held."""
+        """Returns the time until which the model is known to equal the server's state."""
         if not any(informer.lost for informer in self._informers):
             self._current = self._clock()
         return self._current
 
     def _on_slices(self, changes: tuple[Change[EndpointSlice], ...]) -> None:
-        told = any(
+        is_news = any(
             informer.resource is EndpointSlices and informer.synced for informer in self._informers
         )
-        self.model.on_slices(changes, self._clock(), told=told)
+        self.model.on_slices(changes, self._clock(), is_news=is_news)
 
     async def _follow(
         self, resource: Resource, kind: type[T], handler: Callable[[tuple[Change[T], ...]], None]
@@ -110,12 +110,12 @@ class LiveCluster:
         selection = Selection(resource, self.namespace if resource.namespaced else "")
         refusal = await self._refusal(selection)
         if refusal is None:
-            with suppress(TimeoutError):  # the page shows what is there, and the trouble
+            with suppress(TimeoutError):  # the page shows the objects so far, and the trouble
                 async with asyncio.timeout(START_S):
                     await self._run(selection, kind, handler).wait_synced()
             return
         self._refusals[resource.key] = refusal
-        self._tasks.append(asyncio.create_task(self._ask_again(selection, kind, handler)))
+        self._tasks.append(asyncio.create_task(self._retry_refused(selection, kind, handler)))
 
     def _run(
         self, selection: Selection, kind: type[T], handler: Callable[[tuple[Change[T], ...]], None]
@@ -134,7 +134,7 @@ class LiveCluster:
         self._tasks.append(asyncio.create_task(informer.run()))
         return informer
 
-    async def _ask_again(
+    async def _retry_refused(
         self, selection: Selection, kind: type[T], handler: Callable[[tuple[Change[T], ...]], None]
     ) -> None:
         while True:
@@ -167,7 +167,7 @@ class LiveCluster:
 def _trouble(informer: RunningInformer[Any]) -> dict[str, str]:
     error = informer.reflector.last_error
     code = error[0].code if error is not None else 0
-    says = (
+    message = (
         f"{informer.lost}: these credentials do not count any more"
         if code == 401
         else informer.lost
@@ -175,5 +175,5 @@ def _trouble(informer: RunningInformer[Any]) -> dict[str, str]:
     return {
         "kind": "refused" if code in (401, 403) else "lost",
         "resource": informer.resource.key,
-        "says": says,
+        "says": message,
     }

@@ -1,15 +1,15 @@
-"""``/ui/`` of our own server: the page for who logs in, with that person's rights and nothing else.
+"""``/ui/`` of our own server: the page for logged-in users, with only their own rights.
 
-A visitor is known by the client certificate of the connection, by a token that was pasted once, or
-by the one-time link of ``link``, which logs in as the administrator of the local kubeconfig: a
-cookie then names the login, and the token stays in memory. The page's own requests to the server
-show the visitor's token, or a secret which only this door knows and turns into the visitor's
-certificate; so the server authenticates, authorises, limits and audits them as it does the
-visitor's. Token, certificate and all rights are asked for anew at each request and every ten
-seconds: who has lost one, or got one, is shown nothing that was read before.
+A user is identified by the client certificate of the connection, by a token that was pasted once,
+or by the one-time link of ``link``, which logs in as the administrator of the local kubeconfig. A
+cookie then identifies the login, and the token stays in memory. The page's own requests to the
+server use the user's token, or a secret that only this door maps to the user's certificate. So the
+server authenticates, authorises, limits and audits them like the user's own requests. Token,
+certificate and all rights are checked at each request and every ten seconds: if one of them
+changed, everything read before is dropped.
 
-Views and engines run in a thread of their own, and the server's loop passes bytes on. The page only
-reads: there is no method but GET, and POST to log in and out, which needs a document of the same
+Views and engines run in a thread of their own, and the server's loop forwards bytes. The page is
+read-only: it serves only GET, and POST to log in and out, which needs a document of the same
 origin.
 """
 
@@ -65,13 +65,13 @@ Send = Callable[[Any], Awaitable[None]]
 
 ROOT: Final = "/ui/"
 COOKIE: Final = "__Host-sliceplane-ui"
-#: how often it is asked whether logins still count
+#: seconds between checks of the logins
 PERIOD_S: Final = 10.0
 BODY_MAX: Final = 32 * 1024
 #: streams of all logins, and of one account
 STREAMS_MAX: Final = 256
 STREAMS_EACH_MAX: Final = 64
-#: questions (trace, what-if) that are being answered, of all logins and of one account
+#: concurrent queries (trace, what-if), of all logins and of one account
 QUESTIONS_MAX: Final = 12
 QUESTIONS_EACH_MAX: Final = 3
 SERVICE_ACCOUNT: Final = "system:serviceaccount:"
@@ -89,9 +89,9 @@ class LoginDoor:
         self._what_if = what_if
         self._static = StaticFiles()
         self._logins = Logins()
-        #: none has this digest
+        #: no secret has this digest
         self._link = LoginLink(b"", 0.0)
-        #: by account, however many logins it has
+        #: by account, for all of its logins
         self._streams = Shares(STREAMS_MAX, most_each=STREAMS_EACH_MAX)
         self._questions = Shares(QUESTIONS_MAX, most_each=QUESTIONS_EACH_MAX)
         self._metrics = Metrics()
@@ -116,16 +116,16 @@ class LoginDoor:
             lambda: [((what,), shares.refused) for what, shares in shared.items()],
             "what",
         )
-        #: what the page's own requests of a certificate's login show -> the certificate
-        self._shown: dict[str, Certificate] = {}
+        #: secret of the page's own requests for a certificate's login -> the certificate
+        self._certificates: dict[str, Certificate] = {}
         self._rooms = Rooms()
-        self._looking: asyncio.Task[None] | None = None
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._reviewing: asyncio.Task[None] | None = None
+        self._stopping: set[asyncio.Task[None]] = set()
 
     def link(self) -> str:
         """Returns a URL that logs in once, within ``LINK_S``. The secret is in the fragment, which
         browsers send to no server and in no Referer; only its digest is kept. An earlier link
-        counts no more.
+        becomes invalid.
         """
         secret = secrets.token_urlsafe(16)
         self._link = LoginLink(_digest(secret), time.monotonic() + LINK_S)
@@ -135,16 +135,16 @@ class LoginDoor:
 
     async def start(self, context: ServiceContext) -> None:
         context.add_samples(self._metrics.families)
-        self._looking = asyncio.create_task(self._look())
+        self._reviewing = asyncio.create_task(self._review_periodically())
 
     async def drain(self) -> None: ...
 
     async def stop(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._reviewing is not None:
+            self._reviewing.cancel()
         for login in self._logins:
             self._end(login, "the server stops")
-        await asyncio.gather(*self._leaving, return_exceptions=True)
+        await asyncio.gather(*self._stopping, return_exceptions=True)
         await self._rooms.close()
 
     # Requests
@@ -157,7 +157,7 @@ class LoginDoor:
             elif path == ROOT.rstrip("/"):
                 await _send(send, PageAnswer(308, b"", {"Location": ROOT, **NO_STORE}))
             else:
-                if self._shown:
+                if self._certificates:
                     self._show_certificate(scope)
                 await app(scope, receive, send)
 
@@ -165,7 +165,7 @@ class LoginDoor:
 
     def _show_certificate(self, scope: Scope) -> None:
         authorization = dict(scope["headers"]).get(b"authorization", b"")
-        certificate = self._shown.get(bearer_token(authorization)) if authorization else None
+        certificate = self._certificates.get(bearer_token(authorization)) if authorization else None
         if certificate is not None:
             scope["state"]["certificate"] = certificate
             scope["headers"] = [field for field in scope["headers"] if field[0] != b"authorization"]
@@ -209,19 +209,21 @@ class LoginDoor:
             return refusal
         login = self._login_of(scope, headers)
         if isinstance(login, PageAnswer):
-            # To the stream of a tab it is no error: the page shows where one logs in.
-            says = line({"type": "ended", "says": login.body.decode().strip()})
+            # For the stream of a tab it is no error: the page shows its login form.
+            message = line({"type": "ended", "says": login.body.decode().strip()})
             streams = path == "v1/stream" and login.status == 401
             return (
-                PageAnswer(200, says, {"Content-Type": STREAM_TYPE, **NO_STORE})
+                PageAnswer(200, message, {"Content-Type": STREAM_TYPE, **NO_STORE})
                 if streams
                 else login
             )
         if not scope["state"]["connection"].authenticated(login.user):
             return text(429, f"too many connections are open for {login.account}: try again later")
-        return await self._ask(login, path, query)
+        return await self._answer_query(login, path, query)
 
-    async def _ask(self, login: Login, path: str, query: dict[str, str]) -> PageAnswer | _OpenTab:
+    async def _answer_query(
+        self, login: Login, path: str, query: dict[str, str]
+    ) -> PageAnswer | _OpenTab:
         """Raises ``StatusError`` and ``Unreachable``."""
         streams = path == "v1/stream"
         shares = self._streams if streams else self._questions
@@ -230,12 +232,12 @@ class LoginDoor:
             return text(503, f"too many {what} for {login.account}: try again later")
         answer: PageAnswer | _OpenTab | None = None
         try:
-            shown = await self._viewer(login)
+            own_viewer = await self._viewer(login)
             if streams:
-                tab = await self._rooms.run(_opened(shown, query))
+                tab = await self._rooms.run(_opened(own_viewer, query))
                 answer = tab if isinstance(tab, PageAnswer) else _OpenTab(login, tab)
             else:
-                answer = await self._rooms.run(shown.answer(path, query))
+                answer = await self._rooms.run(own_viewer.answer(path, query))
         finally:
             if not isinstance(answer, _OpenTab):
                 shares.give(login.account)
@@ -277,7 +279,7 @@ class LoginDoor:
     def _begin(
         self, user: User, namespace: str, *, token: str = "", certificate: Certificate | None = None
     ) -> PageAnswer:
-        """Begins a login that a cookie names."""
+        """Begins a login that a cookie identifies."""
         secret = secrets.token_urlsafe(32)
         login = self._new_login(
             _digest(secret), user, namespace, token=token, certificate=certificate
@@ -293,11 +295,11 @@ class LoginDoor:
         login = self._logins.find(_digest(_cookie(headers)), time.monotonic())
         if login is not None:
             self._end(login, "you have logged out")
-        gone = f"{COOKIE}=; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age=0"
-        return PageAnswer(204, b"", {"Set-Cookie": gone, **NO_STORE})
+        expired = f"{COOKIE}=; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age=0"
+        return PageAnswer(204, b"", {"Set-Cookie": expired, **NO_STORE})
 
     def _login_of(self, scope: Scope, headers: dict[bytes, bytes]) -> Login | PageAnswer:
-        """Whose request it is, asked anew."""
+        """Returns the login of the request, after a check of its rights."""
         now = time.monotonic()
         certificate: Certificate | None = scope["state"]["certificate"]
         if certificate is not None and certificate.counts(self.plane.clock()):
@@ -337,8 +339,8 @@ class LoginDoor:
         )
 
     def _standing(self, user: User) -> Standing:
-        """Administrators come before accounts that read the whole cluster, and these before all
-        others.
+        """Returns the standing: administrators come before accounts that read the whole cluster,
+        and these before all others.
         """
         decide = self.plane.registry.decide
         if (
@@ -363,7 +365,9 @@ class LoginDoor:
         return None
 
     def _review(self, login: Login) -> str:
-        """Why *login* has ended; "" if it has not.  What was read with other rights is dropped."""
+        """Checks *login*. Returns why it has ended; "" if it has not. Drops everything read with
+        other rights.
+        """
         now = self.plane.clock()
         user: User | None = login.user
         if login.certificate is not None:
@@ -382,7 +386,7 @@ class LoginDoor:
             self._drop(login, {"type": "dropped"})
         return ""
 
-    async def _look(self) -> None:
+    async def _review_periodically(self) -> None:
         while True:
             await asyncio.sleep(PERIOD_S)
             for login in self._logins:
@@ -392,12 +396,14 @@ class LoginDoor:
         self._logins.end(login)
         self._drop(login, {"type": "ended", "says": why})
 
-    # What a login sees
+    # The viewer of a login
 
     async def _viewer(self, login: Login) -> Viewer:
-        """Made by whoever comes first.  Raises ``StatusError`` and ``Unreachable``."""
+        """Returns the login's viewer, created by the first request. Raises ``StatusError`` and
+        ``Unreachable``.
+        """
         if login.viewer is None:
-            login.viewer = asyncio.ensure_future(self._rooms.run(self._made(login)))
+            login.viewer = asyncio.ensure_future(self._rooms.run(self._build_viewer(login)))
         starting = login.viewer
         try:
             return await asyncio.shield(starting)
@@ -406,14 +412,14 @@ class LoginDoor:
                 login.viewer = None
             raise
 
-    def _made(self, login: Login) -> Coroutine[Any, Any, Viewer]:
-        shown = login.token
+    def _build_viewer(self, login: Login) -> Coroutine[Any, Any, Viewer]:
+        secret = login.token
         if login.certificate is not None:
-            shown = secrets.token_urlsafe(32)
-            self._shown[shown] = login.certificate
+            secret = secrets.token_urlsafe(32)
+            self._certificates[secret] = login.certificate
         context = ssl.create_default_context(cafile=self.plane.pki.ca_file)
         connection = Connection(
-            server=self.plane.url, ssl_context=context, credentials=bearer(shown)
+            server=self.plane.url, ssl_context=context, credentials=bearer(secret)
         )
         served_by = asyncio.get_running_loop()
         hello = {
@@ -423,7 +429,7 @@ class LoginDoor:
         }
 
         async def make() -> Viewer:
-            made = Viewer(
+            created = Viewer(
                 lambda: HttpClient(connection, read_only=True, watch_rest_s=WATCH_REST_S),
                 self._what_if,
                 hello,
@@ -432,49 +438,51 @@ class LoginDoor:
                 served_by=served_by,
             )
             try:
-                await made.start()
+                await created.start()
             except BaseException:
-                await made.stop()
+                await created.stop()
                 raise
-            return made
+            return created
 
         return make()
 
     def _drop(self, login: Login, last: dict[str, str]) -> None:
-        """All that was read for *login*."""
+        """Drops everything that was read for *login*."""
         viewer, login.viewer = login.viewer, None
-        for shown in [
-            shown for shown, certificate in self._shown.items() if certificate is login.certificate
+        for secret in [
+            secret
+            for secret, certificate in self._certificates.items()
+            if certificate is login.certificate
         ]:
-            del self._shown[shown]
+            del self._certificates[secret]
         if viewer is None:
             return
 
-        async def leave() -> None:
+        async def stop_viewer() -> None:
             with contextlib.suppress(StatusError, Unreachable, asyncio.CancelledError):
                 await self._rooms.run((await viewer).stop(last))
 
-        task = asyncio.create_task(leave())
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        task = asyncio.create_task(stop_viewer())
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)
 
     async def _feed(
         self, tab: _OpenTab, connection: StreamConnection, receive: Receive, send: Send
     ) -> None:
-        """Until the tab is closed, takes nothing for too long, or its login has ended."""
+        """Sends messages until the tab is closed or too slow, or its login ends."""
         feeding = asyncio.ensure_future(self._pass_on(tab.tab, send))
-        gone = asyncio.ensure_future(_disconnected(receive))
+        disconnected = asyncio.ensure_future(_disconnected(receive))
         try:
-            await asyncio.wait({feeding, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({feeding, disconnected}, return_when=asyncio.FIRST_COMPLETED)
             if feeding.done():
                 feeding.result()
         except TimeoutError:
             connection.abort()
         finally:
             feeding.cancel()
-            gone.cancel()
+            disconnected.cancel()
             tab.login.tabs -= 1
-            tab.login.seen = time.monotonic()
+            tab.login.last_used = time.monotonic()
             self._streams.give(tab.login.account)
             self._rooms.call(tab.tab.close)
 
@@ -497,8 +505,8 @@ class _OpenTab:
         self.tab = tab
 
 
-async def _opened(shown: Viewer, query: dict[str, str]) -> Tab | PageAnswer:
-    return shown.open(query)
+async def _opened(source: Viewer, query: dict[str, str]) -> Tab | PageAnswer:
+    return source.open(query)
 
 
 async def _disconnected(receive: Receive) -> None:

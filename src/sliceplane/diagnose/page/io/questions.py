@@ -1,11 +1,10 @@
-"""The engines' answers (explain, lint, drift, trace, timeline, what-if), kept for all tabs that
+"""The engines' answers (explain, lint, drift, trace, timeline, what-if), cached for all tabs that
 show them.
 
 An engine reads the cluster by lists and may compute for a second, so it runs in a thread with a
-loop and a client of its own: the stream of a tab never waits for one. A question is asked again
-when the cluster has changed, and now and then without a change; the more it costs, the less often.
-All of them share a part of a core: what is saved up while the cluster is quiet answers a change at
-once.
+loop and a client of its own: the stream of a tab never waits for one. A query is repeated when the
+cluster has changed, and periodically; the more it costs, the less often. All of them share a
+fraction of a core; the saved budget of a quiet cluster answers a change immediately.
 """
 
 from __future__ import annotations
@@ -38,50 +37,48 @@ from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.recorder.blocks import RecordingError
 
-#: a question is not asked again sooner after its answer than that
+#: seconds after an answer until its query may be repeated
 GAP_S: Final = 1.0
-#: milliseconds of CPU that questions take in a second, in the mean, but for those asked for the
-#: first time; and what they may have saved up
+#: milliseconds of CPU a second for queries on average, except first ones; and the burst
 BUSY_MS: Final = 10.0
 SAVED_MS: Final = 300
-#: a question that was looked at within that time is wanted
-WANTED_S: Final = 5.0
-#: nor later, as long as a tab shows it
+#: seconds since its last use in which a query counts as requested
+REQUESTED_S: Final = 5.0
+#: seconds until an answer that a tab shows is refreshed without a change
 AGE_MAX_S: Final = 10.0
-KEPT_MAX: Final = 256
-#: bytes of all answers that are kept, as JSON
-KEPT_BYTES_MAX: Final = 16 * 1024 * 1024
-#: a question of the page: a server that answers no sooner is told of, and asked again later
+CACHED_MAX: Final = 256
+#: bytes of all cached answers, as JSON
+CACHED_BYTES_MAX: Final = 16 * 1024 * 1024
+#: seconds for one query; a timeout is shown, and the query is repeated later
 TIMEOUT_S: Final = 60.0
 METRICS_PORT: Final = 10249
-#: for ``lint``, which is asked again and again: each list has a connection, and bodies that are
-#: being decoded
+#: concurrent lists of ``lint``, which runs repeatedly: each has a connection, and bodies in
+#: decoding
 LISTS_AT_ONCE: Final = 2
 
-#: what-ifs that are worked out or wait for it: they are the longest questions
+#: what-ifs that are computed or queued: they are the longest queries
 WHAT_IFS_MAX: Final = 3
 
-#: the kind of the question, and what it is about
+#: the kind of the query, and its arguments
 Question = tuple[str, ...]
-#: of a client, a namespace, a name and settings; an engine of a layer above, which the command
-#: gives
+#: the engine of what-if, from a layer above: takes a client, a namespace, a name and settings
 WhatIf = Callable[[HttpClient, str, str, Sequence[str]], Awaitable[Any]]
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedAnswer:
     ended: float = 0.0
     version: int = -1
-    #: when it was looked at last, and not of the newest version
-    wanted: float = -WANTED_S
+    #: time of the last use with an outdated version
+    requested_at: float = -REQUESTED_S
     running: asyncio.Task[None] | None = None
     answered: Answered | None = None
     size_bytes: int = 0
 
 
 class Questions:
-    """Used from one loop.  *connect* makes a client, within the thread's loop; *clock*: seconds
-    since the epoch.
+    """The queries and their answers. Used from one loop. *connect* creates a client, within the
+    thread's loop; *clock*: seconds since the epoch.
     """
 
     def __init__(
@@ -96,7 +93,7 @@ class Questions:
         self._namespace = namespace
         self._what_if = what_if
         self._what_ifs = 0
-        self._kept: dict[Question, _Kept] = {}
+        self._cached: dict[Question, _CachedAnswer] = {}
         self._budget = TokenBucket(rate_per_s=BUSY_MS, burst=SAVED_MS)
         self._barriers = BarrierBook(namespace)
         self._loop: asyncio.AbstractEventLoop
@@ -112,57 +109,59 @@ class Questions:
         await asyncio.to_thread(self._thread.join)
 
     def latest(self, question: Question, version: int) -> Answered | None:
-        """The last answer, which may be older than *version* of the model; a newer one is on its
-        way then.
+        """Returns the last answer. If it is older than *version* of the model, a newer one is
+        computed.
         """
-        kept = self._kept.pop(question, None) or _Kept()
-        self._kept[question] = kept
-        self._keep_bounds()
+        cached = self._cached.pop(question, None) or _CachedAnswer()
+        self._cached[question] = cached
+        self._evict()
         now = time.monotonic()
-        rested = now - kept.ended
+        rested = now - cached.ended
         if (
-            kept.running is None
+            cached.running is None
             and rested >= GAP_S
-            and (kept.version != version or rested >= AGE_MAX_S)
+            and (cached.version != version or rested >= AGE_MAX_S)
         ):
-            kept.wanted = now
-            if kept.answered is None or self._is_next(kept, now):
-                kept.version = version
-                kept.wanted = -WANTED_S
-                kept.running = asyncio.create_task(self._note(question, kept))
-        return kept.answered
+            cached.requested_at = now
+            if cached.answered is None or self._is_next(cached, now):
+                cached.version = version
+                cached.requested_at = -REQUESTED_S
+                cached.running = asyncio.create_task(self._note(question, cached))
+        return cached.answered
 
-    def _keep_bounds(self) -> None:
-        """Forgets answers, the longest unused first; the newest is kept whatever its size."""
-        size_bytes = sum(kept.size_bytes for kept in self._kept.values())
-        while len(self._kept) > 1 and (len(self._kept) > KEPT_MAX or size_bytes > KEPT_BYTES_MAX):
-            size_bytes -= self._kept.pop(next(iter(self._kept))).size_bytes
+    def _evict(self) -> None:
+        """Evicts answers, the least recently used first; the newest is kept whatever its size."""
+        size_bytes = sum(cached.size_bytes for cached in self._cached.values())
+        while len(self._cached) > 1 and (
+            len(self._cached) > CACHED_MAX or size_bytes > CACHED_BYTES_MAX
+        ):
+            size_bytes -= self._cached.pop(next(iter(self._cached))).size_bytes
 
-    def _is_next(self, kept: _Kept, now: float) -> bool:
-        """There is CPU for it, no other is being asked, and of all that are wanted its answer is
-        the oldest.
+    def _is_next(self, cached: _CachedAnswer, now: float) -> bool:
+        """Returns True if there is a budget, no other query runs, and its answer is the oldest of
+        all requested ones.
         """
         if self._budget.take(now, 0) > 0 or any(
-            other.running is not None for other in self._kept.values()
+            other.running is not None for other in self._cached.values()
         ):
             return False
         return all(
-            kept.ended <= other.ended
-            for other in self._kept.values()
-            if now - other.wanted < WANTED_S
+            cached.ended <= other.ended
+            for other in self._cached.values()
+            if now - other.requested_at < REQUESTED_S
         )
 
-    async def ask(self, question: Question) -> Answered:
-        """Once, now."""
+    async def compute(self, question: Question) -> Answered:
+        """Computes the answer once, immediately."""
         return (await self._timed(question))[0]
 
-    async def ask_what_if(self, question: Question) -> Answered | None:
-        """``None``: as many are being asked as may be."""
+    async def compute_what_if(self, question: Question) -> Answered | None:
+        """Computes a what-if; ``None``: too many are running."""
         if self._what_ifs >= WHAT_IFS_MAX:
             return None
         self._what_ifs += 1
         try:
-            return await self.ask(question)
+            return await self.compute(question)
         finally:
             self._what_ifs -= 1
 
@@ -175,15 +174,15 @@ class Questions:
         )
         return await asyncio.wrap_future(future)
 
-    async def _note(self, question: Question, kept: _Kept) -> None:
+    async def _note(self, question: Question, cached: _CachedAnswer) -> None:
         try:
-            answered, cpu_s, kept.size_bytes = await self._timed(question)
-            if kept.answered is not None:
+            answered, cpu_s, cached.size_bytes = await self._timed(question)
+            if cached.answered is not None:
                 self._budget.take(time.monotonic(), cpu_s * 1000)
-            kept.answered = answered
+            cached.answered = answered
         finally:
-            kept.ended = time.monotonic()
-            kept.running = None
+            cached.ended = time.monotonic()
+            cached.running = None
 
     # In the thread
 
@@ -216,13 +215,12 @@ class Questions:
         except UNREADABLE as error:
             return Answered(at, None, f"the server sent an object that cannot be read: {error}")
         except BaseExceptionGroup as errors:
-            known = errors.subgroup((StatusError, Unreachable, *UNREADABLE))
-            if known is not None:
-                return Answered(at, None, _sentence(known.exceptions[0]))
+            group = errors.subgroup((StatusError, Unreachable, *UNREADABLE))
+            if group is not None:
+                return Answered(at, None, _sentence(group.exceptions[0]))
             return Answered(at, None, _fault(errors.exceptions[0]))
         except Exception as error:
-            # A fault of ours, or objects that no server accepts: said on the page as a refusal
-            # would be.
+            # A bug of ours, or objects that no server accepts: shown on the page like a refusal.
             return Answered(at, None, _fault(error))
 
     def _document(self, question: Question, at: float) -> Awaitable[Any]:
@@ -241,7 +239,7 @@ class Questions:
                     client, source, target, protocol=protocol, node=node, namespace=namespace
                 )
             case ("timeline", namespace, name, since):
-                return _told(client, namespace, name, at - float(since))
+                return _timeline(client, namespace, name, at - float(since))
             case ("what-if", namespace, name, *settings):
                 return self._what_if(client, namespace, name, settings)
         raise AssertionError(f"no such question: {question}")
@@ -271,7 +269,7 @@ async def _traced(
     return (await trace(client, question, usual_proxy())).as_document()
 
 
-async def _told(client: HttpClient, namespace: str, name: str, since: float) -> Any:
+async def _timeline(client: HttpClient, namespace: str, name: str, since: float) -> Any:
     lines, notice = await timeline_lines(client, namespace, name, since)
     return {"lines": [line_document(line) for line in lines], "notice": notice}
 

@@ -1,4 +1,4 @@
-"""The thread in which the views and engines of all logins live, beside the server's loop."""
+"""The thread of the views and engines of all logins, beside the server's loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Rooms:
-    """The thread with a loop in which all viewers live; begun when the first is made."""
+    """The thread with the loop of all viewers; started for the first one."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -1,9 +1,9 @@
-"""The page's own server: on loopback, for whoever knows its URL.
+"""The page's own server: on loopback, for clients that know its URL.
 
-The path begins with a secret, the Host must be exactly the address that was printed (a name that
-leads here by DNS is refused), and what has data answers only to requests that the browser marks as
-of the same origin. There are no cookies and no CORS, so that a page of another origin can send
-nothing and read nothing. Only GET and HEAD are answered.
+The path begins with a secret, the Host must be exactly the printed address (a DNS name for it is
+refused), and data is served only to requests that the browser marks as same-origin. There are no
+cookies and no CORS, so that a page of another origin can send nothing and read nothing. Only GET
+and HEAD are answered.
 
 ``GET v1/stream?view=...`` is the one stream of a tab (``viewer``). A tab that does not take a
 message in time is closed.
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 
 class PageServer:
-    """Answers requests; *port* is known once something listens."""
+    """Answers requests; ``port`` is set once the server listens."""
 
-    def __init__(self, shown: Viewer) -> None:
+    def __init__(self, source: Viewer) -> None:
         self.secret = secrets.token_urlsafe(16)
         self.port = 0
-        self.viewer = shown
+        self.viewer = source
         self._static = StaticFiles()
 
     @property
@@ -94,8 +94,8 @@ class PageServer:
             or request.path.count("/") < 2
         ):
             return text(404, "there is no such page: the whole URL is printed by 'sliceplane ui'")
-        # The document is opened from a terminal or a bookmark ("none"); no other site leads here,
-        # or loads a part.
+        # The document is opened from a terminal or a bookmark ("none"); no other site may link
+        # here, or load a part.
         if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             return text(403, "another site has no business here")
         return None
@@ -123,8 +123,8 @@ class PageServer:
 async def page(
     connection: Connection, namespace: str, port: int, what_if: WhatIf
 ) -> AsyncIterator[PageServer]:
-    """The page of the cluster of *connection*, on 127.0.0.1, while the context lasts. *namespace*:
-    only what is in it; *port* 0: a free one; *what_if* answers that question.
+    """Serves the page of the cluster of *connection* on 127.0.0.1, while the context lasts.
+    *namespace*: the only one shown; *port* 0: a free one; *what_if*: the engine of that query.
 
     Raises ``OSError``, ``StatusError`` and ``Unreachable``.
     """
@@ -134,17 +134,17 @@ async def page(
         connection, read_only=True, watch_rest_s=WATCH_REST_S
     )  # of each loop its own
     hello = {"server": connection.server, "user": connection.account}
-    shown = Viewer(connect, what_if, hello, namespace=namespace, fallback=connection.namespace)
+    source = Viewer(connect, what_if, hello, namespace=namespace, fallback=connection.namespace)
     try:
-        await shown.start()
-        made = PageServer(shown)
-        server = web.Server(made.answer, access_log=None, logger=http_logger())
+        await source.start()
+        page_server = PageServer(source)
+        server = web.Server(page_server.answer, access_log=None, logger=http_logger())
         try:
             listening = await asyncio.get_running_loop().create_server(server, "127.0.0.1", port)
-            made.port = listening.sockets[0].getsockname()[1]
-            yield made
+            page_server.port = listening.sockets[0].getsockname()[1]
+            yield page_server
             listening.close()
         finally:
             await server.shutdown(1.0)
     finally:
-        await shown.stop()
+        await source.stop()

@@ -25,13 +25,13 @@ HEADERS: Final = {
 }
 NO_STORE: Final = {"Cache-Control": "no-store"}
 IMMUTABLE: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
-#: in our own files: what a browser does not need
+#: parts of our own files that a browser does not need
 _FOR_READERS: Final = re.compile(rb"^\s*//.*\n|^[ \t]+", re.MULTILINE)
 STREAM_TYPE: Final = "application/x-ndjson"
 
 
 class PageAnswer(NamedTuple):
-    """``headers`` come beside ``HEADERS``."""
+    """``headers`` are sent in addition to ``HEADERS``."""
 
     status: int
     body: bytes
@@ -48,14 +48,14 @@ def json_answer(body: bytes) -> PageAnswer:
 
 
 class StaticFiles:
-    """``digest`` is of all names and contents, and stands in every path."""
+    """``digest`` is of all names and contents, and a part of every path."""
 
     def __init__(self) -> None:
         root = files("sliceplane.diagnose.page.io") / "static"
         self.files: dict[str, bytes] = {}
         for folder in ("", "vendor/"):
-            found = root / folder if folder else root
-            for entry in found.iterdir():
+            directory = root / folder if folder else root
+            for entry in directory.iterdir():
                 if entry.is_file() and any(entry.name.endswith(ending) for ending in TYPES):
                     content = entry.read_bytes()
                     self.files[folder + entry.name] = (
@@ -68,7 +68,7 @@ class StaticFiles:
         self.index = self.files.pop("index.html").replace(b"DIGEST", self.digest.encode())
 
     def answer(self, path: str) -> PageAnswer | None:
-        """*path* is below the page's own; ``None``: no file has it."""
+        """Returns the file at *path*, below the page's own; ``None``: there is none."""
         folder, _, name = path.partition("/")
         if not path:
             return PageAnswer(200, self.index, {"Content-Type": TYPES[".html"], **NO_STORE})

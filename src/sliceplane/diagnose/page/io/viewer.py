@@ -3,10 +3,10 @@ engines.
 
 ``open`` begins the stream of a tab: lines of JSON, ``hello``, then ``view`` and ``delta``
 (``diagnose.page.feed``), and every second a ``beat`` with the time until which the content is known
-to be current. A tab that missed more messages than are kept is notified and closed; it loads the
-view anew.
+to be current. A tab that missed more messages than are kept is notified and closed; it reloads the
+view.
 
-Tabs may be served by a loop in another thread. In *rounds* all of them are woken at once, and take
+Tabs may be served by a loop in another thread. All of them are woken together in *rounds*, and take
 messages that were encoded once for each view: one thread wakes the other once a round, not once a
 tab.
 """
@@ -26,25 +26,25 @@ from sliceplane.diagnose.page.io.static_files import PageAnswer, json_answer, te
 from sliceplane.watch.io.http.client import HttpClient
 
 TABS_MAX: Final = 64
-BEAT_S: Final = 1.0
-#: a tab that takes no message for so long is closed
+HEARTBEAT_S: Final = 1.0
+#: seconds after which a tab that accepts no message is closed
 SLOW_S: Final = 10.0
 PARAMETER_MAX: Final = 600
-#: of CPU, for a message to a tab that a server's loop passes on
+#: milliseconds of CPU for a message to a tab in a server's loop
 SENDING_MS: Final = 0.1
-#: what comes within that time is read in one go
+#: seconds in which watch events are read together
 WATCH_REST_S: Final = 0.2
 
 
 class Rounds:
-    """Owned by the loop that serves tabs; ``tell`` may be called from another thread."""
+    """Owned by the loop that serves tabs; ``wake`` may be called from another thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.number = 0
         self._loop = loop
         self._next = asyncio.Event()
 
-    def tell(self) -> None:
+    def wake(self) -> None:
         self._loop.call_soon_threadsafe(self._begin)
 
     def _begin(self) -> None:
@@ -53,16 +53,16 @@ class Rounds:
         begun.set()
 
     async def after(self, number: int) -> int:
-        """The last round, as soon as that is another than *number*."""
+        """Waits for another round than *number*, and returns its number."""
         if self.number == number:
             await self._next.wait()
         return self.number
 
 
 class Viewer:
-    """Owned by one loop, from ``start`` to ``stop``. *connect* makes a client that only reads, in
-    the loop that calls it; *hello* is told to every tab, *namespace* and *fallback* are as
-    ``LiveCluster`` has them. *served_by*: the loop of the tabs, if that is another.
+    """Owned by one loop, from ``start`` to ``stop``. *connect* creates a read-only client, in the
+    loop that calls it; *hello* is sent to every tab; *namespace* and *fallback*: as in
+    ``LiveCluster``. *served_by*: the loop of the tabs, if it is another one.
     """
 
     def __init__(
@@ -81,20 +81,20 @@ class Viewer:
         self._namespace = namespace
         self._fallback = fallback
         self._served_by = served_by
-        self._looking: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
         self._client: HttpClient | None = None
         self.live: LiveCluster
         self.questions: Questions
         self.hub: ViewHub
         self.rounds: Rounds
-        #: of the last round
-        self.beat = b""
+        #: the heartbeat of the last round
+        self.heartbeat = b""
         self.tabs = 0
         #: the last message of every stream
         self.over = b""
 
     async def start(self) -> None:
-        """Returns when the first lists are here, or were refused.  Raises ``StatusError`` and
+        """Returns when the first lists arrived, or were refused.  Raises ``StatusError`` and
         ``Unreachable``.
         """
         self._client = self._connect()
@@ -106,27 +106,27 @@ class Viewer:
             self.live, self.questions, SENDING_MS if self._served_by is not None else 0.0
         )
         self.rounds = Rounds(self._served_by or asyncio.get_running_loop())
-        self._looking = asyncio.create_task(self._look())
+        self._refreshing = asyncio.create_task(self._refresh())
 
     async def stop(self, last: Mapping[str, Any] | None = None) -> None:
-        """Also after a start that failed.  *last* is told to every tab."""
+        """Stops the viewer, even after a failed start. *last* is sent to every tab."""
         if self._client is None:
             return
         self.over = line(last or {"type": "anew"})
-        if self._looking is not None:
-            self.rounds.tell()
-            self._looking.cancel()
+        if self._refreshing is not None:
+            self.rounds.wake()
+            self._refreshing.cancel()
             await self.questions.stop()
         await self.live.stop()
         await self._client.close()
 
     async def answer(self, path: str, query: Mapping[str, str]) -> PageAnswer:
-        """To a question that is answered once."""
+        """Answers a query that has one answer."""
         match path:
             case "v1/trace":
                 return await self._trace(query)
             case "v1/what-if":
-                return await self._foreseen(query)
+                return await self._predict(query)
         return text(404, "there is no such page")
 
     def open(self, query: Mapping[str, str]) -> Tab | PageAnswer:
@@ -139,47 +139,47 @@ class Viewer:
         self.tabs += 1
         return Tab(self, key, topic)
 
-    def leave(self, key: tuple[str, ...]) -> None:
+    def close_tab(self, key: tuple[str, ...]) -> None:
         self.tabs -= 1
-        self.hub.leave(key)
+        self.hub.exit(key)
 
     def hello(self) -> bytes:
         return line({"type": "hello", **self._hello, "namespace": self.live.namespace})
 
-    async def _look(self) -> None:
-        looks_at = beats_at = 0.0
+    async def _refresh(self) -> None:
+        refresh_at = heartbeat_at = 0.0
         while True:
-            told = 0
-            if time.monotonic() >= looks_at:
-                told = self.hub.look()
-                looks_at = time.monotonic() + self.hub.rest_s(told)
-            if told or time.monotonic() >= beats_at:
-                self.beat = self.new_beat()
-                self.rounds.tell()
-                beats_at = time.monotonic() + BEAT_S
-            await asyncio.sleep(min(looks_at, beats_at) - time.monotonic())
+            notified = 0
+            if time.monotonic() >= refresh_at:
+                notified = self.hub.refresh()
+                refresh_at = time.monotonic() + self.hub.rest_s(notified)
+            if notified or time.monotonic() >= heartbeat_at:
+                self.heartbeat = self.new_heartbeat()
+                self.rounds.wake()
+                heartbeat_at = time.monotonic() + HEARTBEAT_S
+            await asyncio.sleep(min(refresh_at, heartbeat_at) - time.monotonic())
 
-    def new_beat(self) -> bytes:
+    def new_heartbeat(self) -> bytes:
         live = self.live
         return line(
             {"type": "beat", "at": live.current(), "sent": live.now(), "troubles": live.troubles()}
         )
 
     async def _trace(self, query: Mapping[str, str]) -> PageAnswer:
-        asked = ("trace", *(query.get(name, "") for name in ("from", "to", "protocol", "node")))
-        if asked[3] not in ("", "tcp", "udp", "sctp"):
+        question = ("trace", *(query.get(name, "") for name in ("from", "to", "protocol", "node")))
+        if question[3] not in ("", "tcp", "udp", "sctp"):
             return text(400, "protocol is one of tcp, udp, sctp")
-        answered = await self.questions.ask(
-            (*asked, query.get("namespace") or self.live.namespace or "default")
+        answered = await self.questions.compute(
+            (*question, query.get("namespace") or self.live.namespace or "default")
         )
         return json_answer(line(answered.part()))
 
-    async def _foreseen(self, query: Mapping[str, str]) -> PageAnswer:
+    async def _predict(self, query: Mapping[str, str]) -> PageAnswer:
         namespace, _, name = query.get("service", "").partition("/")
         settings = query.get("set", "").split()
         if not namespace or not name or "/" in name:
             return text(400, "service is NAMESPACE/NAME")
-        answered = await self.questions.ask_what_if(("what-if", namespace, name, *settings))
+        answered = await self.questions.compute_what_if(("what-if", namespace, name, *settings))
         if answered is None:
             return text(
                 503,
@@ -189,7 +189,7 @@ class Viewer:
 
 
 class Tab:
-    """The stream of one tab, made and to be closed in the viewer's thread; ``next`` is of the loop
+    """The stream of one tab. Create and close it in the viewer's thread; call ``next`` in the loop
     that serves it.
     """
 
@@ -198,13 +198,13 @@ class Tab:
         self._key = key
         self._topic = topic
         self._number = topic.feed.number
-        self._first = b"".join((viewer.hello(), topic.feed.whole(), viewer.new_beat()))
+        self._first = b"".join((viewer.hello(), topic.feed.whole(), viewer.new_heartbeat()))
         self._round = 0
-        self._beats_at = 0.0
+        self._heartbeat_at = 0.0
         self._ended = False
 
     async def next(self) -> bytes:
-        """Returns the messages that the tab has not received, and the beat; b"" at the end."""
+        """Returns the messages that the tab has not received, and the heartbeat; b"" at the end."""
         if self._ended:
             return b""
         message, self._first = self._first, b""
@@ -217,21 +217,21 @@ class Tab:
         return message
 
     def _missed(self) -> bytes:
-        said = self._topic.feed.said
-        deltas = said.after(self._number)
+        messages = self._topic.feed.messages
+        deltas = messages.after(self._number)
         if deltas is None:
             self._ended = True
             return line({"type": "anew"})
         now = time.monotonic()
-        if not deltas and now < self._beats_at:
+        if not deltas and now < self._heartbeat_at:
             return b""
-        self._number = said.number
-        self._beats_at = now + BEAT_S - TICK_S
-        return b"".join((*deltas, self._viewer.beat))
+        self._number = messages.number
+        self._heartbeat_at = now + HEARTBEAT_S - TICK_S
+        return b"".join((*deltas, self._viewer.heartbeat))
 
     def close(self) -> None:
-        """Once."""
-        self._viewer.leave(self._key)
+        """Closes the tab; must be called once."""
+        self._viewer.close_tab(self._key)
 
 
 def refused_query(query: Mapping[str, str]) -> PageAnswer | None:

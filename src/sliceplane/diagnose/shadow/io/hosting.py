@@ -1,8 +1,9 @@
-"""Shadow mode: the production engine beside a cluster's own EndpointSlice controller, reading only.
+"""Shadow mode: runs the production engine beside a cluster's own EndpointSlice controller,
+read-only.
 
-Nothing here can write: the controller's jobs are reads, the client has no way to write
-(``transport.guards``), and its operator gives it an account that may only read. There is no
-election, for there is nothing to fight about.
+Nothing here can write: the controller's jobs are reads, the client refuses writes
+(``transport.guards``), and its operator gives it a read-only account. There is no leader election,
+because nothing is written.
 """
 
 from __future__ import annotations
@@ -25,25 +26,27 @@ from sliceplane.watch.io.base import Reader, ReadOnlyClient
 from sliceplane.watch.io.hosting.host import ControllerHost
 from sliceplane.watch.io.reflect import loop_clock
 
-#: between two looks at the ledger
-LOOK_S: Final = 0.5
-#: confirmations that may be under way: they are reads of the API server, and not urgent
+#: seconds between two reads of the ledger
+POLL_S: Final = 0.5
+#: concurrent confirmations: they are reads of the API server, and not urgent
 CONFIRMATIONS_MAX: Final = 2
-#: ``once`` gives a confirmation so long after the grace period
+#: seconds that ``once`` waits for confirmations after the grace period
 CONFIRM_S: Final = 5.0
 
 
 class ShadowOutput(Protocol):
-    """Where news go.  Called from the run's own task."""
+    """Receives news. Called from the run's own task."""
 
     def news(self, news: tuple[News, ...]) -> None: ...
 
-    def look(self, ledger: DifferenceLedger, summary: ShadowSummary, now: float) -> None:
-        """Every ``LOOK_S``; for an output that shows a picture rather than news."""
+    def on_state(self, ledger: DifferenceLedger, summary: ShadowSummary, now: float) -> None:
+        """Called every ``POLL_S``, for an output that shows the state rather than news."""
 
 
 class ShadowRun:
-    """Made inside a running loop; used as ``start``, ``follow`` or ``once``, ``close``."""
+    """One run. Create it inside a running loop; call ``start``, then ``follow`` or ``once``, then
+    ``close``.
+    """
 
     def __init__(self, reader: Reader, config: EndpointSliceConfig, *, grace_s: float) -> None:
         self._clock = loop_clock(time.time())
@@ -54,7 +57,7 @@ class ShadowRun:
         self._host.add(
             lambda: ShadowController(config, self.ledger), max_in_flight=CONFIRMATIONS_MAX
         )
-        #: what is read
+        #: the watched resources
         self.watches = ShadowController(config, self.ledger).info.watches
 
     def start(self) -> None:
@@ -62,23 +65,22 @@ class ShadowRun:
 
     async def wait_synced(self) -> None:
         while not self._host.status().synced:
-            await asyncio.sleep(LOOK_S / 10)
+            await asyncio.sleep(POLL_S / 10)
 
     async def follow(self, output: ShadowOutput) -> None:
-        """Until cancelled; what happened since the last look is told even then."""
+        """Reports until cancelled, and a last time then."""
         try:
             while True:
-                self._tell(output)
-                await asyncio.sleep(LOOK_S)
+                self._report(output)
+                await asyncio.sleep(POLL_S)
         finally:
-            self._tell(output)
+            self._report(output)
 
     async def once(self, output: ShadowOutput, timeout_s: float) -> bool:
-        """Until every service was compared and what differed was confirmed or went away. False: not
-        in time.
+        """Returns True once every service was compared and each difference was confirmed or
+        disappeared; False after *timeout_s*.
 
-        Differences that come up meanwhile and are younger than the grace period at the end are not
-        waited for.
+        Does not wait for differences that are younger than the grace period at the end.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -88,28 +90,28 @@ class ShadowRun:
                 while self.ledger.pending and (
                     self._clock() < latest or self.ledger.overdue(self._clock())
                 ):
-                    await asyncio.sleep(LOOK_S / 5)
-                    self._tell(output)
+                    await asyncio.sleep(POLL_S / 5)
+                    self._report(output)
                 await self._rest()
         except TimeoutError:
             return False
         finally:
-            self._tell(output)
+            self._report(output)
         return True
 
     async def _rest(self) -> None:
-        """All that is known has been compared."""
+        """Waits until the controllers have no backlog."""
         while any(
             controller.backlog or controller.in_flight
             for controller in self._host.status().controllers
         ):
-            await asyncio.sleep(LOOK_S / 10)
+            await asyncio.sleep(POLL_S / 10)
 
-    def _tell(self, output: ShadowOutput) -> None:
+    def _report(self, output: ShadowOutput) -> None:
         news = self.ledger.take_news()
         if news:
             output.news(news)
-        output.look(self.ledger, self.summary(), self._clock())
+        output.on_state(self.ledger, self.summary(), self._clock())
 
     def summary(self) -> ShadowSummary:
         informers = self._host.status().informers

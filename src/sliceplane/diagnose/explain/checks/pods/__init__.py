@@ -1,3 +1,3 @@
-"""Checks of the Pods of a Service: which it selects, what creates them, why they are no endpoints,
-and how they come and go.
+"""Checks of the Pods of a Service: its selection, their workloads, the reasons why they are no
+endpoints, their rollouts.
 """

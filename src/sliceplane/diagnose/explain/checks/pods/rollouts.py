@@ -1,7 +1,6 @@
-"""Checks what happens when Pods come and go: probes, hooks, grace, and how a Deployment replaces
-them.
+"""Checks of rollouts: probes, hooks, grace periods, and how a Deployment replaces Pods.
 
-Faults of this kind are seen for seconds at each rollout, and never in between.
+Faults of this kind have effects for seconds at each rollout, and never in between.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.wording import part, patch, some
 from sliceplane.api.meta import IntOrString, Object
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import ServiceCase, seen
+from sliceplane.diagnose.explain.case import ServiceCase, evidence_of
 from sliceplane.diagnose.explain.objects import (
     DEPLOYMENTS,
     NAMESPACES,
@@ -28,7 +27,7 @@ from sliceplane.diagnose.explain.objects import (
     Workload,
 )
 
-#: what owns Pods that come and go one by one, without an operator
+#: owners that replace Pods one by one, without an operator
 _ROLLED: Final = ("ReplicaSet", "StatefulSet", "DaemonSet")
 GRACE_DEFAULT_S: Final = 30
 _SLEEP = re.compile(r"\bsleep\s+(\d+)\b")
@@ -37,7 +36,7 @@ IP_TARGETS: Final = "service.beta.kubernetes.io/aws-load-balancer-nlb-target-typ
 INJECT: Final = "elbv2.k8s.aws/pod-readiness-gate-inject"
 
 
-def wants(case: ServiceCase) -> Iterator[Selection]:
+def reads(case: ServiceCase) -> Iterator[Selection]:
     for owner in sorted({owner for pod in case.live if (owner := _owner(pod, "ReplicaSet"))}):
         yield REPLICA_SETS.named(case.namespace, owner)
         replica_set = case.get(REPLICA_SETS, owner)
@@ -64,7 +63,7 @@ def no_readiness_probe(case: ServiceCase) -> Iterable[Finding]:
             "D1",
             f"{part(len(bare), len(case.live), 'Pod', 'is')} ready when the process starts: "
             "no readinessProbe",
-            seen(PODS, pod, "spec.containers", f"{some(names)} without readinessProbe"),
+            evidence_of(PODS, pod, "spec.containers", f"{some(names)} without readinessProbe"),
             certainty="possible",
             effect="a Pod gets connections before it listens, at each start",
             remedy="add a readinessProbe to the container that listens",
@@ -75,7 +74,7 @@ def _probed(container: FullContainer) -> bool:
     return container.readiness_probe is not None
 
 
-def no_time_to_leave(case: ServiceCase) -> Iterable[Finding]:
+def no_pre_stop_hook(case: ServiceCase) -> Iterable[Finding]:
     """D2"""
     bare = [
         pod
@@ -88,7 +87,7 @@ def no_time_to_leave(case: ServiceCase) -> Iterable[Finding]:
             "D2",
             f"{part(len(bare), len(case.live), 'Pod', 'has')} no preStop hook: they end while "
             "nodes still lead to them",
-            seen(PODS, pod, "spec.containers", "lifecycle.preStop (not set)"),
+            evidence_of(PODS, pod, "spec.containers", "lifecycle.preStop (not set)"),
             certainty="possible",
             effect="connections are refused for some seconds whenever a Pod goes, unless the "
             "program goes on at SIGTERM",
@@ -112,7 +111,7 @@ def killed_in_the_hook(case: ServiceCase) -> Iterable[Finding]:
                     "D3",
                     f"the preStop hook of {container.name} takes {seconds} s of a grace of "
                     f"{grace} s",
-                    seen(PODS, pod, "spec.terminationGracePeriodSeconds", str(grace)),
+                    evidence_of(PODS, pod, "spec.terminationGracePeriodSeconds", str(grace)),
                     effect="the program is killed in the hook, with the requests that it holds",
                     remedy=f"terminationGracePeriodSeconds of {seconds + GRACE_DEFAULT_S} in the "
                     "template",
@@ -121,13 +120,13 @@ def killed_in_the_hook(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _hook_seconds(hook: LifecycleHandler | None) -> int:
-    """How long it sleeps; 0: it cannot be told."""
+    """Returns the seconds that the hook sleeps; 0: unknown."""
     if hook is None:
         return 0
     if hook.sleep is not None:
         return hook.sleep.seconds
-    words = " ".join((hook.exec.command or ()) if hook.exec is not None else ())
-    match = _SLEEP.search(words)
+    command = " ".join((hook.exec.command or ()) if hook.exec is not None else ())
+    match = _SLEEP.search(command)
     return int(match[1]) if match else 0
 
 
@@ -143,10 +142,10 @@ def gap_between(case: ServiceCase) -> Iterable[Finding]:
             strategy.rolling_update.max_unavailable if strategy.rolling_update is not None else None
         )
         if strategy.type == "Recreate":
-            evidence = seen(DEPLOYMENTS, deployment, "spec.strategy.type", "Recreate")
+            evidence = evidence_of(DEPLOYMENTS, deployment, "spec.strategy.type", "Recreate")
             what = "ends all Pods before it starts new ones"
         elif _number_away(most_away, replicas) >= replicas:
-            evidence = seen(
+            evidence = evidence_of(
                 DEPLOYMENTS,
                 deployment,
                 "spec.strategy.rollingUpdate.maxUnavailable",
@@ -166,13 +165,13 @@ def gap_between(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _number_away(value: IntOrString | None, replicas: int) -> int:
-    """As Deployments have it: a percentage is rounded down."""
+    """Returns maxUnavailable in Pods; a percentage is rounded down, as Deployments do."""
     if isinstance(value, str) and value.endswith("%") and value[:-1].isdigit():
         return math.floor(replicas * int(value[:-1]) / 100)
     return value if isinstance(value, int) else 0
 
 
-def targets_come_late(case: ServiceCase) -> Iterable[Finding]:
+def no_target_gate(case: ServiceCase) -> Iterable[Finding]:
     """D5"""
     namespace = case.facts.get(NAMESPACES, "", case.namespace)
     if not _leads_to_pods(case) or namespace is None:
@@ -211,7 +210,9 @@ def fallback(case: ServiceCase) -> Iterable[Finding]:
         yield case.finding(
             "D6",
             f"no endpoint is ready; used instead, in termination: {some(names)}",
-            *tuple(seen(SLICES, item, "endpoints", "none ready") for item in case.slices[:2]),
+            *tuple(
+                evidence_of(SLICES, item, "endpoints", "none ready") for item in case.slices[:2]
+            ),
             effect="Pods get connections until they end, or say that they are not ready",
             remedy="let the Pods fail their readiness probe in the preStop hook, and start others "
             "before",
@@ -236,9 +237,9 @@ def _rolled(case: ServiceCase) -> list[FullPod]:
 
 CHECKS = (
     no_readiness_probe,
-    no_time_to_leave,
+    no_pre_stop_hook,
     killed_in_the_hook,
     gap_between,
-    targets_come_late,
+    no_target_gate,
     fallback,
 )

@@ -1,8 +1,7 @@
 """From the selector of a Service to Pods, and back: no Pod matches, or no Service does.
 
-Where no Pod matches, one of the reasons is told, the likest: a label that has another value, a
-template that lacks it, Pods in another namespace. ``workloads`` has the case that the Pods were not
-made.
+If no Pod matches, the most likely reason is reported: a label with another value, a template
+without it, Pods in another namespace. ``workloads`` has the case that the Pods were not created.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from sliceplane.api.findings.wording import (
     verb,
 )
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import PodCase, ServiceCase, seen, selector_of
+from sliceplane.diagnose.explain.case import PodCase, ServiceCase, evidence_of, selector_of
 from sliceplane.diagnose.explain.checks.foreign_slices import unlabelled
 from sliceplane.diagnose.explain.checks.pods.workloads import (
     BY_KIND,
@@ -57,7 +56,7 @@ from sliceplane.diagnose.explain.objects import (
 )
 
 
-def wants(case: ServiceCase) -> Iterator[Selection]:
+def reads(case: ServiceCase) -> Iterator[Selection]:
     if not case.selector:
         yield case.slices_selection
         yield ENDPOINTS.named(case.namespace, case.name)
@@ -83,7 +82,7 @@ def wants(case: ServiceCase) -> Iterator[Selection]:
 
 
 def nothing_selected(case: ServiceCase) -> Iterable[Finding]:
-    """B1, B5, B6: one of them.  A warning where slices of another manager have endpoints."""
+    """B1, B5 or B6. A warning if slices of another manager have endpoints."""
     for finding in _why_none(case):
         if case.ready:
             others = some(sorted({item.metadata.name for item, _ in case.ready}))
@@ -106,7 +105,7 @@ def _why_none(case: ServiceCase) -> Iterator[Finding]:
     if any(key in GENERATED_LABELS for key in case.selector):
         yield _selects_one_rollout(case)
     elif outdated is not None:
-        yield _made_before(case, outdated)
+        yield _older_pods(case, outdated)
     elif near is not None and (near.is_alike or lacking is None):
         yield _other_value(case, near)
     elif lacking is not None:
@@ -118,19 +117,21 @@ def _why_none(case: ServiceCase) -> Iterator[Finding]:
 
 
 class _Near:
-    """Pods that match all pairs of the selector but one: they have ``value`` for ``key``, or no
+    """Pods that match all pairs of the selector except one: they have ``value`` for ``key``, or no
     such label (None).
     """
 
-    def __init__(self, key: str, value: str | None, wanted: str, pods: list[FullPod]) -> None:
+    def __init__(self, key: str, value: str | None, required: str, pods: list[FullPod]) -> None:
         self.key = key
         self.value = value
         self.pods = pods
-        self.is_alike = value is not None and bool(nearest(wanted, [value]))
+        self.is_alike = value is not None and bool(nearest(required, [value]))
 
 
 def _near(case: ServiceCase) -> _Near | None:
-    """The likest; of a selector with one pair only those with a value that is like it."""
+    """Returns the most likely candidate; for a selector with one pair only Pods with a similar
+    value count.
+    """
     groups: dict[tuple[str, str | None], list[FullPod]] = {}
     for pod in case.of(PODS):
         missed = [key for key, value in case.selector.items() if pod.labels.get(key) != value]
@@ -149,11 +150,11 @@ def _selects_one_rollout(case: ServiceCase) -> Finding:
     generated = [key for key in case.selector if key in GENERATED_LABELS]
     rest = {key: value for key, value in case.selector.items() if key not in generated}
     matched = [pod for pod in case.facts.pods_with(case.namespace, rest) if not pod.has_ended]
-    wanted = pairs_text({key: case.selector[key] for key in generated})
+    required = pairs_text({key: case.selector[key] for key in generated})
     change = {"spec": {"selector": dict.fromkeys(generated)}}
     return case.finding(
         "B1",
-        f"{_pods_here(case)} match {wanted}, which a controller writes anew at each rollout"
+        f"{_pods_here(case)} match {required}, which a controller writes anew at each rollout"
         + (f"; {count(len(matched), 'Pod', 'matches')} {pairs_text(rest)}" if rest else ""),
         case.field("spec.selector", pairs_text(case.selector)),
         effect=NO_ENDPOINTS,
@@ -165,8 +166,8 @@ def _selects_one_rollout(case: ServiceCase) -> Finding:
     )
 
 
-def _made_before(case: ServiceCase, workload: Workload) -> Finding:
-    """B6, of Pods that are older than the template."""
+def _older_pods(case: ServiceCase, workload: Workload) -> Finding:
+    """B6, about Pods that are older than the template."""
     name = name_of_workload(workload)
     pods = pods_of(case, workload)
     labels = pods[0].labels
@@ -175,7 +176,7 @@ def _made_before(case: ServiceCase, workload: Workload) -> Finding:
         "B6",
         f"{_pods_here(case)} match; the template of {name.kind} {name.name} has "
         f"{pairs_text(lacking)}, and its {count(len(pods), 'Pod', 'was')} made before",
-        seen(PODS, pods[0], "metadata.labels", pairs_text(labels) or "(none)"),
+        evidence_of(PODS, pods[0], "metadata.labels", pairs_text(labels) or "(none)"),
         case.field("spec.selector", pairs_text(case.selector)),
         effect=NO_ENDPOINTS,
         remedy=f"kubectl -n {case.namespace} rollout restart {name.kind.lower()} {name.name}",
@@ -183,19 +184,19 @@ def _made_before(case: ServiceCase, workload: Workload) -> Finding:
 
 
 def _other_value(case: ServiceCase, near: _Near) -> Finding:
-    wanted = case.selector[near.key]
-    who = f"{'it' if len(near.pods) == 1 else 'they'} {verb(len(near.pods), 'has')}"
+    required = case.selector[near.key]
+    pronoun = f"{'it' if len(near.pods) == 1 else 'they'} {verb(len(near.pods), 'has')}"
     have = (
-        f"{who} no such label"
+        f"{pronoun} no such label"
         if near.value is None
-        else f"{who} {near.value or '(empty)'}, not {wanted}"
+        else f"{pronoun} {near.value or '(empty)'}, not {required}"
     )
     return case.finding(
         "B1",
         f"{_pods_here(case)} match; {len(near.pods)} {verb(len(near.pods), 'matches')} "
         f"all but {near.key}: {have}",
         case.field("spec.selector", pairs_text(case.selector)),
-        seen(PODS, near.pods[0], f"metadata.labels[{near.key}]", near.value or "(none)"),
+        evidence_of(PODS, near.pods[0], f"metadata.labels[{near.key}]", near.value or "(none)"),
         effect=NO_ENDPOINTS,
         remedy=case.patch({"spec": {"selector": {near.key: near.value}}}),
     )
@@ -206,8 +207,8 @@ def _pods_here(case: ServiceCase) -> str:
 
 
 def _lacking_template(case: ServiceCase) -> tuple[Workload, str] | None:
-    """A workload whose template lacks one label of the selector, and has the others, or the
-    Service's name.
+    """Returns a workload whose template lacks only one label of the selector, or that has the
+    Service's name, and the label.
     """
     for workload in workloads(case):
         labels = workload.spec.template.metadata.labels or {}
@@ -226,7 +227,7 @@ def _template_lacks(case: ServiceCase, workload: Workload, key: str) -> Finding:
         "B6",
         f"{_pods_here(case)} match; {name.kind} {name.name} makes Pods without "
         f"{key}={case.selector[key]}",
-        seen(
+        evidence_of(
             readable_of(workload),
             workload,
             "spec.template.metadata.labels",
@@ -239,7 +240,7 @@ def _template_lacks(case: ServiceCase, workload: Workload, key: str) -> Finding:
 
 
 def _elsewhere(case: ServiceCase) -> dict[str, int]:
-    """Live Pods that match, by the namespace that they are in."""
+    """Counts the live Pods that match, by namespace."""
     if not case.was_read(case.pods_selection(everywhere=True)):
         return {}
     pods = case.facts.of(PODS)
@@ -292,10 +293,10 @@ def neither_selector_nor_slice(case: ServiceCase) -> Iterable[Finding]:
     if case.selector or case.slices:
         return
     if (case.namespace, case.name) == API_SERVER:
-        return  # the API server keeps it, and writes no slice while it listens on loopback alone
+        return  # the API server manages it, and writes no slice while it listens on loopback alone
     if not case.was_read(slices) or not case.was_read(endpoints) or list(unlabelled(case)):
         return
-    # Endpoints without addresses are kept by leader elections, which ask for no connection.
+    # Leader elections keep Endpoints without addresses, which no client connects to.
     if case.get(ENDPOINTS, case.name) is not None:
         return
     ports = [
@@ -321,16 +322,16 @@ def neither_selector_nor_slice(case: ServiceCase) -> Iterable[Finding]:
     )
 
 
-def pod_wants(case: PodCase) -> Iterator[Selection]:
-    """Slices of the Services are read as well: the answer tells what they say of the Pod."""
+def pod_reads(case: PodCase) -> Iterator[Selection]:
+    """Yields the reads of Services, and of their slices: the answer has the Pod's state in them."""
     yield SERVICES.in_namespace(case.namespace)
     for service in case.services:
         yield SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={service.metadata.name}")
 
 
 def _missed_alone(service: Service, pod: FullPod) -> str:
-    """The label that *pod* is short of to be selected, if it is only one; "" otherwise. A selector
-    of one pair must ask for a value that is like the Pod's.
+    """Returns the only label that *pod* lacks to be selected, or "". A selector with one pair must
+    have a value similar to the Pod's.
     """
     selector = selector_of(service)
     missed = [key for key, value in selector.items() if pod.labels.get(key) != value]
@@ -356,20 +357,20 @@ def unselected(case: PodCase) -> Iterable[Finding]:
     if near:
         service, key = near[0]
         selector, value = selector_of(service), pod.labels.get(key)
-        wanted = f"{key}={selector[key]}"
-        alike = [
+        required = f"{key}={selector[key]}"
+        names = [
             other.metadata.name
             for other, missed in near
-            if f"{missed}={selector_of(other)[missed]}" == wanted
+            if f"{missed}={selector_of(other)[missed]}" == required
         ]
         has = f"{key}={value}" if value is not None else "no such label"
         name = service.metadata.name
         yield case.finding(
             "B9",
             f"no Service of {case.namespace} selects it; "
-            f"{some(alike, verb_of_one='wants')} {wanted}, it has {has}",
+            f"{some(names, verb_of_one='wants')} {required}, it has {has}",
             case.field("metadata.labels", pairs_text(pod.labels)),
-            seen(SERVICES, service, "spec.selector", pairs_text(selector)),
+            evidence_of(SERVICES, service, "spec.selector", pairs_text(selector)),
             weight="note" if pod.metadata.is_deleting else None,
             effect="it is no endpoint of any Service",
             remedy=f"sliceplane explain service -n {case.namespace} {name}",

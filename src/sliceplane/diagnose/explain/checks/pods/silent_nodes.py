@@ -1,7 +1,7 @@
-"""Nodes that are silent, not ready or shut down, with what becomes of the Pods there.
+"""Nodes that are silent, not ready or shut down, and the effect on their Pods.
 
-What is wrong with a node is told once for the node, whichever of its Pods led there: in a list of
-all Services the words are the same for each of them.
+A fault of a node is reported once, whichever of its Pods led to it: in a list of all Services the
+sentence is the same for each of them.
 """
 
 from __future__ import annotations
@@ -17,32 +17,31 @@ from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.wording import clipped, count, lasting, since, some, verb
 from sliceplane.api.meta import Condition
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import NodeCase, PodsCase, list_names, name_of, seen
+from sliceplane.diagnose.explain.case import NodeCase, PodsCase, evidence_of, list_names, name_of
 from sliceplane.diagnose.explain.checks.pods.states import LEASES_OF_NODES, leases_of_leaders
-from sliceplane.diagnose.explain.checks.pods.troubles import STARTING_S, seen_condition
+from sliceplane.diagnose.explain.checks.pods.troubles import STARTING_S, condition_evidence
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import LEASES, NODES, PODS, FullPod
 
 #: a kubelet renews its Lease every 10 s (kubernetes.io, "Nodes", heartbeats)
 KUBELET_SILENT_S: Final = 20.0
-#: and is given up after so long
+#: seconds until a silent kubelet's node counts as lost
 KUBELET_LOST_S: Final = 40.0
-#: a node that just joined is not ready for a while
+#: seconds in which a node that just joined may be not ready
 NODE_STARTING_S: Final = 120.0
 _TAINT_SHUTDOWN: Final = "node.cloudprovider.kubernetes.io/shutdown"
 
 
-class _NodeHere(msgspec.Struct, frozen=True):
-    """A node as a question sees it. ``pods``: those there that the question is about; ``told``:
-    what they are called. ``is_lone``: no Pod elsewhere serves in their place, as far as the
-    question goes.
+class _NodeView(msgspec.Struct, frozen=True):
+    """A node with the Pods of a query on it. ``label``: a phrase for these Pods. ``is_lone``: no
+    Pod elsewhere serves instead of them.
     """
 
     facts: Facts
     node: Node
     ready: Condition
     pods: list[FullPod]
-    told: str
+    label: str
     is_lone: bool
 
     @property
@@ -62,19 +61,21 @@ def silent_nodes(case: PodsCase) -> Iterable[Finding]:
         if node is None or ready is None:
             continue
         if case.question.kind == "everything":
-            # The same words for each Service, so that the node is told once.
-            here = case.facts.derived(_pods_by_node).get(name, [])
-            yield from _of_node(_NodeHere(case.facts, node, ready, here, _running(here), True))
+            # The same sentence for each Service, so that the node is reported once.
+            node_pods = case.facts.derived(_pods_by_node).get(name, [])
+            yield from _of_node(
+                _NodeView(case.facts, node, ready, node_pods, _running(node_pods), True)
+            )
         else:
-            told = (
+            label = (
                 f"Pod {case.name}"
                 if case.subject.kind == "Pod"
                 else f"{count(len(pods), 'Pod')} of {case.name}"
             )
-            yield from _of_node(_NodeHere(case.facts, node, ready, pods, told, not case.is_served))
+            yield from _of_node(_NodeView(case.facts, node, ready, pods, label, not case.is_served))
 
 
-def node_wants(case: NodeCase) -> Iterator[Selection]:
+def node_reads(case: NodeCase) -> Iterator[Selection]:
     yield NODES.named("", case.name)
     if case.node is not None:
         yield LEASES.named(LEASES_OF_NODES, case.name)
@@ -86,25 +87,24 @@ def silent_node(case: NodeCase) -> Iterable[Finding]:
     """R8, R9, R12"""
     ready = case.node.ready_condition if case.node is not None else None
     if case.node is not None and ready is not None:
-        here = case.facts.derived(_pods_by_node).get(case.name, [])
-        yield from _of_node(_NodeHere(case.facts, case.node, ready, here, _running(here), True))
+        pods = case.facts.derived(_pods_by_node).get(case.name, [])
+        yield from _of_node(_NodeView(case.facts, case.node, ready, pods, _running(pods), True))
 
 
-def _of_node(here: _NodeHere) -> Iterator[Finding]:
-    # A node is looked at for each Service with a Pod there: its Pods are gone through only where
-    # something is wrong.
-    is_ending = _is_shutting_down(here)
+def _of_node(view: _NodeView) -> Iterator[Finding]:
+    # A node is checked for each Service with a Pod there: visit its Pods only if there is a fault.
+    is_ending = _is_shutting_down(view)
     unaware = (
-        [pod for pod in here.pods if pod.is_ready and not pod.metadata.is_deleting]
+        [pod for pod in view.pods if pod.is_ready and not pod.metadata.is_deleting]
         if is_ending
         else []
     )
     if unaware:
-        yield _shutting_down(here, unaware)
-    elif here.ready.status != "True":
-        yield from _silent(here)
+        yield _shutting_down(view, unaware)
+    elif view.ready.status != "True":
+        yield from _silent(view)
     else:
-        yield from _growing_silent(here)
+        yield from _growing_silent(view)
 
 
 def _running(pods: list[FullPod]) -> str:
@@ -119,15 +119,15 @@ def _pods_by_node(facts: Facts) -> dict[str, list[FullPod]]:
     return dict(grouped)
 
 
-def _silent(here: _NodeHere) -> Iterator[Finding]:
-    ready, now = here.ready, here.facts.now
+def _silent(view: _NodeView) -> Iterator[Finding]:
+    ready, now = view.ready, view.facts.now
     age = since(ready.last_transition_time, now) or 0.0
-    born = since(here.node.metadata.creation_timestamp, now)
+    born = since(view.node.metadata.creation_timestamp, now)
     if born is not None and born < NODE_STARTING_S:
         return
     marked = sorted(
         condition.last_transition_time or ""
-        for pod in here.pods
+        for pod in view.pods
         if (condition := pod.condition("Ready")) is not None and condition.status != "True"
     )
     state = f"is silent for {lasting(age)}"
@@ -141,33 +141,33 @@ def _silent(here: _NodeHere) -> Iterator[Finding]:
             )
     yield Finding(
         code="R8",
-        subject=name_of(NODES, here.node),
-        weight=None if here.is_lone else "warning",
-        sentence=f"{here.name} {state}; {here.told} there"
+        subject=name_of(NODES, view.node),
+        weight=None if view.is_lone else "warning",
+        sentence=f"{view.name} {state}; {view.label} there"
         + (f", marked at {marked[-1][11:]}" if marked else ""),
         evidence=(
-            seen(
+            evidence_of(
                 NODES,
-                here.node,
+                view.node,
                 "status.conditions[Ready]",
                 f"{ready.status} ({ready.reason}) since {ready.last_transition_time}",
             ),
         ),
         effect=effect,
-        remedy=f"look at its kubelet and its link; to give it up: kubectl drain {here.name} "
+        remedy=f"look at its kubelet and its link; to give it up: kubectl drain {view.name} "
         "--ignore-daemonsets --force",
     )
 
 
-def _growing_silent(here: _NodeHere) -> Iterator[Finding]:
-    lease = here.facts.get(LEASES, LEASES_OF_NODES, here.name)
-    age = since(lease.spec.renew_time, here.facts.now) if lease is not None else None
-    # None is fresh: the clock of the reader differs from the others', or the API server was away.
+def _growing_silent(view: _NodeView) -> Iterator[Finding]:
+    lease = view.facts.get(LEASES, LEASES_OF_NODES, view.name)
+    age = since(lease.spec.renew_time, view.facts.now) if lease is not None else None
+    # If no Lease is fresh, the reader's clock differs, or the API server was unavailable.
     if (
         lease is None
         or age is None
         or age < KUBELET_SILENT_S
-        or here.facts.derived(_freshest) >= KUBELET_SILENT_S
+        or view.facts.derived(_freshest) >= KUBELET_SILENT_S
     ):
         return
     until = "the Node still says Ready"
@@ -175,44 +175,44 @@ def _growing_silent(here: _NodeHere) -> Iterator[Finding]:
         until = f"its Pods stay endpoints until {KUBELET_LOST_S:.0f} s"
     yield Finding(
         code="R9",
-        subject=name_of(NODES, here.node),
+        subject=name_of(NODES, view.node),
         certainty="likely",
-        sentence=f"the kubelet of {here.name} is silent for {lasting(age)}; {until}: "
-        f"{here.told} there",
-        evidence=(seen(LEASES, lease, "spec.renewTime", lease.spec.renew_time or ""),),
+        sentence=f"the kubelet of {view.name} is silent for {lasting(age)}; {until}: "
+        f"{view.label} there",
+        evidence=(evidence_of(LEASES, lease, "spec.renewTime", lease.spec.renew_time or ""),),
         effect="if the node is lost, connections to its Pods hang until then",
-        remedy=f"kubectl drain {here.name} --ignore-daemonsets --delete-emptydir-data",
+        remedy=f"kubectl drain {view.name} --ignore-daemonsets --delete-emptydir-data",
     )
 
 
 def _freshest(facts: Facts) -> float:
-    """Seconds since the last renewal of any Lease that was read."""
+    """Returns the seconds since the last renewal of any Lease that was read."""
     ages = (since(lease.spec.renew_time, facts.now) for lease in facts.of(LEASES))
     return min((age for age in ages if age is not None), default=KUBELET_SILENT_S)
 
 
-def _is_shutting_down(here: _NodeHere) -> bool:
-    """The kubelet's words at a graceful shutdown, or a cloud's taint."""
-    tainted = any(taint.key == _TAINT_SHUTDOWN for taint in here.node.spec.taints or ())
-    return tainted or (here.ready.status != "True" and "shutting down" in here.ready.message)
+def _is_shutting_down(view: _NodeView) -> bool:
+    """Returns True if the kubelet reports a graceful shutdown, or a cloud's taint does."""
+    tainted = any(taint.key == _TAINT_SHUTDOWN for taint in view.node.spec.taints or ())
+    return tainted or (view.ready.status != "True" and "shutting down" in view.ready.message)
 
 
-def _shutting_down(here: _NodeHere, unaware: list[FullPod]) -> Finding:
+def _shutting_down(view: _NodeView, unaware: list[FullPod]) -> Finding:
     names = some(list_names(unaware))
     return Finding(
         code="R12",
-        subject=name_of(NODES, here.node),
-        sentence=f"{here.name} shuts down; {count(len(unaware), 'Pod')} there "
+        subject=name_of(NODES, view.node),
+        sentence=f"{view.name} shuts down; {count(len(unaware), 'Pod')} there "
         f"{verb(len(unaware), 'does')} not say so ({names})",
         evidence=(
-            seen(
+            evidence_of(
                 NODES,
-                here.node,
+                view.node,
                 "status.conditions[Ready]",
-                f"{here.ready.status}: {clipped(here.ready.message)}",
+                f"{view.ready.status}: {clipped(view.ready.message)}",
             ),
-            seen_condition(unaware[0], "Ready", "True"),
+            condition_evidence(unaware[0], "Ready", "True"),
         ),
         effect="they stay ready endpoints, and refuse connections as soon as they are ended",
-        remedy=f"kubectl drain {here.name} --ignore-daemonsets --delete-emptydir-data",
+        remedy=f"kubectl drain {view.name} --ignore-daemonsets --delete-emptydir-data",
     )

@@ -1,7 +1,7 @@
-"""Why a Pod is no endpoint yet, or no more: the state that its own object tells.
+"""Why a Pod is not an endpoint: the state in its own object.
 
-A Pod without a node waits for the scheduler; of the others ``DIAGNOSES`` are tried in order, and
-the first that fits is what is said of the Pod. Pods with the same trouble are one finding.
+A Pod without a node waits for the scheduler; for the others ``DIAGNOSES`` are tried in order, and
+the first that applies is reported. Pods with the same trouble are one finding.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Final
 from sliceplane.api.findings.finding import Evidence, Finding
 from sliceplane.api.findings.wording import clipped, count, lasting, since
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import PodsCase, seen
+from sliceplane.diagnose.explain.case import PodsCase, evidence_of
 from sliceplane.diagnose.explain.checks.pods.troubles import (
     Trouble,
     age_of,
+    condition_evidence,
     effect_on,
     gate_is_closed,
     last_event,
     names_of,
     not_ready,
-    seen_condition,
     statuses_of,
     weigh,
 )
@@ -37,8 +37,8 @@ from sliceplane.diagnose.explain.objects import (
     events_about,
 )
 
-#: a container that ended so lately, and often, comes and goes
-CRASHED_LATELY_S: Final = 600.0
+#: seconds since the last exit of a container that crashes repeatedly
+RECENT_CRASH_S: Final = 600.0
 CRASHES_MIN: Final = 3
 #: Pods whose Events are read
 EVENTS_OF_MAX: Final = 3
@@ -53,7 +53,7 @@ _NO_FAULT_YET: Final = ("", "ContainerCreating", "PodInitializing")
 _MOUNT_REASONS: Final = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
 
 
-def wants_of_state(case: PodsCase) -> Iterator[Selection]:
+def state_reads(case: PodsCase) -> Iterator[Selection]:
     names = {pod.spec.node_name for pod in case.judged if not pod.has_ended}
     if case.question.kind == "everything":
         yield LEASES.in_namespace(LEASES_OF_NODES)
@@ -70,8 +70,8 @@ def wants_of_state(case: PodsCase) -> Iterator[Selection]:
 
 
 def leases_of_leaders() -> Iterable[Selection]:
-    """Renewed every few seconds, not by the reader's clock: the age of a single kubelet's is held
-    against them.
+    """Returns the reads of leaders' Leases. They are renewed every few seconds, so that the age of
+    a single kubelet's Lease is compared with theirs instead of the reader's clock.
     """
     return (LEASES.named("kube-system", name) for name in LEADERS)
 
@@ -90,7 +90,7 @@ def troubles(case: PodsCase) -> Iterable[Finding]:
         if weight is not None:
             yield case.finding(
                 code,
-                f"{names_of(case, pods)}: {worst.words}",
+                f"{names_of(case, pods)}: {worst.sentence}",
                 *worst.evidence,
                 weight=weight.severity,
                 too_young=weight.too_young,
@@ -111,7 +111,7 @@ def _diagnosis(case: PodsCase, pod: FullPod) -> Trouble | None:
 
 
 def node_is_silent(case: PodsCase, pod: FullPod) -> bool:
-    """Its kubelet writes nothing, so that the Pod's own state is of before."""
+    """Returns True if the Pod's kubelet is silent, so that the Pod's own state is outdated."""
     node = case.facts.get(NODES, "", pod.spec.node_name)
     ready = node.ready_condition if node else None
     return ready is not None and ready.status != "True"
@@ -123,27 +123,29 @@ def unscheduled(case: PodsCase, pod: FullPod) -> Trouble:
     age = since(pod.metadata.creation_timestamp, case.now) or 0.0
     describe = f"kubectl -n {pod.metadata.namespace} describe pod {pod.metadata.name}"
     if condition is None or not condition.message:
-        evidence = (seen(PODS, pod, "spec.nodeName", "(none)"),)
+        evidence = (evidence_of(PODS, pod, "spec.nodeName", "(none)"),)
         pairs = ",".join(
             f"{key}={value}" for key, value in sorted((pod.spec.node_selector or {}).items())
         )
         if pairs and not _nodes_with(case, pod):
-            evidence = (seen(PODS, pod, "spec.nodeSelector", pairs),)
+            evidence = (evidence_of(PODS, pod, "spec.nodeSelector", pairs),)
             label = f"kubectl label node NODE {pairs.replace(',', ' ')}"
-            words = (
+            sentence = (
                 f"no node for {lasting(age)}: no Node of {len(case.facts.of(NODES))} has {pairs}"
             )
-            return Trouble("R1", words, age, evidence, label, key=pairs, is_sure=True)
-        words = f"no node for {lasting(age)}, and no scheduler has said why"
+            return Trouble("R1", sentence, age, evidence, label, key=pairs, is_sure=True)
+        sentence = f"no node for {lasting(age)}, and no scheduler has said why"
         return Trouble(
             "R1",
-            words,
+            sentence,
             age,
             evidence,
             "see whether the scheduler runs, and its log",
             certainty="likely",
         )
-    evidence = (seen_condition(pod, "PodScheduled", f"{condition.status} ({condition.reason})"),)
+    evidence = (
+        condition_evidence(pod, "PodScheduled", f"{condition.status} ({condition.reason})"),
+    )
     message = clipped(condition.message)
     return Trouble(
         "R1", f"no node for {lasting(age)}: {message}", age, evidence, describe, key=message
@@ -152,10 +154,10 @@ def unscheduled(case: PodsCase, pod: FullPod) -> Trouble:
 
 def _nodes_with(case: PodsCase, pod: FullPod) -> bool:
     """Returns True if a Node has the labels that the Pod requires, or Nodes could not be read."""
-    wanted = (pod.spec.node_selector or {}).items()
+    required = (pod.spec.node_selector or {}).items()
     if not case.was_read(NODES.everywhere()):
         return True
-    return any(wanted <= (node.metadata.labels or {}).items() for node in case.facts.of(NODES))
+    return any(required <= (node.metadata.labels or {}).items() for node in case.facts.of(NODES))
 
 
 def never_starts(case: PodsCase, pod: FullPod) -> Trouble | None:
@@ -176,7 +178,7 @@ def never_starts(case: PodsCase, pod: FullPod) -> Trouble | None:
             "R4",
             f"container {status.name} never starts, {waiting.reason}: {what}",
             age,
-            (seen(PODS, pod, field, clipped(waiting.message or waiting.reason)),),
+            (evidence_of(PODS, pod, field, clipped(waiting.message or waiting.reason)),),
             _mend_start(pod, status.name, waiting.reason, waiting.message),
             key=f"{status.name} {what}",
             is_sure=True,
@@ -187,7 +189,7 @@ def never_starts(case: PodsCase, pod: FullPod) -> Trouble | None:
             "R4",
             f"a volume cannot be mounted: {clipped(event.message)}",
             age,
-            (seen(EVENTS, event, "reason", event.reason),),
+            (evidence_of(EVENTS, event, "reason", event.reason),),
             f"kubectl -n {pod.metadata.namespace} describe pod {pod.metadata.name}",
             key="volume",
         )
@@ -219,13 +221,11 @@ def crashes(case: PodsCase, pod: FullPod) -> Trouble | None:
             status.state.terminated or status.last_state.terminated,
         )
         backs_off = waiting is not None and waiting.reason == "CrashLoopBackOff"
-        ended_ago = since(ended.finished_at, case.now) if ended is not None else None
-        lately = (
-            ended_ago is not None
-            and ended_ago < CRASHED_LATELY_S
-            and status.restart_count >= CRASHES_MIN
+        ended_s = since(ended.finished_at, case.now) if ended is not None else None
+        is_recent = (
+            ended_s is not None and ended_s < RECENT_CRASH_S and status.restart_count >= CRASHES_MIN
         )
-        if not backs_off and not lately:
+        if not backs_off and not is_recent:
             continue
         if not backs_off and is_init and status.ready:
             continue
@@ -234,15 +234,15 @@ def crashes(case: PodsCase, pod: FullPod) -> Trouble | None:
             if ended is not None
             else ""
         )
-        ago = f" {lasting(ended_ago)} ago" if ended_ago is not None else ""
+        age = f" {lasting(ended_s)} ago" if ended_s is not None else ""
         field = f"{_status_field(is_init, status.name)}.lastState"
         value = f"{ended.reason} {ended.exit_code}" if ended is not None else "CrashLoopBackOff"
         namespace, name = pod.metadata.namespace, pod.metadata.name
         return Trouble(
             "R5",
-            f"container {status.name} restarted {count(status.restart_count, 'time')}{why}{ago}",
+            f"container {status.name} restarted {count(status.restart_count, 'time')}{why}{age}",
             age_of(case, pod),
-            (seen(PODS, pod, field, value),),
+            (evidence_of(PODS, pod, field, value),),
             f"kubectl -n {namespace} logs {name} -c {status.name} --previous",
             key=status.name,
             is_sure=True,
@@ -256,15 +256,15 @@ def no_address(case: PodsCase, pod: FullPod) -> Trouble | None:
         return None
     age = age_of(case, pod)
     event = last_event(case, pod, "FailedCreatePodSandBox")
-    words = f"no address for {lasting(age)}"
-    evidence: tuple[Evidence, ...] = (seen(PODS, pod, "status.podIPs", "(none)"),)
+    sentence = f"no address for {lasting(age)}"
+    evidence: tuple[Evidence, ...] = (evidence_of(PODS, pod, "status.podIPs", "(none)"),)
     describe = f"kubectl -n {pod.metadata.namespace} describe pod {pod.metadata.name}"
     if event is None:
         return Trouble(
-            "R2", f"{words} on {pod.spec.node_name}", age, evidence, describe, certainty="likely"
+            "R2", f"{sentence} on {pod.spec.node_name}", age, evidence, describe, certainty="likely"
         )
-    evidence = (*evidence, seen(EVENTS, event, "reason", event.reason))
-    return Trouble("R2", f"{words}: {clipped(event.message)}", age, evidence, describe)
+    evidence = (*evidence, evidence_of(EVENTS, event, "reason", event.reason))
+    return Trouble("R2", f"{sentence}: {clipped(event.message)}", age, evidence, describe)
 
 
 def init_hangs(case: PodsCase, pod: FullPod) -> Trouble | None:
@@ -281,7 +281,7 @@ def init_hangs(case: PodsCase, pod: FullPod) -> Trouble | None:
                 f"{lasting(age)}",
                 age,
                 (
-                    seen(
+                    evidence_of(
                         PODS,
                         pod,
                         f"status.initContainerStatuses[{status.name}].state.running",

@@ -1,5 +1,5 @@
-"""Faults of one Pod, and how severe they are: it depends on whether another Pod serves meanwhile,
-and for how long the fault has lasted. Pods of a rollout start, and that is no fault.
+"""Faults of one Pod, and their severity, which depends on whether another Pod serves, and on the
+age of the fault. A starting Pod of a rollout is no fault.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from sliceplane.api.findings.codes import Severity
 from sliceplane.api.findings.finding import Certainty, Evidence, TooYoung
 from sliceplane.api.findings.wording import clipped, count, lasting, part, since, some
-from sliceplane.diagnose.explain.case import PodsCase, list_names, seen
+from sliceplane.diagnose.explain.case import PodsCase, evidence_of, list_names
 from sliceplane.diagnose.explain.checks.pods.workloads import root_of
 from sliceplane.diagnose.explain.objects import (
     PODS,
@@ -21,20 +21,20 @@ from sliceplane.diagnose.explain.objects import (
     Probe,
 )
 
-#: a Pod that is younger may just be starting
+#: seconds in which a Pod may be starting
 STARTING_S: Final = 60.0
-#: while other Pods serve, so long may one need: a large image, a slow start
+#: seconds that a Pod may need while others serve: a large image, a slow start
 SLOW_S: Final = 300.0
 
 
 class Trouble(NamedTuple):
-    """``words`` go after the names of the Pods and a colon; Pods with the same ``key`` are told
-    together. ``is_sure``: there is more to it than time that passed; otherwise it is normal for
-    ``allowed_s``.
+    """``sentence`` follows the names of the Pods and a colon; Pods with the same ``key`` are
+    reported together. ``is_sure``: there is evidence besides the age; otherwise the state is normal
+    for ``allowed_s``.
     """
 
     code: str
-    words: str
+    sentence: str
     age_s: float
     evidence: tuple[Evidence, ...]
     remedy: str
@@ -45,14 +45,14 @@ class Trouble(NamedTuple):
 
 
 class Weight(NamedTuple):
-    """How bad a trouble is; ``too_young``: that is not known yet."""
+    """The severity of a trouble; ``too_young``: not known yet."""
 
     severity: Severity
     too_young: TooYoung | None = None
 
 
 def weigh(case: PodsCase, trouble: Trouble) -> Weight | None:
-    """``None``: there is nothing to report yet, since other Pods serve."""
+    """Returns the severity; ``None``: nothing to report yet, since other Pods serve."""
     if case.is_served:
         patience = STARTING_S if trouble.is_sure else max(SLOW_S, 2 * trouble.allowed_s)
         return Weight("warning") if trouble.age_s >= patience else None
@@ -64,8 +64,8 @@ def weigh(case: PodsCase, trouble: Trouble) -> Weight | None:
 
 
 def names_of(case: PodsCase, pods: list[FullPod]) -> str:
-    """``cart-0``, ``cart-0 (1 of 3 Pods)``, ``2 of 3 Pods (cart-0, cart-1)``, ``both Pods
-    (...)``
+    """Returns ``cart-0``, ``cart-0 (1 of 3 Pods)``, ``2 of 3 Pods (cart-0, cart-1)`` or ``both Pods
+    (...)``.
     """
     names = list_names(pods)
     live = sum(not pod.has_ended for pod in case.judged)
@@ -73,10 +73,10 @@ def names_of(case: PodsCase, pods: list[FullPod]) -> str:
         return names[0]
     if len(names) == 1:
         return f"{names[0]} (1 of {live} Pods)"
-    several = part(len(names), live, "Pod")
+    subject = part(len(names), live, "Pod")
     if len(names) == live:
-        several = "both Pods" if live == 2 else f"all {live} Pods"
-    return f"{several} ({some(names, 2)})"
+        subject = "both Pods" if live == 2 else f"all {live} Pods"
+    return f"{subject} ({some(names, 2)})"
 
 
 def effect_on(case: PodsCase, pods: list[FullPod]) -> str:
@@ -92,8 +92,8 @@ def effect_on(case: PodsCase, pods: list[FullPod]) -> str:
     return "no endpoint is ready: every node refuses connections"
 
 
-def seen_condition(pod: FullPod, kind: str, value: str) -> Evidence:
-    return seen(PODS, pod, f"status.conditions[{kind}]", value)
+def condition_evidence(pod: FullPod, kind: str, value: str) -> Evidence:
+    return evidence_of(PODS, pod, f"status.conditions[{kind}]", value)
 
 
 def age_of(case: PodsCase, pod: FullPod) -> float:
@@ -101,13 +101,13 @@ def age_of(case: PodsCase, pod: FullPod) -> float:
 
 
 def statuses_of(pod: FullPod) -> Iterator[tuple[FullContainerStatus, bool]]:
-    """And whether it is an init container."""
+    """Yields the statuses, and True for an init container."""
     yield from ((status, True) for status in pod.status.init_container_statuses or ())
     yield from ((status, False) for status in pod.status.container_statuses or ())
 
 
 def last_event(case: PodsCase, pod: FullPod, *reasons: str) -> FullEvent | None:
-    """The last about this very Pod."""
+    """Returns the last Event about exactly this Pod."""
     events = case.facts.events_of(pod.metadata.namespace, "Pod", pod.metadata.name)
     uid = pod.metadata.uid
     return next(
@@ -120,9 +120,9 @@ def last_event(case: PodsCase, pod: FullPod, *reasons: str) -> FullEvent | None:
     )
 
 
-#: a container that turned unready so long after its start was ready meanwhile
+#: seconds from its start after which an unready container must have been ready before
 WAS_READY_S: Final = 2.0
-#: so long it may be unready then where no other Pod serves: one probe that fails is no outage
+#: seconds that it may be unready then if no other Pod serves: one failed probe is no outage
 LOST_S: Final = 10.0
 
 
@@ -144,7 +144,7 @@ def not_ready(case: PodsCase, pod: FullPod) -> Trouble | None:
     was_ready = lost is not None and runs is not None and runs - lost >= WAS_READY_S
     is_started = status.started is not False or container.startup_probe is None
     probe = container.readiness_probe if is_started else container.startup_probe
-    why, field, value = _probe_words(container, probe, "readiness" if is_started else "startup")
+    why, field, value = _describe_probe(container, probe, "readiness" if is_started else "startup")
     event = last_event(case, pod, "Unhealthy")
     if event is not None:
         why += f"; {count(event.times, 'time')}: {clipped(event.message)}"
@@ -159,7 +159,7 @@ def not_ready(case: PodsCase, pod: FullPod) -> Trouble | None:
         if was_ready
         else f"running for {lasting(age)}, not ready: {why}",
         age,
-        (seen(PODS, pod, field, value),),
+        (evidence_of(PODS, pod, field, value),),
         _mend_probe(pod, namespace, target)
         if "declared" in why
         else f"kubectl -n {namespace} logs {pod.metadata.name} -c {container.name}",
@@ -173,8 +173,10 @@ def _mend_probe(pod: FullPod, namespace: str, target: str) -> str:
     return f"kubectl -n {namespace} edit {target}"
 
 
-def _probe_words(container: FullContainer, probe: Probe | None, kind: str) -> tuple[str, str, str]:
-    """Returns a clause about what the probe asks, its field, and the value of the field."""
+def _describe_probe(
+    container: FullContainer, probe: Probe | None, kind: str
+) -> tuple[str, str, str]:
+    """Returns a clause about the probe, its field, and the value of the field."""
     field = f"spec.containers[{container.name}].{kind}Probe"
     if probe is None:
         return f"container {container.name} has no {kind} probe, and is not ready", field, "(none)"
@@ -182,10 +184,10 @@ def _probe_words(container: FullContainer, probe: Probe | None, kind: str) -> tu
         return f"the command of its {kind} probe fails", field, "exec"
     declared = [str(port.container_port) for port in container.ports or ()]
     names = [port.name for port in container.ports or () if port.name]
-    known = names if isinstance(probe.port, str) else declared
-    if declared and str(probe.port) not in known:
+    ports = names if isinstance(probe.port, str) else declared
+    if declared and str(probe.port) not in ports:
         return (
-            f"{kind} asks {probe.port}, declared is {', '.join(known) or 'no name'}",
+            f"{kind} asks {probe.port}, declared is {', '.join(ports) or 'no name'}",
             field,
             f"port {probe.port}",
         )
@@ -222,8 +224,8 @@ def gate_is_closed(case: PodsCase, pod: FullPod) -> Trouble | None:
             f"containers ready for {lasting(age)}, but gate {gate.condition_type} {state}{why}",
             age,
             (
-                seen(PODS, pod, "spec.readinessGates", gate.condition_type),
-                seen_condition(
+                evidence_of(PODS, pod, "spec.readinessGates", gate.condition_type),
+                condition_evidence(
                     pod,
                     gate.condition_type,
                     condition.status if condition is not None else "(none)",

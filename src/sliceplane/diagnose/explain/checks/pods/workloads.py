@@ -1,5 +1,5 @@
-"""Workloads that create the Pods of a Service: their root owners, of which there should be one, how
-many Pods there are to be, and why no more could be made.
+"""Workloads that create the Pods of a Service: their root owners, of which there should be one, the
+desired number of Pods, and why no more could be created.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from sliceplane.api.findings.codes import Severity
 from sliceplane.api.findings.finding import Evidence, Finding, ObjectName, TooYoung
 from sliceplane.api.findings.wording import clipped, lasting, pairs_text, part, since, some
-from sliceplane.diagnose.explain.case import ServiceCase, name_of, seen
+from sliceplane.diagnose.explain.case import ServiceCase, evidence_of, name_of
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import (
     DAEMON_SETS,
@@ -27,17 +27,17 @@ from sliceplane.diagnose.explain.objects import (
     Workload,
 )
 
-#: what people make, of which there are few; ReplicaSets are many, and of Deployments
+#: workloads that people create, which are few; ReplicaSets are many, and belong to Deployments
 MAKERS: Final = (DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS)
 BY_KIND: Final = {
     readable.resource.kind: readable
     for readable in (*MAKERS, REPLICA_SETS, REPLICATION_CONTROLLERS)
 }
-#: controllers of workloads try again every 16 minutes at the least
+#: controllers of workloads retry at least every 16 minutes
 FAILURE_RECENT_S: Final = 1800.0
-#: what was just created may have been created before what belongs to it
+#: seconds in which the dependents of a new object may not exist yet
 STARTING_S: Final = 60.0
-#: of 1: two workloads whose images have less in common than this are two programs
+#: two workloads are different programs if their images have a smaller fraction in common
 _SAME_PROGRAM_MIN: Final = 0.5
 NO_ENDPOINTS: Final = "no slice has an endpoint: every node refuses connections"
 #: labels that controllers write on Pods, with another value at each rollout
@@ -49,8 +49,8 @@ GENERATED_LABELS: Final = (
     "controller-uid",
     "batch.kubernetes.io/controller-uid",
 )
-#: the label by which a ReplicaSet's Pods are told from its siblings', which its name ends with, and
-#: whose label it is
+#: the label that distinguishes a ReplicaSet's Pods from its siblings' and ends its name, and the
+#: kind of the label's owner
 _HASH_LABELS: Final = (
     ("pod-template-hash", "Deployment"),
     ("rollouts-pod-template-hash", "Rollout"),
@@ -58,7 +58,7 @@ _HASH_LABELS: Final = (
 
 
 class Root(NamedTuple):
-    """The object at the head of a Pod's owners; the Pod itself where it has none."""
+    """The object at the head of a Pod's owners; the Pod itself if it has none."""
 
     kind: str
     name: str
@@ -68,8 +68,8 @@ class Root(NamedTuple):
 
 
 def root_of(pod: FullPod) -> Root:
-    """Told by names alone: a ReplicaSet of a Deployment is called after it and the hash of the
-    template.
+    """Returns the root owner, by names alone: a ReplicaSet has the name of its Deployment and the
+    hash of the template.
     """
     owner = next((entry for entry in pod.metadata.owner_references or () if entry.controller), None)
     if owner is None:
@@ -83,8 +83,8 @@ def root_of(pod: FullPod) -> Root:
 
 
 def readable_of(workload: Workload) -> Readable[Workload]:
-    """Lists of an API server leave the kind of items out in some versions: the members decide
-    then.
+    """Returns the readable of the workload's kind; some API servers omit the kind of items in
+    lists.
     """
     return next(
         (readable for readable in WORKLOADS if readable.resource.kind == workload.kind), DEPLOYMENTS
@@ -95,24 +95,26 @@ def name_of_workload(workload: Workload) -> ObjectName:
     return name_of(readable_of(workload), workload)
 
 
-def wanted_pods(workload: Workload) -> int:
+def desired_pods(workload: Workload) -> int:
     if workload.kind == "DaemonSet":
         return workload.status.desired_number_scheduled
     return 1 if workload.spec.replicas is None else workload.spec.replicas
 
 
 class Failure(NamedTuple):
-    """Why the last Pod could not be made."""
+    """The reason why the last Pod could not be created."""
 
     message: str
     evidence: Evidence
 
 
 def failure_of(facts: Facts, workload: Workload) -> Failure | None:
-    """From the condition ReplicaFailure, or a late Event where the kind has no such condition."""
+    """Returns the failure from the condition ReplicaFailure, or from a recent Event if the kind has
+    no such condition.
+    """
     for condition in workload.status.conditions or ():
         if condition.type == "ReplicaFailure" and condition.status == "True":
-            evidence = seen(
+            evidence = evidence_of(
                 readable_of(workload),
                 workload,
                 "status.conditions[ReplicaFailure]",
@@ -121,9 +123,11 @@ def failure_of(facts: Facts, workload: Workload) -> Failure | None:
             return Failure(clipped(condition.message or condition.reason), evidence)
     name = name_of_workload(workload)
     for event in facts.events_of(name.namespace, name.kind, name.name):
-        age = since(event.last_seen, facts.now)
+        age = since(event.last_observed, facts.now)
         if event.reason == "FailedCreate" and age is not None and age < FAILURE_RECENT_S:
-            return Failure(clipped(event.message), seen(EVENTS, event, "reason", event.reason))
+            return Failure(
+                clipped(event.message), evidence_of(EVENTS, event, "reason", event.reason)
+            )
     return None
 
 
@@ -133,8 +137,8 @@ def workloads(case: ServiceCase) -> Iterator[Workload]:
 
 
 def matching(case: ServiceCase) -> tuple[Workload, ...]:
-    """Workloads whose Pods the Service selects, or would if they had any; none where Pods could not
-    be seen.
+    """Returns the workloads whose Pods the Service selects, or would if they had any; none if Pods
+    could not be read.
     """
     if not case.selector or not case.was_read(case.pods_selection()):
         return ()
@@ -150,15 +154,15 @@ def matching(case: ServiceCase) -> tuple[Workload, ...]:
 
 
 def by_template(case: ServiceCase) -> Iterator[Workload]:
-    """Workloads whose templates have the labels of the selector."""
-    wanted = case.selector.items()
+    """Yields the workloads whose templates have the labels of the selector."""
+    required = case.selector.items()
     for workload in workloads(case):
-        if wanted <= (workload.spec.template.metadata.labels or {}).items():
+        if required <= (workload.spec.template.metadata.labels or {}).items():
             yield workload
 
 
 def pods_of(case: ServiceCase, workload: Workload) -> list[FullPod]:
-    """Its live Pods, whether the Service selects them or not, as far as they were read."""
+    """Returns the live Pods of *workload* that were read, selected or not."""
     name = name_of_workload(workload)
     pods = case.of(PODS)
     return [pod for pod in pods if not pod.has_ended and root_of(pod) == Root(name.kind, name.name)]
@@ -167,7 +171,7 @@ def pods_of(case: ServiceCase, workload: Workload) -> list[FullPod]:
 def scaled_down(case: ServiceCase) -> Iterable[Finding]:
     """B7"""
     heads = matching(case) if not case.live else ()
-    if not heads or any(wanted_pods(workload) for workload in heads):
+    if not heads or any(desired_pods(workload) for workload in heads):
         return
     name = name_of_workload(heads[0])
     if name.kind == "DaemonSet":
@@ -175,18 +179,18 @@ def scaled_down(case: ServiceCase) -> Iterable[Finding]:
     yield case.finding(
         "B7",
         f"{name.kind} {name.name} is scaled to 0, and no other Pod matches",
-        seen(readable_of(heads[0]), heads[0], "spec.replicas", "0"),
+        evidence_of(readable_of(heads[0]), heads[0], "spec.replicas", "0"),
         effect=NO_ENDPOINTS,
         remedy=f"kubectl -n {case.namespace} scale {name.kind.lower()} {name.name} --replicas=1",
     )
 
 
 def short(case: ServiceCase) -> Iterator[Workload]:
-    """Workloads that have fewer Pods than they are to have, or say that they cannot make one."""
-    made = Counter(root_of(pod) for pod in case.live)
+    """Yields the workloads with fewer Pods than desired, or with a failure to create one."""
+    pod_counts = Counter(root_of(pod) for pod in case.live)
     for workload in matching(case):
         name = name_of_workload(workload)
-        if made[Root(name.kind, name.name)] < wanted_pods(workload) or failure_of(
+        if pod_counts[Root(name.kind, name.name)] < desired_pods(workload) or failure_of(
             case.facts, workload
         ):
             yield workload
@@ -194,7 +198,7 @@ def short(case: ServiceCase) -> Iterator[Workload]:
 
 def cannot_make_pods(case: ServiceCase) -> Iterable[Finding]:
     """B8"""
-    made = Counter(root_of(pod) for pod in case.live)
+    pod_counts = Counter(root_of(pod) for pod in case.live)
     for workload in short(case):
         name = name_of_workload(workload)
         failure = failure_of(case.facts, workload)
@@ -202,11 +206,11 @@ def cannot_make_pods(case: ServiceCase) -> Iterable[Finding]:
         if failure is None and case.live:
             continue
         weight: Severity | None = "warning" if case.is_served else None
-        number = made[Root(name.kind, name.name)]
-        status = seen(readable_of(workload), workload, "status.replicas", str(number))
+        number = pod_counts[Root(name.kind, name.name)]
+        status = evidence_of(readable_of(workload), workload, "status.replicas", str(number))
         yield case.finding(
             "B8",
-            f"{name.kind} {name.name} has {part(number, wanted_pods(workload), 'Pod')}: "
+            f"{name.kind} {name.name} has {part(number, desired_pods(workload), 'Pod')}: "
             + (failure.message if failure is not None else f"none was made for {lasting(age)}"),
             failure.evidence if failure is not None else status,
             weight=weight,
@@ -231,7 +235,7 @@ def _of_refusal(case: ServiceCase, message: str, kind: str, name: str) -> str:
     return f"kubectl -n {case.namespace} describe {kind.lower()} {name}"
 
 
-def several_programs(case: ServiceCase) -> Iterable[Finding]:
+def multiple_programs(case: ServiceCase) -> Iterable[Finding]:
     """B3"""
     groups: dict[Root, list[FullPod]] = {}
     for pod in case.live:
@@ -249,7 +253,7 @@ def several_programs(case: ServiceCase) -> Iterable[Finding]:
             f"{part(len(pods), total, 'endpoint', 'is')} of {root}, "
             f"{len(groups[main])} of {main}: other images",
             case.field("spec.selector", pairs_text(case.selector)),
-            seen(PODS, pods[0], "spec.containers", some(sorted(_images(pods[0])))),
+            evidence_of(PODS, pods[0], "spec.containers", some(sorted(_images(pods[0])))),
             certainty="likely",
             effect=f"{100 * len(pods) // total} of 100 connections reach {root.name}",
             remedy=_narrower(case, groups[main][0], pods[0]),
@@ -257,7 +261,7 @@ def several_programs(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _images(pod: FullPod) -> set[str]:
-    """Without tags and digests: a canary is the same program."""
+    """Returns the images without tags and digests: a canary is the same program."""
     images = (container.image.partition("@")[0] for container in pod.spec.containers or ())
     return {
         image.rpartition(":")[0] if ":" in image.rpartition("/")[2] else image for image in images
@@ -265,19 +269,19 @@ def _images(pod: FullPod) -> set[str]:
 
 
 def _likeness(one: FullPod, other: FullPod) -> float:
-    several, others = _images(one), _images(other)
-    return len(several & others) / max(1, len(several | others))
+    own, others = _images(one), _images(other)
+    return len(own & others) / max(1, len(own | others))
 
 
-def _narrower(case: ServiceCase, wanted: FullPod, unwanted: FullPod) -> str:
-    for key, value in sorted(wanted.labels.items()):
+def _narrower(case: ServiceCase, desired: FullPod, unwanted: FullPod) -> str:
+    for key, value in sorted(desired.labels.items()):
         if unwanted.labels.get(key) != value and key not in GENERATED_LABELS:
             return case.patch({"spec": {"selector": {key: value}}})
     return "give the Pods of the two different labels, and narrow spec.selector"
 
 
 def pods_of_jobs(case: ServiceCase) -> Iterable[Finding]:
-    """B4.  A Service all of whose Pods are of Jobs is there for them."""
+    """B4. A Service whose Pods are all of Jobs is meant for them."""
     if all(root_of(pod).kind == "Job" for pod in case.live):
         return
     for pod in case.live:
@@ -288,11 +292,11 @@ def pods_of_jobs(case: ServiceCase) -> Iterable[Finding]:
                 f"Pod {pod.metadata.name} of {root} is an endpoint while it runs, "
                 f"1 of {sum(each.is_ready for each in case.live)}",
                 case.field("spec.selector", pairs_text(case.selector)),
-                seen(PODS, pod, "metadata.labels", pairs_text(pod.labels)),
+                evidence_of(PODS, pod, "metadata.labels", pairs_text(pod.labels)),
                 effect="its share of the connections reaches a Pod that serves nothing",
                 remedy=f"give the template of {root} labels that {case.name} does not select",
             )
             return
 
 
-CHECKS: Final = (several_programs, pods_of_jobs, scaled_down, cannot_make_pods)
+CHECKS: Final = (multiple_programs, pods_of_jobs, scaled_down, cannot_make_pods)

@@ -1,5 +1,5 @@
-"""Pods that stop being endpoints: they ended, they leave; and those that are endpoints all the same
-(one address twice, published before they are ready).
+"""Pods that stop being endpoints, because they ended or terminate; and Pods that are endpoints
+nevertheless (one address twice, published before they are ready).
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from sliceplane.api.findings.codes import Severity
 from sliceplane.api.findings.finding import Evidence, Finding
 from sliceplane.api.findings.wording import clipped, count, lasting, part, since, some
 from sliceplane.api.requests import Selection
-from sliceplane.diagnose.explain.case import PodCase, PodsCase, ServiceCase, list_names, seen
+from sliceplane.diagnose.explain.case import PodCase, PodsCase, ServiceCase, evidence_of, list_names
 from sliceplane.diagnose.explain.checks.pods.rollouts import fallback
-from sliceplane.diagnose.explain.checks.pods.states import wants_of_state
+from sliceplane.diagnose.explain.checks.pods.states import state_reads
 from sliceplane.diagnose.explain.checks.pods.troubles import (
     STARTING_S,
     Trouble,
+    condition_evidence,
     effect_on,
     names_of,
-    seen_condition,
     weigh,
 )
 from sliceplane.diagnose.explain.checks.pods.workloads import cannot_make_pods, root_of, scaled_down
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import PODS, SLICES, FullPod
 
-#: beyond its grace period, what the kubelet needs to end a Pod
+#: seconds that the kubelet needs to end a Pod, beyond its grace period
 ENDING_S: Final = 60.0
 GRACE_DEFAULT_S: Final = 30
 
 
-def wants(case: PodsCase) -> Iterator[Selection]:
-    """Besides what the state of Pods needs, whose an address is now: where a Pod is the question,
-    or an endpoint is of a Pod that ended.
+def reads(case: PodsCase) -> Iterator[Selection]:
+    """Yields the reads of ``state_reads``, and those of the current owner of an address: if the
+    query is about a Pod, or an endpoint is of a Pod that ended.
     """
-    yield from wants_of_state(case)
+    yield from state_reads(case)
     if case.question.kind == "everything":
         return
     if isinstance(case, PodCase):
         yield from (
             _pods_at(address)
             for pod in case.judged
-            if _is_apart(pod)
+            if _has_own_address(pod)
             for address in pod.status.ips[:1]
         )
     if isinstance(case, ServiceCase):
@@ -56,7 +56,7 @@ def _pods_at(address: str) -> Selection:
 
 
 def ended(case: PodsCase) -> Iterable[Finding]:
-    """R10.  Where others live or were asked not to, one that ended is no loss."""
+    """R10. If other Pods live, or the workload is scaled down, an ended Pod is no loss."""
     over = [pod for pod in case.judged if pod.has_ended]
     if not over or any(not pod.has_ended for pod in case.judged):
         return
@@ -65,54 +65,54 @@ def ended(case: PodsCase) -> Iterable[Finding]:
     pod = over[-1]
     reason = f" ({pod.status.reason})" if pod.status.reason else ""
     root, name = root_of(pod), pod.metadata.name
-    several = (
+    subject = (
         f"{count(len(over), 'matching Pod', 'has')} ended; {name}" if len(over) > 1 else f"{name}"
     )
     is_done = pod.status.phase == "Succeeded" and (root.kind == "Job" or case.subject.kind == "Pod")
-    # A Service without an endpoint is never well, also where that is as intended.
+    # A Service without an endpoint is never well, even if that is intended.
     done_weight: Severity = "note" if case.subject.kind == "Pod" else "warning"
-    again = f"kubectl -n {pod.metadata.namespace} get {root.kind.lower()} {root.name} -o wide"
+    command = f"kubectl -n {pod.metadata.namespace} get {root.kind.lower()} {root.name} -o wide"
     yield case.finding(
         "R10",
-        f"{several}: {pod.status.phase}{reason}"
+        f"{subject}: {pod.status.phase}{reason}"
         + (f", {clipped(pod.status.message)}" if pod.status.message else ""),
-        seen(PODS, pod, "status.phase", f"{pod.status.phase}{reason}"),
+        evidence_of(PODS, pod, "status.phase", f"{pod.status.phase}{reason}"),
         weight=done_weight if is_done else None,
         effect="a Pod that ended is no endpoint, and never starts again",
-        remedy="make the Pod anew: it has no owner that would" if root.kind == "Pod" else again,
+        remedy="make the Pod anew: it has no owner that would" if root.kind == "Pod" else command,
     )
 
 
-def leaving(case: PodsCase) -> Iterable[Finding]:
-    """R11.  Where proxies fall back to Pods that leave in time, D6 says so."""
-    going = [pod for pod in case.judged if pod.metadata.is_deleting and not pod.has_ended]
+def terminating(case: PodsCase) -> Iterable[Finding]:
+    """R11. If proxies fall back to terminating Pods, D6 reports it."""
+    deleting = [pod for pod in case.judged if pod.metadata.is_deleting and not pod.has_ended]
     if (
-        not going
+        not deleting
         or case.is_served
         or any(not pod.metadata.is_deleting and not pod.has_ended for pod in case.judged)
     ):
         return
-    pod = going[0]
+    pod = deleting[0]
     metadata = pod.metadata
     grace = metadata.deletion_grace_period_seconds
     grace = GRACE_DEFAULT_S if grace is None else grace
-    # The time of deletion is when the grace period ends.
+    # deletionTimestamp is the end of the grace period.
     age = max(0.0, (since(metadata.deletion_timestamp, case.now) or 0.0) + grace)
     serving = "still serving, which counts while no Pod is ready" if pod.is_ready else "not serving"
     if isinstance(case, PodCase) and not case.services:
         serving = "still running" if pod.is_ready else "not ready"
-    held = f"; it waits for {some(metadata.finalizers)}" if metadata.finalizers else ""
+    waits = f"; it waits for {some(metadata.finalizers)}" if metadata.finalizers else ""
     delete = f"kubectl -n {metadata.namespace} delete pod {metadata.name} --force --grace-period=0"
     remedy = "wait until another Pod is ready, or see why none is made"
-    if held:
+    if waits:
         remedy = f"see why the owner of {some(metadata.finalizers or ())} does not act: its log"
     elif age > grace + ENDING_S:
         remedy = delete
     trouble = Trouble(
         "R11",
-        f"terminating for {lasting(age)}, {grace} s allowed; {serving}{held}",
+        f"terminating for {lasting(age)}, {grace} s allowed; {serving}{waits}",
         age,
-        (seen(PODS, pod, "metadata.deletionTimestamp", metadata.deletion_timestamp or ""),),
+        (evidence_of(PODS, pod, "metadata.deletionTimestamp", metadata.deletion_timestamp or ""),),
         remedy,
         allowed_s=grace + ENDING_S,
     )
@@ -122,18 +122,18 @@ def leaving(case: PodsCase) -> Iterable[Finding]:
         return
     yield case.finding(
         "R11",
-        f"{names_of(case, going)}: {trouble.words}",
+        f"{names_of(case, deleting)}: {trouble.sentence}",
         *trouble.evidence,
         weight="warning" if severity == "note" else severity,
         effect="connections that it has go on until it ends"
         if pod.is_ready
-        else effect_on(case, going),
+        else effect_on(case, deleting),
         remedy=trouble.remedy,
     )
 
 
 def drained(case: PodsCase) -> Iterable[Finding]:
-    """R11, of Pods that nothing deletes.  Where others serve, a Service lacks nothing."""
+    """R11, about drained Pods that nothing deletes. If others serve, a Service lacks nothing."""
     marked = [
         pod
         for pod in case.judged
@@ -152,7 +152,7 @@ def drained(case: PodsCase) -> Iterable[Finding]:
         "R11",
         f"{names_of(case, marked)}: ready, and marked by sliceplane drain"
         + (f" for {lasting(age)}" if age is not None else ""),
-        seen(PODS, marked[0], f"metadata.annotations[{ANNOTATION_DRAIN}]", marks[0]),
+        evidence_of(PODS, marked[0], f"metadata.annotations[{ANNOTATION_DRAIN}]", marks[0]),
         weight="error" if isinstance(case, ServiceCase) else "note",
         effect=effect_on(case, marked),
         remedy=f"kubectl -n {case.namespace} annotate pod {names} {ANNOTATION_DRAIN}-",
@@ -163,7 +163,7 @@ def one_address_twice(case: PodsCase) -> Iterable[Finding]:
     """R13"""
     holders = case.facts.derived(_holders)
     for pod in case.judged:
-        if not _is_apart(pod) or pod.has_ended:
+        if not _has_own_address(pod) or pod.has_ended:
             continue
         for address in pod.status.ips:
             others = [
@@ -187,20 +187,20 @@ def one_address_twice(case: PodsCase) -> Iterable[Finding]:
                     address,
                     others[0],
                     dead,
-                    seen(SLICES, endpoint_slice, "endpoints", address),
+                    evidence_of(SLICES, endpoint_slice, "endpoints", address),
                 )
                 return
 
 
-def _is_apart(pod: FullPod) -> bool:
-    """Pods in the network of their node share its address."""
+def _has_own_address(pod: FullPod) -> bool:
+    """Returns False for a Pod in its node's network, which shares the node's address."""
     return not pod.spec.host_network
 
 
 def _holders(facts: Facts) -> dict[str, list[FullPod]]:
     grouped: dict[str, list[FullPod]] = defaultdict(list)
     for pod in facts.of(PODS):
-        if _is_apart(pod) and not pod.has_ended:
+        if _has_own_address(pod) and not pod.has_ended:
             for address in pod.status.ips:
                 grouped[address].append(pod)
     return dict(grouped)
@@ -223,8 +223,8 @@ def _twice(
     return case.finding(
         "R13",
         f"{address} is {pod.metadata.key}'s and{phase} {other.metadata.key}'s",
-        seen(PODS, pod, "status.podIPs", ", ".join(pod.status.ips)),
-        seen(PODS, other, "status.podIPs", ", ".join(other.status.ips)),
+        evidence_of(PODS, pod, "status.podIPs", ", ".join(pod.status.ips)),
+        evidence_of(PODS, other, "status.podIPs", ", ".join(other.status.ips)),
         *evidence,
         effect="which of the two answers is up to the network",
         remedy=f"kubectl -n {loser.metadata.namespace} delete pod {loser.metadata.name}",
@@ -232,8 +232,8 @@ def _twice(
 
 
 def published_unready(case: ServiceCase) -> Iterable[Finding]:
-    """R14.  Behind a headless Service peers look for one another before they are ready, which is
-    what it is for.
+    """R14. Peers behind a headless Service find each other before they are ready, which is its
+    purpose.
     """
     service = case.service
     if not service.spec.publish_not_ready_addresses or case.pod is not None:
@@ -251,12 +251,12 @@ def published_unready(case: ServiceCase) -> Iterable[Finding]:
         f"{part(len(old), len(case.live), 'Pod', 'is')} published on purpose without being ready "
         f"({some(list_names(old))})",
         case.field("spec.publishNotReadyAddresses", "true"),
-        seen_condition(old[0], "Ready", "False"),
+        condition_evidence(old[0], "Ready", "False"),
         weight=None if case.is_headless else "warning",
         effect="they get connections before they can answer them",
         remedy=case.patch({"spec": {"publishNotReadyAddresses": False}}),
     )
 
 
-CHECKS: Final = (ended, leaving, drained, one_address_twice, published_unready)
-POD_CHECKS: Final = (ended, leaving, drained, one_address_twice)
+CHECKS: Final = (ended, terminating, drained, one_address_twice, published_unready)
+POD_CHECKS: Final = (ended, terminating, drained, one_address_twice)

@@ -1,4 +1,4 @@
-"""How an object changed, in words: the members that differ, with what they were and are."""
+"""Describes how an object changed: the members that differ, with their old and new values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sliceplane.watch.recorder.entries import (
 )
 from sliceplane.watch.recorder.redact import TOKEN
 
-#: what every write changes, and nobody asked for
+#: members that every write changes by itself
 _BOOKKEEPING: Final = frozenset(
     (
         "metadata.resourceVersion",
@@ -34,21 +34,21 @@ _BOOKKEEPING: Final = frozenset(
         "kind",
     )
 )
-#: names of elements, in the order in which they are looked for
+#: members that name an element of a list, by priority
 _NAMES: Final = ("type", "name", "key", "ip")
 _VALUE_CHARACTERS_MAX: Final = 60
 _FIELDS_MAX: Final = 4
 
 
 class FieldChange(NamedTuple):
-    """``None`` is "not there"."""
+    """``None``: absent."""
 
     path: str
     old: Any
     new: Any
 
     def __str__(self) -> str:
-        return f"{self.path} {_shown(self.old)} -> {_shown(self.new)}"
+        return f"{self.path} {_value_text(self.old)} -> {_value_text(self.new)}"
 
 
 def field_changes(old: Object, new: Object) -> tuple[FieldChange, ...]:
@@ -56,49 +56,51 @@ def field_changes(old: Object, new: Object) -> tuple[FieldChange, ...]:
 
 
 def change_text(change: Change[Object], fields_max: int = _FIELDS_MAX) -> str:
-    """``made``, ``removed``, or the members that differ."""
+    """Returns ``made``, ``removed``, or the members that differ."""
     if change.old is None:
         return "made"
     if change.new is None:
         return "removed"
     changes = field_changes(change.old, change.new)
-    shown = ", ".join(map(str, changes[:fields_max]))
+    text = ", ".join(map(str, changes[:fields_max]))
     more = f", and {len(changes) - fields_max} more" if len(changes) > fields_max else ""
-    return f"{shown}{more}" if changes else "nothing that controllers use"
+    return f"{text}{more}" if changes else "nothing that controllers use"
 
 
 def entry_text(entry: Entry, names: dict[int, str]) -> str:
-    """One line for people; *names* has the controllers' by life and is kept by this function."""
+    """Returns one line for people. *names*: controllers' names by number of the loop, which this
+    function keeps.
+    """
     when = format_micro_time(entry.at)
-    who = names.get(entry.life, f"life {entry.life}")
+    controller = names.get(entry.life, f"life {entry.life}")
     match entry:
         case LifeBegan():
             names[entry.life] = entry.name
             was = f" from a checkpoint of {len(entry.objects)} objects" if entry.checkpoint else ""
             return f"{when} {entry.name} began{was}"
         case LifeSynced():
-            return f"{when} {who} has its caches filled"
+            return f"{when} {controller} has its caches filled"
         case Changed():
             by = f" by {entry.writer}" if entry.writer else ""
             what = f"{entry.change.resource} {entry.key}"
-            return f"{when} {who} <- {what}: {change_text(entry.change)}{by}"
+            return f"{when} {controller} <- {what}: {change_text(entry.change)}{by}"
         case Reached():
-            return f"{when} {who} has all {entry.mark.resource} up to {entry.mark.version}"
+            return f"{when} {controller} has all {entry.mark.resource} up to {entry.mark.version}"
         case Turned():
             jobs = "; ".join(f"{job.key}: {', '.join(map(str, job.writes))}" for job in entry.jobs)
-            return f"{when} {who} -> {jobs or 'nothing'}"
+            return f"{when} {controller} -> {jobs or 'nothing'}"
         case Ended():
             ended = "done" if entry.error is None else f"failed: {entry.error}"
-            return f"{when} {who} <- {entry.key} {ended}"
+            return f"{when} {controller} <- {entry.key} {ended}"
         case LifeEnded():
-            return f"{when} {who} ended{f': {entry.fault}' if entry.fault else ''}"
+            return f"{when} {controller} ended{f': {entry.fault}' if entry.fault else ''}"
         case Marked():
             return f"{when} {entry.kind}: {entry.text}"
     raise AssertionError(f"{entry!r} is no entry")
 
 
 def entry_document(entry: Entry, names: dict[int, str]) -> dict[str, Any]:
-    """The same for programs."""
+    """Returns the same as ``entry_text`` for programs."""
     text = entry_text(entry, names)
     document: dict[str, Any] = {"time": format_micro_time(entry.at), "event": type(entry).__name__}
     if entry.life >= 0:
@@ -143,9 +145,13 @@ def _walk(path: str, old: Any, new: Any) -> Iterator[FieldChange]:
     if old is new or old == new:
         return
     if type(old) is type(new) and hasattr(new, "__struct_fields__"):
-        for name, shown in zip(new.__struct_fields__, new.__struct_encode_fields__, strict=True):
+        for name, encoded_name in zip(
+            new.__struct_fields__, new.__struct_encode_fields__, strict=True
+        ):
             yield from _walk(
-                f"{path}.{shown}" if path else shown, getattr(old, name), getattr(new, name)
+                f"{path}.{encoded_name}" if path else encoded_name,
+                getattr(old, name),
+                getattr(new, name),
             )
     elif isinstance(new, tuple | list) or isinstance(old, tuple | list):
         yield from _walk_elements(path, old or (), new or ())
@@ -168,7 +174,7 @@ def _walk_elements(path: str, old: Sequence[Any], new: Sequence[Any]) -> Iterato
 
 
 def _named(elements: Sequence[Any]) -> dict[str, Any]:
-    """Elements by what tells them apart, else by their place."""
+    """Returns elements by the member that identifies them, else by position."""
     named: dict[str, Any] = {}
     for place, element in enumerate(elements):
         named_as = element.get if isinstance(element, dict) else partial(_member, element)
@@ -187,7 +193,7 @@ def _plain(value: Any) -> Any:
     return msgspec.to_builtins(value)
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value is None or value == "":
         return "none"
     if isinstance(value, str) and value.startswith(TOKEN):
@@ -195,7 +201,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, str | int | float):
         text = str(value)
     elif hasattr(value, "__struct_fields__"):
-        # An element that came or went: its name is in the path.
+        # An element that was added or removed: its name is in the path.
         return "there"
     else:
         text = msgspec.json.encode(value).decode()

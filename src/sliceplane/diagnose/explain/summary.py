@@ -1,8 +1,8 @@
-"""Describes in one sentence what a Service, a Pod or a Node is doing: shown beside whatever was
-found, or in place of it.
+"""Describes the state of a Service, a Pod or a Node in one sentence, beside the findings or instead
+of them.
 
-A person who hears that nothing is wrong wants to know what was looked at: which endpoints, since
-when, of which kind of Service.
+If nothing is wrong, the user still needs to see what was checked: which endpoints, since when, of
+which kind of Service.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from sliceplane.diagnose.explain.case import ExplainCase, NodeCase, PodCase, Ser
 from sliceplane.diagnose.explain.objects import PODS
 
 
-def story(case: ExplainCase) -> str:
-    """ "": there is nothing to tell."""
+def summarize(case: ExplainCase) -> str:
+    """Returns the sentence; "": there is none."""
     if isinstance(case, PodCase):
         return _of_pod(case)
     if isinstance(case, NodeCase):
@@ -29,8 +29,8 @@ def _of_service(case: ServiceCase) -> str:
     spec = case.service.spec
     if spec.type == "ExternalName":
         return (
-            f"{case.name} is a name for {spec.external_name}: DNS answers with it, no proxy and "
-            "no Pod is asked"
+            f"{case.name} is a name for {spec.external_name}: DNS answers with it, "
+            "without a proxy or a Pod"
         )
     place = (
         "headless, DNS gives its endpoints' addresses"
@@ -55,7 +55,7 @@ def _of_service(case: ServiceCase) -> str:
 
 
 def _of(ready: int, number: int, what: str) -> str:
-    """``3 of 4 Pods ready``"""
+    """Returns ``3 of 4 Pods ready``."""
     return f"{part(ready, number, what)} ready" if number else f"no {what}"
 
 
@@ -68,13 +68,13 @@ def _of_node(case: NodeCase) -> str:
     state = {"True": "ready", "False": "not ready"}.get(
         ready.status if ready is not None else "", "silent"
     )
-    told = f"{state} for {lasting(age)}" if age is not None else state
+    phrase = f"{state} for {lasting(age)}" if age is not None else state
     where = f"in zone {case.zone}" if case.zone else "in no zone"
     pods = [
         pod for pod in case.facts.of(PODS) if pod.spec.node_name == case.name and not pod.has_ended
     ]
     return (
-        f"{case.name} is {told}, {where}; "
+        f"{case.name} is {phrase}, {where}; "
         f"{_of(sum(pod.is_ready for pod in pods), len(pods), 'Pod')}"
     )
 
@@ -97,12 +97,12 @@ def _of_pod(case: PodCase) -> str:
         state = pod.status.phase
     elif pod.metadata.is_deleting:
         state = f"terminating, {state}"
-    told = [
+    phrases = [
         f"{service.metadata.name} ({_as_endpoint(case, service.metadata.name)})"
         for service in case.services
     ]
     return f"{case.name}{where} is {state}; " + (
-        f"selected by {some(told)}" if told else "no Service selects it"
+        f"selected by {some(phrases)}" if phrases else "no Service selects it"
     )
 
 

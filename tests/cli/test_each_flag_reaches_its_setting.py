@@ -297,7 +297,7 @@ def _planes() -> Iterator[Case]:
     yield Case(
         "proxy --cluster-domain one.test", proxy, lambda g: g.arguments[1].domains, ("one.test",)
     )
-    given: Callable[[Given], Any] = lambda g: g.arguments[1].chosen.given["iptables.minSyncPeriod"]  # noqa: E731
+    given: Callable[[Given], Any] = lambda g: g.arguments[1].chosen.values["iptables.minSyncPeriod"]  # noqa: E731
     yield Case("proxy --iptables-min-sync-period 4s", proxy, given, 4.0)
 
 

@@ -35,17 +35,17 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.consume.grounds import Ground
 from sliceplane.consume.model import ServedPort, ServiceChange, ServiceKey, canonical_of
 from sliceplane.kit.ip import Family, family, networks
-from sliceplane.node.aftermath import Aftermath
-from sliceplane.node.schedule import Schedule
-from sliceplane.node.surroundings import (
+from sliceplane.node.context import (
+    NodeContext,
+    NodeFacts,
     NodeNetwork,
     RulesConfig,
-    Surroundings,
-    ThisNode,
+    build_context,
     node_port_addresses,
     own_address,
-    surroundings,
 )
+from sliceplane.node.post_sync import PostSync
+from sliceplane.node.schedule import Schedule
 from sliceplane.node.tracker import ServiceTracker, node_ground, node_ip
 
 
@@ -83,12 +83,12 @@ class Ruleset(Protocol[T_co]):
     def chain_per_target(self) -> bool:
         """Each target of a Service is a chain: so a Service has fewer of them."""
 
-    def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
+    def set_context(self, context: NodeContext, node_ports: tuple[str, ...]) -> bool:
         """Sets the node context of the rules; returns True if that requires a write.  *node_ports*:
         the addresses of node ports, if they are listed.
         """
 
-    def set_service(self, change: ServiceChange, node: ThisNode) -> bool:
+    def set_service(self, change: ServiceChange, node: NodeFacts) -> bool:
         """The newest state of a Service; whether it means other rules.  O(the Service)."""
 
     def take_transaction(self, now: float) -> T_co | None:
@@ -202,8 +202,8 @@ class NodePlane(Generic[R, T]):
         self._node_name = config.node_name
         self._service_cidrs: dict[str, tuple[str, ...]] = {}
         #: what rules depend on besides Services
-        self.around = surroundings(config.rules, family, self._node)
-        self.facts = ThisNode("", self.around.detector)
+        self.context = build_context(config.rules, family, self._node)
+        self.facts = NodeFacts("", self.context.detector)
         #: where node ports are served; ``None``: on all of the host's addresses but loopback ones
         self.node_port_addresses = node_port_addresses(config.rules, family, self._node)
         #: what is known of Services and endpoints; to look at, not to change
@@ -211,7 +211,7 @@ class NodePlane(Generic[R, T]):
             family, config.node_name, since=config.since, chains=rules.chain_per_target
         )
         self.tracker.reserve_ports("the node proxy", [("TCP", port) for port in config.own_ports])
-        rules.set_surroundings(self.around, ())
+        rules.set_context(self.context, ())
         #: when to write, and how the last writes went; to look at, not to change
         self.schedule = Schedule(min_period_s=config.min_period_s)
         self._synced = False
@@ -222,7 +222,7 @@ class NodePlane(Generic[R, T]):
         self._in_flight_is_full = False
         self._began = 0.0
         #: what follows from what the kernel has; the shell tells it
-        self.aftermath = Aftermath()
+        self.post_sync = PostSync()
         self._on_network(NodeNetwork(ip=own_address(config.rules, family, "")), now=0.0)
         own = (self._node.ip,) if self._node.ip else ()
         self.tracker.on_ground("this node (--bind-address)", Ground(own))
@@ -253,11 +253,11 @@ class NodePlane(Generic[R, T]):
             ground = Ground() if node is None else node_ground(node, self.family)
             self._note(self.tracker.on_ground(f"Node {name}", ground), now)
 
-    def on_nodes_known(self, known: bool, now: float) -> None:
+    def on_all_nodes(self, complete: bool, now: float) -> None:
         """Notes whether all Nodes were reported.  Until then no external IP is served.  Without a
         call, the plane treats the reported Nodes as all.
         """
-        self._note(self.tracker.on_withheld(not known), now)
+        self._note(self.tracker.on_withheld(not complete), now)
 
     def on_api_server(self, addresses: Iterable[str], now: float) -> None:
         """Where this process reaches the API server."""
@@ -286,10 +286,10 @@ class NodePlane(Generic[R, T]):
         if node == self._node:
             return
         self._node = node
-        self.around = surroundings(self._config, self.family, node)
+        self.context = build_context(self._config, self.family, node)
         self.node_port_addresses = node_port_addresses(self._config, self.family, node)
-        changed = self.rules.set_surroundings(self.around, self.node_port_addresses or ())
-        facts = ThisNode(node.ip, self.around.detector)
+        changed = self.rules.set_context(self.context, self.node_port_addresses or ())
+        facts = NodeFacts(node.ip, self.context.detector)
         if facts != self.facts:
             self.facts = facts
             changed = bool(self.tracker.mark_all()) or changed
@@ -314,8 +314,8 @@ class NodePlane(Generic[R, T]):
         for change in self.tracker.take_changes(now, whole=self.rules.needs_full):
             self.rules.set_service(change, self.facts)
             if change.complete:
-                self.aftermath.note(change)
-        self.aftermath.note_triggers(self.tracker.take_triggers())
+                self.post_sync.note(change)
+        self.post_sync.note_triggers(self.tracker.take_triggers())
         transaction: T | None = self.rules.take_transaction(now)
         self._in_flight_is_full = transaction is not None and transaction.full
         if transaction is None:
@@ -331,14 +331,14 @@ class NodePlane(Generic[R, T]):
         self._finish(now)
 
     def _finish(self, now: float) -> None:
-        self.aftermath.on_success(now)
+        self.post_sync.on_success(now)
         self.schedule.on_success(now)
         resume = self.tracker.on_written(self._began, now)
         if resume is not None:
             self.schedule.on_remaining(now, resume)
         deadline = self.rules.next_deadline()
         if deadline is not None:
-            self.schedule.want(deadline)
+            self.schedule.request_write(deadline)
 
     def on_failure(self, now: float) -> None:
         """The kernel refused it; the next one, after the back-off or with the next change, is
@@ -347,7 +347,7 @@ class NodePlane(Generic[R, T]):
         self.rules.on_failure()
         self.schedule.on_failure(now)
 
-    def on_doubt(self, now: float) -> bool:
+    def request_full_write(self, now: float) -> bool:
         """Another program may have changed our rules: write all of them anew. False, and nothing is
         done, while a write runs: it shows by itself whether they are there.
         """
@@ -365,7 +365,7 @@ class NodePlane(Generic[R, T]):
         """Every invariant of the parts.  O(state)."""
         self.tracker.check()
         self.rules.check()
-        self.aftermath.check()
+        self.post_sync.check()
 
 
 AnyNodePlane = NodePlane[Any, Any]

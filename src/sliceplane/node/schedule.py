@@ -65,7 +65,7 @@ class Schedule:
         self._min_period_s = min_period_s
         self._retry = retry
         self._running = False
-        self._wanted_at: float | None = None  # when a write is wanted, before the pause is applied
+        self._write_at: float | None = None  # when a write is wanted, before the pause is applied
         self._not_before = 0.0
         self._waiting_since: float | None = None  # oldest change not handed to a write
         self._running_since: float | None = None  # oldest change that the running write carries
@@ -78,19 +78,19 @@ class Schedule:
         if self._waiting_since is None:
             self._waiting_since = now
         self._not_before = min(self._not_before, now + self._min_period_s)
-        self.want(now)
+        self.request_write(now)
 
     def on_remaining(self, now: float, at: float) -> None:
         """Some changes were left for a write of their own, at *at*."""
         if self._waiting_since is None:
             self._waiting_since = now
-        self.want(at)
+        self.request_write(at)
 
-    def want(self, at: float) -> None:
+    def request_write(self, at: float) -> None:
         """Something may be written at *at*, which no reader need wait for (the removal of retired
         objects).
         """
-        self._wanted_at = at if self._wanted_at is None else min(self._wanted_at, at)
+        self._write_at = at if self._write_at is None else min(self._write_at, at)
 
     @property
     def running(self) -> bool:
@@ -98,9 +98,9 @@ class Schedule:
         return self._running
 
     def next_deadline(self) -> float | None:
-        if self._running or self._wanted_at is None:
+        if self._running or self._write_at is None:
             return None
-        return max(self._wanted_at, self._not_before)
+        return max(self._write_at, self._not_before)
 
     def due(self, now: float) -> bool:
         deadline = self.next_deadline()
@@ -112,7 +112,7 @@ class Schedule:
         self._running = True
         self._running_since = self._waiting_since
         self._waiting_since = None
-        self._wanted_at = None
+        self._write_at = None
 
     def on_success(self, now: float) -> None:
         assert self._running, "no write runs"
@@ -137,7 +137,7 @@ class Schedule:
         self._last_failure = now
         delay_s = self._retry.delay_s(self._failures)
         self._failures += 1
-        self.want(now + delay_s)
+        self.request_write(now + delay_s)
 
     @property
     def freshness(self) -> Freshness:
@@ -178,14 +178,14 @@ class Portions:
 
     def __init__(self) -> None:
         #: large Services, and what was told of them
-        self.told: dict[ServiceKey, Ports] = {}
+        self.delivered: dict[ServiceKey, Ports] = {}
         #: large and heavy Services with more to tell, the next in turn first; and the number of the
         #: write since which
         self.behind: dict[ServiceKey, int] = {}
         #: the number of the last write
         self.number = 0
         #: sizes of heavy Services as they were told last
-        self._heavy: dict[ServiceKey, int] = {}
+        self._bulk_sizes: dict[ServiceKey, int] = {}
         #: what the write under way carries of large and heavy Services, by namespace; and who rests
         #: until when
         self._carried: dict[str, int] = {}
@@ -205,14 +205,14 @@ class Portions:
         self._carried = {}
         ordinary = []
         for key in marked:
-            if key in self.told or (
-                (sizes.get(key, 0) > PORTION or key in self._heavy) and key in present
+            if key in self.delivered or (
+                (sizes.get(key, 0) > PORTION or key in self._bulk_sizes) and key in present
             ):
                 self.behind.setdefault(key, self.number)
                 continue
             ordinary.append(key)
-            if self._heavy or self.behind:
-                self._heavy.pop(key, None)
+            if self._bulk_sizes or self.behind:
+                self._bulk_sizes.pop(key, None)
                 self.behind.pop(key, None)
         return ordinary
 
@@ -225,12 +225,12 @@ class Portions:
         """
         if not whole:
             self._carried[key.namespace] = self._carried.get(key.namespace, 0) + size
-        self._heavy.pop(key, None)
-        if size > PORTION and key not in self.told:
-            self._heavy[key] = size
+        self._bulk_sizes.pop(key, None)
+        if size > PORTION and key not in self.delivered:
+            self._bulk_sizes[key] = size
 
     def on_written(
-        self, began: float, now: float, is_gone: Callable[[ServiceKey], bool]
+        self, began: float, now: float, is_removed: Callable[[ServiceKey], bool]
     ) -> float | None:
         """The kernel has what was carried since *began*; when those that are behind may go on;
         ``None``: none is.
@@ -246,7 +246,7 @@ class Portions:
                 self._resting[namespace] = now + rest_s
         self._carried = {}
         resumes = (
-            now if is_gone(key) else self._resting.get(key.namespace, now) for key in self.behind
+            now if is_removed(key) else self._resting.get(key.namespace, now) for key in self.behind
         )
         return min(resumes, default=None)
 
@@ -259,13 +259,13 @@ class Portions:
         """Before a Service becomes another one: *old* is what was told of it, if it was not
         large.
         """
-        if len(new) > LARGE and key not in self.told:
-            self.told[key] = old()
+        if len(new) > LARGE and key not in self.delivered:
+            self.delivered[key] = old()
 
     def advance(
         self,
         key: ServiceKey,
-        wanted: Ports,
+        desired: Ports,
         size: Callable[[ServedPort], int],
         budget: int,
         since: int,
@@ -274,31 +274,31 @@ class Portions:
         port, and further ones within *budget*.  *size* returns the number of endpoints of a port;
         *since* is as in ``behind``.
         """
-        before = {port.name: port for port in self.told[key]}
-        names = {port.name for port in wanted}
+        before = {port.name: port for port in self.delivered[key]}
+        names = {port.name for port in desired}
         result: list[ServedPort] = []
         spent = 0
         complete = True
-        for port in wanted:
-            held = before.get(port.name)
-            if held == port:
+        for port in desired:
+            current = before.get(port.name)
+            if current == port:
                 result.append(port)
                 continue
-            cost = _destinations(port) + (size(port) if held is None else _destinations(held))
+            cost = _destinations(port) + (size(port) if current is None else _destinations(current))
             if spent and spent + cost > budget:
                 complete = False
-                if held is not None:
-                    result.append(held)
+                if current is not None:
+                    result.append(current)
                 continue
             spent += cost
             result.append(port)
-        for name, held in before.items():
+        for name, current in before.items():
             if name in names:
                 continue
-            cost = _destinations(held) + size(held)
+            cost = _destinations(current) + size(current)
             if spent and spent + cost > budget:
                 complete = False
-                result.append(held)
+                result.append(current)
             else:
                 spent += cost
         if not complete:
@@ -306,17 +306,17 @@ class Portions:
         self._note(key, tuple(result), complete=complete)
         return tuple(result), spent
 
-    def finish(self, key: ServiceKey, wanted: Ports) -> Ports:
+    def finish(self, key: ServiceKey, desired: Ports) -> Ports:
         """All at once, for a write that replaces everything."""
-        if key in self.told:
-            self._note(key, wanted, complete=True)
-        return wanted
+        if key in self.delivered:
+            self._note(key, desired, complete=True)
+        return desired
 
     def _note(self, key: ServiceKey, ports: Ports, *, complete: bool) -> None:
         if complete and len(ports) <= LARGE:
-            del self.told[key]
+            del self.delivered[key]
         else:
-            self.told[key] = ports
+            self.delivered[key] = ports
 
     def check(self) -> None:
         late = {key: since for key, since in self.behind.items() if not 0 < since <= self.number}
@@ -335,22 +335,22 @@ class Damage:
 
     def __init__(self) -> None:
         #: since when rules are known to be gone
-        self._gone: dict[Family, float] = {}
+        self._missing_since: dict[Family, float] = {}
         #: when they were put back last
-        self._back: dict[Family, float] = {}
+        self._restored_at: dict[Family, float] = {}
         self._times: dict[Family, int] = {}
 
-    def on_gone(self, family: Family, now: float) -> bool:
+    def on_missing(self, family: Family, now: float) -> bool:
         """True: it is news."""
-        news = family not in self._gone
-        self._gone.setdefault(family, now)
+        news = family not in self._missing_since
+        self._missing_since.setdefault(family, now)
         return news
 
-    def on_whole(self, family: Family, now: float) -> bool:
+    def on_full_write(self, family: Family, now: float) -> bool:
         """All rules of *family* were written.  True: they had been gone, and count once more."""
-        if self._gone.pop(family, None) is None:
+        if self._missing_since.pop(family, None) is None:
             return False
-        self._back[family] = now
+        self._restored_at[family] = now
         self._times[family] = self._times.get(family, 0) + 1
         return True
 
@@ -364,6 +364,6 @@ class Damage:
             f"{family} rules were gone and were put back at {format_time(at)} "
             f"({self._times[family]} times since the"
             " start): look for who deletes them"
-            for family, at in sorted(self._back.items())
+            for family, at in sorted(self._restored_at.items())
             if now - at < RECENT_S
         )

@@ -8,8 +8,8 @@ from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.consume.model import PortState
 from sliceplane.kit.ip import Family
+from sliceplane.node.context import NodeContext, NodeFacts
 from sliceplane.node.plane import AnyNodePlane
-from sliceplane.node.surroundings import Surroundings, ThisNode
 
 
 class NodeObjects(msgspec.Struct, frozen=True):
@@ -28,8 +28,8 @@ class NodeSnapshot(msgspec.Struct, frozen=True):
 
     family: Family
     states: tuple[PortState, ...]
-    around: Surroundings
-    facts: ThisNode
+    context: NodeContext
+    facts: NodeFacts
     node_ports: tuple[str, ...] | None
 
 
@@ -50,4 +50,4 @@ def snapshot(plane: AnyNodePlane) -> NodeSnapshot:
     """Returns the data for a render of a *plane* that has all objects, for any back end."""
     tracker = plane.tracker
     states = tuple(state for key in tracker.services() for state in tracker.state(key))
-    return NodeSnapshot(plane.family, states, plane.around, plane.facts, plane.node_port_addresses)
+    return NodeSnapshot(plane.family, states, plane.context, plane.facts, plane.node_port_addresses)

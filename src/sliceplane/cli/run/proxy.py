@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
     from sliceplane.dns.io.service import Resolver
     from sliceplane.node.configuration.fields import Mode
-    from sliceplane.node.configuration.settings import Given, ProxySettings
+    from sliceplane.node.configuration.settings import FieldValues, ProxySettings
     from sliceplane.node.io.config import ConfigFile
     from sliceplane.node.io.node_proxy import NodeProxy
     from sliceplane.watch.io.connection import Connection
@@ -138,7 +138,7 @@ def command(
     try:
         chosen = _chosen(flags | {"kubeconfig": cluster.kubeconfig})
         if write_config_to is not None:
-            written(write_config_to, chosen.given)
+            written(write_config_to, chosen.values)
             return
         settings = chosen.settings
         if cleanup:
@@ -189,7 +189,7 @@ command.add_command(render)
 class _Chosen(msgspec.Struct, frozen=True):
     """The settings from file and flags."""
 
-    given: Given
+    values: FieldValues
     settings: ProxySettings
     gates: Gates
     file: ConfigFile | None
@@ -220,16 +220,16 @@ def _chosen(flags: dict[str, Any]) -> _Chosen:
     emulated = flags.pop("emulated_version")
     gates = gates_of(flags["feature_gates"], emulated)
     if path is None:
-        given = given_by(flags, gates)
-        return _Chosen(given, settings_of(given, listen_by_default=False), gates, None)
+        values = given_by(flags, gates)
+        return _Chosen(values, settings_of(values, listen_by_default=False), gates, None)
     file = load_config(path, release=gates.release)
     log = get_logger("node-proxy")
     for remark in file.notes:
         log.warning("about the configuration file", note=remark)
     for name in used(flags):
         log.warning("a flag is not used: with --config the file decides", flag=flag(name))
-    settings = settings_of(file.given, listen_by_default=True)
-    return _Chosen(file.given, settings, gates_of(settings.feature_gates, emulated), file)
+    settings = settings_of(file.values, listen_by_default=True)
+    return _Chosen(file.values, settings, gates_of(settings.feature_gates, emulated), file)
 
 
 async def _cleanup(settings: ProxySettings, netns: str) -> None:
@@ -278,7 +278,7 @@ async def _serve(connection: Connection, process: _Process) -> None:
             reports_progress=process.tells,
             drain_port=process.drain_port,
             flight=process.flight,
-            beside=names,
+            consumer=names,
         ) as (proxy, following),
     ):
         work = [following]
@@ -298,9 +298,9 @@ async def _changed(file: ConfigFile, gates: Gates) -> None:
     """Ends, with an error, when the file is another one; SIGHUP makes it look at once."""
     from sliceplane.node.io.config import ConfigError, changed
 
-    look = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, look.set)
-    await changed(file, look, release=gates.release)
+    check_now = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, check_now.set)
+    await changed(file, check_now, release=gates.release)
     raise ConfigError(f"{file.path} has changed: start again to use it")
 
 

@@ -41,7 +41,7 @@ class ConfigField(msgspec.Struct, frozen=True):
     pointer: bool = False
     idle: str = ""
     #: not of today's ``v1alpha1`` any more, so it is not written
-    gone: bool = False
+    removed: bool = False
 
 
 _REQUESTS: Final = "the proxy makes few requests, and does not limit them"
@@ -109,11 +109,11 @@ FIELDS: Final = (
         "string",
         "/kube-proxy",
         idle="it went from Kubernetes in 1.16",
-        gone=True,
+        removed=True,
     ),
     ConfigField("showHiddenMetricsForVersion", "string", "", idle="no metric is hidden"),
     ConfigField(
-        "udpIdleTimeout", "duration", 0.0, idle="it went with the userspace mode", gone=True
+        "udpIdleTimeout", "duration", 0.0, idle="it went with the userspace mode", removed=True
     ),
     ConfigField("windowsRunAsService", "boolean", False, idle=_WINDOWS),
     ConfigField("winkernel.enableDSR", "boolean", False),

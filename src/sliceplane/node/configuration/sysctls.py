@@ -18,14 +18,14 @@ MAX: Final = "nf_conntrack_max"
 
 
 class Sysctl(msgspec.Struct, frozen=True):
-    """``asked``: the configuration has another value than the default, in ``field``.
+    """``configured``: the configuration has another value than the default, in ``field``.
     ``only_raise``: a greater one stays.
     """
 
     name: str
     value: int
     field: str
-    asked: bool
+    configured: bool
     only_raise: bool = False
 
 
@@ -34,12 +34,14 @@ def conntrack_sysctls(settings: ConntrackSettings, cpus: int) -> tuple[Sysctl, .
     sysctls = []
     bound = conntrack_max(settings, cpus)
     if bound:
-        asked = bool(settings.asked & {"maxPerCore", "min"})
-        field = "maxPerCore" if "maxPerCore" in settings.asked or not asked else "min"
-        sysctls.append(Sysctl(MAX, bound, f"conntrack.{field}", asked, only_raise=not asked))
+        configured = bool(settings.configured & {"maxPerCore", "min"})
+        field = "maxPerCore" if "maxPerCore" in settings.configured or not configured else "min"
+        sysctls.append(
+            Sysctl(MAX, bound, f"conntrack.{field}", configured, only_raise=not configured)
+        )
     if settings.tcp_be_liberal:
         sysctls.append(
-            Sysctl("nf_conntrack_tcp_be_liberal", 1, "conntrack.tcpBeLiberal", asked=True)
+            Sysctl("nf_conntrack_tcp_be_liberal", 1, "conntrack.tcpBeLiberal", configured=True)
         )
     for name, field, seconds in (
         (
@@ -58,7 +60,10 @@ def conntrack_sysctls(settings: ConntrackSettings, cpus: int) -> tuple[Sysctl, .
         if seconds > 0:
             sysctls.append(
                 Sysctl(
-                    name, max(1, math.floor(seconds)), f"conntrack.{field}", field in settings.asked
+                    name,
+                    max(1, math.floor(seconds)),
+                    f"conntrack.{field}",
+                    field in settings.configured,
                 )
             )
     return tuple(sysctls)

@@ -87,11 +87,11 @@ def _policy(
         "Flags": _IPV6 if ":" in state.port.cluster_ip else 0,
     }
     document: Document = {"ServicePort": str(state.port.name), "Policy": policy}
-    left_out = [
+    skipped = [
         f"{endpoint.ip} {endpoint.port}" for endpoint in endpoints if endpoint.port != target
     ]
-    if left_out:
-        document["LeftOut"] = left_out
+    if skipped:
+        document["LeftOut"] = skipped
     return document
 
 

@@ -60,10 +60,10 @@ class ProxyClaims:
         self._inputs = inputs
         now = self._clock()
         for plane in self._planes:
-            plane.on_nodes_known(False, now)
+            plane.on_all_nodes(False, now)
             plane.on_api_server(_host_of(client), now)
 
-    def look(self) -> None:
+    def check_nodes(self) -> None:
         """After changes of Services: whether Nodes have to be known."""
         if (
             self._watching
@@ -74,7 +74,7 @@ class ProxyClaims:
         self._watching = True
         self._inputs.add(Selection(Nodes), ALL_NODES, self._on_listed)
 
-    async def known(self, patience_s: float) -> None:
+    async def wait_nodes(self, patience_s: float) -> None:
         """Returns when all Nodes are known, if a Service needs them, and after *patience_s* at the
         latest: what was served before a restart shall be in the first write.
         """
@@ -95,7 +95,7 @@ class ProxyClaims:
     def _on_listed(self) -> None:
         self._listed.set()
         for plane in self._planes:
-            plane.on_nodes_known(True, self._clock())
+            plane.on_all_nodes(True, self._clock())
         self._wake()
 
 

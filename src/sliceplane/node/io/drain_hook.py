@@ -54,7 +54,7 @@ TIMEOUT_S: Final = 20.0
 #: whatever a hook asks for
 TIMEOUT_S_MAX: Final = 3600.0
 _RETRY_S: Final = 1.0
-_NOT_KNOWN: Final = "not known to be drained"
+_UNCONFIRMED: Final = "not known to be drained"
 _LOOPBACK: Final[dict[Family, str]] = {"IPv4": "127.0.0.1", "IPv6": "::1"}
 _SO_ORIGINAL_DST: Final = 80
 _SOL_IPV6: Final = 41
@@ -108,7 +108,7 @@ class DrainHook:
                 raise PageError(f"--drain-port {self._port}: {error.strerror or error}") from error
             self._informer.add_handler(self._on_pods, lambda: None)
             tasks.append(asyncio.create_task(self._informer.run(), name="node-proxy-pods"))
-            tasks.append(asyncio.create_task(self._keep_rules(), name="node-proxy-hooks"))
+            tasks.append(asyncio.create_task(self._maintain_rules(), name="node-proxy-hooks"))
             yield
         finally:
             for task in tasks:
@@ -133,13 +133,13 @@ class DrainHook:
                 event.set()
         self._moved.set()
 
-    async def _keep_rules(self) -> None:
+    async def _maintain_rules(self) -> None:
         admitted: tuple[str, ...] | None = None
         while True:
             self._moved.clear()
-            wanted = tuple(sorted(self._pods))
-            if wanted != admitted:
-                admitted = wanted if await self._admit(wanted) else None
+            addresses = tuple(sorted(self._pods))
+            if addresses != admitted:
+                admitted = addresses if await self._admit(addresses) else None
             if admitted is None:
                 await asyncio.sleep(_RETRY_S)
             else:
@@ -167,7 +167,7 @@ class DrainHook:
             )
         text = await self._drained(pod, _seconds(request.query.get("timeout", ""), TIMEOUT_S))
         idle_s = _seconds(request.query.get("idle", ""), 0.0)
-        if idle_s and not text.startswith(_NOT_KNOWN):
+        if idle_s and not text.startswith(_UNCONFIRMED):
             text += await self._idle(pod, idle_s)
         return web.Response(text=f"{text}\n")
 
@@ -176,11 +176,11 @@ class DrainHook:
         clock = asyncio.get_running_loop().time
         ends = clock() + idle_s
         try:
-            while left := sum(
+            while count := sum(
                 [await self._flows.established(address) for address in _addresses(pod)]
             ):
                 if clock() >= ends:
-                    return f"; open connections after {idle_s:g} s: {left}"
+                    return f"; open connections after {idle_s:g} s: {count}"
                 await asyncio.sleep(_RETRY_S)
         except ConntrackError as error:
             return f"; open connections are not known: {error}"
@@ -202,7 +202,7 @@ class DrainHook:
                         return f"drained: {condition.message}"
                     await news.wait()
         except TimeoutError:
-            return f"{_NOT_KNOWN} after {timeout_s:g} s"
+            return f"{_UNCONFIRMED} after {timeout_s:g} s"
         finally:
             self._waiting[key].discard(news)
             if not self._waiting[key]:

@@ -63,7 +63,7 @@ class ProxyHealth(msgspec.Struct, frozen=True):
     input_staleness_s: float | None = None
     reasons: tuple[str, ...] = ()
     #: a load balancer should send no new connections here: the Node is going
-    node_leaving: bool = False
+    node_terminating: bool = False
     #: twice the period at which rules are looked at
     timeout_s: float = HEALTH_TIMEOUT_S
     #: what happened lately that an administrator should look into, though all is well
@@ -145,11 +145,11 @@ def health_pages(proxy: Proxy, clock: Callable[[], float] = time.time) -> dict[s
         document = health_document(health, clock(), unanswered)
         good = document["healthy"]
         if name == "healthz":
-            document["nodeEligible"] = not health.node_leaving
-            good = good and not health.node_leaving
+            document["nodeEligible"] = not health.node_terminating
+            good = good and not health.node_terminating
         elif unanswered and unanswered == proxy.refused():
             good = health.healthy
-        proxy.metrics.on_health_asked(name, 200 if good else 503)
+        proxy.metrics.on_health_request(name, 200 if good else 503)
         return Page(encode(document) + b"\n", good, "application/json")
 
     return {"/healthz": lambda: page("healthz"), "/livez": lambda: page("livez")}
@@ -175,7 +175,7 @@ def metrics_pages(proxy: Proxy, more: Iterable[Metrics] = ()) -> dict[str, PageM
     }
 
 
-def look_pages(proxy: Proxy) -> dict[str, PageMaker]:
+def drift_pages(proxy: Proxy) -> dict[str, PageMaker]:
     """For ``sliceplane drift``: for ``kit.io.pages.serve_pages``, at a loopback address only."""
 
     async def rules() -> Page:

@@ -43,7 +43,7 @@ COMMON = ""
 Changes = tuple[Change[Object], ...]
 
 
-class Beside(Protocol):
+class SharedConsumer(Protocol):
     """A second consumer in the process, a name server, of all Services and EndpointSlices and of
     this node's Node.  They are read once, and the proxy gets only its own.
     """
@@ -51,7 +51,7 @@ class Beside(Protocol):
     @property
     def metrics(self) -> Metrics: ...
 
-    def is_told(self, staleness: Callable[[], float]) -> None:
+    def on_attached(self, staleness: Callable[[], float]) -> None:
         """From now on; *staleness* in seconds, infinite before all was told."""
 
     def on_changes(self, changes: Changes) -> None: ...
@@ -60,7 +60,7 @@ class Beside(Protocol):
         """A first list was told."""
 
 
-_READ_BESIDE = (Services, EndpointSlices, Nodes)
+_SHARED = (Services, EndpointSlices, Nodes)
 
 
 class _Selection:
@@ -93,29 +93,29 @@ class Inputs:
         clock: Callable[[], float],
         rng: Rng,
         timing: ProxyTiming = ProxyTiming(),  # noqa: B008  # it is frozen
-        beside: Beside | None = None,
+        consumer: SharedConsumer | None = None,
     ) -> None:
         self._timing = timing
         self._client = client
         self._clock = clock
         self._rng = rng
         self._on_changes, self._on_mark, self._on_synced, self._on_dropped = handlers
-        self._beside = beside
-        self._reading = next(
+        self._consumer = consumer
+        self._subset = next(
             (reading_of(of.label_selector) for of in watched if of.resource is EndpointSlices), ""
         )
-        whole = (Services, EndpointSlices) if beside is not None else ()
+        whole = (Services, EndpointSlices) if consumer is not None else ()
         self._informers = tuple(
             self._informer(Selection(watch.resource) if watch.resource in whole else watch)
             for watch in watched
         )
-        if beside is not None:
-            beside.is_told(self._staleness_beside_s)
+        if consumer is not None:
+            consumer.on_attached(self._shared_staleness_s)
         self._node_name = next(
             (watch.field_selector for watch in watched if watch.resource is Nodes), ""
         )
         self._selections: dict[str, _Selection] = {}
-        self._wanted: tuple[str, ...] = ()
+        self._desired: tuple[str, ...] = ()
         self._complete = asyncio.Event()
         self._complete.set()
         self._group: asyncio.TaskGroup | None = None
@@ -128,17 +128,17 @@ class Inputs:
             async with asyncio.TaskGroup() as self._group:
                 for informer in self._informers:
                     key = informer.resource.key
-                    if self._beside is not None and informer.resource in _READ_BESIDE:
-                        informer.add_handler(self._beside.on_changes, self._beside.on_list)
+                    if self._consumer is not None and informer.resource in _SHARED:
+                        informer.add_handler(self._consumer.on_changes, self._consumer.on_list)
                     handler = (
                         partial(self._on_changes, COMMON)
-                        if self._beside is None
+                        if self._consumer is None
                         else self._on_all_changes
                     )
                     on_synced = partial(self._on_synced, key)
                     informer.add_handler(handler, on_synced, partial(self._on_mark, key, COMMON))
                     self._group.create_task(informer.run(), name=f"informer {key}")
-                for selector in self._wanted:
+                for selector in self._desired:
                     self._start(selector)
         finally:
             if self._probe is not None:
@@ -161,22 +161,22 @@ class Inputs:
             case Service():
                 return bool(readings_of_service(subject))
             case EndpointSlice():
-                return self._reading in readings_of_slice(subject)
+                return self._subset in readings_of_slice(subject)
         return True
 
-    def _staleness_beside_s(self) -> float:
-        shared = [informer for informer in self._informers if informer.resource in _READ_BESIDE]
+    def _shared_staleness_s(self) -> float:
+        shared = [informer for informer in self._informers if informer.resource in _SHARED]
         return max(
             (informer.staleness() for informer in shared if not informer.absent), default=math.inf
         )
 
-    def aim(self, selectors: tuple[str, ...]) -> None:
+    def set_selectors(self, selectors: tuple[str, ...]) -> None:
         """Read these selections of EndpointSlices besides the common one, and no others."""
-        self._wanted = selectors
+        self._desired = selectors
         for selector in selectors:
             if selector not in self._selections and self._group is not None:
                 self._start(selector)
-        self._settle()
+        self._drop_obsolete()
 
     def add(self, watched: Selection, selection: str, on_synced: Callable[[], None]) -> None:
         """Read this, too, from now on to the end; *on_synced* when it was listed. Its changes come
@@ -213,9 +213,9 @@ class Inputs:
         ]
         return {
             selector: {
-                held.metadata.key: held.metadata.resource_version
-                for held in informer.cache
-                if self._beside is None or selector != COMMON or self._is_own(held)
+                item.metadata.key: item.metadata.resource_version
+                for item in informer.cache
+                if self._consumer is None or selector != COMMON or self._is_own(item)
             }
             for selector, informer in informers
             if informer.resource.key == key
@@ -234,18 +234,18 @@ class Inputs:
         """Returns the watches that are disconnected although the server answers others."""
         return "; ".join(
             f"{informer.resource.plural} are not watched: {informer.lost}"
-            for informer in self._losers()
+            for informer in self._disconnected()
         )
 
-    def _losers(self) -> list[RunningInformer[Object]]:
+    def _disconnected(self) -> list[RunningInformer[Object]]:
         selected = [selection.informer for selection in self._selections.values()]
         return [informer for informer in (*self._informers, *selected) if informer.lost]
 
     def refused(self) -> str:
         """``unanswered``, if it is the server that refuses all that is lost; "" otherwise."""
-        return self._lost() if all(informer.refused for informer in self._losers()) else ""
+        return self._lost() if all(informer.refused for informer in self._disconnected()) else ""
 
-    def _heard_s(self) -> float:
+    def _last_event_age_s(self) -> float:
         """How long ago any watch brought something."""
         selected = [selection.informer for selection in self._selections.values()]
         watching = [informer for informer in (*self._informers, *selected) if not informer.absent]
@@ -254,16 +254,18 @@ class Inputs:
     async def unanswered(self) -> str:
         """Why the server cannot be believed to have told us everything; "" if it answers."""
         valid_s = self._timing.probe_valid_s
-        if not self._timing.probe_timeout_s or (self._heard_s() <= valid_s and not self._lost()):
+        if not self._timing.probe_timeout_s or (
+            self._last_event_age_s() <= valid_s and not self._lost()
+        ):
             return ""
         if self._probe is None or (
             self._probe.done() and self._clock() - self._probed_at > valid_s
         ):
             self._probed_at = self._clock()
-            self._probe = asyncio.create_task(self._ask(), name="node-proxy-probe")
+            self._probe = asyncio.create_task(self._probe_server(), name="node-proxy-probe")
         return await asyncio.shield(self._probe) or self._lost()
 
-    async def _ask(self) -> str:
+    async def _probe_server(self) -> str:
         timeout_s = self._timing.probe_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -295,21 +297,21 @@ class Inputs:
         informer = self._informer(Selection(EndpointSlices, label_selector=selector))
         self._on_mark(EndpointSlices.key, selector, None)
         on_mark = partial(self._on_mark, EndpointSlices.key, selector)
-        informer.add_handler(partial(self._on_changes, selector), self._settle, on_mark)
+        informer.add_handler(partial(self._on_changes, selector), self._drop_obsolete, on_mark)
         task = self._group.create_task(
             informer.run(), name=f"informer {EndpointSlices.key} {selector}"
         )
         self._selections[selector] = _Selection(informer, task)
 
-    def _settle(self) -> None:
+    def _drop_obsolete(self) -> None:
         """Lets go what is not wanted any more, once all that is wanted is there."""
         if not all(
             name in self._selections and self._selections[name].informer.synced
-            for name in self._wanted
+            for name in self._desired
         ):
             self._complete.clear()
             return
         self._complete.set()
-        for selector in [name for name in self._selections if name not in self._wanted]:
+        for selector in [name for name in self._selections if name not in self._desired]:
             self._selections.pop(selector).task.cancel()
             self._on_dropped(selector)

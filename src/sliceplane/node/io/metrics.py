@@ -38,9 +38,11 @@ PROGRAMMING_BUCKETS: Final = (
 class ProxyMetrics(Metrics):
     """Owned by one ``NodeProxy``.  A series appears with its first observation."""
 
-    def __init__(self, mode: str = "nftables", ways: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, mode: str = "nftables", writes_by_transport: Mapping[str, int] | None = None
+    ) -> None:
         """*mode*: of ``--proxy-mode``; the names of some counters have it. *ways*:
-        ``RulesBackend.ways``, read at a scrape.
+        ``RulesBackend.writes_by_transport``, read at a scrape.
         """
         super().__init__()
         self._conntrack = self._seconds(
@@ -83,7 +85,7 @@ class ProxyMetrics(Metrics):
             "the bounds.",
             "ip_family",
         )
-        self._put_back = self.counters(
+        self._restored = self.counters(
             "sliceplane_proxy_rules_put_back_total",
             "Times that our rules were gone from the kernel and were written anew.",
             "ip_family",
@@ -92,7 +94,7 @@ class ProxyMetrics(Metrics):
             "counter",
             "sliceplane_proxy_writes_total",
             "Writes that the kernel took.",
-            lambda: [((way,), count) for way, count in sorted((ways or {}).items())],
+            lambda: [((way,), count) for way, count in sorted((writes_by_transport or {}).items())],
             "way",
         )
         self._health = {
@@ -149,12 +151,12 @@ class ProxyMetrics(Metrics):
         self._service_changes.value += 1
         self._services_pending.value += 1
 
-    def on_taken(self, family: IPFamily, wanted_since: float | None) -> None:
+    def on_started(self, family: IPFamily, pending_since: float | None) -> None:
         """A write has taken up all changes so far; *wanted_since*: the time of the oldest one that
         is known to need it.
         """
-        if wanted_since is not None:
-            self._queued.of(family).value = wanted_since
+        if pending_since is not None:
+            self._queued.of(family).value = pending_since
         self._endpoints_pending.value = 0
         self._services_pending.value = 0
 
@@ -178,22 +180,22 @@ class ProxyMetrics(Metrics):
         do not get all that they ask for.
         """
         self._last.of(family).value = now
-        self._put_back.of(family)  # from the first write on, so that a rise from 0 can be seen
+        self._restored.of(family)  # from the first write on, so that a rise from 0 can be seen
         for seconds in latencies:
             self._programming.of(family).observe(seconds)
         for policy, count in zip(("internal", "external"), without_local, strict=True):
             self._without_local.of(family, policy).value = count
         self._unserved.of(family).value = unserved
 
-    def on_put_back(self, family: IPFamily, times: int) -> None:
+    def on_restored(self, family: IPFamily, times: int) -> None:
         """How often rules that were gone were written anew, until now."""
-        self._put_back.of(family).value = times
+        self._restored.of(family).value = times
 
     def on_conntrack(self, family: IPFamily, seconds: float, deleted: int) -> None:
         self._conntrack.of(family).observe(seconds)
         self._deleted.of(family).value += deleted
 
-    def on_health_asked(self, page: str, code: int) -> None:
+    def on_health_request(self, page: str, code: int) -> None:
         """*page* is "healthz" or "livez"."""
         self._health[page].of(str(code)).value += 1
 
@@ -215,11 +217,11 @@ class ProxyRecord:
             from sliceplane.watch.recorder.recorder import begin_record
 
             self._quantized = quantized
-            self._life = begin_record(recorder, COMPONENT, quantized(began))
+            self._session = begin_record(recorder, COMPONENT, quantized(began))
 
     def change(self, change: Change[Object], now: float) -> None:
         if self._recorder is not None:
-            self._life.change(change, self._quantized(now))
+            self._session.change(change, self._quantized(now))
 
     def written(self, family: Family, commands: int, now: float, *, full: bool) -> None:
         whole = ", the whole table" if full else ""

@@ -16,9 +16,9 @@ from sliceplane.api.gates import Gates
 from sliceplane.consume.progress import CHANGED_PERIOD_S, IDLE_PERIOD_S
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.node.conntrack import Expected
+from sliceplane.node.context import RulesConfig
 from sliceplane.node.io.kernel.netns import Listen, listening_in
 from sliceplane.node.plane import NodePlaneConfig
-from sliceplane.node.surroundings import RulesConfig
 from sliceplane.watch.reflector import ABSENT_PERIOD_S
 
 #: how long the first write waits for the Node once Services and EndpointSlices are there
@@ -28,7 +28,7 @@ NODE_GRACE_S = 1.0
 HEALTH_TIMEOUT_S = 60.0
 
 #: how often it is looked whether our tables are there, and which addresses the host has
-LOOK_PERIOD_S = 30.0
+CHECK_PERIOD_S = 30.0
 #: after so long a table is written anew, whatever it is thought to hold (as upstream:
 #: ``pkg/proxy/nftables/proxier.go``)
 WHOLE_TABLE_PERIOD_S = 3600.0
@@ -50,7 +50,7 @@ class ProxyTiming(msgspec.Struct, frozen=True):
 
     node_grace_s: float = NODE_GRACE_S
     health_timeout_s: float = HEALTH_TIMEOUT_S
-    look_period_s: float = LOOK_PERIOD_S
+    check_period_s: float = CHECK_PERIOD_S
     suspect_period_s: float = SUSPECT_PERIOD_S
     probe_timeout_s: float = PROBE_TIMEOUT_S
     probe_valid_s: float = PROBE_VALID_S

@@ -36,7 +36,7 @@ KEEPER: Final = "sliceplane-proxy"
 TAINT: Final = "sliceplane.dev/no-kubelet"
 #: seconds between two checks of the Node and of the machine's addresses
 CHECK_S: Final = 10.0
-_LEAVE_S: Final = 2.0
+_STOP_S: Final = 2.0
 #: what Kubernetes calls processors (``kubernetes.io/arch``)
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -63,13 +63,13 @@ class OwnNode:
         proxy, not Ready.
         """
         await self.register()
-        keeping = asyncio.create_task(self.keep(), name="this machine's Node")
+        keeping = asyncio.create_task(self.maintain(), name="this machine's Node")
         try:
             yield
         finally:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
-            await self.leave()
+            await self.mark_not_ready()
 
     async def register(self) -> None:
         """Creates the Node, or brings it up to date.  A problem is logged once, and the next check
@@ -80,14 +80,14 @@ class OwnNode:
         )  # offline for a moment: they stay
         await self._attempt(is_ready=True)
 
-    async def keep(self) -> None:
+    async def maintain(self) -> None:
         while True:
             await asyncio.sleep(CHECK_S)
             await self.register()
 
-    async def leave(self) -> None:
+    async def mark_not_ready(self) -> None:
         """The Node stays, with the labels that users gave it, and is not Ready."""
-        await ends_within(_LEAVE_S, self._attempt(is_ready=False))
+        await ends_within(_STOP_S, self._attempt(is_ready=False))
 
     async def _attempt(self, *, is_ready: bool) -> None:
         try:
@@ -119,9 +119,9 @@ class OwnNode:
                 )
             self._is_other = True
             return
-        wanted = node_status(self._name, self._addresses, status, self._clock(), is_ready=is_ready)
-        if wanted is not None:
-            body = encode({"status": wanted})
+        patch = node_status(self._name, self._addresses, status, self._clock(), is_ready=is_ready)
+        if patch is not None:
+            body = encode({"status": patch})
             write = Write(
                 verb="patch", resource=Nodes, name=self._name, subresource="status", body=body
             )
@@ -153,8 +153,8 @@ class OwnNode:
         """At most one of each family: the one that leads to other machines."""
         if not self._netns:
             return tuple(address for address in (outward(4), outward(6)) if address)
-        found = await addresses_of(self._netns) or ()
-        by_family = {":" in address: address for address in reversed(found)}
+        addresses = await addresses_of(self._netns) or ()
+        by_family = {":" in address: address for address in reversed(addresses)}
         return tuple(by_family[family] for family in sorted(by_family))
 
 

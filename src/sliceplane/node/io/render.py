@@ -139,9 +139,9 @@ def _objects(objects: list[Any], node_name: str) -> NodeObjects:
     """
     names = sorted(subject.metadata.name for subject in objects if isinstance(subject, Node))
     if names and node_name not in names:
-        shown = f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+        listed = f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
         raise RenderError(
-            f"there is no Node {node_name}: name one with --hostname-override, of {shown}"
+            f"there is no Node {node_name}: name one with --hostname-override, of {listed}"
         )
     nodes = [
         subject

@@ -24,11 +24,11 @@ from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.rng import Rng
 from sliceplane.node.configuration.settings import ProxySettings
 from sliceplane.node.io.drain_hook import DrainHook, local_pods
-from sliceplane.node.io.healthz import health_pages, look_pages, metrics_pages
-from sliceplane.node.io.inputs import Beside
+from sliceplane.node.io.healthz import drift_pages, health_pages, metrics_pages
+from sliceplane.node.io.inputs import SharedConsumer
 from sliceplane.node.io.kernel.backend import AnyBackend, KernelError
 from sliceplane.node.io.kernel.conntrack import Conntrack
-from sliceplane.node.io.kernel.modes import backend_of, present
+from sliceplane.node.io.kernel.modes import backend_of, exclusive_mode
 from sliceplane.node.io.kernel.netns import listening_in
 from sliceplane.node.io.kernel.sysctls import SysctlError, adjust_oom_score, tune_conntrack
 from sliceplane.node.io.metrics import ProxyRecord, recording
@@ -77,7 +77,7 @@ async def running_proxy(
     flight: FlightConfig | None = None,
     recorder: Recorder | None = None,
     drain_port: int = 0,
-    beside: Beside | None = None,
+    consumer: SharedConsumer | None = None,
 ) -> AsyncIterator[tuple[NodeProxy, asyncio.Task[None]]]:
     """Runs a proxy that follows the server of *client*, and serves its pages. Yields the proxy and
     its task; at the end the rules stay.
@@ -103,12 +103,12 @@ async def running_proxy(
             backend,
             HostAccess(Conntrack(netns=netns), partial(addresses_of, netns), listening_in(netns)),
             record=ProxyRecord(recorder, clock()),
-            beside=beside,
+            consumer=consumer,
             clock=clock,
         )
-        await stack.enter_async_context(present(settings.mode, netns))
+        await stack.enter_async_context(exclusive_mode(settings.mode, netns))
         await prepare(backend, settings, netns)
-        for listen, pages in _pages(proxy, settings, beside):
+        for listen, pages in _pages(proxy, settings, consumer):
             await stack.enter_async_context(serve_pages(pages, *listen))
         if drain_port:
             pods = local_pods(node_name, client, clock, rng.fork())
@@ -153,7 +153,7 @@ def _config(
         gates=gates,
         # unhealthy after two periods, as kube-proxy is
         timing=ProxyTiming(
-            look_period_s=settings.sync_period_s,
+            check_period_s=settings.sync_period_s,
             health_timeout_s=2 * settings.sync_period_s,
             probe_timeout_s=api_timeout_s,
         ),
@@ -166,15 +166,15 @@ def _config(
 
 
 def _pages(
-    proxy: NodeProxy, settings: ProxySettings, beside: Beside | None
+    proxy: NodeProxy, settings: ProxySettings, consumer: SharedConsumer | None
 ) -> Iterator[tuple[tuple[str, int], dict[str, PageMaker]]]:
     """Yields addresses and the pages to serve there."""
     if settings.healthz is not None:
         yield settings.healthz, health_pages(proxy)
     if settings.metrics is not None:
-        pages = metrics_pages(proxy, () if beside is None else (beside.metrics,))
+        pages = metrics_pages(proxy, () if consumer is None else (consumer.metrics,))
         if is_loopback(settings.metrics[0]):
-            pages |= look_pages(proxy)
+            pages |= drift_pages(proxy)
         yield settings.metrics, pages
 
 

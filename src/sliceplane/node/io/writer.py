@@ -20,10 +20,10 @@ from sliceplane.consume.progress import Progress
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.ip import Family
 from sliceplane.node.io.claims import log_unserved
-from sliceplane.node.io.consequences import Consequences
 from sliceplane.node.io.kernel.backend import AnyBackend, KernelError
 from sliceplane.node.io.metrics import ProxyMetrics, ProxyRecord
 from sliceplane.node.io.options import WHOLE_TABLE_PERIOD_S, ProxyTiming
+from sliceplane.node.io.side_effects import SideEffects
 from sliceplane.node.plane import AnyNodePlane, RulesTransaction
 from sliceplane.node.schedule import Damage
 
@@ -46,7 +46,7 @@ class ProxyReports:
         if self.progress.asked:
             self.wanted.set()
 
-    def on_held(self, plane: AnyNodePlane) -> None:
+    def on_applied(self, plane: AnyNodePlane) -> None:
         """The kernel has the changes that were taken, perhaps except for portions of large
         Services: of these it has the changes before the first portion.
         """
@@ -62,7 +62,7 @@ class RulesWriter:
         self,
         backend: AnyBackend,
         planes: tuple[AnyNodePlane, ...],
-        consequences: Mapping[Family, Consequences],
+        side_effects: Mapping[Family, SideEffects],
         reports: ProxyReports,
         *,
         timing: ProxyTiming,
@@ -70,13 +70,13 @@ class RulesWriter:
     ) -> None:
         self._backend = backend
         self._planes = planes
-        self._consequences = consequences
+        self._side_effects = side_effects
         self._reports = reports
         self._timing = timing
         self._clock = clock
         self._wake = {plane.family: asyncio.Event() for plane in planes}
         self._written = {plane.family: asyncio.Event() for plane in planes}
-        self._doubt = asyncio.Event()
+        self._check_now = asyncio.Event()
         #: families whose tables another program may have changed since they were written
         self._suspects: set[Family] = set()
         self._damage = Damage()
@@ -105,21 +105,21 @@ class RulesWriter:
             deadline = plane.schedule.next_deadline()
             delay_s = None if deadline is None else deadline - self._clock()
             if delay_s is not None and delay_s <= 0:
-                await self._write_once(plane)
+                await self._write_due(plane)
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay_s):
                     await wake.wait()
 
-    async def _write_once(self, plane: AnyNodePlane) -> None:
+    async def _write_due(self, plane: AnyNodePlane) -> None:
         started = self._clock()
-        wanted_since = plane.schedule.pending_since
+        pending_since = plane.schedule.pending_since
         reports = self._reports
         reports.progress.on_taken(plane.family, plane.tracker.portions.number + 1)
         if plane.rules.needs_full:
             await self._backend.prepare(plane)
         transaction = plane.take_transaction(started)
-        reports.metrics.on_taken(plane.family, wanted_since)
+        reports.metrics.on_started(plane.family, pending_since)
         if transaction is not None:
             failed = True
             try:
@@ -134,14 +134,14 @@ class RulesWriter:
                     plane.family, seconds, full=transaction.full, failed=failed
                 )
             self._on_written(plane, transaction)
-        reports.on_held(plane)
+        reports.on_applied(plane)
         if plane.tracker.newly_unserved:
             log_unserved(plane)
         if transaction is None:
-            await self._consequences[plane.family].on_written(full=False)
+            await self._side_effects[plane.family].on_written(full=False)
             return
         self._written[plane.family].set()
-        await self._consequences[plane.family].on_written(full=transaction.full)
+        await self._side_effects[plane.family].on_written(full=transaction.full)
         _log.debug(
             "rules written",
             family=plane.family,
@@ -155,7 +155,7 @@ class RulesWriter:
         plane.on_failure(self._clock())
         self._reports.wanted.set()
         await self._check_rules(plane)  # before the next try brings them back
-        self._doubt.set()  # the same may have happened to the other family's table
+        self._check_now.set()  # the same may have happened to the other family's table
         self._reports.record.refused(plane.family, str(error), self._clock())
         _log.error(
             "rules not written",
@@ -170,18 +170,18 @@ class RulesWriter:
         now = self._clock()
         plane.on_success(now)
         reports.record.written(plane.family, transaction.size, now, full=transaction.full)
-        if transaction.full and self._damage.on_whole(plane.family, now):
+        if transaction.full and self._damage.on_full_write(plane.family, now):
             times = self._damage.times(plane.family)
-            reports.metrics.on_put_back(plane.family, times)
+            reports.metrics.on_restored(plane.family, times)
             _log.info("our rules were gone and are back", family=plane.family, times=times)
             reports.wanted.set()
 
     async def wait_check(self) -> None:
         """Returns when the next ``check_tables`` is due: after a period, or after a refusal."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._timing.look_period_s):
-                await self._doubt.wait()
-        self._doubt.clear()
+            async with asyncio.timeout(self._timing.check_period_s):
+                await self._check_now.wait()
+        self._check_now.clear()
 
     async def check_tables(self) -> None:
         """Marks tables to be written anew that are gone, or too old."""
@@ -194,7 +194,7 @@ class RulesWriter:
         if plane.written_whole_at is None:
             return
         try:
-            present = await self._backend.holds(plane)
+            present = await self._backend.has_rules(plane)
         except KernelError:
             return  # the next write reports it
         now = self._clock()
@@ -204,12 +204,12 @@ class RulesWriter:
             else WHOLE_TABLE_PERIOD_S
         )
         if not present:
-            if not self._damage.on_gone(plane.family, now):
+            if not self._damage.on_missing(plane.family, now):
                 return  # being written, or refused: the back-off counts
             _log.warning("our rules are gone, they are written anew", family=plane.family)
             self._reports.wanted.set()
         elif now - plane.written_whole_at < period_s:
             return
-        if plane.on_doubt(now):
+        if plane.request_full_write(now):
             self._suspects.discard(plane.family)
             self._wake[plane.family].set()

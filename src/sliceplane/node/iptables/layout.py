@@ -20,7 +20,7 @@ chain that packets reach by destination alone is a list that the kernel searches
 that is why no packet passes ``KUBE-CLUSTER-IPS`` that was translated, as long as the ranges of
 cluster IPs are known.
 
-What depends on the node or on flags is in a ``Surroundings``; a change of it means a whole write.
+What depends on the node or on flags is in a ``NodeContext``; a change of it means a whole write.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from sliceplane.kit.ip import Family
+from sliceplane.node.context import Detector, NodeContext
 from sliceplane.node.iptables.text import (
     CANARY,
     CLUSTER_IPS,
@@ -46,7 +47,6 @@ from sliceplane.node.iptables.text import (
     one,
     rule,
 )
-from sliceplane.node.surroundings import Detector, Surroundings
 
 Table = Literal["filter", "nat"]
 Chain = tuple[Table, str]
@@ -98,18 +98,18 @@ def match_local(detector: Detector, *, local: bool) -> str:
 
 
 def static_chains(
-    family: Family, around: Surroundings, node_ports: tuple[str, ...]
+    family: Family, context: NodeContext, node_ports: tuple[str, ...]
 ) -> dict[Chain, tuple[str, ...]]:
     """Fixed chains and the rules at their end; rules of Services stand before them. *node_ports*:
     the addresses that node ports are on, where they are listed.
     """
-    if around.node_ports_listed:
+    if context.node_ports_listed:
         to_node = [rule("-d", one(ip), jump(NODE_PORTS)) for ip in node_ports]
     else:
         to_node = [
             rule("! -d", _LOOPBACK[family], "-m addrtype --dst-type LOCAL", jump(NODE_PORTS))
         ]
-    ranges = around.service_networks
+    ranges = context.service_networks
     return {
         ("filter", CANARY): (CANARY_RULE,),
         ("filter", CLUSTER_IPS): tuple(rule("-d", network, jump("DROP")) for network in ranges),

@@ -46,16 +46,16 @@ def served(saved: str) -> Served:
             table = line[1:].strip()
         elif (match := _RULE.match(line)) is not None:
             chains[table, match["chain"]].append(_rule(match["rest"]))
-    found: Served = {}
+    result: Served = {}
     for rule in chains["filter", _SERVICES]:
         if rule.destination is not None:
-            found[rule.destination] = frozenset()
+            result[rule.destination] = frozenset()
     if all(any(rule.next == _SERVICES for rule in chains["nat", hook]) for hook in _HOOKS):
         for rule in chains["nat", _SERVICES]:
             if rule.destination is not None and rule.next.startswith("KUBE-"):
                 targets = frozenset(_targets(chains, rule.next, set()))
-                found[rule.destination] = found.get(rule.destination, frozenset()) | targets
-    return found
+                result[rule.destination] = result.get(rule.destination, frozenset()) | targets
+    return result
 
 
 def _rule(text: str) -> _SavedRule:
@@ -73,11 +73,11 @@ def _rule(text: str) -> _SavedRule:
 
 
 def _targets(
-    chains: dict[tuple[str, str], list[_SavedRule]], chain: str, seen: set[str]
+    chains: dict[tuple[str, str], list[_SavedRule]], chain: str, visited: set[str]
 ) -> Iterator[ServedTarget]:
-    seen.add(chain)
+    visited.add(chain)
     for rule in chains.get(("nat", chain), ()):
         if rule.target is not None:
             yield rule.target
-        elif rule.next.startswith("KUBE-") and rule.next not in seen:
-            yield from _targets(chains, rule.next, seen)
+        elif rule.next.startswith("KUBE-") and rule.next not in visited:
+            yield from _targets(chains, rule.next, visited)

@@ -84,7 +84,7 @@ def one_in(count: int) -> str:
     return f"-m statistic --mode random --probability {1 / count:.10f}"
 
 
-def remembered(clients: str, family: Family, seconds: int) -> str:
+def match_recent(clients: str, family: Family, seconds: int) -> str:
     """Matches who was seen less than *seconds* ago; forgets older ones."""
     return (
         f"-m recent --rcheck --seconds {seconds} --reap --name {clients} --mask {_MASK[family]} "
@@ -92,7 +92,7 @@ def remembered(clients: str, family: Family, seconds: int) -> str:
     )
 
 
-def remember(clients: str, family: Family) -> str:
+def set_recent(clients: str, family: Family) -> str:
     """Always matches, and remembers the source."""
     return f"-m recent --set --name {clients} --mask {_MASK[family]} --rsource"
 

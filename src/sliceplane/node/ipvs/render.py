@@ -192,16 +192,16 @@ def _rules(snapshot: NodeSnapshot) -> str:
     def into(suffix: str, by: str) -> str:
         return f"-m set --match-set {_set_name(suffix, snapshot.family)} {by}"
 
-    detector = snapshot.around.detector
+    detector = snapshot.context.detector
     outside = ""
-    if detector is not None and not snapshot.around.masquerade_all:
+    if detector is not None and not snapshot.context.masquerade_all:
         outside = (
             f"! -s {detector.network} "
             if detector.network
             else f"! -i {detector.interface.replace('*', '+')} "
         )
     nat = [f"-A KUBE-SERVICES {into('LOAD-BALANCER', 'dst,dst')} -j KUBE-LOAD-BALANCER"]
-    if detector is not None or snapshot.around.masquerade_all:
+    if detector is not None or snapshot.context.masquerade_all:
         nat.append(f"-A KUBE-SERVICES {outside}{into('CLUSTER-IP', 'dst,dst')} -j KUBE-MARK-MASQ")
     nat += [
         f"-A KUBE-SERVICES {into('EXTERNAL-IP', 'dst,dst')} -j KUBE-MARK-MASQ",

@@ -12,7 +12,7 @@ addresses and the node port, and ``externalTrafficPolicy``.
 | chain external-X | reachable from outside, and endpoints exist somewhere | which of the two, and whether masqueraded |
 | element of service-ips, from inside | one endpoint, no affinity | the endpoint (kept in single-endpoints) |
 | the same | several endpoints, no affinity, reachable from inside only | the endpoints (in a room of
-``node.nft.draws``) |
+``node.nft.buckets``) |
 | the same | several endpoints and reachable from outside, or affinity | jump to service-X, local-X |
 | element of service-ips, service-nodeports, from outside | external-X exists | goto external-X |
 | element of no-endpoint-services, -nodeports | the policy leaves none | drop if there are endpoints elsewhere, else
@@ -36,6 +36,7 @@ from __future__ import annotations
 import msgspec
 
 from sliceplane.consume.model import NodeEndpoint, PortState
+from sliceplane.node.context import NodeFacts
 from sliceplane.node.nft.layout import (
     CLUSTER_IPS,
     FIREWALL_IPS,
@@ -51,13 +52,13 @@ from sliceplane.node.nft.layout import (
 from sliceplane.node.nft.names import chain_name
 from sliceplane.node.nft.objects import (
     DROP,
+    BalancedTargets,
+    DesiredValue,
     DnatTarget,
     Key,
     NftContainer,
     NftRule,
-    Several,
     Value,
-    Wanted,
     goto,
     jump,
 )
@@ -74,7 +75,6 @@ from sliceplane.node.nft.statements import (
     SetMark,
 )
 from sliceplane.node.plane import allowed_sources
-from sliceplane.node.surroundings import ThisNode
 
 
 class BalancedChain(msgspec.Struct, frozen=True):
@@ -104,15 +104,15 @@ class ServiceObjects(msgspec.Struct, frozen=True):
     """
 
     chains: tuple[Chain, ...] = ()
-    elements: tuple[tuple[str, Key, Wanted], ...] = ()
+    elements: tuple[tuple[str, Key, DesiredValue], ...] = ()
 
 
-def build_service(states: tuple[PortState, ...], node: ThisNode) -> ServiceObjects:
+def build_service(states: tuple[PortState, ...], node: NodeFacts) -> ServiceObjects:
     """The objects of all ports of one Service. Of two values for one element (a Service that no API
     server lets through) the first counts.
     """
     chains: list[Chain] = []
-    elements: dict[tuple[str, Key], Wanted] = {}
+    elements: dict[tuple[str, Key], DesiredValue] = {}
     for state in states:
         port = _NftPort(state, node, chains, elements)
         port.build_inside()
@@ -136,9 +136,9 @@ class _NftPort:
     def __init__(
         self,
         state: PortState,
-        node: ThisNode,
+        node: NodeFacts,
         chains: list[Chain],
-        elements: dict[tuple[str, Key], Wanted],
+        elements: dict[tuple[str, Key], DesiredValue],
     ) -> None:
         self._state = state
         self._port = state.port
@@ -147,7 +147,7 @@ class _NftPort:
         self._protocol = state.port.name.protocol.lower()
         self._chains = chains
         self._elements = elements
-        self._made: dict[str, str] = {}  # prefix -> the chain of that policy
+        self._chain_names: dict[str, str] = {}  # prefix -> the chain of that policy
         self._sticky_names: dict[
             tuple[str, int], tuple[str, str]
         ] = {}  # endpoint -> its set, its chain
@@ -172,7 +172,7 @@ class _NftPort:
                 )
             case several if not port.affinity_timeout_s and not port.externally_accessible:
                 self._elements.setdefault(
-                    (SERVICE_IPS.name, destination), Several(_targets(several))
+                    (SERVICE_IPS.name, destination), BalancedTargets(_targets(several))
                 )
             case _:
                 chain = self._policy_chain("local" if port.internal_local else "service")
@@ -237,7 +237,7 @@ class _NftPort:
 
     def _policy_chain(self, prefix: str) -> str:
         """The chain that leads to the endpoints of a policy, made when it is first asked for."""
-        if prefix not in self._made:
+        if prefix not in self._chain_names:
             endpoints = self._categories.local if prefix == "local" else self._categories.cluster
             chain = (
                 self._sticky(prefix, endpoints)
@@ -245,8 +245,8 @@ class _NftPort:
                 else self._even(prefix, endpoints)
             )
             self._chains.append(chain)
-            self._made[prefix] = chain.name
-        return self._made[prefix]
+            self._chain_names[prefix] = chain.name
+        return self._chain_names[prefix]
 
     def _even(self, prefix: str, endpoints: tuple[NodeEndpoint, ...]) -> BalancedChain:
         return BalancedChain(
@@ -255,10 +255,10 @@ class _NftPort:
 
     def _sticky(self, prefix: str, endpoints: tuple[NodeEndpoint, ...]) -> RuleChain:
         names = [self._sticky_names[endpoint.ip, endpoint.port] for endpoint in endpoints]
-        known = [NftRule((InSet(("saddr",), clients), Goto(chain))) for clients, chain in names]
+        affinity = [NftRule((InSet(("saddr",), clients), Goto(chain))) for clients, chain in names]
         others = NftRule((GotoOneOf(tuple([chain for _, chain in names])),))
         return RuleChain(
-            chain_name(prefix, self._port.name, variant=self._variant), (*known, others)
+            chain_name(prefix, self._port.name, variant=self._variant), (*affinity, others)
         )
 
     def _build_endpoints(self) -> None:

@@ -6,7 +6,7 @@ prerouting, output  -100  nat     -> services: vmap service-ips -> the chain of 
                                                cluster-ip-endpoints, twice: map single-endpoints ->
                                                DNAT
                                                                             a room -> DNAT
-                                                                            (``node.nft.draws``)
+                                                                            (``node.nft.buckets``)
                                                vmap service-nodeports -> the chain of a port -> DNAT
 input, forward, output 0  filter  -> service-endpoints-check: vmap no-endpoint-services -> reject or drop
 input                  0  filter  -> nodeport-endpoints-check: vmap no-endpoint-nodeports -> reject or drop
@@ -28,7 +28,7 @@ Services of a cluster need costs the others nothing. They are asked after servic
 last word while a destination moves from one to the other (``node.nft.elements``), and twice, so
 that who moves between them is found.
 
-What depends on the node or on flags is a ``node.surroundings.Surroundings``; a change of it means a
+What depends on the node or on flags is a ``node.context.NodeContext``; a change of it means a
 new table.
 
 **A whole table takes another's place** while packets are under way: in two steps, so that none is
@@ -46,7 +46,8 @@ from __future__ import annotations
 
 from typing import Final, TypeGuard
 
-from sliceplane.node.nft.draws import DIRECT
+from sliceplane.node.context import Detector, NodeContext
+from sliceplane.node.nft.buckets import DIRECT
 from sliceplane.node.nft.objects import (
     AddChain,
     AddContainer,
@@ -61,6 +62,7 @@ from sliceplane.node.nft.objects import (
 from sliceplane.node.nft.statements import (
     DESTINATION,
     AddressIn,
+    ClearMark,
     CtStateNew,
     CtStatusDnat,
     DnatMap,
@@ -76,10 +78,8 @@ from sliceplane.node.nft.statements import (
     ResetTcp,
     SetMark,
     Statement,
-    TakeMark,
     Vmap,
 )
-from sliceplane.node.surroundings import Detector, Surroundings
 
 #: between the steps: no packet needs so long from one hook to the next, unless its processor is
 #: taken away
@@ -165,25 +165,25 @@ def is_writer(chain: AddChain) -> bool:
     return chain.name.startswith(_WRITER)
 
 
-def static_commands(family: NftFamily, around: Surroundings) -> tuple[Command, ...]:
+def static_commands(family: NftFamily, context: NodeContext) -> tuple[Command, ...]:
     """Everything but the services, for a table that is empty."""
     return (
         *BASE_CHAINS,
         *_CHAINS,
         *(AddContainer(container) for container in CONTAINERS),
-        *(AddRule(chain, NftRule(statements)) for chain, statements in _rules(family, around)),
+        *(AddRule(chain, NftRule(statements)) for chain, statements in _rules(family, context)),
     )
 
 
-def _rules(family: NftFamily, around: Surroundings) -> list[tuple[str, tuple[Statement, ...]]]:
+def _rules(family: NftFamily, context: NodeContext) -> list[tuple[str, tuple[Statement, ...]]]:
     to_cluster_ip = InSet(("daddr",), CLUSTER_IPS.name)
-    own_pods = around.detector
+    own_pods = context.detector
     rules: list[tuple[str, tuple[Statement, ...]]] = [
         (REJECT_CHAIN, (ResetTcp(),)),
         (REJECT_CHAIN, (Reject(),)),
         (FIREWALL_CHECK, (Vmap(DESTINATION, FIREWALL_IPS.name),)),
     ]
-    if around.masquerade_all:
+    if context.masquerade_all:
         rules.append((_SERVICES, (to_cluster_ip, SetMark())))
     elif own_pods is not None:
         rules.append((_SERVICES, (to_cluster_ip, match_local(own_pods, local=False), SetMark())))
@@ -191,15 +191,15 @@ def _rules(family: NftFamily, around: Surroundings) -> list[tuple[str, tuple[Sta
         (_SERVICES, (Vmap(DESTINATION, SERVICE_IPS.name),)),
         *[(_SERVICES, (to_cluster_ip, Jump(DIRECT)))] * 2,
         (DIRECT, (DnatMap(DESTINATION, SINGLE_ENDPOINTS.name),)),
-        (_SERVICES, (*_to_node(family, around), Vmap(_PORT, SERVICE_NODE_PORTS.name))),
+        (_SERVICES, (*_to_node(family, context), Vmap(_PORT, SERVICE_NODE_PORTS.name))),
         (ENDPOINTS_CHECK, (Vmap(DESTINATION, NO_ENDPOINTS.name),)),
-        (NODE_PORTS_CHECK, (*_to_node(family, around), Vmap(_PORT, NO_ENDPOINT_NODE_PORTS.name))),
+        (NODE_PORTS_CHECK, (*_to_node(family, context), Vmap(_PORT, NO_ENDPOINT_NODE_PORTS.name))),
         (CLUSTER_IPS_CHECK, (to_cluster_ip, Jump(REJECT_CHAIN))),
     ]
-    if around.service_networks:
-        rules.append((CLUSTER_IPS_CHECK, (AddressIn("daddr", around.service_networks), Drop())))
+    if context.service_networks:
+        rules.append((CLUSTER_IPS_CHECK, (AddressIn("daddr", context.service_networks), Drop())))
     rules += [
-        (_MASQUERADING, (TakeMark(), Masquerade())),
+        (_MASQUERADING, (ClearMark(), Masquerade())),
         (
             _MASQUERADING,
             (
@@ -225,9 +225,9 @@ def _rules(family: NftFamily, around: Surroundings) -> list[tuple[str, tuple[Sta
     return rules + [(base, (CtStateNew(), Jump(check))) for base, check in checks]
 
 
-def _to_node(family: NftFamily, around: Surroundings) -> tuple[Statement, ...]:
+def _to_node(family: NftFamily, context: NodeContext) -> tuple[Statement, ...]:
     """Matches destinations that node ports are served on."""
-    if around.node_ports_listed:
+    if context.node_ports_listed:
         return (InSet(("daddr",), NODE_PORT_IPS.name),)
     return (IsOwnAddress("daddr"), AddressIn("daddr", (_LOOPBACK[family],), inside=False))
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from sliceplane.consume.served import ClusterDestination, Served, ServedTarget
-from sliceplane.node.nft.draws import ROOMS, endpoints_of, members_of
+from sliceplane.node.nft.buckets import BUCKET_COUNTS, bucket_map, bucket_set
 from sliceplane.node.nft.layout import CLUSTER_IPS, NO_ENDPOINTS, SERVICE_IPS, SINGLE_ENDPOINTS
 from sliceplane.node.nft.listing import Form
 
@@ -42,48 +42,48 @@ class _Reader:
         self._used_everywhere = used[0] & used[1]
 
     def read(self) -> Served:
-        found: Served = {
+        result: Served = {
             destination: frozenset()
             for destination in map(_destination, self._keys(NO_ENDPOINTS.name))
         }
-        for key, verdict in self._asked(SERVICE_IPS.name).items():
-            found[_destination(key)] = frozenset(self._targets(verdict.split()[-1], set()))
-        cluster_ips = set(self._asked(CLUSTER_IPS.name))
-        for key, value in self._asked(SINGLE_ENDPOINTS.name).items():
+        for key, verdict in self._looked_up(SERVICE_IPS.name).items():
+            result[_destination(key)] = frozenset(self._targets(verdict.split()[-1], set()))
+        cluster_ips = set(self._looked_up(CLUSTER_IPS.name))
+        for key, value in self._looked_up(SINGLE_ENDPOINTS.name).items():
             if key.split(" . ")[0] in cluster_ips:
-                found.setdefault(_destination(key), frozenset((_target(value),)))
-        for room in ROOMS:
-            members = set(self._asked(members_of(room).name))
-            for key, value in self._asked(endpoints_of(room).name).items():
+                result.setdefault(_destination(key), frozenset((_target(value),)))
+        for count in BUCKET_COUNTS:
+            members = set(self._looked_up(bucket_set(count).name))
+            for key, value in self._looked_up(bucket_map(count).name).items():
                 destination, _, _ = key.rpartition(" . ")
                 if destination in members and destination.split(" . ")[0] in cluster_ips:
-                    known = found.get(_destination(destination), frozenset())
-                    found[_destination(destination)] = known | {_target(value)}
-        return found
+                    earlier = result.get(_destination(destination), frozenset())
+                    result[_destination(destination)] = earlier | {_target(value)}
+        return result
 
     def _keys(self, container: str) -> dict[str, str]:
         return self._elements.get(container, {})
 
-    def _asked(self, container: str) -> dict[str, str]:
+    def _looked_up(self, container: str) -> dict[str, str]:
         """The elements of a container that both hooks ask."""
         return self._keys(container) if container in self._used_everywhere else {}
 
-    def _used(self, chain: str, seen: set[str]) -> Iterator[str]:
+    def _used(self, chain: str, visited: set[str]) -> Iterator[str]:
         """Names of the containers that packets of *chain* are looked up in."""
-        seen.add(chain)
+        visited.add(chain)
         for part in _parts(self._chains.get(chain, [])):
             for name in _jumps(part):
-                if name not in seen:
-                    yield from self._used(name, seen)
+                if name not in visited:
+                    yield from self._used(name, visited)
             yield from (text[1:] for text in _texts(part) if text.startswith("@"))
 
-    def _targets(self, chain: str, seen: set[str]) -> Iterator[ServedTarget]:
+    def _targets(self, chain: str, visited: set[str]) -> Iterator[ServedTarget]:
         """Where *chain* translates destinations to."""
-        seen.add(chain)
+        visited.add(chain)
         for part in _parts(self._chains.get(chain, [])):
             for name in _jumps(part):
-                if name not in seen:
-                    yield from self._targets(name, seen)
+                if name not in visited:
+                    yield from self._targets(name, visited)
             match part:
                 case {"dnat": {"addr": str() as address, "port": int() as port}}:
                     yield ServedTarget(address, port)

@@ -62,7 +62,7 @@ class Slots:
         self._end = 0
         self._used_of_map: dict[str, int] = {}
 
-    def take(self) -> tuple[int, bool]:
+    def allocate(self) -> tuple[int, bool]:
         """A slot, and whether its map has to be made first."""
         if self._free:
             slot = heapq.heappop(self._free)

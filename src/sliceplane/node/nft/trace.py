@@ -213,7 +213,7 @@ class _Walk:
                         yield from self._goto(verdict.chain, packet)
             case statements.Balance():
                 yield from self._balance(statement, packet)
-            case statements.Draw(fields, count, name):
+            case statements.DnatBucket(fields, count, name):
                 yield from self._draw(packet, packet.key(fields), count, name)
             case _:
                 after, flow = self._simple(statement, packet)
@@ -244,7 +244,7 @@ class _Walk:
                 )
             case statements.SetMark():
                 return replace(packet, mark=True), "continue"
-            case statements.TakeMark():
+            case statements.ClearMark():
                 return replace(packet, mark=False), _matched(packet.mark)
             case statements.Dnat(protocol, ip, port) if packet.proto == protocol:
                 return replace(packet, daddr=ip, dport=port, dnat=True), "done"
@@ -286,15 +286,15 @@ class _Walk:
 
     def _draw(self, packet: Packet, key: Key, count: int, name: str) -> Iterator[_Branch]:
         """As if it were drawn until a number is found: the rules that follow draw the same again
-        (``node.nft.draws``)."""
+        (``node.nft.buckets``)."""
         elements = self._table.containers[name].elements
-        found = [elements[*key, number] for number in range(count) if (*key, number) in elements]
-        if not found:
+        targets = [elements[*key, number] for number in range(count) if (*key, number) in elements]
+        if not targets:
             yield _ONE, packet, "break"
-        for target in found:
+        for target in targets:
             assert isinstance(target, DnatTarget), f"{name} answers {target}"
             yield (
-                Fraction(1, len(found)),
+                Fraction(1, len(targets)),
                 replace(packet, daddr=target.ip, dport=target.port, dnat=True),
                 "done",
             )

@@ -136,13 +136,13 @@ def given_by(flags: dict[str, Any], gates: Gates) -> dict[str, Value]:
         raise click.UsageError(
             f"--proxy-mode {mode} is for renders only: sliceplane proxy render --proxy-mode {mode}"
         )
-    given: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for name in used(flags):
         for path in _FIELDS[name]:
-            given[path] = _value(name, flags[name], gates)
-    for error in errors_of(given, release=gates.release):
+            values[path] = _value(name, flags[name], gates)
+    for error in errors_of(values, release=gates.release):
         raise click.UsageError(f"{_flag_of(error.field)}: {error.message}")
-    return given
+    return values
 
 
 def used(flags: dict[str, Any]) -> tuple[str, ...]:

@@ -80,12 +80,12 @@ async def remove_leftovers(mode: Mode, families: tuple[Family, ...], netns: str 
 
 
 @asynccontextmanager
-async def present(mode: Mode, netns: str) -> AsyncIterator[None]:
+async def exclusive_mode(mode: Mode, netns: str) -> AsyncIterator[None]:
     """This process runs a proxy of *mode* in the network namespace *netns* ("": our own). Raises
     ``KernelError`` if one of another mode does.
     """
     try:
-        sign = await within(netns, lambda: _shown(mode))
+        listener = await within(netns, lambda: _announce(mode))
     except FileNotFoundError as error:
         raise KernelError("namespace", f'there is no network namespace "{netns}"') from error
     except OSError as error:
@@ -96,14 +96,14 @@ async def present(mode: Mode, netns: str) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        sign.close()
+        listener.close()
 
 
-def _shown(mode: Mode) -> socket.socket:
-    sign = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+def _announce(mode: Mode) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        sign.bind(f"\0{_NAME}{mode}/{os.urandom(8).hex()}")
-        sign.listen(8)
+        listener.bind(f"\0{_NAME}{mode}/{os.urandom(8).hex()}")
+        listener.listen(8)
         for other in BACK_ENDS:
             pid = _running(other) if other != mode else 0
             if pid:
@@ -114,9 +114,9 @@ def _shown(mode: Mode) -> socket.socket:
                     f"and start this one with {mode} then; it takes over what the other leaves",
                 )
     except BaseException:
-        sign.close()
+        listener.close()
         raise
-    return sign
+    return listener
 
 
 def _running(mode: str) -> int:
@@ -127,14 +127,16 @@ def _running(mode: str) -> int:
     except OSError:
         return 0
     names = [
-        words[-1] for line in lines if (words := line.split()) and words[-1].startswith(prefix)
+        columns[-1]
+        for line in lines
+        if (columns := line.split()) and columns[-1].startswith(prefix)
     ]
     for name in names[:_NAMES_MAX]:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asking:
-            asking.settimeout(_CONNECT_S)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as peer:
+            peer.settimeout(_CONNECT_S)
             try:
-                asking.connect("\0" + name[1:])
-                raw = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+                peer.connect("\0" + name[1:])
+                raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             except OSError:
                 continue
             pid, uid, _ = _CREDENTIALS.unpack(raw)

@@ -32,15 +32,15 @@ async def within(netns: str, work: Callable[[], T]) -> T:
     Raises ``OSError`` if the namespace cannot be entered. *work* must be short: nothing can
     interrupt it.
     """
-    return await asyncio.wrap_future(_started(netns, work)) if netns else work()
+    return await asyncio.wrap_future(_start_within(netns, work)) if netns else work()
 
 
-def within_at_once(netns: str, work: Callable[[], T]) -> T:
+def within_blocking(netns: str, work: Callable[[], T]) -> T:
     """The same for a thread that may wait."""
-    return _started(netns, work).result() if netns else work()
+    return _start_within(netns, work).result() if netns else work()
 
 
-def _started(netns: str, work: Callable[[], T]) -> Future[T]:
+def _start_within(netns: str, work: Callable[[], T]) -> Future[T]:
     done: Future[T] = Future()
 
     def run() -> None:
@@ -66,14 +66,14 @@ def start_thread(thread: Thread) -> None:
 
 def _enter(netns: str) -> None:
     """The calling thread, for good."""
-    place = os.open(FOLDER / netns, os.O_RDONLY | os.O_CLOEXEC)
+    namespace = os.open(FOLDER / netns, os.O_RDONLY | os.O_CLOEXEC)
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        if libc.setns(place, _CLONE_NEWNET) != 0:
+        if libc.setns(namespace, _CLONE_NEWNET) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), str(FOLDER / netns))
     finally:
-        os.close(place)
+        os.close(namespace)
 
 
 def listening_in(netns: str) -> Listen:

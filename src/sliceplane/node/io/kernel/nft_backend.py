@@ -23,14 +23,20 @@ from sliceplane.node.io.kernel.nft_netlink import (
     Messages,
     NftError,
     generation,
-    remembered,
+    read_dynamic_sets,
 )
 from sliceplane.node.io.kernel.program import KernelProgram
 from sliceplane.node.nft.layout import PAUSE_S, steps
 from sliceplane.node.nft.listing import differences, expected, listed
 from sliceplane.node.nft.names import TABLE
-from sliceplane.node.nft.objects import Memory, TableRef, Transaction, contents_of, deletion
-from sliceplane.node.nft.table import NFT_FAMILIES, NftPlane, nft_plane, wants_memory
+from sliceplane.node.nft.objects import (
+    DynamicSetContents,
+    TableRef,
+    Transaction,
+    contents_of,
+    deletion,
+)
+from sliceplane.node.nft.table import NFT_FAMILIES, NftPlane, needs_set_contents, nft_plane
 from sliceplane.node.plane import NodePlaneConfig
 
 __all__ = ["NftError", "NftRunner", "explain"]
@@ -76,8 +82,8 @@ class NftRunner:
         self._netns = netns
         self._programs = _programs(netns, timeout_s)
         self._running = 0
-        self._taken = 0
-        self._of_others: int | None = None
+        self._accepted = 0
+        self._foreign_generation: int | None = None
         self._messages = Messages(netns)
 
     async def write(self, transaction: Transaction) -> bool:
@@ -87,7 +93,7 @@ class NftRunner:
         self._running += 1
         try:
             if await self._messages.write(transaction):
-                self._taken += 1
+                self._accepted += 1
                 return True
         except NftError as error:
             self._on_error(error)
@@ -102,7 +108,7 @@ class NftRunner:
         self._running += 1
         try:
             await self._nft("-f", "-", stdin=text)
-            self._taken += 1
+            self._accepted += 1
         except NftError as error:
             self._on_error(error)
             raise
@@ -116,9 +122,9 @@ class NftRunner:
         now = None if self._running else generation(self._netns)
         if now is None:
             return False
-        before = self._of_others
-        self._of_others = (now - self._taken) % 2**32
-        return before is not None and before != self._of_others
+        before = self._foreign_generation
+        self._foreign_generation = (now - self._accepted) % 2**32
+        return before is not None and before != self._foreign_generation
 
     async def tables(self) -> frozenset[TableRef]:
         """The tables of IPv4 and IPv6 that there are, ours or not; cheap at any size.  Raises
@@ -129,12 +135,12 @@ class NftRunner:
         )
         return frozenset(TableRef(family, name) for family, name in listed)
 
-    async def memory(self, table: TableRef) -> Memory:
+    async def dynamic_sets(self, table: TableRef) -> DynamicSetContents:
         """Returns the elements that packets added to the dynamic sets of *table*, at most
         ``REMEMBERED_MAX`` clients; nothing if there is no table. Raises ``NftError``.
         """
         try:
-            return await asyncio.to_thread(remembered, table, self._netns)
+            return await asyncio.to_thread(read_dynamic_sets, table, self._netns)
         except (OSError, RuntimeError) as error:  # RuntimeError: there is no more thread
             raise NftError("resources", f"clients could not be read: {error}") from error
 
@@ -153,7 +159,7 @@ class NftRunner:
 
     def _on_error(self, error: NftError) -> None:
         if error.reason != "rejected":
-            self._of_others = None  # whether the kernel took it is unknown
+            self._foreign_generation = None  # whether the kernel took it is unknown
 
     async def _nft(self, *arguments: str, stdin: str = "") -> str:
         return await self._programs.run(self._program, *arguments, stdin=stdin)
@@ -186,7 +192,7 @@ class NftCommands(Protocol):
 
     def disturbed(self) -> bool: ...
 
-    async def memory(self, table: TableRef) -> Memory: ...
+    async def dynamic_sets(self, table: TableRef) -> DynamicSetContents: ...
 
     async def listing(self, table: TableRef) -> str: ...
 
@@ -205,7 +211,7 @@ class Nftables:
         self._runner = runner
         self._table = table
         self._writer = writer or os.urandom(8).hex()
-        self.ways = {"netlink": 0, "nft": 0}
+        self.writes_by_transport = {"netlink": 0, "nft": 0}
 
     def plane(self, family: Family, config: NodePlaneConfig) -> NftPlane:
         return nft_plane(family, config, self._table, self._writer)
@@ -215,9 +221,9 @@ class Nftables:
 
     async def prepare(self, plane: NftPlane) -> None:
         """A new table leaves each client where it is, as far as the kernel says where."""
-        if wants_memory(plane):
+        if needs_set_contents(plane):
             try:
-                plane.rules.remember(await self._runner.memory(plane.rules.table))
+                plane.rules.restore_sets(await self._runner.dynamic_sets(plane.rules.table))
             except KernelError as error:
                 _log.warning("session affinity is forgotten", family=plane.family, error=str(error))
 
@@ -226,18 +232,18 @@ class Nftables:
             if number:
                 await asyncio.sleep(PAUSE_S)
             by_messages = await self._runner.write(step)
-            self.ways["netlink" if by_messages else "nft"] += 1
+            self.writes_by_transport["netlink" if by_messages else "nft"] += 1
 
-    async def holds(self, plane: NftPlane) -> bool:
+    async def has_rules(self, plane: NftPlane) -> bool:
         return plane.rules.table in await self._runner.tables()
 
     async def differences(self, plane: NftPlane) -> tuple[str, ...]:
         table = plane.rules.table
         whole = replace(plane.rules.shadow(), full=True)
-        wanted = expected(contents_of(whole), table.family)
+        desired = expected(contents_of(whole), table.family)
         if table not in await self._runner.tables():
             return (f"the table {table.family} {table.name} is missing",)
-        return differences(listed(await self._runner.listing(table)), wanted)
+        return differences(listed(await self._runner.listing(table)), desired)
 
     def disturbed(self) -> bool:
         return self._runner.disturbed()

@@ -31,7 +31,7 @@ from collections.abc import Iterator
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.process import descriptors
 from sliceplane.node.io.kernel.backend import KernelError
-from sliceplane.node.io.kernel.netns import FOLDER, within_at_once
+from sliceplane.node.io.kernel.netns import FOLDER, within_blocking
 from sliceplane.node.nft.netlink.batch import MessageBatch, encode
 from sliceplane.node.nft.netlink.clients import (
     DumpPart,
@@ -47,7 +47,7 @@ from sliceplane.node.nft.netlink.messages import (
     KernelAnswer,
     parse_answers,
 )
-from sliceplane.node.nft.objects import FlushChain, Memory, TableRef, Transaction
+from sliceplane.node.nft.objects import DynamicSetContents, FlushChain, TableRef, Transaction
 
 _NETLINK_NETFILTER = 12
 
@@ -68,7 +68,7 @@ def netfilter_socket(netns: str = "") -> socket.socket:
     """*netns*: a name under /run/netns; "" is our own. A socket belongs to the namespace in which
     it was made. Raises ``OSError``.
     """
-    return within_at_once(
+    return within_blocking(
         netns, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)
     )
 
@@ -89,11 +89,11 @@ def generation(netns: str = "") -> int | None:
         return None
 
 
-def remembered(table: TableRef, netns: str = "") -> Memory:
+def read_dynamic_sets(table: TableRef, netns: str = "") -> DynamicSetContents:
     """Returns the elements that packets added to the client sets of *table*.  Takes long; raises
     ``OSError``.
     """
-    found: dict[str, tuple[tuple[str, int], ...]] = {}
+    contents: dict[str, tuple[tuple[str, int], ...]] = {}
     names: list[str] = []
     for part in _dump(sets_request(table), table, netns):
         names += part.names
@@ -103,8 +103,8 @@ def remembered(table: TableRef, netns: str = "") -> Memory:
             clients += part.clients
             if len(clients) >= limit:
                 break
-        found[name] = tuple(clients[:limit])
-    return found
+        contents[name] = tuple(clients[:limit])
+    return contents
 
 
 def _dump(request: bytes, table: TableRef, netns: str) -> Iterator[DumpPart]:
@@ -160,7 +160,7 @@ class Messages:
         #: tables whose next write is the program's
         self._detours: set[TableRef] = set()
         self._refusals = 0
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     async def write(self, transaction: Transaction) -> bool:
         """Returns True if the kernel accepted it; False if ``nft`` must write it. Raises
@@ -178,11 +178,11 @@ class Messages:
         except RuntimeError as error:
             # No thread could be started; the pool may still do it once there is one.
             void.set()
-            self._tell("nft writes what could not be written by netlink messages", error)
+            self._report_once("nft writes what could not be written by netlink messages", error)
             return False
         except (Inexpressible, OSError) as error:
             descriptors.tell(error, "netlink socket")
-            self._tell("nft writes what could not be written by netlink messages", error)
+            self._report_once("nft writes what could not be written by netlink messages", error)
             return False
         refusal = next((answer for answer in answers if answer.errno), None)
         if refusal is None:
@@ -191,7 +191,7 @@ class Messages:
             self._refusals = 0
             return True
         if refusal.errno == errno.EPERM and not refusal.sequence:
-            self._tell(
+            self._report_once(
                 "nft writes the rules",
                 PermissionError(errno.EPERM, "netlink messages are not allowed"),
             )
@@ -210,12 +210,12 @@ class Messages:
         batch = encode(transaction)
         return batch.last, self._channel.send(batch)
 
-    def _tell(self, what: str, error: Exception) -> None:
+    def _report_once(self, event: str, error: Exception) -> None:
         """Each kind of reason once."""
         kind = f"{type(error).__name__} {getattr(error, 'errno', '')}"
-        if kind not in self._told:
-            self._told.add(kind)
-            _log.warning(what, error=str(error))
+        if kind not in self._reported:
+            self._reported.add(kind)
+            _log.warning(event, error=str(error))
 
 
 class Channel:

@@ -34,42 +34,42 @@ def ensure(address: str) -> None:
     left to its administrator. Raises ``OSError``.
     """
     parsed = ip_address(address)
-    if not parsed.is_link_local or _is_here(address):
+    if not parsed.is_link_local or _has_address(address):
         return
     try:
-        _make(b"dummy")
+        _create(b"dummy")
     except OSError as error:
         if error.errno != errno.EOPNOTSUPP:
             raise
-        _make(b"bridge")
+        _create(b"bridge")
     family = socket.AF_INET if parsed.version == 4 else socket.AF_INET6
     head = _address.pack(family, parsed.max_prefixlen, 0, 0, socket.if_nametoindex(NAME))
     with suppress(FileExistsError):
-        _ask(
+        _request(
             _NEWADDR,
             head,
             attribute(_IFA_LOCAL, parsed.packed) + attribute(_IFA_ADDRESS, parsed.packed),
             flags=_CREATE_NEW,
         )
-    _ask(_NEWLINK, _link.pack(0, 0, 0, _IFF_UP, _IFF_UP), _name())
+    _request(_NEWLINK, _link.pack(0, 0, 0, _IFF_UP, _IFF_UP), _name())
 
 
 def remove() -> None:
     """If it is there.  Raises ``OSError``."""
     try:
-        _ask(_DELLINK, _link.pack(0, 0, 0, 0, 0), _name())
+        _request(_DELLINK, _link.pack(0, 0, 0, 0, 0), _name())
     except OSError as error:
         if error.errno != errno.ENODEV:
             raise
 
 
-def _make(kind: bytes) -> None:
+def _create(kind: bytes) -> None:
     with suppress(FileExistsError):
         link_info = attribute(_IFLA_LINKINFO, attribute(_IFLA_INFO_KIND, kind))
-        _ask(_NEWLINK, _link.pack(0, 0, 0, 0, 0), _name() + link_info, flags=_CREATE_NEW)
+        _request(_NEWLINK, _link.pack(0, 0, 0, 0, 0), _name() + link_info, flags=_CREATE_NEW)
 
 
-def _is_here(address: str) -> bool:
+def _has_address(address: str) -> bool:
     with socket.socket(
         socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM
     ) as own:
@@ -86,7 +86,7 @@ def _name() -> bytes:
     return attribute(_IFLA_IFNAME, NAME.encode() + b"\0")
 
 
-def _ask(kind: int, head: bytes, attributes: bytes, *, flags: int = 0) -> None:
+def _request(kind: int, head: bytes, attributes: bytes, *, flags: int = 0) -> None:
     """Raises ``OSError`` with what the kernel says."""
     body = head + attributes
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as link:

@@ -43,12 +43,12 @@ class KernelProgram:
         self._error = error
 
     async def run(
-        self, program: str, *arguments: str, stdin: str = "", longer_s: float = 0.0
+        self, program: str, *arguments: str, stdin: str = "", extra_s: float = 0.0
     ) -> str:
         """Its standard output; killed when this is cancelled. *longer_s*: what it has to do takes
         so much longer than others. Raises *error*.
         """
-        text, _ = await self.run_for_code(program, *arguments, stdin=stdin, longer_s=longer_s)
+        text, _ = await self.run_for_code(program, *arguments, stdin=stdin, extra_s=extra_s)
         return text
 
     async def run_for_code(
@@ -56,11 +56,11 @@ class KernelProgram:
         program: str,
         *arguments: str,
         stdin: str = "",
-        longer_s: float = 0.0,
+        extra_s: float = 0.0,
         codes: tuple[int, ...] = (0,),
     ) -> tuple[str, int]:
         """The same with its exit code, which may be any of *codes*."""
-        timeout_s = self._timeout_s + longer_s
+        timeout_s = self._timeout_s + extra_s
         command = [program, *arguments]
         name = os.path.basename(program)
         if self._netns:
@@ -74,7 +74,7 @@ class KernelProgram:
                     stderr=asyncio.subprocess.PIPE,
                 )
         except (OSError, RuntimeError) as error:
-            raise self._no_start(command[0], error) from error
+            raise self._start_error(command[0], error) from error
         try:
             async with asyncio.timeout(timeout_s):
                 stdout, stderr = await process.communicate()
@@ -86,10 +86,10 @@ class KernelProgram:
                 process.kill()
                 await process.wait()
         code = process.returncode or 0
-        said = stderr.decode(errors="replace")
+        errors = stderr.decode(errors="replace")
         # A namespace that is not there is no answer of the program, whatever the code.
-        if code not in codes or (code and "network namespace" in said):
-            raise self.explain(name, said, code)
+        if code not in codes or (code and "network namespace" in errors):
+            raise self.explain(name, errors, code)
         return stdout.decode(errors="replace"), code
 
     def explain(self, name: str, stderr: str, code: int) -> KernelError:
@@ -115,20 +115,20 @@ class KernelProgram:
             first = first[:_MESSAGE_LENGTH_MAX] + "..."
         return self._error("rejected", f"{name} refused the transaction: {first}")
 
-    def check_version(self, name: str, answer: str, least: tuple[int, ...]) -> tuple[int, ...]:
+    def check_version(self, name: str, answer: str, minimum: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the version in *answer*, the output of ``--version``. Raises *error* if it is not
         *least* or newer.
         """
         version = parse_version(answer)
-        if version is None or version < least:
-            wanted = ".".join(map(str, least))
+        if version is None or version < minimum:
+            required = ".".join(map(str, minimum))
             raise self._error(
                 "version",
-                f"{name} {wanted} or newer is needed, this is {answer.strip() or 'unknown'}",
+                f"{name} {required} or newer is needed, this is {answer.strip() or 'unknown'}",
             )
         return version
 
-    def _no_start(self, program: str, error: OSError | RuntimeError) -> KernelError:
+    def _start_error(self, program: str, error: OSError | RuntimeError) -> KernelError:
         if isinstance(
             error, RuntimeError
         ):  # asyncio waits for it in a thread, of which there are no more

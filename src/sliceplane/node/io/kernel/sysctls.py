@@ -32,23 +32,23 @@ async def tune_conntrack(
     """Writes settings that differ.  A default that cannot be written is logged.  Raises
     ``SysctlError``.
     """
-    wanted = conntrack_sysctls(settings, os.cpu_count() or 1)
+    desired = conntrack_sysctls(settings, os.cpu_count() or 1)
     try:
         problems = await within(
             netns,
             lambda: [
                 _write(folder / sysctl.name, sysctl.value, only_raise=sysctl.only_raise)
-                for sysctl in wanted
+                for sysctl in desired
             ],
         )
     except OSError as error:
         raise SysctlError(
             f'the network namespace "{netns}" cannot be entered: {error.strerror}'
         ) from error
-    for sysctl, problem in zip(wanted, problems, strict=True):
+    for sysctl, problem in zip(desired, problems, strict=True):
         if not problem:
             continue
-        if sysctl.asked:
+        if sysctl.configured:
             zero = "maxPerCore: 0" if sysctl.name == MAX else "0s"
             hint = (
                 "leave it out"
@@ -61,7 +61,7 @@ async def tune_conntrack(
         _log_default(sysctl.name, sysctl.value, problem)
     bounds = [
         sysctl.value
-        for sysctl, problem in zip(wanted, problems, strict=True)
+        for sysctl, problem in zip(desired, problems, strict=True)
         if sysctl.name == MAX and not problem
     ]
     if bounds and not netns:  # one table for all namespaces

@@ -97,41 +97,41 @@ class _Encoder:
         table = self._table
         match command:
             case objects.AddTable():
-                self._put(_NEW_TABLE, text(_TABLE_NAME, table) + number(_TABLE_FLAGS, 0))
+                self._append(_NEW_TABLE, text(_TABLE_NAME, table) + number(_TABLE_FLAGS, 0))
             case objects.DeleteTable():
-                self._put(_DELETE_TABLE, text(_TABLE_NAME, table))
+                self._append(_DELETE_TABLE, text(_TABLE_NAME, table))
             case objects.AddChain(name, hook):
                 body = self._head + text(_CHAIN_NAME, name)
-                self._put(_NEW_CHAIN, body + (b"" if hook is None else _attached(hook)), CREATE)
+                self._append(_NEW_CHAIN, body + (b"" if hook is None else _attached(hook)), CREATE)
             case objects.FlushChain(name):
-                self._put(_DELETE_RULE, self._head + text(_RULE_CHAIN, name))
+                self._append(_DELETE_RULE, self._head + text(_RULE_CHAIN, name))
             case objects.DeleteChain(name):
-                self._put(_DELETE_CHAIN, self._head + text(_CHAIN_NAME, name))
+                self._append(_DELETE_CHAIN, self._head + text(_CHAIN_NAME, name))
             case objects.AddRule(chain, rule):
                 self._add_rule(chain, rule)
             case objects.AddContainer(container):
                 self._sets += 1
-                self._put(
+                self._append(
                     _NEW_SET,
                     containers.definition(table, container, self._text_family, self._sets),
                     CREATE,
                 )
             case objects.DeleteContainer(container):
-                self._put(_DELETE_SET, containers.reference(table, container.name))
+                self._append(_DELETE_SET, containers.reference(table, container.name))
             case objects.FlushContainer(container):
-                self._put(_DELETE_ELEMENTS, containers.reference(table, container.name))
+                self._append(_DELETE_ELEMENTS, containers.reference(table, container.name))
             case objects.AddElements(name, items):
                 for body in containers.element_lists(
                     table, name, containers.elements(items, self._text_family)
                 ):
-                    self._put(_NEW_ELEMENTS, body, CREATE)
+                    self._append(_NEW_ELEMENTS, body, CREATE)
             case objects.DeleteElements(name, keys):
                 for body in containers.element_lists(
                     table, name, containers.keys(keys, self._text_family)
                 ):
-                    self._put(_DELETE_ELEMENTS, body)
+                    self._append(_DELETE_ELEMENTS, body)
 
-    def _put(self, kind: int, body: bytes, flags: int = 0) -> None:
+    def _append(self, kind: int, body: bytes, flags: int = 0) -> None:
         self._last = len(self._data)
         self._data += message(kind, flags, self._sequence, self._family, body)
 
@@ -142,15 +142,15 @@ class _Encoder:
             rule.statements
         )  # makes sets first, where it needs them
         body = self._head + text(_RULE_CHAIN, chain)
-        self._put(_NEW_RULE, body + nest(_RULE_EXPRESSIONS, expressions), CREATE | APPEND)
+        self._append(_NEW_RULE, body + nest(_RULE_EXPRESSIONS, expressions), CREATE | APPEND)
 
     def _make_set(
         self, name: str, definition: Callable[[int], bytes], elements: Sequence[bytes]
     ) -> int:
         self._sets += 1
-        self._put(_NEW_SET, definition(self._sets), CREATE)
+        self._append(_NEW_SET, definition(self._sets), CREATE)
         for body in containers.element_lists(self._table, name, elements, self._sets):
-            self._put(_NEW_ELEMENTS, body, CREATE)
+            self._append(_NEW_ELEMENTS, body, CREATE)
         return self._sets
 
 

@@ -80,9 +80,9 @@ def parse_part(data: bytes, table: TableRef) -> DumpPart:
             ):
                 members = dict(_attributes(element))
                 key = b"".join(_values(members.get(_KEY, b"")))
-                left_ms = int.from_bytes(members.get(_EXPIRATION, b""), "big")
+                remaining_ms = int.from_bytes(members.get(_EXPIRATION, b""), "big")
                 if len(key) in {4, 16}:
-                    clients.append((str(ipaddress.ip_address(key)), left_ms // 1000))
+                    clients.append((str(ipaddress.ip_address(key)), remaining_ms // 1000))
         at += length + 3 & ~3
     return DumpPart(tuple(names), tuple(clients))
 

@@ -87,7 +87,7 @@ _OPEN_INTERVAL = b"\x01\x04" + host_number(1)
 
 _PORT = struct.Struct(">H2x")
 #: of a key: a destination, and a number that ``numgen`` draws
-_PLACE_PARTS = 4
+_BUCKET_KEY_PARTS = 4
 
 
 def address(value: str | int, family: NftFamily) -> bytes:
@@ -221,22 +221,22 @@ def elements(items: Iterable[Item], family: NftFamily) -> Iterator[bytes]:
     """Returns the elements to add, as ``element_lists`` takes them."""
     pack_target = _target_packer(family)
     destination: Key = ()
-    pack_place: Callable[[str | int, DnatTarget], bytes] | None = None
-    for key, held in items:
-        if isinstance(held, DnatTarget) and len(key) == 1:
-            yield pack_target(key, held)
-        elif isinstance(held, DnatTarget) and len(key) == _PLACE_PARTS:
-            if pack_place is None or key[:3] != destination:
+    pack_bucket: Callable[[str | int, DnatTarget], bytes] | None = None
+    for key, stored in items:
+        if isinstance(stored, DnatTarget) and len(key) == 1:
+            yield pack_target(key, stored)
+        elif isinstance(stored, DnatTarget) and len(key) == _BUCKET_KEY_PARTS:
+            if pack_bucket is None or key[:3] != destination:
                 destination = key[:3]
-                pack_place = _place_packer(_packed(destination, family), family)
-            yield pack_place(key[3], held)
+                pack_bucket = _bucket_packer(_packed(destination, family), family)
+            yield pack_bucket(key[3], stored)
         else:
-            yield _element(_packed(key, family), held, family)
+            yield _element(_packed(key, family), stored, family)
 
 
-def keys(wanted: Iterable[Key], family: NftFamily) -> Iterator[bytes]:
+def keys(removed: Iterable[Key], family: NftFamily) -> Iterator[bytes]:
     """Returns the keys of the elements to delete, as ``element_lists`` takes them."""
-    for key in wanted:
+    for key in removed:
         yield nest(LIST_ELEMENT, nest(_KEY, value(_packed(key, family))))
 
 
@@ -272,7 +272,7 @@ def _target_packer(family: NftFamily) -> Callable[[Key, DnatTarget], bytes]:
     return packed
 
 
-def _place_packer(
+def _bucket_packer(
     destination: bytes, family: NftFamily
 ) -> Callable[[str | int, DnatTarget], bytes]:
     """Makes elements of maps of targets by *destination* and number, of which there may be as
@@ -293,17 +293,17 @@ def _place_packer(
     )
 
 
-def _element(packed: bytes, held: Value, family: NftFamily) -> bytes:
+def _element(packed: bytes, stored: Value, family: NftFamily) -> bytes:
     key = nest(_KEY, value(packed))
-    if held is None:
+    if stored is None:
         return nest(LIST_ELEMENT, key)
-    if isinstance(held, RemainingTime):
-        return nest(LIST_ELEMENT, long_number(_EXPIRES_MS, held.seconds * 1000), key)
-    if isinstance(held, DnatTarget):
+    if isinstance(stored, RemainingTime):
+        return nest(LIST_ELEMENT, long_number(_EXPIRES_MS, stored.seconds * 1000), key)
+    if isinstance(stored, DnatTarget):
         return nest(
-            LIST_ELEMENT, key, nest(_DATA, value(address(held.ip, family) + port(held.port)))
+            LIST_ELEMENT, key, nest(_DATA, value(address(stored.ip, family) + port(stored.port)))
         )
-    return nest(LIST_ELEMENT, key, nest(_DATA, verdict(_VERDICT_CODES[held.kind], held.chain)))
+    return nest(LIST_ELEMENT, key, nest(_DATA, verdict(_VERDICT_CODES[stored.kind], stored.chain)))
 
 
 def _packed(key: Key, family: NftFamily) -> bytes:
@@ -313,7 +313,7 @@ def _packed(key: Key, family: NftFamily) -> bytes:
     if len(key) == 1:
         (only,) = key
         return host_number(only) if isinstance(only, int) else address(only, family)
-    if len(key) == _PLACE_PARTS and isinstance(key[2], int) and isinstance(key[3], int):
+    if len(key) == _BUCKET_KEY_PARTS and isinstance(key[2], int) and isinstance(key[3], int):
         return _packed(key[:3], family) + host_number(key[3])
     parts = []
     for part in key:
@@ -327,8 +327,11 @@ def _packed(key: Key, family: NftFamily) -> bytes:
 
 def _type_of(part: str, family: NftFamily) -> tuple[int, int]:
     """nft's number and the length in bytes."""
-    known = {"addr": (_ADDRESS_TYPE[family], ADDRESS_BYTES[family]), "proto": (_PROTOCOL_TYPE, 1)}
-    return (known | {"port": (_PORT_TYPE, 2), "numgen": (_INTEGER, 4)})[part]
+    expressions = {
+        "addr": (_ADDRESS_TYPE[family], ADDRESS_BYTES[family]),
+        "proto": (_PROTOCOL_TYPE, 1),
+    }
+    return (expressions | {"port": (_PORT_TYPE, 2), "numgen": (_INTEGER, 4)})[part]
 
 
 def _joined(kinds: Iterable[int]) -> int:
@@ -344,12 +347,12 @@ def _userdata(container: NftContainer, family: NftFamily) -> bytes:
     )  # random mod 2 offset 0
     address_of, port_of = _header_field(family, "daddr"), _header_field("th", "dport")
     if "numgen" in container.key and not container.by_number:
-        known = {
+        expressions = {
             "addr": address_of,
             "proto": _expression(_EXPRESSION_META, _order(0, _META_L4PROTO)),
             "port": port_of,
         }
-        key = _concatenation(*(known.get(part, numgen) for part in container.key))
+        key = _concatenation(*(expressions.get(part, numgen) for part in container.key))
         orders = (
             _order(_KEY_ORDER, _NO_ORDER)
             + _order(_DATA_ORDER, _NO_ORDER)

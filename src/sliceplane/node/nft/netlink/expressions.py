@@ -59,28 +59,28 @@ SetMaker = Callable[[str, Callable[[int], bytes], Sequence[bytes]], int]
 _remembered = lru_cache(maxsize=256)
 
 
-def register(word: int) -> int:
+def register(unit: int) -> int:
     """The number of the register that begins *word* times four bytes from the first: wide ones have
     numbers from 1, narrow ones (from 8) are used where no wide one begins.
     """
-    return 1 + word // 4 if word % 4 == 0 else 8 + word
+    return 1 + unit // 4 if unit % 4 == 0 else 8 + unit
 
 
 def _make(name: str, *attributes: bytes) -> bytes:
     return nest(LIST_ELEMENT, text(1, name), nest(2, *attributes))
 
 
-def _meta(key: int, word: int = 0) -> bytes:
-    return _make("meta", number(2, key), number(1, register(word)))
+def _meta(key: int, unit: int = 0) -> bytes:
+    return _make("meta", number(2, key), number(1, register(unit)))
 
 
 def _compare(how: int, data: bytes) -> bytes:
     return _make("cmp", number(1, register(0)), number(2, how), nest(3, value(data)))
 
 
-def _payload(base: int, offset: int, length: int, word: int = 0) -> bytes:
+def _payload(base: int, offset: int, length: int, unit: int = 0) -> bytes:
     return _make(
-        "payload", number(1, register(word)), number(2, base), number(3, offset), number(4, length)
+        "payload", number(1, register(unit)), number(2, base), number(3, offset), number(4, length)
     )
 
 
@@ -92,8 +92,8 @@ def _bitwise(mask: bytes, flip: bytes) -> bytes:
     )
 
 
-def _immediate(word: int, data: bytes) -> bytes:
-    return _make("immediate", number(1, register(word)), nest(2, value(data)))
+def _immediate(unit: int, data: bytes) -> bytes:
+    return _make("immediate", number(1, register(unit)), nest(2, value(data)))
 
 
 def _decide(code: int, chain: str = "") -> bytes:
@@ -116,10 +116,10 @@ def _lookup(
     return _make("lookup", *parts)
 
 
-def _numgen(count: int, offset: int = 0, word: int = 0) -> bytes:
+def _numgen(count: int, offset: int = 0, unit: int = 0) -> bytes:
     return _make(
         "numgen",
-        number(1, register(word)),
+        number(1, register(unit)),
         number(2, count),
         number(3, _NUMGEN_RANDOM),
         number(4, offset),
@@ -127,12 +127,12 @@ def _numgen(count: int, offset: int = 0, word: int = 0) -> bytes:
 
 
 @_remembered
-def _nat(family: statements.NftFamily, port_word: int, flags: int = 0) -> bytes:
+def _nat(family: statements.NftFamily, port_unit: int, flags: int = 0) -> bytes:
     parts = [
         number(1, _NAT_DNAT),
         number(2, NFPROTO[family]),
         number(3, register(0)),
-        number(5, register(port_word)),
+        number(5, register(port_unit)),
     ]
     return _make("nat", *parts, *([number(7, flags)] if flags else []))
 
@@ -157,20 +157,20 @@ def _flip_mark(mask: int) -> bytes:
 def _load(fields: tuple[statements.Field, ...], family: statements.NftFamily) -> bytes:
     """The fields, one after the other, each from the begin of a register on."""
     parts = []
-    word = 0
+    unit = 0
     for field in fields:
         match field:
             case "saddr" | "daddr":
                 size = ADDRESS_BYTES[family]
                 offset = _SADDR_OFFSET[family] + (size if field == "daddr" else 0)
-                parts.append(_payload(_NETWORK_HEADER, offset, size, word))
-                word += size // 4
+                parts.append(_payload(_NETWORK_HEADER, offset, size, unit))
+                unit += size // 4
             case "proto":
-                parts.append(_meta(_META_L4PROTO, word))
-                word += 1
+                parts.append(_meta(_META_L4PROTO, unit))
+                unit += 1
             case "dport":
-                parts.append(_payload(_TRANSPORT_HEADER, 2, 2, word))
-                word += 1
+                parts.append(_payload(_TRANSPORT_HEADER, 2, 2, unit))
+                unit += 1
     return b"".join(parts)
 
 
@@ -211,7 +211,7 @@ class Expressions:
                 which = _FIB_SADDR if field == "saddr" else _FIB_DADDR
                 load = _make("fib", number(3, which), number(2, _FIB_TYPE), number(1, register(0)))
                 return load + _compare(_EQUAL, host_number(_RTN_LOCAL))
-            case statements.TakeMark():
+            case statements.ClearMark():
                 return _has_bit(_meta(_META_MARK), statements.MASQUERADE_MARK) + _flip_mark(
                     _ALL_BITS
                 )
@@ -253,10 +253,10 @@ class Expressions:
                     + _lookup(name, into=register(0))
                     + _nat(family, ADDRESS_BYTES[family] // 4)
                 )
-            case statements.Draw(fields, count, name):
-                words = ADDRESS_BYTES[family] // 4
-                loaded = _load(fields, family) + _numgen(count, word=words + len(fields) - 1)
-                return loaded + _lookup(name, into=register(0)) + _nat(family, words)
+            case statements.DnatBucket(fields, count, name):
+                units = ADDRESS_BYTES[family] // 4
+                loaded = _load(fields, family) + _numgen(count, unit=units + len(fields) - 1)
+                return loaded + _lookup(name, into=register(0)) + _nat(family, units)
             case statements.Dnat(protocol, ip, to_port):
                 where = _immediate(0, address(ip, family)) + _immediate(4, port(to_port)[:2])
                 return _is_protocol(protocol) + where + _nat(family, 4, _PORT_SPECIFIED)
@@ -291,10 +291,10 @@ class Expressions:
             return load + _lookup(ANONYMOUS_SET, set_id=set_id, inverted=not inside)
         ((first, last),) = ranges
         free = (first ^ last).bit_length()  # bits of the address that may be anything
-        known = size - free // 8
-        if free % 8 == 0 and known:
-            return _payload(_NETWORK_HEADER, offset, known) + _compare(
-                how, first.to_bytes(size)[:known]
+        fixed = size - free // 8
+        if free % 8 == 0 and fixed:
+            return _payload(_NETWORK_HEADER, offset, fixed) + _compare(
+                how, first.to_bytes(size)[:fixed]
             )
         mask = ((1 << size * 8) - 1) >> free << free
         masked = _bitwise(mask.to_bytes(size), bytes(size))

@@ -101,11 +101,11 @@ def parse_answers(data: bytes) -> Iterator[KernelAnswer]:
         if kind == _ERROR and body + _ERRNO.size + HEADER.size <= end:
             errno = -_ERRNO.unpack_from(data, body)[0]
             inner, _, _, sequence, _ = HEADER.unpack_from(data, body + _ERRNO.size)
-            told = _ERRNO.size + (
+            skipped = _ERRNO.size + (
                 HEADER.size if flags & _CAPPED or not errno else max(inner, HEADER.size) + 3 & ~3
             )
             yield KernelAnswer(
-                sequence, errno, _text(data[body + told : end]) if flags & _EXTENDED else ""
+                sequence, errno, _text(data[body + skipped : end]) if flags & _EXTENDED else ""
             )
         at += length + 3 & ~3
 

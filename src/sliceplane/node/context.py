@@ -35,7 +35,7 @@ class Detector(msgspec.Struct, frozen=True):
         assert bool(self.network) != bool(self.interface), f"{self} says two things or none"
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class NodeContext(msgspec.Struct, frozen=True):
     """The node context of the rules, besides Services, in one IP family."""
 
     #: node ports are on listed addresses only; else on all of the host's but loopback ones
@@ -48,7 +48,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     service_networks: tuple[str, ...] = ()
 
 
-class ThisNode(msgspec.Struct, frozen=True):
+class NodeFacts(msgspec.Struct, frozen=True):
     """The facts about the node that rules of Services use, in one IP family."""
 
     ip: str = ""
@@ -83,8 +83,8 @@ def own_address(config: RulesConfig, family: Family, of_node: str) -> str:
     return bound[1] if bound is not None and bound[0] == family else of_node
 
 
-def surroundings(config: RulesConfig, family: Family, node: NodeNetwork) -> Surroundings:
-    return Surroundings(
+def build_context(config: RulesConfig, family: Family, node: NodeNetwork) -> NodeContext:
+    return NodeContext(
         node_ports_listed=node_port_addresses(config, family, node) is not None,
         detector=_detector(config, family, node),
         masquerade_all=config.masquerade_all,
@@ -102,17 +102,17 @@ def node_port_addresses(
     """
     if PRIMARY in config.node_port_addresses:
         return (node.ip,) if node.ip else None
-    wanted = networks(config.node_port_addresses, family)
-    if not wanted or any(network.endswith("/0") for network in wanted):
+    configured = networks(config.node_port_addresses, family)
+    if not configured or any(network.endswith("/0") for network in configured):
         return None
-    within = [ipaddress.ip_network(network) for network in wanted]
+    within = [ipaddress.ip_network(network) for network in configured]
     own = {ipaddress.ip_address(address) for address in node.interface_addresses}
-    kept = [
+    matching = [
         address
         for address in own
         if not address.is_loopback and any(address in network for network in within)
     ]
-    return tuple(str(address) for address in sorted(kept, key=int))
+    return tuple(str(address) for address in sorted(matching, key=int))
 
 
 def _detector(config: RulesConfig, family: Family, node: NodeNetwork) -> Detector | None:

@@ -24,7 +24,7 @@ from sliceplane.consume.model import ServedPort, ServiceChange, ServiceKey
 
 #: UDP ports that went and whose flows were not looked at yet; beyond it the oldest are left to
 #: their time-out
-UDP_GONE_MAX = 10_000
+REMOVED_UDP_MAX = 10_000
 #: trigger times that wait for the kernel to take a write; later ones are not measured
 TRIGGERS_MAX = 100_000
 
@@ -50,7 +50,7 @@ class WriteFacts(msgspec.Struct, frozen=True):
 _PLAIN = WriteFacts()
 
 
-class Aftermath:
+class PostSync:
     """See the module.  Holds only Services of which there is something to say."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Aftermath:
         self._facts: dict[ServiceKey, WriteFacts] = {}
         self._latencies: list[float] = []
         self._udp: set[ServiceKey] = set()
-        self._udp_gone: dict[ServedPort, None] = {}  # the oldest first; none that is there
+        self._removed_udp: dict[ServedPort, None] = {}  # the oldest first; none that is there
         #: by Service; what the kernel has
         self.health_checks: dict[ServiceKey, HealthCheck] = {}
         #: service ports without an endpoint for their Local policy: the internal one, the external
@@ -104,13 +104,13 @@ class Aftermath:
         else:
             self._udp.discard(key)
         for port in new:  # its flows are now judged by its endpoints
-            self._udp_gone.pop(port, None)
-        self._udp_gone.update(dict.fromkeys(port for port in old if port not in new))
-        self._drop_oldest_gone()
+            self._removed_udp.pop(port, None)
+        self._removed_udp.update(dict.fromkeys(port for port in old if port not in new))
+        self._drop_oldest_removed()
 
-    def _drop_oldest_gone(self) -> None:
-        if len(self._udp_gone) > UDP_GONE_MAX:
-            self._udp_gone = dict.fromkeys(list(self._udp_gone)[-UDP_GONE_MAX:])
+    def _drop_oldest_removed(self) -> None:
+        if len(self._removed_udp) > REMOVED_UDP_MAX:
+            self._removed_udp = dict.fromkeys(list(self._removed_udp)[-REMOVED_UDP_MAX:])
 
     def take_latencies(self) -> tuple[float, ...]:
         """Seconds from what made a slice change until the kernel had it, of the writes since the
@@ -128,20 +128,20 @@ class Aftermath:
         self._udp = set()
         return taken
 
-    def take_udp_gone(self) -> tuple[ServedPort, ...]:
+    def take_removed_udp(self) -> tuple[ServedPort, ...]:
         """UDP ports that are not, or are otherwise, since the last call: what they were may belong
         to no Service now.
         """
-        taken = tuple(self._udp_gone)
-        self._udp_gone = {}
+        taken = tuple(self._removed_udp)
+        self._removed_udp = {}
         return taken
 
-    def put_back_udp(self, services: Iterable[ServiceKey], gone: Iterable[ServedPort]) -> None:
+    def return_udp(self, services: Iterable[ServiceKey], removed: Iterable[ServedPort]) -> None:
         """Returns flows that were taken but not processed, except those that changed meanwhile."""
         self._udp.update(key for key in services if self._udp_of(key))
-        went = (port for port in gone if port not in self._udp_of(port.name.service))
-        self._udp_gone = dict.fromkeys(went) | self._udp_gone
-        self._drop_oldest_gone()
+        absent = (port for port in removed if port not in self._udp_of(port.name.service))
+        self._removed_udp = dict.fromkeys(absent) | self._removed_udp
+        self._drop_oldest_removed()
 
     def _udp_of(self, key: ServiceKey) -> tuple[ServedPort, ...]:
         return self._facts.get(key, _PLAIN).udp
@@ -164,9 +164,11 @@ class Aftermath:
         assert self._udp <= set(self.udp_services()), (
             f"{self._udp} are more than {self.udp_services()}"
         )
-        back = [port for port in self._udp_gone if port in self._udp_of(port.name.service)]
+        back = [port for port in self._removed_udp if port in self._udp_of(port.name.service)]
         assert not back, f"{back} are said to be gone"
-        assert len(self._udp_gone) <= UDP_GONE_MAX, f"{len(self._udp_gone)} UDP ports that went"
+        assert len(self._removed_udp) <= REMOVED_UDP_MAX, (
+            f"{len(self._removed_udp)} UDP ports that went"
+        )
         assert len(self._triggers) <= TRIGGERS_MAX, f"{len(self._triggers)} trigger times"
 
 

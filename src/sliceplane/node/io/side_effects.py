@@ -1,7 +1,7 @@
 """Actions of a node proxy after the kernel applied a write: it updates metrics, opens and closes
 health ports, and removes UDP flows.
 
-``node.aftermath`` says what there is to tell. Health ports follow within the write's own task: a
+``node.post_sync`` says what there is to tell. Health ports follow within the write's own task: a
 load balancer never hears of more than the rules have. Flows are looked at by a task of their own:
 the next write must not wait for a listing of them.
 
@@ -32,12 +32,12 @@ from sliceplane.kit.io.door import Door, GuardedPort, door
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.process import descriptors
 from sliceplane.kit.ip import Family
-from sliceplane.node.aftermath import HealthCheck
 from sliceplane.node.io.kernel.conntrack import ConntrackError
 from sliceplane.node.io.kernel.netns import Listen, listening_in
 from sliceplane.node.io.metrics import ProxyMetrics
 from sliceplane.node.io.options import FLOWS_RETRY_S, HostAccess
 from sliceplane.node.plane import AnyNodePlane
+from sliceplane.node.post_sync import HealthCheck
 
 #: after a pass over UDP flows, the pause until the next one, in lengths of that pass: a tenant who
 #: changes a Service all the time must not keep the loop busy with a large table
@@ -47,7 +47,7 @@ FLOWS_REST_MAX_S = 30.0
 _log = get_logger("node-proxy")
 
 
-class Consequences:
+class SideEffects:
     """The consequences of one IP family's writes."""
 
     def __init__(
@@ -75,18 +75,18 @@ class Consequences:
     async def on_written(self, *, full: bool) -> None:
         """The kernel has what the plane has."""
         plane = self._plane
-        aftermath = plane.aftermath
-        latencies = aftermath.take_latencies()
+        post_sync = plane.post_sync
+        latencies = post_sync.take_latencies()
         unserved = len(plane.tracker.unserved)
         self._metrics.on_written(
-            plane.family, self._clock(), latencies, aftermath.without_local, unserved
+            plane.family, self._clock(), latencies, post_sync.without_local, unserved
         )
         if self._flows is None:
-            aftermath.take_udp()
-            aftermath.take_udp_gone()
+            post_sync.take_udp()
+            post_sync.take_removed_udp()
         self._all_flows = self._all_flows or full
         self._changed.set()
-        await self._health.update(aftermath.health_checks, plane.node_port_addresses)
+        await self._health.update(post_sync.health_checks, plane.node_port_addresses)
 
     async def run(self) -> None:
         """Forgets UDP flows to endpoints that are gone, until cancelled: after each write those of
@@ -94,19 +94,19 @@ class Consequences:
         may be another Service's as well.
         """
         plane = self._plane
-        aftermath = self._plane.aftermath
+        post_sync = self._plane.post_sync
         complained = ""
         while self._flows is not None:
             await self._changed.wait()
             self._changed.clear()
-            services = aftermath.take_udp()
-            gone = aftermath.take_udp_gone()
-            if self._all_flows or gone:
+            services = post_sync.take_udp()
+            removed = post_sync.take_removed_udp()
+            if self._all_flows or removed:
                 self._all_flows = False
-                services = aftermath.udp_services()
-            if not services and not gone:
+                services = post_sync.udp_services()
+            if not services and not removed:
                 continue
-            expected = plane.tracker.expected_flows(services, gone)
+            expected = plane.tracker.expected_flows(services, removed)
             started = self._clock()
             try:
                 forgotten = await self._flows.reconcile(plane.family, expected)
@@ -116,7 +116,7 @@ class Consequences:
                     _log.error(
                         "stale UDP flows not forgotten", family=plane.family, error=complained
                     )
-                aftermath.put_back_udp(services, gone)
+                post_sync.return_udp(services, removed)
                 await asyncio.sleep(self._flows_retry_s)
                 self._changed.set()
                 continue
@@ -126,20 +126,20 @@ class Consequences:
             await asyncio.sleep(min(seconds * FLOWS_REST, FLOWS_REST_MAX_S))
 
     @property
-    def asked(self) -> dict[int, float]:
-        return self._health.asked()
+    def last_requests(self) -> dict[int, float]:
+        return self._health.last_requests()
 
     async def close(self) -> None:
         await self._health.close()
 
 
-def last_asked(families: Iterable[Consequences]) -> dict[int, float]:
+def last_health_requests(families: Iterable[SideEffects]) -> dict[int, float]:
     """When each health check port was asked last, or opened: a balancer asks one family."""
-    found: dict[int, float] = {}
+    latest: dict[int, float] = {}
     for of_family in families:
-        for port, at in of_family.asked.items():
-            found[port] = max(at, found.get(port, at))
-    return found
+        for port, at in of_family.last_requests.items():
+            latest[port] = max(at, latest.get(port, at))
+    return latest
 
 
 if TYPE_CHECKING:
@@ -182,11 +182,13 @@ class ServiceHealth:
         self._failed: set[ServiceKey] = set()
         self._clock = clock
         #: when it was asked last, or opened
-        self._asked: dict[ServiceKey, float] = {}
+        self._last_requests: dict[ServiceKey, float] = {}
 
-    def asked(self) -> dict[int, float]:
+    def last_requests(self) -> dict[int, float]:
         """By port."""
-        return {port: self._asked[key] for key, (port, _, _) in sorted(self._servers.items())}
+        return {
+            port: self._last_requests[key] for key, (port, _, _) in sorted(self._servers.items())
+        }
 
     async def update(
         self, checks: Mapping[ServiceKey, HealthCheck], addresses: tuple[str, ...] | None
@@ -199,7 +201,7 @@ class ServiceHealth:
         for key in sorted(self._servers):
             port, served, served_by = self._servers[key]
             if key not in checks or (checks[key].port, hosts) != (port, served):
-                del self._servers[key], self._asked[key]
+                del self._servers[key], self._last_requests[key]
                 await served_by.close()
         for key in sorted(checks.keys() - self._servers.keys()):
             await self._open(key, checks[key].port, hosts)
@@ -238,13 +240,13 @@ class ServiceHealth:
             raise
         self._failed.discard(key)
         self._servers[key] = (port, hosts, served)
-        self._asked[key] = self._clock()
+        self._last_requests[key] = self._clock()
 
     def _answer(self, key: ServiceKey) -> web.Response:
         from aiohttp import web
 
-        if key in self._asked:
-            self._asked[key] = self._clock()
+        if key in self._last_requests:
+            self._last_requests[key] = self._clock()
         check = self._checks.get(key)
         count = check.local_endpoints if check is not None else 0
         healthy = self._healthy()

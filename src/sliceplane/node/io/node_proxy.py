@@ -110,7 +110,7 @@ class NodeProxy:
         )
         self._reports = ProxyReports(self.progress, self.metrics, record or ProxyRecord())
         #: for ``consume.io.reporting``, which waits for them
-        self.reports_wanted = self._reports.wanted
+        self.reports_wanted = self._reports.report_due
         self.held_more = self._reports.held_more
         plane_config = config.for_plane(clock())
         self._planes: tuple[AnyNodePlane, ...] = tuple(

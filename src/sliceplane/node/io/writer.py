@@ -38,13 +38,13 @@ class ProxyReports:
         self.metrics = metrics
         self.record = record
         #: for ``consume.io.reporting``, which waits for both
-        self.wanted = asyncio.Event()
+        self.report_due = asyncio.Event()
         self.held_more = asyncio.Event()
 
     def on_progress(self) -> None:
         """The next report has news; it is due at once if it was asked for."""
         if self.progress.asked:
-            self.wanted.set()
+            self.report_due.set()
 
     def on_applied(self, plane: AnyNodePlane) -> None:
         """The kernel has the changes that were taken, perhaps except for portions of large
@@ -153,7 +153,7 @@ class RulesWriter:
     async def _on_refused(self, plane: AnyNodePlane, error: KernelError) -> None:
         self.refusals[plane.family] = str(error)
         plane.on_failure(self._clock())
-        self._reports.wanted.set()
+        self._reports.report_due.set()
         await self._check_rules(plane)  # before the next try brings them back
         self._check_now.set()  # the same may have happened to the other family's table
         self._reports.record.refused(plane.family, str(error), self._clock())
@@ -174,7 +174,7 @@ class RulesWriter:
             times = self._damage.times(plane.family)
             reports.metrics.on_restored(plane.family, times)
             _log.info("our rules were gone and are back", family=plane.family, times=times)
-            reports.wanted.set()
+            reports.report_due.set()
 
     async def wait_check(self) -> None:
         """Returns when the next ``check_tables`` is due: after a period, or after a refusal."""
@@ -207,7 +207,7 @@ class RulesWriter:
             if not self._damage.on_missing(plane.family, now):
                 return  # being written, or refused: the back-off counts
             _log.warning("our rules are gone, they are written anew", family=plane.family)
-            self._reports.wanted.set()
+            self._reports.report_due.set()
         elif now - plane.written_whole_at < period_s:
             return
         if plane.request_full_write(now):

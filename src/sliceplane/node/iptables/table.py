@@ -84,18 +84,18 @@ class IptablesTransaction(msgspec.Struct, frozen=True):
             for section in self.sections
         )
 
-    def render(self, found: ListedRules = NO_RULES) -> str:
+    def render(self, listed: ListedRules = NO_RULES) -> str:
         sections = (
-            (self._completed(section, found) for section in self.sections)
+            (self._completed(section, listed) for section in self.sections)
             if self.full
             else self.sections
         )
         return "".join(section.render() for section in sections)
 
     @staticmethod
-    def _completed(section: Section, found: ListedRules) -> Section:
-        stale = found.stale(section.table, frozenset(section.named))
-        commands = (*section.commands, *found.missing_jumps(section.table))
+    def _completed(section: Section, listed: ListedRules) -> Section:
+        stale = listed.stale(section.table, frozenset(section.named))
+        commands = (*section.commands, *listed.missing_jumps(section.table))
         return Section(section.table, (*section.named, *stale), commands, stale)
 
 
@@ -292,9 +292,9 @@ class IptablesRules:
         if self.needs_full or self._draft is not None:
             return
         for chain in (self._desired.keys() | self._applied.keys()) - self._marked_chains:
-            found = self._applied.get(chain)
+            listed = self._applied.get(chain)
             desired = self._desired.get(chain)
-            assert found == desired, f"{chain}: {found} is not {desired}"
+            assert listed == desired, f"{chain}: {listed} is not {desired}"
         for place in {*self._applied_shared, *self._claims} - self._claims.marked:
             there = self._applied_shared.get(place)
             (first,) = self._claims.winner(place) or (None,)

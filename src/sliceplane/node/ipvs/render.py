@@ -97,7 +97,7 @@ def render(snapshot: NodeSnapshot) -> IpvsRules:
 
 @dataclass(slots=True)
 class _IpvsDraft:
-    found: NodeSnapshot
+    snapshot: NodeSnapshot
     addresses: set[str] = field(default_factory=set)
     servers: dict[str, tuple[str, ...]] = field(default_factory=dict)
     entries: dict[str, dict[str, None]] = field(
@@ -127,7 +127,7 @@ class _IpvsDraft:
         self.entries["LOAD-BALANCER"][entry] = None
         if state.port.external_local:
             self.entries["LOAD-BALANCER-LOCAL"][entry] = None
-        sources = allowed_sources(state.port, self.found.facts.ip)
+        sources = allowed_sources(state.port, self.snapshot.facts.ip)
         if sources:
             self.entries["LOAD-BALANCER-FW"][entry] = None
             for network in sources:
@@ -136,7 +136,7 @@ class _IpvsDraft:
     def _add_node_port(self, state: PortState, local: str) -> None:
         port = state.port
         protocol = state.port.name.protocol
-        addresses = self.found.node_ports if self.found.node_ports is not None else ()
+        addresses = self.snapshot.node_ports if self.snapshot.node_ports is not None else ()
         for ip in addresses:
             self._serve(state, ip, port.node_port, state.outside, own=False)
         if protocol != "SCTP":

@@ -1,8 +1,8 @@
-"""A table as the kernel tells it (``nft -j list table``), and our own idea of one, in a common form
-to compare.
+"""A table in the kernel's listing (``nft -j list table``), and an expected table, in a common form
+for comparison.
 
 The common form is nft's JSON without handles: chains with their hook and their rules, sets and maps
-with their type and their elements as text. It leaves nothing out that rules consist of.
+with their type and their elements as text. It has every part of the rules.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def expected(table: TableContents, family: NftFamily) -> Form:
 
 
 def differences(kernel: Form, desired: Form) -> tuple[str, ...]:
-    """Where *kernel* is not as *wanted*: a phrase each, by name. Elements that packets made, and
-    the chain that says who wrote the table, are passed over.
+    """Returns a phrase for each difference between *kernel* and *desired*, sorted by name. Elements
+    that packets added, and the chain of the table's writer, are ignored.
     """
     phrases: list[str] = []
     for name in sorted(kernel.keys() | desired.keys()):
@@ -265,7 +265,7 @@ def _action(statement: Statement, family: NftFamily) -> list[Any]:
 
 
 def _networks(networks: tuple[str, ...]) -> Any:
-    """As the kernel sorts them: by address."""
+    """Returns the networks in the kernel's order, by address."""
     parsed = sorted(
         (ipaddress.ip_network(text) for text in networks),
         key=lambda network: int(network.network_address),

@@ -1,9 +1,9 @@
-"""Where a table in the kernel leads the cluster IPs of Services, whoever wrote it last: read from
-the listing alone.
+"""Reads the targets of Services' cluster IPs from a listing of the kernel's table, whatever program
+wrote it last.
 
-A destination counts as served only if a connection gets there: from the hooks ``nat-prerouting``
-and ``nat-output`` over jumps to a rule that asks the map, with every set on the way (``layout``,
-``draws``) holding the destination.
+A destination counts as served only if a connection reaches it: from the hooks ``nat-prerouting`` and
+``nat-output`` over jumps to a rule that looks it up in the map, if every set on the way (``layout``,
+``buckets``) contains the destination.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from sliceplane.node.nft.buckets import BUCKET_COUNTS, bucket_map, bucket_set
 from sliceplane.node.nft.layout import CLUSTER_IPS, NO_ENDPOINTS, SERVICE_IPS, SINGLE_ENDPOINTS
 from sliceplane.node.nft.listing import Form
 
-#: both must lead to a map: packets of Pods come by the first, those of the node itself by the
-#: second
+#: both must lead to a map: packets of Pods enter by the first, those of the node itself by the second
 _HOOKS: Final = ("nat-prerouting", "nat-output")
 
 
 def served(form: Form) -> Served:
-    """The destinations of *form*, a table of ours (``listing.listed``)."""
+    """Returns the destinations of *form*, a table of ours (``listing.listed``)."""
     return _Reader(form).read()
 
 
@@ -65,11 +64,11 @@ class _Reader:
         return self._elements.get(container, {})
 
     def _looked_up(self, container: str) -> dict[str, str]:
-        """The elements of a container that both hooks ask."""
+        """Returns the elements of a container that packets of both hooks are looked up in."""
         return self._keys(container) if container in self._used_everywhere else {}
 
     def _used(self, chain: str, visited: set[str]) -> Iterator[str]:
-        """Names of the containers that packets of *chain* are looked up in."""
+        """Yields the names of the containers that packets of *chain* are looked up in."""
         visited.add(chain)
         for part in _parts(self._chains.get(chain, [])):
             for name in _jumps(part):
@@ -78,7 +77,7 @@ class _Reader:
             yield from (text[1:] for text in _texts(part) if text.startswith("@"))
 
     def _targets(self, chain: str, visited: set[str]) -> Iterator[ServedTarget]:
-        """Where *chain* translates destinations to."""
+        """Yields the targets to which *chain* translates destinations."""
         visited.add(chain)
         for part in _parts(self._chains.get(chain, [])):
             for name in _jumps(part):
@@ -108,7 +107,7 @@ def _parts(rules: list[Any]) -> Iterator[Any]:
 
 
 def _jumps(part: Any) -> Iterator[str]:
-    """Chains that a statement may lead to: jumps, and those in a map of its own."""
+    """Yields the chains that a statement may lead to: jumps, and verdicts of its anonymous map."""
     match part:
         case {"jump": {"target": str(name)}} | {"goto": {"target": str(name)}}:
             yield name

@@ -21,7 +21,7 @@ Reason = Literal[
 ]
 
 
-#: attempts of a check of all rules that a write interrupts, and seconds between them
+#: attempts of a check of all rules that writes interrupt, and seconds between them
 CHECKS_MAX: Final = 5
 CHECK_RETRY_S: Final = 0.2
 

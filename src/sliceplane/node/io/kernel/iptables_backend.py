@@ -1,9 +1,9 @@
 """iptables as a back end of the node proxy: ``node.iptables.table`` over the programs of the
 package iptables.
 
-Either flavour will do, legacy or nf_tables: the programs under their plain names are what the host
-uses. A change asks the kernel nothing; a whole write lists our two tables first, to see which jumps
-are missing and which chains are too many (``node.iptables.saved``).
+Both flavours work, legacy and nf_tables: the programs with the plain names are those that the host
+uses. A change does not query the kernel. A full write lists our two tables first, to find missing
+jumps and obsolete chains (``node.iptables.saved``).
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from sliceplane.node.iptables.table import IptablesPlane, IptablesTransaction, i
 from sliceplane.node.iptables.text import CANARY, comment, match_recent, one_in, set_recent
 from sliceplane.node.plane import NodePlaneConfig
 
-#: the oldest whose ``iptables-restore`` waits for the lock, and that has ``MASQUERADE
+#: the oldest version whose ``iptables-restore`` waits for the lock, and that has ``MASQUERADE
 #: --random-fully``
 VERSION_MIN: Final = (1, 6, 2)
 TIMEOUT_S: Final = 60.0
-#: a restore has so much longer, for each line; the nf_tables flavour was seen to take 0.4 ms on a
-#: busy machine
+#: additional seconds for each line of a restore; the nf_tables flavour took 0.4 ms on a busy machine
 LINE_TIMEOUT_S: Final = 0.005
-#: how long another program may hold the lock of the legacy flavour
+#: seconds to wait for the lock of the legacy flavour, which another program may hold
 LOCK_WAIT_S: Final = 5
 
 Flavour = Literal["", "nft", "legacy"]
@@ -37,11 +36,11 @@ _ADDRESS: dict[Family, str] = {"IPv4": "192.0.2.1:1", "IPv6": "[2001:db8::1]:1"}
 
 
 class IptablesError(KernelError):
-    """A program of iptables could not do it."""
+    """A program of iptables failed."""
 
 
 class Iptables:
-    """A ``backend.RulesBackend``.  *flavour* "": what the host calls iptables."""
+    """A ``backend.RulesBackend``.  *flavour* "": the host's own ``iptables``."""
 
     mode: Literal["iptables"] = "iptables"
 
@@ -67,7 +66,7 @@ class Iptables:
         await self._restore("IPv4", _probe_text("IPv4"), "--test")
 
     async def prepare(self, plane: IptablesPlane) -> None:
-        """Nothing: ``write`` itself lists what a whole write has to know."""
+        """Does nothing: ``write`` itself lists the rules before a full write."""
 
     async def write(self, plane: IptablesPlane, transaction: IptablesTransaction) -> None:
         if transaction.full:
@@ -82,7 +81,7 @@ class Iptables:
         for table in TABLES:
             arguments = ("-w", str(LOCK_WAIT_S), "-t", table, "-C", CANARY, *CANARY_RULE.split())
             program = _PROGRAM[plane.family] + self._flavour
-            # 1: no such rule or chain; some versions say 2 or 3 where there is no chain
+            # 1: no such rule or chain; some versions return 2 or 3 if the chain does not exist
             _, code = await self._programs.run_for_code(program, *arguments, codes=(0, 1, 2, 3))
             if code:
                 return False
@@ -95,10 +94,10 @@ class Iptables:
         )
 
     def disturbed(self) -> bool:
-        return False  # nothing tells, short of listing them
+        return False  # only a listing would show it
 
     async def list_rules(self, family: Family) -> ListedRules:
-        """Returns the rules that are ours, or were a kube-proxy's.  Raises ``IptablesError``."""
+        """Returns our rules and those of an earlier kube-proxy.  Raises ``IptablesError``."""
         return parse_saved(await self._saved(family))
 
     async def _saved(self, family: Family) -> str:
@@ -129,7 +128,7 @@ class Iptables:
         await self.admit(families, (), 0)
 
     async def remove_leftovers(self, families: tuple[Family, ...]) -> None:
-        """Chains have a kube-proxy's names: they are ours where our mark is among them."""
+        """The chains have kube-proxy's names; they are ours if our canary is among them."""
         for family in families:
             if any(name == CANARY for _, name in (await self.list_rules(family)).chains):
                 await self.remove((family,))
@@ -155,7 +154,7 @@ class Iptables:
 
 
 def _probe_text(family: Family) -> str:
-    """Every match and target that the rules have, in small."""
+    """Returns restore text with every match and target that the rules use."""
     chain = "SLICEPLANE-PROBE"
     rules = (
         f"-p tcp {set_recent(chain, family)} -j DNAT --to-destination {_ADDRESS[family]}",

@@ -1,15 +1,15 @@
-"""The back end of each mode; one mode at a time; and the rules that a change of mode leaves.
+"""The back end of each mode, mutual exclusion of modes, and removal of rules of an earlier mode.
 
-**One at a time.**  Rules of two modes in one network namespace translate the same packets twice,
-and each proxy takes away at its start what the other mode left. So of two modes the second refuses
-to start. Two of *one* mode may overlap for a moment, as one replaces the other; of those the newest
-has the table (``node.nft.table``, "One writer at a time"). The sign is a listening socket with an
-abstract name (unix(7)): the kernel keeps such names apart by network namespace, and takes them away
-with the process, however it ends. Any user may make up a name, so the process behind it must be of
-our own user, or root.
+**One mode at a time.**  Rules of two modes in one network namespace translate the same packets
+twice, and each proxy removes the rules of other modes at its start. So a proxy refuses to start if
+one of another mode runs. Two proxies of *one* mode may overlap for a moment, as one replaces the
+other; then the newest owns the table (``node.nft.table``, "One writer at a time"). Each proxy
+announces itself by a listening socket with an abstract name (unix(7)). The kernel separates such
+names by network namespace, and removes them with the process, however it ends. Any user may create
+such a name, so the process behind it must belong to our own user, or root.
 
-**A change of mode** is not noticed by traffic: the rules of the other modes go when ours are in
-place.
+**A change of mode** does not interrupt traffic: the rules of the other modes are removed once ours
+are in place.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from sliceplane.node.nft.table import nft_plane
 from sliceplane.node.plane import AnyNodePlane, NodePlaneConfig
 
 _NAME: Final = "sliceplane-node-proxy/"
-#: the abstract names of the network namespace of the thread that reads it, each behind an "@"
+#: lists the abstract names of the reading thread's network namespace, each after an "@"
 _LISTED: Final = Path("/proc/thread-self/net/unix")
 _CREDENTIALS: Final = struct.Struct("=iII")
 _CONNECT_S: Final = 0.2
-#: others are looked at up to this many names
+#: maximum number of names to check
 _NAMES_MAX: Final = 64
 
 _BACKENDS: Final[dict[Mode, Callable[[str], AnyBackend]]] = {
@@ -59,15 +59,13 @@ def backend_of(mode: Mode, netns: str = "") -> AnyBackend:
 
 
 async def clean_up(mode: Mode, families: tuple[Family, ...], netns: str = "") -> None:
-    """Takes away the rules of *mode*, and those that other modes left.  Raises ``KernelError``."""
+    """Removes the rules of *mode* and those of other modes.  Raises ``KernelError``."""
     await backend_of(mode, netns).remove(families)
     await remove_leftovers(mode, families, netns)
 
 
 async def remove_leftovers(mode: Mode, families: tuple[Family, ...], netns: str = "") -> None:
-    """Takes away what other modes than *mode* left.  It is a courtesy: what fails is told of, no
-    more.
-    """
+    """Removes the rules of modes other than *mode*.  Errors are only logged."""
     for other in BACK_ENDS:
         try:
             if other != mode:
@@ -75,14 +73,14 @@ async def remove_leftovers(mode: Mode, families: tuple[Family, ...], netns: str 
         except KernelError as error:
             if (
                 error.reason != "missing"
-            ):  # without the program there is nothing that it could have written
-                _log.warning("rules of another mode may be left", error=str(error))
+            ):  # a missing program cannot have written rules
+                _log.warning("rules of another mode may remain", error=str(error))
 
 
 @asynccontextmanager
 async def exclusive_mode(mode: Mode, netns: str) -> AsyncIterator[None]:
-    """This process runs a proxy of *mode* in the network namespace *netns* ("": our own). Raises
-    ``KernelError`` if one of another mode does.
+    """Announces a proxy of *mode* in the network namespace *netns* ("": our own) while the context
+    lasts. Raises ``KernelError`` if a proxy of another mode runs there.
     """
     try:
         listener = await within(netns, lambda: _announce(mode))
@@ -111,7 +109,7 @@ def _announce(mode: Mode) -> socket.socket:
                     "busy",
                     f"a node proxy with --proxy-mode={other} runs in this network namespace "
                     f"(process {pid}): stop it, "
-                    f"and start this one with {mode} then; it takes over what the other leaves",
+                    f"then start this one with {mode}; it removes the other's rules",
                 )
     except BaseException:
         listener.close()
@@ -120,7 +118,7 @@ def _announce(mode: Mode) -> socket.socket:
 
 
 def _running(mode: str) -> int:
-    """The process of a proxy of *mode* in the namespace of this thread; 0: there is none."""
+    """Returns the process id of a proxy of *mode* in this thread's namespace; 0 if none runs."""
     prefix = f"@{_NAME}{mode}/"
     try:
         lines = _LISTED.read_text(errors="replace").splitlines()

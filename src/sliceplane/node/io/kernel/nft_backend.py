@@ -1,8 +1,8 @@
 """nftables as a back end of the node proxy: ``node.nft.table`` over the kernel.
 
-``NftRunner`` writes by netlink messages (``nft_netlink``), and by running ``nft`` where they will
-not do: one process for one transaction, the text by standard input, in a network namespace if
-asked. All that can go wrong becomes one ``NftError`` with a sentence for people (``program``).
+``NftRunner`` writes by netlink messages (``nft_netlink``), and runs ``nft`` if that is not possible:
+one process for each transaction, its text by standard input, in a network namespace if requested.
+Every failure becomes one ``NftError`` with a sentence for the user (``program``).
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from sliceplane.node.plane import NodePlaneConfig
 
 __all__ = ["NftError", "NftRunner", "explain"]
 
-#: the oldest that understands what we write
+#: the oldest version that accepts our rules
 VERSION_MIN = (1, 0, 1)
 TIMEOUT_S = 60.0
 
-#: everything that the ruleset needs of nft and the kernel, in small; ``nft --check`` says whether
-#: it is there
+#: a small ruleset with every feature of nft and the kernel that ours needs; ``nft --check`` fails if
+#: one is missing
 _PROBE = """\
 add table ip sliceplane-probe
 add map ip sliceplane-probe endpoints { typeof numgen random mod 2 : ip daddr . tcp dport; }
@@ -72,7 +72,7 @@ class NftRunner:
     """Runs transactions in one network namespace (``netns``: a name under /run/netns; "" is our
     own).
 
-    Calls may run side by side; the kernel takes one transaction at a time.
+    Calls may be concurrent; the kernel applies one transaction at a time.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class NftRunner:
         self._messages = Messages(netns)
 
     async def write(self, transaction: Transaction) -> bool:
-        """The kernel takes all of *transaction* or nothing; whether by messages, else by the
-        program. Raises ``NftError``.
+        """Applies *transaction* atomically.  Returns True if it was sent by messages, False if the
+        program wrote it. Raises ``NftError``.
         """
         self._running += 1
         try:
@@ -104,7 +104,7 @@ class NftRunner:
         return False
 
     async def run(self, text: str) -> None:
-        """The kernel takes all of *text* or nothing.  Raises ``NftError``."""
+        """Applies *text* atomically, by the program.  Raises ``NftError``."""
         self._running += 1
         try:
             await self._nft("-f", "-", stdin=text)
@@ -116,8 +116,8 @@ class NftRunner:
             self._running -= 1
 
     def disturbed(self) -> bool:
-        """Returns True if another program changed rules, ours perhaps, since the last call. While a
-        transaction of ours runs, a change is reported by the next call instead. Cheap at any size.
+        """Returns True if another program changed rules since the last call, perhaps ours.  While a
+        transaction of ours runs, a later call reports the change. Cheap at any size.
         """
         now = None if self._running else generation(self._netns)
         if now is None:
@@ -127,7 +127,7 @@ class NftRunner:
         return before is not None and before != self._foreign_generation
 
     async def tables(self) -> frozenset[TableRef]:
-        """The tables of IPv4 and IPv6 that there are, ours or not; cheap at any size.  Raises
+        """Returns all tables of IPv4 and IPv6, ours and others; cheap at any size.  Raises
         ``NftError``.
         """
         listed = re.findall(
@@ -137,20 +137,20 @@ class NftRunner:
 
     async def dynamic_sets(self, table: TableRef) -> DynamicSetContents:
         """Returns the elements that packets added to the dynamic sets of *table*, at most
-        ``REMEMBERED_MAX`` clients; nothing if there is no table. Raises ``NftError``.
+        ``REMEMBERED_MAX`` clients; empty if there is no table. Raises ``NftError``.
         """
         try:
             return await asyncio.to_thread(read_dynamic_sets, table, self._netns)
-        except (OSError, RuntimeError) as error:  # RuntimeError: there is no more thread
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
             raise NftError("resources", f"clients could not be read: {error}") from error
 
     async def listing(self, table: TableRef) -> str:
-        """All of *table*, for ``node.nft.listing``.  Raises ``NftError``."""
+        """Returns the JSON listing of *table*, for ``node.nft.listing``.  Raises ``NftError``."""
         return await self._nft("-j", "list", "table", table.family, table.name)
 
     async def probe(self) -> tuple[int, ...]:
-        """nft's version, once it and the kernel proved able to hold our rules. Changes nothing.
-        Raises ``NftError``.
+        """Checks that nft and the kernel support our rules, without a change, and returns nft's
+        version. Raises ``NftError``.
         """
         answer = await self._nft("--version")
         version = self._programs.check_version("nft", answer, VERSION_MIN)
@@ -159,7 +159,7 @@ class NftRunner:
 
     def _on_error(self, error: NftError) -> None:
         if error.reason != "rejected":
-            self._foreign_generation = None  # whether the kernel took it is unknown
+            self._foreign_generation = None  # the kernel may have applied it
 
     async def _nft(self, *arguments: str, stdin: str = "") -> str:
         return await self._programs.run(self._program, *arguments, stdin=stdin)
@@ -182,7 +182,7 @@ _log = get_logger("node-proxy")
 
 
 class NftCommands(Protocol):
-    """The part of ``NftRunner`` that is used; every call may raise ``KernelError``."""
+    """The part of ``NftRunner`` that ``Nftables`` uses; every call may raise ``KernelError``."""
 
     async def run(self, text: str) -> None: ...
 
@@ -205,9 +205,7 @@ class Nftables:
     mode: Literal["nftables"] = "nftables"
 
     def __init__(self, runner: NftCommands, *, table: str = TABLE, writer: str = "") -> None:
-        """*writer*: a word that no other process has which might write this table; "": a random
-        one.
-        """
+        """*writer*: a unique name of this process as a writer of the table; "": a random one."""
         self._runner = runner
         self._table = table
         self._writer = writer or os.urandom(8).hex()
@@ -220,7 +218,7 @@ class Nftables:
         await self._runner.probe()
 
     async def prepare(self, plane: NftPlane) -> None:
-        """A new table leaves each client where it is, as far as the kernel says where."""
+        """Reads the clients of session affinity, so that a new table keeps their endpoints."""
         if needs_set_contents(plane):
             try:
                 plane.rules.restore_sets(await self._runner.dynamic_sets(plane.rules.table))

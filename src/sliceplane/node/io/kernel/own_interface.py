@@ -1,8 +1,8 @@
-"""An interface of our own for a link-local address of this node, at which its clients find a name
-server (rtnetlink(7); kubernetes/dns, ``cmd/node-cache``). It is "dummy", so that nothing leaves by
-it; a kernel without those gets a bridge without ports, which is as much.
+"""An interface for a link-local address of this node, at which a name server listens
+(rtnetlink(7); kubernetes/dns, ``cmd/node-cache``). Its kind is "dummy", so that no packet leaves by
+it. If the kernel has no dummy interfaces, it is a bridge without ports, which is equivalent.
 
-It stays when the process ends, as the rules do: the next one finds it.  ``remove`` takes it away.
+Like the rules, it stays when the process ends, and the next process uses it.  ``remove`` deletes it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _address: Final = Struct("=BBBBI")
 
 
 def ensure(address: str) -> None:
-    """Adds *address* to this network namespace; any other than a link-local address is
-    left to its administrator. Raises ``OSError``.
+    """Adds *address* to this network namespace.  An address that is not link-local is left to the
+    administrator. Raises ``OSError``.
     """
     parsed = ip_address(address)
     if not parsed.is_link_local or _has_address(address):
@@ -55,7 +55,7 @@ def ensure(address: str) -> None:
 
 
 def remove() -> None:
-    """If it is there.  Raises ``OSError``."""
+    """Deletes the interface, if it exists.  Raises ``OSError``."""
     try:
         _request(_DELLINK, _link.pack(0, 0, 0, 0, 0), _name())
     except OSError as error:
@@ -87,7 +87,7 @@ def _name() -> bytes:
 
 
 def _request(kind: int, head: bytes, attributes: bytes, *, flags: int = 0) -> None:
-    """Raises ``OSError`` with what the kernel says."""
+    """Sends a request; raises ``OSError`` with the kernel's error."""
     body = head + attributes
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as link:
         link.settimeout(5.0)

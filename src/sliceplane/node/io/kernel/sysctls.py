@@ -19,7 +19,7 @@ _log = get_logger("node-proxy")
 
 
 class SysctlError(Exception):
-    """The kernel refuses a setting of the configuration; ``str()`` is one sentence for people."""
+    """The kernel refuses a setting of the configuration; ``str()`` is one sentence for the user."""
 
 
 async def tune_conntrack(
@@ -78,8 +78,8 @@ def _log_default(sysctl: str, value: int, problem: str) -> None:
 
 
 def _write(path: Path, value: int, *, only_raise: bool = False) -> str:
-    """Returns why the kernel does not have *value* at *path*; "" if it has. *only_raise*: a greater
-    number stays.
+    """Writes *value* to *path*; returns the reason if that fails, "" otherwise. *only_raise*: a
+    greater number stays.
     """
     try:
         current = int(path.read_text())
@@ -93,9 +93,7 @@ def _write(path: Path, value: int, *, only_raise: bool = False) -> str:
 
 
 def adjust_oom_score(score: int, path: Path = OOM_SCORE_ADJ) -> None:
-    """Sets how soon the kernel ends this process when memory is short. A failure is logged, as
-    upstream.
-    """
+    """Sets the OOM killer's score adjustment of this process.  A failure is logged, as upstream."""
     problem = _write(path, score)
     if problem:
         _log.warning("oom_score_adj cannot be set", value=score, problem=problem)

@@ -1,8 +1,8 @@
-"""One transaction, one batch: what is between its first and its last message the kernel takes whole
-or not at all.
+"""Encodes a transaction as one batch: the kernel applies the messages between its first and its last
+one atomically.
 
-All messages of a command carry its number as their sequence number, so that an answer tells which
-command it is about. The last asks to be acknowledged: a batch without any answer was not taken.
+All messages of a command have its number as their sequence number, so that an answer identifies the
+command. The last message requests an acknowledgement: a batch without any answer was not applied.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ class MessageBatch(msgspec.Struct, frozen=True):
     """The messages of one transaction, sent as one datagram."""
 
     data: bytes | bytearray
-    #: the sequence number that is acknowledged if the kernel gets that far
+    #: the sequence number that the kernel acknowledges after success
     last: int
 
 
 def encode(transaction: objects.Transaction) -> MessageBatch:
-    """Raises ``Inexpressible``.  Nothing is ever left out."""
+    """Encodes all of *transaction*, or raises ``Inexpressible``."""
     try:
         return _Encoder(transaction).run()
     except (ValueError, KeyError, struct.error) as error:
-        raise Inexpressible(f"not to be said in messages: {error!r}") from error
+        raise Inexpressible(f"messages cannot encode it: {error!r}") from error
 
 
 class _Encoder:
-    """Messages in the making, and the numbers given to sets."""
+    """The messages so far, and the numbers of sets."""
 
     def __init__(self, transaction: objects.Transaction) -> None:
         self._transaction = transaction
@@ -76,12 +76,12 @@ class _Encoder:
         self._text_family = transaction.table.family
         self._family = NFPROTO[transaction.table.family]
         self._data = bytearray()
-        self._last = 0  # where in it the last message begins
+        self._last = 0  # offset of the last message in the data
         self._sequence = 0
         self._sets = 0
-        #: what is said of chains and rules begins with it
+        #: the first attribute of messages about chains and rules
         self._head = text(_TABLE_OF, self._table)
-        self._expressions: Expressions | None = None  # made for the first rule
+        self._expressions: Expressions | None = None  # created for the first rule
 
     def run(self) -> MessageBatch:
         self._data += boundary(_BEGIN, 0, _SUBSYSTEM)
@@ -140,7 +140,7 @@ class _Encoder:
             self._expressions = Expressions(self._table, self._text_family, self._make_set)
         expressions = self._expressions.encode(
             rule.statements
-        )  # makes sets first, where it needs them
+        )  # appends the rule's anonymous sets first
         body = self._head + text(_RULE_CHAIN, chain)
         self._append(_NEW_RULE, body + nest(_RULE_EXPRESSIONS, expressions), CREATE | APPEND)
 
@@ -155,6 +155,6 @@ class _Encoder:
 
 
 def _attached(hook: objects.Hook) -> bytes:
-    """Its policy is accept, the kernel's own default."""
+    """Encodes a hook.  The policy of the chain is accept, the kernel's default."""
     where = number(_HOOK_NUMBER, _HOOKS[hook.point]) + number(_HOOK_PRIORITY, hook.priority)
     return text(_CHAIN_TYPE, hook.type) + nest(_CHAIN_HOOK, where)

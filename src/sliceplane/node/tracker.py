@@ -66,9 +66,9 @@ class ServiceTracker:
         self._since = since
         self._health_ports: dict[ServiceKey, int] = {}
         self._triggers: dict[ServiceKey, list[float]] = {}
-        self._services: dict[ServiceKey, tuple[ServedPort, ...]] = {}  # as they ask
+        self._services: dict[ServiceKey, tuple[ServedPort, ...]] = {}  # as requested
         self._excess: dict[ServiceKey, Excess] = {}
-        self._beyond: dict[ServiceKey, int] = {}  # targets of a port for which there is no chain
+        self._beyond: dict[ServiceKey, int] = {}  # targets of a port beyond the bound
         self._claims = AddressClaims()
         self.portions = Portions()
         #: Services that do not get all that they request, as of the last ``take_changes``; and the
@@ -278,7 +278,7 @@ class ServiceTracker:
     def _change(
         self, key: ServiceKey, ports: tuple[ServedPort, ...], by_port: _EndpointsOf | None = None
     ) -> ServiceChange:
-        """Builds the change of *key*.  *found*: its endpoints, if the caller has them."""
+        """Builds the change of *key*.  *by_port*: its endpoints, if the caller has them."""
         if by_port is None:
             by_port = self._slices.endpoints(key) if ports else {}
         states, beyond = self._states(ports, by_port)

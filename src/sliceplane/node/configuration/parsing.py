@@ -1,8 +1,7 @@
-"""From a file's bytes to the fields that it gives, with the line of each.
+"""Parses a file's bytes into the fields that it sets, with the line of each.
 
-Strict, unlike upstream, which falls back to passing over what it does not know: a field that is
-spelled wrong, or that a newer release has, would be a setting that its administrator believes in
-and the proxy does not keep.
+It is strict, unlike upstream, which falls back to ignoring unknown fields: with a misspelt field, or
+one of a newer release, the administrator would rely on a setting that the proxy does not have.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _ZEROS: Final = (None, "", 0, False, "0", "0s")
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """``line`` counts from 1; 0: of the file as a whole.  ``text`` names the field."""
+    """A mistake in a file.  ``line`` counts from 1; 0: the whole file.  ``text`` names the field."""
 
     line: int
     text: str
@@ -55,7 +54,7 @@ class ParsedConfig(msgspec.Struct, frozen=True):
     problems: tuple[Problem, ...]
 
     def at(self, error: FieldError) -> Problem:
-        """*error* with its place: the line of the field, or of what it is within."""
+        """Returns *error* with the line of its field, or of the nearest enclosing one."""
         path = error.field.partition("[")[0]
         while path and path not in self.lines:
             path = path.rpartition(".")[0]
@@ -63,7 +62,7 @@ class ParsedConfig(msgspec.Struct, frozen=True):
 
 
 def parse_config(raw: bytes) -> ParsedConfig:
-    """Never raises."""
+    """Parses a file.  Never raises."""
     try:
         documents = parse_yaml_stream(raw, depth_max=DEPTH_MAX)
         parsed = documents[0] if documents else ParsedYaml(None, ())
@@ -85,7 +84,7 @@ def parse_config(raw: bytes) -> ParsedConfig:
     draft = ParsedConfig({}, lines, ())
     errors = list(_kind_errors(parsed.value))
     values: dict[str, Value] = {}
-    if not errors:  # a file of something else is one mistake, not twenty
+    if not errors:  # a file of another kind is one mistake, not twenty
         errors += _fields(parsed.value, values)
     problems += [draft.at(error) for error in errors]
     problems.sort(key=lambda problem: problem.line)
@@ -98,8 +97,8 @@ def _problem(text: str) -> Problem:
 
 
 def _lines_by_path(raw: bytes) -> tuple[dict[str, int], int]:
-    """The line of each path of at most two parts, and of a second document (0: there is none).
-    Raises ``YamlError`` for what comes after the first document and is no YAML.
+    """Returns the line of each path of at most two parts, and of a second document (0: there is none).
+    Raises ``YamlError`` if the text after the first document is invalid.
     """
     import yaml
 
@@ -145,7 +144,7 @@ def _kind_errors(document: dict[str, Any]) -> Iterator[FieldError]:
 
 
 def _fields(document: dict[str, Any], values: dict[str, Value]) -> Iterator[FieldError]:
-    """Puts what is given into *given*."""
+    """Adds the fields that are set to *values*."""
     for name, value in document.items():
         if name in {"apiVersion", "kind"}:
             continue
@@ -176,7 +175,7 @@ def _field(path: str, value: Any, values: dict[str, Value]) -> Iterator[FieldErr
 
 
 def _value(field: ConfigField, value: Any) -> Value:
-    """The value in the form of ``Value``.  Raises ``ValueError`` with what it must be."""
+    """Returns the value in the form of ``Value``.  Raises ``ValueError`` with the expected type."""
     if value is None:
         return None
     match field.kind:

@@ -1,8 +1,8 @@
 """Effective settings of the configured fields, in the form in which the proxy uses them.
 
-As upstream's internal type, the fields of the mode's own section come to the top. An empty ``mode``
-means nftables here and iptables upstream; files that leave it empty and set fields of ``iptables``
-mean them, so what ``nftables`` does not give is taken from there.
+As in upstream's internal type, the fields of the mode's own section are top-level. An empty ``mode``
+means nftables here and iptables upstream. Files with an empty ``mode`` and fields of ``iptables``
+mean the latter to have effect, so fields that ``nftables`` does not set are taken from there.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Listen = tuple[str, int]
 
 
 class ConntrackSettings(msgspec.Struct, frozen=True):
-    """``max_per_core`` 0: the bound is left alone. Timeouts in seconds; 0: left alone. ``configured``:
-    names of members that were given another value than the default, so that it is an error if they
-    cannot be had.
+    """``max_per_core`` 0: the bound is not changed. Timeouts in seconds; 0: not changed.
+    ``configured``: names of fields with another value than the default; it is an error if the kernel
+    refuses one of them.
     """
 
     max_per_core: int = 0
@@ -49,7 +49,7 @@ class ConntrackSettings(msgspec.Struct, frozen=True):
 
 class ProxySettings(msgspec.Struct, frozen=True):
     """All settings of a node proxy. ``healthz`` and ``metrics`` ``None``: not served.
-    ``oom_score_adj`` ``None``: left alone.
+    ``oom_score_adj`` ``None``: not changed.
     """
 
     mode: Mode = DEFAULT_MODE
@@ -84,8 +84,8 @@ def sectioned(values: FieldValues, name: str) -> Any:
 
 
 def settings_of(values: FieldValues, *, listen_by_default: bool) -> ProxySettings:
-    """*given* was found valid.  *listen_by_default*: health and metrics are served although nothing
-    says where.
+    """Returns the settings of *values*, which are valid.  *listen_by_default*: health and metrics are
+    served even if their addresses are not set.
     """
     bind_address = str(value_of(values, "bindAddress"))
     unspecified = parse_strict(bind_address) in {parse_strict("0.0.0.0"), parse_strict("::")}
@@ -143,7 +143,7 @@ def _conntrack(values: FieldValues) -> ConntrackSettings:
 
 
 def _listen(values: FieldValues, path: str, *, six: bool) -> Listen:
-    """The default is on the family of ``bindAddress``, as upstream."""
+    """Returns an address; the default is of the family of ``bindAddress``, as upstream."""
     text = str(value_of(values, path))
     host, port = split_listen(text)
     if six and path not in values:
@@ -152,15 +152,15 @@ def _listen(values: FieldValues, path: str, *, six: bool) -> Listen:
 
 
 def split_listen(text: str) -> Listen:
-    """``ADDRESS:PORT``, IPv6 in brackets; port -1 where there is none."""
+    """Parses ``ADDRESS:PORT``, IPv6 in brackets; port -1 if there is none."""
     host, _, port = text.rpartition(":")
     number = int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else -1
     return host.removeprefix("[").removesuffix("]"), number
 
 
 def document_of(values: FieldValues) -> dict[str, Any]:
-    """The whole configuration as a document for a file: every field of today's with the value that
-    holds.
+    """Returns the whole configuration as a document for a file: every current field with its effective
+    value.
     """
     document: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND}
     for field in FIELDS:

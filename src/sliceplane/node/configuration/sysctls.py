@@ -1,7 +1,7 @@
 """Kernel settings of connection tracking (upstream: ``cmd/kube-proxy/app/conntrack.go``).
 
-Names are below ``/proc/sys/net/netfilter``. Upstream's defaults are wishes: it is no error if one
-cannot be had, and a bound that was raised is not lowered to it.
+Names are below ``/proc/sys/net/netfilter``. Upstream's defaults are optional: it is no error if the
+kernel refuses one, and a higher bound is not lowered to the default.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX: Final = "nf_conntrack_max"
 
 class Sysctl(msgspec.Struct, frozen=True):
     """``configured``: the configuration has another value than the default, in ``field``.
-    ``only_raise``: a greater one stays.
+    ``only_raise``: a greater value stays.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Sysctl(msgspec.Struct, frozen=True):
 
 
 def conntrack_sysctls(settings: ConntrackSettings, cpus: int) -> tuple[Sysctl, ...]:
-    """In the order of writing.  *cpus*: how many this machine has."""
+    """Returns the sysctls in the order of writing.  *cpus*: this machine's number of CPUs."""
     sysctls = []
     bound = conntrack_max(settings, cpus)
     if bound:
@@ -70,7 +70,7 @@ def conntrack_sysctls(settings: ConntrackSettings, cpus: int) -> tuple[Sysctl, .
 
 
 def conntrack_max(settings: ConntrackSettings, cpus: int) -> int:
-    """Connections that are tracked at most; 0: the bound is left alone."""
+    """Returns the maximum number of tracked connections; 0: the bound is not changed."""
     assert cpus > 0, f"{cpus} CPUs"
     if settings.max_per_core <= 0:
         return 0
@@ -78,5 +78,5 @@ def conntrack_max(settings: ConntrackSettings, cpus: int) -> int:
 
 
 def hash_buckets(bound: int) -> int:
-    """How many buckets the table of flows needs at least for so many connections."""
+    """Returns the minimum number of buckets of the table for *bound* connections."""
     return bound // 4

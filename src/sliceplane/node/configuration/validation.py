@@ -31,10 +31,10 @@ from sliceplane.node.configuration.fields import (
 from sliceplane.node.configuration.settings import FieldValues, sectioned, split_listen, value_of
 from sliceplane.node.context import PRIMARY, DetectLocalMode
 
-#: values of ``mode`` that can be had
+#: supported values of ``mode``
 MODES: Final = ("", *BACK_ENDS)
 DETECT_LOCAL_MODES: Final = get_args(DetectLocalMode)
-#: what nft takes between quotes; the kernel's own bound is 15 bytes
+#: names that nft accepts between quotes; the kernel's bound is 15 bytes
 _INTERFACE: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
 _CIDR: Final = "must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)"
 
@@ -42,7 +42,7 @@ _CIDR: Final = "must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1
 def errors_of(
     values: FieldValues, *, modes: tuple[str, ...] = MODES, release: Release = NEWEST
 ) -> list[FieldError]:
-    """In the order of the fields.  *modes*: values of ``mode`` that can be had."""
+    """Returns the errors, in the order of the fields.  *modes*: supported values of ``mode``."""
     errors = [
         *_mode(values, modes),
         *_addresses(values),

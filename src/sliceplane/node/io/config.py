@@ -1,8 +1,8 @@
-"""A file with a node proxy's configuration: read, judged, and watched while the proxy runs.
+"""A file with a node proxy's configuration: it is read, validated, and watched while the proxy runs.
 
-Upstream ends at every change of the file, to be started again by its supervisor. So does this, but
-looks first: a file that could not be started with is complained of, and the proxy goes on with what
-it has.
+Upstream ends at every change of the file, and its supervisor starts it again. This proxy does so,
+too, but validates the file first. If the file is invalid, it logs an error and continues with its
+present configuration.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sliceplane.node.configuration.settings import (
 )
 from sliceplane.node.configuration.validation import MODES, errors_of, notes_on
 
-#: how often the file is looked at
+#: seconds between two checks of the file
 CHECK_PERIOD_S: Final = 5.0
 FILE_BYTES_MAX: Final = 1 << 20
 
@@ -33,11 +33,11 @@ _log = get_logger("node-proxy")
 
 
 class ConfigError(Exception):
-    """The file cannot be used; ``str()`` has a line for each mistake, with its place."""
+    """The file is invalid; ``str()`` has a line for each mistake, with its place."""
 
 
 class ConfigFile(msgspec.Struct, frozen=True):
-    """A file that is good.  ``notes``: what to tell about it, sentences with their places."""
+    """A valid file.  ``notes``: sentences about it for the administrator, with their places."""
 
     path: Path
     raw: bytes
@@ -48,7 +48,7 @@ class ConfigFile(msgspec.Struct, frozen=True):
 def load_config(
     path: Path, *, modes: tuple[str, ...] = MODES, release: Release = NEWEST
 ) -> ConfigFile:
-    """Raises ``ConfigError``."""
+    """Reads and validates a file.  Raises ``ConfigError``."""
     raw = _bytes_of(path)
     parsed = parse_config(raw)
     problems = parsed.problems or tuple(
@@ -87,8 +87,8 @@ async def changed(
     release: Release = NEWEST,
     check_period_s: float = CHECK_PERIOD_S,
 ) -> None:
-    """Returns when the file means something else than *config*, and can be used. *look* is set for
-    an answer now (SIGHUP): then a file that is no good is complained of again.
+    """Waits until the file is valid and its meaning differs from *config*. *check_now* requests an
+    immediate check (SIGHUP), which reports an invalid file again.
     """
     last_raw = config.raw
     complained = ""
@@ -117,7 +117,7 @@ async def changed(
 
 
 def written(path: Path, values: FieldValues) -> None:
-    """Writes the whole configuration there, for ``load_config``.  Raises ``ConfigError``."""
+    """Writes the whole configuration to *path*, for ``load_config``.  Raises ``ConfigError``."""
     import yaml
 
     try:

@@ -1,4 +1,4 @@
-"""The ``preStop`` door: a node proxy answers the kubelet's hook in a Pod's place, when no node
+"""The ``preStop`` hook: a node proxy answers the kubelet's hook instead of the Pod, when no node
 sends to it any more.
 
 ::
@@ -7,18 +7,18 @@ sends to it any more.
     spec: {containers: [{lifecycle: {preStop: {httpGet: {port: 10261, path: /drain}}}}]}
 
 The kubelet calls the Pod's own address from the host's namespace
-(``pkg/kubelet/lifecycle/handlers.go``), so a rule in the output hook leads that port of the Pods
-here that opted in to a loopback port of ours, and the original destination says which Pod is meant.
-The answer comes when the controllers' leader has written the condition ``sliceplane.dev/Drained``,
-which this proxy sees as it watches the Pods of its node; or after ``?timeout=`` seconds.
+(``pkg/kubelet/lifecycle/handlers.go``). A rule in the output hook redirects that port of local Pods
+that opted in to a loopback port of ours, and the original destination identifies the Pod. The proxy
+answers when the controllers' leader has written the condition ``sliceplane.dev/Drained``, which it
+observes by its watch of the node's Pods; or after ``?timeout=`` seconds.
 
-New connections are what it waits for; with ``?idle=`` seconds it waits so long besides, at most,
-until this node tracks no TCP connection to the Pod: those that are open end when the application,
-or its clients, end them.
+It waits for the end of new connections. With ``?idle=`` it waits up to that many further seconds,
+until this node tracks no TCP connection to the Pod: the application, or its clients, end the open
+ones.
 
-A hook never fails, and may come before any slice says that the Pod goes: then it waits for that,
-too. The rules are taken away at the end, so that no other program of the host is called in a Pod's
-name.
+A hook never fails. It may arrive before any slice shows that the Pod terminates; then it waits for
+that, too. The rules are removed at the end, so that calls for a Pod do not reach another program of
+the host.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 TIMEOUT_S: Final = 20.0
-#: whatever a hook asks for
+#: bound for the time-out that a hook requests
 TIMEOUT_S_MAX: Final = 3600.0
 _RETRY_S: Final = 1.0
 _UNCONFIRMED: Final = "not known to be drained"
@@ -71,7 +71,7 @@ def local_pods(
 
 
 class DrainHook:
-    """The door of one node.  *port* is the one that hooks call, and ours on loopback."""
+    """The answers to hooks on one node.  *port* is the one that hooks call, and ours on loopback."""
 
     def __init__(
         self,
@@ -92,12 +92,12 @@ class DrainHook:
         #: Pods that opted in, by their addresses
         self._pods: dict[str, Pod] = {}
         self._moved = asyncio.Event()
-        #: those who wait for news of a Pod, by its key
+        #: events to set at a change of a Pod, by its key
         self._waiting: dict[str, set[asyncio.Event]] = {}
 
     @asynccontextmanager
     async def answering(self) -> AsyncIterator[None]:
-        """Raises ``PageError`` where the port cannot be had."""
+        """Answers hooks while the context lasts.  Raises ``PageError`` if the port cannot be opened."""
         served = GuardedPort(self._answer, Door(life_s=TIMEOUT_S_MAX))
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -172,7 +172,7 @@ class DrainHook:
         return web.Response(text=f"{text}\n")
 
     async def _idle(self, pod: Pod, idle_s: float) -> str:
-        """Until this node tracks no connection to *pod*."""
+        """Waits until this node tracks no connection to *pod*; returns the result as text."""
         clock = asyncio.get_running_loop().time
         ends = clock() + idle_s
         try:
@@ -210,7 +210,7 @@ class DrainHook:
 
 
 def original_destination(sock: socket.socket) -> str:
-    """Where the peer of a redirected connection thinks it is; "" if nothing redirected it."""
+    """Returns the original destination of a redirected connection; "" if it was not redirected."""
     try:
         if sock.family == socket.AF_INET6:
             raw = sock.getsockopt(_SOL_IPV6, _SO_ORIGINAL_DST, 28)

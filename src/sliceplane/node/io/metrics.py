@@ -2,8 +2,8 @@
 (``pkg/proxy/metrics/metrics.go``), and its recording: the changes that it received, and its writes
 into the kernel.
 
-Rules are no job of a controller, so a replay leaves a node proxy out; ``recorder show`` and the
-export have it.
+A replay skips node proxies, since it covers controllers only; ``recorder show`` and the export
+include them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sliceplane.watch.recorder.recorder import Recorder
 
 SYNC_BUCKETS: Final = exponential_buckets(0.001, 2, 15)
-#: upstream's, its needless 0 included, so that series of both can be added
+#: upstream's buckets, including the useless 0, so that series of both can be added
 PROGRAMMING_BUCKETS: Final = (
     0.0,
     0.25,
@@ -41,7 +41,7 @@ class ProxyMetrics(Metrics):
     def __init__(
         self, mode: str = "nftables", writes_by_transport: Mapping[str, int] | None = None
     ) -> None:
-        """*mode*: of ``--proxy-mode``; the names of some counters have it. *ways*:
+        """*mode*: of ``--proxy-mode``; some counters have it in their names. *writes_by_transport*:
         ``RulesBackend.writes_by_transport``, read at a scrape.
         """
         super().__init__()
@@ -152,8 +152,8 @@ class ProxyMetrics(Metrics):
         self._services_pending.value += 1
 
     def on_started(self, family: IPFamily, pending_since: float | None) -> None:
-        """A write has taken up all changes so far; *wanted_since*: the time of the oldest one that
-        is known to need it.
+        """Notes that a write begins with all changes so far; *pending_since*: the time of the oldest
+        one that needs it.
         """
         if pending_since is not None:
             self._queued.of(family).value = pending_since
@@ -176,11 +176,11 @@ class ProxyMetrics(Metrics):
         without_local: tuple[int, int],
         unserved: int,
     ) -> None:
-        """The kernel has all changes: *latencies* of those of this write. *unserved*: Services that
-        do not get all that they ask for.
+        """Notes that the kernel has applied all changes: *latencies* of those of this write.
+        *unserved*: number of Services that do not get all that they request.
         """
         self._last.of(family).value = now
-        self._restored.of(family)  # from the first write on, so that a rise from 0 can be seen
+        self._restored.of(family)  # from the first write on, so that an increase from 0 is visible
         for seconds in latencies:
             self._programming.of(family).observe(seconds)
         for policy, count in zip(("internal", "external"), without_local, strict=True):
@@ -188,7 +188,7 @@ class ProxyMetrics(Metrics):
         self._unserved.of(family).value = unserved
 
     def on_restored(self, family: IPFamily, times: int) -> None:
-        """How often rules that were gone were written anew, until now."""
+        """Sets the number of times that missing rules were restored."""
         self._restored.of(family).value = times
 
     def on_conntrack(self, family: IPFamily, seconds: float, deleted: int) -> None:
@@ -196,18 +196,18 @@ class ProxyMetrics(Metrics):
         self._deleted.of(family).value += deleted
 
     def on_health_request(self, page: str, code: int) -> None:
-        """*page* is "healthz" or "livez"."""
+        """Counts an answer of *page*, which is "healthz" or "livez"."""
         self._health[page].of(str(code)).value += 1
 
 
-#: in recordings: what is told, and writes
+#: components in recordings: of received changes, and of writes
 COMPONENT: Final = "node-proxy"
 KERNEL: Final = "kernel"
 
 
 class ProxyRecord:
-    """Records the changes and writes of one node proxy; nothing without a *recorder*, which is then
-    not loaded.
+    """Records the changes and writes of one node proxy; does nothing without a *recorder*, and then
+    does not load its module.
     """
 
     def __init__(self, recorder: Recorder | None = None, began: float = 0.0) -> None:
@@ -240,7 +240,7 @@ class ProxyRecord:
 async def recording(
     config: FlightConfig, clock: Callable[[], float], unhealthy: Callable[[], str]
 ) -> AsyncIterator[Recorder | None]:
-    """The recorder of a node proxy that is a process of its own, while the context lasts."""
+    """Runs the recorder of a node proxy in a separate process while the context lasts."""
     if not config.size_bytes:
         yield None
         return

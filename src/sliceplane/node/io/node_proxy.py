@@ -1,15 +1,16 @@
 """The node proxy's shell: informers feed the planes, and a ``writer`` writes their transactions.
 
-Events are taken synchronously as the informers report them (``on_change``) and only mark; the tasks
-of the writer then write what is marked. So a burst is one transaction.
+The informers report events synchronously (``on_change``), which only mark Services; the tasks of the
+writer then write the marked ones. So a burst is one transaction.
 
-**Gate.**  Nothing is written before Services and EndpointSlices were listed. The node's own zone
-decides which endpoints to use, so its Node is waited for as well (and the ranges of cluster IPs
-with it), but not for long: a node that is not registered gets rules too.
+**Gate.**  Nothing is written before Services and EndpointSlices were listed. The node's zone decides
+which endpoints to use, so the first write also waits for its Node (and the ranges of cluster IPs),
+but not for long: a node that is not registered gets rules too.
 
-**After a write** come its ``side_effects``: health ports, metrics, UDP flows.
+**After a write** the proxy executes its ``side_effects``: health ports, metrics, UDP flows.
 
-**Exit** leaves the rules: traffic goes on while the proxy is upgraded. ``cleanup`` removes them.
+**Exit** retains the rules, so that traffic continues while the proxy is upgraded. ``cleanup`` removes
+them.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ def watches(node_name: str, gates: Gates) -> tuple[Selection, ...]:
 
 
 class NodeProxy:
-    """Feed it with ``on_change`` and ``on_synced`` from one event loop; ``run`` does the rest until
-    it is cancelled. *beside* also receives the objects that the proxy reads.
+    """One event loop calls ``on_change`` and ``on_synced``; ``run`` writes the rules until it is
+    cancelled. *consumer* also receives the objects that the proxy reads.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class NodeProxy:
             idle_period_s=timing.lease_idle_period_s,
         )
         self._reports = ProxyReports(self.progress, self.metrics, record or ProxyRecord())
-        #: for ``consume.io.reporting``, which waits for them
+        #: events that ``consume.io.reporting`` waits for
         self.reports_wanted = self._reports.report_due
         self.held_more = self._reports.held_more
         plane_config = config.for_plane(clock())
@@ -144,13 +145,13 @@ class NodeProxy:
 
     @property
     def reads_slices(self) -> bool:
-        """The proxy reads EndpointSlices and not Endpoints; only then ``progress`` is
+        """Returns True if the proxy reads EndpointSlices and not Endpoints; only then ``progress`` is
         meaningful.
         """
         return self._endpoints_key == EndpointSlices.key
 
     def on_change(self, change: Change[Object], selection: str = COMMON) -> None:
-        """Takes a change of an object of ``watches``, or of another *selection* of slices."""
+        """Handles a change of an object of ``watches``, or of another *selection* of slices."""
         now = self._clock()
         self._reports.record.change(change, now)
         if selection == ALL_NODES:
@@ -180,7 +181,7 @@ class NodeProxy:
                     plane.on_service_cidr(change.object.metadata.name, new_range, now)
             case _:
                 raise AssertionError(f"a change of {change.resource}, which is not watched")
-        # Last, so that a change which the model could not take is missing in the digest.
+        # Last, so that a change that the model could not handle is missing in the digest.
         self.progress.on_change(change, self._subset(change.resource, selection), now)
         self._reports.on_progress()
         self._writer.wake()
@@ -191,8 +192,8 @@ class NodeProxy:
         return reading_of(selection or self.watches[1].label_selector)
 
     def on_mark(self, resource: str, selection: str, mark: Mark | None) -> None:
-        """All changes of *resource* (its key) in *selection* up to *mark* were delivered; ``None``:
-        its informer starts.
+        """Notes that all changes of *resource* (its key) in *selection* up to *mark* were delivered;
+        ``None``: its informer starts.
         """
         if selection != ALL_NODES:
             self.progress.on_mark(resource, self._subset(resource, selection), mark)
@@ -219,11 +220,11 @@ class NodeProxy:
         self._writer.wake()
 
     def on_synced(self, resource: str) -> None:
-        """The first list of *resource* (``Resource.key``) was delivered."""
+        """Notes that the first list of *resource* (``Resource.key``) was delivered."""
         self._missing.discard(resource)
         if resource == Nodes.key and self._observed_node is None:
-            # Without the warning no one would see a slip in --hostname-override: rules are written
-            # as for a node without a zone.
+            # The warning shows a mistake in --hostname-override: rules are written as for a node
+            # without a zone.
             _log.warning(
                 "there is no Node of this name: no zone, no hints, no addresses of its own",
                 node=self._config.node_name,
@@ -234,7 +235,7 @@ class NodeProxy:
             self._gate.set()
 
     async def follow(self, client: Client, rng: Rng) -> None:
-        """Runs informers over *client* and ``run``, until cancelled; the rules stay.  Call it
+        """Runs informers over *client* and ``run``, until cancelled; the rules stay.  Callable
         once.
         """
         assert self._inputs is None, "this proxy follows a server already"
@@ -275,8 +276,8 @@ class NodeProxy:
                 await side_effects.close()
 
     async def wait_ready(self, *, following: bool = False) -> None:
-        """Returns when every family has been written once; *following*: and the server's watches
-        are open.
+        """Waits until every family has been written once; *following*: and the server's watches are
+        open.
         """
         await self._writer.wait_written()
         if following and self._inputs is not None:
@@ -323,7 +324,7 @@ class NodeProxy:
         self.progress.on_inputs(health.input_staleness_s or 0.0, self._clock())
 
     def catch_up(self, wanted: Mapping[Place, int]) -> None:
-        """Does nothing: the watch of all Services' slices is never quiet for long."""
+        """Does nothing: the watch of all Services' slices always receives events soon."""
 
     def versions(self, resource: str) -> dict[str, dict[str, str]]:
         """Returns versions of cached objects of *resource* (its key), by selection and key."""
@@ -345,8 +346,8 @@ class NodeProxy:
         )
 
     def refused(self) -> str:
-        """Returns the sentence of ``unanswered`` if the reason is a right or an API that is
-        missing; "" otherwise.
+        """Returns the sentence of ``unanswered`` if the reason is a missing right or API; ""
+        otherwise.
         """
         return "" if self._inputs is None else self._inputs.refused()
 
@@ -417,7 +418,5 @@ class NodeProxy:
 
 
 def available_families() -> tuple[Family, ...]:
-    """Returns both families, unless this kernel has no IPv6.  It does not matter which the Node
-    uses.
-    """
+    """Returns both families, unless this kernel has no IPv6.  The Node's families do not matter."""
     return FAMILIES if os.path.exists("/proc/net/if_inet6") else ("IPv4",)

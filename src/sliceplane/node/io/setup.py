@@ -1,8 +1,8 @@
 """Builds a node proxy from its settings and runs it, for ``sliceplane proxy`` and inside a plane.
 
 The latter (``sliceplane up --proxy``) is a service of the plane's process: it follows the plane
-through an in-process client and writes the same rules as ``sliceplane proxy`` would; like it, it
-leaves them when it stops.
+through an in-process client and writes the same rules as ``sliceplane proxy`` would. Both retain the
+rules when they stop.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def is_loopback(address: str) -> bool:
 
 
 async def prepare(backend: AnyBackend, settings: ProxySettings, netns: str) -> None:
-    """Does once, before anything else, what needs rights.  Raises ``KernelError``,
+    """Checks the back end and writes sysctls, once, before all else.  Raises ``KernelError``,
     ``SysctlError``.
     """
     await backend.probe()
@@ -84,10 +84,10 @@ async def running_proxy(
 
     *reports_progress*: the proxy keeps the Lease of this node; *report_spread_s*: see
     ``report_progress``. *flight*: the proxy has its own recorder; *recorder*: it uses this one.
-    *drain_port*: the port for ``preStop`` hooks of local Pods; 0: none. *beside* also receives the
+    *drain_port*: the port for ``preStop`` hooks of local Pods; 0: none. *consumer* also receives the
     objects that the proxy reads; its metrics are on the proxy's page.
 
-    Raises ``KernelError`` and ``SysctlError``, before any write, if the kernel cannot do it, and
+    Raises ``KernelError`` and ``SysctlError``, before any write, if the kernel lacks support, and
     ``PageError``.
     """
     backend = backend_of(settings.mode, netns)
@@ -183,9 +183,7 @@ def _problems(proxy: NodeProxy) -> str:
 
 
 class ProxyService:
-    """A ``watch.io.service.PlaneService``.  *netns* "": the namespace that the plane itself
-    is in.
-    """
+    """A ``watch.io.service.PlaneService``.  *netns* "": the plane's own namespace."""
 
     name = "proxy"
 
@@ -199,8 +197,8 @@ class ProxyService:
         drain_port: int = 0,
         registers: bool = False,
     ) -> None:
-        """*settings* ``None``: no pages, and what belongs to the whole machine is left as it is.
-        *registers*: the Node of this machine is created and kept (``own_node``).
+        """*settings* ``None``: no pages, and machine-wide settings are not changed. *registers*: the
+        Node of this machine is created and maintained (``own_node``).
         """
         self._node = node
         self._netns = netns
@@ -211,8 +209,8 @@ class ProxyService:
         self._running = AsyncExitStack()
 
     async def start(self, context: ServiceContext) -> None:
-        """Raises ``StartError`` where the kernel's rules cannot be written; nothing is then left
-        behind.
+        """Starts the proxy.  Raises ``StartError`` if the kernel's rules cannot be written; then no
+        residue remains.
         """
         client = context.client(f"system:node-proxy:{self._node}", "sliceplane")
         if self._registers:
@@ -228,7 +226,7 @@ class ProxyService:
             rng=Rng(int.from_bytes(os.urandom(8), "big")),
             recorder=None if context.flight is None else context.flight.recorder,
             drain_port=self._drain_port,
-            report_spread_s=0.0,  # it is its server's only one in this process
+            report_spread_s=0.0,  # the server has only this one
         )
         try:
             proxy, _ = await self._running.enter_async_context(proxy_runs)
@@ -237,7 +235,7 @@ class ProxyService:
         context.add_check("proxy", lambda: "; ".join(proxy.health().reasons))
 
     async def drain(self) -> None:
-        """The node keeps its proxy to the end."""
+        """Does nothing: the node needs its proxy to the end."""
 
     async def stop(self) -> None:
         await self._running.aclose()

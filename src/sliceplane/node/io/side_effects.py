@@ -1,20 +1,21 @@
 """Actions of a node proxy after the kernel applied a write: it updates metrics, opens and closes
 health ports, and removes UDP flows.
 
-``node.post_sync`` says what there is to tell. Health ports follow within the write's own task: a
-load balancer never hears of more than the rules have. Flows are looked at by a task of their own:
-the next write must not wait for a listing of them.
+``node.post_sync`` has the facts to report. The task of the write updates the health ports, so a load
+balancer never learns of more endpoints than the rules have. A separate task checks flows, so that
+the next write does not wait for their listing.
 
 **Health ports** are small HTTP servers, one per port (upstream:
-``pkg/proxy/healthcheck/service_health.go``). A load balancer asks each node "have you endpoints of
-this Service?" at the Service's healthCheckNodePort; 200 is yes. Any path and method will do. The
-two IP families answer apart, each with its own count, so a load balancer hears of the endpoints
-that it can reach. They listen where node ports are, in the network namespace of the rules.
+``pkg/proxy/healthcheck/service_health.go``). A load balancer queries the Service's
+healthCheckNodePort of each node; 200 means that the node has endpoints of the Service. Any path and
+method is accepted. The two IP families answer separately, each with its own count, so a load
+balancer learns of the endpoints that it can reach. The ports listen at the addresses of node ports,
+in the network namespace of the rules.
 
-``serviceProxyHealthy`` says whether the rules are as they should be. That the API server is away
-does not count here: the rules of before are the best there are, and a load balancer that is sent
-away from every node at once has no node left. ``door`` bounds what a connection may cost; the ports
-themselves take at most a quarter of the descriptors a family.
+``serviceProxyHealthy`` is true if the rules are up to date. An unreachable API server does not
+matter here: the earlier rules are the best available, and if every node answered false, a load
+balancer would have no node left. ``door`` bounds the cost of a connection; the ports take at most a
+quarter of the descriptors in each family.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from sliceplane.node.io.options import FLOWS_RETRY_S, HostAccess
 from sliceplane.node.plane import AnyNodePlane
 from sliceplane.node.post_sync import HealthCheck
 
-#: after a pass over UDP flows, the pause until the next one, in lengths of that pass: a tenant who
-#: changes a Service all the time must not keep the loop busy with a large table
+#: pause after a pass over UDP flows, in multiples of its duration: a tenant that changes a Service
+#: continuously must not keep the loop busy with a large table
 FLOWS_REST = 4
 FLOWS_REST_MAX_S = 30.0
 
@@ -48,7 +49,7 @@ _log = get_logger("node-proxy")
 
 
 class SideEffects:
-    """The consequences of one IP family's writes."""
+    """The side effects of one IP family's writes."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class SideEffects:
         self._all_flows = False
 
     async def on_written(self, *, full: bool) -> None:
-        """The kernel has what the plane has."""
+        """Reports the effects of a write: the kernel has applied the plane's state."""
         plane = self._plane
         post_sync = plane.post_sync
         latencies = post_sync.take_latencies()
@@ -89,9 +90,9 @@ class SideEffects:
         await self._health.update(post_sync.health_checks, plane.node_port_addresses)
 
     async def run(self) -> None:
-        """Forgets UDP flows to endpoints that are gone, until cancelled: after each write those of
-        the Services that changed, after a full one all; all too where a port went, whose address
-        may be another Service's as well.
+        """Deletes UDP flows to removed endpoints, until cancelled: after each write those of the
+        changed Services. After a full write, or after the removal of a port, whose address may also
+        belong to another Service, it checks all.
         """
         plane = self._plane
         post_sync = self._plane.post_sync
@@ -134,7 +135,9 @@ class SideEffects:
 
 
 def last_health_requests(families: Iterable[SideEffects]) -> dict[int, float]:
-    """When each health check port was asked last, or opened: a balancer asks one family."""
+    """Returns the time of the last request to each health check port, or of its opening: a load
+    balancer queries one family.
+    """
     latest: dict[int, float] = {}
     for of_family in families:
         for port, at in of_family.last_requests.items():
@@ -147,10 +150,11 @@ if TYPE_CHECKING:
 
 _ANY: dict[Family, str] = {"IPv4": "0.0.0.0", "IPv6": "::"}  # load balancers are elsewhere
 
-#: of the process's descriptors that the ports of one family may take: Services are made by tenants
+#: the ports of one family take at most this fraction of the process's descriptors, since tenants
+#: create Services
 _SHARE_OF_DESCRIPTORS = 4
 
-#: of the Event on the Service, and of the line in the log
+#: the reason of the Event on the Service, and the line in the log
 FAILED = "FailedToStartServiceHealthcheck"
 
 _health_log = get_logger("service-health")
@@ -169,8 +173,8 @@ class ServiceHealth:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """*on_failed* is told, once, of a Service whose port cannot be had, and why.  *listen*
-        opens sockets.
+        """*on_failed* is called once for a Service whose port cannot be opened, with the reason.
+        *listen* opens sockets.
         """
         self._listen = listen
         self._guard = guard
@@ -181,11 +185,11 @@ class ServiceHealth:
         self._servers: dict[ServiceKey, tuple[int, tuple[str, ...], GuardedPort]] = {}
         self._failed: set[ServiceKey] = set()
         self._clock = clock
-        #: when it was asked last, or opened
+        #: time of the last request, or of the opening
         self._last_requests: dict[ServiceKey, float] = {}
 
     def last_requests(self) -> dict[int, float]:
-        """By port."""
+        """Returns the times of the last requests by port."""
         return {
             port: self._last_requests[key] for key, (port, _, _) in sorted(self._servers.items())
         }
@@ -193,8 +197,8 @@ class ServiceHealth:
     async def update(
         self, checks: Mapping[ServiceKey, HealthCheck], addresses: tuple[str, ...] | None
     ) -> None:
-        """Serve exactly *checks*, at *addresses* (``None``: everywhere). A port that cannot be had
-        is told once and tried again at every call.
+        """Serves exactly *checks*, at *addresses* (``None``: all). A port that cannot be opened is
+        reported once and retried at every call.
         """
         self._checks = dict(checks)
         hosts = (_ANY[self._family],) if addresses is None else addresses

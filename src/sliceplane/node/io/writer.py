@@ -1,13 +1,13 @@
-"""The tasks that write a node proxy's rules into the kernel and check that they are still there.
+"""The tasks that write a node proxy's rules into the kernel and check that they still exist.
 
-One task for each IP family, so that a slow or refused transaction of one does not hold the other.
+Each IP family has one task, so that a slow or refused transaction of one does not block the other.
 While one transaction runs, the changes for the next are collected.
 
-**Other programs.**  The kernel is never listed on the way of a change. Periodically, and at once
-when a transaction was refused, the writer checks that our tables are there. Each is written anew
-every ``WHOLE_TABLE_PERIOD_S``, and every ``SUSPECT_PERIOD_S`` if another program changed nftables'
-rules meanwhile (whose, the kernel does not say): so rules that other programs deleted or changed
-come back although nothing happens to Services.
+**Other programs.**  No change requires a listing of the kernel. Periodically, and immediately after
+a refused transaction, the writer checks that our tables exist. It rewrites each one every
+``WHOLE_TABLE_PERIOD_S``, and every ``SUSPECT_PERIOD_S`` if another program changed rules of nftables
+(the kernel does not report whose). So rules that other programs deleted or changed are restored even
+if no Service changes.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ _log = get_logger("node-proxy")
 
 
 class ProxyReports:
-    """Everything that a node proxy reports: its progress, metrics and recording."""
+    """The reports of a node proxy: its progress, metrics and recording."""
 
     def __init__(self, progress: Progress, metrics: ProxyMetrics, record: ProxyRecord) -> None:
         self.progress = progress
         self.metrics = metrics
         self.record = record
-        #: for ``consume.io.reporting``, which waits for both
+        #: events that ``consume.io.reporting`` waits for
         self.report_due = asyncio.Event()
         self.held_more = asyncio.Event()
 
     def on_progress(self) -> None:
-        """The next report has news; it is due at once if it was asked for."""
+        """Notes that the next report has changed; it is due immediately if one was requested."""
         if self.progress.asked:
             self.report_due.set()
 
     def on_applied(self, plane: AnyNodePlane) -> None:
-        """The kernel has the changes that were taken, perhaps except for portions of large
-        Services: of these it has the changes before the first portion.
+        """Notes that the kernel has applied the changes of the write. Of large Services with remaining
+        portions it has the changes before the first portion.
         """
         self.progress.on_written(plane.family, plane.tracker.portions.complete)
         self.held_more.set()
@@ -84,7 +84,7 @@ class RulesWriter:
         self.refusals: dict[Family, str] = {}
 
     def wake(self) -> None:
-        """A plane may have a change to write."""
+        """Wakes the tasks: a plane may have a change to write."""
         for wake in self._wake.values():
             wake.set()
 
@@ -154,7 +154,7 @@ class RulesWriter:
         self.refusals[plane.family] = str(error)
         plane.on_failure(self._clock())
         self._reports.report_due.set()
-        await self._check_rules(plane)  # before the next try brings them back
+        await self._check_rules(plane)  # before the retry restores them
         self._check_now.set()  # the same may have happened to the other family's table
         self._reports.record.refused(plane.family, str(error), self._clock())
         _log.error(
@@ -177,14 +177,14 @@ class RulesWriter:
             reports.report_due.set()
 
     async def wait_check(self) -> None:
-        """Returns when the next ``check_tables`` is due: after a period, or after a refusal."""
+        """Waits until the next ``check_tables`` is due: after a period, or after a refusal."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timing.check_period_s):
                 await self._check_now.wait()
         self._check_now.clear()
 
     async def check_tables(self) -> None:
-        """Marks tables to be written anew that are gone, or too old."""
+        """Schedules full writes of tables that are missing, or too old."""
         if self._backend.disturbed():
             self._suspects.update(self._wake)
         for plane in self._planes:
@@ -205,7 +205,7 @@ class RulesWriter:
         )
         if not present:
             if not self._damage.on_missing(plane.family, now):
-                return  # being written, or refused: the back-off counts
+                return  # a write runs, or was refused and waits for its back-off
             _log.warning("our rules are gone, they are written anew", family=plane.family)
             self._reports.report_due.set()
         elif now - plane.written_whole_at < period_s:

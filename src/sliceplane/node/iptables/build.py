@@ -1,19 +1,19 @@
-"""A service's state to its chains and rules, called as upstream's
+"""Builds the chains and rules of a Service from its state, with upstream's names
 (``pkg/proxy/iptables/proxier.go``).
 
 For each service port; *inside* and *outside* are those of ``consume.model.PortState``:
 
 | chain | when | what |
 |---|---|---|
-| KUBE-SVC-X, KUBE-SVL-X (nat) | packets go there | one of the Cluster, of the Local policy's endpoints |
-| KUBE-SEP-Y (nat) | per endpoint that is used | masquerade who calls itself; remember the client; DNAT |
+| KUBE-SVC-X, KUBE-SVL-X (nat) | packets reach it | one of the Cluster, of the Local policy's endpoints |
+| KUBE-SEP-Y (nat) | per endpoint that is used | masquerade calls to itself; remember the client; DNAT |
 | KUBE-EXT-X (nat) | reachable from outside, and endpoints exist somewhere | which policy, and whether masqueraded |
-| KUBE-FW-X (nat) | that, and source ranges | KUBE-EXT-X for who is in one |
-| KUBE-FW-X (filter) | load balancer's addresses and source ranges | drop who is in none |
+| KUBE-FW-X (nat) | that, and source ranges | KUBE-EXT-X for sources in a range |
+| KUBE-FW-X (filter) | load balancer's addresses and source ranges | drop other sources |
 
-Rules in chains that all Services share lead there by destination, and refuse where a policy leaves
-no endpoint. A firewall has two halves, since iptables cannot drop in ``nat``: who may not pass is
-not translated, and then dropped.
+Rules in chains that all Services share lead there by destination, and refuse a destination if no
+endpoint matches the policy. A firewall has two halves, since iptables cannot drop in ``nat``: packets
+of other sources are not translated, and then dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import msgspec
 
 from sliceplane.consume.model import NodeEndpoint, PortState
-from sliceplane.node.context import NodeFacts
+from sliceplane.node.context import LocalNode
 from sliceplane.node.iptables.layout import Chain, match_local
 from sliceplane.node.iptables.text import (
     CLUSTER_IPS,
@@ -46,7 +46,7 @@ from sliceplane.node.iptables.text import (
 )
 from sliceplane.node.plane import allowed_sources
 
-#: where in a shared chain, and for which destination; one rule each
+#: a shared chain and the destination of a rule in it; one rule each
 Place = tuple[Chain, tuple[str | int, ...]]
 
 _NAT_SERVICES: Chain = ("nat", SERVICES)
@@ -68,10 +68,10 @@ class ServiceRules(msgspec.Struct, frozen=True):
 
 
 def build_service(
-    states: tuple[PortState, ...], node: NodeFacts, *, masquerade_all: bool = False
+    states: tuple[PortState, ...], node: LocalNode, *, masquerade_all: bool = False
 ) -> ServiceRules:
-    """The rules of all ports of one Service. Of two for one place (a Service that no API server
-    lets through) the first counts.
+    """Returns the rules of all ports of one Service. If two ports define the same place (a Service
+    that every API server rejects), the first one wins.
     """
     chains: dict[Chain, tuple[str, ...]] = {}
     shared: dict[Place, str] = {}
@@ -84,12 +84,12 @@ def build_service(
 
 
 class _IptablesPort:
-    """One service port in the making; adds to the two collections that it is given."""
+    """Builds the rules of one service port; adds them to *chains* and *shared*."""
 
     def __init__(
         self,
         state: PortState,
-        node: NodeFacts,
+        node: LocalNode,
         masquerade_all: bool,
         chains: dict[Chain, tuple[str, ...]],
         shared: dict[Place, str],
@@ -179,7 +179,7 @@ class _IptablesPort:
             self._add_destination(_FIREWALL, ip, "loadbalancer IP", chain)
 
     def _policy_chain(self, prefix: Prefix) -> str:
-        """The chain that leads to the endpoints of a policy, made when it is first asked for."""
+        """Returns the chain that leads to the endpoints of a policy; built at its first use."""
         name = chain_name(prefix, self._port.name)
         if ("nat", name) in self._chains:
             return name
@@ -219,7 +219,7 @@ class _IptablesPort:
         return (rule(*matches, port_of(self._protocol, port.port, role), jump(MARK_MASQ)),)
 
     def _endpoint_chain(self, endpoint: NodeEndpoint) -> str:
-        """Shared by the policies."""
+        """Returns the chain of an endpoint, shared by the policies."""
         ip = endpoint.ip
         port = endpoint.port
         name = chain_name("KUBE-SEP-", self._port.name, f"{f'[{ip}]' if ':' in ip else ip}:{port}")

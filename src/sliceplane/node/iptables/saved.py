@@ -1,12 +1,12 @@
 """Rules in the kernel: parses ``iptables-save`` for our rules and those of a kube-proxy, which a
 full write or a clean-up needs; and compares our rules with those that we wrote, one by one.
 
-``iptables-restore --noflush`` can replace a chain, but it cannot say "make this jump unless it is
-there" nor "remove whatever chains are too many". So a whole write looks first; a change never does.
+``iptables-restore --noflush`` can replace a chain, but it cannot add a jump only if it is missing,
+nor remove all obsolete chains. So a full write lists the rules first; a change never does.
 
-Our rules are spelled as ``iptables-save`` spells them (``node.iptables.text``), so lines are
-compared as they are, but for the digits of a probability, of which the kernel keeps 31 bits. In a
-chain that Services share the order says nothing: each rule is for a destination of its own.
+Our rules have the spelling of ``iptables-save`` (``node.iptables.text``), so lines are compared
+literally, except for the digits of a probability, of which the kernel keeps 31 bits. In a chain that
+Services share the order does not matter: each rule matches another destination.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ _FIXED: Final = frozenset(
 
 
 class ListedRules(msgspec.Struct, frozen=True):
-    """Sorted, as listed."""
+    """Our chains and jumps in the kernel, sorted, as listed."""
 
-    #: ours, fixed ones and those of service ports
+    #: fixed chains and those of service ports
     chains: tuple[Chain, ...] = ()
-    #: in the kernel's own chains, what leads to ours: the chain, and the rule as it is listed
+    #: jumps from the kernel's own chains to ours: the chain, and the rule as listed
     jumps: tuple[tuple[Chain, str], ...] = ()
 
     def stale(self, table: Table, desired: frozenset[str]) -> tuple[str, ...]:
-        """Chains of service ports that no Service wants."""
+        """Returns the chains of service ports that are not desired."""
         return tuple(
             name
             for of, name in self.chains
@@ -67,7 +67,9 @@ class ListedRules(msgspec.Struct, frozen=True):
         )
 
     def missing_jumps(self, table: Table) -> tuple[str, ...]:
-        """Commands after which the kernel's own chains lead to ours, each once and in our order."""
+        """Returns commands that add missing jumps from the kernel's own chains to ours, in our
+        order.
+        """
         commands: list[str] = []
         for chain, desired in JUMPS.items():
             actual = tuple(line for of, line in self.jumps if of == chain)
@@ -82,8 +84,8 @@ NO_RULES: Final = ListedRules()
 
 
 def parse_saved(text: str) -> ListedRules:
-    """*text* is what ``iptables-save`` prints, of one or more tables.  Other tables than ours are
-    left alone.
+    """Parses *text*, the output of ``iptables-save`` for one or more tables.  Ignores other tables
+    than ours.
     """
     chains: list[Chain] = []
     jumps: list[tuple[Chain, str]] = []
@@ -105,7 +107,7 @@ def parse_saved(text: str) -> ListedRules:
 
 
 def removal(listed: ListedRules) -> str:
-    """Restore text that takes away all that was found; "" if that is nothing."""
+    """Returns restore text that removes all *listed* rules; "" if there are none."""
     parts: list[str] = []
     for table in TABLES:
         chains = [name for of, name in listed.chains if of == table]
@@ -139,8 +141,8 @@ def rules_of(text: str) -> dict[Chain, list[str]]:
 def differences(
     kernel: Mapping[Chain, list[str]], listed: ListedRules, desired: Mapping[Chain, list[str]]
 ) -> tuple[str, ...]:
-    """A phrase for each chain that is not as *wanted*, by name. *listed*: which chains and jumps of
-    *kernel* are ours.
+    """Returns a phrase for each chain that differs from *desired*, sorted by name. *listed*: our
+    chains and jumps in *kernel*.
     """
     return tuple(_phrases(kernel, listed, desired))
 
@@ -170,7 +172,7 @@ def _phrases(
 
 
 def _unlike(actual: Iterable[str], desired: Iterable[str], *, in_order: bool) -> Iterator[str]:
-    """The first difference alone: what follows in a chain often follows from it."""
+    """Yields the first difference only: later ones in a chain often follow from it."""
     actual, desired = list(actual), list(desired)
     missing, extra = Counter(desired) - Counter(actual), Counter(actual) - Counter(desired)
     if missing:

@@ -1,10 +1,10 @@
-"""Where ``iptables-save`` leads the cluster IPs of Services: our own rules, and those of any
-kube-proxy.
+"""Reads the targets of Services' cluster IPs from ``iptables-save``: of our own rules, and of any
+kube-proxy's.
 
-Both have the chains that kube-proxy made known (``pkg/proxy/iptables/proxier.go``): PREROUTING and
-OUTPUT of the table nat jump to KUBE-SERVICES, which goes by destination to the chain of a Service
-port, and from there over the chain of an endpoint to a DNAT. KUBE-SERVICES of the table filter
-refuses the ports without endpoints.
+Both use kube-proxy's chains (``pkg/proxy/iptables/proxier.go``): PREROUTING and OUTPUT of the table
+nat jump to KUBE-SERVICES, which jumps by destination to the chain of a Service port, and from there
+through the chain of an endpoint to a DNAT. KUBE-SERVICES of the table filter refuses the ports
+without endpoints.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TRANSLATED: Final = re.compile(
 
 
 class _SavedRule(NamedTuple):
-    """``destination`` None: it is for others, too."""
+    """One rule.  ``destination`` None: it matches more than one destination."""
 
     destination: ClusterDestination | None
     next: str
@@ -38,7 +38,7 @@ class _SavedRule(NamedTuple):
 
 
 def served(saved: str) -> Served:
-    """The destinations of *saved*, what ``iptables-save`` printed of the tables nat and filter."""
+    """Returns the destinations in *saved*, the output of ``iptables-save`` for nat and filter."""
     chains: dict[tuple[str, str], list[_SavedRule]] = defaultdict(list)
     table = ""
     for line in saved.splitlines():

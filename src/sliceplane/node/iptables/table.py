@@ -1,30 +1,31 @@
-"""The rules of one family: what they shall be, what the kernel has (the shadow), and the text from
-one to the other.
+"""The rules of one family: the desired state, the applied one (the shadow), and the text from one to
+the other.
 
 ```
-set_service()  ->  desired chains, claims on places in shared chains  --diff of what is marked-->  Transaction
+set_service()  ->  desired chains, claims on places in shared chains  --diff of marked ones-->  Transaction
                                                                             |
-                   shadow  <----------------- on_success ------------------ '      on_failure -> everything anew
+                   shadow  <----------------- on_success ------------------ '      on_failure -> full write
 ```
 
-``node.nft.table`` is the same idea; what differs is what iptables can do.
+The design is that of ``node.nft.table``, within the limits of iptables.
 
-**A change** replaces the chains of the Services that changed, and adds and deletes single rules of
-shared chains; it asks the kernel nothing. All text is for ``iptables-restore --noflush``: naming a
-chain empties it, so a chain is always written whole. What it costs is another matter: the legacy
+**A change** replaces the chains of the changed Services, and adds and deletes single rules of shared
+chains; it does not query the kernel. All text is for ``iptables-restore --noflush``: naming a chain
+empties it, so a chain is always written whole. The cost is higher than that of the text: the legacy
 flavour copies whole tables in and out of the kernel.
 
-**A whole write** names every chain of ours and fills it. It is completed with what is
-``ListedRules``: jumps that are missing, chains that are too many, whichever program left them.
+**A full write** names and fills each of our chains. ``ListedRules`` complete it: it adds missing
+jumps and removes obsolete chains of any earlier program.
 
-**Order.**  Each table is replaced at once, but ``filter`` and ``nat`` one after the other. A rule
-that refuses what has no endpoints sees only what was not translated. So refusals come before
-translations go, and go after translations have come: a change is ``filter`` (what is new), ``nat``,
-``filter`` (what goes). Nothing that it changes is neither served nor refused at any moment. A whole
-write is ``filter``, then ``nat``: what changes with it may be, between them.
+**Order.**  Each table is replaced atomically, but ``filter`` and ``nat`` one after the other. A rule
+that refuses a destination without endpoints sees only untranslated packets. So refusals are added
+before translations are removed, and removed after translations are added. A change is ``filter``
+(additions), ``nat``, ``filter`` (removals). At every moment, each destination that it changes is
+either served or refused. A full write is ``filter``, then ``nat``: between them a changed destination
+may be neither.
 
 **Shared places.**  Two Services may claim one cluster IP by mistake (``node.plane.PlaceClaims``).
-Over addresses for clients outside and node ports ``consume.claims`` has decided before.
+``consume.claims`` has already decided who owns external addresses and node ports.
 
 Owned by one ``node.plane.NodePlane``.
 """
@@ -39,7 +40,7 @@ import msgspec
 
 from sliceplane.consume.model import ServiceChange, ServiceKey
 from sliceplane.kit.ip import Family
-from sliceplane.node.context import NodeContext, NodeFacts
+from sliceplane.node.context import LocalNode, NodeContext
 from sliceplane.node.iptables.build import Place, ServiceRules, build_service
 from sliceplane.node.iptables.layout import TABLES, Chain, Table, static_chains
 from sliceplane.node.iptables.saved import NO_RULES, ListedRules
@@ -49,8 +50,8 @@ _EMPTY = ServiceRules()
 
 
 class Section(NamedTuple):
-    """One table, taken by the kernel at once: make or empty ``named`` chains, perform ``commands``,
-    remove chains.
+    """Changes of one table, which the kernel applies atomically: create or empty ``named`` chains,
+    execute ``commands``, delete ``removed`` chains.
     """
 
     table: Table
@@ -70,8 +71,8 @@ class Section(NamedTuple):
 
 
 class IptablesTransaction(msgspec.Struct, frozen=True):
-    """Text for ``iptables-restore --noflush``. A ``full`` one replaces whatever was ours, and is to
-    be completed with what the kernel has.
+    """Text for ``iptables-restore --noflush``. A ``full`` one replaces all our rules, and must be
+    completed with the listed ones of the kernel.
     """
 
     sections: tuple[Section, ...]
@@ -127,7 +128,7 @@ class IptablesRules:
         self._draft: _RestoreDraft | None = None
 
     def set_context(self, context: NodeContext, node_ports: tuple[str, ...]) -> bool:
-        """A change means a whole write."""
+        """Sets the node context; a change of it requires a full write."""
         if (context, node_ports) == (self._context, self._node_ports):
             return False
         self._context = context
@@ -135,7 +136,7 @@ class IptablesRules:
         self.needs_full = True
         return True
 
-    def set_service(self, change: ServiceChange, node: NodeFacts) -> bool:
+    def set_service(self, change: ServiceChange, node: LocalNode) -> bool:
         key = change.service
         old = self._services.get(key, _EMPTY)
         new = build_service(change.ports, node, masquerade_all=self._context.masquerade_all)
@@ -165,7 +166,7 @@ class IptablesRules:
     def take_transaction(self, now: float) -> IptablesTransaction | None:
         assert self._draft is None, "a transaction is under way"
         sections, draft = self._full() if self.needs_full else self._changes()
-        self.needs_full = False  # from here on it says what the next one shall be
+        self.needs_full = False  # from here on, it is about the next one
         self._marked_chains = set()
         self._claims.marked = set()
         if not sections:
@@ -197,7 +198,7 @@ class IptablesRules:
         self.needs_full = True
 
     def next_deadline(self) -> float | None:
-        """Nothing is kept that is out of use."""
+        """Returns ``None``: no rules are retired."""
         return None
 
     def _full(self) -> tuple[tuple[Section, ...], _RestoreDraft]:
@@ -271,7 +272,7 @@ class IptablesRules:
             (*additions["nat"], *deletions["nat"]),
             tuple(removed["nat"]),
         )
-        if not any(translations[1:]):  # nothing to wait for
+        if not any(translations[1:]):  # no translation that the order matters for
             first = Section("filter", *(a + b for a, b in zip(first[1:], last[1:], strict=True)))
             last = Section("filter")
         return tuple(section for section in (first, translations, last) if any(section[1:])), draft

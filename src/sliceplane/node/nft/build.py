@@ -36,7 +36,7 @@ from __future__ import annotations
 import msgspec
 
 from sliceplane.consume.model import NodeEndpoint, PortState
-from sliceplane.node.context import NodeFacts
+from sliceplane.node.context import LocalNode
 from sliceplane.node.nft.layout import (
     CLUSTER_IPS,
     FIREWALL_IPS,
@@ -107,7 +107,7 @@ class ServiceObjects(msgspec.Struct, frozen=True):
     elements: tuple[tuple[str, Key, DesiredValue], ...] = ()
 
 
-def build_service(states: tuple[PortState, ...], node: NodeFacts) -> ServiceObjects:
+def build_service(states: tuple[PortState, ...], node: LocalNode) -> ServiceObjects:
     """Returns the objects of all ports of one Service. If two ports define the same element (a
     Service that every API server rejects), the first one wins.
     """
@@ -136,7 +136,7 @@ class _NftPort:
     def __init__(
         self,
         state: PortState,
-        node: NodeFacts,
+        node: LocalNode,
         chains: list[Chain],
         elements: dict[tuple[str, Key], DesiredValue],
     ) -> None:

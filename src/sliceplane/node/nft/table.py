@@ -58,7 +58,7 @@ from typing import Final
 
 from sliceplane.consume.model import ServiceChange, ServiceKey
 from sliceplane.kit.ip import Family
-from sliceplane.node.context import NodeContext, NodeFacts
+from sliceplane.node.context import LocalNode, NodeContext
 from sliceplane.node.nft.buckets import bucket_commands
 from sliceplane.node.nft.build import (
     ServiceObjects,
@@ -119,7 +119,7 @@ class NftRules:
             changed = True
         return changed
 
-    def set_service(self, change: ServiceChange, node: NodeFacts) -> bool:
+    def set_service(self, change: ServiceChange, node: LocalNode) -> bool:
         return self.set_objects(change.service, build_service(change.ports, node))
 
     def set_objects(self, key: ServiceKey, objects: ServiceObjects | None) -> bool:

@@ -71,9 +71,7 @@ async def remove_leftovers(mode: Mode, families: tuple[Family, ...], netns: str 
             if other != mode:
                 await backend_of(other, netns).remove_leftovers(families)
         except KernelError as error:
-            if (
-                error.reason != "missing"
-            ):  # a missing program cannot have written rules
+            if error.reason != "missing":  # a missing program cannot have written rules
                 _log.warning("rules of another mode may remain", error=str(error))
 
 

@@ -251,7 +251,10 @@ class Channel:
             self._sock = sock = netfilter_socket(self._netns)
             self._namespace = namespace
             weakref.finalize(self, sock.close)
-            for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK):  # refusals are short, and have a text
+            for option in (
+                _NETLINK_CAP_ACK,
+                _NETLINK_EXT_ACK,
+            ):  # refusals are short, and have a text
                 try:
                     sock.setsockopt(_SOL_NETLINK, option, 1)
                 except OSError:  # kernels before 4.3 or 4.12: they are longer, or have no text

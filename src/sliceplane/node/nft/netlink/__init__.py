@@ -1,6 +1,6 @@
-"""Encodes a ``Transaction`` as netlink messages for the kernel, without the program ``nft``.
+"""Encodes a ``Transaction`` as netlink messages for the kernel, without the program nft.
 
-Reason: before any command ``nft`` (1.0.6) lists all chains and sets of the network namespace, so a
+Reason: before any command nft (1.0.6) lists all chains and sets of the network namespace, so a
 change costs time in proportion to the number of Services. The cost of a message is that of its own
 contents. ``batch`` encodes a transaction as one atomic batch; ``containers`` has sets, maps and
 elements, ``expressions`` the parts of rules, ``messages`` the format and the kernel's answers.

@@ -8,7 +8,7 @@ once, as its syncs take seconds (``tools/kube_proxy.py``).
 
 Three changes are told apart: *one endpoint is replaced*, *one endpoint goes or comes*, *one service
 comes*. The services here have cluster IPs alone, so each is data of maps and no rule, whatever else
-the node serves (``node.nft.draws``); what a rule would cost is told by ``tools/kernel_walk.py``.
+the node serves (``node.nft.buckets``); what a rule would cost is told by ``tools/kernel_walk.py``.
 When the kernel has a change, it says so itself (its notice of a new generation).
 """
 

@@ -22,8 +22,9 @@ from collections.abc import Callable
 from typing import Final
 
 from benchmarks.tools.proxied import service_ip
+from sliceplane.node.context import NodeContext
 from sliceplane.node.io.kernel.nft_netlink import Channel
-from sliceplane.node.nft.draws import commands_of, endpoints_of, members_of
+from sliceplane.node.nft.buckets import bucket_commands, bucket_map, bucket_set
 from sliceplane.node.nft.layout import SERVICE_IPS, static_commands
 from sliceplane.node.nft.netlink.batch import encode
 from sliceplane.node.nft.objects import (
@@ -44,7 +45,6 @@ from sliceplane.node.nft.objects import (
     jump,
 )
 from sliceplane.node.nft.statements import Balance
-from sliceplane.node.surroundings import Surroundings
 
 TABLE: Final = TableRef("ip", "kernel-walk")
 TARGETS: Final = NftContainer("targets", ("numgen",), "target", "tcp")
@@ -87,15 +87,15 @@ def of_data(size: int) -> list[Command]:
     members = tuple((destination(number), None) for number in range(size))
     endpoints = tuple(((*key, 0), TARGET) for key, _ in members)
     places = [
-        AddElements(members_of(4).name, members),
-        AddElements(endpoints_of(4).name, endpoints),
+        AddElements(bucket_set(4).name, members),
+        AddElements(bucket_map(4).name, endpoints),
     ]
-    return [*commands_of(4), *places, *of_chains(1, 1)]
+    return [*bucket_commands(4), *places, *of_chains(1, 1)]
 
 
 def measured(what: list[Command]) -> tuple[float, float, float]:
     channel = Channel()
-    static = static_commands(TABLE.family, Surroundings())
+    static = static_commands(TABLE.family, NodeContext())
     base: list[Command] = [
         AddTable(),
         *static,

@@ -394,7 +394,7 @@ async def main(groups: str, count: int) -> None:
         "change": changed.lists,
         "scaled": scaled.lists,
         "added": added.lists,
-        "by_program": backend.ways["nft"],
+        "by_program": backend.writes_by_transport["nft"],
         "load_s": bare("-f", runner.first_text.name),
         "load_cpu_s": cpu_s() - before_load,
         "list_s": bare("list", "table", "ip", "sliceplane"),

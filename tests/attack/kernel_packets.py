@@ -32,10 +32,10 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.consume.bounds import CHAINS_MAX
 from sliceplane.consume.model import NodeEndpoint
 from sliceplane.node.conntrack import Expected
+from sliceplane.node.context import RulesConfig
 from sliceplane.node.io.kernel.conntrack import Conntrack, ConntrackError
 from sliceplane.node.io.kernel.netns import listening_in
 from sliceplane.node.nft.chains import CLIENTS_MAX
-from sliceplane.node.surroundings import RulesConfig
 
 MODES: tuple[Mode, ...] = ("nftables", "iptables-nft")
 #: a step that computes or writes one Service of the largest size that a node serves
@@ -226,7 +226,7 @@ async def _flood(mode: Mode, found: dict[str, Host], cluster: Cluster) -> Sequen
             Figure(f"{mode}: remembered clients that lost their endpoint", moved, "clients", 0)
         )
         async with watched() as watch:
-            cluster.proxy._planes[0].on_doubt(time.time())
+            cluster.proxy._planes[0].request_full_write(time.time())
             cluster.proxy._writer.wake()
             await cluster.written()
             figures.append(watch.figure(f"{mode}: a new table takes over clients", 1.5))

@@ -13,10 +13,10 @@ from tests.nft.machine import NODE, NODE_IP, AnyMachine
 from tests.nft.machine import Machine as NftMachine
 
 from sliceplane.kit.ip import Family
-from sliceplane.node.iptables.found import parse_saved
+from sliceplane.node.context import RulesConfig
+from sliceplane.node.iptables.saved import parse_saved
 from sliceplane.node.iptables.table import IptablesTransaction, iptables_plane
 from sliceplane.node.plane import NodePlaneConfig
-from sliceplane.node.surroundings import RulesConfig
 
 Chance = dict[tuple[str, str, bool], Fraction]
 

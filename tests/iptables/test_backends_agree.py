@@ -17,7 +17,7 @@ from tests.nft.machine import DYING, GONE, NODE, NODE_IP, ep, make_slice, node, 
 from sliceplane.api import codec
 from sliceplane.api.core import ServiceCIDR
 from sliceplane.kit.ip import Family
-from sliceplane.node.surroundings import RulesConfig
+from sliceplane.node.context import RulesConfig
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from tests.nft.machine import DYING, GONE, NODE, NODE_IP, ep, make_slice, node, 
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.consume.model import ServiceKey, ServicePortName
-from sliceplane.node.iptables.found import parse_saved, removal
 from sliceplane.node.iptables.layout import JUMPS
+from sliceplane.node.iptables.saved import parse_saved, removal
 from sliceplane.node.iptables.text import NAME_LENGTH_MAX, chain_name
 
 
@@ -288,7 +288,7 @@ def test_any_history_comes_to_what_a_fresh_start_writes(
             machine.failures = 0
         elif kind == "damage":
             machine.kernel.tables[what] = FakeTables().tables[what]
-            machine.plane.on_doubt(machine.now)
+            machine.plane.request_full_write(machine.now)
     machine.sync()
     fresh = Machine()
     fresh.put(*reversed(machine.known.values()))

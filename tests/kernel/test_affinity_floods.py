@@ -13,9 +13,9 @@ from tests.kernel.cluster import SERVER, VIP, Cluster, Mode, ask, make_slice, ru
 from tests.kernel.netns import Host, Net
 from tests.nft import machine
 
+from sliceplane.node.context import RulesConfig
 from sliceplane.node.nft import chains
 from sliceplane.node.nft.netlink import clients as nft_clients
-from sliceplane.node.surroundings import RulesConfig
 
 pytestmark = pytest.mark.kernel
 

@@ -18,7 +18,7 @@ from sliceplane.api.core import Service, ServiceCIDR
 from sliceplane.api.scheme import Nodes
 from sliceplane.node.io.claims import ALL_NODES
 from sliceplane.node.io.kernel.backend import KernelError
-from sliceplane.node.io.kernel.modes import present
+from sliceplane.node.io.kernel.modes import exclusive_mode
 from sliceplane.watch.cache import Change
 
 pytestmark = pytest.mark.kernel
@@ -130,13 +130,13 @@ async def test_names_that_are_no_names_leave_the_kernel_and_others_alone(
 
 async def test_a_proxy_of_another_mode_does_not_start_beside_one(hosts: list[Host]) -> None:
     here, other, *_ = hosts
-    async with present("nftables", here.netns):
+    async with exclusive_mode("nftables", here.netns):
         with pytest.raises(
             KernelError, match="--proxy-mode=nftables runs in this network namespace"
         ):
-            async with present("iptables", here.netns):
+            async with exclusive_mode("iptables", here.netns):
                 pass
-        async with present("nftables", here.netns), present("iptables", other.netns):
+        async with exclusive_mode("nftables", here.netns), exclusive_mode("iptables", other.netns):
             pass  # one replaces the other; another node is another matter
-    async with present("iptables", here.netns):
+    async with exclusive_mode("iptables", here.netns):
         pass

@@ -103,7 +103,7 @@ async def test_whatever_others_break_is_mended_without_any_change(
     was looked at.
     """
     backend = Looking(NftRunner(netns=host.netns))
-    timing = ProxyTiming(look_period_s=0.05, suspect_period_s=0.1)
+    timing = ProxyTiming(check_period_s=0.05, suspect_period_s=0.1)
     async with running(host, backend=backend, timing=timing) as cluster:
         cluster.put(*to_be_damaged(family, backends))
         cluster.synced()
@@ -147,7 +147,7 @@ async def test_the_rules_of_others_are_no_reason_to_write_ours_all_the_time(
     ``SUSPECT_PERIOD_S``.
     """
     now, backend = 1e9, Looking(NftRunner(netns=host.netns))
-    timing = ProxyTiming(look_period_s=0.02)
+    timing = ProxyTiming(check_period_s=0.02)
     async with running(
         host, backend=backend, timing=timing, clock=lambda: now, families=("IPv4",)
     ) as cluster:

@@ -241,7 +241,7 @@ async def test_a_look_names_whatever_others_did(
     host = net.add_host(
         f"look{family[-1]}", ip4=f"10.10.0.{family[-1]}/16", ip6=f"fd10::7:{family[-1]}/64"
     )
-    timing = ProxyTiming(look_period_s=3600.0)
+    timing = ProxyTiming(check_period_s=3600.0)
     async with running(
         host, backend=Nftables(NftRunner(netns=host.netns)), timing=timing
     ) as cluster:
@@ -255,6 +255,6 @@ async def test_a_look_names_whatever_others_did(
             assert phrases, what
             assert all(phrase.startswith(f"{family}: ") for phrase in phrases), phrases
             for plane in cluster.proxy._planes:
-                assert plane.on_doubt(cluster.proxy._clock())
+                assert plane.request_full_write(cluster.proxy._clock())
                 cluster.proxy._writer.wake()
             await eventually(cluster.proxy.differences, lambda found: found == ())

@@ -19,11 +19,11 @@ from sliceplane.kit.rng import Rng
 from sliceplane.node.nft.build import BalancedChain, Chain, RuleChain, ServiceObjects
 from sliceplane.node.nft.layout import CLUSTER_IPS, HAIRPIN, SERVICE_IPS
 from sliceplane.node.nft.objects import (
+    BalancedTargets,
     Command,
     DnatTarget,
     NftContainer,
     NftRule,
-    Several,
     TableRef,
     Transaction,
     deletion,
@@ -102,7 +102,7 @@ def objects(family: NftFamily, number: int, targets: list[int]) -> ServiceObject
         found = tuple(DnatTarget(f"{prefix}{n}", 8080) for n in targets)
         direct = number % 4 == 1
         chains = (BalancedChain(name, protocol, found),) if len(targets) > 1 and not direct else ()
-        way = jump(name) if chains else found[0] if len(targets) == 1 else Several(found)
+        way = jump(name) if chains else found[0] if len(targets) == 1 else BalancedTargets(found)
         elements.append((SERVICE_IPS.name, (vip, protocol, 32000 + number), way))
         local = f"{prefix}{targets[0]}"
         elements.append((HAIRPIN.name, (local, local, protocol, 8080), None))

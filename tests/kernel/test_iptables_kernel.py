@@ -28,9 +28,9 @@ from tests.waiting import eventually
 
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Services
 from sliceplane.kit.ip import FAMILIES, Family
+from sliceplane.node.context import RulesConfig
 from sliceplane.node.io.kernel.iptables_backend import Flavour, Iptables
 from sliceplane.node.io.options import ProxyTiming
-from sliceplane.node.surroundings import RulesConfig
 from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
 
@@ -109,7 +109,7 @@ async def test_the_kernel_holds_what_the_fake_one_holds(
         for version in range(1, 25):
             disturb(machine, family, rng, version)
             if version == 12:
-                machine.plane.on_doubt(0.0)
+                machine.plane.request_full_write(0.0)
             machine.sync()
             while told < len(machine.texts):
                 host.exec(
@@ -205,7 +205,7 @@ async def test_flushed_rules_come_back_by_themselves(
     """As a firewall does that is loaded again: its own way of loading takes everybody's rules
     away.
     """
-    async with running(client, mode, timing=ProxyTiming(look_period_s=0.1)) as cluster:
+    async with running(client, mode, timing=ProxyTiming(check_period_s=0.1)) as cluster:
         cluster.put(service(), make_slice("IPv4", backends[:1]))
         cluster.synced()
         await cluster.written()

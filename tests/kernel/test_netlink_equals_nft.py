@@ -17,6 +17,7 @@ from tests.nft.refusals import REF, REFUSED, SETUP
 
 from sliceplane.consume.model import ServiceKey
 from sliceplane.kit.rng import Rng
+from sliceplane.node.context import Detector, NodeContext
 from sliceplane.node.io.kernel.nft_backend import NftError, NftRunner
 from sliceplane.node.io.kernel.nft_netlink import Channel, Messages
 from sliceplane.node.nft.build import RuleChain, ServiceObjects
@@ -25,7 +26,6 @@ from sliceplane.node.nft.netlink.messages import Inexpressible
 from sliceplane.node.nft.objects import Command, NftRule, TableRef, Transaction, deletion
 from sliceplane.node.nft.statements import AddressIn, Drop, FromInterface, NftFamily
 from sliceplane.node.nft.table import NftRules
-from sliceplane.node.surroundings import Detector, Surroundings
 
 pytestmark = pytest.mark.kernel
 
@@ -107,15 +107,15 @@ def pair(net: Net) -> Pair:
     return Pair(*hosts)
 
 
-def surroundings(family: NftFamily, number: int) -> Surroundings:
+def contexts(family: NftFamily, number: int) -> NodeContext:
     wide = WIDE[family]
     return (
-        Surroundings(),
-        Surroundings(
+        NodeContext(),
+        NodeContext(
             node_ports_listed=True, detector=Detector(network=wide[0]), service_networks=wide[:1]
         ),
-        Surroundings(detector=Detector(interface="cni*"), service_networks=wide),
-        Surroundings(detector=Detector(interface="cni0"), masquerade_all=True),
+        NodeContext(detector=Detector(interface="cni*"), service_networks=wide),
+        NodeContext(detector=Detector(interface="cni0"), masquerade_all=True),
     )[number]
 
 
@@ -142,7 +142,7 @@ def history(pair: Pair, family: NftFamily, seed: int) -> None:
     rng, now, state = (
         Rng(seed),
         0.0,
-        NftRules(TableRef(family, "sliceplane"), surroundings(family, seed % 4)),
+        NftRules(TableRef(family, "sliceplane"), contexts(family, seed % 4)),
     )
     memory: dict[str, tuple[tuple[str, int], ...]] = {}
     for step in range(15):

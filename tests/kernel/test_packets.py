@@ -164,7 +164,7 @@ async def test_recovers_when_somebody_deletes_the_table(client: Host, backends: 
 
 
 async def test_a_deleted_table_comes_back_by_itself(client: Host, backends: list[Host]) -> None:
-    async with running(client, timing=ProxyTiming(look_period_s=0.1)) as cluster:
+    async with running(client, timing=ProxyTiming(check_period_s=0.1)) as cluster:
         cluster.put(service(), make_slice("IPv4", backends[:1]))
         cluster.synced()
         await cluster.written()

@@ -20,7 +20,7 @@ from tests.nft.machine import make_slice
 
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import FAMILIES, Family
-from sliceplane.node.surroundings import RulesConfig
+from sliceplane.node.context import RulesConfig
 
 pytestmark = pytest.mark.kernel
 

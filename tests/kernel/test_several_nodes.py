@@ -17,7 +17,7 @@ from sliceplane.api import codec
 from sliceplane.api.core import ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import FAMILIES, Family
-from sliceplane.node.surroundings import RulesConfig
+from sliceplane.node.context import RulesConfig
 
 pytestmark = pytest.mark.kernel
 

@@ -47,8 +47,8 @@ from sliceplane.node.nft.statements import (
     AddressIn,
     Balance,
     Dnat,
+    DnatBucket,
     DnatMap,
-    Draw,
     Field,
     Goto,
     GotoOneOf,
@@ -216,7 +216,7 @@ class _Attempt:
     @staticmethod
     def _check_lookup(definition: NftContainer, part: Statement, command: Command) -> None:
         name, value = definition.name, definition.value
-        wanted = {Vmap: "verdict", DnatMap: "target", Draw: "target", Balance: "target"}.get(
+        wanted = {Vmap: "verdict", DnatMap: "target", DnatBucket: "target", Balance: "target"}.get(
             type(part), "none"
         )
         if value != wanted:
@@ -225,7 +225,7 @@ class _Attempt:
             _TYPES[field] for field in part.fields
         ):
             raise FakeError("EINVAL", command, f"{name} is not for {part.fields}")
-        if isinstance(part, Draw) and definition.key != (
+        if isinstance(part, DnatBucket) and definition.key != (
             *(_TYPES[field] for field in part.fields),
             "numgen",
         ):
@@ -302,7 +302,7 @@ def _wrong_statement(part: Statement, family: NftFamily) -> str:
     match part:
         case Balance(_, count, offset, _) if not (count > 0 and offset + count <= 2**32):
             return f"numgen mod {count} offset {offset}"
-        case GotoOneOf(()) | Draw(_, 0, _):
+        case GotoOneOf(()) | DnatBucket(_, 0, _):
             return "numgen mod 0"
         case AddressIn(_, texts):
             if not texts:
@@ -343,6 +343,6 @@ def container_of(statement: Statement) -> str:
     """The set or map that a statement names; "" if none."""
     return (
         statement.container
-        if isinstance(statement, InSet | Vmap | DnatMap | Draw | Balance | Remember)
+        if isinstance(statement, InSet | Vmap | DnatMap | DnatBucket | Balance | Remember)
         else ""
     )

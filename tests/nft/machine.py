@@ -12,11 +12,11 @@ from sliceplane.api import codec
 from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family
+from sliceplane.node.context import RulesConfig
 from sliceplane.node.nft.objects import TableRef, Transaction
 from sliceplane.node.nft.table import nft_plane
 from sliceplane.node.nft.trace import Packet, PacketOutcome, Path, trace
 from sliceplane.node.plane import NodePlaneConfig
-from sliceplane.node.surroundings import RulesConfig
 
 NODE = "node-1"
 VIP = "172.30.0.1"

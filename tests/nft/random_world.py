@@ -15,8 +15,8 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
+from sliceplane.node.context import RulesConfig
 from sliceplane.node.plane import AnyNodePlane
-from sliceplane.node.surroundings import RulesConfig
 
 FAMILIES: tuple[Family, ...] = ("IPv4", "IPv6")
 NODE, ZONES = "node-1", ("a", "b", "c")
@@ -167,10 +167,10 @@ def tell(plane: AnyNodePlane, old: Object | None, new: Object | None, now: float
 
 
 def take_consequences(plane: AnyNodePlane) -> None:
-    """What ``node.io.consequences`` takes after a write."""
-    plane.aftermath.take_latencies()
-    plane.aftermath.take_udp()
-    plane.aftermath.take_udp_gone()
+    """What ``node.io.side_effects`` takes after a write."""
+    plane.post_sync.take_latencies()
+    plane.post_sync.take_udp()
+    plane.post_sync.take_removed_udp()
 
 
 def blocks() -> int:

@@ -8,7 +8,7 @@ from sliceplane.node.nft.layout import (
     CLUSTER_IPS,
     SERVICE_IPS,
     SINGLE_ENDPOINTS,
-    Surroundings,
+    NodeContext,
     static_commands,
 )
 from sliceplane.node.nft.objects import (
@@ -58,7 +58,7 @@ SETUP: tuple[Command, ...] = (
     AddTable(),
     DeleteTable(),
     AddTable(),
-    *static_commands("ip", Surroundings()),
+    *static_commands("ip", NodeContext()),
     AddContainer(MAP),
     AddChain("c"),
     AddElements(MAP.name, (((0,), DnatTarget("10.0.0.1", 80)),)),

@@ -6,7 +6,7 @@ import pytest
 from tests.nft.fake import FakeError, FakeKernel
 from tests.nft.refusals import KEY, MAP, REF, REFUSED, SETUP
 
-from sliceplane.node.nft.layout import SERVICE_IPS, Surroundings, static_commands
+from sliceplane.node.nft.layout import SERVICE_IPS, NodeContext, static_commands
 from sliceplane.node.nft.objects import (
     AddChain,
     AddElements,
@@ -53,7 +53,7 @@ def test_what_exists_already_may_be_added_again(kernel: FakeKernel) -> None:
         AddTable(),
         *(
             command
-            for command in static_commands("ip", Surroundings())
+            for command in static_commands("ip", NodeContext())
             if not isinstance(command, AddRule)
         ),
         AddElements(SERVICE_IPS.name, ((KEY, goto("c")),)),

@@ -301,6 +301,6 @@ def test_churn_leaves_nothing_behind() -> None:
     assert machine.kernel.tables == empty.kernel.tables
     assert elements_in(empty) == {}
     assert len(machine.plane.tracker.services()) == 0
-    assert machine.plane.aftermath.udp_services() == ()
-    assert machine.plane.aftermath.health_checks == {}
+    assert machine.plane.post_sync.udp_services() == ()
+    assert machine.plane.post_sync.health_checks == {}
     assert machine.plane.schedule.next_deadline() is None

@@ -12,7 +12,7 @@ from tests.nft.machine import DROPPED, NODE, REJECT, VIP, Machine, evenly, make_
 from tests.nft.random_world import FAMILIES, RULES, World, tell
 
 from sliceplane.kit.rng import Rng
-from sliceplane.node.nft.draws import members_of
+from sliceplane.node.nft.buckets import bucket_set
 from sliceplane.node.nft.layout import SERVICE_IPS, SINGLE_ENDPOINTS, steps
 from sliceplane.node.nft.objects import FlushChain, TableContents, Transaction
 from sliceplane.node.nft.table import nft_plane
@@ -25,7 +25,7 @@ def overtaken(by: TableContents) -> TableContents:
     before: maps without elements, and then the checks of *by*.
     """
     met = copy.deepcopy(by)
-    for name in (SERVICE_IPS.name, SINGLE_ENDPOINTS.name, members_of(4).name):
+    for name in (SERVICE_IPS.name, SINGLE_ENDPOINTS.name, bucket_set(4).name):
         if name in met.containers:
             met.containers[name].elements.clear()
     return met

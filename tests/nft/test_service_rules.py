@@ -33,18 +33,18 @@ from sliceplane.api.core import ServiceCIDR
 from sliceplane.consume.model import Categories, NodeEndpoint, ServedPort, categorize
 from sliceplane.consume.servicemap import service_ports
 from sliceplane.consume.usable import Locality
-from sliceplane.node.nft.draws import commands_of
-from sliceplane.node.nft.layout import HAIRPIN, NODE_PORT_IPS, match_local
-from sliceplane.node.nft.objects import AddElements, DeleteElements, deletion
-from sliceplane.node.nft.table import wants_memory
-from sliceplane.node.nft.trace import PacketOutcome, Path
-from sliceplane.node.surroundings import (
+from sliceplane.node.context import (
     Detector,
     NodeNetwork,
     RulesConfig,
+    build_context,
     node_port_addresses,
-    surroundings,
 )
+from sliceplane.node.nft.buckets import bucket_commands
+from sliceplane.node.nft.layout import HAIRPIN, NODE_PORT_IPS, match_local
+from sliceplane.node.nft.objects import AddElements, DeleteElements, deletion
+from sliceplane.node.nft.table import needs_set_contents
+from sliceplane.node.nft.trace import PacketOutcome, Path
 
 LB, EXTERNAL, NODE_PORT = "203.0.113.5", "203.0.113.6", 30080
 POD, OUTSIDE = "10.0.9.9", "198.51.100.7"
@@ -281,7 +281,7 @@ class TestNodePortAddresses:
         config = RulesConfig(node_port_addresses=wanted)
         network = NodeNetwork(ip=ip, interface_addresses=interfaces)
         assert node_port_addresses(config, "IPv4", network) == expected
-        assert surroundings(config, "IPv4", network).node_ports_listed == (expected is not None)
+        assert build_context(config, "IPv4", network).node_ports_listed == (expected is not None)
 
     def test_another_address_of_the_node_is_left_alone(self) -> None:
         machine = Machine(rules=PODS, own=(NODE_IP, "192.168.1.1"))
@@ -368,10 +368,10 @@ class TestAffinity:
     def test_a_new_table_takes_over_who_is_where(self) -> None:
         machine = machine_with(everything(**self.STICKY), make_slice([HERE, THERE]))
         name = next(name for name in self.sets(machine) if "__10.0.0.2/8080" in name)
-        machine.plane.on_doubt(machine.now)
-        assert wants_memory(machine.plane)
+        machine.plane.request_full_write(machine.now)
+        assert needs_set_contents(machine.plane)
         memory = {name: ((POD, 30), (OUTSIDE, 0)), "affinity-of-nobody": ((POD, 30),)}
-        machine.plane.rules.remember(memory)
+        machine.plane.rules.restore_sets(memory)
         transaction = machine.plane.take_transaction(machine.now)
         assert transaction is not None
         assert f"{POD} expires 30s" in transaction.render()
@@ -379,7 +379,7 @@ class TestAffinity:
         machine.plane.on_success(machine.now)
         assert send(machine, "pod", "cluster") == evenly("10.0.0.2 8080")
         assert len(send(machine, "outside", "cluster")) == 2
-        assert not wants_memory(machine.plane)
+        assert not needs_set_contents(machine.plane)
 
     def test_coming_and_going_leaves_nothing(self) -> None:
         machine = machine_with(everything(), make_slice([HERE, THERE]))
@@ -441,7 +441,7 @@ class TestSizeOfChanges:
         machine = machine_with()
         machine.sync()
         machine.put(service(), make_slice([HERE, THERE]))
-        assert self.size(machine) == 5 + len(commands_of(4))
+        assert self.size(machine) == 5 + len(bucket_commands(4))
         machine.drop(service())
         assert self.size(machine) == 5
         machine.put(service(), make_slice([HERE, THERE], version=2))
@@ -566,7 +566,7 @@ def test_any_service_after_any_history_is_as_the_tables_say(history: list[Settin
         machine.now += 0.6
         if version == 2:
             machine.kernel.run(deletion(machine.ref))  # somebody else's hand
-            machine.plane.on_doubt(machine.now)
+            machine.plane.request_full_write(machine.now)
         seen = Setting(setting.service, setting.endpoints, rules, setting.ranges)
         for sender in SENDERS:
             for to in DESTINATIONS:

@@ -26,27 +26,35 @@ from tests.nft.older_layout import in_the_older_layout
 from tests.nft.test_table import DIRECT_NUMBER, REF, Bench, fresh, key, meaning, objects
 
 from sliceplane.consume.model import ServiceKey
+from sliceplane.node.nft.buckets import BUCKET_COUNTS, DIRECT, bucket_map, bucket_set
 from sliceplane.node.nft.build import BalancedChain, ServiceObjects
-from sliceplane.node.nft.draws import DIRECT, ROOMS, endpoints_of, members_of
 from sliceplane.node.nft.elements import RETIRE_AFTER_S
 from sliceplane.node.nft.layout import CLUSTER_IPS, SERVICE_IPS, SINGLE_ENDPOINTS
 from sliceplane.node.nft.objects import (
     AddChain,
     AddElements,
     AddRule,
+    BalancedTargets,
     ChainContents,
     DeleteElements,
     DnatTarget,
     FlushChain,
     NftRule,
     NftVerdict,
-    Several,
     TableContents,
     Transaction,
     goto,
     jump,
 )
-from sliceplane.node.nft.statements import DESTINATION, DnatMap, Draw, InSet, Jump, Statement, Vmap
+from sliceplane.node.nft.statements import (
+    DESTINATION,
+    DnatBucket,
+    DnatMap,
+    InSet,
+    Jump,
+    Statement,
+    Vmap,
+)
 from sliceplane.node.nft.trace import Packet, PacketOutcome, trace
 
 PORTS = [{"name": p.lower(), "port": 53, "protocol": p} for p in ("TCP", "UDP", "SCTP")]
@@ -248,7 +256,9 @@ def test_two_services_with_one_address_agree_on_every_node(
             )
         targets = (DnatTarget("10.0.0.1", 80), DnatTarget("10.0.0.2", 80))
         if direct:
-            return ServiceObjects((), (shared, (SERVICE_IPS.name, destination, Several(targets))))
+            return ServiceObjects(
+                (), (shared, (SERVICE_IPS.name, destination, BalancedTargets(targets)))
+            )
         chain = BalancedChain(f"service-{name}", "tcp", targets)
         return ServiceObjects((chain,), (shared, (SERVICE_IPS.name, destination, goto(chain.name))))
 
@@ -315,7 +325,7 @@ def _asking(rule: NftRule, old: dict[str, str]) -> NftRule:
     for part in rule.statements:
         if isinstance(part, Jump):
             parts.append(Jump(f"{part.chain} once"))
-        elif isinstance(part, InSet | DnatMap | Draw):
+        elif isinstance(part, InSet | DnatMap | DnatBucket):
             parts.append(replace(part, container=old.get(part.container, part.container)))
         else:
             parts.append(part)
@@ -325,9 +335,9 @@ def _asking(rule: NftRule, old: dict[str, str]) -> NftRule:
 def asked(table: TableContents) -> list[str]:
     """Containers in the order in which a packet for a cluster IP asks them for the first time."""
     order = [SERVICE_IPS.name, SINGLE_ENDPOINTS.name]
-    rooms = [room for room in ROOMS if members_of(room).name in table.containers]
+    rooms = [room for room in BUCKET_COUNTS if bucket_set(room).name in table.containers]
     return order + [
-        name for room in rooms for name in (members_of(room).name, endpoints_of(room).name)
+        name for room in rooms for name in (bucket_set(room).name, bucket_map(room).name)
     ]
 
 

@@ -14,17 +14,17 @@ from tests.nft.fake import FakeError, FakeKernel
 
 from sliceplane.consume.model import ServiceKey
 from sliceplane.node.nft import layout
+from sliceplane.node.nft.buckets import BUCKET_COUNTS, DIRECT, bucket_map, bucket_set
 from sliceplane.node.nft.build import BalancedChain, ServiceObjects
-from sliceplane.node.nft.chains import place
-from sliceplane.node.nft.draws import DIRECT, ROOMS, endpoints_of, members_of
+from sliceplane.node.nft.chains import order_targets
 from sliceplane.node.nft.elements import RETIRE_AFTER_S
 from sliceplane.node.nft.layout import CLUSTER_IPS, SERVICE_IPS
 from sliceplane.node.nft.objects import (
     AddElements,
+    BalancedTargets,
     DeleteChain,
     DnatTarget,
     NftRule,
-    Several,
     TableContents,
     TableRef,
     deletion,
@@ -50,7 +50,7 @@ def objects(number: int, targets: tuple[int, ...], ip: str = "") -> ServiceObjec
     if len(found) == 1 and (number % 2 or number == DIRECT_NUMBER):
         elements.append((SERVICE_IPS.name, (ip, "tcp", 80), found[0]))
     elif found and number == DIRECT_NUMBER:
-        elements.append((SERVICE_IPS.name, (ip, "tcp", 80), Several(found)))
+        elements.append((SERVICE_IPS.name, (ip, "tcp", 80), BalancedTargets(found)))
     elif found:
         chains = (BalancedChain(f"service-{number}", "tcp", found),)
         elements.append((SERVICE_IPS.name, (ip, "tcp", 80), jump(chains[0].name)))
@@ -82,8 +82,8 @@ def meaning(kernel: FakeKernel, ref: TableRef = REF) -> dict[str, Any]:
             else:
                 shown.append(rule)
         result[f"chain {name}"] = (chain.hook, shown)
-    for room in ROOMS:
-        if members_of(room).name in table.containers:
+    for room in BUCKET_COUNTS:
+        if bucket_set(room).name in table.containers:
             result |= in_room(table, room)
     for name, container in table.containers.items():
         if name.startswith("room-") or (
@@ -102,11 +102,9 @@ def meaning(kernel: FakeKernel, ref: TableRef = REF) -> dict[str, Any]:
 def in_room(table: TableContents, room: int) -> dict[str, Any]:
     """Each destination there, with its targets."""
     here: dict[Any, list[Any]] = {
-        found: [] for found in table.containers[members_of(room).name].elements
+        found: [] for found in table.containers[bucket_set(room).name].elements
     }
-    for (*destination, number), target in table.containers[
-        endpoints_of(room).name
-    ].elements.items():
+    for (*destination, number), target in table.containers[bucket_map(room).name].elements.items():
         assert isinstance(number, int)
         assert number < room
         here[tuple(destination)].append(target)
@@ -380,13 +378,15 @@ targets = st.lists(st.integers(0, 12), unique=True).map(
 
 
 @given(targets, targets)
-def test_place(held: tuple[DnatTarget, ...], wanted: tuple[DnatTarget, ...]) -> None:
-    placed = place(held, wanted)
-    count = len(wanted)
-    assert sorted(placed[:count]) == sorted(wanted)
-    assert placed[count:] == held[count:]
-    moved = sum(1 for number in range(min(count, len(held))) if placed[number] != held[number])
-    assert moved == sum(1 for target in held[:count] if target not in wanted)
+def test_place(applied: tuple[DnatTarget, ...], desired: tuple[DnatTarget, ...]) -> None:
+    ordered = order_targets(applied, desired)
+    count = len(desired)
+    assert sorted(ordered[:count]) == sorted(desired)
+    assert ordered[count:] == applied[count:]
+    moved = sum(
+        1 for number in range(min(count, len(applied))) if ordered[number] != applied[number]
+    )
+    assert moved == sum(1 for target in applied[:count] if target not in desired)
 
 
 def test_rendering_is_what_nft_reads() -> None:

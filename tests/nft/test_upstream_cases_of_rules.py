@@ -22,11 +22,11 @@ from tests.nft.machine import (
 )
 
 from sliceplane.consume.model import ServiceKey, ServicePortName
-from sliceplane.node.nft.draws import commands_of
+from sliceplane.node.context import RulesConfig
+from sliceplane.node.nft.buckets import bucket_commands
 from sliceplane.node.nft.elements import RETIRE_AFTER_S
 from sliceplane.node.nft.names import NAME_LENGTH_MAX, chain_name
 from sliceplane.node.nft.objects import AddElements, DeleteElements, FlushChain
-from sliceplane.node.surroundings import RulesConfig
 
 GOLDEN = Path(__file__).with_name("six_services.nft")
 PODS = RulesConfig(cluster_cidrs=("10.0.0.0/8",))
@@ -166,7 +166,7 @@ class TestOperationCounts:
             "replaced"
         )
         both = [ep("10.0.0.2", nodeName=NODE), "10.0.0.3"]
-        made = len(commands_of(4))
+        made = len(bucket_commands(4))
         assert self.step(machine, make_slice(both, version=3)) == made + 4, (
             "added: the first room is made"
         )

@@ -81,7 +81,7 @@ async def test_services_and_slices_are_read_once_and_the_proxy_is_told_of_its_ow
             InputHandlers(on_changes, lambda *_: None, lambda _: None, lambda _: None),
             clock=clock,
             rng=Rng(1),
-            beside=resolver,
+            consumer=resolver,
         )
         following = [
             asyncio.create_task(inputs.run()),

@@ -73,7 +73,7 @@ async def test_a_machine_is_a_node_that_is_ready_while_its_proxy_runs(
         await write(
             client, {"metadata": {"labels": {"topology.kubernetes.io/zone": "home"}}}, "patch"
         )
-        await own.leave()
+        await own.mark_not_ready()
         node = await stored(client)
         assert not node.is_ready
         assert (node.metadata.labels or {})["topology.kubernetes.io/zone"] == "home"
@@ -100,7 +100,7 @@ async def test_a_node_that_another_program_keeps_stays_as_it_is(addresses: dict[
         await write(client, others, "patch", "status")
         before = await client.get(Nodes, "", "laptop")
         await own.register()
-        await own.leave()
+        await own.mark_not_ready()
         assert decode_document(await client.get(Nodes, "", "laptop")) == decode_document(before)
 
 
@@ -130,5 +130,5 @@ async def test_a_server_that_refuses_does_not_end_the_proxy(addresses: dict[int,
     refusing = Refusing()
     own = OwnNode("laptop", refusing, lambda: 0.0)  # type: ignore[arg-type]
     await own.register()
-    await own.leave()
+    await own.mark_not_ready()
     assert refusing.asked == 2

@@ -38,7 +38,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.node.io.kernel.nft_backend import Nftables
 from sliceplane.node.io.node_proxy import NodeProxy
 from sliceplane.node.io.options import PROBE_VALID_S, ProxyTiming
-from sliceplane.node.nft.objects import Memory, TableRef, Transaction
+from sliceplane.node.nft.objects import DynamicSetContents, TableRef, Transaction
 from sliceplane.server.io.inprocess import InProcessClient
 from sliceplane.server.io.plane import PlaneConfig, ServerPlane
 from sliceplane.watch.cache import Change
@@ -74,7 +74,7 @@ class Kernel:
         await self.run(transaction.render())
         return False
 
-    async def memory(self, table: TableRef) -> Memory:
+    async def dynamic_sets(self, table: TableRef) -> DynamicSetContents:
         return {}
 
     def disturbed(self) -> bool:

@@ -14,7 +14,7 @@ from tests.waiting import eventually
 from sliceplane.node.io.healthz import health_document
 from sliceplane.node.io.kernel.nft_backend import Nftables
 from sliceplane.node.io.node_proxy import NodeProxy
-from sliceplane.node.io.options import LOOK_PERIOD_S
+from sliceplane.node.io.options import CHECK_PERIOD_S
 from sliceplane.node.nft.names import TABLE
 from sliceplane.node.nft.objects import TableRef
 from sliceplane.node.schedule import RECENT_S
@@ -45,7 +45,7 @@ async def test_a_table_that_somebody_deleted_is_counted_and_health_tells_of_it_f
         assert proxy.health().warnings == ()
         for times in (1, 2):
             runner.deleted = {TableRef("ip6", TABLE)}
-            await asyncio.sleep(1.5 * LOOK_PERIOD_S)
+            await asyncio.sleep(1.5 * CHECK_PERIOD_S)
             assert put_back(proxy)["IPv6",] == times
             assert not runner.deleted
         assert put_back(proxy) == {("IPv4",): 0, ("IPv6",): 2}
@@ -69,5 +69,5 @@ async def test_a_deleted_table_that_a_change_meets_first_is_counted_once() -> No
         proxy.on_change(added())
         await eventually(lambda: runner.deleted, lambda deleted: not deleted)
         await settled(proxy)
-        await asyncio.sleep(5 * LOOK_PERIOD_S)
+        await asyncio.sleep(5 * CHECK_PERIOD_S)
         assert put_back(proxy) == {("IPv4",): 1}

@@ -25,12 +25,12 @@ from sliceplane.kit.io.door import Door, GuardedPort
 from sliceplane.kit.io.interfaces import addresses_of
 from sliceplane.kit.io.pages import Page, serve_pages
 from sliceplane.kit.io.process import descriptors
-from sliceplane.node.aftermath import HealthCheck
-from sliceplane.node.io.consequences import ServiceHealth
 from sliceplane.node.io.kernel.backend import KernelError
 from sliceplane.node.io.kernel.conntrack import Conntrack, ConntrackError
 from sliceplane.node.io.kernel.netns import within
 from sliceplane.node.io.kernel.program import KernelProgram
+from sliceplane.node.io.side_effects import ServiceHealth
+from sliceplane.node.post_sync import HealthCheck
 
 Open = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

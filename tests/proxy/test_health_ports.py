@@ -13,8 +13,8 @@ from tests.nft.machine import NODE
 from tests.ports import free_port
 
 from sliceplane.consume.model import ServiceKey
-from sliceplane.node.aftermath import HealthCheck
-from sliceplane.node.io.consequences import ServiceHealth
+from sliceplane.node.io.side_effects import ServiceHealth
+from sliceplane.node.post_sync import HealthCheck
 
 KEY = ServiceKey("ns", "svc")
 HERE = {"nodeName": NODE}
@@ -93,11 +93,11 @@ async def test_when_a_port_was_asked_last_is_known() -> None:
     )
     now[0] = 1500.0
     await ask(port)
-    assert health.asked() == {port: 1500.0, other: 1000.0}
+    assert health.last_requests() == {port: 1500.0, other: 1000.0}
     await health.update({KEY: HealthCheck(port, 2)}, LOOPBACK)
-    assert health.asked() == {port: 1500.0}
+    assert health.last_requests() == {port: 1500.0}
     await health.close()
-    assert health.asked() == {}
+    assert health.last_requests() == {}
 
 
 async def test_several_services_and_a_port_that_moves(

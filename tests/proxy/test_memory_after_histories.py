@@ -14,10 +14,10 @@ from tests.nft.random_world import FAMILIES, NODE, RULES, World, blocks, take_co
 from sliceplane.consume.model import ServedPort
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.node import aftermath
-from sliceplane.node.io.consequences import Consequences
+from sliceplane.node import post_sync
 from sliceplane.node.io.metrics import ProxyMetrics
 from sliceplane.node.io.options import HostAccess
+from sliceplane.node.io.side_effects import SideEffects
 from sliceplane.node.iptables.table import IptablesPlane, iptables_plane
 from sliceplane.node.nft.elements import RETIRE_AFTER_S
 from sliceplane.node.nft.table import NftPlane, nft_plane
@@ -72,8 +72,8 @@ class Churn:
             if self._flows:
                 take_consequences(plane)
             else:  # no ``conntrack`` on this host
-                plane.aftermath.put_back_udp(
-                    plane.aftermath.take_udp(), plane.aftermath.take_udp_gone()
+                plane.post_sync.return_udp(
+                    plane.post_sync.take_udp(), plane.post_sync.take_removed_udp()
                 )
 
 
@@ -86,7 +86,7 @@ def test_a_history_leaves_nothing_however_long_it_was(
     events: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(aftermath, "UDP_GONE_MAX", 50)
+    monkeypatch.setattr(post_sync, "REMOVED_UDP_MAX", 50)
     churn = Churn(make, flows=flows)
     churn.run(events)  # tables of whatever kind have their size
     before = churn.run(events)
@@ -100,9 +100,9 @@ def dns(number: int) -> dict[str, Any]:
 def test_of_udp_ports_that_went_the_newest_are_kept_until_flows_were_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(aftermath, "UDP_GONE_MAX", 3)
+    monkeypatch.setattr(post_sync, "REMOVED_UDP_MAX", 3)
     machine = Machine()
-    told = machine.plane.aftermath
+    told = machine.plane.post_sync
 
     def numbers(ports: tuple[ServedPort, ...]) -> list[int]:
         return [port.port for port in ports]
@@ -110,30 +110,30 @@ def test_of_udp_ports_that_went_the_newest_are_kept_until_flows_were_looked_at(
     for number in range(1, 7):
         machine.put(service(**dns(number)))
         machine.sync()
-    services, gone = told.take_udp(), told.take_udp_gone()
+    services, gone = told.take_udp(), told.take_removed_udp()
     assert numbers(gone) == [3, 4, 5]
     machine.put(service(**dns(4)))  # 6 goes, 4 comes back
     machine.sync()
-    told.put_back_udp(services, gone)
+    told.return_udp(services, gone)
     machine.plane.check()
-    assert numbers(told.take_udp_gone()) == [3, 5, 6]
-    told.put_back_udp((), gone)
+    assert numbers(told.take_removed_udp()) == [3, 5, 6]
+    told.return_udp((), gone)
     machine.put(service(**dns(5)))
     machine.sync()
     machine.plane.check()
-    assert numbers(told.take_udp_gone()) == [3, 4]
+    assert numbers(told.take_removed_udp()) == [3, 4]
     assert told.take_udp() == services
     machine.drop(service())
     machine.sync()
-    told.put_back_udp(services, ())
+    told.return_udp(services, ())
     assert told.take_udp() == (), "a Service that is gone has no endpoints to compare flows with"
 
 
 def test_trigger_times_do_not_pile_up_where_the_kernel_takes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(aftermath, "TRIGGERS_MAX", 3)
-    told = aftermath.Aftermath()
+    monkeypatch.setattr(post_sync, "TRIGGERS_MAX", 3)
+    told = post_sync.PostSync()
     for moment in range(10):
         told.note_triggers((float(moment), moment + 0.5))
         told.check()
@@ -147,7 +147,7 @@ async def test_a_proxy_that_leaves_flows_alone_keeps_none_to_look_at() -> None:
     async def listen(*_: Any) -> Any:
         raise AssertionError("there are no health ports")
 
-    consequences = Consequences(
+    side_effects = SideEffects(
         machine.plane,
         ProxyMetrics(),
         HostAccess(listen=listen),
@@ -158,6 +158,9 @@ async def test_a_proxy_that_leaves_flows_alone_keeps_none_to_look_at() -> None:
     for number in (1, 2):
         machine.put(service(**dns(number)))
         machine.sync()
-    await consequences.on_written(full=False)
-    assert (machine.plane.aftermath.take_udp(), machine.plane.aftermath.take_udp_gone()) == ((), ())
-    await consequences.close()
+    await side_effects.on_written(full=False)
+    assert (machine.plane.post_sync.take_udp(), machine.plane.post_sync.take_removed_udp()) == (
+        (),
+        (),
+    )
+    await side_effects.close()

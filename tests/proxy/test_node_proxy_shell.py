@@ -27,7 +27,7 @@ from sliceplane.node.io.node_proxy import NodeProxy
 from sliceplane.node.io.options import ProxyTiming
 from sliceplane.node.nft.layout import CLUSTER_IPS_CHECK
 from sliceplane.node.nft.names import TABLE
-from sliceplane.node.nft.objects import Memory, TableRef, Transaction
+from sliceplane.node.nft.objects import DynamicSetContents, TableRef, Transaction
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.io.base import ListPage, WatchMessage
 from sliceplane.watch.recorder.entries import Changed, Marked
@@ -65,7 +65,7 @@ class Runner:
         await self.run(transaction.render())
         return False
 
-    async def memory(self, table: TableRef) -> Memory:
+    async def dynamic_sets(self, table: TableRef) -> DynamicSetContents:
         return {}
 
     def disturbed(self) -> bool:
@@ -336,10 +336,10 @@ async def test_a_table_that_somebody_deleted_comes_back_without_any_change() -> 
         proxy.on_change(added())
         synced(proxy)
         await settled(proxy)
-        await asyncio.sleep(5 * options.LOOK_PERIOD_S)
+        await asyncio.sleep(5 * options.CHECK_PERIOD_S)
         assert len(runner.texts) == 2, "nothing is written while the tables are there"
         runner.deleted = {TableRef("ip6", TABLE)}
-        await asyncio.sleep(options.LOOK_PERIOD_S)
+        await asyncio.sleep(options.CHECK_PERIOD_S)
         assert not runner.deleted
         await settled(proxy)
         assert len(runner.texts) == 3
@@ -355,7 +355,7 @@ async def test_a_refused_transaction_of_one_family_makes_the_other_look() -> Non
         runner.deleted = {TableRef("ip", TABLE), TableRef("ip6", TABLE)}
         runner.failures = 1
         proxy.on_change(added())  # an IPv4 Service
-        await asyncio.sleep(options.LOOK_PERIOD_S / 3)
+        await asyncio.sleep(options.CHECK_PERIOD_S / 3)
         assert not runner.deleted, "before its time"
 
 
@@ -365,9 +365,9 @@ async def test_the_whole_table_is_written_anew_now_and_then() -> None:
     async with running(proxy):
         synced(proxy)
         await settled(proxy)
-        await asyncio.sleep(options.WHOLE_TABLE_PERIOD_S - options.LOOK_PERIOD_S)
+        await asyncio.sleep(options.WHOLE_TABLE_PERIOD_S - options.CHECK_PERIOD_S)
         assert len(runner.texts) == 1
-        await asyncio.sleep(2 * options.LOOK_PERIOD_S)
+        await asyncio.sleep(2 * options.CHECK_PERIOD_S)
         assert len(runner.texts) == 2
         assert runner.texts[0] == runner.texts[1]
         await asyncio.sleep(options.WHOLE_TABLE_PERIOD_S / 2)
@@ -398,11 +398,11 @@ async def test_a_table_that_others_may_have_changed_is_written_anew_before_its_t
         synced(proxy)
         await settled(proxy)
         runner.disturbances = 1
-        await asyncio.sleep(options.SUSPECT_PERIOD_S - options.LOOK_PERIOD_S)
+        await asyncio.sleep(options.SUSPECT_PERIOD_S - options.CHECK_PERIOD_S)
         assert len(runner.texts) == 1, (
             "not at once: whoever changes rules all the time would make us do so too"
         )
-        await asyncio.sleep(2 * options.LOOK_PERIOD_S)
+        await asyncio.sleep(2 * options.CHECK_PERIOD_S)
         assert len(runner.texts) == 2
         await asyncio.sleep(5 * options.SUSPECT_PERIOD_S)
         assert len(runner.texts) == 2, "once"

@@ -121,7 +121,7 @@ def test_after_any_history_the_kernel_has_what_it_would_have_at_once(history: li
                     addresses = [f"10.0.0.{number}" for number in first] or ["10.0.0.1"]
                     machine.put(make_slice(addresses, "big", ports=ports(1, 130), version=7))
                 elif what == "doubt":
-                    machine.plane.on_doubt(machine.now)
+                    machine.plane.request_full_write(machine.now)
                 elif machine.plane.schedule.due(machine.now):
                     one_write(machine)
                     assert all(

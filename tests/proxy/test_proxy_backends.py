@@ -91,7 +91,9 @@ async def test_a_change_asks_the_kernel_nothing(programs: Path) -> None:
 async def test_whether_rules_are_there(programs: Path, code: int, there: bool) -> None:
     put(programs, "ip6tables", f"exit {code}")
     backend = Iptables()
-    assert await backend.holds(backend.plane("IPv6", NodePlaneConfig(node_name="node-1"))) is there
+    assert (
+        await backend.has_rules(backend.plane("IPv6", NodePlaneConfig(node_name="node-1"))) is there
+    )
 
 
 async def test_rules_of_a_kube_proxy_stay_when_the_mode_is_nftables(programs: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.node.configuration.fields import API_VERSION, BY_PATH, FIELDS, KIND
-from sliceplane.node.configuration.reading import read
+from sliceplane.node.configuration.parsing import parse_config
 from sliceplane.node.configuration.settings import ConntrackSettings, document_of, settings_of
 from sliceplane.node.configuration.sysctls import Sysctl, conntrack_max, conntrack_sysctls
 from sliceplane.node.configuration.validation import errors_of, notes_on
@@ -22,34 +22,34 @@ HEAD = f"apiVersion: {API_VERSION}\nkind: {KIND}\n"
 
 def problems(text: str) -> list[str]:
     """As a person is told: line and sentence."""
-    found = read(text.encode())
-    told = found.problems or [found.at(error) for error in errors_of(found.given)]
+    found = parse_config(text.encode())
+    told = found.problems or [found.at(error) for error in errors_of(found.values)]
     return [f"{problem.line}: {problem.text}" for problem in told]
 
 
 def given_in(text: str) -> dict[str, Any]:
-    found = read((HEAD + text).encode())
+    found = parse_config((HEAD + text).encode())
     assert not found.problems
-    assert not errors_of(found.given)
-    return dict(found.given)
+    assert not errors_of(found.values)
+    return dict(found.values)
 
 
 # kubeadm
 
 
 def test_the_file_that_kubeadm_writes_is_taken_as_it_is() -> None:
-    found = read(KUBEADM)
+    found = parse_config(KUBEADM)
     assert found.problems == ()
-    assert errors_of(found.given) == []
-    assert dict(found.given) == {
+    assert errors_of(found.values) == []
+    assert dict(found.values) == {
         "bindAddress": "0.0.0.0",
         "clientConnection.kubeconfig": "/var/lib/kube-proxy/kubeconfig.conf",
         "clusterCIDR": "10.244.0.0/16",
     }
-    assert [str(note) for note in notes_on(found.given)] == [
+    assert [str(note) for note in notes_on(found.values)] == [
         "mode: is empty, which is nftables here, and iptables for kube-proxy"
     ]
-    settings = settings_of(found.given, listen_by_default=True)
+    settings = settings_of(found.values, listen_by_default=True)
     assert (settings.healthz, settings.metrics) == (("0.0.0.0", 10256), ("127.0.0.1", 10249))
     assert settings.rules.cluster_cidrs == ("10.244.0.0/16",)
     assert settings.rules.node_port_addresses == ("primary",)
@@ -60,13 +60,13 @@ def test_the_file_that_kubeadm_writes_is_taken_as_it_is() -> None:
 
 def test_a_file_with_every_default_spelled_out_means_the_same() -> None:
     """As ``--write-config-to`` writes it, and kube-proxy's."""
-    found = read(KUBEADM)
-    spelled = read(yaml.safe_dump(document_of(found.given)).encode())
+    found = parse_config(KUBEADM)
+    spelled = parse_config(yaml.safe_dump(document_of(found.values)).encode())
     assert spelled.problems == ()
-    assert settings_of(spelled.given, listen_by_default=True) == settings_of(
-        found.given, listen_by_default=True
+    assert settings_of(spelled.values, listen_by_default=True) == settings_of(
+        found.values, listen_by_default=True
     )
-    assert len(notes_on(spelled.given)) == 1
+    assert len(notes_on(spelled.values)) == 1
 
 
 # Refused, with the place
@@ -242,8 +242,8 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_no_bytes_crash_it(raw: bytes) -> None:
-    found = read(raw)
-    assert found.problems or found.given is not None
+    found = parse_config(raw)
+    assert found.problems or found.values is not None
 
 
 JUNK = st.recursive(
@@ -280,15 +280,15 @@ def test_any_values_are_refused_or_survive_being_written(values: dict[str, Any])
     for path, value in values.items():
         section, dot, name = path.partition(".")
         (document.setdefault(section, {}) if dot else document)[name if dot else section] = value
-    found = read(yaml.safe_dump(document, allow_unicode=True).encode())
-    if found.problems or errors_of(found.given):
+    found = parse_config(yaml.safe_dump(document, allow_unicode=True).encode())
+    if found.problems or errors_of(found.values):
         return
-    notes_on(found.given)
-    again = read(yaml.safe_dump(document_of(found.given), allow_unicode=True).encode())
+    notes_on(found.values)
+    again = parse_config(yaml.safe_dump(document_of(found.values), allow_unicode=True).encode())
     assert not again.problems
-    assert not errors_of(again.given)
-    assert settings_of(again.given, listen_by_default=True) == settings_of(
-        found.given, listen_by_default=True
+    assert not errors_of(again.values)
+    assert settings_of(again.values, listen_by_default=True) == settings_of(
+        found.values, listen_by_default=True
     )
 
 
@@ -372,8 +372,8 @@ def test_addresses() -> None:
     )
     quiet = settings_of({}, listen_by_default=False)
     assert (quiet.healthz, quiet.metrics) == (None, None)
-    asked = settings_of(given_in('healthzBindAddress: "[::1]:99"\n'), listen_by_default=False)
-    assert (asked.healthz, asked.metrics) == (("::1", 99), None)
+    configured = settings_of(given_in('healthzBindAddress: "[::1]:99"\n'), listen_by_default=False)
+    assert (configured.healthz, configured.metrics) == (("::1", 99), None)
 
 
 @pytest.mark.parametrize(
@@ -392,18 +392,20 @@ def test_the_bound_of_tracked_connections(per_core: int, least: int, cpus: int, 
 def test_defaults_are_wishes_and_given_values_are_orders() -> None:
     wishes = conntrack_sysctls(settings_of({}, listen_by_default=False).conntrack, 2)
     assert wishes == (
-        Sysctl("nf_conntrack_max", 131072, "conntrack.maxPerCore", asked=False, only_raise=True),
+        Sysctl(
+            "nf_conntrack_max", 131072, "conntrack.maxPerCore", configured=False, only_raise=True
+        ),
         Sysctl(
             "nf_conntrack_tcp_timeout_established",
             86400,
             "conntrack.tcpEstablishedTimeout",
-            asked=False,
+            configured=False,
         ),
         Sysctl(
             "nf_conntrack_tcp_timeout_close_wait",
             3600,
             "conntrack.tcpCloseWaitTimeout",
-            asked=False,
+            configured=False,
         ),
     )
     text = (
@@ -412,15 +414,15 @@ def test_defaults_are_wishes_and_given_values_are_orders() -> None:
     )
     orders = conntrack_sysctls(settings_of(given_in(text), listen_by_default=False).conntrack, 2)
     assert orders == (
-        Sysctl("nf_conntrack_max", 5000, "conntrack.maxPerCore", asked=True),
-        Sysctl("nf_conntrack_tcp_be_liberal", 1, "conntrack.tcpBeLiberal", asked=True),
+        Sysctl("nf_conntrack_max", 5000, "conntrack.maxPerCore", configured=True),
+        Sysctl("nf_conntrack_tcp_be_liberal", 1, "conntrack.tcpBeLiberal", configured=True),
         Sysctl(
             "nf_conntrack_tcp_timeout_close_wait",
             3600,
             "conntrack.tcpCloseWaitTimeout",
-            asked=False,
+            configured=False,
         ),
-        Sysctl("nf_conntrack_udp_timeout", 60, "conntrack.udpTimeout", asked=True),
+        Sysctl("nf_conntrack_udp_timeout", 60, "conntrack.udpTimeout", configured=True),
     )
 
 

@@ -100,7 +100,7 @@ async def test_a_right_that_is_missing_restarts_no_proxy() -> None:
 
 
 async def test_a_node_that_is_going_is_for_load_balancers_only() -> None:
-    going = ProxyHealth(True, True, GOOD.families, node_leaving=True)
+    going = ProxyHealth(True, True, GOOD.families, node_terminating=True)
     code, body = await ask(Told(lambda: going), "/healthz")
     document = json.loads(body)
     assert (code, document["nodeEligible"], document["healthy"]) == (503, False, True)

@@ -18,7 +18,7 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Nodes, ServiceCIDRs, Services
 from sliceplane.consume.slicecache import SliceCache
 from sliceplane.node.io.kernel.nft_backend import Nftables
-from sliceplane.node.nft.objects import Memory, TableRef, Transaction
+from sliceplane.node.nft.objects import DynamicSetContents, TableRef, Transaction
 from sliceplane.watch.cache import Change
 
 MILLION = 1_000_000
@@ -38,7 +38,7 @@ class ListingKernel:
         await self.run(transaction.render())
         return False
 
-    async def memory(self, table: TableRef) -> Memory:
+    async def dynamic_sets(self, table: TableRef) -> DynamicSetContents:
         self.looks.append(f"memory of {table}")
         return {}
 

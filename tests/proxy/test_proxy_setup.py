@@ -15,14 +15,14 @@ from tests.waiting import turns
 
 from sliceplane.node.configuration.fields import API_VERSION, KIND
 from sliceplane.node.configuration.settings import ConntrackSettings, settings_of
+from sliceplane.node.context import RulesConfig
 from sliceplane.node.io import config as proxy_config
 from sliceplane.node.io.config import ConfigError, changed, load_config, written
 from sliceplane.node.io.kernel.netns import listening_in, within
 from sliceplane.node.io.kernel.sysctls import SysctlError, adjust_oom_score, tune_conntrack
-from sliceplane.node.io.options import LOOK_PERIOD_S
+from sliceplane.node.io.options import CHECK_PERIOD_S
 from sliceplane.node.nft.table import nft_plane
 from sliceplane.node.plane import NodePlaneConfig
-from sliceplane.node.surroundings import RulesConfig
 
 DEFAULTS = settings_of({}, listen_by_default=False).conntrack
 
@@ -59,8 +59,8 @@ async def test_a_bound_that_somebody_raised_stays_unless_another_was_asked_for(
         ConntrackSettings(32768, 131072), folder=folder, hashsize=tmp_path / "none"
     )
     assert (folder / "nf_conntrack_max").read_text() == "9000000\n"
-    asked = ConntrackSettings(100_000, 150_000, asked=frozenset({"maxPerCore"}))
-    await tune_conntrack(asked, folder=folder, hashsize=tmp_path / "none")
+    configured = ConntrackSettings(100_000, 150_000, configured=frozenset({"maxPerCore"}))
+    await tune_conntrack(configured, folder=folder, hashsize=tmp_path / "none")
     assert int((folder / "nf_conntrack_max").read_text()) <= 1_048_576
 
 
@@ -71,7 +71,8 @@ async def test_what_cannot_be_had(tmp_path: Path, capsys: pytest.CaptureFixture[
         match=r"conntrack\.udpTimeout: nf_conntrack_udp_timeout cannot be set to 5: No such",
     ):
         await tune_conntrack(
-            ConntrackSettings(udp_timeout_s=5.0, asked=frozenset({"udpTimeout"})), folder=tmp_path
+            ConntrackSettings(udp_timeout_s=5.0, configured=frozenset({"udpTimeout"})),
+            folder=tmp_path,
         )
     with pytest.raises(SysctlError, match="leave it out"):
         await tune_conntrack(ConntrackSettings(tcp_be_liberal=True), folder=tmp_path)
@@ -134,20 +135,20 @@ async def test_a_changed_file_is_judged_before_it_counts(
 ) -> None:
     path = config(tmp_path / "c", oomScoreAdj=5)
     file = load_config(path)
-    look = asyncio.Event()
-    watching = asyncio.create_task(changed(file, look))
-    written(path, file.given)  # other bytes, the same meaning
-    await asyncio.sleep(5 * LOOK_PERIOD_S)
+    check_now = asyncio.Event()
+    watching = asyncio.create_task(changed(file, check_now))
+    written(path, file.values)  # other bytes, the same meaning
+    await asyncio.sleep(5 * CHECK_PERIOD_S)
     assert not watching.done()
     config(path, oomScoreAdj=5000)
-    await asyncio.sleep(5 * LOOK_PERIOD_S)
+    await asyncio.sleep(5 * CHECK_PERIOD_S)
     assert not watching.done()
     assert capsys.readouterr().err.count("the configuration file is not used") == 1, "told once"
     path.unlink()
-    await asyncio.sleep(5 * LOOK_PERIOD_S)
+    await asyncio.sleep(5 * CHECK_PERIOD_S)
     assert not watching.done()
     assert "No such file" in capsys.readouterr().err
-    look.set()
+    check_now.set()
     await turns()
     assert "No such file" in capsys.readouterr().err, "told again to who asks"
     config(path, oomScoreAdj=6)

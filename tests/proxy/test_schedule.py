@@ -78,7 +78,7 @@ def test_an_event_is_sooner_than_a_retry_but_not_than_the_pause() -> None:
 
 def test_work_that_nobody_waits_for_is_no_staleness() -> None:
     schedule = Schedule()
-    schedule.want(5.0)
+    schedule.request_write(5.0)
     assert schedule.next_deadline() == 5.0
     assert schedule.freshness.pending_since is None
 

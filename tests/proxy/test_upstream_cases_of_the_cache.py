@@ -100,7 +100,7 @@ class TestEndpointMaps:
             for state in states
             for e in state.categories.cluster
         ]
-        return found, bool(machine.plane.aftermath.take_udp())
+        return found, bool(machine.plane.post_sync.take_udp())
 
     @pytest.mark.parametrize("protocol", ["TCP", "UDP"])
     def test_every_step(self, protocol: str) -> None:

@@ -1,15 +1,14 @@
-"""UDP flows that lead to endpoints that are gone (upstream: ``pkg/proxy/conntrack/cleanup.go``).
+"""UDP flows that lead to removed endpoints (upstream: ``pkg/proxy/conntrack/cleanup.go``).
 
-The kernel translates the first packet of a flow and remembers; a UDP client that keeps its socket
-is led to the endpoint of its first packet as long as it goes on sending, whatever the rules say by
-then. So after a write, the flows to UDP service ports are compared with the endpoints that serve
-*now*, and those that lead elsewhere are forgotten: the client's next packet is a first one.
+The kernel translates the first packet of a flow and tracks it. A UDP client that keeps its socket
+reaches the endpoint of its first packet as long as it sends, whatever the rules are by then. So
+after a write, the flows to UDP service ports are compared with the *present* serving endpoints. Those
+that lead elsewhere are deleted, and the client's next packet is a first one.
 
-This reconciles what is there with what may be; it does not follow events, of which one that is
-missed would never come again. Of a service port without endpoints, or that was taken away, every
-flow is forgotten (kubernetes/kubernetes#139628, #141371): its client is refused then, and learns of
-it, instead of talking into the void. Flows that never had anything to do with a Service are left
-alone.
+This reconciles the actual flows with the valid ones; it does not depend on events, which could be
+missed. All flows of a service port without endpoints, or of a removed one, are deleted
+(kubernetes/kubernetes#139628, #141371): then the client is refused and notices it, while an old flow
+would lead nowhere. Flows that do not belong to a Service are not changed.
 """
 
 from __future__ import annotations
@@ -26,16 +25,14 @@ Place = tuple[str, int]
 
 
 class UdpFlow(NamedTuple):
-    """A UDP flow: where it was sent, and who answers.  All flows that agree in both are judged
-    alike.
-    """
+    """A UDP flow: its destination, and the endpoint that answers.  These two decide if it is stale."""
 
     sent_to: Place
     answered_by: Place
 
 
 class TrackedFlow(NamedTuple):
-    """One entry of the table: its judgement, and what names it to the kernel."""
+    """One entry of the table: its flow, and the client and zone that identify it to the kernel."""
 
     flow: UdpFlow
     client: Place
@@ -54,8 +51,8 @@ class Expected:
         self._by_node_port: dict[int, tuple[frozenset[Place], ...]] = {}
 
     def add(self, port: ServedPort, endpoints: Iterable[NodeEndpoint]) -> None:
-        """A UDP service port and all its endpoints: serving ones may answer, whatever hints and
-        policies say, and no other.
+        """Adds a UDP service port with all its endpoints: only serving ones may answer, regardless of
+        hints and policies.
         """
         assert port.name.protocol == "UDP", f"{port.name} is {port.name.protocol}"
         serving = frozenset(
@@ -91,7 +88,7 @@ _ZONE = re.compile(r"\bzone=(\d+)")
 
 
 def parse_tracked(line: str, family: Family) -> TrackedFlow | None:
-    """One line of ``conntrack -L`` as an entry; ``None`` if it is not of a UDP flow of the
+    """Parses one line of ``conntrack -L`` as an entry; ``None`` if it is no UDP flow of the
     family.
     """
     flow = parse_flow(line, family)
@@ -104,7 +101,7 @@ def parse_tracked(line: str, family: Family) -> TrackedFlow | None:
 
 
 def parse_flow(line: str, family: Family, protocol: str = "udp") -> UdpFlow | None:
-    """One line of ``conntrack -L``; ``None`` if it is not of a flow of *protocol* (of "tcp" an
+    """Parses one line of ``conntrack -L``; ``None`` if it is no flow of *protocol* (for "tcp" an
     established one) and the family.
     """
     match = _LINE.match(line) if line.startswith(protocol) else None

@@ -1,10 +1,10 @@
-"""The rules for ``preStop`` hooks: this host's connections to a port of some local Pods come to a
-program of the host.
+"""The rules for ``preStop`` hooks: they redirect this host's connections to a port of some local
+Pods to a program of the host.
 
-They stand beside those of Services and are replaced whole: Pods that opted in are few. With nft
-they are a table of their own in each family; ``redirect`` in the output hook sees packets that the
-node itself sends (the kubelet's calls) and none of Pods. With iptables they are one chain; the jump
-to it stands at the head of OUTPUT.
+They are separate from those of Services and are always replaced as a whole, since few Pods opt in.
+With nft they are a separate table in each family; ``redirect`` in the output hook matches packets
+that the node itself sends (the kubelet's calls), and none of Pods. With iptables they are one chain;
+the jump to it is the first rule of OUTPUT.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from sliceplane.kit.ip import Family
 from sliceplane.node.iptables.text import one
 from sliceplane.node.nft.table import NFT_FAMILIES
 
-#: follows the name of the table of Services
+#: suffix to the name of the table of Services
 _SUFFIX: Final = "-drain-hook"
-#: before the translation of Services
+#: priority before the translation of Services
 _PRIORITY: Final = -101
 CHAIN: Final = "SLICEPLANE-DRAIN"
 #: the rule of OUTPUT in ``nat``, as arguments of iptables

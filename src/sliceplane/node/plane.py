@@ -1,22 +1,22 @@
-"""The data plane of one IP family as a core: events in, transactions out; and what it asks of a
+"""The data plane of one IP family as a core (events in, transactions out), and the interface of a
 back end's rules.
 
-A back end is a core and a shell. The core is a ``Ruleset`` of one IP family: what is desired, a
-shadow of what the kernel holds, and transactions from one to the other (``node.nft.table``,
-``node.iptables.table``). ``NodePlane`` owns it and tells it of changes; the shell
-(``node.io.kernel.backend``) carries its transactions out.
+A back end is a core and a shell. The core is a ``Ruleset`` of one IP family: the desired state, a
+shadow of the kernel's, and transactions from one to the other (``node.nft.table``,
+``node.iptables.table``). ``NodePlane`` owns it and reports changes to it; the shell
+(``node.io.kernel.backend``) executes its transactions.
 
-``node.tracker`` knows what changed, ``node.schedule`` when to write; a back end's ``Ruleset`` knows what that means
-to the kernel and how it gets there: desired rules in, difference out.  A shell (or a test, or a simulator) owns the
-plane and runs what it gives out::
+``node.tracker`` has the changes, and ``node.schedule`` decides when to write. A back end's
+``Ruleset`` computes the difference between the desired rules and the kernel's. A shell (or a test,
+or a simulator) owns the plane and executes its transactions::
 
     plane.on_service(old, new, now) ...      # and on_slice, on_node, on_synced
     if plane.schedule.due(now):
         transaction = plane.take_transaction(now)
         if transaction is not None: run it, then plane.on_success(now) or plane.on_failure(now)
 
-Nothing is written before ``on_synced``: half a list of Services would take the other half's rules
-away.
+Nothing is written before ``on_synced``: an incomplete list of Services would remove the rules of the
+others.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.consume.grounds import Ground
 from sliceplane.consume.model import ServedPort, ServiceChange, ServiceKey, canonical_of
 from sliceplane.kit.ip import Family, family, networks
-from sliceplane.node.aftermath import Aftermath
-from sliceplane.node.schedule import Schedule
-from sliceplane.node.surroundings import (
+from sliceplane.node.context import (
+    LocalNode,
+    NodeContext,
     NodeNetwork,
     RulesConfig,
-    Surroundings,
-    ThisNode,
+    build_context,
     node_port_addresses,
     own_address,
-    surroundings,
 )
+from sliceplane.node.post_sync import PostSync
+from sliceplane.node.schedule import Schedule
 from sliceplane.node.tracker import ServiceTracker, node_ground, node_ip
 
 
@@ -54,14 +54,14 @@ class RulesTransaction(Protocol):
 
     @property
     def full(self) -> bool:
-        """It replaces all rules, whatever was there."""
+        """Returns True if the transaction replaces all rules, whatever the kernel has."""
 
     @property
     def size(self) -> int:
-        """How many commands, for logs."""
+        """Returns the number of commands, for logs."""
 
     def render(self) -> str:
-        """As the back end's own program reads it."""
+        """Returns the text for the back end's program."""
 
 
 T_co = TypeVar("T_co", bound=RulesTransaction, covariant=True)
@@ -70,41 +70,42 @@ T_co = TypeVar("T_co", bound=RulesTransaction, covariant=True)
 class Ruleset(Protocol[T_co]):
     """The rules of one IP family in one back end.
 
-    ``set_*`` say what is desired, ``take_transaction`` gives the difference; then exactly one of
-    ``on_success`` and ``on_failure``. After a failure the shadow is worth nothing, and the next
-    write is full.
+    ``set_*`` set the desired state, ``take_transaction`` returns the difference; then the caller
+    calls exactly one of ``on_success`` and ``on_failure``. After a failure the shadow is invalid, and
+    the next write is full.
     """
 
-    #: the next transaction replaces everything, whatever the shadow says; the caller may wish for
-    #: it, too
+    #: the next transaction replaces all rules, whatever the shadow has; the caller may set it, too
     needs_full: bool
 
     @property
     def chain_per_target(self) -> bool:
-        """Each target of a Service is a chain: so a Service has fewer of them."""
+        """Returns True if each target of a Service is a chain, so that the bound of targets is
+        lower.
+        """
 
-    def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
+    def set_context(self, context: NodeContext, node_ports: tuple[str, ...]) -> bool:
         """Sets the node context of the rules; returns True if that requires a write.  *node_ports*:
         the addresses of node ports, if they are listed.
         """
 
-    def set_service(self, change: ServiceChange, node: ThisNode) -> bool:
-        """The newest state of a Service; whether it means other rules.  O(the Service)."""
+    def set_service(self, change: ServiceChange, node: LocalNode) -> bool:
+        """Sets the newest state of a Service; returns True if its rules change.  O(the Service)."""
 
     def take_transaction(self, now: float) -> T_co | None:
         """Returns the transaction that brings the kernel up to date; ``None`` if it already is."""
 
     def on_success(self, now: float) -> None:
-        """The kernel took the transaction."""
+        """Notes that the kernel has applied the transaction."""
 
     def on_failure(self) -> None:
-        """The kernel refused it, or what became of it is unknown."""
+        """Notes that the kernel refused the transaction, or that its result is unknown."""
 
     def next_deadline(self) -> float | None:
-        """When something may be removed that is out of use; ``None``: nothing is kept."""
+        """Returns when retired objects may be removed; ``None``: there are none."""
 
     def check(self) -> None:
-        """Every invariant.  O(state)."""
+        """Asserts every invariant.  O(state)."""
 
 
 K = TypeVar("K")
@@ -112,13 +113,13 @@ V = TypeVar("V")
 
 
 class PlaceClaims(Generic[K, V]):
-    """The values that Services claim for places in the kernel. If several Services claim one place,
-    the first by namespace and name has it, on every node.
+    """The values that Services claim for places in the kernel. If several Services claim the same
+    place, the first by namespace and name wins, on every node.
     """
 
     def __init__(self) -> None:
-        #: by place: Services and their values, sorted by key. Tuples, since nearly every place has
-        #: one Service, and there are as many places as there are rules
+        #: Services and their values by place, sorted by key. Tuples, since nearly every place has one
+        #: Service, and there are as many places as rules
         self._shares: dict[K, tuple[tuple[ServiceKey, V], ...]] = {}
         #: places whose claims have changed
         self.marked: set[K] = set()
@@ -127,8 +128,8 @@ class PlaceClaims(Generic[K, V]):
         return iter(self._shares)
 
     def set(self, place: K, key: ServiceKey, value: tuple[V] | None) -> None:
-        """*key* claims *place* with the one value, or no more. Costs little more than a copy of the
-        claims: thousands of Services may claim the place of one endpoint.
+        """Sets the value that *key* claims for *place*; ``None`` removes the claim. Costs little more
+        than a copy of the claims: thousands of Services may claim the place of one endpoint.
         """
         shares = self._shares.get(place, ())
         at = bisect_left(shares, key, key=itemgetter(0))
@@ -142,12 +143,12 @@ class PlaceClaims(Generic[K, V]):
         self.marked.add(place)
 
     def winner(self, place: K) -> tuple[V] | None:
-        """Returns the one value that *place* shall have; ``None``: no Service claims it."""
+        """Returns the desired value of *place*, as a tuple; ``None``: no Service claims it."""
         shares = self._shares.get(place)
         return None if shares is None else (shares[0][1],)
 
     def check(self, expected: Iterable[tuple[ServiceKey, K, V]]) -> None:
-        """*expected*: the claims, sorted by Service.  O(state)."""
+        """Asserts that the claims are *expected*, sorted by Service.  O(state)."""
         shares: dict[K, tuple[tuple[ServiceKey, V], ...]] = {}
         for key, place, value in expected:
             shares[place] = (*shares.get(place, ()), (key, value))
@@ -159,8 +160,8 @@ def allowed_sources(port: ServedPort, node_ip: str) -> tuple[str, ...]:
     (``loadBalancerSourceRanges``), disjoint and in canonical form; empty: all clients.  *node_ip*
     is "" if it is not known.
 
-    A node that is a client may send with one of those addresses as its source, so they are allowed
-    where it is.
+    If the node itself is allowed, so are those addresses: a node that is a client may use one of them
+    as its source.
     """
     ranges = port.source_ranges
     address = ipaddress.ip_address(node_ip) if node_ip and ranges else None
@@ -172,8 +173,8 @@ def allowed_sources(port: ServedPort, node_ip: str) -> tuple[str, ...]:
 
 
 class NodePlaneConfig(msgspec.Struct, frozen=True):
-    """``node_name``: whose zone and local endpoints count.  ``min_period_s``: the pause between two
-    writes.
+    """``node_name``: the node of local endpoints and of the zone.  ``min_period_s``: the pause
+    between two writes.
     """
 
     node_name: str
@@ -190,8 +191,8 @@ T = TypeVar("T", bound=RulesTransaction)
 
 
 class NodePlane(Generic[R, T]):
-    """See the module.  One transaction at a time; *rules* are the back end's, whose transactions
-    are ``T``.
+    """See the module.  It has one transaction at a time; *rules* are those of the back end, with
+    transactions of type ``T``.
     """
 
     def __init__(self, family: Family, config: NodePlaneConfig, rules: R) -> None:
@@ -201,28 +202,28 @@ class NodePlane(Generic[R, T]):
         self._node = NodeNetwork()
         self._node_name = config.node_name
         self._service_cidrs: dict[str, tuple[str, ...]] = {}
-        #: what rules depend on besides Services
-        self.around = surroundings(config.rules, family, self._node)
-        self.facts = ThisNode("", self.around.detector)
-        #: where node ports are served; ``None``: on all of the host's addresses but loopback ones
+        #: inputs of the rules besides Services
+        self.context = build_context(config.rules, family, self._node)
+        self.facts = LocalNode("", self.context.detector)
+        #: addresses of node ports; ``None``: all of the host's addresses but loopback ones
         self.node_port_addresses = node_port_addresses(config.rules, family, self._node)
-        #: what is known of Services and endpoints; to look at, not to change
+        #: observed Services and endpoints; read-only for others
         self.tracker = ServiceTracker(
             family, config.node_name, since=config.since, chains=rules.chain_per_target
         )
         self.tracker.reserve_ports("the node proxy", [("TCP", port) for port in config.own_ports])
-        rules.set_surroundings(self.around, ())
-        #: when to write, and how the last writes went; to look at, not to change
+        rules.set_context(self.context, ())
+        #: time of the next write, and results of the last ones; read-only for others
         self.schedule = Schedule(min_period_s=config.min_period_s)
         self._synced = False
-        #: how many transactions the kernel has taken
+        #: number of transactions that the kernel has applied
         self.writes = 0
-        #: when the kernel last took all rules; ``None``: not yet
+        #: time of the last full write; ``None``: none yet
         self.written_whole_at: float | None = None
         self._in_flight_is_full = False
         self._began = 0.0
-        #: what follows from what the kernel has; the shell tells it
-        self.aftermath = Aftermath()
+        #: effects of applied writes, for the shell
+        self.post_sync = PostSync()
         self._on_network(NodeNetwork(ip=own_address(config.rules, family, "")), now=0.0)
         own = (self._node.ip,) if self._node.ip else ()
         self.tracker.on_ground("this node (--bind-address)", Ground(own))
@@ -237,7 +238,7 @@ class NodePlane(Generic[R, T]):
         self._note(self.tracker.on_slice(old, new), now)
 
     def on_node(self, node: Node | None, now: float) -> None:
-        """This node; ``None``: it was deleted, which changes nothing here."""
+        """Notes a change of this node's Node; ``None``: it was deleted, which changes nothing here."""
         self._note(self.tracker.on_node(node), now)
         if node is not None:
             self.on_any_node(node.metadata.name, node, now)
@@ -246,21 +247,21 @@ class NodePlane(Generic[R, T]):
             self._on_network(replace(self._node, ip=own, pod_networks=pods), now)
 
     def on_any_node(self, name: str, node: Node | None, now: float) -> None:
-        """A Node of the cluster, this one or another, came, changed or went: its addresses are no
-        Service's. Of this one what was known last stays.
+        """Notes that a Node of the cluster was added, changed or removed: no Service may have its
+        addresses. After a removal of this node's Node its last state stays.
         """
         if node is not None or name != self._node_name:
             ground = Ground() if node is None else node_ground(node, self.family)
             self._note(self.tracker.on_ground(f"Node {name}", ground), now)
 
-    def on_nodes_known(self, known: bool, now: float) -> None:
+    def on_all_nodes(self, complete: bool, now: float) -> None:
         """Notes whether all Nodes were reported.  Until then no external IP is served.  Without a
         call, the plane treats the reported Nodes as all.
         """
-        self._note(self.tracker.on_withheld(not known), now)
+        self._note(self.tracker.on_withheld(not complete), now)
 
     def on_api_server(self, addresses: Iterable[str], now: float) -> None:
-        """Where this process reaches the API server."""
+        """Notes the addresses at which this process reaches the API server."""
         own = [ip for text in addresses if (ip := canonical_of(text, self.family)) is not None]
         self._note(
             self.tracker.on_ground("the API server as this node reaches it", Ground(tuple(own))),
@@ -268,7 +269,7 @@ class NodePlane(Generic[R, T]):
         )
 
     def on_service_cidr(self, name: str, new: ServiceCIDR | None, now: float) -> None:
-        """A range of cluster IPs came, changed or went."""
+        """Notes that a range of cluster IPs was added, changed or removed."""
         if new is None:
             self._service_cidrs.pop(name, None)
         else:
@@ -279,17 +280,17 @@ class NodePlane(Generic[R, T]):
         self._on_network(replace(self._node, service_networks=networks(cidrs, self.family)), now)
 
     def on_interfaces(self, addresses: tuple[str, ...], now: float) -> None:
-        """The host's own addresses of this family, in canonical form."""
+        """Notes the host's own addresses of this family, in canonical form."""
         self._on_network(replace(self._node, interface_addresses=addresses), now)
 
     def _on_network(self, node: NodeNetwork, now: float) -> None:
         if node == self._node:
             return
         self._node = node
-        self.around = surroundings(self._config, self.family, node)
+        self.context = build_context(self._config, self.family, node)
         self.node_port_addresses = node_port_addresses(self._config, self.family, node)
-        changed = self.rules.set_surroundings(self.around, self.node_port_addresses or ())
-        facts = ThisNode(node.ip, self.around.detector)
+        changed = self.rules.set_context(self.context, self.node_port_addresses or ())
+        facts = LocalNode(node.ip, self.context.detector)
         if facts != self.facts:
             self.facts = facts
             changed = bool(self.tracker.mark_all()) or changed
@@ -297,16 +298,16 @@ class NodePlane(Generic[R, T]):
             self.schedule.on_change(now)
 
     def on_synced(self, now: float) -> None:
-        """Services and EndpointSlices were listed; the first write is due.  A second call changes
-        nothing.
+        """Notes that Services and EndpointSlices were listed: the first write is due.  A second call
+        changes nothing.
         """
         if not self._synced:
             self._synced = True
             self.schedule.on_change(now)
 
     def take_transaction(self, now: float) -> T | None:
-        """The next write, with every change so far. ``None``: the changes mean nothing to the
-        kernel, and count as written.
+        """Returns the next write, with every change so far. ``None``: the changes do not affect the
+        kernel's rules, and count as written.
         """
         assert self._synced, "nothing may be written before the first lists are complete"
         self.schedule.on_start()
@@ -314,8 +315,8 @@ class NodePlane(Generic[R, T]):
         for change in self.tracker.take_changes(now, whole=self.rules.needs_full):
             self.rules.set_service(change, self.facts)
             if change.complete:
-                self.aftermath.note(change)
-        self.aftermath.note_triggers(self.tracker.take_triggers())
+                self.post_sync.note(change)
+        self.post_sync.note_triggers(self.tracker.take_triggers())
         transaction: T | None = self.rules.take_transaction(now)
         self._in_flight_is_full = transaction is not None and transaction.full
         if transaction is None:
@@ -323,7 +324,7 @@ class NodePlane(Generic[R, T]):
         return transaction
 
     def on_success(self, now: float) -> None:
-        """The kernel took the transaction."""
+        """Notes that the kernel has applied the transaction."""
         self.writes += 1
         if self._in_flight_is_full:
             self.written_whole_at = now
@@ -331,25 +332,25 @@ class NodePlane(Generic[R, T]):
         self._finish(now)
 
     def _finish(self, now: float) -> None:
-        self.aftermath.on_success(now)
+        self.post_sync.on_success(now)
         self.schedule.on_success(now)
         resume = self.tracker.on_written(self._began, now)
         if resume is not None:
             self.schedule.on_remaining(now, resume)
         deadline = self.rules.next_deadline()
         if deadline is not None:
-            self.schedule.want(deadline)
+            self.schedule.request_write(deadline)
 
     def on_failure(self, now: float) -> None:
-        """The kernel refused it; the next one, after the back-off or with the next change, is
-        full.
+        """Notes that the kernel refused it; the next one, after the back-off or with the next change,
+        is full.
         """
         self.rules.on_failure()
         self.schedule.on_failure(now)
 
-    def on_doubt(self, now: float) -> bool:
-        """Another program may have changed our rules: write all of them anew. False, and nothing is
-        done, while a write runs: it shows by itself whether they are there.
+    def request_full_write(self, now: float) -> bool:
+        """Schedules a full write, since another program may have changed our rules. Returns False and
+        does nothing while a write runs: its result shows if our rules exist.
         """
         if not self._synced or self.schedule.running:
             return False
@@ -362,10 +363,10 @@ class NodePlane(Generic[R, T]):
             self.schedule.on_change(now)
 
     def check(self) -> None:
-        """Every invariant of the parts.  O(state)."""
+        """Asserts every invariant of the parts.  O(state)."""
         self.tracker.check()
         self.rules.check()
-        self.aftermath.check()
+        self.post_sync.check()
 
 
 AnyNodePlane = NodePlane[Any, Any]

@@ -1,4 +1,4 @@
-"""All that a data plane of one family would be told, at one moment: what renders start from."""
+"""The input of a data plane of one family at one moment, for renders."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.consume.model import PortState
 from sliceplane.kit.ip import Family
+from sliceplane.node.context import LocalNode, NodeContext
 from sliceplane.node.plane import AnyNodePlane
-from sliceplane.node.surroundings import Surroundings, ThisNode
 
 
 class NodeObjects(msgspec.Struct, frozen=True):
@@ -22,19 +22,19 @@ class NodeObjects(msgspec.Struct, frozen=True):
 
 
 class NodeSnapshot(msgspec.Struct, frozen=True):
-    """``states``: one for each service port, sorted by Service. ``node_ports``: the addresses that
-    node ports are on; ``None``: all of the node's but loopback ones.
+    """The data for a render. ``states``: one for each service port, sorted by Service.
+    ``node_ports``: the addresses of node ports; ``None``: all of the node's but loopback ones.
     """
 
     family: Family
     states: tuple[PortState, ...]
-    around: Surroundings
-    facts: ThisNode
+    context: NodeContext
+    facts: LocalNode
     node_ports: tuple[str, ...] | None
 
 
 def feed(plane: AnyNodePlane, objects: NodeObjects) -> None:
-    """Tells *plane* of everything; its first write is then due."""
+    """Passes all *objects* to *plane*; then its first write is due."""
     for service in objects.services:
         plane.on_service(None, service, 0.0)
     for endpoint_slice in objects.slices:
@@ -50,4 +50,4 @@ def snapshot(plane: AnyNodePlane) -> NodeSnapshot:
     """Returns the data for a render of a *plane* that has all objects, for any back end."""
     tracker = plane.tracker
     states = tuple(state for key in tracker.services() for state in tracker.state(key))
-    return NodeSnapshot(plane.family, states, plane.around, plane.facts, plane.node_port_addresses)
+    return NodeSnapshot(plane.family, states, plane.context, plane.facts, plane.node_port_addresses)

@@ -66,9 +66,9 @@ class ServiceTracker:
         self._since = since
         self._health_ports: dict[ServiceKey, int] = {}
         self._triggers: dict[ServiceKey, list[float]] = {}
-        self._services: dict[ServiceKey, tuple[ServedPort, ...]] = {}  # as they ask
+        self._services: dict[ServiceKey, tuple[ServedPort, ...]] = {}  # as requested
         self._excess: dict[ServiceKey, Excess] = {}
-        self._beyond: dict[ServiceKey, int] = {}  # targets of a port for which there is no chain
+        self._beyond: dict[ServiceKey, int] = {}  # targets of a port beyond the bound
         self._claims = AddressClaims()
         self.portions = Portions()
         #: Services that do not get all that they request, as of the last ``take_changes``; and the
@@ -109,9 +109,9 @@ class ServiceTracker:
             or excess != self._excess.get(key, _NO_EXCESS)
         ):
             marked.add(key)
-        _keep(self._health_ports, key, health_check_port)
-        _keep(self._services, key, ports)
-        _keep(self._excess, key, excess if any(excess) else None)
+        _set_or_remove(self._health_ports, key, health_check_port)
+        _set_or_remove(self._services, key, ports)
+        _set_or_remove(self._excess, key, excess if any(excess) else None)
         return self._mark(marked)
 
     def _mark(self, marked: Iterable[ServiceKey]) -> tuple[ServiceKey, ...]:
@@ -235,7 +235,7 @@ class ServiceTracker:
                 self.portions.behind[key] = since
                 continue
             size = self._slices.sizes.get(key, 0)
-            if whole or key not in self.portions.told:
+            if whole or key not in self.portions.delivered:
                 ports = self.portions.finish(key, desired)
                 self.portions.on_carried(key, size, whole=whole)
                 budget -= max(size, 1)
@@ -276,14 +276,14 @@ class ServiceTracker:
         return tuple(taken)
 
     def _change(
-        self, key: ServiceKey, ports: tuple[ServedPort, ...], found: _EndpointsOf | None = None
+        self, key: ServiceKey, ports: tuple[ServedPort, ...], by_port: _EndpointsOf | None = None
     ) -> ServiceChange:
-        """Builds the change of *key*.  *found*: its endpoints, if the caller has them."""
-        if found is None:
-            found = self._slices.endpoints(key) if ports else {}
-        states, beyond = self._states(ports, found)
+        """Builds the change of *key*.  *by_port*: its endpoints, if the caller has them."""
+        if by_port is None:
+            by_port = self._slices.endpoints(key) if ports else {}
+        states, beyond = self._states(ports, by_port)
         if beyond or self._beyond:
-            _keep(self._beyond, key, beyond)
+            _set_or_remove(self._beyond, key, beyond)
         if not (self._claims.refusals(key) or key in self._excess or beyond):
             self.unserved.discard(key)
             self.newly_unserved.discard(key)
@@ -296,7 +296,7 @@ class ServiceTracker:
             return ServiceChange(key, states, complete=complete)
         ready = {
             endpoint.ip
-            for endpoints in found.values()
+            for endpoints in by_port.values()
             for endpoint in endpoints
             if endpoint.ready and endpoint.is_local
         }
@@ -395,7 +395,7 @@ class ServiceTracker:
             )
 
 
-def _keep(where: dict[ServiceKey, V], key: ServiceKey, value: V | None) -> None:
+def _set_or_remove(where: dict[ServiceKey, V], key: ServiceKey, value: V | None) -> None:
     """Sets the value of *key*, or removes an empty one."""
     if value:
         where[key] = value

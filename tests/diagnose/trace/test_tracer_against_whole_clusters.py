@@ -32,10 +32,10 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.selectors import parse_labels
 from sliceplane.consume.selections import common_selector, own_selectors
 from sliceplane.diagnose.trace.answer import TraceAnswer, TracedEndpoint
+from sliceplane.node.context import RulesConfig
 from sliceplane.node.nft.table import nft_plane
 from sliceplane.node.nft.trace import Packet, PacketOutcome, trace
 from sliceplane.node.plane import NodePlaneConfig
-from sliceplane.node.surroundings import RulesConfig
 
 SUBSETTING = "EndpointSliceSubsetting=true"
 SERVICES = {"api": "10.96.0.10", "web": "10.96.0.11", "dns": "10.96.0.12"}

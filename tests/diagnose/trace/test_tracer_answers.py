@@ -26,7 +26,7 @@ from tests.diagnose.trace.traced import (
 )
 
 from sliceplane.diagnose.trace.text import as_text
-from sliceplane.node.surroundings import RulesConfig
+from sliceplane.node.context import RulesConfig
 
 NODE_PORT: dict[str, Any] = {
     "type": "NodePort",

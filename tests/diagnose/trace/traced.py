@@ -14,7 +14,7 @@ from sliceplane.diagnose.trace.cluster import TracedCluster
 from sliceplane.diagnose.trace.explain import explain
 from sliceplane.diagnose.trace.inquiry import Inquiry, TracedProxy
 from sliceplane.diagnose.trace.question import Protocol, Question, parse_source, parse_to
-from sliceplane.node.surroundings import RulesConfig
+from sliceplane.node.context import RulesConfig
 
 T = TypeVar("T")
 PODS = RulesConfig(cluster_cidrs=("10.1.0.0/16", "fd01::/64"))

@@ -137,7 +137,7 @@ def command(
 def _settings(flags: dict[str, Any]) -> TracedProxy:
     from sliceplane.diagnose.trace.inquiry import TracedProxy
     from sliceplane.diagnose.trace.route import POD_INTERFACE
-    from sliceplane.node.surroundings import RulesConfig
+    from sliceplane.node.context import RulesConfig
 
     rules = RulesConfig(
         masquerade_all=flags["masquerade_all"],

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
     from sliceplane.dns.io.service import Resolver
     from sliceplane.node.configuration.fields import Mode
-    from sliceplane.node.configuration.settings import Given, ProxySettings
+    from sliceplane.node.configuration.settings import FieldValues, ProxySettings
     from sliceplane.node.io.config import ConfigFile
     from sliceplane.node.io.node_proxy import NodeProxy
     from sliceplane.watch.io.connection import Connection
@@ -195,7 +195,7 @@ command.add_command(render)
 class _Chosen(msgspec.Struct, frozen=True):
     """The settings from file and flags."""
 
-    values: Given
+    values: FieldValues
     settings: ProxySettings
     gates: Gates
     file: ConfigFile | None
@@ -234,8 +234,8 @@ def _chosen(flags: dict[str, Any]) -> _Chosen:
         log.warning("about the configuration file", note=remark)
     for name in used(flags):
         log.warning("a flag is not used: with --config the file decides", flag=flag(name))
-    settings = settings_of(file.given, listen_by_default=True)
-    return _Chosen(file.given, settings, gates_of(settings.feature_gates, emulated), file)
+    settings = settings_of(file.values, listen_by_default=True)
+    return _Chosen(file.values, settings, gates_of(settings.feature_gates, emulated), file)
 
 
 async def _cleanup(settings: ProxySettings, netns: str) -> None:
@@ -284,7 +284,7 @@ async def _serve(connection: Connection, process: _Process) -> None:
             reports_progress=process.writes_lease,
             drain_port=process.drain_port,
             flight=process.flight,
-            beside=names,
+            consumer=names,
         ) as (proxy, following),
     ):
         work = [following]

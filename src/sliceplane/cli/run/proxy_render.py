@@ -72,9 +72,9 @@ def command(
     Reads Services, EndpointSlices, Nodes and ServiceCIDRs, from files or from an API server (list
     only). Same objects, same bytes: two answers can be compared with diff. Needs no root.
     """
+    from sliceplane.node.context import RulesConfig
     from sliceplane.node.io.render import RenderError, objects_from, objects_of, render
     from sliceplane.node.plane import NodePlaneConfig
-    from sliceplane.node.surroundings import RulesConfig
 
     if files and (cluster.kubeconfig is not None or cluster.context is not None):
         raise click.UsageError(

@@ -312,9 +312,9 @@ def _proxy_settings(path: Path, gates: Gates) -> ProxySettings:
     for note in file.notes:
         log.warning("about the configuration file", note=note)
     for field in ("clientConnection.kubeconfig", "featureGates", "oomScoreAdj"):
-        if field in file.given:
+        if field in file.values:
             log.warning(
                 "about the configuration file",
                 note=f"{path}: {field}: has no effect: it is the plane's own matter",
             )
-    return replace(settings_of(file.given, listen_by_default=False), oom_score_adj=None)
+    return replace(settings_of(file.values, listen_by_default=False), oom_score_adj=None)

@@ -54,7 +54,7 @@ from sliceplane.diagnose.trace.question import (
 from sliceplane.diagnose.trace.route import POD_INTERFACE
 from sliceplane.diagnose.trace.xds import XdsQuestion
 from sliceplane.kit.ip import Family, parse_strict
-from sliceplane.node.surroundings import RulesConfig
+from sliceplane.node.context import RulesConfig
 from sliceplane.watch.io.base import Reader
 
 SERVICES_AT_ONCE: Final = 8

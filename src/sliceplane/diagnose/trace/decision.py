@@ -16,8 +16,8 @@ from sliceplane.diagnose.trace.answer import Verdict
 from sliceplane.diagnose.trace.cluster import role_of
 from sliceplane.diagnose.trace.inquiry import Inquiry, Run
 from sliceplane.diagnose.trace.reasons import PolicyField
+from sliceplane.node.nft.buckets import bucket_count, bucket_set
 from sliceplane.node.nft.build import build_service
-from sliceplane.node.nft.draws import members_of, room_of
 from sliceplane.node.nft.layout import (
     ENDPOINTS_CHECK,
     NO_ENDPOINT_NODE_PORTS,
@@ -101,8 +101,8 @@ class PacketDecision:
         before = self.inquiry.flight.packet
         after = self.run.trails[0].packet
         key = (before.daddr, before.proto, before.dport)
-        if room := room_of(self.run.trails[0].packet.chains):
-            return f"{members_of(room).name} {{ {item_text(key, None)} }}"
+        if size := bucket_count(self.run.trails[0].packet.chains):
+            return f"{bucket_set(size).name} {{ {item_text(key, None)} }}"
         return (
             f"{SINGLE_ENDPOINTS.name} {{ {item_text(key, DnatTarget(after.daddr, after.dport))} }}"
         )

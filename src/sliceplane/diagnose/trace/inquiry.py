@@ -21,11 +21,11 @@ from sliceplane.consume.selections import common_selector, own_selectors, reads_
 from sliceplane.diagnose.trace.cluster import TracedCluster
 from sliceplane.diagnose.trace.question import Question
 from sliceplane.diagnose.trace.route import Flight, resolve
+from sliceplane.node.context import RulesConfig
 from sliceplane.node.nft.objects import contents_of
 from sliceplane.node.nft.table import nft_plane
 from sliceplane.node.nft.trace import Trail, trails
 from sliceplane.node.plane import NodePlaneConfig
-from sliceplane.node.surroundings import RulesConfig
 
 
 class TracedProxy(msgspec.Struct, frozen=True):

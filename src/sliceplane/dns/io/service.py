@@ -231,7 +231,7 @@ class Resolver:
                     name="dns: Events of the forwarder",
                 )
 
-    def is_told(self, staleness: Callable[[], float]) -> None:
+    def on_attached(self, staleness: Callable[[], float]) -> None:
         """Registers another reader, which also calls ``on_changes``.  *staleness* returns the age
         of its caches in seconds, infinity before its first lists are complete.
         """

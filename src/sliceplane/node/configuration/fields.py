@@ -1,9 +1,9 @@
 """Every field of ``KubeProxyConfiguration``
 (``staging/src/k8s.io/kube-proxy/config/v1alpha1/types.go``), by its path.
 
-A field is *given* if it has another value than null and, unless upstream keeps a pointer to it,
-than Go's zero value: files written by programs (kubeadm's) name every field, and mean the default
-by ``""``, ``0s`` and ``null``.
+A field is *set* if its value is not null and, unless upstream keeps a pointer to it, not Go's zero
+value: files that programs write (kubeadm's) name every field, and mean the default by ``""``, ``0s``
+and ``null``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Kind = Literal["string", "boolean", "integer", "number", "duration", "strings", 
 #: durations are seconds, lists are tuples, gates are sorted pairs
 Value = str | bool | int | float | tuple[str, ...] | tuple[tuple[str, bool], ...] | None
 
-#: upstream's names for ``--proxy-mode``, of those that there is a back end for
+#: upstream's names for ``--proxy-mode`` of modes with a back end
 Mode = Literal["nftables", "iptables"]
 BACK_ENDS: Final[tuple[Mode, ...]] = get_args(Mode)
-#: sections that count in the modes of their names only
+#: sections that have an effect only in the modes of their names
 MODE_SECTIONS: Final = ("iptables", "ipvs", "nftables", "winkernel")
 #: the mode that an empty ``mode`` means
 DEFAULT_MODE: Final[Mode] = "nftables"
@@ -31,8 +31,8 @@ MASQUERADE_BIT: Final = 14
 
 
 class ConfigField(msgspec.Struct, frozen=True):
-    """``default`` is what holds where nothing is given. ``pointer``: zero is a value of its own.
-    ``idle``: why the field has no effect here, whatever its value; "": it has.
+    """``default`` is the effective value if the field is not set. ``pointer``: zero counts as set.
+    ``idle``: the reason why the field has no effect here, whatever its value; "": it has one.
     """
 
     path: str
@@ -40,8 +40,8 @@ class ConfigField(msgspec.Struct, frozen=True):
     default: Value = None
     pointer: bool = False
     idle: str = ""
-    #: not of today's ``v1alpha1`` any more, so it is not written
-    gone: bool = False
+    #: removed from ``v1alpha1``, so it is not written
+    removed: bool = False
 
 
 _REQUESTS: Final = "the proxy makes few requests, and does not limit them"
@@ -109,11 +109,11 @@ FIELDS: Final = (
         "string",
         "/kube-proxy",
         idle="it went from Kubernetes in 1.16",
-        gone=True,
+        removed=True,
     ),
     ConfigField("showHiddenMetricsForVersion", "string", "", idle="no metric is hidden"),
     ConfigField(
-        "udpIdleTimeout", "duration", 0.0, idle="it went with the userspace mode", gone=True
+        "udpIdleTimeout", "duration", 0.0, idle="it went with the userspace mode", removed=True
     ),
     ConfigField("windowsRunAsService", "boolean", False, idle=_WINDOWS),
     ConfigField("winkernel.enableDSR", "boolean", False),
@@ -127,7 +127,7 @@ SECTIONS: Final = frozenset(field.path.partition(".")[0] for field in FIELDS if 
 
 
 def section_of(path: str) -> str:
-    """``nftables`` of ``nftables.syncPeriod``; "" for a field of the top."""
+    """Returns ``nftables`` for ``nftables.syncPeriod``; "" for a top-level field."""
     section, dot, _ = path.partition(".")
     return section if dot else ""
 

@@ -1,8 +1,8 @@
 """Effective settings of the configured fields, in the form in which the proxy uses them.
 
-As upstream's internal type, the fields of the mode's own section come to the top. An empty ``mode``
-means nftables here and iptables upstream; files that leave it empty and set fields of ``iptables``
-mean them, so what ``nftables`` does not give is taken from there.
+As in upstream's internal type, the fields of the mode's own section are top-level. An empty ``mode``
+means nftables here and iptables upstream. Files with an empty ``mode`` and fields of ``iptables``
+mean the latter to have effect, so fields that ``nftables`` does not set are taken from there.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from sliceplane.node.configuration.fields import (
     Value,
     effective_mode,
 )
-from sliceplane.node.surroundings import DetectLocalMode, RulesConfig
+from sliceplane.node.context import DetectLocalMode, RulesConfig
 
-Given = Mapping[str, Value]
+FieldValues = Mapping[str, Value]
 Listen = tuple[str, int]
 
 
 class ConntrackSettings(msgspec.Struct, frozen=True):
-    """``max_per_core`` 0: the bound is left alone. Timeouts in seconds; 0: left alone. ``asked``:
-    names of members that were given another value than the default, so that it is an error if they
-    cannot be had.
+    """``max_per_core`` 0: the bound is not changed. Timeouts in seconds; 0: not changed.
+    ``configured``: names of fields with another value than the default; it is an error if the kernel
+    refuses one of them.
     """
 
     max_per_core: int = 0
@@ -44,12 +44,12 @@ class ConntrackSettings(msgspec.Struct, frozen=True):
     tcp_be_liberal: bool = False
     udp_timeout_s: float = 0.0
     udp_stream_timeout_s: float = 0.0
-    asked: frozenset[str] = frozenset()
+    configured: frozenset[str] = frozenset()
 
 
 class ProxySettings(msgspec.Struct, frozen=True):
     """All settings of a node proxy. ``healthz`` and ``metrics`` ``None``: not served.
-    ``oom_score_adj`` ``None``: left alone.
+    ``oom_score_adj`` ``None``: not changed.
     """
 
     mode: Mode = DEFAULT_MODE
@@ -66,109 +66,109 @@ class ProxySettings(msgspec.Struct, frozen=True):
     conntrack: ConntrackSettings = ConntrackSettings()
 
 
-def value_of(given: Given, path: str) -> Any:
+def value_of(values: FieldValues, path: str) -> Any:
     """Returns the effective value of a field: the configured one, or its default."""
-    return given.get(path, BY_PATH[path].default)
+    return values.get(path, BY_PATH[path].default)
 
 
-def sectioned(given: Given, name: str) -> Any:
+def sectioned(values: FieldValues, name: str) -> Any:
     """Returns the effective value of a field in the mode's section (``syncPeriod``,
     ``masqueradeAll``, ...), which is ``iptables`` for modes without these fields.
     """
-    mode = str(value_of(given, "mode"))
+    mode = str(value_of(values, "mode"))
     sections = {"": (DEFAULT_MODE, "iptables"), DEFAULT_MODE: (DEFAULT_MODE,)}.get(
         mode, ("iptables",)
     )
-    paths = [path for section in sections if (path := f"{section}.{name}") in given]
-    return value_of(given, paths[0] if paths else f"{sections[0]}.{name}")
+    paths = [path for section in sections if (path := f"{section}.{name}") in values]
+    return value_of(values, paths[0] if paths else f"{sections[0]}.{name}")
 
 
-def settings_of(given: Given, *, listen_by_default: bool) -> ProxySettings:
-    """*given* was found valid.  *listen_by_default*: health and metrics are served although nothing
-    says where.
+def settings_of(values: FieldValues, *, listen_by_default: bool) -> ProxySettings:
+    """Returns the settings of *values*, which are valid.  *listen_by_default*: health and metrics are
+    served even if their addresses are not set.
     """
-    bind_address = str(value_of(given, "bindAddress"))
+    bind_address = str(value_of(values, "bindAddress"))
     unspecified = parse_strict(bind_address) in {parse_strict("0.0.0.0"), parse_strict("::")}
     listens = [
-        _listen(given, path, six=":" in bind_address)
-        if listen_by_default or path in given
+        _listen(values, path, six=":" in bind_address)
+        if listen_by_default or path in values
         else None
         for path in ("healthzBindAddress", "metricsBindAddress")
     ]
     return ProxySettings(
-        mode=cast(Mode, effective_mode(str(value_of(given, "mode")))),
-        kubeconfig=str(value_of(given, "clientConnection.kubeconfig")),
-        hostname_override=str(value_of(given, "hostnameOverride")),
+        mode=cast(Mode, effective_mode(str(value_of(values, "mode")))),
+        kubeconfig=str(value_of(values, "clientConnection.kubeconfig")),
+        hostname_override=str(value_of(values, "hostnameOverride")),
         healthz=listens[0],
         metrics=listens[1],
         rules=RulesConfig(
-            masquerade_all=bool(sectioned(given, "masqueradeAll")),
-            detect_local_mode=cast(DetectLocalMode, value_of(given, "detectLocalMode")),
+            masquerade_all=bool(sectioned(values, "masqueradeAll")),
+            detect_local_mode=cast(DetectLocalMode, value_of(values, "detectLocalMode")),
             cluster_cidrs=tuple(
-                filter(None, map(str.strip, str(value_of(given, "clusterCIDR")).split(",")))
+                filter(None, map(str.strip, str(value_of(values, "clusterCIDR")).split(",")))
             ),
-            pod_bridge_interface=str(value_of(given, "detectLocal.bridgeInterface")),
-            pod_interface_name_prefix=str(value_of(given, "detectLocal.interfaceNamePrefix")),
-            node_port_addresses=tuple(value_of(given, "nodePortAddresses")),
+            pod_bridge_interface=str(value_of(values, "detectLocal.bridgeInterface")),
+            pod_interface_name_prefix=str(value_of(values, "detectLocal.interfaceNamePrefix")),
+            node_port_addresses=tuple(value_of(values, "nodePortAddresses")),
             bind_address="" if unspecified else bind_address,
         ),
-        sync_period_s=float(sectioned(given, "syncPeriod")),
-        min_sync_period_s=float(sectioned(given, "minSyncPeriod")),
-        oom_score_adj=int(value_of(given, "oomScoreAdj")),
+        sync_period_s=float(sectioned(values, "syncPeriod")),
+        min_sync_period_s=float(sectioned(values, "minSyncPeriod")),
+        oom_score_adj=int(value_of(values, "oomScoreAdj")),
         feature_gates=",".join(
-            f"{name}={str(on).lower()}" for name, on in value_of(given, "featureGates")
+            f"{name}={str(on).lower()}" for name, on in value_of(values, "featureGates")
         ),
-        conntrack=_conntrack(given),
+        conntrack=_conntrack(values),
     )
 
 
-def _conntrack(given: Given) -> ConntrackSettings:
+def _conntrack(values: FieldValues) -> ConntrackSettings:
     def seconds(name: str) -> float:
-        return float(value_of(given, f"conntrack.{name}"))
+        return float(value_of(values, f"conntrack.{name}"))
 
     return ConntrackSettings(
-        max_per_core=int(value_of(given, "conntrack.maxPerCore")),
-        min=int(value_of(given, "conntrack.min")),
+        max_per_core=int(value_of(values, "conntrack.maxPerCore")),
+        min=int(value_of(values, "conntrack.min")),
         tcp_established_timeout_s=seconds("tcpEstablishedTimeout"),
         tcp_close_wait_timeout_s=seconds("tcpCloseWaitTimeout"),
-        tcp_be_liberal=bool(value_of(given, "conntrack.tcpBeLiberal")),
+        tcp_be_liberal=bool(value_of(values, "conntrack.tcpBeLiberal")),
         udp_timeout_s=seconds("udpTimeout"),
         udp_stream_timeout_s=seconds("udpStreamTimeout"),
-        asked=frozenset(
+        configured=frozenset(
             path.partition(".")[2]
-            for path, value in given.items()
+            for path, value in values.items()
             if path.startswith("conntrack.") and value != BY_PATH[path].default
         ),
     )
 
 
-def _listen(given: Given, path: str, *, six: bool) -> Listen:
-    """The default is on the family of ``bindAddress``, as upstream."""
-    text = str(value_of(given, path))
+def _listen(values: FieldValues, path: str, *, six: bool) -> Listen:
+    """Returns an address; the default is of the family of ``bindAddress``, as upstream."""
+    text = str(value_of(values, path))
     host, port = split_listen(text)
-    if six and path not in given:
+    if six and path not in values:
         host = {"0.0.0.0": "::", "127.0.0.1": "::1"}[host]
     return host, port
 
 
 def split_listen(text: str) -> Listen:
-    """``ADDRESS:PORT``, IPv6 in brackets; port -1 where there is none."""
+    """Parses ``ADDRESS:PORT``, IPv6 in brackets; port -1 if there is none."""
     host, _, port = text.rpartition(":")
     number = int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else -1
     return host.removeprefix("[").removesuffix("]"), number
 
 
-def document_of(given: Given) -> dict[str, Any]:
-    """The whole configuration as a document for a file: every field of today's with the value that
-    holds.
+def document_of(values: FieldValues) -> dict[str, Any]:
+    """Returns the whole configuration as a document for a file: every current field with its effective
+    value.
     """
     document: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND}
     for field in FIELDS:
-        if field.gone or field.kind == "free":
+        if field.removed or field.kind == "free":
             continue
         section, dot, name = field.path.partition(".")
         target = document.setdefault(section, {}) if dot else document
-        target[name if dot else section] = _written(field, value_of(given, field.path))
+        target[name if dot else section] = _written(field, value_of(values, field.path))
     return document
 
 

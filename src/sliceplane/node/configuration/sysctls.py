@@ -1,7 +1,7 @@
 """Kernel settings of connection tracking (upstream: ``cmd/kube-proxy/app/conntrack.go``).
 
-Names are below ``/proc/sys/net/netfilter``. Upstream's defaults are wishes: it is no error if one
-cannot be had, and a bound that was raised is not lowered to it.
+Names are below ``/proc/sys/net/netfilter``. Upstream's defaults are optional: it is no error if the
+kernel refuses one, and a higher bound is not lowered to the default.
 """
 
 from __future__ import annotations
@@ -18,28 +18,30 @@ MAX: Final = "nf_conntrack_max"
 
 
 class Sysctl(msgspec.Struct, frozen=True):
-    """``asked``: the configuration has another value than the default, in ``field``.
-    ``only_raise``: a greater one stays.
+    """``configured``: the configuration has another value than the default, in ``field``.
+    ``only_raise``: a greater value stays.
     """
 
     name: str
     value: int
     field: str
-    asked: bool
+    configured: bool
     only_raise: bool = False
 
 
 def conntrack_sysctls(settings: ConntrackSettings, cpus: int) -> tuple[Sysctl, ...]:
-    """In the order of writing.  *cpus*: how many this machine has."""
+    """Returns the sysctls in the order of writing.  *cpus*: this machine's number of CPUs."""
     sysctls = []
     bound = conntrack_max(settings, cpus)
     if bound:
-        asked = bool(settings.asked & {"maxPerCore", "min"})
-        field = "maxPerCore" if "maxPerCore" in settings.asked or not asked else "min"
-        sysctls.append(Sysctl(MAX, bound, f"conntrack.{field}", asked, only_raise=not asked))
+        configured = bool(settings.configured & {"maxPerCore", "min"})
+        field = "maxPerCore" if "maxPerCore" in settings.configured or not configured else "min"
+        sysctls.append(
+            Sysctl(MAX, bound, f"conntrack.{field}", configured, only_raise=not configured)
+        )
     if settings.tcp_be_liberal:
         sysctls.append(
-            Sysctl("nf_conntrack_tcp_be_liberal", 1, "conntrack.tcpBeLiberal", asked=True)
+            Sysctl("nf_conntrack_tcp_be_liberal", 1, "conntrack.tcpBeLiberal", configured=True)
         )
     for name, field, seconds in (
         (
@@ -58,14 +60,17 @@ def conntrack_sysctls(settings: ConntrackSettings, cpus: int) -> tuple[Sysctl, .
         if seconds > 0:
             sysctls.append(
                 Sysctl(
-                    name, max(1, math.floor(seconds)), f"conntrack.{field}", field in settings.asked
+                    name,
+                    max(1, math.floor(seconds)),
+                    f"conntrack.{field}",
+                    field in settings.configured,
                 )
             )
     return tuple(sysctls)
 
 
 def conntrack_max(settings: ConntrackSettings, cpus: int) -> int:
-    """Connections that are tracked at most; 0: the bound is left alone."""
+    """Returns the maximum number of tracked connections; 0: the bound is not changed."""
     assert cpus > 0, f"{cpus} CPUs"
     if settings.max_per_core <= 0:
         return 0
@@ -73,5 +78,5 @@ def conntrack_max(settings: ConntrackSettings, cpus: int) -> int:
 
 
 def hash_buckets(bound: int) -> int:
-    """How many buckets the table of flows needs at least for so many connections."""
+    """Returns the minimum number of buckets of the table for *bound* connections."""
     return bound // 4

@@ -28,38 +28,38 @@ from sliceplane.node.configuration.fields import (
     effective_mode,
     section_of,
 )
-from sliceplane.node.configuration.settings import Given, sectioned, split_listen, value_of
-from sliceplane.node.surroundings import PRIMARY, DetectLocalMode
+from sliceplane.node.configuration.settings import FieldValues, sectioned, split_listen, value_of
+from sliceplane.node.context import PRIMARY, DetectLocalMode
 
-#: values of ``mode`` that can be had
+#: supported values of ``mode``
 MODES: Final = ("", *BACK_ENDS)
 DETECT_LOCAL_MODES: Final = get_args(DetectLocalMode)
-#: what nft takes between quotes; the kernel's own bound is 15 bytes
+#: names that nft accepts between quotes; the kernel's bound is 15 bytes
 _INTERFACE: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
 _CIDR: Final = "must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)"
 
 
 def errors_of(
-    given: Given, *, modes: tuple[str, ...] = MODES, release: Release = NEWEST
+    values: FieldValues, *, modes: tuple[str, ...] = MODES, release: Release = NEWEST
 ) -> list[FieldError]:
-    """In the order of the fields.  *modes*: values of ``mode`` that can be had."""
+    """Returns the errors, in the order of the fields.  *modes*: supported values of ``mode``."""
     errors = [
-        *_mode(given, modes),
-        *_addresses(given),
-        *_networks(given),
-        *_local_detection(given),
-        *_numbers(given),
-        *_gates(given, release),
+        *_mode(values, modes),
+        *_addresses(values),
+        *_networks(values),
+        *_local_detection(values),
+        *_numbers(values),
+        *_gates(values, release),
     ]
     return sorted(errors, key=lambda error: error.field)
 
 
-def notes_on(given: Given) -> tuple[FieldError, ...]:
+def notes_on(values: FieldValues) -> tuple[FieldError, ...]:
     """Returns notes for the administrator: on an empty mode, and on each field whose value is not
     the default and has no effect, with the reason.
     """
     notes = []
-    mode = str(value_of(given, "mode"))
+    mode = str(value_of(values, "mode"))
     if not mode:
         notes.append(
             FieldError(
@@ -67,7 +67,7 @@ def notes_on(given: Given) -> tuple[FieldError, ...]:
             )
         )
     counted = {effective_mode(mode), *(() if mode else ("iptables",))}
-    for path, value in given.items():
+    for path, value in values.items():
         field = BY_PATH[path]
         section = section_of(path)
         if value == field.default:
@@ -79,13 +79,13 @@ def notes_on(given: Given) -> tuple[FieldError, ...]:
     return tuple(notes)
 
 
-def _mode(given: Given, modes: tuple[str, ...]) -> Iterator[FieldError]:
-    mode = value_of(given, "mode")
+def _mode(values: FieldValues, modes: tuple[str, ...]) -> Iterator[FieldError]:
+    mode = value_of(values, "mode")
     if mode not in modes:
         yield not_supported("mode", mode, modes)
     for section in ("iptables", "nftables"):
         path = f"{section}.masqueradeBit"
-        bit = value_of(given, path)
+        bit = value_of(values, path)
         if not 0 <= bit <= 31:
             yield invalid_value(path, bit, "must be within the range [0, 31]")
         elif bit != MASQUERADE_BIT and section in {
@@ -95,12 +95,12 @@ def _mode(given: Given, modes: tuple[str, ...]) -> Iterator[FieldError]:
             yield not_supported(path, bit, (str(MASQUERADE_BIT),))
 
 
-def _addresses(given: Given) -> Iterator[FieldError]:
-    address = value_of(given, "bindAddress")
+def _addresses(values: FieldValues) -> Iterator[FieldError]:
+    address = value_of(values, "bindAddress")
     if parse_strict(address) is None:
         yield invalid_value("bindAddress", address, "must be a valid IP address")
     for path in ("healthzBindAddress", "metricsBindAddress"):
-        text = value_of(given, path)
+        text = value_of(values, path)
         host, port = split_listen(text)
         if ":" not in text:
             yield invalid_value(path, text, "must be IP:port")
@@ -108,13 +108,13 @@ def _addresses(given: Given) -> Iterator[FieldError]:
             yield invalid_value(path, text, "must be a valid IP")
         elif not is_port(port):
             yield invalid_value(path, text, "must be a valid port")
-    name = given.get("hostnameOverride")
+    name = values.get("hostnameOverride")
     if name is not None and not str(name).strip():
         yield invalid_value("hostnameOverride", name, "must not be empty")
 
 
-def _networks(given: Given) -> Iterator[FieldError]:
-    text = str(value_of(given, "clusterCIDR"))
+def _networks(values: FieldValues) -> Iterator[FieldError]:
+    text = str(value_of(values, "clusterCIDR"))
     ranges = [part.strip() for part in text.split(",")] if text else []
     if any(parse_network_lenient(part) is None for part in ranges):
         yield invalid_value("clusterCIDR", text, _CIDR)
@@ -124,7 +124,7 @@ def _networks(given: Given) -> Iterator[FieldError]:
             text,
             "must be either a single CIDR block or a dual-stack pair of CIDR blocks",
         )
-    addresses = value_of(given, "nodePortAddresses")
+    addresses = value_of(values, "nodePortAddresses")
     for index, part in enumerate(addresses):
         path = f"nodePortAddresses[{index}]"
         if part == PRIMARY:
@@ -134,36 +134,36 @@ def _networks(given: Given) -> Iterator[FieldError]:
             yield invalid_value(path, part, "must be a valid CIDR")
 
 
-def _local_detection(given: Given) -> Iterator[FieldError]:
-    mode = value_of(given, "detectLocalMode")
+def _local_detection(values: FieldValues) -> Iterator[FieldError]:
+    mode = value_of(values, "detectLocalMode")
     if mode not in DETECT_LOCAL_MODES:
         yield not_supported("detectLocalMode", mode, DETECT_LOCAL_MODES)
-    for name, wanted in (
+    for name, expected in (
         ("bridgeInterface", "BridgeInterface"),
         ("interfaceNamePrefix", "InterfaceNamePrefix"),
     ):
         path = f"detectLocal.{name}"
-        text = value_of(given, path)
-        if mode == wanted and not text:
-            yield required(path, f"by detectLocalMode {wanted}")
+        text = value_of(values, path)
+        if mode == expected and not text:
+            yield required(path, f"by detectLocalMode {expected}")
         elif text and not _INTERFACE.fullmatch(text):
             yield invalid_value(
                 path, text, "must be the name of an interface, or the beginning of one"
             )
 
 
-def _numbers(given: Given) -> Iterator[FieldError]:
-    oom = value_of(given, "oomScoreAdj")
+def _numbers(values: FieldValues) -> Iterator[FieldError]:
+    oom = value_of(values, "oomScoreAdj")
     if not -1000 <= oom <= 1000:
         yield invalid_value("oomScoreAdj", oom, "must be within the range [-1000, 1000]")
     for path in ("maxPerCore", "min"):
-        if value_of(given, f"conntrack.{path}") < 0:
+        if value_of(values, f"conntrack.{path}") < 0:
             yield invalid_value(
                 f"conntrack.{path}",
-                given[f"conntrack.{path}"],
+                values[f"conntrack.{path}"],
                 "must be greater than or equal to 0",
             )
-    for path, value in given.items():
+    for path, value in values.items():
         if BY_PATH[path].kind != "duration":
             continue
         assert isinstance(value, float), f"{path}: {value!r} is no duration"
@@ -172,11 +172,11 @@ def _numbers(given: Given) -> Iterator[FieldError]:
                 yield invalid_value(path, format_duration(value), "must be greater than 0")
         elif value < 0:
             yield invalid_value(path, format_duration(value), "must be greater than or equal to 0")
-    period = sectioned(given, "syncPeriod")
-    pause = sectioned(given, "minSyncPeriod")
+    period = sectioned(values, "syncPeriod")
+    pause = sectioned(values, "minSyncPeriod")
     if pause > period > 0:
         section = next(
-            (name for name in ("nftables", "iptables") if f"{name}.minSyncPeriod" in given),
+            (name for name in ("nftables", "iptables") if f"{name}.minSyncPeriod" in values),
             DEFAULT_MODE,
         )
         yield invalid_value(
@@ -186,8 +186,8 @@ def _numbers(given: Given) -> Iterator[FieldError]:
         )
 
 
-def _gates(given: Given, release: Release) -> Iterator[FieldError]:
-    for name, on in value_of(given, "featureGates"):
+def _gates(values: FieldValues, release: Release) -> Iterator[FieldError]:
+    for name, on in value_of(values, "featureGates"):
         try:
             Gates.parse(f"{name}={str(on).lower()}", release)
         except ValueError as error:

@@ -1,14 +1,14 @@
-"""HCN documents (schema 2.0) of one IP family: endpoints that HCN has to know, and a load balancer
+"""HCN documents (schema 2.0) of one IP family: endpoints that HCN must have, and a load balancer
 policy for each address and port.
 
-HCN names endpoints by an id that it gives out when one is made, or that the network plug-in was
-given for a local one. A render cannot know them: policies name endpoints by their address, and the
-program that applies them puts the ids in.
+HCN identifies endpoints by an id that it returns at their creation, or, for a local one, to the
+network plug-in. A render cannot know the ids: its policies name endpoints by their address, and the
+program that applies them replaces these with ids.
 
-A policy has one target port. Where endpoints of a service port have several (a named port that
-differs from Pod to Pod), those with the port that most have are used, and the others are listed
-beside the policy as ``LeftOut``. Affinity has no timeout. Source ranges and the choice between
-reject and drop do not exist. A service port without endpoints has no policy.
+A policy has one target port. If the endpoints of a service port have several (a named port that
+differs between Pods), those with the most common port are used, and the document lists the others as
+``LeftOut``. Affinity has no timeout. Source ranges and the choice between reject and drop do not
+exist. A service port without endpoints has no policy.
 """
 
 from __future__ import annotations
@@ -23,24 +23,23 @@ from sliceplane.node.snapshot import NodeSnapshot
 SCHEMA: Final = {"Major": 2, "Minor": 0}
 #: IANA protocol numbers
 _PROTOCOLS: Final = {"TCP": 6, "UDP": 17, "SCTP": 132}
-#: of an endpoint: it is on another node
+#: flag of an endpoint: it is on another node
 _REMOTE_ENDPOINT: Final = 1
-#: of a policy
+#: flag of a policy
 _IPV6: Final = 2
-#: of a port mapping: for the node's own traffic; for node ports, whatever address of the node it is
+#: flags of a port mapping: for the node's own traffic; for node ports, on any address of the node
 _ILB, _LOCAL_ROUTED_VIP, _PRESERVE_DIP = 1, 2, 8
-#: how clients are distributed: by all five parts of a connection, or by the client's address
+#: distribution of clients: by all five parts of a connection, or by the client's address
 _BY_CONNECTION, _BY_CLIENT = 0, 2
 
 Document = dict[str, Any]
 
 
 def render(snapshot: NodeSnapshot) -> Document:
-    """``Endpoints`` sorted by address; ``LoadBalancers`` in the order of Services, each a
-    ``Policy`` and whose it is.
+    """Returns ``Endpoints`` sorted by address, and ``LoadBalancers`` in the order of Services, each a
+    ``Policy`` with its ``ServicePort``.
 
-    Of two Services that claim one
-    address and port the first, by namespace and name, has it.
+    If two Services claim the same address and port, the first by namespace and name wins.
     """
     policies: dict[tuple[str, str, int], Document] = {}
     used: dict[str, NodeEndpoint] = {}
@@ -87,16 +86,16 @@ def _policy(
         "Flags": _IPV6 if ":" in state.port.cluster_ip else 0,
     }
     document: Document = {"ServicePort": str(state.port.name), "Policy": policy}
-    left_out = [
+    skipped = [
         f"{endpoint.ip} {endpoint.port}" for endpoint in endpoints if endpoint.port != target
     ]
-    if left_out:
-        document["LeftOut"] = left_out
+    if skipped:
+        document["LeftOut"] = skipped
     return document
 
 
 def _common_port(ports: Iterable[int]) -> int:
-    """The one that most have; of several the lowest."""
+    """Returns the most common port; the lowest of several."""
     counts = Counter(ports)
     return min(counts, key=lambda port: (-counts[port], port))
 

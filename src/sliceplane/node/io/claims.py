@@ -1,13 +1,12 @@
 """Actions of a node proxy on addresses that Services request and may not have (``consume.claims``
 decides).
 
-It reads all Nodes of the cluster as soon as a Service asks for an external IP, and no sooner: at
-5,000 nodes their heartbeats are more than all else that a proxy reads. Until they were listed the
-planes withhold external IPs. A proxy that may not list Nodes serves none.
+It reads all Nodes of the cluster once a Service requests an external IP, and not before: with 5,000
+nodes their heartbeats exceed everything else that a proxy reads. Until they were listed the planes
+withhold external IPs. A proxy that may not list Nodes serves none.
 
-What a Service does not get is told once in the log of each node, and counted. The Event for its
-owner is a controller's (``controllers.service_claims``): one Service must not cost a write for each
-node.
+Each node logs a refused request of a Service once, and counts it. A controller records the Event for
+its owner (``controllers.service_claims``): one Service must not cause a write for each node.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Selection
 from sliceplane.watch.io.base import Client
 
-#: the selection of all Nodes
+#: name of the selection of all Nodes
 ALL_NODES: Final = "all nodes"
-#: lines in the log for one write
+#: maximum number of lines in the log for one write
 LOGGED_MAX: Final = 10
 
 _log = get_logger("node-proxy")
@@ -56,15 +55,15 @@ class ProxyClaims:
         self._listed = asyncio.Event()
 
     def follow(self, inputs: Inputs, client: Client) -> None:
-        """From now on Nodes can be asked for, and are not known before they were."""
+        """Sets the informers that can read Nodes; until those were listed, Nodes are unknown."""
         self._inputs = inputs
         now = self._clock()
         for plane in self._planes:
-            plane.on_nodes_known(False, now)
+            plane.on_all_nodes(False, now)
             plane.on_api_server(_host_of(client), now)
 
-    def look(self) -> None:
-        """After changes of Services: whether Nodes have to be known."""
+    def check_nodes(self) -> None:
+        """Starts to read Nodes if a Service needs them; for calls after changes of Services."""
         if (
             self._watching
             or self._inputs is None
@@ -74,9 +73,9 @@ class ProxyClaims:
         self._watching = True
         self._inputs.add(Selection(Nodes), ALL_NODES, self._on_listed)
 
-    async def known(self, patience_s: float) -> None:
-        """Returns when all Nodes are known, if a Service needs them, and after *patience_s* at the
-        latest: what was served before a restart shall be in the first write.
+    async def wait_nodes(self, patience_s: float) -> None:
+        """Waits until all Nodes were listed, if a Service needs them, for at most *patience_s*: the
+        first write after a restart should have everything that was served before it.
         """
         if self._watching and not self._listed.is_set():
             try:
@@ -86,7 +85,7 @@ class ProxyClaims:
                 _log.warning("Nodes are not known so far, so no external IP is served")
 
     def on_node(self, change: Change[Object]) -> None:
-        """One of all Nodes."""
+        """Handles a change of any Node of the cluster."""
         now = self._clock()
         name = change.object.metadata.name
         for plane in self._planes:
@@ -95,12 +94,12 @@ class ProxyClaims:
     def _on_listed(self) -> None:
         self._listed.set()
         for plane in self._planes:
-            plane.on_nodes_known(True, self._clock())
+            plane.on_all_nodes(True, self._clock())
         self._wake()
 
 
 def log_unserved(plane: AnyNodePlane) -> None:
-    """Logs Services that do not get all that they ask for, and did before or are new."""
+    """Logs Services that newly do not get all that they request."""
     keys = plane.tracker.take_unserved()
     for key in keys[:LOGGED_MAX]:
         refused = plane.tracker.claims.refusals(key)
@@ -118,7 +117,7 @@ def log_unserved(plane: AnyNodePlane) -> None:
 
 
 def _host_of(client: Client) -> Iterable[str]:
-    """The address that *client* dials, if it is one and not a name."""
+    """Returns the address that *client* dials; empty if it is a name."""
     host = urlsplit(getattr(client, "server", "")).hostname or ""
     try:
         return (str(ip_address(host)),)

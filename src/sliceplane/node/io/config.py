@@ -1,8 +1,8 @@
-"""A file with a node proxy's configuration: read, judged, and watched while the proxy runs.
+"""A file with a node proxy's configuration: it is read, validated, and watched while the proxy runs.
 
-Upstream ends at every change of the file, to be started again by its supervisor. So does this, but
-looks first: a file that could not be started with is complained of, and the proxy goes on with what
-it has.
+Upstream ends at every change of the file, and its supervisor starts it again. This proxy does so,
+too, but validates the file first. If the file is invalid, it logs an error and continues with its
+present configuration.
 """
 
 from __future__ import annotations
@@ -16,46 +16,51 @@ import msgspec
 from sliceplane.api.gates import NEWEST, Release
 from sliceplane.kit.io.files import read_bytes
 from sliceplane.kit.io.log import get_logger
-from sliceplane.node.configuration.reading import read
-from sliceplane.node.configuration.settings import Given, ProxySettings, document_of, settings_of
+from sliceplane.node.configuration.parsing import parse_config
+from sliceplane.node.configuration.settings import (
+    FieldValues,
+    ProxySettings,
+    document_of,
+    settings_of,
+)
 from sliceplane.node.configuration.validation import MODES, errors_of, notes_on
 
-#: how often the file is looked at
-LOOK_PERIOD_S: Final = 5.0
+#: seconds between two checks of the file
+CHECK_PERIOD_S: Final = 5.0
 FILE_BYTES_MAX: Final = 1 << 20
 
 _log = get_logger("node-proxy")
 
 
 class ConfigError(Exception):
-    """The file cannot be used; ``str()`` has a line for each mistake, with its place."""
+    """The file is invalid; ``str()`` has a line for each mistake, with its place."""
 
 
 class ConfigFile(msgspec.Struct, frozen=True):
-    """A file that is good.  ``notes``: what to tell about it, sentences with their places."""
+    """A valid file.  ``notes``: sentences about it for the administrator, with their places."""
 
     path: Path
     raw: bytes
-    given: Given
+    values: FieldValues
     notes: tuple[str, ...]
 
 
 def load_config(
     path: Path, *, modes: tuple[str, ...] = MODES, release: Release = NEWEST
 ) -> ConfigFile:
-    """Raises ``ConfigError``."""
+    """Reads and validates a file.  Raises ``ConfigError``."""
     raw = _bytes_of(path)
-    parsed = read(raw)
+    parsed = parse_config(raw)
     problems = parsed.problems or tuple(
-        parsed.at(error) for error in errors_of(parsed.given, modes=modes, release=release)
+        parsed.at(error) for error in errors_of(parsed.values, modes=modes, release=release)
     )
     if problems:
         raise ConfigError(
             "\n".join(_placed(path, problem.line, problem.text) for problem in problems)
         )
-    notes = [parsed.at(note) for note in notes_on(parsed.given)]
+    notes = [parsed.at(note) for note in notes_on(parsed.values)]
     return ConfigFile(
-        path, raw, parsed.given, tuple(_placed(path, note.line, note.text) for note in notes)
+        path, raw, parsed.values, tuple(_placed(path, note.line, note.text) for note in notes)
     )
 
 
@@ -71,53 +76,53 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def _meaning(config: ConfigFile) -> ProxySettings:
-    return settings_of(config.given, listen_by_default=True)
+    return settings_of(config.values, listen_by_default=True)
 
 
 async def changed(
     config: ConfigFile,
-    look: asyncio.Event,
+    check_now: asyncio.Event,
     *,
     modes: tuple[str, ...] = MODES,
     release: Release = NEWEST,
-    look_period_s: float = LOOK_PERIOD_S,
+    check_period_s: float = CHECK_PERIOD_S,
 ) -> None:
-    """Returns when the file means something else than *config*, and can be used. *look* is set for
-    an answer now (SIGHUP): then a file that is no good is complained of again.
+    """Waits until the file is valid and its meaning differs from *config*. *check_now* requests an
+    immediate check (SIGHUP), which reports an invalid file again.
     """
-    seen = config.raw
+    last_raw = config.raw
     complained = ""
     while True:
         try:
-            async with asyncio.timeout(look_period_s):
-                await look.wait()
+            async with asyncio.timeout(check_period_s):
+                await check_now.wait()
         except TimeoutError:
             pass
-        asked = look.is_set()
-        look.clear()
+        requested = check_now.is_set()
+        check_now.clear()
         try:
             raw = _bytes_of(config.path)
-            if raw == seen and not asked:
+            if raw == last_raw and not requested:
                 continue
-            seen = raw
+            last_raw = raw
             if _meaning(load_config(config.path, modes=modes, release=release)) != _meaning(config):
                 return
             complained = ""
         except ConfigError as error:
-            if asked or str(error) != complained:
+            if requested or str(error) != complained:
                 complained = str(error)
                 _log.error(
                     "the configuration file is not used", problem=complained.replace("\n", "; ")
                 )
 
 
-def written(path: Path, given: Given) -> None:
-    """Writes the whole configuration there, for ``load_config``.  Raises ``ConfigError``."""
+def written(path: Path, values: FieldValues) -> None:
+    """Writes the whole configuration to *path*, for ``load_config``.  Raises ``ConfigError``."""
     import yaml
 
     try:
         path.write_text(
-            yaml.safe_dump(document_of(given), sort_keys=True, default_flow_style=False)
+            yaml.safe_dump(document_of(values), sort_keys=True, default_flow_style=False)
         )
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error

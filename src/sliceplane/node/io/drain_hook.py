@@ -1,4 +1,4 @@
-"""The ``preStop`` door: a node proxy answers the kubelet's hook in a Pod's place, when no node
+"""The ``preStop`` hook: a node proxy answers the kubelet's hook instead of the Pod, when no node
 sends to it any more.
 
 ::
@@ -7,18 +7,18 @@ sends to it any more.
     spec: {containers: [{lifecycle: {preStop: {httpGet: {port: 10261, path: /drain}}}}]}
 
 The kubelet calls the Pod's own address from the host's namespace
-(``pkg/kubelet/lifecycle/handlers.go``), so a rule in the output hook leads that port of the Pods
-here that opted in to a loopback port of ours, and the original destination says which Pod is meant.
-The answer comes when the controllers' leader has written the condition ``sliceplane.dev/Drained``,
-which this proxy sees as it watches the Pods of its node; or after ``?timeout=`` seconds.
+(``pkg/kubelet/lifecycle/handlers.go``). A rule in the output hook redirects that port of local Pods
+that opted in to a loopback port of ours, and the original destination identifies the Pod. The proxy
+answers when the controllers' leader has written the condition ``sliceplane.dev/Drained``, which it
+observes by its watch of the node's Pods; or after ``?timeout=`` seconds.
 
-New connections are what it waits for; with ``?idle=`` seconds it waits so long besides, at most,
-until this node tracks no TCP connection to the Pod: those that are open end when the application,
-or its clients, end them.
+It waits for the end of new connections. With ``?idle=`` it waits up to that many further seconds,
+until this node tracks no TCP connection to the Pod: the application, or its clients, end the open
+ones.
 
-A hook never fails, and may come before any slice says that the Pod goes: then it waits for that,
-too. The rules are taken away at the end, so that no other program of the host is called in a Pod's
-name.
+A hook never fails. It may arrive before any slice shows that the Pod terminates; then it waits for
+that, too. The rules are removed at the end, so that calls for a Pod do not reach another program of
+the host.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 TIMEOUT_S: Final = 20.0
-#: whatever a hook asks for
+#: bound for the time-out that a hook requests
 TIMEOUT_S_MAX: Final = 3600.0
 _RETRY_S: Final = 1.0
-_NOT_KNOWN: Final = "not known to be drained"
+_UNCONFIRMED: Final = "not known to be drained"
 _LOOPBACK: Final[dict[Family, str]] = {"IPv4": "127.0.0.1", "IPv6": "::1"}
 _SO_ORIGINAL_DST: Final = 80
 _SOL_IPV6: Final = 41
@@ -71,7 +71,7 @@ def local_pods(
 
 
 class DrainHook:
-    """The door of one node.  *port* is the one that hooks call, and ours on loopback."""
+    """The answers to hooks on one node.  *port* is the one that hooks call, and ours on loopback."""
 
     def __init__(
         self,
@@ -92,12 +92,12 @@ class DrainHook:
         #: Pods that opted in, by their addresses
         self._pods: dict[str, Pod] = {}
         self._moved = asyncio.Event()
-        #: those who wait for news of a Pod, by its key
+        #: events to set at a change of a Pod, by its key
         self._waiting: dict[str, set[asyncio.Event]] = {}
 
     @asynccontextmanager
     async def answering(self) -> AsyncIterator[None]:
-        """Raises ``PageError`` where the port cannot be had."""
+        """Answers hooks while the context lasts.  Raises ``PageError`` if the port cannot be opened."""
         served = GuardedPort(self._answer, Door(lifetime_s=TIMEOUT_S_MAX))
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -108,7 +108,7 @@ class DrainHook:
                 raise PageError(f"--drain-port {self._port}: {error.strerror or error}") from error
             self._informer.add_handler(self._on_pods, lambda: None)
             tasks.append(asyncio.create_task(self._informer.run(), name="node-proxy-pods"))
-            tasks.append(asyncio.create_task(self._keep_rules(), name="node-proxy-hooks"))
+            tasks.append(asyncio.create_task(self._maintain_rules(), name="node-proxy-hooks"))
             yield
         finally:
             for task in tasks:
@@ -133,13 +133,13 @@ class DrainHook:
                 event.set()
         self._moved.set()
 
-    async def _keep_rules(self) -> None:
+    async def _maintain_rules(self) -> None:
         admitted: tuple[str, ...] | None = None
         while True:
             self._moved.clear()
-            wanted = tuple(sorted(self._pods))
-            if wanted != admitted:
-                admitted = wanted if await self._admit(wanted) else None
+            addresses = tuple(sorted(self._pods))
+            if addresses != admitted:
+                admitted = addresses if await self._admit(addresses) else None
             if admitted is None:
                 await asyncio.sleep(_RETRY_S)
             else:
@@ -167,20 +167,20 @@ class DrainHook:
             )
         text = await self._drained(pod, _seconds(request.query.get("timeout", ""), TIMEOUT_S))
         idle_s = _seconds(request.query.get("idle", ""), 0.0)
-        if idle_s and not text.startswith(_NOT_KNOWN):
+        if idle_s and not text.startswith(_UNCONFIRMED):
             text += await self._idle(pod, idle_s)
         return web.Response(text=f"{text}\n")
 
     async def _idle(self, pod: Pod, idle_s: float) -> str:
-        """Until this node tracks no connection to *pod*."""
+        """Waits until this node tracks no connection to *pod*; returns the result as text."""
         clock = asyncio.get_running_loop().time
         ends = clock() + idle_s
         try:
-            while left := sum(
+            while count := sum(
                 [await self._flows.established(address) for address in _addresses(pod)]
             ):
                 if clock() >= ends:
-                    return f"; open connections after {idle_s:g} s: {left}"
+                    return f"; open connections after {idle_s:g} s: {count}"
                 await asyncio.sleep(_RETRY_S)
         except ConntrackError as error:
             return f"; open connections are not known: {error}"
@@ -202,7 +202,7 @@ class DrainHook:
                         return f"drained: {condition.message}"
                     await news.wait()
         except TimeoutError:
-            return f"{_NOT_KNOWN} after {timeout_s:g} s"
+            return f"{_UNCONFIRMED} after {timeout_s:g} s"
         finally:
             self._waiting[key].discard(news)
             if not self._waiting[key]:
@@ -210,7 +210,7 @@ class DrainHook:
 
 
 def original_destination(sock: socket.socket) -> str:
-    """Where the peer of a redirected connection thinks it is; "" if nothing redirected it."""
+    """Returns the original destination of a redirected connection; "" if it was not redirected."""
     try:
         if sock.family == socket.AF_INET6:
             raw = sock.getsockopt(_SOL_IPV6, _SO_ORIGINAL_DST, 28)

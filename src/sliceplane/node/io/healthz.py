@@ -1,26 +1,24 @@
-"""The node proxy's pages, and what they tell: is what the kernel has as new as what there is?
-Upstream: ``pkg/proxy/healthcheck/``.
+"""The node proxy's pages, which report if the kernel's rules are up to date. Upstream:
+``pkg/proxy/healthcheck/``.
 
 ``/healthz`` and ``/livez`` answer 200, or 503 with the ``reasons``, each a sentence: the kernel
 refused the last write, a change has been waiting for longer than twice the sync period, or the API
-server does not answer, so that what we have missed is unknown. The last is asked when the page is,
-so an answer is never older than about a second. A proxy that cannot write rules is unhealthy even
-though its process is fine: everything else would keep a load balancer sending traffic to stale
+server does not answer, so that changes may be missing. The page's request causes the query of the API
+server, so an answer is at most about a second old. A proxy that cannot write rules is unhealthy even
+though its process works: otherwise a load balancer would continue to send traffic to stale
 endpoints.
 
-``/healthz`` alone is 503, too, while the Node is about to go (``nodeEligible`` false): load
-balancers shall look elsewhere, but that is no reason to restart the proxy. For the same reason
-``/livez`` stays 200 where all that is wrong is a right or an API that is missing (403, 404): its
-body says so.
+``/healthz`` alone is also 503 while the Node is about to be deleted (``nodeEligible`` false): load
+balancers should use other nodes, but the proxy needs no restart. For the same reason ``/livez`` stays
+200 if the only problem is a missing right or API (403, 404); its body has the reason.
 
-``warnings`` are what happened lately and is mended, such as rules that another program deleted;
-they turn nothing red.
+``warnings`` are recent problems that are repaired, such as rules that another program deleted; they
+do not change the status.
 
-The metrics address has ``/metrics``, ``/proxyMode`` and a ``/healthz`` that says that the process
-lives. Where it is a loopback address it also has, for ``sliceplane drift``,
-``/versions/endpointslices`` and ``/versions/services`` (what the caches hold) and ``/rules`` (where
-the kernel is not as the proxy believes): these pages tell names of Services, and ``/rules`` costs a
-listing of the table.
+The metrics address has ``/metrics``, ``/proxyMode`` and a ``/healthz`` that answers while the process
+runs. A loopback address also has pages for ``sliceplane drift``: ``/versions/endpointslices`` and
+``/versions/services`` (versions in the caches) and ``/rules`` (differences between the kernel and the
+expected rules). These pages have names of Services, and ``/rules`` costs a listing of the table.
 """
 
 from __future__ import annotations
@@ -48,13 +46,13 @@ from sliceplane.node.schedule import Freshness
 
 
 class ProxyHealth(msgspec.Struct, frozen=True):
-    """For /healthz and metrics. ``healthy``: the kernel took the last write of every family, and
-    nothing has been waiting for longer than ``timeout_s``; if not, ``reasons`` say why, one
-    sentence each.
+    """The proxy's health, for /healthz and metrics. ``healthy``: the kernel applied the last write of
+    every family, and no change has been waiting for longer than ``timeout_s``; if not, ``reasons``
+    has one sentence for each problem.
 
-    ``input_staleness_s`` is how long ago the oldest of our caches was last known to be current
-    (``None``: unknown). It is told but does not count here: while the API server is away, the rules
-    of before are the best there are. ``NodeProxy.unanswered`` is for those who want to know.
+    ``input_staleness_s`` is the age of the oldest cache, since it was last known to be current
+    (``None``: unknown). It is reported but does not count here: while the API server is unreachable,
+    the earlier rules are the best available. ``NodeProxy.unanswered`` reports it.
     """
 
     healthy: bool
@@ -62,16 +60,16 @@ class ProxyHealth(msgspec.Struct, frozen=True):
     families: tuple[tuple[Family, Freshness], ...]
     input_staleness_s: float | None = None
     reasons: tuple[str, ...] = ()
-    #: a load balancer should send no new connections here: the Node is going
-    node_leaving: bool = False
-    #: twice the period at which rules are looked at
+    #: a load balancer should send no new connections here: the Node is about to be deleted
+    node_terminating: bool = False
+    #: twice the period of checks of the rules
     timeout_s: float = HEALTH_TIMEOUT_S
-    #: what happened lately that an administrator should look into, though all is well
+    #: recent problems that an administrator should investigate, although they are repaired
     warnings: tuple[str, ...] = ()
 
     @property
     def last_success(self) -> float | None:
-        """When the family that wrote last did so."""
+        """Returns the time of the last successful write of any family."""
         times = [
             freshness.last_success
             for _, freshness in self.families
@@ -81,7 +79,7 @@ class ProxyHealth(msgspec.Struct, frozen=True):
 
 
 def health_document(health: ProxyHealth, now: float, unanswered: str = "") -> dict[str, Any]:
-    """The body: RFC 3339 times, ``null`` for what never happened; ages in seconds."""
+    """Returns the body: RFC 3339 times, ``null`` for times that are unknown; ages in seconds."""
     reasons = [*health.reasons, *([unanswered] if unanswered else [])]
     return {
         "lastUpdated": _time(health.last_success),
@@ -109,7 +107,7 @@ def _family(freshness: Freshness, now: float, timeout_s: float) -> dict[str, Any
 
 
 def _seconds(age_s: float | None) -> float | None:
-    """JSON has no infinity: what never was current has no age."""
+    """Returns the age, or ``None`` for infinity, which JSON does not have."""
     return None if age_s is None or math.isinf(age_s) else round(age_s, 3)
 
 
@@ -137,7 +135,7 @@ class Proxy(Protocol):
 
 
 def health_pages(proxy: Proxy, clock: Callable[[], float] = time.time) -> dict[str, PageMaker]:
-    """For ``kit.io.pages.serve_pages``."""
+    """Returns the health pages, for ``kit.io.pages.serve_pages``."""
 
     async def page(name: str) -> Page:
         unanswered = await proxy.unanswered()
@@ -145,19 +143,19 @@ def health_pages(proxy: Proxy, clock: Callable[[], float] = time.time) -> dict[s
         document = health_document(health, clock(), unanswered)
         good = document["healthy"]
         if name == "healthz":
-            document["nodeEligible"] = not health.node_leaving
-            good = good and not health.node_leaving
+            document["nodeEligible"] = not health.node_terminating
+            good = good and not health.node_terminating
         elif unanswered and unanswered == proxy.refused():
             good = health.healthy
-        proxy.metrics.on_health_asked(name, 200 if good else 503)
+        proxy.metrics.on_health_request(name, 200 if good else 503)
         return Page(encode(document) + b"\n", good, "application/json")
 
     return {"/healthz": lambda: page("healthz"), "/livez": lambda: page("livez")}
 
 
 def metrics_pages(proxy: Proxy, more: Iterable[Metrics] = ()) -> dict[str, PageMaker]:
-    """For ``kit.io.pages.serve_pages``, at the metrics address; *more*: of what else the process
-    does.
+    """Returns the pages of the metrics address, for ``kit.io.pages.serve_pages``; *more*: other
+    metrics of the process.
     """
 
     def metrics() -> Page:
@@ -175,8 +173,10 @@ def metrics_pages(proxy: Proxy, more: Iterable[Metrics] = ()) -> dict[str, PageM
     }
 
 
-def look_pages(proxy: Proxy) -> dict[str, PageMaker]:
-    """For ``sliceplane drift``: for ``kit.io.pages.serve_pages``, at a loopback address only."""
+def drift_pages(proxy: Proxy) -> dict[str, PageMaker]:
+    """Returns the pages for ``sliceplane drift``, for ``kit.io.pages.serve_pages`` at a loopback
+    address only.
+    """
 
     async def rules() -> Page:
         try:

@@ -1,17 +1,17 @@
-"""The informers of a node proxy, and whether they can be believed.
+"""The informers of a node proxy, and a check that their caches are current.
 
-Most of them run from start to end. Selections of EndpointSlices for the node's zone and region
-(``consume.selections``) come and go with the node's labels: the new ones are listed whole before
-the old ones are let go, so that no endpoint is missing in between.
+Most informers run from start to end. Selections of EndpointSlices for the node's zone and region
+(``consume.selections``) change with the node's labels: the new ones are listed completely before the
+old ones are dropped, so that no endpoint is missing in between.
 
-**Is what we know still true?**  A watch that is silent may be a quiet cluster or a server that
-hangs: its kernel acknowledges for a process that stands still, and bookmarks come once a minute.
-Only an answer tells. So who asks after our health makes us ask the server, unless a watch has just
-brought something: at most every ``PROBE_VALID_S``, and for no longer than ``PROBE_TIMEOUT_S``. What
-we say is at most a second old, nodes that are not asked cost the server nothing, and nodes of a
-busy cluster hardly anything. A watch that failed and was not opened again since is a reason by
-itself. (That the connection of one watch died, while the server answers on others, is for TCP's
-keep-alive to find: ``watch.io.http.client``.)
+**Are the caches current?**  A watch without events may mean a quiet cluster or a server that hangs:
+the kernel acknowledges packets for a stopped process, and bookmarks arrive once a minute. Only an
+answer is proof. So a query of our health causes a request to the server, unless a watch has just
+received an event: at most every ``PROBE_VALID_S``, with a time-out of ``PROBE_TIMEOUT_S``. Our answer
+is at most a second old. Nodes whose health is not queried cost the server nothing, and nodes of a
+busy cluster nearly nothing. A watch that failed and is not open again is a reason by itself. (If the
+connection of one watch died while the server answers on others, TCP's keep-alive detects it:
+``watch.io.http.client``.)
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from sliceplane.watch.io.base import Client, Unreachable
 from sliceplane.watch.io.reflect import RunningInformer
 from sliceplane.watch.reflector import ReflectorConfig
 
-#: of the selection that every node reads
+#: name of the selection that every node reads
 COMMON = ""
 
 Changes = tuple[Change[Object], ...]
 
 
-class Beside(Protocol):
-    """A second consumer in the process, a name server, of all Services and EndpointSlices and of
-    this node's Node.  They are read once, and the proxy gets only its own.
+class SharedConsumer(Protocol):
+    """A second consumer in the process (a name server), which reads all Services and EndpointSlices
+    and this node's Node.  They are read once; the proxy receives only those that it needs.
     """
 
     @property
     def metrics(self) -> Metrics: ...
 
-    def is_told(self, staleness: Callable[[], float]) -> None:
-        """From now on; *staleness* in seconds, infinite before all was told."""
+    def on_attached(self, staleness: Callable[[], float]) -> None:
+        """Notes that events follow; *staleness* returns seconds, infinite before all were listed."""
 
     def on_changes(self, changes: Changes) -> None: ...
 
     def on_list(self) -> None:
-        """A first list was told."""
+        """Notes that a first list was delivered."""
 
 
-_READ_BESIDE = (Services, EndpointSlices, Nodes)
+_SHARED = (Services, EndpointSlices, Nodes)
 
 
 class _Selection:
@@ -70,9 +70,9 @@ class _Selection:
 
 
 class InputHandlers(NamedTuple):
-    """Callbacks of ``Inputs``: changes with the selection that they belong to; how far a resource
-    and selection was read (``None``: its informer starts); the first list of a resource; a
-    selection that is no longer read.
+    """Callbacks of ``Inputs``: changes with their selection; the mark up to which a resource and
+    selection was read (``None``: its informer starts); the first list of a resource; a selection that
+    is no longer read.
     """
 
     on_changes: Callable[[str, Changes], None]
@@ -93,29 +93,29 @@ class Inputs:
         clock: Callable[[], float],
         rng: Rng,
         timing: ProxyTiming = ProxyTiming(),  # noqa: B008  # it is frozen
-        beside: Beside | None = None,
+        consumer: SharedConsumer | None = None,
     ) -> None:
         self._timing = timing
         self._client = client
         self._clock = clock
         self._rng = rng
         self._on_changes, self._on_mark, self._on_synced, self._on_dropped = handlers
-        self._beside = beside
-        self._reading = next(
+        self._consumer = consumer
+        self._subset = next(
             (reading_of(of.label_selector) for of in watched if of.resource is EndpointSlices), ""
         )
-        whole = (Services, EndpointSlices) if beside is not None else ()
+        whole = (Services, EndpointSlices) if consumer is not None else ()
         self._informers = tuple(
             self._informer(Selection(watch.resource) if watch.resource in whole else watch)
             for watch in watched
         )
-        if beside is not None:
-            beside.is_told(self._staleness_beside_s)
+        if consumer is not None:
+            consumer.on_attached(self._shared_staleness_s)
         self._node_name = next(
             (watch.field_selector for watch in watched if watch.resource is Nodes), ""
         )
         self._selections: dict[str, _Selection] = {}
-        self._wanted: tuple[str, ...] = ()
+        self._desired: tuple[str, ...] = ()
         self._complete = asyncio.Event()
         self._complete.set()
         self._group: asyncio.TaskGroup | None = None
@@ -123,22 +123,22 @@ class Inputs:
         self._probed_at = 0.0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs the informers until cancelled."""
         try:
             async with asyncio.TaskGroup() as self._group:
                 for informer in self._informers:
                     key = informer.resource.key
-                    if self._beside is not None and informer.resource in _READ_BESIDE:
-                        informer.add_handler(self._beside.on_changes, self._beside.on_list)
+                    if self._consumer is not None and informer.resource in _SHARED:
+                        informer.add_handler(self._consumer.on_changes, self._consumer.on_list)
                     handler = (
                         partial(self._on_changes, COMMON)
-                        if self._beside is None
+                        if self._consumer is None
                         else self._on_all_changes
                     )
                     on_synced = partial(self._on_synced, key)
                     informer.add_handler(handler, on_synced, partial(self._on_mark, key, COMMON))
                     self._group.create_task(informer.run(), name=f"informer {key}")
-                for selector in self._wanted:
+                for selector in self._desired:
                     self._start(selector)
         finally:
             if self._probe is not None:
@@ -146,7 +146,7 @@ class Inputs:
                 await asyncio.gather(self._probe, return_exceptions=True)
 
     def _on_all_changes(self, changes: Changes) -> None:
-        """The proxy is told of what it would read by itself."""
+        """Delivers the changes of objects that the proxy would read without the other consumer."""
         self._on_changes(COMMON, tuple(self._own(changes)))
 
     def _own(self, changes: Changes) -> Iterator[Change[Object]]:
@@ -161,28 +161,28 @@ class Inputs:
             case Service():
                 return bool(readings_of_service(subject))
             case EndpointSlice():
-                return self._reading in readings_of_slice(subject)
+                return self._subset in readings_of_slice(subject)
         return True
 
-    def _staleness_beside_s(self) -> float:
-        shared = [informer for informer in self._informers if informer.resource in _READ_BESIDE]
+    def _shared_staleness_s(self) -> float:
+        shared = [informer for informer in self._informers if informer.resource in _SHARED]
         return max(
             (informer.staleness() for informer in shared if not informer.absent), default=math.inf
         )
 
-    def aim(self, selectors: tuple[str, ...]) -> None:
-        """Read these selections of EndpointSlices besides the common one, and no others."""
-        self._wanted = selectors
+    def set_selectors(self, selectors: tuple[str, ...]) -> None:
+        """Sets the selections of EndpointSlices to read besides the common one."""
+        self._desired = selectors
         for selector in selectors:
             if selector not in self._selections and self._group is not None:
                 self._start(selector)
-        self._settle()
+        self._drop_obsolete()
 
     def add(self, watched: Selection, selection: str, on_synced: Callable[[], None]) -> None:
-        """Read this, too, from now on to the end; *on_synced* when it was listed. Its changes come
-        as of *selection*.
+        """Adds an informer until the end; *on_synced* is called when it was listed. Its changes have
+        the name *selection*.
 
-        What is said of our health does not depend on it.
+        Our health does not depend on it.
         """
         assert self._group is not None, "nothing runs yet"
         informer = self._informer(watched)
@@ -190,16 +190,16 @@ class Inputs:
         self._group.create_task(informer.run(), name=f"informer {watched.resource.key} {selection}")
 
     async def complete(self) -> None:
-        """Returns when every selection that is wanted was listed."""
+        """Waits until every desired selection was listed."""
         await self._complete.wait()
 
     async def followed(self) -> None:
-        """Returns when the server has accepted a watch of everything that is read by all nodes."""
+        """Waits until the server has accepted the watches that all nodes have."""
         for informer in self._informers:
             await informer.wait_followed()
 
     def service(self, key: str) -> Object | None:
-        """The Service ``namespace/name`` as it was last seen."""
+        """Returns the last observed state of the Service ``namespace/name``."""
         services = [
             informer.cache.get(key) for informer in self._informers if informer.resource is Services
         ]
@@ -213,17 +213,17 @@ class Inputs:
         ]
         return {
             selector: {
-                held.metadata.key: held.metadata.resource_version
-                for held in informer.cache
-                if self._beside is None or selector != COMMON or self._is_own(held)
+                item.metadata.key: item.metadata.resource_version
+                for item in informer.cache
+                if self._consumer is None or selector != COMMON or self._is_own(item)
             }
             for selector, informer in informers
             if informer.resource.key == key
         }
 
     def staleness_s(self) -> float | None:
-        """How long ago the oldest of the caches was last known to be current; ``None``: nothing is
-        followed.
+        """Returns the age of the oldest cache, in seconds since it was last known to be current;
+        ``None``: there is no informer.
         """
         selected = [selection.informer for selection in self._selections.values()]
         return max(
@@ -234,36 +234,40 @@ class Inputs:
         """Returns the watches that are disconnected although the server answers others."""
         return "; ".join(
             f"{informer.resource.plural} are not watched: {informer.lost}"
-            for informer in self._losers()
+            for informer in self._disconnected()
         )
 
-    def _losers(self) -> list[RunningInformer[Object]]:
+    def _disconnected(self) -> list[RunningInformer[Object]]:
         selected = [selection.informer for selection in self._selections.values()]
         return [informer for informer in (*self._informers, *selected) if informer.lost]
 
     def refused(self) -> str:
-        """``unanswered``, if it is the server that refuses all that is lost; "" otherwise."""
-        return self._lost() if all(informer.refused for informer in self._losers()) else ""
+        """Returns the reason of ``unanswered`` if the server refuses all disconnected watches; ""
+        otherwise.
+        """
+        return self._lost() if all(informer.refused for informer in self._disconnected()) else ""
 
-    def _heard_s(self) -> float:
-        """How long ago any watch brought something."""
+    def _last_event_age_s(self) -> float:
+        """Returns the seconds since the last event of any watch."""
         selected = [selection.informer for selection in self._selections.values()]
         watching = [informer for informer in (*self._informers, *selected) if not informer.absent]
         return min((informer.staleness() for informer in watching), default=math.inf)
 
     async def unanswered(self) -> str:
-        """Why the server cannot be believed to have told us everything; "" if it answers."""
+        """Returns why the caches may be out of date; "" if the server answers."""
         valid_s = self._timing.probe_valid_s
-        if not self._timing.probe_timeout_s or (self._heard_s() <= valid_s and not self._lost()):
+        if not self._timing.probe_timeout_s or (
+            self._last_event_age_s() <= valid_s and not self._lost()
+        ):
             return ""
         if self._probe is None or (
             self._probe.done() and self._clock() - self._probed_at > valid_s
         ):
             self._probed_at = self._clock()
-            self._probe = asyncio.create_task(self._ask(), name="node-proxy-probe")
+            self._probe = asyncio.create_task(self._probe_server(), name="node-proxy-probe")
         return await asyncio.shield(self._probe) or self._lost()
 
-    async def _ask(self) -> str:
+    async def _probe_server(self) -> str:
         timeout_s = self._timing.probe_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -295,21 +299,21 @@ class Inputs:
         informer = self._informer(Selection(EndpointSlices, label_selector=selector))
         self._on_mark(EndpointSlices.key, selector, None)
         on_mark = partial(self._on_mark, EndpointSlices.key, selector)
-        informer.add_handler(partial(self._on_changes, selector), self._settle, on_mark)
+        informer.add_handler(partial(self._on_changes, selector), self._drop_obsolete, on_mark)
         task = self._group.create_task(
             informer.run(), name=f"informer {EndpointSlices.key} {selector}"
         )
         self._selections[selector] = _Selection(informer, task)
 
-    def _settle(self) -> None:
-        """Lets go what is not wanted any more, once all that is wanted is there."""
+    def _drop_obsolete(self) -> None:
+        """Drops obsolete selections once all desired ones were listed."""
         if not all(
             name in self._selections and self._selections[name].informer.synced
-            for name in self._wanted
+            for name in self._desired
         ):
             self._complete.clear()
             return
         self._complete.set()
-        for selector in [name for name in self._selections if name not in self._wanted]:
+        for selector in [name for name in self._selections if name not in self._desired]:
             self._selections.pop(selector).task.cancel()
             self._on_dropped(selector)

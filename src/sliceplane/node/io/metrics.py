@@ -2,8 +2,8 @@
 (``pkg/proxy/metrics/metrics.go``), and its recording: the changes that it received, and its writes
 into the kernel.
 
-Rules are no job of a controller, so a replay leaves a node proxy out; ``recorder show`` and the
-export have it.
+A replay skips node proxies, since it covers controllers only; ``recorder show`` and the export
+include them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sliceplane.watch.recorder.recorder import Recorder
 
 SYNC_BUCKETS: Final = exponential_buckets(0.001, 2, 15)
-#: upstream's, its needless 0 included, so that series of both can be added
+#: upstream's buckets, including the useless 0, so that series of both can be added
 PROGRAMMING_BUCKETS: Final = (
     0.0,
     0.25,
@@ -38,9 +38,11 @@ PROGRAMMING_BUCKETS: Final = (
 class ProxyMetrics(Metrics):
     """Owned by one ``NodeProxy``.  A series appears with its first observation."""
 
-    def __init__(self, mode: str = "nftables", ways: Mapping[str, int] | None = None) -> None:
-        """*mode*: of ``--proxy-mode``; the names of some counters have it. *ways*:
-        ``RulesBackend.ways``, read at a scrape.
+    def __init__(
+        self, mode: str = "nftables", writes_by_transport: Mapping[str, int] | None = None
+    ) -> None:
+        """*mode*: of ``--proxy-mode``; some counters have it in their names. *writes_by_transport*:
+        ``RulesBackend.writes_by_transport``, read at a scrape.
         """
         super().__init__()
         self._conntrack = self._seconds(
@@ -83,7 +85,7 @@ class ProxyMetrics(Metrics):
             "the bounds.",
             "ip_family",
         )
-        self._put_back = self.counters(
+        self._restored = self.counters(
             "sliceplane_proxy_rules_put_back_total",
             "Times that our rules were gone from the kernel and were written anew.",
             "ip_family",
@@ -92,7 +94,7 @@ class ProxyMetrics(Metrics):
             "counter",
             "sliceplane_proxy_writes_total",
             "Writes that the kernel took.",
-            lambda: [((way,), count) for way, count in sorted((ways or {}).items())],
+            lambda: [((way,), count) for way, count in sorted((writes_by_transport or {}).items())],
             "way",
         )
         self._health = {
@@ -149,12 +151,12 @@ class ProxyMetrics(Metrics):
         self._service_changes.value += 1
         self._services_pending.value += 1
 
-    def on_taken(self, family: IPFamily, wanted_since: float | None) -> None:
-        """A write has taken up all changes so far; *wanted_since*: the time of the oldest one that
-        is known to need it.
+    def on_started(self, family: IPFamily, pending_since: float | None) -> None:
+        """Notes that a write begins with all changes so far; *pending_since*: the time of the oldest
+        one that needs it.
         """
-        if wanted_since is not None:
-            self._queued.of(family).value = wanted_since
+        if pending_since is not None:
+            self._queued.of(family).value = pending_since
         self._endpoints_pending.value = 0
         self._services_pending.value = 0
 
@@ -174,38 +176,38 @@ class ProxyMetrics(Metrics):
         without_local: tuple[int, int],
         unserved: int,
     ) -> None:
-        """The kernel has all changes: *latencies* of those of this write. *unserved*: Services that
-        do not get all that they ask for.
+        """Notes that the kernel has applied all changes: *latencies* of those of this write.
+        *unserved*: number of Services that do not get all that they request.
         """
         self._last.of(family).value = now
-        self._put_back.of(family)  # from the first write on, so that a rise from 0 can be seen
+        self._restored.of(family)  # from the first write on, so that an increase from 0 is visible
         for seconds in latencies:
             self._programming.of(family).observe(seconds)
         for policy, count in zip(("internal", "external"), without_local, strict=True):
             self._without_local.of(family, policy).value = count
         self._unserved.of(family).value = unserved
 
-    def on_put_back(self, family: IPFamily, times: int) -> None:
-        """How often rules that were gone were written anew, until now."""
-        self._put_back.of(family).value = times
+    def on_restored(self, family: IPFamily, times: int) -> None:
+        """Sets the number of times that missing rules were restored."""
+        self._restored.of(family).value = times
 
     def on_conntrack(self, family: IPFamily, seconds: float, deleted: int) -> None:
         self._conntrack.of(family).observe(seconds)
         self._deleted.of(family).value += deleted
 
-    def on_health_asked(self, page: str, code: int) -> None:
-        """*page* is "healthz" or "livez"."""
+    def on_health_request(self, page: str, code: int) -> None:
+        """Counts an answer of *page*, which is "healthz" or "livez"."""
         self._health[page].of(str(code)).value += 1
 
 
-#: in recordings: what is told, and writes
+#: components in recordings: of received changes, and of writes
 COMPONENT: Final = "node-proxy"
 KERNEL: Final = "kernel"
 
 
 class ProxyRecord:
-    """Records the changes and writes of one node proxy; nothing without a *recorder*, which is then
-    not loaded.
+    """Records the changes and writes of one node proxy; does nothing without a *recorder*, and then
+    does not load its module.
     """
 
     def __init__(self, recorder: Recorder | None = None, began: float = 0.0) -> None:
@@ -215,11 +217,11 @@ class ProxyRecord:
             from sliceplane.watch.recorder.recorder import begin_record
 
             self._quantized = quantized
-            self._life = begin_record(recorder, COMPONENT, quantized(began))
+            self._session = begin_record(recorder, COMPONENT, quantized(began))
 
     def change(self, change: Change[Object], now: float) -> None:
         if self._recorder is not None:
-            self._life.change(change, self._quantized(now))
+            self._session.change(change, self._quantized(now))
 
     def written(self, family: Family, commands: int, now: float, *, full: bool) -> None:
         whole = ", the whole table" if full else ""
@@ -238,7 +240,7 @@ class ProxyRecord:
 async def recording(
     config: FlightConfig, clock: Callable[[], float], unhealthy: Callable[[], str]
 ) -> AsyncIterator[Recorder | None]:
-    """The recorder of a node proxy that is a process of its own, while the context lasts."""
+    """Runs the recorder of a node proxy in a separate process while the context lasts."""
     if not config.size_bytes:
         yield None
         return

@@ -1,15 +1,16 @@
 """The node proxy's shell: informers feed the planes, and a ``writer`` writes their transactions.
 
-Events are taken synchronously as the informers report them (``on_change``) and only mark; the tasks
-of the writer then write what is marked. So a burst is one transaction.
+The informers report events synchronously (``on_change``), which only mark Services; the tasks of the
+writer then write the marked ones. So a burst is one transaction.
 
-**Gate.**  Nothing is written before Services and EndpointSlices were listed. The node's own zone
-decides which endpoints to use, so its Node is waited for as well (and the ranges of cluster IPs
-with it), but not for long: a node that is not registered gets rules too.
+**Gate.**  Nothing is written before Services and EndpointSlices were listed. The node's zone decides
+which endpoints to use, so the first write also waits for its Node (and the ranges of cluster IPs),
+but not for long: a node that is not registered gets rules too.
 
-**After a write** come its ``consequences``: health ports, metrics, UDP flows.
+**After a write** the proxy executes its ``side_effects``: health ports, metrics, UDP flows.
 
-**Exit** leaves the rules: traffic goes on while the proxy is upgraded. ``cleanup`` removes them.
+**Exit** retains the rules, so that traffic continues while the proxy is upgraded. ``cleanup`` removes
+them.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ from sliceplane.consume.slicecache import differences
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
+from sliceplane.node.context import PRIMARY
 from sliceplane.node.io.claims import ALL_NODES, ProxyClaims
-from sliceplane.node.io.consequences import FAILED, Consequences, last_asked
 from sliceplane.node.io.healthz import ProxyHealth
-from sliceplane.node.io.inputs import COMMON, Beside, Changes, InputHandlers, Inputs
-from sliceplane.node.io.kernel.backend import AnyBackend, look
+from sliceplane.node.io.inputs import COMMON, Changes, InputHandlers, Inputs, SharedConsumer
+from sliceplane.node.io.kernel.backend import AnyBackend, find_differences
 from sliceplane.node.io.metrics import ProxyMetrics, ProxyRecord
 from sliceplane.node.io.options import HostAccess, ProxyConfig
+from sliceplane.node.io.side_effects import FAILED, SideEffects, last_health_requests
 from sliceplane.node.io.writer import ProxyReports, RulesWriter
 from sliceplane.node.plane import AnyNodePlane
-from sliceplane.node.surroundings import PRIMARY
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.controller.base import EventNote, Selection
 from sliceplane.watch.io.base import Client
@@ -78,8 +79,8 @@ def watches(node_name: str, gates: Gates) -> tuple[Selection, ...]:
 
 
 class NodeProxy:
-    """Feed it with ``on_change`` and ``on_synced`` from one event loop; ``run`` does the rest until
-    it is cancelled. *beside* also receives the objects that the proxy reads.
+    """One event loop calls ``on_change`` and ``on_synced``; ``run`` writes the rules until it is
+    cancelled. *consumer* also receives the objects that the proxy reads.
     """
 
     def __init__(
@@ -89,19 +90,19 @@ class NodeProxy:
         host: HostAccess = HostAccess(),  # noqa: B008  # it is frozen
         *,
         record: ProxyRecord | None = None,
-        beside: Beside | None = None,
+        consumer: SharedConsumer | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._config = config
         self._host = host
         self._clock = clock
-        self._beside = beside
+        self._consumer = consumer
         self._backend = backend
         self.mode: str = backend.mode
         self.watches = watches(config.node_name, config.gates)
         self._endpoints_key = self.watches[1].resource.key
         timing = config.timing
-        self.metrics = ProxyMetrics(backend.mode, backend.ways)
+        self.metrics = ProxyMetrics(backend.mode, backend.writes_by_transport)
         self.progress = Progress(
             config.node_name,
             config.families,
@@ -109,28 +110,30 @@ class NodeProxy:
             idle_period_s=timing.lease_idle_period_s,
         )
         self._reports = ProxyReports(self.progress, self.metrics, record or ProxyRecord())
-        #: for ``consume.io.reporting``, which waits for them
-        self.reports_wanted = self._reports.wanted
+        #: events that ``consume.io.reporting`` waits for
+        self.reports_wanted = self._reports.report_due
         self.held_more = self._reports.held_more
         plane_config = config.for_plane(clock())
         self._planes: tuple[AnyNodePlane, ...] = tuple(
             backend.plane(family, plane_config) for family in config.families
         )
-        self._consequences = {plane.family: self._consequences_of(plane) for plane in self._planes}
+        self._side_effects = {
+            plane.family: self._create_side_effects(plane) for plane in self._planes
+        }
         self._writer = RulesWriter(
-            backend, self._planes, self._consequences, self._reports, timing=timing, clock=clock
+            backend, self._planes, self._side_effects, self._reports, timing=timing, clock=clock
         )
         self._claims = ProxyClaims(self._planes, clock=clock, wake=self._writer.wake)
         self._missing = {watched.resource.key for watched in self.watches}
         self._gate = asyncio.Event()  # Services and EndpointSlices were listed
         self._node = asyncio.Event()  # the Node and ServiceCIDRs were listed
-        self._node_seen: Node | None = None
+        self._observed_node: Node | None = None
         self._union = Union() if config.gates.enabled(ENDPOINT_SLICE_SUBSETTING) else None
         self._inputs: Inputs | None = None
         self._events: EventRecorder | None = None
 
-    def _consequences_of(self, plane: AnyNodePlane) -> Consequences:
-        return Consequences(
+    def _create_side_effects(self, plane: AnyNodePlane) -> SideEffects:
+        return SideEffects(
             plane,
             self.metrics,
             self._host,
@@ -142,13 +145,13 @@ class NodeProxy:
 
     @property
     def reads_slices(self) -> bool:
-        """The proxy reads EndpointSlices and not Endpoints; only then ``progress`` is
+        """Returns True if the proxy reads EndpointSlices and not Endpoints; only then ``progress`` is
         meaningful.
         """
         return self._endpoints_key == EndpointSlices.key
 
     def on_change(self, change: Change[Object], selection: str = COMMON) -> None:
-        """Takes a change of an object of ``watches``, or of another *selection* of slices."""
+        """Handles a change of an object of ``watches``, or of another *selection* of slices."""
         now = self._clock()
         self._reports.record.change(change, now)
         if selection == ALL_NODES:
@@ -160,7 +163,7 @@ class NodeProxy:
                 self.metrics.on_service_change()
                 for plane in self._planes:
                     plane.on_service(old, new, now)
-                self._claims.look()
+                self._claims.check_nodes()
             case (EndpointSlice() | None as old_slice, EndpointSlice() | None as new_slice):
                 if self._union is None:
                     self._on_slice(old_slice, new_slice, now)
@@ -178,22 +181,22 @@ class NodeProxy:
                     plane.on_service_cidr(change.object.metadata.name, new_range, now)
             case _:
                 raise AssertionError(f"a change of {change.resource}, which is not watched")
-        # Last, so that a change which the model could not take is missing in the digest.
-        self.progress.on_change(change, self._reading(change.resource, selection), now)
+        # Last, so that a change that the model could not handle is missing in the digest.
+        self.progress.on_change(change, self._subset(change.resource, selection), now)
         self._reports.on_progress()
         self._writer.wake()
 
-    def _reading(self, resource: str, selection: str) -> str:
+    def _subset(self, resource: str, selection: str) -> str:
         if resource != EndpointSlices.key:
             return ALL
         return reading_of(selection or self.watches[1].label_selector)
 
     def on_mark(self, resource: str, selection: str, mark: Mark | None) -> None:
-        """All changes of *resource* (its key) in *selection* up to *mark* were delivered; ``None``:
-        its informer starts.
+        """Notes that all changes of *resource* (its key) in *selection* up to *mark* were delivered;
+        ``None``: its informer starts.
         """
         if selection != ALL_NODES:
-            self.progress.on_mark(resource, self._reading(resource, selection), mark)
+            self.progress.on_mark(resource, self._subset(resource, selection), mark)
             self.held_more.set()
 
     def _on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None, now: float) -> None:
@@ -205,23 +208,23 @@ class NodeProxy:
         for plane in self._planes:
             plane.on_node(node, now)
         if node is not None:
-            self._node_seen = node
+            self._observed_node = node
             if self._inputs is not None:
-                self._inputs.aim(own_selectors(self._config.gates, node))
+                self._inputs.set_selectors(own_selectors(self._config.gates, node))
 
     def _on_dropped(self, selection: str) -> None:
         assert self._union is not None, "selections are for the gate alone"
-        self.progress.on_dropped(EndpointSlices.key, self._reading(EndpointSlices.key, selection))
+        self.progress.on_dropped(EndpointSlices.key, self._subset(EndpointSlices.key, selection))
         for difference in self._union.drop(selection):
             self._on_slice(*difference, self._clock())
         self._writer.wake()
 
     def on_synced(self, resource: str) -> None:
-        """The first list of *resource* (``Resource.key``) was delivered."""
+        """Notes that the first list of *resource* (``Resource.key``) was delivered."""
         self._missing.discard(resource)
-        if resource == Nodes.key and self._node_seen is None:
-            # Without the warning no one would see a slip in --hostname-override: rules are written
-            # as for a node without a zone.
+        if resource == Nodes.key and self._observed_node is None:
+            # The warning shows a mistake in --hostname-override: rules are written as for a node
+            # without a zone.
             _log.warning(
                 "there is no Node of this name: no zone, no hints, no addresses of its own",
                 node=self._config.node_name,
@@ -232,7 +235,7 @@ class NodeProxy:
             self._gate.set()
 
     async def follow(self, client: Client, rng: Rng) -> None:
-        """Runs informers over *client* and ``run``, until cancelled; the rules stay.  Call it
+        """Runs informers over *client* and ``run``, until cancelled; the rules stay.  Callable
         once.
         """
         assert self._inputs is None, "this proxy follows a server already"
@@ -243,7 +246,7 @@ class NodeProxy:
             clock=self._clock,
             rng=rng,
             timing=self._config.timing,
-            beside=self._beside,
+            consumer=self._consumer,
         )
         self._claims.follow(self._inputs, client)
         self._events = EventRecorder(client, clock=self._clock, instance=self._config.node_name)
@@ -265,16 +268,16 @@ class NodeProxy:
                 for plane in self._planes:
                     group.create_task(self._writer.write(plane), name=f"node-proxy-{plane.family}")
                     group.create_task(
-                        self._consequences[plane.family].run(),
+                        self._side_effects[plane.family].run(),
                         name=f"node-proxy-{plane.family}-flows",
                     )
         finally:
-            for consequences in self._consequences.values():
-                await consequences.close()
+            for side_effects in self._side_effects.values():
+                await side_effects.close()
 
     async def wait_ready(self, *, following: bool = False) -> None:
-        """Returns when every family has been written once; *following*: and the server's watches
-        are open.
+        """Waits until every family has been written once; *following*: and the server's watches are
+        open.
         """
         await self._writer.wait_written()
         if following and self._inputs is not None:
@@ -299,7 +302,7 @@ class NodeProxy:
             families,
             age,
             tuple(reasons),
-            self._is_node_leaving(),
+            self._is_node_terminating(),
             self._config.timing.health_timeout_s,
             self._writer.warnings(now),
         )
@@ -315,19 +318,19 @@ class NodeProxy:
         for plane in self._planes:
             if plane.schedule.freshness.pending_since is None:
                 self.progress.on_idle(plane.family)
-        self.progress.on_asked(last_asked(self._consequences.values()), self._clock())
+        self.progress.on_asked(last_health_requests(self._side_effects.values()), self._clock())
         health = self.health()
         self.progress.on_problems(health.reasons + health.warnings)
         self.progress.on_inputs(health.input_staleness_s or 0.0, self._clock())
 
     def catch_up(self, wanted: Mapping[Place, int]) -> None:
-        """Does nothing: the watch of all Services' slices is never quiet for long."""
+        """Does nothing: the watch of all Services' slices always receives events soon."""
 
     def versions(self, resource: str) -> dict[str, dict[str, str]]:
         """Returns versions of cached objects of *resource* (its key), by selection and key."""
-        held = self._inputs.versions(resource) if self._inputs is not None else {}
+        cached = self._inputs.versions(resource) if self._inputs is not None else {}
         return {
-            self._reading(resource, selection): versions for selection, versions in held.items()
+            self._subset(resource, selection): versions for selection, versions in cached.items()
         }
 
     async def differences(self) -> tuple[str, ...]:
@@ -338,13 +341,13 @@ class NodeProxy:
             [
                 f"{plane.family}: {text}"
                 for plane in self._planes
-                for text in await look(self._backend, plane)
+                for text in await find_differences(self._backend, plane)
             ]
         )
 
     def refused(self) -> str:
-        """Returns the sentence of ``unanswered`` if the reason is a right or an API that is
-        missing; "" otherwise.
+        """Returns the sentence of ``unanswered`` if the reason is a missing right or API; ""
+        otherwise.
         """
         return "" if self._inputs is None else self._inputs.refused()
 
@@ -364,8 +367,8 @@ class NodeProxy:
         )
         self._events.record(note)
 
-    def _is_node_leaving(self) -> bool:
-        node = self._node_seen
+    def _is_node_terminating(self) -> bool:
+        node = self._observed_node
         if node is None:
             return False
         tainted = any(taint.key == TAINT_TO_BE_DELETED for taint in node.spec.taints or ())
@@ -385,15 +388,15 @@ class NodeProxy:
         except TimeoutError:
             if Nodes.key in self._missing:
                 _log.warning("node unknown so far, zone hints are ignored until it is")
-        await self._claims.known(self._config.timing.node_grace_s)
+        await self._claims.wait_nodes(self._config.timing.node_grace_s)
         if self._inputs is not None:
             await self._inputs.complete()
-        await self._look_at_addresses()
+        await self._update_addresses()
         for plane in self._planes:
             plane.on_synced(self._clock())
         self._writer.wake()
 
-    async def _look_at_addresses(self) -> None:
+    async def _update_addresses(self) -> None:
         listed = self._config.rules.node_port_addresses
         if not listed or PRIMARY in listed:
             return
@@ -410,12 +413,10 @@ class NodeProxy:
     async def _check_periodically(self) -> None:
         while True:
             await self._writer.wait_check()
-            await self._look_at_addresses()
+            await self._update_addresses()
             await self._writer.check_tables()
 
 
 def available_families() -> tuple[Family, ...]:
-    """Returns both families, unless this kernel has no IPv6.  It does not matter which the Node
-    uses.
-    """
+    """Returns both families, unless this kernel has no IPv6.  The Node's families do not matter."""
     return FAMILIES if os.path.exists("/proc/net/if_inet6") else ("IPv4",)

@@ -1,8 +1,8 @@
 """The options of a node proxy, its periods and time-outs, and its access to the host.
 
-Production has the constants, a test any values. An operator chooses two of them: the period of
-checks (``syncPeriod``; a proxy that is twice as late is unhealthy), and how long the API server may
-take to answer (``--healthz-api-timeout``).
+Production uses the constants, tests any values. An operator can set two of them: the period of
+checks (``syncPeriod``; a proxy is unhealthy if a change waits twice as long), and the time-out of the
+API server's answer (``--healthz-api-timeout``).
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from sliceplane.api.gates import Gates
 from sliceplane.consume.progress import CHANGED_PERIOD_S, IDLE_PERIOD_S
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.node.conntrack import Expected
+from sliceplane.node.context import RulesConfig
 from sliceplane.node.io.kernel.netns import Listen, listening_in
 from sliceplane.node.plane import NodePlaneConfig
-from sliceplane.node.surroundings import RulesConfig
 from sliceplane.watch.reflector import ABSENT_PERIOD_S
 
-#: how long the first write waits for the Node once Services and EndpointSlices are there
+#: seconds that the first write waits for the Node once Services and EndpointSlices were listed
 NODE_GRACE_S = 1.0
-#: a change that the kernel does not have after so long makes us unhealthy (as upstream: twice
-#: syncPeriod)
+#: a change that the kernel has not applied after this time makes the proxy unhealthy (as upstream:
+#: twice syncPeriod)
 HEALTH_TIMEOUT_S = 60.0
 
-#: how often it is looked whether our tables are there, and which addresses the host has
-LOOK_PERIOD_S = 30.0
-#: after so long a table is written anew, whatever it is thought to hold (as upstream:
+#: seconds between two checks of our tables and of the host's addresses
+CHECK_PERIOD_S = 30.0
+#: seconds after which a table is rewritten, whatever its expected state (as upstream:
 #: ``pkg/proxy/nftables/proxier.go``)
 WHOLE_TABLE_PERIOD_S = 3600.0
-#: the same while another program changes rules, ours perhaps
+#: the same while another program changes rules, perhaps ours
 SUSPECT_PERIOD_S = 300.0
 
-#: how long the API server may take to answer when it is asked whether it does
+#: time-out of the API server's answer to a probe
 PROBE_TIMEOUT_S = 0.6
-#: how long its answer, or whatever a watch brings, counts
+#: seconds for which its answer, or an event of a watch, is valid
 PROBE_VALID_S = 0.3
-#: after a pass over UDP flows that failed, until the next one
+#: seconds between a failed pass over UDP flows and the next one
 FLOWS_RETRY_S = 5.0
 
 
@@ -50,7 +50,7 @@ class ProxyTiming(msgspec.Struct, frozen=True):
 
     node_grace_s: float = NODE_GRACE_S
     health_timeout_s: float = HEALTH_TIMEOUT_S
-    look_period_s: float = LOOK_PERIOD_S
+    check_period_s: float = CHECK_PERIOD_S
     suspect_period_s: float = SUSPECT_PERIOD_S
     probe_timeout_s: float = PROBE_TIMEOUT_S
     probe_valid_s: float = PROBE_VALID_S
@@ -74,14 +74,14 @@ class ProxyConfig(msgspec.Struct, frozen=True):
     own_ports: tuple[int, ...] = ()
 
     def for_plane(self, since: float) -> NodePlaneConfig:
-        """*since*: the start of the process."""
+        """Returns the options of its planes; *since*: the start of the process."""
         return NodePlaneConfig(
             self.node_name, self.min_period_s, self.rules, since=since, own_ports=self.own_ports
         )
 
 
 class FlowForgetter(Protocol):
-    """The part of ``conntrack.Conntrack`` that forgets stale UDP flows."""
+    """The part of ``conntrack.Conntrack`` that deletes stale UDP flows."""
 
     async def reconcile(self, family: Family, expected: Expected) -> int: ...
 
@@ -91,8 +91,8 @@ async def _no_addresses() -> tuple[str, ...] | None:
 
 
 class HostAccess(msgspec.Struct, frozen=True):
-    """*flows*: ``None`` leaves stale UDP flows. *addresses* returns those of the host's interfaces;
-    it is called only if flags name node ports by networks. *listen* opens the sockets of health
+    """*flows*: ``None`` retains stale UDP flows. *addresses* returns those of the host's interfaces; it
+    is only called if flags restrict node ports to networks. *listen* opens the sockets of health
     check node ports.
     """
 

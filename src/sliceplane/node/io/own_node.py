@@ -1,14 +1,14 @@
-"""The Node of a machine whose rules a proxy of ours writes, where no kubelet registers one:
-``sliceplane up --proxy``, and ``sliceplane proxy --register-node``.
+"""Registers the Node of a machine with our proxy if no kubelet does: ``sliceplane up --proxy``, and
+``sliceplane proxy --register-node``.
 
-As a kubelet does (``--register-node``, kubernetes.io, "Nodes", self-registration): the Node has the
-name under which the proxy reports, the machine's addresses, its processors, and a condition Ready
+It works like a kubelet (``--register-node``, kubernetes.io, "Nodes", self-registration). The Node
+has the name under which the proxy reports, the machine's addresses, its CPUs, and a condition Ready
 that is True while the proxy runs and False after a stop. Labels that a user adds stay, so ``kubectl
-label node NAME topology.kubernetes.io/zone=ZONE`` tells the zone. A taint keeps schedulers from
+label node NAME topology.kubernetes.io/zone=ZONE`` sets the zone. A taint keeps schedulers from
 binding Pods to a machine without a kubelet.
 
-A Node that another program keeps (a kubelet, the emulation) is never changed. A Node that a user
-has deleted comes back with the next check.
+A Node that another program manages (a kubelet, the emulation) is never changed. A Node that a user
+has deleted is created again by the next check.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.times import format_time
 from sliceplane.watch.io.base import Client, Unreachable
 
-#: in ``status.nodeInfo.kubeletVersion``: the Node is ours
+#: value of ``status.nodeInfo.kubeletVersion`` that identifies our Nodes
 KEEPER: Final = "sliceplane-proxy"
 TAINT: Final = "sliceplane.dev/no-kubelet"
 #: seconds between two checks of the Node and of the machine's addresses
 CHECK_S: Final = 10.0
-_LEAVE_S: Final = 2.0
-#: what Kubernetes calls processors (``kubernetes.io/arch``)
+_STOP_S: Final = 2.0
+#: Kubernetes' names of architectures (``kubernetes.io/arch``)
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 _log = get_logger("node-proxy")
 
 
 class OwnNode:
-    """``registered``: the Node is Ready within."""
+    """The registration of this machine's Node."""
 
     def __init__(
         self, name: str, client: Client, clock: Callable[[], float], netns: str = ""
@@ -59,35 +59,33 @@ class OwnNode:
 
     @asynccontextmanager
     async def registered(self) -> AsyncIterator[None]:
-        """Keeps the Node Ready within: it is there before a proxy looks for it, and outlives the
-        proxy, not Ready.
+        """Keeps the Node Ready while the context lasts: it exists before a proxy reads it, and outlives
+        the proxy with Ready False.
         """
         await self.register()
-        keeping = asyncio.create_task(self.keep(), name="this machine's Node")
+        keeping = asyncio.create_task(self.maintain(), name="this machine's Node")
         try:
             yield
         finally:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
-            await self.leave()
+            await self.mark_not_ready()
 
     async def register(self) -> None:
-        """Creates the Node, or brings it up to date.  A problem is logged once, and the next check
-        tries again.
-        """
+        """Creates or updates the Node.  A problem is logged once, and the next check tries again."""
         self._addresses = (
             await self._own_addresses() or self._addresses
-        )  # offline for a moment: they stay
+        )  # offline for a moment: the last ones stay
         await self._attempt(is_ready=True)
 
-    async def keep(self) -> None:
+    async def maintain(self) -> None:
         while True:
             await asyncio.sleep(CHECK_S)
             await self.register()
 
-    async def leave(self) -> None:
-        """The Node stays, with the labels that users gave it, and is not Ready."""
-        await ends_within(_LEAVE_S, self._attempt(is_ready=False))
+    async def mark_not_ready(self) -> None:
+        """Sets Ready to False; the Node and its labels stay."""
+        await ends_within(_STOP_S, self._attempt(is_ready=False))
 
     async def _attempt(self, *, is_ready: bool) -> None:
         try:
@@ -102,7 +100,7 @@ class OwnNode:
             self._problem = ""
 
     async def _bring_up_to_date(self, *, is_ready: bool) -> None:
-        """Raises ``StatusError`` and ``Unreachable``."""
+        """Creates or updates the Node.  Raises ``StatusError`` and ``Unreachable``."""
         stored = await self._stored()
         if stored is None:
             if not is_ready:
@@ -119,18 +117,18 @@ class OwnNode:
                 )
             self._is_other = True
             return
-        wanted = node_status(self._name, self._addresses, status, self._clock(), is_ready=is_ready)
-        if wanted is not None:
-            body = encode({"status": wanted})
+        patch = node_status(self._name, self._addresses, status, self._clock(), is_ready=is_ready)
+        if patch is not None:
+            body = encode({"status": patch})
             write = Write(
                 verb="patch", resource=Nodes, name=self._name, subresource="status", body=body
             )
             await self._client.perform(write)
 
     async def _created(self) -> Document:
-        """Creates the Node without the taint of one that is not ready yet: an API server adds it
-        (kubernetes.io, admission plugin TaintNodesByCondition), and the controller that takes it
-        away runs nowhere here.
+        """Creates the Node and removes the taint of a Node that is not ready: an API server adds it
+        (kubernetes.io, admission plugin TaintNodesByCondition), and the controller that would remove
+        it does not run here.
         """
         document = node_document(self._name)
         await self._client.perform(Write(verb="create", resource=Nodes, body=encode(document)))
@@ -150,11 +148,11 @@ class OwnNode:
             return None
 
     async def _own_addresses(self) -> tuple[str, ...]:
-        """At most one of each family: the one that leads to other machines."""
+        """Returns at most one address of each family: the one with a route to other machines."""
         if not self._netns:
             return tuple(address for address in (outward(4), outward(6)) if address)
-        found = await addresses_of(self._netns) or ()
-        by_family = {":" in address: address for address in reversed(found)}
+        addresses = await addresses_of(self._netns) or ()
+        by_family = {":" in address: address for address in reversed(addresses)}
         return tuple(by_family[family] for family in sorted(by_family))
 
 
@@ -178,8 +176,8 @@ def node_document(name: str) -> Document:
 def node_status(
     name: str, addresses: tuple[str, ...], status: Document, now: float, *, is_ready: bool
 ) -> Document | None:
-    """Returns a merge patch of *status*, the stored one; ``None`` if it says the same already.
-    Conditions of others stay.
+    """Returns a merge patch of *status*, the stored one; ``None`` if it is up to date. Conditions of
+    other programs stay.
     """
     listed = [{"type": "InternalIP", "address": address} for address in addresses]
     listed.append({"type": "Hostname", "address": name})

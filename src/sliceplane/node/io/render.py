@@ -40,7 +40,7 @@ _KINDS: Final[dict[str, tuple[Resource, type[Any]]]] = {
     "Node": (Nodes, Node),
     "ServiceCIDR": (ServiceCIDRs, ServiceCIDR),
 }
-#: kinds of Kubernetes whose names are nearly those
+#: kinds of Kubernetes with similar names
 _NEIGHBOURS: Final = (
     "APIService",
     "ServiceAccount",
@@ -52,14 +52,14 @@ _NEIGHBOURS: Final = (
 
 
 class RenderError(Exception):
-    """A file is not what it should be; a sentence for people."""
+    """A file is invalid; ``str()`` is a sentence for the user."""
 
 
 def render(mode: RenderMode, family: Family, config: NodePlaneConfig, objects: NodeObjects) -> str:
-    """The same objects give the same bytes."""
+    """Renders the rules; the same objects result in the same bytes."""
     from sliceplane.node.io.kernel.modes import PLANES
 
-    # What renders alone have is a node's model without rules; any back end's plane has it.
+    # Modes that are only rendered need a node's model without rules; any back end's plane has it.
     plane = PLANES[DEFAULT_MODE if mode == "ipvs" or mode == "kernelspace" else mode](  # noqa: PLR1714
         family, config
     )
@@ -79,9 +79,9 @@ def render(mode: RenderMode, family: Family, config: NodePlaneConfig, objects: N
 
 
 def objects_of(files: Iterable[tuple[str, bytes]], node_name: str) -> NodeObjects:
-    """From the contents of files (name, bytes): YAML or JSON, several documents, Lists. Other kinds
-    are passed over (a manifest has Deployments, too), but not one that is misspelt, nor files
-    without anything for a proxy. Of two objects with one name the later counts. Raises
+    """Reads objects from the contents of files (name, bytes): YAML or JSON, several documents, Lists.
+    Other kinds are ignored (a manifest has Deployments, too). A misspelt kind, or files without any
+    object for a proxy, are an error. If two objects have the same name, the later wins. Raises
     ``RenderError``.
     """
     by_key: dict[tuple[str, str], Any] = {}
@@ -106,8 +106,8 @@ def objects_of(files: Iterable[tuple[str, bytes]], node_name: str) -> NodeObject
 
 
 def _spelt(name: str, kind: Any) -> str:
-    """*kind*, which a proxy has no use for.  Raises ``RenderError`` if it must be meant for one
-    that it has.
+    """Returns *kind*, which a proxy does not use.  Raises ``RenderError`` if it seems to be a misspelt
+    one that a proxy uses.
     """
     text = str(kind)
     near = difflib.get_close_matches(text, _KINDS, n=1, cutoff=0.75)
@@ -134,14 +134,14 @@ async def objects_from(client: Client, node_name: str) -> NodeObjects:
 
 
 def _objects(objects: list[Any], node_name: str) -> NodeObjects:
-    """Raises ``RenderError`` if there are Nodes and none of them is *node_name*: rules of no node
-    are of no use.
+    """Sorts *objects* by kind.  Raises ``RenderError`` if there are Nodes, but not *node_name*: the
+    rules would be those of no node.
     """
     names = sorted(subject.metadata.name for subject in objects if isinstance(subject, Node))
     if names and node_name not in names:
-        shown = f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+        listed = f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
         raise RenderError(
-            f"there is no Node {node_name}: name one with --hostname-override, of {shown}"
+            f"there is no Node {node_name}: name one with --hostname-override, of {listed}"
         )
     nodes = [
         subject
@@ -179,5 +179,5 @@ def _documents(name: str, raw: bytes) -> Iterable[dict[str, Any]]:
 
 
 def _excerpt(document: Any) -> str:
-    """Its beginning, without writing all of it out."""
+    """Returns the beginning of *document*, without a rendering of all of it."""
     return (document if isinstance(document, str) else reprlib.repr(document))[:40]

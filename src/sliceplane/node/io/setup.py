@@ -1,8 +1,8 @@
 """Builds a node proxy from its settings and runs it, for ``sliceplane proxy`` and inside a plane.
 
 The latter (``sliceplane up --proxy``) is a service of the plane's process: it follows the plane
-through an in-process client and writes the same rules as ``sliceplane proxy`` would; like it, it
-leaves them when it stops.
+through an in-process client and writes the same rules as ``sliceplane proxy`` would. Both retain the
+rules when they stop.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.rng import Rng
 from sliceplane.node.configuration.settings import ProxySettings
 from sliceplane.node.io.drain_hook import DrainHook, local_pods
-from sliceplane.node.io.healthz import health_pages, look_pages, metrics_pages
-from sliceplane.node.io.inputs import Beside
+from sliceplane.node.io.healthz import drift_pages, health_pages, metrics_pages
+from sliceplane.node.io.inputs import SharedConsumer
 from sliceplane.node.io.kernel.backend import AnyBackend, KernelError
 from sliceplane.node.io.kernel.conntrack import Conntrack
-from sliceplane.node.io.kernel.modes import backend_of, present
+from sliceplane.node.io.kernel.modes import backend_of, exclusive_mode
 from sliceplane.node.io.kernel.netns import listening_in
 from sliceplane.node.io.kernel.sysctls import SysctlError, adjust_oom_score, tune_conntrack
 from sliceplane.node.io.metrics import ProxyRecord, recording
@@ -52,7 +52,7 @@ def is_loopback(address: str) -> bool:
 
 
 async def prepare(backend: AnyBackend, settings: ProxySettings, netns: str) -> None:
-    """Does once, before anything else, what needs rights.  Raises ``KernelError``,
+    """Checks the back end and writes sysctls, once, before all else.  Raises ``KernelError``,
     ``SysctlError``.
     """
     await backend.probe()
@@ -77,17 +77,17 @@ async def running_proxy(
     flight: FlightConfig | None = None,
     recorder: Recorder | None = None,
     drain_port: int = 0,
-    beside: Beside | None = None,
+    consumer: SharedConsumer | None = None,
 ) -> AsyncIterator[tuple[NodeProxy, asyncio.Task[None]]]:
     """Runs a proxy that follows the server of *client*, and serves its pages. Yields the proxy and
     its task; at the end the rules stay.
 
     *reports_progress*: the proxy keeps the Lease of this node; *report_spread_s*: see
     ``report_progress``. *flight*: the proxy has its own recorder; *recorder*: it uses this one.
-    *drain_port*: the port for ``preStop`` hooks of local Pods; 0: none. *beside* also receives the
+    *drain_port*: the port for ``preStop`` hooks of local Pods; 0: none. *consumer* also receives the
     objects that the proxy reads; its metrics are on the proxy's page.
 
-    Raises ``KernelError`` and ``SysctlError``, before any write, if the kernel cannot do it, and
+    Raises ``KernelError`` and ``SysctlError``, before any write, if the kernel lacks support, and
     ``PageError``.
     """
     backend = backend_of(settings.mode, netns)
@@ -103,12 +103,12 @@ async def running_proxy(
             backend,
             HostAccess(Conntrack(netns=netns), partial(addresses_of, netns), listening_in(netns)),
             record=ProxyRecord(recorder, clock()),
-            beside=beside,
+            consumer=consumer,
             clock=clock,
         )
-        await stack.enter_async_context(present(settings.mode, netns))
+        await stack.enter_async_context(exclusive_mode(settings.mode, netns))
         await prepare(backend, settings, netns)
-        for listen, pages in _pages(proxy, settings, beside):
+        for listen, pages in _pages(proxy, settings, consumer):
             await stack.enter_async_context(serve_pages(pages, *listen))
         if drain_port:
             pods = local_pods(node_name, client, clock, rng.fork())
@@ -153,7 +153,7 @@ def _config(
         gates=gates,
         # unhealthy after two periods, as kube-proxy is
         timing=ProxyTiming(
-            look_period_s=settings.sync_period_s,
+            check_period_s=settings.sync_period_s,
             health_timeout_s=2 * settings.sync_period_s,
             probe_timeout_s=api_timeout_s,
         ),
@@ -166,15 +166,15 @@ def _config(
 
 
 def _pages(
-    proxy: NodeProxy, settings: ProxySettings, beside: Beside | None
+    proxy: NodeProxy, settings: ProxySettings, consumer: SharedConsumer | None
 ) -> Iterator[tuple[tuple[str, int], dict[str, PageMaker]]]:
     """Yields addresses and the pages to serve there."""
     if settings.healthz is not None:
         yield settings.healthz, health_pages(proxy)
     if settings.metrics is not None:
-        pages = metrics_pages(proxy, () if beside is None else (beside.metrics,))
+        pages = metrics_pages(proxy, () if consumer is None else (consumer.metrics,))
         if is_loopback(settings.metrics[0]):
-            pages |= look_pages(proxy)
+            pages |= drift_pages(proxy)
         yield settings.metrics, pages
 
 
@@ -183,9 +183,7 @@ def _problems(proxy: NodeProxy) -> str:
 
 
 class ProxyService:
-    """A ``watch.io.service.PlaneService``.  *netns* "": the namespace that the plane itself
-    is in.
-    """
+    """A ``watch.io.service.PlaneService``.  *netns* "": the plane's own namespace."""
 
     name = "proxy"
 
@@ -199,8 +197,8 @@ class ProxyService:
         drain_port: int = 0,
         registers: bool = False,
     ) -> None:
-        """*settings* ``None``: no pages, and what belongs to the whole machine is left as it is.
-        *registers*: the Node of this machine is created and kept (``own_node``).
+        """*settings* ``None``: no pages, and machine-wide settings are not changed. *registers*: the
+        Node of this machine is created and maintained (``own_node``).
         """
         self._node = node
         self._netns = netns
@@ -211,8 +209,8 @@ class ProxyService:
         self._running = AsyncExitStack()
 
     async def start(self, context: ServiceContext) -> None:
-        """Raises ``StartError`` where the kernel's rules cannot be written; nothing is then left
-        behind.
+        """Starts the proxy.  Raises ``StartError`` if the kernel's rules cannot be written; then no
+        residue remains.
         """
         client = context.client(f"system:node-proxy:{self._node}", "sliceplane")
         if self._registers:
@@ -228,7 +226,7 @@ class ProxyService:
             rng=Rng(int.from_bytes(os.urandom(8), "big")),
             recorder=None if context.flight is None else context.flight.recorder,
             drain_port=self._drain_port,
-            report_spread_s=0.0,  # it is its server's only one in this process
+            report_spread_s=0.0,  # the server has only this one
         )
         try:
             proxy, _ = await self._running.enter_async_context(proxy_runs)
@@ -237,7 +235,7 @@ class ProxyService:
         context.add_check("proxy", lambda: "; ".join(proxy.health().reasons))
 
     async def drain(self) -> None:
-        """The node keeps its proxy to the end."""
+        """Does nothing: the node needs its proxy to the end."""
 
     async def stop(self) -> None:
         await self._running.aclose()

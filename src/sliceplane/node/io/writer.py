@@ -1,13 +1,13 @@
-"""The tasks that write a node proxy's rules into the kernel and check that they are still there.
+"""The tasks that write a node proxy's rules into the kernel and check that they still exist.
 
-One task for each IP family, so that a slow or refused transaction of one does not hold the other.
+Each IP family has one task, so that a slow or refused transaction of one does not block the other.
 While one transaction runs, the changes for the next are collected.
 
-**Other programs.**  The kernel is never listed on the way of a change. Periodically, and at once
-when a transaction was refused, the writer checks that our tables are there. Each is written anew
-every ``WHOLE_TABLE_PERIOD_S``, and every ``SUSPECT_PERIOD_S`` if another program changed nftables'
-rules meanwhile (whose, the kernel does not say): so rules that other programs deleted or changed
-come back although nothing happens to Services.
+**Other programs.**  No change requires a listing of the kernel. Periodically, and immediately after
+a refused transaction, the writer checks that our tables exist. It rewrites each one every
+``WHOLE_TABLE_PERIOD_S``, and every ``SUSPECT_PERIOD_S`` if another program changed rules of nftables
+(the kernel does not report whose). So rules that other programs deleted or changed are restored even
+if no Service changes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from sliceplane.consume.progress import Progress
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.ip import Family
 from sliceplane.node.io.claims import log_unserved
-from sliceplane.node.io.consequences import Consequences
 from sliceplane.node.io.kernel.backend import AnyBackend, KernelError
 from sliceplane.node.io.metrics import ProxyMetrics, ProxyRecord
 from sliceplane.node.io.options import WHOLE_TABLE_PERIOD_S, ProxyTiming
+from sliceplane.node.io.side_effects import SideEffects
 from sliceplane.node.plane import AnyNodePlane, RulesTransaction
 from sliceplane.node.schedule import Damage
 
@@ -31,24 +31,24 @@ _log = get_logger("node-proxy")
 
 
 class ProxyReports:
-    """Everything that a node proxy reports: its progress, metrics and recording."""
+    """The reports of a node proxy: its progress, metrics and recording."""
 
     def __init__(self, progress: Progress, metrics: ProxyMetrics, record: ProxyRecord) -> None:
         self.progress = progress
         self.metrics = metrics
         self.record = record
-        #: for ``consume.io.reporting``, which waits for both
-        self.wanted = asyncio.Event()
+        #: events that ``consume.io.reporting`` waits for
+        self.report_due = asyncio.Event()
         self.held_more = asyncio.Event()
 
     def on_progress(self) -> None:
-        """The next report has news; it is due at once if it was asked for."""
+        """Notes that the next report has changed; it is due immediately if one was requested."""
         if self.progress.asked:
-            self.wanted.set()
+            self.report_due.set()
 
-    def on_held(self, plane: AnyNodePlane) -> None:
-        """The kernel has the changes that were taken, perhaps except for portions of large
-        Services: of these it has the changes before the first portion.
+    def on_applied(self, plane: AnyNodePlane) -> None:
+        """Notes that the kernel has applied the changes of the write. Of large Services with remaining
+        portions it has the changes before the first portion.
         """
         self.progress.on_written(plane.family, plane.tracker.portions.complete)
         self.held_more.set()
@@ -62,7 +62,7 @@ class RulesWriter:
         self,
         backend: AnyBackend,
         planes: tuple[AnyNodePlane, ...],
-        consequences: Mapping[Family, Consequences],
+        side_effects: Mapping[Family, SideEffects],
         reports: ProxyReports,
         *,
         timing: ProxyTiming,
@@ -70,13 +70,13 @@ class RulesWriter:
     ) -> None:
         self._backend = backend
         self._planes = planes
-        self._consequences = consequences
+        self._side_effects = side_effects
         self._reports = reports
         self._timing = timing
         self._clock = clock
         self._wake = {plane.family: asyncio.Event() for plane in planes}
         self._written = {plane.family: asyncio.Event() for plane in planes}
-        self._doubt = asyncio.Event()
+        self._check_now = asyncio.Event()
         #: families whose tables another program may have changed since they were written
         self._suspects: set[Family] = set()
         self._damage = Damage()
@@ -84,7 +84,7 @@ class RulesWriter:
         self.refusals: dict[Family, str] = {}
 
     def wake(self) -> None:
-        """A plane may have a change to write."""
+        """Wakes the tasks: a plane may have a change to write."""
         for wake in self._wake.values():
             wake.set()
 
@@ -105,21 +105,21 @@ class RulesWriter:
             deadline = plane.schedule.next_deadline()
             delay_s = None if deadline is None else deadline - self._clock()
             if delay_s is not None and delay_s <= 0:
-                await self._write_once(plane)
+                await self._write_due(plane)
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay_s):
                     await wake.wait()
 
-    async def _write_once(self, plane: AnyNodePlane) -> None:
+    async def _write_due(self, plane: AnyNodePlane) -> None:
         started = self._clock()
-        wanted_since = plane.schedule.pending_since
+        pending_since = plane.schedule.pending_since
         reports = self._reports
         reports.progress.on_taken(plane.family, plane.tracker.portions.number + 1)
         if plane.rules.needs_full:
             await self._backend.prepare(plane)
         transaction = plane.take_transaction(started)
-        reports.metrics.on_taken(plane.family, wanted_since)
+        reports.metrics.on_started(plane.family, pending_since)
         if transaction is not None:
             failed = True
             try:
@@ -134,14 +134,14 @@ class RulesWriter:
                     plane.family, seconds, full=transaction.full, failed=failed
                 )
             self._on_written(plane, transaction)
-        reports.on_held(plane)
+        reports.on_applied(plane)
         if plane.tracker.newly_unserved:
             log_unserved(plane)
         if transaction is None:
-            await self._consequences[plane.family].on_written(full=False)
+            await self._side_effects[plane.family].on_written(full=False)
             return
         self._written[plane.family].set()
-        await self._consequences[plane.family].on_written(full=transaction.full)
+        await self._side_effects[plane.family].on_written(full=transaction.full)
         _log.debug(
             "rules written",
             family=plane.family,
@@ -153,9 +153,9 @@ class RulesWriter:
     async def _on_refused(self, plane: AnyNodePlane, error: KernelError) -> None:
         self.refusals[plane.family] = str(error)
         plane.on_failure(self._clock())
-        self._reports.wanted.set()
-        await self._check_rules(plane)  # before the next try brings them back
-        self._doubt.set()  # the same may have happened to the other family's table
+        self._reports.report_due.set()
+        await self._check_rules(plane)  # before the retry restores them
+        self._check_now.set()  # the same may have happened to the other family's table
         self._reports.record.refused(plane.family, str(error), self._clock())
         _log.error(
             "rules not written",
@@ -170,21 +170,21 @@ class RulesWriter:
         now = self._clock()
         plane.on_success(now)
         reports.record.written(plane.family, transaction.size, now, full=transaction.full)
-        if transaction.full and self._damage.on_whole(plane.family, now):
+        if transaction.full and self._damage.on_full_write(plane.family, now):
             times = self._damage.times(plane.family)
-            reports.metrics.on_put_back(plane.family, times)
+            reports.metrics.on_restored(plane.family, times)
             _log.info("our rules were gone and are back", family=plane.family, times=times)
-            reports.wanted.set()
+            reports.report_due.set()
 
     async def wait_check(self) -> None:
-        """Returns when the next ``check_tables`` is due: after a period, or after a refusal."""
+        """Waits until the next ``check_tables`` is due: after a period, or after a refusal."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._timing.look_period_s):
-                await self._doubt.wait()
-        self._doubt.clear()
+            async with asyncio.timeout(self._timing.check_period_s):
+                await self._check_now.wait()
+        self._check_now.clear()
 
     async def check_tables(self) -> None:
-        """Marks tables to be written anew that are gone, or too old."""
+        """Schedules full writes of tables that are missing, or too old."""
         if self._backend.disturbed():
             self._suspects.update(self._wake)
         for plane in self._planes:
@@ -194,7 +194,7 @@ class RulesWriter:
         if plane.written_whole_at is None:
             return
         try:
-            present = await self._backend.holds(plane)
+            present = await self._backend.has_rules(plane)
         except KernelError:
             return  # the next write reports it
         now = self._clock()
@@ -204,12 +204,12 @@ class RulesWriter:
             else WHOLE_TABLE_PERIOD_S
         )
         if not present:
-            if not self._damage.on_gone(plane.family, now):
-                return  # being written, or refused: the back-off counts
+            if not self._damage.on_missing(plane.family, now):
+                return  # a write runs, or was refused and waits for its back-off
             _log.warning("our rules are gone, they are written anew", family=plane.family)
-            self._reports.wanted.set()
+            self._reports.report_due.set()
         elif now - plane.written_whole_at < period_s:
             return
-        if plane.on_doubt(now):
+        if plane.request_full_write(now):
             self._suspects.discard(plane.family)
             self._wake[plane.family].set()

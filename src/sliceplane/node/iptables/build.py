@@ -1,19 +1,19 @@
-"""A service's state to its chains and rules, called as upstream's
+"""Builds the chains and rules of a Service from its state, with upstream's names
 (``pkg/proxy/iptables/proxier.go``).
 
 For each service port; *inside* and *outside* are those of ``consume.model.PortState``:
 
 | chain | when | what |
 |---|---|---|
-| KUBE-SVC-X, KUBE-SVL-X (nat) | packets go there | one of the Cluster, of the Local policy's endpoints |
-| KUBE-SEP-Y (nat) | per endpoint that is used | masquerade who calls itself; remember the client; DNAT |
+| KUBE-SVC-X, KUBE-SVL-X (nat) | packets reach it | one of the Cluster, of the Local policy's endpoints |
+| KUBE-SEP-Y (nat) | per endpoint that is used | masquerade calls to itself; remember the client; DNAT |
 | KUBE-EXT-X (nat) | reachable from outside, and endpoints exist somewhere | which policy, and whether masqueraded |
-| KUBE-FW-X (nat) | that, and source ranges | KUBE-EXT-X for who is in one |
-| KUBE-FW-X (filter) | load balancer's addresses and source ranges | drop who is in none |
+| KUBE-FW-X (nat) | that, and source ranges | KUBE-EXT-X for sources in a range |
+| KUBE-FW-X (filter) | load balancer's addresses and source ranges | drop other sources |
 
-Rules in chains that all Services share lead there by destination, and refuse where a policy leaves
-no endpoint. A firewall has two halves, since iptables cannot drop in ``nat``: who may not pass is
-not translated, and then dropped.
+Rules in chains that all Services share lead there by destination, and refuse a destination if no
+endpoint matches the policy. A firewall has two halves, since iptables cannot drop in ``nat``: packets
+of other sources are not translated, and then dropped.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 import msgspec
 
 from sliceplane.consume.model import NodeEndpoint, PortState
+from sliceplane.node.context import LocalNode
 from sliceplane.node.iptables.layout import Chain, match_local
 from sliceplane.node.iptables.text import (
     CLUSTER_IPS,
@@ -34,19 +35,18 @@ from sliceplane.node.iptables.text import (
     chain_name,
     family_of,
     jump,
+    match_recent,
     one,
     one_in,
     port_of,
     remark,
-    remember,
-    remembered,
     rule,
+    set_recent,
     translate,
 )
 from sliceplane.node.plane import allowed_sources
-from sliceplane.node.surroundings import ThisNode
 
-#: where in a shared chain, and for which destination; one rule each
+#: a shared chain and the destination of a rule in it; one rule each
 Place = tuple[Chain, tuple[str | int, ...]]
 
 _NAT_SERVICES: Chain = ("nat", SERVICES)
@@ -68,10 +68,10 @@ class ServiceRules(msgspec.Struct, frozen=True):
 
 
 def build_service(
-    states: tuple[PortState, ...], node: ThisNode, *, masquerade_all: bool = False
+    states: tuple[PortState, ...], node: LocalNode, *, masquerade_all: bool = False
 ) -> ServiceRules:
-    """The rules of all ports of one Service. Of two for one place (a Service that no API server
-    lets through) the first counts.
+    """Returns the rules of all ports of one Service. If two ports define the same place (a Service
+    that every API server rejects), the first one wins.
     """
     chains: dict[Chain, tuple[str, ...]] = {}
     shared: dict[Place, str] = {}
@@ -84,12 +84,12 @@ def build_service(
 
 
 class _IptablesPort:
-    """One service port in the making; adds to the two collections that it is given."""
+    """Builds the rules of one service port; adds them to *chains* and *shared*."""
 
     def __init__(
         self,
         state: PortState,
-        node: ThisNode,
+        node: LocalNode,
         masquerade_all: bool,
         chains: dict[Chain, tuple[str, ...]],
         shared: dict[Place, str],
@@ -106,12 +106,12 @@ class _IptablesPort:
     def build_inside(self) -> None:
         port = self._port
         ip = port.cluster_ip
-        self._put(_CLUSTER_IPS, (ip,), rule("-d", one(ip), jump(REJECT)))
+        self._add_shared(_CLUSTER_IPS, (ip,), rule("-d", one(ip), jump(REJECT)))
         if self._state.inside:
             chain = self._policy_chain("KUBE-SVL-" if port.internal_local else "KUBE-SVC-")
-            self._put_destination(_NAT_SERVICES, ip, "cluster IP", chain)
+            self._add_destination(_NAT_SERVICES, ip, "cluster IP", chain)
         else:
-            self._put_destination(_REFUSED_INSIDE, ip, self._lack, self._refusal)
+            self._add_destination(_REFUSED_INSIDE, ip, self._lack, self._refusal)
 
     def build_outside(self) -> None:
         port = self._port
@@ -129,17 +129,17 @@ class _IptablesPort:
                 if sources
                 else chain
             )
-            for ip, what in addresses:
-                self._put_destination(
-                    _NAT_SERVICES, ip, what, firewall if ip in port.vips else chain
+            for ip, role in addresses:
+                self._add_destination(
+                    _NAT_SERVICES, ip, role, firewall if ip in port.vips else chain
                 )
             if port.node_port:
-                self._put_node_port(_NAT_NODE_PORTS, "node port", chain)
+                self._add_node_port(_NAT_NODE_PORTS, "node port", chain)
         if not state.outside:
             for ip, _ in addresses:
-                self._put_destination(_REFUSED_OUTSIDE, ip, self._lack, self._refusal)
+                self._add_destination(_REFUSED_OUTSIDE, ip, self._lack, self._refusal)
             if port.node_port:
-                self._put_node_port(_REFUSED_NODE_PORTS, self._lack, self._refusal)
+                self._add_node_port(_REFUSED_NODE_PORTS, self._lack, self._refusal)
         if sources:
             self._build_firewall(sources)
 
@@ -176,10 +176,10 @@ class _IptablesPort:
         allowed = [rule("-s", network, jump("RETURN")) for network in sources]
         chain = self._add("filter", "KUBE-FW-", [*allowed, jump("DROP")])
         for ip in self._port.vips:
-            self._put_destination(_FIREWALL, ip, "loadbalancer IP", chain)
+            self._add_destination(_FIREWALL, ip, "loadbalancer IP", chain)
 
     def _policy_chain(self, prefix: Prefix) -> str:
-        """The chain that leads to the endpoints of a policy, made when it is first asked for."""
+        """Returns the chain that leads to the endpoints of a policy; built at its first use."""
         name = chain_name(prefix, self._port.name)
         if ("nat", name) in self._chains:
             return name
@@ -192,11 +192,11 @@ class _IptablesPort:
         )
         if timeout_s:
             rules += [
-                rule(remembered(chain, self._family, timeout_s), jump(chain)) for chain in leads
+                rule(match_recent(chain, self._family, timeout_s), jump(chain)) for chain in leads
             ]
         for number, chain in enumerate(leads):
-            left = len(leads) - number
-            rules.append(rule(one_in(left), jump(chain)) if left > 1 else jump(chain))
+            remaining = len(leads) - number
+            rules.append(rule(one_in(remaining), jump(chain)) if remaining > 1 else jump(chain))
         return self._add("nat", prefix, rules)
 
     def _masquerade(self) -> tuple[str, ...]:
@@ -215,18 +215,18 @@ class _IptablesPort:
             if by_interface
             else (source, f"-d {one(port.cluster_ip)}")
         )
-        what = remark(port.name, "cluster IP")
-        return (rule(*matches, port_of(self._protocol, port.port, what), jump(MARK_MASQ)),)
+        role = remark(port.name, "cluster IP")
+        return (rule(*matches, port_of(self._protocol, port.port, role), jump(MARK_MASQ)),)
 
     def _endpoint_chain(self, endpoint: NodeEndpoint) -> str:
-        """Shared by the policies."""
+        """Returns the chain of an endpoint, shared by the policies."""
         ip = endpoint.ip
         port = endpoint.port
         name = chain_name("KUBE-SEP-", self._port.name, f"{f'[{ip}]' if ':' in ip else ip}:{port}")
         if ("nat", name) not in self._chains:
             hairpin = (rule("-s", one(ip), jump(MARK_MASQ)),) if endpoint.is_local else ()
-            seen = remember(name, self._family) if self._port.affinity_timeout_s else ""
-            translation = rule(f"-p {self._protocol}", seen, translate(ip, port))
+            update = set_recent(name, self._family) if self._port.affinity_timeout_s else ""
+            translation = rule(f"-p {self._protocol}", update, translate(ip, port))
             self._chains["nat", name] = (*hairpin, translation)
         return name
 
@@ -235,17 +235,17 @@ class _IptablesPort:
         self._chains["nat" if table == "nat" else "filter", name] = tuple(rules)
         return name
 
-    def _put_destination(self, chain: Chain, ip: str, what: str, target: str) -> None:
+    def _add_destination(self, chain: Chain, ip: str, role: str, target: str) -> None:
         port = self._port
-        matches = port_of(self._protocol, port.port, remark(port.name, what))
-        self._put(
+        matches = port_of(self._protocol, port.port, remark(port.name, role))
+        self._add_shared(
             chain, (ip, self._protocol, port.port), rule("-d", one(ip), matches, jump(target))
         )
 
-    def _put_node_port(self, chain: Chain, what: str, target: str) -> None:
+    def _add_node_port(self, chain: Chain, role: str, target: str) -> None:
         port = self._port
-        matches = port_of(self._protocol, port.node_port, remark(port.name, what))
-        self._put(chain, (self._protocol, port.node_port), rule(matches, jump(target)))
+        matches = port_of(self._protocol, port.node_port, remark(port.name, role))
+        self._add_shared(chain, (self._protocol, port.node_port), rule(matches, jump(target)))
 
-    def _put(self, chain: Chain, key: tuple[str | int, ...], line: str) -> None:
+    def _add_shared(self, chain: Chain, key: tuple[str | int, ...], line: str) -> None:
         self._shared.setdefault((chain, key), line)

@@ -1,5 +1,4 @@
-"""The static part of the rules: fixed chains, what is always in them, and the jumps that lead to
-them.
+"""The static part of the rules: fixed chains, their constant rules, and the jumps to them.
 
 ```
 nat     PREROUTING, OUTPUT  -> KUBE-SERVICES: one rule for each destination -> the chain of a port -> DNAT
@@ -15,12 +14,11 @@ filter  FORWARD, OUTPUT     -> KUBE-SERVICES: cluster IPs without endpoints -> d
 filter  FORWARD             -> KUBE-FORWARD: our connections pass, whatever the policy of FORWARD is
 ```
 
-Everything in ``filter`` stands after the translation, so it sees only what was not translated. A
-chain that packets reach by destination alone is a list that the kernel searches from its start:
-that is why no packet passes ``KUBE-CLUSTER-IPS`` that was translated, as long as the ranges of
-cluster IPs are known.
+All of ``filter`` comes after the translation, so it only sees untranslated packets. The kernel
+searches a chain of destinations from its start. Therefore no translated packet passes
+``KUBE-CLUSTER-IPS``, as long as the ranges of cluster IPs are known.
 
-What depends on the node or on flags is in a ``Surroundings``; a change of it means a whole write.
+A ``NodeContext`` has all that depends on the node or on flags; a change of it requires a full write.
 """
 
 from __future__ import annotations
@@ -29,6 +27,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from sliceplane.kit.ip import Family
+from sliceplane.node.context import Detector, NodeContext
 from sliceplane.node.iptables.text import (
     CANARY,
     CLUSTER_IPS,
@@ -46,13 +45,11 @@ from sliceplane.node.iptables.text import (
     one,
     rule,
 )
-from sliceplane.node.surroundings import Detector, Surroundings
 
 Table = Literal["filter", "nat"]
 Chain = tuple[Table, str]
 
-#: the order in which they are written: refusals of what the other one does not translate yet come
-#: first
+#: order of writes: refusals come first, for destinations that the other table does not translate yet
 TABLES: Final[tuple[Table, ...]] = ("filter", "nat")
 
 _LOOPBACK: dict[Family, str] = {"IPv4": "127.0.0.0/8", "IPv6": "::1/128"}
@@ -70,7 +67,7 @@ _EXTERNAL_JUMP = rule(
 _SERVICES_JUMP = rule(_NEW, comment("kubernetes service portals"), jump(SERVICES))
 _NAT_JUMP = rule(comment("kubernetes service portals"), jump(SERVICES))
 
-#: what the kernel's own chains have of us, in this order at their head
+#: our jumps at the start of the kernel's own chains, in this order
 JUMPS: Final[Mapping[Chain, tuple[str, ...]]] = {
     ("filter", "INPUT"): (_FIREWALL_JUMP, _EXTERNAL_JUMP),
     ("filter", "FORWARD"): (
@@ -89,7 +86,7 @@ CANARY_RULE: Final = "-j RETURN"
 
 
 def match_local(detector: Detector, *, local: bool) -> str:
-    """Matches traffic of this node's pods, or all other."""
+    """Matches traffic of this node's Pods, or all other traffic."""
     detector.check()
     no = "" if local else "! "
     if detector.network:
@@ -98,18 +95,18 @@ def match_local(detector: Detector, *, local: bool) -> str:
 
 
 def static_chains(
-    family: Family, around: Surroundings, node_ports: tuple[str, ...]
+    family: Family, context: NodeContext, node_ports: tuple[str, ...]
 ) -> dict[Chain, tuple[str, ...]]:
-    """Fixed chains and the rules at their end; rules of Services stand before them. *node_ports*:
-    the addresses that node ports are on, where they are listed.
+    """Returns the fixed chains with the rules at their end, after those of Services. *node_ports*:
+    the addresses of node ports, if they are listed.
     """
-    if around.node_ports_listed:
+    if context.node_ports_listed:
         to_node = [rule("-d", one(ip), jump(NODE_PORTS)) for ip in node_ports]
     else:
         to_node = [
             rule("! -d", _LOOPBACK[family], "-m addrtype --dst-type LOCAL", jump(NODE_PORTS))
         ]
-    ranges = around.service_networks
+    ranges = context.service_networks
     return {
         ("filter", CANARY): (CANARY_RULE,),
         ("filter", CLUSTER_IPS): tuple(rule("-d", network, jump("DROP")) for network in ranges),

@@ -1,10 +1,10 @@
-"""Where ``iptables-save`` leads the cluster IPs of Services: our own rules, and those of any
-kube-proxy.
+"""Reads the targets of Services' cluster IPs from ``iptables-save``: of our own rules, and of any
+kube-proxy's.
 
-Both have the chains that kube-proxy made known (``pkg/proxy/iptables/proxier.go``): PREROUTING and
-OUTPUT of the table nat jump to KUBE-SERVICES, which goes by destination to the chain of a Service
-port, and from there over the chain of an endpoint to a DNAT. KUBE-SERVICES of the table filter
-refuses the ports without endpoints.
+Both use kube-proxy's chains (``pkg/proxy/iptables/proxier.go``): PREROUTING and OUTPUT of the table
+nat jump to KUBE-SERVICES, which jumps by destination to the chain of a Service port, and from there
+through the chain of an endpoint to a DNAT. KUBE-SERVICES of the table filter refuses the ports
+without endpoints.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TRANSLATED: Final = re.compile(
 
 
 class _SavedRule(NamedTuple):
-    """``destination`` None: it is for others, too."""
+    """One rule.  ``destination`` None: it matches more than one destination."""
 
     destination: ClusterDestination | None
     next: str
@@ -38,7 +38,7 @@ class _SavedRule(NamedTuple):
 
 
 def served(saved: str) -> Served:
-    """The destinations of *saved*, what ``iptables-save`` printed of the tables nat and filter."""
+    """Returns the destinations in *saved*, the output of ``iptables-save`` for nat and filter."""
     chains: dict[tuple[str, str], list[_SavedRule]] = defaultdict(list)
     table = ""
     for line in saved.splitlines():
@@ -46,16 +46,16 @@ def served(saved: str) -> Served:
             table = line[1:].strip()
         elif (match := _RULE.match(line)) is not None:
             chains[table, match["chain"]].append(_rule(match["rest"]))
-    found: Served = {}
+    result: Served = {}
     for rule in chains["filter", _SERVICES]:
         if rule.destination is not None:
-            found[rule.destination] = frozenset()
+            result[rule.destination] = frozenset()
     if all(any(rule.next == _SERVICES for rule in chains["nat", hook]) for hook in _HOOKS):
         for rule in chains["nat", _SERVICES]:
             if rule.destination is not None and rule.next.startswith("KUBE-"):
                 targets = frozenset(_targets(chains, rule.next, set()))
-                found[rule.destination] = found.get(rule.destination, frozenset()) | targets
-    return found
+                result[rule.destination] = result.get(rule.destination, frozenset()) | targets
+    return result
 
 
 def _rule(text: str) -> _SavedRule:
@@ -73,11 +73,11 @@ def _rule(text: str) -> _SavedRule:
 
 
 def _targets(
-    chains: dict[tuple[str, str], list[_SavedRule]], chain: str, seen: set[str]
+    chains: dict[tuple[str, str], list[_SavedRule]], chain: str, visited: set[str]
 ) -> Iterator[ServedTarget]:
-    seen.add(chain)
+    visited.add(chain)
     for rule in chains.get(("nat", chain), ()):
         if rule.target is not None:
             yield rule.target
-        elif rule.next.startswith("KUBE-") and rule.next not in seen:
-            yield from _targets(chains, rule.next, seen)
+        elif rule.next.startswith("KUBE-") and rule.next not in visited:
+            yield from _targets(chains, rule.next, visited)

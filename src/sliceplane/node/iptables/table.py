@@ -1,30 +1,31 @@
-"""The rules of one family: what they shall be, what the kernel has (the shadow), and the text from
-one to the other.
+"""The rules of one family: the desired state, the applied one (the shadow), and the text from one to
+the other.
 
 ```
-set_service()  ->  desired chains, claims on places in shared chains  --diff of what is marked-->  Transaction
+set_service()  ->  desired chains, claims on places in shared chains  --diff of marked ones-->  Transaction
                                                                             |
-                   shadow  <----------------- on_success ------------------ '      on_failure -> everything anew
+                   shadow  <----------------- on_success ------------------ '      on_failure -> full write
 ```
 
-``node.nft.table`` is the same idea; what differs is what iptables can do.
+The design is that of ``node.nft.table``, within the limits of iptables.
 
-**A change** replaces the chains of the Services that changed, and adds and deletes single rules of
-shared chains; it asks the kernel nothing. All text is for ``iptables-restore --noflush``: naming a
-chain empties it, so a chain is always written whole. What it costs is another matter: the legacy
+**A change** replaces the chains of the changed Services, and adds and deletes single rules of shared
+chains; it does not query the kernel. All text is for ``iptables-restore --noflush``: naming a chain
+empties it, so a chain is always written whole. The cost is higher than that of the text: the legacy
 flavour copies whole tables in and out of the kernel.
 
-**A whole write** names every chain of ours and fills it. It is completed with what is
-``ListedRules``: jumps that are missing, chains that are too many, whichever program left them.
+**A full write** names and fills each of our chains. ``ListedRules`` complete it: it adds missing
+jumps and removes obsolete chains of any earlier program.
 
-**Order.**  Each table is replaced at once, but ``filter`` and ``nat`` one after the other. A rule
-that refuses what has no endpoints sees only what was not translated. So refusals come before
-translations go, and go after translations have come: a change is ``filter`` (what is new), ``nat``,
-``filter`` (what goes). Nothing that it changes is neither served nor refused at any moment. A whole
-write is ``filter``, then ``nat``: what changes with it may be, between them.
+**Order.**  Each table is replaced atomically, but ``filter`` and ``nat`` one after the other. A rule
+that refuses a destination without endpoints sees only untranslated packets. So refusals are added
+before translations are removed, and removed after translations are added. A change is ``filter``
+(additions), ``nat``, ``filter`` (removals). At every moment, each destination that it changes is
+either served or refused. A full write is ``filter``, then ``nat``: between them a changed destination
+may be neither.
 
 **Shared places.**  Two Services may claim one cluster IP by mistake (``node.plane.PlaceClaims``).
-Over addresses for clients outside and node ports ``consume.claims`` has decided before.
+``consume.claims`` has already decided who owns external addresses and node ports.
 
 Owned by one ``node.plane.NodePlane``.
 """
@@ -39,18 +40,18 @@ import msgspec
 
 from sliceplane.consume.model import ServiceChange, ServiceKey
 from sliceplane.kit.ip import Family
+from sliceplane.node.context import LocalNode, NodeContext
 from sliceplane.node.iptables.build import Place, ServiceRules, build_service
-from sliceplane.node.iptables.found import NOTHING, ListedRules
 from sliceplane.node.iptables.layout import TABLES, Chain, Table, static_chains
+from sliceplane.node.iptables.saved import NO_RULES, ListedRules
 from sliceplane.node.plane import NodePlane, NodePlaneConfig, PlaceClaims
-from sliceplane.node.surroundings import Surroundings, ThisNode
 
-_NOTHING = ServiceRules()
+_EMPTY = ServiceRules()
 
 
 class Section(NamedTuple):
-    """One table, taken by the kernel at once: make or empty ``named`` chains, perform ``commands``,
-    remove chains.
+    """Changes of one table, which the kernel applies atomically: create or empty ``named`` chains,
+    execute ``commands``, delete ``removed`` chains.
     """
 
     table: Table
@@ -70,8 +71,8 @@ class Section(NamedTuple):
 
 
 class IptablesTransaction(msgspec.Struct, frozen=True):
-    """Text for ``iptables-restore --noflush``. A ``full`` one replaces whatever was ours, and is to
-    be completed with what the kernel has.
+    """Text for ``iptables-restore --noflush``. A ``full`` one replaces all our rules, and must be
+    completed with the listed ones of the kernel.
     """
 
     sections: tuple[Section, ...]
@@ -84,18 +85,18 @@ class IptablesTransaction(msgspec.Struct, frozen=True):
             for section in self.sections
         )
 
-    def render(self, found: ListedRules = NOTHING) -> str:
+    def render(self, listed: ListedRules = NO_RULES) -> str:
         sections = (
-            (self._completed(section, found) for section in self.sections)
+            (self._completed(section, listed) for section in self.sections)
             if self.full
             else self.sections
         )
         return "".join(section.render() for section in sections)
 
     @staticmethod
-    def _completed(section: Section, found: ListedRules) -> Section:
-        stale = found.stale(section.table, frozenset(section.named))
-        commands = (*section.commands, *found.missing_jumps(section.table))
+    def _completed(section: Section, listed: ListedRules) -> Section:
+        stale = listed.stale(section.table, frozenset(section.named))
+        commands = (*section.commands, *listed.missing_jumps(section.table))
         return Section(section.table, (*section.named, *stale), commands, stale)
 
 
@@ -115,44 +116,44 @@ class IptablesRules:
 
     def __init__(self, family: Family) -> None:
         self._family: Family = family
-        self._around = Surroundings()
+        self._context = NodeContext()
         self._node_ports: tuple[str, ...] = ()
         self._services: dict[ServiceKey, ServiceRules] = {}
-        self._wanted: dict[Chain, tuple[str, ...]] = {}
+        self._desired: dict[Chain, tuple[str, ...]] = {}
         self._claims: PlaceClaims[Place, str] = PlaceClaims()
-        self._held: dict[Chain, tuple[str, ...]] = {}
-        self._held_shared: dict[Place, str] = {}
+        self._applied: dict[Chain, tuple[str, ...]] = {}
+        self._applied_shared: dict[Place, str] = {}
         self._marked_chains: set[Chain] = set()
         self.needs_full = True
         self._draft: _RestoreDraft | None = None
 
-    def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
-        """A change means a whole write."""
-        if (around, node_ports) == (self._around, self._node_ports):
+    def set_context(self, context: NodeContext, node_ports: tuple[str, ...]) -> bool:
+        """Sets the node context; a change of it requires a full write."""
+        if (context, node_ports) == (self._context, self._node_ports):
             return False
-        self._around = around
+        self._context = context
         self._node_ports = node_ports
         self.needs_full = True
         return True
 
-    def set_service(self, change: ServiceChange, node: ThisNode) -> bool:
+    def set_service(self, change: ServiceChange, node: LocalNode) -> bool:
         key = change.service
-        old = self._services.get(key, _NOTHING)
-        new = build_service(change.ports, node, masquerade_all=self._around.masquerade_all)
+        old = self._services.get(key, _EMPTY)
+        new = build_service(change.ports, node, masquerade_all=self._context.masquerade_all)
         if old == new:
             return False
-        if new == _NOTHING:
+        if new == _EMPTY:
             del self._services[key]
         else:
             self._services[key] = new
         before = dict(old.chains)
         after = dict(new.chains)
         for chain in before.keys() - after.keys():
-            del self._wanted[chain]
+            del self._desired[chain]
             self._marked_chains.add(chain)
         for chain, rules in after.items():
-            if self._wanted.get(chain) != rules:
-                self._wanted[chain] = rules
+            if self._desired.get(chain) != rules:
+                self._desired[chain] = rules
                 self._marked_chains.add(chain)
         had = dict(old.shared)
         has = dict(new.shared)
@@ -165,7 +166,7 @@ class IptablesRules:
     def take_transaction(self, now: float) -> IptablesTransaction | None:
         assert self._draft is None, "a transaction is under way"
         sections, draft = self._full() if self.needs_full else self._changes()
-        self.needs_full = False  # from here on it says what the next one shall be
+        self.needs_full = False  # from here on, it is about the next one
         self._marked_chains = set()
         self._claims.marked = set()
         if not sections:
@@ -178,18 +179,18 @@ class IptablesRules:
         assert draft is not None, "no transaction is under way"
         self._draft = None
         if draft.full:
-            self._held = {}
-            self._held_shared = {}
+            self._applied = {}
+            self._applied_shared = {}
         for chain, rules in draft.chains.items():
             if rules is None:
-                del self._held[chain]
+                del self._applied[chain]
             else:
-                self._held[chain] = rules
+                self._applied[chain] = rules
         for place, line in draft.shared.items():
             if line is None:
-                del self._held_shared[place]
+                del self._applied_shared[place]
             else:
-                self._held_shared[place] = line
+                self._applied_shared[place] = line
 
     def on_failure(self) -> None:
         assert self._draft is not None, "no transaction is under way"
@@ -197,19 +198,19 @@ class IptablesRules:
         self.needs_full = True
 
     def next_deadline(self) -> float | None:
-        """Nothing is kept that is out of use."""
+        """Returns ``None``: no rules are retired."""
         return None
 
     def _full(self) -> tuple[tuple[Section, ...], _RestoreDraft]:
         shared = {
             place: line for place in self._claims for line in self._claims.winner(place) or ()
         }
-        draft = _RestoreDraft(full=True, chains=dict(self._wanted), shared=dict(shared))
-        return self._sections(self._wanted, shared), draft
+        draft = _RestoreDraft(full=True, chains=dict(self._desired), shared=dict(shared))
+        return self._sections(self._desired, shared), draft
 
     def shadow(self) -> IptablesTransaction:
         """Returns the expected state of the kernel, as a full write."""
-        return IptablesTransaction(self._sections(self._held, self._held_shared), full=True)
+        return IptablesTransaction(self._sections(self._applied, self._applied_shared), full=True)
 
     def _sections(
         self, chains: Mapping[Chain, tuple[str, ...]], lines: Mapping[Place, str]
@@ -217,7 +218,7 @@ class IptablesRules:
         shared: dict[Chain, list[str]] = {}
         for place in sorted(lines):
             shared.setdefault(place[0], []).append(lines[place])
-        fixed = static_chains(self._family, self._around, self._node_ports)
+        fixed = static_chains(self._family, self._context, self._node_ports)
         sections = []
         for table in TABLES:
             contents = {
@@ -235,43 +236,43 @@ class IptablesRules:
     def _changes(self) -> tuple[tuple[Section, ...], _RestoreDraft]:
         draft = _RestoreDraft()
         named: dict[Table, list[str]] = {table: [] for table in TABLES}
-        coming: dict[Table, list[str]] = {table: [] for table in TABLES}
-        going: dict[Table, list[str]] = {table: [] for table in TABLES}
+        additions: dict[Table, list[str]] = {table: [] for table in TABLES}
+        deletions: dict[Table, list[str]] = {table: [] for table in TABLES}
         removed: dict[Table, list[str]] = {table: [] for table in TABLES}
         for chain in sorted(self._marked_chains):
             table, name = chain
-            wanted = self._wanted.get(chain)
-            held = self._held.get(chain)
-            if wanted == held:
+            desired = self._desired.get(chain)
+            applied = self._applied.get(chain)
+            if desired == applied:
                 continue
-            draft.chains[chain] = wanted
-            if wanted is None:
+            draft.chains[chain] = desired
+            if desired is None:
                 removed[table].append(name)
             else:
                 named[table].append(name)
-                coming[table] += [f"-A {name} {line}" for line in wanted]
+                additions[table] += [f"-A {name} {line}" for line in desired]
         for place in sorted(self._claims.marked):
             (table, name), _ = place
-            before = self._held_shared.get(place)
+            before = self._applied_shared.get(place)
             (after,) = self._claims.winner(place) or (None,)
             if before == after:
                 continue
             draft.shared[place] = after
             if after is not None:
-                coming[table].append(f"-I {name} {after}")
+                additions[table].append(f"-I {name} {after}")
             if before is not None:
-                (going if after is None else coming)[table].append(f"-D {name} {before}")
-        first = Section("filter", tuple(named["filter"]), tuple(coming["filter"]))
+                (deletions if after is None else additions)[table].append(f"-D {name} {before}")
+        first = Section("filter", tuple(named["filter"]), tuple(additions["filter"]))
         last = Section(
-            "filter", tuple(removed["filter"]), tuple(going["filter"]), tuple(removed["filter"])
+            "filter", tuple(removed["filter"]), tuple(deletions["filter"]), tuple(removed["filter"])
         )
         translations = Section(
             "nat",
             (*named["nat"], *removed["nat"]),
-            (*coming["nat"], *going["nat"]),
+            (*additions["nat"], *deletions["nat"]),
             tuple(removed["nat"]),
         )
-        if not any(translations[1:]):  # nothing to wait for
+        if not any(translations[1:]):  # no translation that the order matters for
             first = Section("filter", *(a + b for a, b in zip(first[1:], last[1:], strict=True)))
             last = Section("filter")
         return tuple(section for section in (first, translations, last) if any(section[1:])), draft
@@ -283,7 +284,7 @@ class IptablesRules:
         chains: dict[Chain, tuple[str, ...]] = {}
         for key in sorted(self._services):
             chains.update(self._services[key].chains)
-        assert chains == self._wanted, f"chains {self._wanted} should be {chains}"
+        assert chains == self._desired, f"chains {self._desired} should be {chains}"
         self._claims.check(
             (key, place, line)
             for key in sorted(self._services)
@@ -291,12 +292,12 @@ class IptablesRules:
         )
         if self.needs_full or self._draft is not None:
             return
-        for chain in (self._wanted.keys() | self._held.keys()) - self._marked_chains:
-            found = self._held.get(chain)
-            wanted = self._wanted.get(chain)
-            assert found == wanted, f"{chain}: {found} is not {wanted}"
-        for place in {*self._held_shared, *self._claims} - self._claims.marked:
-            there = self._held_shared.get(place)
+        for chain in (self._desired.keys() | self._applied.keys()) - self._marked_chains:
+            listed = self._applied.get(chain)
+            desired = self._desired.get(chain)
+            assert listed == desired, f"{chain}: {listed} is not {desired}"
+        for place in {*self._applied_shared, *self._claims} - self._claims.marked:
+            there = self._applied_shared.get(place)
             (first,) = self._claims.winner(place) or (None,)
             assert there == first, f"{place}: {there} is not {first}"
 

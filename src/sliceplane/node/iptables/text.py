@@ -1,17 +1,16 @@
-"""Names of chains, and parts of rules, spelled as ``iptables-save`` spells them: rules that we
-wrote can be compared with those that it lists. A rule is a line without its ``-A CHAIN``; a target
-always comes last.
+"""Names of chains, and parts of rules, in the spelling of ``iptables-save``, so that our rules can be
+compared with its output. A rule is a line without its ``-A CHAIN``; the target always comes last.
 
 **Names** of chains are upstream's, so that people and tools that know one ruleset can read the
 other.
 
-``KUBE-SVC-`` (Cluster policy), ``KUBE-SVL-`` (Local policy), ``KUBE-EXT-`` (what comes from
-outside), ``KUBE-FW-`` (source ranges) and ``KUBE-SEP-`` (one endpoint), each with 16 characters of
-a hash over service port and protocol (as upstream's ``pkg/proxy/iptables/proxier.go``). iptables
-takes 28 characters; the longest name has 25.
+``KUBE-SVC-`` (Cluster policy), ``KUBE-SVL-`` (Local policy), ``KUBE-EXT-`` (traffic from outside),
+``KUBE-FW-`` (source ranges) and ``KUBE-SEP-`` (one endpoint), each with 16 characters of a hash over
+service port and protocol (as upstream's ``pkg/proxy/iptables/proxier.go``). iptables allows 28
+characters; the longest name has 25.
 
-Unlike our nftables table these chains are no private ground: a kube-proxy in iptables mode on the
-same node would write them, too. Whole writes take over what it left.
+Unlike our nftables table, these chains are not ours alone: a kube-proxy in iptables mode on the same
+node would write them, too. Full writes replace its rules.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Prefix = Literal["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-"]
 
 HASH_LENGTH: Final = 16
 NAME_LENGTH_MAX: Final = 28
-#: chains of service ports, all ours to remove; the last is of older kube-proxies
+#: prefixes of chains of service ports, all of which we may remove; the last is of older kube-proxies
 OF_SERVICES: Final = ("KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-", "KUBE-XLB-")
 
 SERVICES: Final = "KUBE-SERVICES"
@@ -40,12 +39,11 @@ FORWARD: Final = "KUBE-FORWARD"
 REJECT: Final = "KUBE-REJECT"
 POSTROUTING: Final = "KUBE-POSTROUTING"
 MARK_MASQ: Final = "KUBE-MARK-MASQ"
-#: says that the rules are this program's; it has one rule, so that flushing everything is seen as
-#: well
+#: marks the rules as this program's; it has one rule, so that a flush of all chains is detected too
 CANARY: Final = "SLICEPLANE-CANARY"
 #: upstream's default: bit 14
 MASQUERADE_MARK: Final = "0x4000/0x4000"
-#: xt_comment takes 255; no name that an API server lets through is longer than 191
+#: xt_comment allows 255; no name that an API server accepts is longer than 191
 COMMENT_LENGTH_MAX: Final = 200
 
 _LENGTH: dict[Family, int] = {"IPv4": 32, "IPv6": 128}
@@ -63,7 +61,7 @@ def family_of(ip: str) -> Family:
 
 
 def one(ip: str) -> str:
-    """An address as a network."""
+    """Returns an address as a network."""
     return f"{ip}/{_LENGTH[family_of(ip)]}"
 
 
@@ -84,16 +82,16 @@ def one_in(count: int) -> str:
     return f"-m statistic --mode random --probability {1 / count:.10f}"
 
 
-def remembered(clients: str, family: Family, seconds: int) -> str:
-    """Matches who was seen less than *seconds* ago; forgets older ones."""
+def match_recent(clients: str, family: Family, seconds: int) -> str:
+    """Matches sources that were recorded less than *seconds* ago; forgets older ones."""
     return (
         f"-m recent --rcheck --seconds {seconds} --reap --name {clients} --mask {_MASK[family]} "
         "--rsource"
     )
 
 
-def remember(clients: str, family: Family) -> str:
-    """Always matches, and remembers the source."""
+def set_recent(clients: str, family: Family) -> str:
+    """Always matches, and records the source."""
     return f"-m recent --set --name {clients} --mask {_MASK[family]} --rsource"
 
 
@@ -106,7 +104,7 @@ def jump(chain: str) -> str:
 
 
 def target_of(line: str) -> str:
-    """Where a rule leads; "" if nowhere.  What a comment says does not count."""
+    """Returns the target of a rule; "" if it has none.  Ignores the text of comments."""
     match = _TARGET.search(_QUOTED.sub("", line))
     return match[1] if match is not None else ""
 
@@ -116,6 +114,6 @@ def rule(*parts: str) -> str:
 
 
 def chain_name(prefix: Prefix, name: ServicePortName, endpoint: str = "") -> str:
-    """The chain of a service port, or of one *endpoint* ("ip:port") of it."""
+    """Returns the name of the chain of a service port, or of one *endpoint* ("ip:port") of it."""
     digest = hashlib.sha256(f"{name}{name.protocol.lower()}{endpoint}".encode()).digest()
     return prefix + base64.b32encode(digest).decode()[:HASH_LENGTH]

@@ -3,16 +3,16 @@
 
 | part | for | what |
 |---|---|---|
-| addresses | ``ip -batch -`` | every service address, on the dummy device ``kube-ipvs0`` (which must be there): ipvs
-serves what is for the host |
+| addresses | ``ip -batch -`` | every service address, on the dummy device ``kube-ipvs0`` (which must exist): ipvs
+serves packets to the host |
 | virtual servers | ``ipvsadm --restore`` | one per address and port, with a real server per endpoint; round robin |
-| sets | ``ipset restore`` | upstream's sets: what is masqueraded, what is guarded, who may pass |
-| rules | ``iptables-restore --noflush`` | a fixed number of rules that look into the sets, and the jumps to them: for
-a host that has none yet |
+| sets | ``ipset restore`` | upstream's sets: masqueraded destinations, destinations with a firewall, allowed sources |
+| rules | ``iptables-restore --noflush`` | a fixed number of rules that match the sets, and the jumps to them: for a
+host that has none yet |
 
-What ipvs cannot do, and these rules do not either: a virtual server has one list of endpoints, so
-with ``externalTrafficPolicy: Local`` the node and its pods get the local endpoints of external
-addresses, too; and a virtual server without endpoints rejects, where a policy would have it drop.
+These rules have the limits of ipvs. A virtual server has one list of endpoints, so with
+``externalTrafficPolicy: Local`` the node and its Pods use the local endpoints of external addresses,
+too. And a virtual server without endpoints rejects, even if the policy requires a drop.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SET_NAME_LENGTH_MAX: Final = 31
 _SERVICE_FLAG = {"TCP": "-t", "UDP": "-u", "SCTP": "--sctp-service"}
 _PROTOCOLS = ("tcp", "udp", "sctp")
 _MARK = "0x4000/0x4000"
-#: upstream's sets, in its order: the suffix of a name, and what it is of
+#: upstream's sets, in its order: the suffix of the name, and the type
 _SETS: Final = {
     "LOOP-BACK": "hash:ip,port,ip",
     "CLUSTER-IP": "hash:ip,port",
@@ -57,7 +57,7 @@ _SETS: Final = {
 
 
 class IpvsRules(msgspec.Struct, frozen=True):
-    """Each part ends with a newline, or is empty."""
+    """The four parts; each ends with a newline, or is empty."""
 
     family: Family
     addresses: str
@@ -66,7 +66,7 @@ class IpvsRules(msgspec.Struct, frozen=True):
     rules: str
 
     def render(self) -> str:
-        """All parts, each under a line that names its program."""
+        """Returns all parts, each after a line that names its program."""
         restore = "ip6tables-restore" if self.family == "IPv6" else "iptables-restore"
         parts = (
             ("ip -batch -", self.addresses),
@@ -97,7 +97,7 @@ def render(snapshot: NodeSnapshot) -> IpvsRules:
 
 @dataclass(slots=True)
 class _IpvsDraft:
-    found: NodeSnapshot
+    snapshot: NodeSnapshot
     addresses: set[str] = field(default_factory=set)
     servers: dict[str, tuple[str, ...]] = field(default_factory=dict)
     entries: dict[str, dict[str, None]] = field(
@@ -127,7 +127,7 @@ class _IpvsDraft:
         self.entries["LOAD-BALANCER"][entry] = None
         if state.port.external_local:
             self.entries["LOAD-BALANCER-LOCAL"][entry] = None
-        sources = allowed_sources(state.port, self.found.facts.ip)
+        sources = allowed_sources(state.port, self.snapshot.facts.ip)
         if sources:
             self.entries["LOAD-BALANCER-FW"][entry] = None
             for network in sources:
@@ -136,7 +136,7 @@ class _IpvsDraft:
     def _add_node_port(self, state: PortState, local: str) -> None:
         port = state.port
         protocol = state.port.name.protocol
-        addresses = self.found.node_ports if self.found.node_ports is not None else ()
+        addresses = self.snapshot.node_ports if self.snapshot.node_ports is not None else ()
         for ip in addresses:
             self._serve(state, ip, port.node_port, state.outside, own=False)
         if protocol != "SCTP":
@@ -158,7 +158,7 @@ class _IpvsDraft:
         *,
         own: bool = True,
     ) -> None:
-        """A virtual server; on *own* addresses, which the node does not have anyway."""
+        """Adds a virtual server; *own*: its address must be added to the dummy device."""
         flag = _SERVICE_FLAG[state.port.name.protocol]
         key = f"{flag} {_socket(ip, port)}"
         timeout_s = state.port.affinity_timeout_s
@@ -192,16 +192,16 @@ def _rules(snapshot: NodeSnapshot) -> str:
     def into(suffix: str, by: str) -> str:
         return f"-m set --match-set {_set_name(suffix, snapshot.family)} {by}"
 
-    detector = snapshot.around.detector
+    detector = snapshot.context.detector
     outside = ""
-    if detector is not None and not snapshot.around.masquerade_all:
+    if detector is not None and not snapshot.context.masquerade_all:
         outside = (
             f"! -s {detector.network} "
             if detector.network
             else f"! -i {detector.interface.replace('*', '+')} "
         )
     nat = [f"-A KUBE-SERVICES {into('LOAD-BALANCER', 'dst,dst')} -j KUBE-LOAD-BALANCER"]
-    if detector is not None or snapshot.around.masquerade_all:
+    if detector is not None or snapshot.context.masquerade_all:
         nat.append(f"-A KUBE-SERVICES {outside}{into('CLUSTER-IP', 'dst,dst')} -j KUBE-MARK-MASQ")
     nat += [
         f"-A KUBE-SERVICES {into('EXTERNAL-IP', 'dst,dst')} -j KUBE-MARK-MASQ",
@@ -236,8 +236,8 @@ def _filter_rules(into: Callable[[str, str], str]) -> list[str]:
             "RETURN"
         ),
         "-A KUBE-SOURCE-RANGES-FIREWALL -j DROP",
-        # What comes to a service address on a port that no virtual server has is refused, and does
-        # not reach the host.
+        # Packets to a service address and a port without a virtual server are refused, and do not
+        # reach the host.
         *(
             f"-A KUBE-IPVS-FILTER {into(suffix, 'dst,dst')} -j RETURN"
             for suffix in ("LOAD-BALANCER", "CLUSTER-IP", "EXTERNAL-IP", "EXTERNAL-IP-LOCAL")
@@ -246,7 +246,7 @@ def _filter_rules(into: Callable[[str, str], str]) -> list[str]:
     ]
 
 
-#: which of the kernel's own chains lead to ours
+#: jumps from the kernel's own chains to ours
 JUMPS: Final = {
     "nat": (
         ("PREROUTING", "KUBE-SERVICES"),

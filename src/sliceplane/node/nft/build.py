@@ -1,4 +1,4 @@
-"""A service's state to the objects that it needs in the table (upstream:
+"""Builds the objects of a Service in the table from its state (upstream:
 ``pkg/proxy/nftables/README.md``).
 
 For each service port, with C and L the endpoints of the Cluster and the Local policy. *From inside*
@@ -8,27 +8,27 @@ addresses and the node port, and ``externalTrafficPolicy``.
 | object | when | what |
 |---|---|---|
 | element of cluster-ips | always | the cluster IP |
-| chain service-X, local-X | C, L not empty, and packets go there by a chain | DNAT to one of C, of L |
+| chain service-X, local-X | C, L not empty, and packets reach them by a chain | DNAT to one of C, of L |
 | chain external-X | reachable from outside, and endpoints exist somewhere | which of the two, and whether masqueraded |
 | element of service-ips, from inside | one endpoint, no affinity | the endpoint (kept in single-endpoints) |
-| the same | several endpoints, no affinity, reachable from inside only | the endpoints (in a room of
-``node.nft.draws``) |
+| the same | several endpoints, no affinity, reachable from inside only | the endpoints (in
+``node.nft.buckets``) |
 | the same | several endpoints and reachable from outside, or affinity | jump to service-X, local-X |
 | element of service-ips, service-nodeports, from outside | external-X exists | goto external-X |
-| element of no-endpoint-services, -nodeports | the policy leaves none | drop if there are endpoints elsewhere, else
-reject |
-| chain firewall-X, elements of firewall-ips | load balancer's addresses and source ranges | drop who is in none |
+| element of no-endpoint-services, -nodeports | no endpoint matches the policy | drop if there are endpoints elsewhere,
+else reject |
+| chain firewall-X, elements of firewall-ips | load balancer's addresses and source ranges | drop other sources |
 | chain endpoint-Y, set affinity-Y | session affinity: per endpoint that is used | remember the client, DNAT |
 | element of hairpin-connections | per local endpoint | an endpoint that calls itself through the service is
 masqueraded |
 
-With ``externalTrafficPolicy: Local`` and no endpoint here both kinds of elements exist: this node
-and its pods are led to endpoints elsewhere, what comes from outside passes external-X untranslated
-and is dropped.
+With ``externalTrafficPolicy: Local`` and no local endpoint both kinds of elements exist: this node
+and its Pods reach endpoints elsewhere; packets from outside pass external-X untranslated and are
+dropped.
 
-From inside it is a jump, not a goto: a packet that entered while the chain was made finds it empty,
-and comes back to the rule behind, which finds the endpoint that was the only one until then
-(``node.nft.elements``).
+From inside it is a jump, not a goto. For a packet that entered the hook before the chain was
+created, the chain is empty; it returns to the next rule, which matches the endpoint that was the
+only one until then (``node.nft.elements``).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from __future__ import annotations
 import msgspec
 
 from sliceplane.consume.model import NodeEndpoint, PortState
+from sliceplane.node.context import LocalNode
 from sliceplane.node.nft.layout import (
     CLUSTER_IPS,
     FIREWALL_IPS,
@@ -51,13 +52,13 @@ from sliceplane.node.nft.layout import (
 from sliceplane.node.nft.names import chain_name
 from sliceplane.node.nft.objects import (
     DROP,
+    BalancedTargets,
+    DesiredValue,
     DnatTarget,
     Key,
     NftContainer,
     NftRule,
-    Several,
     Value,
-    Wanted,
     goto,
     jump,
 )
@@ -74,7 +75,6 @@ from sliceplane.node.nft.statements import (
     SetMark,
 )
 from sliceplane.node.plane import allowed_sources
-from sliceplane.node.surroundings import ThisNode
 
 
 class BalancedChain(msgspec.Struct, frozen=True):
@@ -86,12 +86,12 @@ class BalancedChain(msgspec.Struct, frozen=True):
 
 
 class RuleChain(msgspec.Struct, frozen=True):
-    """A chain with these rules (at least one), and the dynamic set that it has for itself."""
+    """A chain with these rules (at least one), and its own dynamic set, if any."""
 
     name: str
     rules: tuple[NftRule, ...]
     own_set: NftContainer | None = None
-    #: the namespace that the clients in its set are counted for
+    #: the namespace whose quota of clients its set counts against
     account: str = ""
 
 
@@ -104,15 +104,15 @@ class ServiceObjects(msgspec.Struct, frozen=True):
     """
 
     chains: tuple[Chain, ...] = ()
-    elements: tuple[tuple[str, Key, Wanted], ...] = ()
+    elements: tuple[tuple[str, Key, DesiredValue], ...] = ()
 
 
-def build_service(states: tuple[PortState, ...], node: ThisNode) -> ServiceObjects:
-    """The objects of all ports of one Service. Of two values for one element (a Service that no API
-    server lets through) the first counts.
+def build_service(states: tuple[PortState, ...], node: LocalNode) -> ServiceObjects:
+    """Returns the objects of all ports of one Service. If two ports define the same element (a
+    Service that every API server rejects), the first one wins.
     """
     chains: list[Chain] = []
-    elements: dict[tuple[str, Key], Wanted] = {}
+    elements: dict[tuple[str, Key], DesiredValue] = {}
     for state in states:
         port = _NftPort(state, node, chains, elements)
         port.build_inside()
@@ -124,21 +124,21 @@ def build_service(states: tuple[PortState, ...], node: ThisNode) -> ServiceObjec
 
 
 def node_port_addresses(addresses: tuple[str, ...]) -> ServiceObjects:
-    """The elements of the set of addresses that node ports are served on."""
+    """Returns the elements of the set of addresses that node ports are served on."""
     return ServiceObjects(
         (), tuple((NODE_PORT_IPS.name, (address,), None) for address in addresses)
     )
 
 
 class _NftPort:
-    """One service port in the making; adds to the two collections that it is given."""
+    """Builds the objects of one service port; adds them to *chains* and *elements*."""
 
     def __init__(
         self,
         state: PortState,
-        node: ThisNode,
+        node: LocalNode,
         chains: list[Chain],
-        elements: dict[tuple[str, Key], Wanted],
+        elements: dict[tuple[str, Key], DesiredValue],
     ) -> None:
         self._state = state
         self._port = state.port
@@ -147,7 +147,7 @@ class _NftPort:
         self._protocol = state.port.name.protocol.lower()
         self._chains = chains
         self._elements = elements
-        self._made: dict[str, str] = {}  # prefix -> the chain of that policy
+        self._chain_names: dict[str, str] = {}  # prefix -> the chain of that policy
         self._sticky_names: dict[
             tuple[str, int], tuple[str, str]
         ] = {}  # endpoint -> its set, its chain
@@ -172,7 +172,7 @@ class _NftPort:
                 )
             case several if not port.affinity_timeout_s and not port.externally_accessible:
                 self._elements.setdefault(
-                    (SERVICE_IPS.name, destination), Several(_targets(several))
+                    (SERVICE_IPS.name, destination), BalancedTargets(_targets(several))
                 )
             case _:
                 chain = self._policy_chain("local" if port.internal_local else "service")
@@ -236,8 +236,8 @@ class _NftPort:
             )
 
     def _policy_chain(self, prefix: str) -> str:
-        """The chain that leads to the endpoints of a policy, made when it is first asked for."""
-        if prefix not in self._made:
+        """Returns the chain that leads to the endpoints of a policy; built at its first use."""
+        if prefix not in self._chain_names:
             endpoints = self._categories.local if prefix == "local" else self._categories.cluster
             chain = (
                 self._sticky(prefix, endpoints)
@@ -245,8 +245,8 @@ class _NftPort:
                 else self._even(prefix, endpoints)
             )
             self._chains.append(chain)
-            self._made[prefix] = chain.name
-        return self._made[prefix]
+            self._chain_names[prefix] = chain.name
+        return self._chain_names[prefix]
 
     def _even(self, prefix: str, endpoints: tuple[NodeEndpoint, ...]) -> BalancedChain:
         return BalancedChain(
@@ -255,14 +255,14 @@ class _NftPort:
 
     def _sticky(self, prefix: str, endpoints: tuple[NodeEndpoint, ...]) -> RuleChain:
         names = [self._sticky_names[endpoint.ip, endpoint.port] for endpoint in endpoints]
-        known = [NftRule((InSet(("saddr",), clients), Goto(chain))) for clients, chain in names]
+        affinity = [NftRule((InSet(("saddr",), clients), Goto(chain))) for clients, chain in names]
         others = NftRule((GotoOneOf(tuple([chain for _, chain in names])),))
         return RuleChain(
-            chain_name(prefix, self._port.name, variant=self._variant), (*known, others)
+            chain_name(prefix, self._port.name, variant=self._variant), (*affinity, others)
         )
 
     def _build_endpoints(self) -> None:
-        """One chain and one set per endpoint, shared by the policies."""
+        """Builds one chain and one set for each endpoint, shared by the policies."""
         for endpoint in self._categories.reachable:
             names = (
                 self._endpoint_name("affinity", endpoint),

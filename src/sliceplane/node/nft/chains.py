@@ -1,12 +1,12 @@
-"""Chains of a table: those that Services need, those in the kernel, and the commands from one to
-the other.
+"""Chains of a table: the desired chains, the applied ones, and the commands from one to the other.
 
-**Two kinds of chains.**  One that only balances is kept target by target (``HeldTargets``); any
-other is rewritten whole when its rules change (``HeldRules``). A dynamic set belongs to such a
-chain, and comes and goes with it; its elements are the kernel's, filled by packets, up to a size
-that follows from how many sets the namespace has: a flood from made-up addresses fills no more than
-the namespace's share of the kernel's memory. They outlive every change but a full transaction, into
-which the caller may put their elements of just before (``Memory``).
+**Two kinds of chains.**  A chain that only balances is changed target by target
+(``AppliedTargets``). Any other is rewritten whole when its rules change (``AppliedRules``). Such a
+chain may own a dynamic set, which is created and deleted with it. The kernel fills the set from
+packets, up to a size that follows from the number of sets of the namespace. So a flood from forged
+addresses fills at most the namespace's share of the kernel's memory. Dynamic sets outlive every
+change but a full transaction; the caller may restore their contents with that one
+(``DynamicSetContents``).
 
 Owned by one ``table.NftRules``.
 """
@@ -30,28 +30,28 @@ from sliceplane.node.nft.objects import (
     DeleteChain,
     DeleteContainer,
     DnatTarget,
+    DynamicSetContents,
     FlushChain,
     FlushContainer,
     Item,
-    Memory,
     NftRule,
     RemainingTime,
 )
 from sliceplane.node.nft.slots import TARGETS_PER_CHAIN_MAX, Slots, map_of, offset_of
 from sliceplane.node.nft.statements import Balance
 
-#: clients that session affinity remembers for one Service port's endpoint; in all sets of a
-#: namespace (but see ``clients_max``: a set keeps the size that it was made with); and in a set of
-#: a namespace with very many
+#: maximum numbers of clients that session affinity remembers: for one endpoint of a Service port; in
+#: all sets of a namespace (but see ``clients_max``: a set keeps its initial size); and in each set
+#: of a namespace with very many sets
 CLIENTS_OF_SET_MAX: Final = 65_535
 CLIENTS_MAX: Final = 2**20
 CLIENTS_MIN: Final = 16
 
 
-class HeldTargets(NamedTuple):
-    """A chain in the kernel: its slot among those of its protocol, how many targets its rule draws
-    from (0: it has no rule), and the targets in the slot; those from number ``live`` on are
-    retired.
+class AppliedTargets(NamedTuple):
+    """A balancing chain in the kernel: its slot among those of its protocol, the number of targets
+    that its rule draws from (0: it has no rule), and the targets in the slot. Targets from number
+    ``live`` on are retired.
     """
 
     protocol: str
@@ -60,8 +60,8 @@ class HeldTargets(NamedTuple):
     targets: tuple[DnatTarget, ...]
 
 
-class HeldRules(NamedTuple):
-    """A chain in the kernel that is written whole; without rules if it is not ``live``."""
+class AppliedRules(NamedTuple):
+    """A chain in the kernel that is rewritten whole; it has no rules if it is not ``live``."""
 
     chain: RuleChain
     live: bool
@@ -69,32 +69,34 @@ class HeldRules(NamedTuple):
 
 @dataclass(slots=True)
 class TableDraft(ElementsDraft):
-    """A transaction in the making, and what the shadow becomes if it succeeds (``None``: gone)."""
+    """A transaction that is being built, and the shadow's state if it succeeds (``None``:
+    removed).
+    """
 
-    made: list[Command] = field(default_factory=list)
+    created: list[Command] = field(default_factory=list)
     rules: list[Command] = field(default_factory=list)
     removed: list[Command] = field(default_factory=list)
-    chains: dict[str, HeldTargets | HeldRules | None] = field(default_factory=dict)
-    made_rooms: tuple[int, ...] = ()
+    chains: dict[str, AppliedTargets | AppliedRules | None] = field(default_factory=dict)
+    created_counts: tuple[int, ...] = ()
 
 
 class Chains:
-    """See the module.  After ``write_*`` ``on_success`` if the kernel took it; if not, the next is
-    ``write_all``.
+    """See the module.  Call ``on_success`` if the kernel applied the draft of a ``write_*``;
+    otherwise the next call is ``write_all``.
     """
 
     def __init__(self) -> None:
-        self._wanted: dict[str, Chain] = {}
-        self._held: dict[str, HeldTargets | HeldRules] = {}
+        self._desired: dict[str, Chain] = {}
+        self._applied: dict[str, AppliedTargets | AppliedRules] = {}
         self._slots: dict[str, Slots] = {}  # by protocol
-        #: by chain: when its retired part may go
+        #: times at which the retired parts of chains may be removed, by chain
         self.retired: dict[str, float] = {}
         self._marked: set[str] = set()
         #: sets of clients, by namespace
         self._sets: Counter[str] = Counter()
 
     def set(self, old: tuple[Chain, ...], new: tuple[Chain, ...]) -> None:
-        """One Service needs the chains *new* instead of *old*. Chains that did not change are not
+        """Replaces the desired chains *old* of one Service with *new*.  Unchanged chains are not
         marked.
         """
         chains = {chain.name: chain for chain in new}
@@ -105,28 +107,28 @@ class Chains:
             self._sets -= Counter(lost)
         for chain in old:
             if chain.name not in chains:
-                del self._wanted[chain.name]
+                del self._desired[chain.name]
                 self._marked.add(chain.name)
         for name, chain in chains.items():
             if isinstance(chain, BalancedChain):
                 assert len(chain.targets) <= TARGETS_PER_CHAIN_MAX, (
                     f"{name} has {len(chain.targets)} targets"
                 )
-            if self._wanted.get(name) != chain:
-                self._wanted[name] = chain
+            if self._desired.get(name) != chain:
+                self._desired[name] = chain
                 self._marked.add(name)
 
-    def write_all(self, draft: TableDraft, memory: Memory) -> None:
-        """Writes all chains into an empty table, and what *memory* has of their sets."""
+    def write_all(self, draft: TableDraft, contents: DynamicSetContents) -> None:
+        """Writes all chains and the *contents* of their sets into an empty table."""
         self._marked = set()
-        self._slots = {}  # no way back: until this succeeds, every transaction is full
-        for name in sorted(self._wanted):
-            wanted = self._wanted[name]
-            self._place(draft, wanted, None)
-            if isinstance(wanted, RuleChain) and wanted.own_set is not None:
-                clients = wanted.own_set.name
-                bound_s = wanted.own_set.timeout_s
-                for ip, seconds in memory.get(clients, ()):
+        self._slots = {}  # irreversible: until this succeeds, every transaction is full
+        for name in sorted(self._desired):
+            desired = self._desired[name]
+            self._update(draft, desired, None)
+            if isinstance(desired, RuleChain) and desired.own_set is not None:
+                clients = desired.own_set.name
+                bound_s = desired.own_set.timeout_s
+                for ip, seconds in contents.get(clients, ()):
                     if seconds > 0:
                         draft.additions[clients].append(
                             ((ip,), RemainingTime(min(seconds, bound_s)))
@@ -134,197 +136,205 @@ class Chains:
 
     def write_changes(self, draft: TableDraft) -> None:
         for name in sorted(self._marked):
-            wanted = self._wanted.get(name)
-            held = self._held.get(name)
-            if wanted is not None:
-                self._place(draft, wanted, held)
-            elif held is not None and held.live:
+            desired = self._desired.get(name)
+            applied = self._applied.get(name)
+            if desired is not None:
+                self._update(draft, desired, applied)
+            elif applied is not None and applied.live:
                 draft.rules.append(FlushChain(name))
-                if isinstance(held, HeldTargets):
-                    draft.chains[name] = held._replace(live=0)
+                if isinstance(applied, AppliedTargets):
+                    draft.chains[name] = applied._replace(live=0)
                     continue
-                if held.chain.own_set is not None:
-                    # a client that comes back meanwhile has been somewhere else since
-                    draft.rules.append(FlushContainer(held.chain.own_set))
-                draft.chains[name] = held._replace(live=False)
+                if applied.chain.own_set is not None:
+                    # A client that returns later has used another endpoint since.
+                    draft.rules.append(FlushContainer(applied.chain.own_set))
+                draft.chains[name] = applied._replace(live=False)
         self._marked = set()
 
     def remove_retired(self, draft: TableDraft, now: float) -> None:
-        """Comes last, so that a slot given back here is not handed out again by the same
-        transaction.
+        """Must be called last, so that the same transaction does not reuse a slot that is released
+        here.
         """
         for name in sorted(self.retired):
             if self.retired[name] <= now and name not in draft.chains:
-                self._remove_retired(draft, name, self._held[name])
+                self._remove_retired(draft, name, self._applied[name])
 
     def on_success(self, draft: TableDraft, now: float) -> None:
         if draft.full:
-            self._held = {}
+            self._applied = {}
             self.retired = {}
-        for name, held in draft.chains.items():
+        for name, applied in draft.chains.items():
             self.retired.pop(name, None)
-            if held is None:
-                del self._held[name]
+            if applied is None:
+                del self._applied[name]
                 continue
-            self._held[name] = held
-            if _has_retired(held):
+            self._applied[name] = applied
+            if _has_retired(applied):
                 self.retired[name] = now + RETIRE_AFTER_S
 
-    def _place(
-        self, draft: TableDraft, wanted: Chain, held: HeldTargets | HeldRules | None
+    def _update(
+        self, draft: TableDraft, desired: Chain, applied: AppliedTargets | AppliedRules | None
     ) -> None:
-        """Brings a chain to *wanted*."""
-        if isinstance(wanted, RuleChain):
-            assert not isinstance(held, HeldTargets), (
-                f"{wanted.name} changed its kind; the name should have changed with it"
+        """Brings a chain from *applied* to *desired*."""
+        if isinstance(desired, RuleChain):
+            assert not isinstance(applied, AppliedTargets), (
+                f"{desired.name} changed its kind; the name should have changed with it"
             )
-            self._place_rules(draft, wanted, held)
+            self._update_rules(draft, desired, applied)
         else:
-            assert not isinstance(held, HeldRules), (
-                f"{wanted.name} changed its kind; its name should have too"
+            assert not isinstance(applied, AppliedRules), (
+                f"{desired.name} changed its kind; its name should have too"
             )
-            self._place_targets(draft, wanted, held)
+            self._update_targets(draft, desired, applied)
 
-    def _place_rules(self, draft: TableDraft, wanted: RuleChain, held: HeldRules | None) -> None:
-        name = wanted.name
-        assert wanted.rules, f"{name} has no rules: its Service must not have built it"
-        if held is None:
-            if wanted.own_set is not None:
-                draft.made.append(
+    def _update_rules(
+        self, draft: TableDraft, desired: RuleChain, applied: AppliedRules | None
+    ) -> None:
+        name = desired.name
+        assert desired.rules, f"{name} has no rules: its Service must not have built it"
+        if applied is None:
+            if desired.own_set is not None:
+                draft.created.append(
                     AddContainer(
-                        replace(wanted.own_set, size=clients_max(self._sets[wanted.account]))
+                        replace(desired.own_set, size=clients_max(self._sets[desired.account]))
                     )
                 )
-            draft.made.append(AddChain(name))
+            draft.created.append(AddChain(name))
         else:
-            assert held.chain.own_set == wanted.own_set, (
-                f"{name} had {held.chain.own_set}, wants {wanted.own_set}"
+            assert applied.chain.own_set == desired.own_set, (
+                f"{name} had {applied.chain.own_set}, needs {desired.own_set}"
             )
-            if held.live and held.chain == wanted:
+            if applied.live and applied.chain == desired:
                 return
-            if held.live:
+            if applied.live:
                 draft.rules.append(FlushChain(name))
-        draft.rules.extend(AddRule(name, rule) for rule in wanted.rules)
-        draft.chains[name] = HeldRules(wanted, live=True)
+        draft.rules.extend(AddRule(name, rule) for rule in desired.rules)
+        draft.chains[name] = AppliedRules(desired, live=True)
 
-    def _place_targets(
-        self, draft: TableDraft, wanted: BalancedChain, held: HeldTargets | None
+    def _update_targets(
+        self, draft: TableDraft, desired: BalancedChain, applied: AppliedTargets | None
     ) -> None:
-        """Brings a chain's targets and rule to *wanted*, leaving in place whatever can stay."""
-        name = wanted.name
-        count = len(wanted.targets)
+        """Brings a chain's targets and rule to *desired*; targets keep their numbers if possible."""
+        name = desired.name
+        count = len(desired.targets)
         assert count, f"{name} has no targets: its Service must not have built it"
-        if held is None:
-            protocol = wanted.protocol
-            slot, first = self._slots.setdefault(protocol, Slots(protocol)).take()
+        if applied is None:
+            protocol = desired.protocol
+            slot, first = self._slots.setdefault(protocol, Slots(protocol)).allocate()
             if first:
-                draft.made.append(AddContainer(map_of(protocol, slot)))
-            draft.made.append(AddChain(name))
-            held = HeldTargets(protocol, slot, 0, ())
-            placed = wanted.targets
+                draft.created.append(AddContainer(map_of(protocol, slot)))
+            draft.created.append(AddChain(name))
+            applied = AppliedTargets(protocol, slot, 0, ())
+            ordered = desired.targets
         else:
-            placed = place(held.targets, wanted.targets)
-        assert held.protocol == wanted.protocol, (
-            f"{name} was for {held.protocol}, now for {wanted.protocol}"
+            ordered = order_targets(applied.targets, desired.targets)
+        assert applied.protocol == desired.protocol, (
+            f"{name} was for {applied.protocol}, now for {desired.protocol}"
         )
-        container = map_of(held.protocol, held.slot).name
-        offset = offset_of(held.slot)
-        for number, (before, after) in enumerate(zip(held.targets, placed, strict=False)):
+        container = map_of(applied.protocol, applied.slot).name
+        offset = offset_of(applied.slot)
+        for number, (before, after) in enumerate(zip(applied.targets, ordered, strict=False)):
             if before != after:
                 draft.deletions[container].append((offset + number,))
                 draft.additions[container].append(((offset + number,), after))
-        new_places = enumerate(placed[len(held.targets) :], offset + len(held.targets))
-        newcomers: list[Item] = [((number,), target) for number, target in new_places]
-        if newcomers:
-            draft.additions[container].extend(newcomers)
-        if count != held.live:
-            if held.live:
+        appended = enumerate(ordered[len(applied.targets) :], offset + len(applied.targets))
+        additions: list[Item] = [((number,), target) for number, target in appended]
+        if additions:
+            draft.additions[container].extend(additions)
+        if count != applied.live:
+            if applied.live:
                 draft.rules.append(FlushChain(name))
             draft.rules.append(
-                AddRule(name, NftRule((Balance(wanted.protocol, count, offset, container),)))
+                AddRule(name, NftRule((Balance(desired.protocol, count, offset, container),)))
             )
-        new = held._replace(live=count, targets=placed)
-        if new != held:
+        new = applied._replace(live=count, targets=ordered)
+        if new != applied:
             draft.chains[name] = new
 
-    def _remove_retired(self, draft: TableDraft, name: str, held: HeldTargets | HeldRules) -> None:
-        if isinstance(held, HeldRules):
+    def _remove_retired(
+        self, draft: TableDraft, name: str, applied: AppliedTargets | AppliedRules
+    ) -> None:
+        if isinstance(applied, AppliedRules):
             draft.chains[name] = None
             draft.removed.append(DeleteChain(name))
-            if held.chain.own_set is not None:
-                draft.removed.append(DeleteContainer(held.chain.own_set))
+            if applied.chain.own_set is not None:
+                draft.removed.append(DeleteContainer(applied.chain.own_set))
             return
-        container = map_of(held.protocol, held.slot).name
-        offset = offset_of(held.slot)
-        retired = range(held.live, len(held.targets))
+        container = map_of(applied.protocol, applied.slot).name
+        offset = offset_of(applied.slot)
+        retired = range(applied.live, len(applied.targets))
         draft.deletions[container].extend((offset + number,) for number in retired)
-        if held.live:
-            draft.chains[name] = held._replace(targets=held.targets[: held.live])
+        if applied.live:
+            draft.chains[name] = applied._replace(targets=applied.targets[: applied.live])
             return
         draft.chains[name] = None
         draft.removed.append(DeleteChain(name))
-        if self._slots[held.protocol].release(held.slot):
-            draft.removed.append(DeleteContainer(map_of(held.protocol, held.slot)))
+        if self._slots[applied.protocol].release(applied.slot):
+            draft.removed.append(DeleteContainer(map_of(applied.protocol, applied.slot)))
 
     def shadow(
-        self, made: list[Command], items: Mapping[str, list[Item]], rules: list[Command]
+        self, created: list[Command], items: Mapping[str, list[Item]], rules: list[Command]
     ) -> None:
-        """Adds the chains in the kernel: what makes them, their elements by container, and
-        rules.
+        """Adds the applied chains: the commands that create them, their elements by container, and
+        their rules.
         """
-        for name in sorted(self._held):
-            held = self._held[name]
-            made.append(AddChain(name))
-            if isinstance(held, HeldRules):
-                if held.chain.own_set is not None:
-                    made.append(AddContainer(held.chain.own_set))
+        for name in sorted(self._applied):
+            applied = self._applied[name]
+            created.append(AddChain(name))
+            if isinstance(applied, AppliedRules):
+                if applied.chain.own_set is not None:
+                    created.append(AddContainer(applied.chain.own_set))
                 rules.extend(
-                    AddRule(name, rule) for rule in (held.chain.rules if held.live else ())
+                    AddRule(name, rule) for rule in (applied.chain.rules if applied.live else ())
                 )
                 continue
-            container = map_of(held.protocol, held.slot)
-            offset = offset_of(held.slot)
-            made.append(AddContainer(container))
+            container = map_of(applied.protocol, applied.slot)
+            offset = offset_of(applied.slot)
+            created.append(AddContainer(container))
             items[container.name].extend(
-                ((offset + n,), target) for n, target in enumerate(held.targets)
+                ((offset + n,), target) for n, target in enumerate(applied.targets)
             )
-            if held.live:
-                balance = Balance(held.protocol, held.live, offset, container.name)
+            if applied.live:
+                balance = Balance(applied.protocol, applied.live, offset, container.name)
                 rules.append(AddRule(name, NftRule((balance,))))
 
     def check(self, needed: Iterable[Chain], *, in_kernel: bool) -> None:
-        """*needed*: the chains of all Services; *in_kernel*: unmarked ones are there.  O(state)."""
+        """Asserts every invariant.  *needed*: the chains of all Services; *in_kernel*: the unmarked
+        ones are applied.  O(state).
+        """
         chains = {chain.name: chain for chain in needed}
-        assert chains == self._wanted, f"chains {self._wanted} should be {chains}"
+        assert chains == self._desired, f"chains {self._desired} should be {chains}"
         sets = Counter(_accounts(chains.values()))
         assert sets == self._sets, f"sets {self._sets} should be {sets}"
         if not in_kernel:
             return
-        balanced = [held for held in self._held.values() if isinstance(held, HeldTargets)]
+        balanced = [
+            applied for applied in self._applied.values() if isinstance(applied, AppliedTargets)
+        ]
         for protocol, slots in self._slots.items():
-            slots.check({held.slot for held in balanced if held.protocol == protocol})
-        assert {held.protocol for held in balanced} <= set(self._slots), "a chain has no slot"
-        for name, held in self._held.items():
-            assert _has_retired(held) == (name in self.retired), (
-                f"{name}: {held}, retired: {self.retired.get(name)}"
+            slots.check({applied.slot for applied in balanced if applied.protocol == protocol})
+        assert {applied.protocol for applied in balanced} <= set(self._slots), "a chain has no slot"
+        for name, applied in self._applied.items():
+            assert _has_retired(applied) == (name in self.retired), (
+                f"{name}: {applied}, retired: {self.retired.get(name)}"
             )
             if name in self._marked:
                 continue
-            if isinstance(held, HeldRules):
-                assert self._wanted.get(name) == (held.chain if held.live else None), (
-                    f"{name}: {held} is not wanted"
+            if isinstance(applied, AppliedRules):
+                assert self._desired.get(name) == (applied.chain if applied.live else None), (
+                    f"{name}: {applied} is not desired"
                 )
             else:
-                wanted = self._wanted.get(name)
-                assert not isinstance(wanted, RuleChain), f"{name}: {held} is not {wanted}"
-                targets = wanted.targets if wanted is not None else ()
-                assert set(held.targets[: held.live]) == set(targets), (
-                    f"{name}: {held} is not {targets}"
+                desired = self._desired.get(name)
+                assert not isinstance(desired, RuleChain), f"{name}: {applied} is not {desired}"
+                targets = desired.targets if desired is not None else ()
+                assert set(applied.targets[: applied.live]) == set(targets), (
+                    f"{name}: {applied} is not {targets}"
                 )
 
 
 def clients_max(sets: int) -> int:
-    """Returns how many clients a new set takes if its namespace has *sets* of them."""
+    """Returns the size of a new set of clients in a namespace with *sets* sets."""
     return max(CLIENTS_MIN, min(CLIENTS_OF_SET_MAX, CLIENTS_MAX // sets))
 
 
@@ -337,27 +347,33 @@ def _accounts(chains: Iterable[Chain]) -> list[str]:
     ]
 
 
-def _has_retired(held: HeldTargets | HeldRules) -> bool:
-    """Returns True if a part of the chain is out of use, and goes later."""
-    return not held.live if isinstance(held, HeldRules) else held.live < len(held.targets)
+def _has_retired(applied: AppliedTargets | AppliedRules) -> bool:
+    """Returns True if a part of the chain is out of use, and will be removed later."""
+    return (
+        not applied.live
+        if isinstance(applied, AppliedRules)
+        else applied.live < len(applied.targets)
+    )
 
 
-def place(held: tuple[DnatTarget, ...], wanted: tuple[DnatTarget, ...]) -> tuple[DnatTarget, ...]:
-    """*wanted*, ordered so that as few as possible of *held* change their number, then the rest of
-    *held*.
+def order_targets(
+    applied: tuple[DnatTarget, ...], desired: tuple[DnatTarget, ...]
+) -> tuple[DnatTarget, ...]:
+    """Returns *desired*, ordered so that as few targets of *applied* as possible change their
+    number, then the rest of *applied*.
 
-    ``result[:len(wanted)]`` has exactly the targets of *wanted*; ``result[len(wanted):]`` is
-    ``held[len(wanted):]``.
+    ``result[:len(desired)]`` has exactly the targets of *desired*; ``result[len(desired):]`` is
+    ``applied[len(desired):]``.
     """
-    count = len(wanted)
-    missing = dict.fromkeys(wanted)
+    count = len(desired)
+    missing = dict.fromkeys(desired)
     result: list[DnatTarget | None] = [None] * count
-    for number, target in enumerate(held[:count]):
+    for number, target in enumerate(applied[:count]):
         if target in missing:
             del missing[target]
             result[number] = target
-    newcomers = iter(missing)
+    additions = iter(missing)
     return (
-        *(target if target is not None else next(newcomers) for target in result),
-        *held[count:],
+        *(target if target is not None else next(additions) for target in result),
+        *applied[count:],
     )

@@ -1,24 +1,25 @@
-"""Elements of sets and maps: who wants which, what the kernel holds, and what goes and comes in
-between.
+"""Elements of sets and maps: the claims of Services, the applied elements, and the changes between
+them.
 
 **Shared elements.**  Two Services may claim one element (``node.plane.PlaceClaims``): the same
 local endpoint, or by mistake the same cluster IP. An element stays as long as any Service claims
-it. Over addresses for clients outside and node ports ``consume.claims`` has decided before.
+it. ``consume.claims`` has already decided who owns external addresses and node ports.
 
-**Ways in.**  A destination leads to a chain (an element of service-ips), to a target (one of
-single-endpoints), or to several (elements of a room's set and map, ``node.nft.draws``). To claims
-all are one element of service-ips; what the kernel holds for it, and where, is told by ``_stored``.
-While a destination moves from one to the other no packet may fall between them: the kernel looks
-elements up in the newest version of a map, but evaluates the rules that were there when the packet
-entered the hook (``node.nft.table``, "Retirement"). Service-ips is asked first, then, twice, the
-others.
+**Lookups.**  A destination leads to a chain (an element of service-ips), to a target (one of
+single-endpoints), or to several (elements of the set and map of its buckets, ``node.nft.buckets``).
+For claims all three are one element of service-ips; ``_kernel_items`` returns the elements that it
+has in the kernel. While a destination moves from one form to another, no packet may miss both. The
+kernel looks elements up in the newest version of a map, but evaluates the rules of the moment at
+which the packet entered the hook (``node.nft.table``, "Retirement"). The rules look a destination up
+in service-ips first, then, twice, in the others.
 
-* Between targets, who asked one place too early finds the other when asked again.
-* From the chain to targets, who asks service-ips too late finds the targets, which came with the
-  same transaction.
-* From targets to the chain, the targets stay for ``RETIRE_AFTER_S`` (they are *kept*), hidden by
-  the chain's element. They are for packets that asked service-ips too early, and for those that
-  asked just after: to them the chain, if it is new, has no rules yet, and they jump back.
+* Between targets: a packet that was looked up too early in one map matches in the other, or in the
+  second round.
+* From the chain to targets: a packet that was looked up too late in service-ips matches the targets,
+  which were added in the same transaction.
+* From targets to the chain: the targets are *retained* for ``RETIRE_AFTER_S``, hidden by the chain's
+  element. They serve packets that were looked up in service-ips too early, and those just after:
+  for them a new chain has no rules yet, and they return from the jump.
 
 Owned by one ``table.NftRules``.
 """
@@ -31,31 +32,39 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from sliceplane.consume.model import ServiceKey
-from sliceplane.node.nft.draws import RoomPlaces, endpoints_of, members_of, placed
+from sliceplane.node.nft.buckets import Buckets, bucket_map, bucket_set, fill_buckets
 from sliceplane.node.nft.layout import SERVICE_IPS, SINGLE_ENDPOINTS
-from sliceplane.node.nft.objects import DnatTarget, Item, Key, NftVerdict, Several, Value, Wanted
+from sliceplane.node.nft.objects import (
+    BalancedTargets,
+    DesiredValue,
+    DnatTarget,
+    Item,
+    Key,
+    NftVerdict,
+    Value,
+)
 from sliceplane.node.plane import PlaceClaims
 
 RETIRE_AFTER_S = 1.0
 
 ElementId = tuple[str, Key]  # container, key
-Held = Value | RoomPlaces
+Applied = Value | Buckets
 
 
-def _stored(element: ElementId, held: Held) -> Iterator[tuple[str, list[Item]]]:
-    """The elements that *held* consists of in the kernel, by the containers that they are in."""
+def _kernel_items(element: ElementId, applied: Applied) -> Iterator[tuple[str, list[Item]]]:
+    """Yields the elements that the kernel has for *applied*, by container."""
     container, key = element
-    if isinstance(held, RoomPlaces):
-        yield members_of(held.room).name, [(key, None)]
-        yield endpoints_of(held.room).name, held.items(key)
-    elif isinstance(held, DnatTarget) and container == SERVICE_IPS.name:
-        yield SINGLE_ENDPOINTS.name, [(key, held)]
+    if isinstance(applied, Buckets):
+        yield bucket_set(applied.size).name, [(key, None)]
+        yield bucket_map(applied.size).name, applied.items(key)
+    elif isinstance(applied, DnatTarget) and container == SERVICE_IPS.name:
+        yield SINGLE_ENDPOINTS.name, [(key, applied)]
     else:
-        yield container, [(key, held)]
+        yield container, [(key, applied)]
 
 
-def _made(wanted: Wanted) -> Held:
-    return placed(wanted.targets) if isinstance(wanted, Several) else wanted
+def _initial(desired: DesiredValue) -> Applied:
+    return fill_buckets(desired.targets) if isinstance(desired, BalancedTargets) else desired
 
 
 @dataclass(slots=True)
@@ -69,148 +78,150 @@ class ElementsDraft:
     full: bool = False
     deletions: dict[str, list[Key]] = field(default_factory=partial(defaultdict, list))
     additions: dict[str, list[Item]] = field(default_factory=partial(defaultdict, list))
-    held: dict[ElementId, tuple[Held] | None] = field(default_factory=dict)
-    kept: dict[ElementId, DnatTarget | RoomPlaces | None] = field(default_factory=dict)
-    #: those that are used
-    rooms: set[int] = field(default_factory=set)
+    applied: dict[ElementId, tuple[Applied] | None] = field(default_factory=dict)
+    retained: dict[ElementId, DnatTarget | Buckets | None] = field(default_factory=dict)
+    #: counts of buckets that the transaction uses
+    bucket_counts: set[int] = field(default_factory=set)
 
-    def add(self, element: ElementId, held: Held) -> None:
-        if isinstance(held, RoomPlaces):
-            self.rooms.add(held.room)
-        for container, items in _stored(element, held):
+    def add(self, element: ElementId, applied: Applied) -> None:
+        if isinstance(applied, Buckets):
+            self.bucket_counts.add(applied.size)
+        for container, items in _kernel_items(element, applied):
             self.additions[container].extend(items)
 
-    def remove(self, element: ElementId, held: Held) -> None:
-        for container, items in _stored(element, held):
+    def remove(self, element: ElementId, applied: Applied) -> None:
+        for container, items in _kernel_items(element, applied):
             self.deletions[container].extend(key for key, _ in items)
 
 
 class Elements:
-    """See the module.  After ``write_*`` ``on_success`` if the kernel took it; if not, the next is
-    ``write_all``.
+    """See the module.  Call ``on_success`` if the kernel applied the draft of a ``write_*``;
+    otherwise the next call is ``write_all``.
     """
 
     def __init__(self) -> None:
-        self.claims: PlaceClaims[ElementId, Wanted] = PlaceClaims()
-        self._held: dict[ElementId, Held] = {}
-        self._kept: dict[ElementId, DnatTarget | RoomPlaces] = {}
-        #: when what is kept may go
-        self.kept_until: dict[ElementId, float] = {}
+        self.claims: PlaceClaims[ElementId, DesiredValue] = PlaceClaims()
+        self._applied: dict[ElementId, Applied] = {}
+        self._retained: dict[ElementId, DnatTarget | Buckets] = {}
+        #: times at which retained targets may be removed
+        self.retained_until: dict[ElementId, float] = {}
 
     def write_all(self, draft: ElementsDraft) -> None:
-        """For an empty table."""
+        """Writes all elements into an empty table."""
         self.claims.marked = set()
         for element in sorted(self.claims):
-            for wanted in self.claims.winner(element) or ():
-                held = _made(wanted)
-                draft.add(element, held)
-                draft.held[element] = (held,)
+            for desired in self.claims.winner(element) or ():
+                applied = _initial(desired)
+                draft.add(element, applied)
+                draft.applied[element] = (applied,)
 
     def write_changes(self, draft: ElementsDraft, now: float) -> None:
         """Writes marked elements, and deletes those that were retained long enough."""
         for element in sorted(self.claims.marked):
-            before = (self._held[element],) if element in self._held else None
+            before = (self._applied[element],) if element in self._applied else None
             after = self.claims.winner(element)
-            if before is None or after is None or not _is_as(before[0], after[0]):
+            if before is None or after is None or not _is_current(before[0], after[0]):
                 self._change(draft, element, before, after)
         self.claims.marked = set()
-        if self.kept_until:
-            for element in sorted(element for element, at in self.kept_until.items() if at <= now):
-                if element not in draft.kept:
-                    self._drop_kept(draft, element)
+        if self.retained_until:
+            for element in sorted(
+                element for element, at in self.retained_until.items() if at <= now
+            ):
+                if element not in draft.retained:
+                    self._drop_retained(draft, element)
 
     def _change(
         self,
         draft: ElementsDraft,
         element: ElementId,
-        before: tuple[Held] | None,
-        after: tuple[Wanted] | None,
+        before: tuple[Applied] | None,
+        after: tuple[DesiredValue] | None,
     ) -> None:
-        made = None if after is None else (_made(after[0]),)
+        replacement = None if after is None else (_initial(after[0]),)
         match before, after:
-            case (RoomPlaces() as old,), (Several(targets),):
-                new = placed(targets, old)
-                made = (new,)
-                if new.room == old.room:
+            case (Buckets() as old,), (BalancedTargets(targets),):
+                new = fill_buckets(targets, old)
+                replacement = (new,)
+                if new.size == old.size:
                     _rearrange(draft, element, old, new)
                     return
                 draft.remove(element, old)
-            case (DnatTarget() | RoomPlaces() as targets,), (NftVerdict(),):
-                draft.kept[element] = targets
+            case (DnatTarget() | Buckets() as targets,), (NftVerdict(),):
+                draft.retained[element] = targets
             case (value,), _:
                 draft.remove(element, value)
             case None, None:
                 return
-        if element in self._kept and (after is None or not isinstance(after[0], NftVerdict)):
-            self._drop_kept(draft, element)
-        if made is not None:
-            draft.add(element, made[0])
-        draft.held[element] = made
+        if element in self._retained and (after is None or not isinstance(after[0], NftVerdict)):
+            self._drop_retained(draft, element)
+        if replacement is not None:
+            draft.add(element, replacement[0])
+        draft.applied[element] = replacement
 
     def on_success(self, draft: ElementsDraft, now: float) -> None:
         if draft.full:
-            self._held = {}
-            self._kept = {}
-            self.kept_until = {}
-        for element, value in draft.held.items():
+            self._applied = {}
+            self._retained = {}
+            self.retained_until = {}
+        for element, value in draft.applied.items():
             if value is None:
-                del self._held[element]
+                del self._applied[element]
             else:
-                self._held[element] = value[0]
-        for element, targets in draft.kept.items():
+                self._applied[element] = value[0]
+        for element, targets in draft.retained.items():
             if targets is None:
-                del self._kept[element]
-                del self.kept_until[element]
+                del self._retained[element]
+                del self.retained_until[element]
             else:
-                self._kept[element] = targets
-                self.kept_until[element] = now + RETIRE_AFTER_S
+                self._retained[element] = targets
+                self.retained_until[element] = now + RETIRE_AFTER_S
 
     def items(self) -> Iterator[tuple[str, Item]]:
         """Yields the elements that the kernel is expected to have, each with its container."""
-        for element, held in (*self._held.items(), *self._kept.items()):
-            for container, items in _stored(element, held):
+        for element, applied in (*self._applied.items(), *self._retained.items()):
+            for container, items in _kernel_items(element, applied):
                 for item in items:
                     yield container, item
 
-    def _drop_kept(self, draft: ElementsDraft, element: ElementId) -> None:
-        draft.remove(element, self._kept[element])
-        draft.kept[element] = None
+    def _drop_retained(self, draft: ElementsDraft, element: ElementId) -> None:
+        draft.remove(element, self._retained[element])
+        draft.retained[element] = None
 
     def check(
-        self, wanted: Iterator[tuple[ServiceKey, ElementId, Wanted]], *, in_kernel: bool
+        self, desired: Iterator[tuple[ServiceKey, ElementId, DesiredValue]], *, in_kernel: bool
     ) -> None:
-        """*wanted*: by Service, in their order; *in_kernel*: what is not marked is there.
-        O(state).
+        """Asserts every invariant.  *desired*: sorted by Service; *in_kernel*: unmarked elements are
+        applied.  O(state).
         """
-        self.claims.check(wanted)
+        self.claims.check(desired)
         if not in_kernel:
             return
-        for element in {*self._held, *self.claims} - self.claims.marked:
-            held = self._held[element]
+        for element in {*self._applied, *self.claims} - self.claims.marked:
+            applied = self._applied[element]
             winner = self.claims.winner(element)
-            assert winner is not None, f"{element}: no Service claims {held}"
-            assert _is_as(held, winner[0]), f"{element}: {held} is not {winner[0]}"
-        assert self._kept.keys() == self.kept_until.keys(), f"{self._kept} until {self.kept_until}"
-        for element, targets in self._kept.items():
-            leads = self._held.get(element, targets)
-            assert isinstance(leads, NftVerdict), f"{element}: {targets} are kept beside {leads}"
+            assert winner is not None, f"{element}: no Service claims {applied}"
+            assert _is_current(applied, winner[0]), f"{element}: {applied} is not {winner[0]}"
+        assert self._retained.keys() == self.retained_until.keys(), (
+            f"{self._retained} until {self.retained_until}"
+        )
+        for element, targets in self._retained.items():
+            leads = self._applied.get(element, targets)
+            assert isinstance(leads, NftVerdict), f"{element}: {targets} are retained with {leads}"
 
 
-def _is_as(held: Held, wanted: Wanted) -> bool:
-    """Returns True if nothing has to change."""
-    if isinstance(held, RoomPlaces):
-        return isinstance(wanted, Several) and held.holds(wanted.targets)
-    return held == wanted
+def _is_current(applied: Applied, desired: DesiredValue) -> bool:
+    """Returns True if *applied* is in accord with *desired*."""
+    if isinstance(applied, Buckets):
+        return isinstance(desired, BalancedTargets) and applied.has_only(desired.targets)
+    return applied == desired
 
 
-def _rearrange(
-    draft: ElementsDraft, element: ElementId, before: RoomPlaces, after: RoomPlaces
-) -> None:
-    """Within their room."""
+def _rearrange(draft: ElementsDraft, element: ElementId, before: Buckets, after: Buckets) -> None:
+    """Changes targets without a change of the number of buckets."""
     old, new = dict(before.items(element[1])), dict(after.items(element[1]))
-    name = endpoints_of(after.room).name
+    name = bucket_map(after.size).name
     draft.deletions[name].extend(key for key, target in old.items() if new.get(key) != target)
     draft.additions[name].extend(
         (key, target) for key, target in new.items() if old.get(key) != target
     )
-    draft.held[element] = (after,)
+    draft.applied[element] = (after,)

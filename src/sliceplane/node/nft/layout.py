@@ -5,48 +5,48 @@ prerouting, output  -110  filter  -> firewall-check: vmap firewall-ips -> the ch
 prerouting, output  -100  nat     -> services: vmap service-ips -> the chain of a port -> DNAT
                                                cluster-ip-endpoints, twice: map single-endpoints ->
                                                DNAT
-                                                                            a room -> DNAT
-                                                                            (``node.nft.draws``)
+                                                                            buckets -> DNAT
+                                                                            (``node.nft.buckets``)
                                                vmap service-nodeports -> the chain of a port -> DNAT
 input, forward, output 0  filter  -> service-endpoints-check: vmap no-endpoint-services -> reject or drop
 input                  0  filter  -> nodeport-endpoints-check: vmap no-endpoint-nodeports -> reject or drop
-forward, output        0  filter  -> cluster-ips-check: a known cluster IP that nothing translated -> reject,
+forward, output        0  filter  -> cluster-ips-check: an untranslated Service's cluster IP -> reject,
                                      another address of the ranges of cluster IPs -> drop
 postrouting          100  nat     -> masquerading: marked connections; connections to oneself through a service
 ```
 
-The firewall stands *before* the translation, where the load balancer's address is still the
-destination. The checks stand *after* it, so they see only what was not translated: ports that the
-Service does not have, or Services without endpoints. All look at new connections only, so
-established ones outlive every change here.
+The firewall comes *before* the translation, where the load balancer's address is still the
+destination. The checks come *after* it, so they only see untranslated packets: ports that the
+Service does not have, or Services without endpoints. All match new connections only, so established
+ones outlive every change here.
 
 **A cluster IP has no chain**, unless the Service has affinity, or is reachable from outside and has
-several endpoints. Whenever a rule or an element of a verdict map comes, the kernel walks every
-chain behind every verdict map, from each base chain: at 44,000 Services of one endpoint that was
-nearly all of a change's 50 ms. Maps that answer with targets are no part of this walk, so what most
-Services of a cluster need costs the others nothing. They are asked after service-ips, which has the
-last word while a destination moves from one to the other (``node.nft.elements``), and twice, so
-that who moves between them is found.
+several endpoints. For each new rule or element of a verdict map, the kernel walks every chain behind
+every verdict map, from each base chain. With 44,000 Services of one endpoint, that was nearly all of
+a change's 50 ms. The walk does not include maps of targets, so the elements of most Services cost
+the others nothing. These maps are looked up after service-ips, which takes precedence while a
+destination moves from one to the other (``node.nft.elements``). They are looked up twice, so that a
+destination that moves between them matches.
 
-What depends on the node or on flags is a ``node.surroundings.Surroundings``; a change of it means a
-new table.
+A ``node.context.NodeContext`` has all that depends on the node or on flags; a change of it requires
+a new table.
 
-**A whole table takes another's place** while packets are under way: in two steps, so that none is
-refused. The kernel evaluates a packet against the rules that were there when it entered a hook, but
-looks elements up in the newest version of a map (``node.nft.table``, "Retirement"). So a packet
-that is overtaken in the chain ``services`` finds the maps empty, is not translated, and comes to
-the new table's check of cluster IPs, which would reject a connection that has every right: once in
-some 20,000 connections when tables follow one another as fast as they can. The first step therefore
-has a check that drops. A dropped packet leaves no connection behind, and its sender tries again, a
-second later with TCP. The second step makes the check what it shall be, when nothing is under way
-any more.
+**A full transaction replaces the table** while packets are in flight. It is written in two steps, so
+that no packet is refused. The kernel evaluates a packet against the rules of the moment at which it
+entered a hook, but looks elements up in the newest version of a map (``node.nft.table``,
+"Retirement"). So a packet that is overtaken in the chain ``services`` matches no element and is not
+translated. The new table's check of cluster IPs would then reject a legitimate connection: one in
+some 20,000 connections when tables are replaced at the maximum rate. Therefore the check of the
+first step drops. A dropped packet creates no connection, and its sender tries again, with TCP a
+second later. The second step writes the final check, when no such packet is in flight any more.
 """
 
 from __future__ import annotations
 
 from typing import Final, TypeGuard
 
-from sliceplane.node.nft.draws import DIRECT
+from sliceplane.node.context import Detector, NodeContext
+from sliceplane.node.nft.buckets import DIRECT
 from sliceplane.node.nft.objects import (
     AddChain,
     AddContainer,
@@ -61,6 +61,7 @@ from sliceplane.node.nft.objects import (
 from sliceplane.node.nft.statements import (
     DESTINATION,
     AddressIn,
+    ClearMark,
     CtStateNew,
     CtStatusDnat,
     DnatMap,
@@ -76,13 +77,11 @@ from sliceplane.node.nft.statements import (
     ResetTcp,
     SetMark,
     Statement,
-    TakeMark,
     Vmap,
 )
-from sliceplane.node.surroundings import Detector, Surroundings
 
-#: between the steps: no packet needs so long from one hook to the next, unless its processor is
-#: taken away
+#: seconds between the steps: a packet takes less from one hook to the next, unless its CPU is
+#: preempted
 PAUSE_S: Final = 0.002
 _PRIORITY_DSTNAT = -100
 _PRIORITY_BEFORE_DSTNAT = _PRIORITY_DSTNAT - 10
@@ -148,7 +147,7 @@ _CHAINS = tuple(
 
 
 def match_local(detector: Detector, *, local: bool) -> Statement:
-    """Matches traffic of this node's pods, or all other."""
+    """Matches traffic of this node's Pods, or all other traffic."""
     detector.check()
     if detector.network:
         return AddressIn("saddr", (detector.network,), local)
@@ -156,7 +155,7 @@ def match_local(detector: Detector, *, local: bool) -> Statement:
 
 
 def writer_chain(writer: str) -> AddChain:
-    """The empty chain that says whose table it is."""
+    """Returns the empty chain that identifies the writer of the table."""
     return AddChain(f"{_WRITER}{writer}")
 
 
@@ -165,25 +164,25 @@ def is_writer(chain: AddChain) -> bool:
     return chain.name.startswith(_WRITER)
 
 
-def static_commands(family: NftFamily, around: Surroundings) -> tuple[Command, ...]:
-    """Everything but the services, for a table that is empty."""
+def static_commands(family: NftFamily, context: NodeContext) -> tuple[Command, ...]:
+    """Returns everything but the Services' objects, for an empty table."""
     return (
         *BASE_CHAINS,
         *_CHAINS,
         *(AddContainer(container) for container in CONTAINERS),
-        *(AddRule(chain, NftRule(statements)) for chain, statements in _rules(family, around)),
+        *(AddRule(chain, NftRule(statements)) for chain, statements in _rules(family, context)),
     )
 
 
-def _rules(family: NftFamily, around: Surroundings) -> list[tuple[str, tuple[Statement, ...]]]:
+def _rules(family: NftFamily, context: NodeContext) -> list[tuple[str, tuple[Statement, ...]]]:
     to_cluster_ip = InSet(("daddr",), CLUSTER_IPS.name)
-    own_pods = around.detector
+    own_pods = context.detector
     rules: list[tuple[str, tuple[Statement, ...]]] = [
         (REJECT_CHAIN, (ResetTcp(),)),
         (REJECT_CHAIN, (Reject(),)),
         (FIREWALL_CHECK, (Vmap(DESTINATION, FIREWALL_IPS.name),)),
     ]
-    if around.masquerade_all:
+    if context.masquerade_all:
         rules.append((_SERVICES, (to_cluster_ip, SetMark())))
     elif own_pods is not None:
         rules.append((_SERVICES, (to_cluster_ip, match_local(own_pods, local=False), SetMark())))
@@ -191,15 +190,15 @@ def _rules(family: NftFamily, around: Surroundings) -> list[tuple[str, tuple[Sta
         (_SERVICES, (Vmap(DESTINATION, SERVICE_IPS.name),)),
         *[(_SERVICES, (to_cluster_ip, Jump(DIRECT)))] * 2,
         (DIRECT, (DnatMap(DESTINATION, SINGLE_ENDPOINTS.name),)),
-        (_SERVICES, (*_to_node(family, around), Vmap(_PORT, SERVICE_NODE_PORTS.name))),
+        (_SERVICES, (*_to_node(family, context), Vmap(_PORT, SERVICE_NODE_PORTS.name))),
         (ENDPOINTS_CHECK, (Vmap(DESTINATION, NO_ENDPOINTS.name),)),
-        (NODE_PORTS_CHECK, (*_to_node(family, around), Vmap(_PORT, NO_ENDPOINT_NODE_PORTS.name))),
+        (NODE_PORTS_CHECK, (*_to_node(family, context), Vmap(_PORT, NO_ENDPOINT_NODE_PORTS.name))),
         (CLUSTER_IPS_CHECK, (to_cluster_ip, Jump(REJECT_CHAIN))),
     ]
-    if around.service_networks:
-        rules.append((CLUSTER_IPS_CHECK, (AddressIn("daddr", around.service_networks), Drop())))
+    if context.service_networks:
+        rules.append((CLUSTER_IPS_CHECK, (AddressIn("daddr", context.service_networks), Drop())))
     rules += [
-        (_MASQUERADING, (TakeMark(), Masquerade())),
+        (_MASQUERADING, (ClearMark(), Masquerade())),
         (
             _MASQUERADING,
             (
@@ -225,16 +224,16 @@ def _rules(family: NftFamily, around: Surroundings) -> list[tuple[str, tuple[Sta
     return rules + [(base, (CtStateNew(), Jump(check))) for base, check in checks]
 
 
-def _to_node(family: NftFamily, around: Surroundings) -> tuple[Statement, ...]:
+def _to_node(family: NftFamily, context: NodeContext) -> tuple[Statement, ...]:
     """Matches destinations that node ports are served on."""
-    if around.node_ports_listed:
+    if context.node_ports_listed:
         return (InSet(("daddr",), NODE_PORT_IPS.name),)
     return (IsOwnAddress("daddr"), AddressIn("daddr", (_LOOPBACK[family],), inside=False))
 
 
 def steps(transaction: Transaction) -> tuple[Transaction, ...]:
-    """*transaction* in the steps that it is to be written in: two, if it is a full one or has rules
-    that must be in force before the rest.
+    """Splits *transaction* into the steps in which it is written: two if it is a full one, or has
+    rules that must be in force before the rest.
     """
     commands = transaction.commands
     if not transaction.full:
@@ -243,7 +242,7 @@ def steps(transaction: Transaction) -> tuple[Transaction, ...]:
         first = Transaction(transaction.table, commands[: transaction.ahead])
         return first, Transaction(transaction.table, (commands[0], *commands[transaction.ahead :]))
     checks = tuple(command for command in commands if _is_check(command))
-    # As every change does, it begins by seeing whose table it is.
+    # Like every change, the second step first checks the writer of the table.
     writer = tuple(
         FlushChain(command.name)
         for command in commands

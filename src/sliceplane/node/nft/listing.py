@@ -1,8 +1,8 @@
-"""A table as the kernel tells it (``nft -j list table``), and our own idea of one, in a common form
-to compare.
+"""A table in the kernel's listing (``nft -j list table``), and an expected table, in a common form
+for comparison.
 
 The common form is nft's JSON without handles: chains with their hook and their rules, sets and maps
-with their type and their elements as text. It leaves nothing out that rules consist of.
+with their type and their elements as text. It has every part of the rules.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from sliceplane.node.nft.statements import (
     MASQUERADE_MARK,
     AddressIn,
     Balance,
+    ClearMark,
     CtStateNew,
     CtStatusDnat,
     Dnat,
+    DnatBucket,
     DnatMap,
-    Draw,
     Drop,
     FromInterface,
     Goto,
@@ -42,7 +43,6 @@ from sliceplane.node.nft.statements import (
     ResetTcp,
     SetMark,
     Statement,
-    TakeMark,
     Vmap,
 )
 
@@ -83,34 +83,39 @@ def expected(table: TableContents, family: NftFamily) -> Form:
             for rule in chain.rules
         ]
         form[f"chain {name}"] = [described, *rules]
-    for name, held in table.containers.items():
-        texts = sorted(_item(key, value) for key, value in held.elements.items())
-        form[f"container {name}"] = [_kind(held.definition, family), *texts]
+    for name, contents in table.containers.items():
+        texts = sorted(_item(key, value) for key, value in contents.elements.items())
+        form[f"container {name}"] = [_kind(contents.definition, family), *texts]
     return form
 
 
-def differences(kernel: Form, wanted: Form) -> tuple[str, ...]:
-    """Where *kernel* is not as *wanted*: a phrase each, by name. Elements that packets made, and
-    the chain that says who wrote the table, are passed over.
+def differences(kernel: Form, desired: Form) -> tuple[str, ...]:
+    """Returns a phrase for each difference between *kernel* and *desired*, sorted by name. Elements
+    that packets added, and the chain of the table's writer, are ignored.
     """
     phrases: list[str] = []
-    for name in sorted(kernel.keys() | wanted.keys()):
+    for name in sorted(kernel.keys() | desired.keys()):
         if name.startswith("chain writer-"):
             continue
-        there, should = kernel.get(name), wanted.get(name)
-        if there is None or should is None:
-            phrases.append(f"{name} is {'missing' if there is None else 'of another'}")
-        elif there[0] != should[0]:
+        actual, target = kernel.get(name), desired.get(name)
+        if actual is None or target is None:
+            phrases.append(f"{name} is {'missing' if actual is None else 'of another'}")
+        elif actual[0] != target[0]:
             phrases.append(f"{name} is of another kind")
         elif name.startswith("container "):
-            if not should[0][2]:
-                more, less = set(there[1:]) - set(should[1:]), set(should[1:]) - set(there[1:])
-                phrases += [f"element {item} of {name[10:]} is missing" for item in sorted(less)]
-                phrases += [f"element {item} of {name[10:]} is of another" for item in sorted(more)]
-        elif there != should:
+            if not target[0][2]:
+                extra, missing = (
+                    set(actual[1:]) - set(target[1:]),
+                    set(target[1:]) - set(actual[1:]),
+                )
+                phrases += [f"element {item} of {name[10:]} is missing" for item in sorted(missing)]
+                phrases += [
+                    f"element {item} of {name[10:]} is of another" for item in sorted(extra)
+                ]
+        elif actual != target:
             phrases.append(
-                f"{name} has {len(there) - 1} rules of which some are of another, not "
-                f"{len(should) - 1}"
+                f"{name} has {len(actual) - 1} rules of which some are of another, not "
+                f"{len(target) - 1}"
             )
     return tuple(phrases)
 
@@ -166,13 +171,13 @@ def _match(left: Any, right: Any, op: str = "==") -> Any:
 
 
 def _fields(fields: tuple[str, ...], family: NftFamily) -> Any:
-    known = {
+    expressions = {
         "saddr": {"payload": {"protocol": family, "field": "saddr"}},
         "daddr": {"payload": {"protocol": family, "field": "daddr"}},
         "proto": {"meta": {"key": "l4proto"}},
         "dport": {"payload": {"protocol": "th", "field": "dport"}},
     }
-    parts = [known[field] for field in fields]
+    parts = [expressions[field] for field in fields]
     return parts[0] if len(parts) == 1 else {"concat": parts}
 
 
@@ -206,7 +211,7 @@ def _expression(statement: Statement, family: NftFamily) -> list[Any]:
             return [_match({"meta": {"key": "iifname"}}, name, "==" if inside else "!=")]
         case IsOwnAddress(field):
             return [_match({"fib": {"result": "type", "flags": [field]}}, "local")]
-        case TakeMark():
+        case ClearMark():
             return [_match({"&": [_MARK, MASQUERADE_MARK]}, 0, "!="), _marked("^")]
     return _action(statement, family)
 
@@ -244,7 +249,7 @@ def _action(statement: Statement, family: NftFamily) -> list[Any]:
         case DnatMap(fields, name):
             address = {"map": {"key": _fields(fields, family), "data": f"@{name}"}}
             return [{"dnat": {"family": family, "addr": address}}]
-        case Draw(fields, count, name):
+        case DnatBucket(fields, count, name):
             key = {"concat": [*_fields(fields, family)["concat"], _numgen(count, 0)]}
             return [{"dnat": {"family": family, "addr": {"map": {"key": key, "data": f"@{name}"}}}}]
         case Dnat(protocol, ip, port):
@@ -260,8 +265,8 @@ def _action(statement: Statement, family: NftFamily) -> list[Any]:
 
 
 def _networks(networks: tuple[str, ...]) -> Any:
-    """As the kernel sorts them: by address."""
-    found = sorted(
+    """Returns the networks in the kernel's order, by address."""
+    parsed = sorted(
         (ipaddress.ip_network(text) for text in networks),
         key=lambda network: int(network.network_address),
     )
@@ -269,6 +274,6 @@ def _networks(networks: tuple[str, ...]) -> Any:
         str(network.network_address)
         if network.prefixlen == network.max_prefixlen
         else {"prefix": {"addr": str(network.network_address), "len": network.prefixlen}}
-        for network in found
+        for network in parsed
     ]
     return parts[0] if len(parts) == 1 else {"set": parts}

@@ -1,8 +1,8 @@
-"""Objects and commands of an nftables table, and how they are written for ``nft -f``.
+"""Objects and commands of an nftables table, and their text for ``nft -f``.
 
-A ``Transaction`` is a tuple of commands that the kernel takes whole or not at all. ``render`` gives
-exactly the text that is sent. The vocabulary is the part of nftables that we use; the fake kernel
-understands the same part.
+A ``Transaction`` is a tuple of commands that the kernel applies atomically. ``render`` returns
+exactly the text that is sent. The module has the part of nftables that we use; the fake kernel
+implements the same part.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Key = tuple[str | int, ...]
 
 
 class DnatTarget(msgspec.Struct, frozen=True, order=True, gc=False):
-    """Where DNAT sends a packet.  (There may be hundreds of thousands: the garbage collector shall
-    not see them.)
+    """A destination of DNAT.  (The garbage collector does not track them: there may be hundreds of
+    thousands.)
     """
 
     ip: str
@@ -49,30 +49,30 @@ def jump(chain: str) -> NftVerdict:
 
 
 class RemainingTime(NamedTuple):
-    """How much longer an element of a dynamic set stays."""
+    """The remaining time of an element of a dynamic set."""
 
     seconds: int
 
 
-#: of the dynamic sets of a table, by name: addresses and how much longer each stays, in seconds
-Memory = Mapping[str, tuple[tuple[str, int], ...]]
+#: the elements of a table's dynamic sets, by name: addresses and the remaining seconds of each
+DynamicSetContents = Mapping[str, tuple[tuple[str, int], ...]]
 
 
-class Several(NamedTuple):
+class BalancedTargets(NamedTuple):
     """The desired state of a destination that balances over ``targets``, at least two; see
-    ``node.nft.draws``.
+    ``node.nft.buckets``.
     """
 
     targets: tuple[DnatTarget, ...]
 
 
 Value = NftVerdict | DnatTarget | RemainingTime | None
-Wanted = Value | Several
+DesiredValue = Value | BalancedTargets
 Item = tuple[Key, Value]
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """Where a base chain is attached; its policy is accept."""
+    """The hook of a base chain, whose policy is accept."""
 
     type: Literal["filter", "nat"]
     point: Literal["prerouting", "input", "forward", "output", "postrouting"]
@@ -82,19 +82,18 @@ class Hook(msgspec.Struct, frozen=True):
 class NftContainer(msgspec.Struct, frozen=True):
     """A set (``value`` none) or a map.  ``key`` names field types, joined as nft concatenates them.
 
-    ``numgen`` keys are the numbers that ``numgen`` draws; nft knows that type by ``typeof`` alone,
-    and then wants to know of which *protocol* the ports of targets are: it refuses a rule for
-    another one ("conflicting protocols"). Where the protocol is part of the key, it does not
-    matter.
+    ``numgen`` keys are the numbers that ``numgen`` draws. nft has that type only by ``typeof``, and
+    then needs the *protocol* of the targets' ports: it refuses a rule for another one ("conflicting
+    protocols"). If the protocol is part of the key, it does not matter.
     """
 
     name: str
     key: tuple[Literal["addr", "proto", "port", "numgen"], ...]
     value: Literal["none", "verdict", "target"] = "none"
     protocol: str = ""
-    #: of a dynamic set, which packets fill: how long an element stays; 0: it is none
+    #: timeout of the elements of a dynamic set, which packets fill; 0: the set is not dynamic
     timeout_s: int = 0
-    #: the same: how many elements it takes; packets beyond them are served, and not remembered
+    #: capacity of a dynamic set; clients beyond it are served, but without affinity
     size: int = 0
 
     def definition(self, family: NftFamily) -> str:
@@ -112,19 +111,19 @@ class NftContainer(msgspec.Struct, frozen=True):
             "proto": "inet_proto",
             "port": "inet_service",
         }
-        held = {
+        suffixes = {
             "none": "",
             "verdict": " : verdict",
             "target": f" : {types['addr']} . {types['port']}",
         }
-        suffix = held[self.value]
+        suffix = suffixes[self.value]
         dynamic = f" flags dynamic,timeout; timeout {self.timeout_s}s;" if self.timeout_s else ""
         dynamic += f" size {self.size};" if self.size else ""
         return f"{{ type {' . '.join(types[part] for part in self.key)}{suffix};{dynamic} }}"
 
     @property
     def by_number(self) -> bool:
-        """Its keys are what ``numgen`` draws, and nothing else."""
+        """Returns True if its keys are only numbers that ``numgen`` draws."""
         return self.key == ("numgen",)
 
     @property
@@ -142,7 +141,7 @@ class NftRule(msgspec.Struct, frozen=True):
 
 
 class TableRef(NamedTuple):
-    """A table is known by its family and its name."""
+    """The identity of a table: its family and name."""
 
     family: NftFamily
     name: str
@@ -155,21 +154,21 @@ class TableRef(NamedTuple):
 
 
 class AddTable(msgspec.Struct, frozen=True):
-    """Makes the table; no error if it exists."""
+    """Creates the table; no error if it exists."""
 
     def render(self, table: TableRef) -> str:
         return f"add table {table}"
 
 
 class DeleteTable(msgspec.Struct, frozen=True):
-    """Removes the table with all that is in it; an error if there is none."""
+    """Deletes the table with its contents; an error if it does not exist."""
 
     def render(self, table: TableRef) -> str:
         return f"delete table {table}"
 
 
 class AddChain(msgspec.Struct, frozen=True):
-    """Makes a chain; no error if the same one exists."""
+    """Creates a chain; no error if the same one exists."""
 
     name: str
     hook: Hook | None = None
@@ -194,7 +193,7 @@ class FlushChain(msgspec.Struct, frozen=True):
 
 
 class DeleteChain(msgspec.Struct, frozen=True):
-    """An error if anything still jumps to it."""
+    """Deletes a chain; an error if a rule or element still jumps to it."""
 
     name: str
 
@@ -213,7 +212,7 @@ class AddRule(msgspec.Struct, frozen=True):
 
 
 class AddContainer(msgspec.Struct, frozen=True):
-    """Makes a set or map; no error if the same one exists."""
+    """Creates a set or map; no error if the same one exists."""
 
     container: NftContainer
 
@@ -223,7 +222,7 @@ class AddContainer(msgspec.Struct, frozen=True):
 
 
 class DeleteContainer(msgspec.Struct, frozen=True):
-    """An error if a rule still uses it."""
+    """Deletes a set or map; an error if a rule still uses it."""
 
     container: NftContainer
 
@@ -280,13 +279,13 @@ Command = (
 
 
 class Transaction(msgspec.Struct, frozen=True):
-    """Commands for one table, all or nothing."""
+    """Commands for one table, applied atomically."""
 
     table: TableRef
     commands: tuple[Command, ...]
-    #: it replaces the table whole, whatever was there
+    #: the transaction replaces the whole table, whatever its contents were
     full: bool = False
-    #: so many commands, of which the first sees whose table it is, must be in force before the rest
+    #: number of commands that must be applied before the rest; the first checks the table's writer
     ahead: int = 0
 
     @property
@@ -333,8 +332,8 @@ class TableContents:
 
 
 def contents_of(transaction: Transaction) -> TableContents:
-    """Returns the table after *transaction*, a full one. It checks no more than it must: the fake
-    kernel of the tests refuses what the kernel does.
+    """Returns the table after *transaction*, a full one.  Checks only what it needs: the fake kernel
+    of the tests implements the kernel's refusals.
     """
     assert transaction.full, "a change depends on what was there"
     table = TableContents()

@@ -1,9 +1,9 @@
-"""Where a table in the kernel leads the cluster IPs of Services, whoever wrote it last: read from
-the listing alone.
+"""Reads the targets of Services' cluster IPs from a listing of the kernel's table, whatever program
+wrote it last.
 
-A destination counts as served only if a connection gets there: from the hooks ``nat-prerouting``
-and ``nat-output`` over jumps to a rule that asks the map, with every set on the way (``layout``,
-``draws``) holding the destination.
+A destination counts as served only if a connection reaches it: from the hooks ``nat-prerouting`` and
+``nat-output`` over jumps to a rule that looks it up in the map, if every set on the way (``layout``,
+``buckets``) contains the destination.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from sliceplane.consume.served import ClusterDestination, Served, ServedTarget
-from sliceplane.node.nft.draws import ROOMS, endpoints_of, members_of
+from sliceplane.node.nft.buckets import BUCKET_COUNTS, bucket_map, bucket_set
 from sliceplane.node.nft.layout import CLUSTER_IPS, NO_ENDPOINTS, SERVICE_IPS, SINGLE_ENDPOINTS
 from sliceplane.node.nft.listing import Form
 
-#: both must lead to a map: packets of Pods come by the first, those of the node itself by the
-#: second
+#: both must lead to a map: packets of Pods enter by the first, those of the node itself by the second
 _HOOKS: Final = ("nat-prerouting", "nat-output")
 
 
 def served(form: Form) -> Served:
-    """The destinations of *form*, a table of ours (``listing.listed``)."""
+    """Returns the destinations of *form*, a table of ours (``listing.listed``)."""
     return _Reader(form).read()
 
 
@@ -42,48 +41,48 @@ class _Reader:
         self._used_everywhere = used[0] & used[1]
 
     def read(self) -> Served:
-        found: Served = {
+        result: Served = {
             destination: frozenset()
             for destination in map(_destination, self._keys(NO_ENDPOINTS.name))
         }
-        for key, verdict in self._asked(SERVICE_IPS.name).items():
-            found[_destination(key)] = frozenset(self._targets(verdict.split()[-1], set()))
-        cluster_ips = set(self._asked(CLUSTER_IPS.name))
-        for key, value in self._asked(SINGLE_ENDPOINTS.name).items():
+        for key, verdict in self._looked_up(SERVICE_IPS.name).items():
+            result[_destination(key)] = frozenset(self._targets(verdict.split()[-1], set()))
+        cluster_ips = set(self._looked_up(CLUSTER_IPS.name))
+        for key, value in self._looked_up(SINGLE_ENDPOINTS.name).items():
             if key.split(" . ")[0] in cluster_ips:
-                found.setdefault(_destination(key), frozenset((_target(value),)))
-        for room in ROOMS:
-            members = set(self._asked(members_of(room).name))
-            for key, value in self._asked(endpoints_of(room).name).items():
+                result.setdefault(_destination(key), frozenset((_target(value),)))
+        for count in BUCKET_COUNTS:
+            members = set(self._looked_up(bucket_set(count).name))
+            for key, value in self._looked_up(bucket_map(count).name).items():
                 destination, _, _ = key.rpartition(" . ")
                 if destination in members and destination.split(" . ")[0] in cluster_ips:
-                    known = found.get(_destination(destination), frozenset())
-                    found[_destination(destination)] = known | {_target(value)}
-        return found
+                    earlier = result.get(_destination(destination), frozenset())
+                    result[_destination(destination)] = earlier | {_target(value)}
+        return result
 
     def _keys(self, container: str) -> dict[str, str]:
         return self._elements.get(container, {})
 
-    def _asked(self, container: str) -> dict[str, str]:
-        """The elements of a container that both hooks ask."""
+    def _looked_up(self, container: str) -> dict[str, str]:
+        """Returns the elements of a container that packets of both hooks are looked up in."""
         return self._keys(container) if container in self._used_everywhere else {}
 
-    def _used(self, chain: str, seen: set[str]) -> Iterator[str]:
-        """Names of the containers that packets of *chain* are looked up in."""
-        seen.add(chain)
+    def _used(self, chain: str, visited: set[str]) -> Iterator[str]:
+        """Yields the names of the containers that packets of *chain* are looked up in."""
+        visited.add(chain)
         for part in _parts(self._chains.get(chain, [])):
             for name in _jumps(part):
-                if name not in seen:
-                    yield from self._used(name, seen)
+                if name not in visited:
+                    yield from self._used(name, visited)
             yield from (text[1:] for text in _texts(part) if text.startswith("@"))
 
-    def _targets(self, chain: str, seen: set[str]) -> Iterator[ServedTarget]:
-        """Where *chain* translates destinations to."""
-        seen.add(chain)
+    def _targets(self, chain: str, visited: set[str]) -> Iterator[ServedTarget]:
+        """Yields the targets to which *chain* translates destinations."""
+        visited.add(chain)
         for part in _parts(self._chains.get(chain, [])):
             for name in _jumps(part):
-                if name not in seen:
-                    yield from self._targets(name, seen)
+                if name not in visited:
+                    yield from self._targets(name, visited)
             match part:
                 case {"dnat": {"addr": str() as address, "port": int() as port}}:
                     yield ServedTarget(address, port)
@@ -108,7 +107,7 @@ def _parts(rules: list[Any]) -> Iterator[Any]:
 
 
 def _jumps(part: Any) -> Iterator[str]:
-    """Chains that a statement may lead to: jumps, and those in a map of its own."""
+    """Yields the chains that a statement may lead to: jumps, and verdicts of its anonymous map."""
     match part:
         case {"jump": {"target": str(name)}} | {"goto": {"target": str(name)}}:
             yield name

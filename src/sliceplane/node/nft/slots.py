@@ -1,11 +1,11 @@
-"""Where a chain's targets live: numbered places in maps that a few chains share.
+"""Map slots of chains: a few chains share a map, and each has a range of its keys for its targets.
 
-The natural rule, ``dnat to numgen random mod N map { 0 : ..., 1 : ... }``, makes one anonymous map
-for each chain. The kernel walks the list of all sets of a table for every set that it makes or
-looks up, and ``nft`` lists them before each change. One map for all chains is worse: each element
-is checked against each rule that uses its map. Maps shared by a few chains keep both products
-small. Measured with 5,007 services of 42 endpoints (kernel 6.18, nft 1.0.6, 2 cores; medians of 3
-loads and 15 changes; the single map: 2 loads):
+The obvious rule, ``dnat to numgen random mod N map { 0 : ..., 1 : ... }``, creates one anonymous map
+for each chain. The kernel walks the list of all sets of a table for every set that it creates or
+looks up, and ``nft`` lists them before each change. One map for all chains is worse: the kernel
+checks each element against each rule that uses its map. Maps shared by a few chains keep both
+products small. Measured with 5,007 services of 42 endpoints (kernel 6.18, nft 1.0.6, 2 cores;
+medians of 3 loads and 15 changes; the single map: 2 loads):
 
 | chains per map | load, of which kernel | one endpoint replaced |
 |---|---|---|
@@ -17,12 +17,12 @@ loads and 15 changes; the single map: 2 loads):
 | 128 | 2.26 s, 1.33 s | 24 ms |
 | all | 16.3 s, 15.4 s | 40 to 50 ms |
 
-Each protocol has maps of its own, since nft refuses a rule that draws, say, UDP targets from a map
-of TCP ones.
+Each protocol has separate maps, since nft refuses a rule that draws, for example, UDP targets from a
+map of TCP ones.
 
 A *slot* is a chain's number among those of its protocol. Slot ``s`` owns the keys ``offset(s)`` to
 ``offset(s) + 2**20 - 1`` of map ``s // 16``, and the chain's rule draws from them: ``numgen random
-mod N offset ...``. So an endpoint that changes is one element, however many there are.
+mod N offset ...``. So a change of an endpoint changes one element, whatever the number of endpoints.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from sliceplane.kit.containers import adjust_count
 from sliceplane.node.nft.objects import NftContainer
 
 CHAINS_PER_MAP = 16
-#: keys that a slot owns; more endpoints than that of one service port are not used (numgen would
-#: count to 2**32)
+#: number of keys of a slot, and maximum number of endpoints of a service port that are used (numgen
+#: itself has 2**32 numbers)
 TARGETS_PER_CHAIN_MAX = 2**20
 
 
 def map_of(protocol: str, slot: int) -> NftContainer:
-    """The map in which *slot* of *protocol* lives."""
+    """Returns the map of *slot* of *protocol*."""
     return NftContainer(
         f"endpoints-{protocol}-{slot // CHAINS_PER_MAP}", ("numgen",), "target", protocol
     )
 
 
 def offset_of(slot: int) -> int:
-    """The key of the slot's first target."""
+    """Returns the key of the slot's first target."""
     return slot % CHAINS_PER_MAP * TARGETS_PER_CHAIN_MAX
 
 
 class Slots:
-    """Hands out the slots of one protocol, the lowest free one first, and knows which maps are in
-    use. Owned by one ``NftRules``.
+    """Allocates the slots of one protocol, the lowest free one first, and counts the slots in use of
+    each map. Owned by one ``NftRules``.
     """
 
     def __init__(self, protocol: str) -> None:
@@ -62,8 +62,8 @@ class Slots:
         self._end = 0
         self._used_of_map: dict[str, int] = {}
 
-    def take(self) -> tuple[int, bool]:
-        """A slot, and whether its map has to be made first."""
+    def allocate(self) -> tuple[int, bool]:
+        """Returns a slot, and True if its map must be created first."""
         if self._free:
             slot = heapq.heappop(self._free)
         else:
@@ -75,13 +75,13 @@ class Slots:
         return slot, used == 1
 
     def release(self, slot: int) -> bool:
-        """Gives a slot back; true if its map is empty now and has to go."""
+        """Frees a slot; returns True if its map is now unused and must be deleted."""
         name = map_of(self._protocol, slot).name
         heapq.heappush(self._free, slot)
         return not adjust_count(self._used_of_map, name, -1)
 
     def check(self, used: set[int]) -> None:
-        """The slots in use are *used*."""
+        """Asserts that the slots in use are *used*."""
         free = set(self._free)
         assert len(free) == len(self._free), f"a slot is free twice: {sorted(self._free)}"
         assert used == set(range(self._end)) - free, (

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-#: the bit of the packet mark that says "to be masqueraded", upstream's default; not an interface
-#: for others
+#: the bit of the packet mark that requests masquerading, upstream's default; not an interface for
+#: other programs
 MASQUERADE_MARK = 1 << 14
 
 NftFamily = Literal["ip", "ip6"]
@@ -18,13 +18,13 @@ DESTINATION: tuple[Field, ...] = ("daddr", "proto", "dport")
 
 
 def _fields(fields: tuple[Field, ...], family: NftFamily) -> str:
-    words = {
+    texts = {
         "saddr": f"{family} saddr",
         "daddr": f"{family} daddr",
         "proto": "meta l4proto",
         "dport": "th dport",
     }
-    return " . ".join(words[field] for field in fields)
+    return " . ".join(texts[field] for field in fields)
 
 
 class _Always:
@@ -70,9 +70,7 @@ class Vmap(msgspec.Struct, frozen=True):
 
 
 class DnatMap(msgspec.Struct, frozen=True):
-    """Looks the fields up; the destination becomes what is found there.  Without an element the
-    rule ends.
-    """
+    """Looks the fields up; the destination becomes the value.  Without an element the rule ends."""
 
     fields: tuple[Field, ...]
     container: str
@@ -81,9 +79,9 @@ class DnatMap(msgspec.Struct, frozen=True):
         return f"dnat {family} to {_fields(self.fields, family)} map @{self.container}"
 
 
-class Draw(msgspec.Struct, frozen=True):
-    """Looks the fields up with a number below ``count``, all equally likely; the destination
-    becomes what is found there. Without an element the rule ends.
+class DnatBucket(msgspec.Struct, frozen=True):
+    """Looks the fields up with a random number below ``count``; the destination becomes the value.
+    Without an element the rule ends.
     """
 
     fields: tuple[Field, ...]
@@ -98,7 +96,7 @@ class Draw(msgspec.Struct, frozen=True):
 
 
 class Jump(msgspec.Struct, frozen=True):
-    """Goes through a chain and comes back."""
+    """Evaluates a chain and returns."""
 
     chain: str
 
@@ -119,14 +117,14 @@ class ResetTcp(_Always, msgspec.Struct, frozen=True):
 
 
 class Masquerade(_Always, msgspec.Struct, frozen=True):
-    """The source becomes an address of this node, with a random port."""
+    """Translates the source to an address of this node, with a random port."""
 
     TEXT = "masquerade fully-random"
 
 
 class Balance(msgspec.Struct, frozen=True):
-    """DNAT to one of the targets number ``offset`` to ``offset + count - 1`` of a map, all equally
-    likely.
+    """Translates the destination to one of the targets ``offset`` to ``offset + count - 1`` of a
+    map, all equally likely.
     """
 
     protocol: str
@@ -165,7 +163,7 @@ class FromInterface(msgspec.Struct, frozen=True):
 
 
 class IsOwnAddress(msgspec.Struct, frozen=True):
-    """Matches if the address is one of this host's, loopback ones among them."""
+    """Matches if the address is one of this host's, including loopback addresses."""
 
     field: Literal["saddr", "daddr"]
 
@@ -174,7 +172,7 @@ class IsOwnAddress(msgspec.Struct, frozen=True):
 
 
 class Goto(msgspec.Struct, frozen=True):
-    """Goes on in a chain and does not come back to this one."""
+    """Continues in a chain and does not return to this one."""
 
     chain: str
 
@@ -183,27 +181,25 @@ class Goto(msgspec.Struct, frozen=True):
 
 
 class Drop(_Always, msgspec.Struct, frozen=True):
-    """The packet is not answered."""
+    """Drops the packet without an answer."""
 
     TEXT = "drop"
 
 
 class SetMark(_Always, msgspec.Struct, frozen=True):
-    """Notes on the packet that it is to be masqueraded when it leaves."""
+    """Marks the packet for masquerading in postrouting."""
 
     TEXT = f"meta mark set meta mark or {MASQUERADE_MARK:#x}"
 
 
-class TakeMark(_Always, msgspec.Struct, frozen=True):
-    """Matches if the note is there, and takes it away."""
+class ClearMark(_Always, msgspec.Struct, frozen=True):
+    """Matches if the packet has the masquerading mark, and clears it."""
 
     TEXT = f"meta mark & {MASQUERADE_MARK:#x} != 0 meta mark set meta mark xor {MASQUERADE_MARK:#x}"
 
 
 class Remember(msgspec.Struct, frozen=True):
-    """The source address becomes an element of a dynamic set, for as long as the set says from now
-    on.
-    """
+    """Adds the source address to a dynamic set, or restarts its timeout there."""
 
     container: str
 
@@ -212,7 +208,7 @@ class Remember(msgspec.Struct, frozen=True):
 
 
 class Dnat(msgspec.Struct, frozen=True):
-    """The destination becomes this one."""
+    """Translates the destination to this one."""
 
     protocol: str
     ip: str
@@ -224,7 +220,7 @@ class Dnat(msgspec.Struct, frozen=True):
 
 
 class GotoOneOf(msgspec.Struct, frozen=True):
-    """Goes on in one of ``chains``, all equally likely."""
+    """Continues in one of ``chains``, all equally likely."""
 
     chains: tuple[str, ...]
 
@@ -239,7 +235,7 @@ Statement = (
     | InSet
     | Vmap
     | DnatMap
-    | Draw
+    | DnatBucket
     | Jump
     | Reject
     | ResetTcp
@@ -251,7 +247,7 @@ Statement = (
     | Goto
     | Drop
     | SetMark
-    | TakeMark
+    | ClearMark
     | Remember
     | Dnat
     | GotoOneOf

@@ -1,46 +1,49 @@
-"""One table: what it shall hold, what the kernel holds (the shadow), and the transaction from one
-to the other.
+"""One table: its desired state, the applied one (the shadow), and the transaction from one to the
+other.
 
 ```
-set_service()  ->  desired chains, claims on elements  --diff of what is marked-->  Transaction
+set_service()  ->  desired chains, claims on elements  --diff of marked ones-->     Transaction
                                                             |
-                   shadow  <------- on_success ------------ '      on_failure -> everything, from nothing
+                   shadow  <------- on_success ------------ '      on_failure -> full transaction
 ```
 
-The shadow changes only when the kernel has taken the transaction; the kernel is never asked. If it
-refuses one (an administrator deleted our table, say), the shadow is worth nothing: the next
-transaction is *full*. A full one deletes the table and builds it again **in the same transaction**,
-so traffic never meets an empty table; the first is full too, and thereby adopts or replaces
-whatever an earlier process left.
+The shadow changes only when the kernel has applied the transaction; the kernel is never queried. If
+the kernel refuses one (for example because an administrator deleted our table), the shadow is
+invalid and the next transaction is *full*. A full transaction deletes the table and builds it again
+**atomically**, so traffic never meets an empty table. The first one is full too, and replaces the
+table of an earlier process.
 
-``Chains`` and ``Elements`` keep the two parts of the table. A full transaction loses the clients
-that packets put into dynamic sets, so the caller may return them to it (``remember``;
-``wants_memory`` tells if it matters).
+``Chains`` and ``Elements`` own the two parts of the table. A full transaction loses the clients that
+packets added to dynamic sets, so the caller may restore them (``restore_sets``;
+``needs_set_contents`` returns True if that matters).
 
-**Order of commands.**  0. see whose table it is, and make the rooms that are missing, in a step of
-their own (``node.nft.layout.steps``), since a packet that asks for its destination must have met
-their rules; 1. make the maps and chains that are missing; 2. delete elements; 3. add elements,
-whose verdicts need the chains (a changed value is a deletion and an addition); 4. flush and add
-rules, which need the maps, and which the kernel checks against the elements already there; 5.
-delete chains and maps.
+**Order of commands.**
 
-**Retirement.**  The kernel evaluates a packet against the rules that were there when the packet
-entered the hook, but looks elements up in the newest version of a map; and kernels before 6.2
-refuse to delete a chain in the transaction that takes the last reference away. Therefore what a
-transaction takes out of use (targets beyond a rule's new count, a chain that nothing leads to)
-stays for ``RETIRE_AFTER_S`` and goes with a later transaction. If it is wanted again meanwhile it
-is used again. Elements are retired likewise (``node.nft.elements``). What a whole table overtakes
-is the subject of ``node.nft.layout.steps``.
+0. Check the table's writer, and create missing counts of buckets. They are a step of their own
+   (``node.nft.layout.steps``), since a packet that looks its destination up must have met their
+   rules.
+1. Create missing maps and chains.
+2. Delete elements.
+3. Add elements, whose verdicts need the chains (a changed value is a deletion and an addition).
+4. Flush and add rules. They need the maps, and the kernel checks them against the present elements.
+5. Delete chains and maps.
 
-**One writer at a time.**  No other program shall write our table, but one may: a second proxy on
-the node by mistake, or for a moment while one replaces the other. Each takes slots in an order of
-its own, so changes made for the table of one would lead Services of the other astray, and the
-kernel would take many of them. Therefore a full transaction makes an empty chain that has its
-writer's name, and every change begins by flushing that chain: nothing, or, in a table that another
-program wrote since, a refusal. Then this writer's next transaction is full, as after any other
-refusal.
+**Retirement.**  The kernel evaluates a packet against the rules of the moment at which the packet
+entered the hook, but looks elements up in the newest version of a map. Kernels before 6.2 refuse to
+delete a chain in the transaction that removes the last reference to it. Therefore objects that a
+transaction takes out of use (targets beyond a rule's new count, unreferenced chains) are *retired*:
+they stay for ``RETIRE_AFTER_S``, and a later transaction deletes them. A retired object that is
+needed again is used again. Elements are retired likewise (``node.nft.elements``).
+``node.nft.layout.steps`` describes packets that a full transaction overtakes.
 
-**Size.**  A transaction has no bound but memory: as root, the socket's buffer is raised as needed
+**One writer at a time.**  No other program should write our table, but one may: a second proxy on
+the node by mistake, or for a moment while one replaces the other. Each assigns slots in its own
+order. Changes computed for the table of one would misroute Services in the table of the other, and
+the kernel would accept many of them. Therefore a full transaction creates an empty chain with its
+writer's name, and every change first flushes that chain. In a table that another program has written
+since, the flush is refused. Then this writer's next transaction is full, as after any other refusal.
+
+**Size.**  Only memory bounds a transaction: as root, the socket's buffer is raised as needed
 (210,300 endpoints in one transaction were measured). In a user namespace, without that right, the
 kernel refuses some 20,000 elements ("Message too long").
 
@@ -55,13 +58,14 @@ from typing import Final
 
 from sliceplane.consume.model import ServiceChange, ServiceKey
 from sliceplane.kit.ip import Family
+from sliceplane.node.context import LocalNode, NodeContext
+from sliceplane.node.nft.buckets import bucket_commands
 from sliceplane.node.nft.build import (
     ServiceObjects,
     build_service,
     node_port_addresses,
 )
 from sliceplane.node.nft.chains import Chains, TableDraft
-from sliceplane.node.nft.draws import commands_of
 from sliceplane.node.nft.elements import ElementId, Elements
 from sliceplane.node.nft.layout import static_commands, writer_chain
 from sliceplane.node.nft.names import TABLE
@@ -71,19 +75,18 @@ from sliceplane.node.nft.objects import (
     Command,
     DeleteElements,
     DeleteTable,
+    DesiredValue,
+    DynamicSetContents,
     FlushChain,
     Item,
-    Memory,
     TableRef,
     Transaction,
-    Wanted,
 )
 from sliceplane.node.nft.statements import NftFamily
 from sliceplane.node.plane import NodePlane, NodePlaneConfig
-from sliceplane.node.surroundings import Surroundings, ThisNode
 
 NFT_FAMILIES: Final[dict[Family, NftFamily]] = {"IPv4": "ip", "IPv6": "ip6"}
-#: whose objects the node's own are; no Service has an empty name
+#: the key of the node's own objects; no Service has an empty name
 _NODE: Final = ServiceKey("", "")
 
 
@@ -93,30 +96,30 @@ class NftRules:
     chain_per_target: Final = False
 
     def __init__(
-        self, table: TableRef, around: Surroundings | None = None, writer: str = "0"
+        self, table: TableRef, context: NodeContext | None = None, writer: str = "0"
     ) -> None:
-        """*writer*: a word that no other writer of this table has."""
+        """*writer*: a unique name of this writer of the table."""
         self.table = table
         self._writer = writer_chain(writer)
-        self._around = around or Surroundings()
+        self._context = context or NodeContext()
         self._services: dict[ServiceKey, ServiceObjects] = {}
         self._chains = Chains()
         self._elements = Elements()
-        self._rooms: tuple[int, ...] = ()  # those that were made; they stay
+        self._bucket_counts: tuple[int, ...] = ()  # created ones are never deleted
         self.needs_full = True
-        self._memory: Memory = {}
+        self._set_contents: DynamicSetContents = {}
         self._draft: TableDraft | None = None
 
-    def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
-        """A change of what the static part depends on means a whole table."""
+    def set_context(self, context: NodeContext, node_ports: tuple[str, ...]) -> bool:
+        """Sets the node context; a change of it requires a full transaction."""
         changed = self.set_objects(_NODE, node_port_addresses(node_ports))
-        if around != self._around:
-            self._around = around
+        if context != self._context:
+            self._context = context
             self.needs_full = True
             changed = True
         return changed
 
-    def set_service(self, change: ServiceChange, node: ThisNode) -> bool:
+    def set_service(self, change: ServiceChange, node: LocalNode) -> bool:
         return self.set_objects(change.service, build_service(change.ports, node))
 
     def set_objects(self, key: ServiceKey, objects: ServiceObjects | None) -> bool:
@@ -142,24 +145,28 @@ class NftRules:
                 self._elements.claims.set(element, key, (value,))
         return True
 
-    def remember(self, memory: Memory) -> None:
+    def restore_sets(self, contents: DynamicSetContents) -> None:
         """Sets the contents of the dynamic sets; the next transaction restores them if it is a full
         one.
         """
-        self._memory = memory
+        self._set_contents = contents
 
     def take_transaction(self, now: float) -> Transaction | None:
         """Returns the transaction that brings the kernel up to date and deletes objects that were
         retired long enough.
         """
         assert self._draft is None, "a transaction is under way"
-        memory = self._memory
-        self._memory = {}
-        draft = self._full(memory) if self.needs_full else self._changes(now)
-        self.needs_full = False  # from here on it says what the next one shall be
-        made = () if draft.full else self._rooms
-        draft.made_rooms = (*made, *sorted(draft.rooms.difference(made)))
-        rooms = [command for room in draft.made_rooms[len(made) :] for command in commands_of(room)]
+        contents = self._set_contents
+        self._set_contents = {}
+        draft = self._full(contents) if self.needs_full else self._changes(now)
+        self.needs_full = False  # from here on, it is about the next one
+        created = () if draft.full else self._bucket_counts
+        draft.created_counts = (*created, *sorted(draft.bucket_counts.difference(created)))
+        new_buckets = [
+            command
+            for count in draft.created_counts[len(created) :]
+            for command in bucket_commands(count)
+        ]
         deletions = [
             DeleteElements(name, tuple(keys))
             for name, keys in sorted(draft.deletions.items())
@@ -169,21 +176,23 @@ class NftRules:
             AddElements(name, tuple(new)) for name, new in sorted(draft.additions.items()) if new
         ]
         commands: tuple[Command, ...] = (*deletions, *additions, *draft.rules, *draft.removed)
-        if not (draft.made or commands):
+        if not (draft.created or commands):
             return None
         self._draft = draft
         if draft.full:
-            return Transaction(self.table, (*draft.made, *rooms, *commands), full=True)
-        ahead = 1 + len(rooms) if rooms else 0
+            return Transaction(self.table, (*draft.created, *new_buckets, *commands), full=True)
+        ahead = 1 + len(new_buckets) if new_buckets else 0
         return Transaction(
-            self.table, (FlushChain(self._writer.name), *rooms, *draft.made, *commands), ahead=ahead
+            self.table,
+            (FlushChain(self._writer.name), *new_buckets, *draft.created, *commands),
+            ahead=ahead,
         )
 
     def on_success(self, now: float) -> None:
         draft = self._draft
         assert draft is not None, "no transaction is under way"
         self._draft = None
-        self._rooms = draft.made_rooms
+        self._bucket_counts = draft.created_counts
         self._chains.on_success(draft, now)
         self._elements.on_success(draft, now)
 
@@ -193,16 +202,16 @@ class NftRules:
         self.needs_full = True
 
     def next_deadline(self) -> float | None:
-        """When retired objects may go.  (Changes are the caller's to time.)"""
+        """Returns when retired objects may be deleted.  (The caller schedules changes.)"""
         return min(
-            (*self._chains.retired.values(), *self._elements.kept_until.values()), default=None
+            (*self._chains.retired.values(), *self._elements.retained_until.values()), default=None
         )
 
-    def _full(self, memory: Memory) -> TableDraft:
+    def _full(self, contents: DynamicSetContents) -> TableDraft:
         draft = TableDraft(full=True)
-        static = static_commands(self.table.family, self._around)
-        draft.made.extend((AddTable(), DeleteTable(), AddTable(), self._writer, *static))
-        self._chains.write_all(draft, memory)
+        static = static_commands(self.table.family, self._context)
+        draft.created.extend((AddTable(), DeleteTable(), AddTable(), self._writer, *static))
+        self._chains.write_all(draft, contents)
         self._elements.write_all(draft)
         return draft
 
@@ -220,31 +229,33 @@ class NftRules:
         invalid.
         """
         assert self._draft is None, "a transaction is under way"
-        assert not self.needs_full, "what the kernel holds is unknown"
-        made: list[Command] = [
+        assert not self.needs_full, "the state of the kernel is unknown"
+        created: list[Command] = [
             AddTable(),
             self._writer,
-            *static_commands(self.table.family, self._around),
+            *static_commands(self.table.family, self._context),
         ]
-        made.extend(command for room in self._rooms for command in commands_of(room))
+        created.extend(
+            command for count in self._bucket_counts for command in bucket_commands(count)
+        )
         items: dict[str, list[Item]] = defaultdict(list)
         rules: list[Command] = []
-        self._chains.shadow(made, items, rules)
+        self._chains.shadow(created, items, rules)
         for name, item in self._elements.items():
             items[name].append(item)
         elements = [AddElements(name, tuple(items[name])) for name in sorted(items)]
-        return Transaction(self.table, (*made, *elements, *rules))
+        return Transaction(self.table, (*created, *elements, *rules))
 
     def check(self) -> None:
-        """Every invariant; what is not marked is in the kernel as it shall be.  O(state)."""
+        """Asserts every invariant; unmarked objects are applied as desired.  O(state)."""
         in_kernel = not self.needs_full and self._draft is None
         self._chains.check(
             (chain for objects in self._services.values() for chain in objects.chains),
             in_kernel=in_kernel,
         )
-        self._elements.check(self._wishes(), in_kernel=in_kernel)
+        self._elements.check(self._desired_elements(), in_kernel=in_kernel)
 
-    def _wishes(self) -> Iterator[tuple[ServiceKey, ElementId, Wanted]]:
+    def _desired_elements(self) -> Iterator[tuple[ServiceKey, ElementId, DesiredValue]]:
         for key in sorted(self._services):
             for container, element, value in self._services[key].elements:
                 yield key, (container, element), value
@@ -256,12 +267,12 @@ NftPlane = NodePlane[NftRules, Transaction]
 def nft_plane(
     family: Family, config: NodePlaneConfig, table: str = TABLE, writer: str = "0"
 ) -> NftPlane:
-    """*writer*: a word that no other process has which might write this table."""
+    """Creates the data plane of one family.  *writer*: a unique name of this process."""
     return NftPlane(family, config, NftRules(TableRef(NFT_FAMILIES[family], table), writer=writer))
 
 
-def wants_memory(plane: NftPlane) -> bool:
-    """The next write replaces the table, and there are clients whose endpoints should be remembered
-    over it.
+def needs_set_contents(plane: NftPlane) -> bool:
+    """Returns True if the next write replaces the table and a Service has session affinity, so that
+    clients have to be restored.
     """
     return plane.rules.needs_full and plane.tracker.has_affinity()

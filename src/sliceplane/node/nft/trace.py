@@ -1,12 +1,11 @@
-"""Packets through a table: the first packet of a connection, and everything that may become of it.
+"""Traces packets through a table: the first packet of a connection, and all its possible outcomes.
 
 ``trace`` walks the hooks in the order in which the kernel calls them and follows every branch of
 ``numgen``, so a test can say "from A to B:80: half to each of these two, masqueraded". ``trails``
-tells besides which chains each way led through. A statement that it does not know is an error,
-never skipped.
+also returns the chains of each way. An unknown statement is an error, never skipped.
 
-Routing is as simple as it can be: a packet to one of the host's own addresses is for the host, any
-other goes out.
+Routing is minimal: a packet to one of the host's own addresses is for the host, any other is sent
+out.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ _LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"
 
 
 class Packet(msgspec.Struct, frozen=True):
-    """The first packet of a connection; ``iif`` is the interface that it came in through. ``dnat``,
-    ``mark`` and ``masquerade`` say what happened to it.
+    """The first packet of a connection; ``iif`` is its input interface. ``dnat``, ``mark`` and
+    ``masquerade`` are set once a rule has done that.
     """
 
     saddr: str
@@ -63,14 +62,14 @@ class PacketOutcome(msgspec.Struct, frozen=True, order=True):
 
 
 class Trail(msgspec.Struct, frozen=True):
-    """One way that a packet may go: how likely, what it comes to, and the packet at its end."""
+    """One possible way of a packet: its probability, its outcome, and the packet at its end."""
 
     share: Fraction
     outcome: PacketOutcome
     packet: Packet
 
 
-#: how the evaluation of a chain or rule ends, apart from a final verdict
+#: results of the evaluation of a chain or rule
 _Flow = Literal["continue", "break", "return", "drop", "reject", "done"]
 _Branch = tuple[Fraction, Packet, _Flow]
 _ONE = Fraction(1)
@@ -91,7 +90,7 @@ def trace(
 def trails(
     table: TableContents, first: Packet, path: Path = "local", own: frozenset[str] = frozenset()
 ) -> tuple[Trail, ...]:
-    """Every way that ``trace`` counts, in the order of outcomes and chains."""
+    """Returns every way that ``trace`` counts, in the order of outcomes and chains."""
     walk = _Walk(table, own)
     trails: list[Trail] = []
     waiting: list[tuple[Fraction, Packet, _Point]] = [
@@ -118,14 +117,14 @@ def trails(
 
 
 class _Walk:
-    """One host: a table and its own addresses."""
+    """The evaluation on one host, with a table and its own addresses."""
 
     def __init__(self, table: TableContents, own: frozenset[str]) -> None:
         self._table = table
         self._own = own
 
     def route(self, point: _Point, packet: Packet) -> _Point | None:
-        """The hook after *point*; ``None``: the packet has arrived, or leaves."""
+        """Returns the hook after *point*; ``None``: the packet is delivered, or sent out."""
         match point:
             case "prerouting":
                 return "input" if self._is_own(packet.daddr) else "forward"
@@ -136,7 +135,7 @@ class _Walk:
         return None
 
     def hook(self, point: _Point, packet: Packet) -> list[_Branch]:
-        """Every way through the base chains of a hook, in the order of their priorities."""
+        """Returns every way through the base chains of a hook, in the order of their priorities."""
         base = [
             (chain.hook, name)
             for name, chain in self._table.chains.items()
@@ -157,7 +156,7 @@ class _Walk:
         return branches
 
     def _chain(self, name: str, packet: Packet) -> Iterator[_Branch]:
-        """Every way through a chain; "continue" at its end (base chains then accept)."""
+        """Yields every way through a chain; "continue" at its end (base chains then accept)."""
         chain = self._table.chains.get(name)
         assert chain is not None, f"no chain {name}"
         branches: list[tuple[Fraction, Packet]] = [
@@ -213,14 +212,14 @@ class _Walk:
                         yield from self._goto(verdict.chain, packet)
             case statements.Balance():
                 yield from self._balance(statement, packet)
-            case statements.Draw(fields, count, name):
+            case statements.DnatBucket(fields, count, name):
                 yield from self._draw(packet, packet.key(fields), count, name)
             case _:
                 after, flow = self._simple(statement, packet)
                 yield _ONE, after, flow
 
     def _simple(self, statement: statements.Statement, packet: Packet) -> tuple[Packet, _Flow]:
-        """Statements with one way on."""
+        """Evaluates a statement with one outcome."""
         match statement:
             case statements.CtStateNew() | statements.Remember():
                 return packet, "continue"
@@ -244,7 +243,7 @@ class _Walk:
                 )
             case statements.SetMark():
                 return replace(packet, mark=True), "continue"
-            case statements.TakeMark():
+            case statements.ClearMark():
                 return replace(packet, mark=False), _matched(packet.mark)
             case statements.Dnat(protocol, ip, port) if packet.proto == protocol:
                 return replace(packet, daddr=ip, dport=port, dnat=True), "done"
@@ -285,16 +284,16 @@ class _Walk:
             yield Fraction(1, statement.count), translated, "done"
 
     def _draw(self, packet: Packet, key: Key, count: int, name: str) -> Iterator[_Branch]:
-        """As if it were drawn until a number is found: the rules that follow draw the same again
-        (``node.nft.draws``)."""
+        """Yields each full bucket, equally likely: the rules repeat the draw until one is full
+        (``node.nft.buckets``)."""
         elements = self._table.containers[name].elements
-        found = [elements[*key, number] for number in range(count) if (*key, number) in elements]
-        if not found:
+        targets = [elements[*key, number] for number in range(count) if (*key, number) in elements]
+        if not targets:
             yield _ONE, packet, "break"
-        for target in found:
+        for target in targets:
             assert isinstance(target, DnatTarget), f"{name} answers {target}"
             yield (
-                Fraction(1, len(found)),
+                Fraction(1, len(targets)),
                 replace(packet, daddr=target.ip, dport=target.port, dnat=True),
                 "done",
             )

@@ -1,3 +1,3 @@
-"""The kernel under a node proxy: one seam (``backend``), nftables and iptables behind it, sysctls,
-namespaces.
+"""A node proxy's access to the kernel: the interface of back ends (``backend``), nftables and
+iptables, sysctls and network namespaces.
 """

@@ -21,9 +21,9 @@ Reason = Literal[
 ]
 
 
-#: attempts of a check of all rules that a write interrupts, and seconds between them
-LOOKS_MAX: Final = 5
-LOOK_AGAIN_S: Final = 0.2
+#: attempts of a check of all rules that writes interrupt, and seconds between them
+CHECKS_MAX: Final = 5
+CHECK_RETRY_S: Final = 0.2
 
 
 class KernelError(Exception):
@@ -47,7 +47,7 @@ class RulesBackend(Protocol[P, T_contra]):
     def mode(self) -> Mode: ...
 
     @property
-    def ways(self) -> Mapping[str, int]:
+    def writes_by_transport(self) -> Mapping[str, int]:
         """Returns the number of applied transactions by transport."""
 
     def plane(self, family: Family, config: NodePlaneConfig) -> P:
@@ -64,7 +64,7 @@ class RulesBackend(Protocol[P, T_contra]):
     async def write(self, plane: P, transaction: T_contra) -> None:
         """Applies the transaction.  Raises ``KernelError``: then the state of the kernel is unknown."""
 
-    async def holds(self, plane: P) -> bool:
+    async def has_rules(self, plane: P) -> bool:
         """Returns True if the kernel has our rules of the family; cheap at any size.  Raises
         ``KernelError``.
         """
@@ -98,16 +98,16 @@ class RulesBackend(Protocol[P, T_contra]):
 AnyBackend = RulesBackend[Any, Any]
 
 
-async def look(backend: AnyBackend, plane: AnyNodePlane) -> tuple[str, ...]:
+async def find_differences(backend: AnyBackend, plane: AnyNodePlane) -> tuple[str, ...]:
     """Returns a phrase for each difference between the kernel and the state that *plane* expects.
 
     Lists all rules.  Raises ``KernelError``, also if writes interrupt every attempt.
     """
-    for _ in range(LOOKS_MAX):
+    for _ in range(CHECKS_MAX):
         writes = plane.writes
         if not plane.schedule.running and not plane.rules.needs_full:
             phrases = await backend.differences(plane)
             if plane.writes == writes and not plane.schedule.running:
                 return phrases
-        await asyncio.sleep(LOOK_AGAIN_S)
+        await asyncio.sleep(CHECK_RETRY_S)
     raise KernelError("busy", f"{plane.family} rules are being written")

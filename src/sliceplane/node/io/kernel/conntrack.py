@@ -1,11 +1,11 @@
-"""Forgets the UDP flows that ``node.conntrack`` finds stale, and counts open connections.
+"""Deletes the UDP flows that ``node.conntrack`` finds stale, and counts open connections.
 
-``conntrack`` lists the table once a pass, and is read line by line, whatever the table's length.
-Each stale entry is deleted by a netlink message that names it (``node.nft.netlink.flows``),
-``BATCH`` of them at a time and while the listing goes on. So a pass is linear in the table, its
-memory does not depend on how many entries are stale, and the flows of one Service do not wait for
-those of another: a process for each pair of destination and endpoint would walk the whole table
-each time (0.3 s at 200,000 entries), and a tenant has as many pairs as it has ports.
+The program ``conntrack`` lists the table once a pass; its output is read line by line, at any length
+of the table. A netlink message deletes each stale entry (``node.nft.netlink.flows``), ``BATCH`` of
+them at a time, while the listing continues. So a pass is linear in the table, its memory does not
+depend on the number of stale entries, and the flows of one Service do not delay those of another. A
+process for each pair of destination and endpoint would walk the whole table each time (0.3 s at
+200,000 entries), and a tenant has as many pairs as it has ports.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from sliceplane.node.nft.netlink.flows import deletions
 from sliceplane.node.nft.netlink.messages import parse_answers
 
 TIMEOUT_S = 60.0
-#: entries that are deleted by one call; the answers to more would not fit into the socket's default
-#: buffer
+#: entries deleted by one call; the answers to more would not fit into the socket's default buffer
 BATCH = 128
 _ANSWER_TIMEOUT_S = 5.0
 _RECEIVE_BYTES = 1 << 16
@@ -33,7 +32,7 @@ _FAMILY: dict[Family, str] = {"IPv4": "ipv4", "IPv6": "ipv6"}
 
 
 class ConntrackError(Exception):
-    """Flows could not be listed or forgotten; ``str()`` is one sentence for people."""
+    """Flows could not be listed or deleted; ``str()`` is one sentence for the user."""
 
 
 class Conntrack:
@@ -48,7 +47,7 @@ class Conntrack:
         self._timeout_s = timeout_s
 
     async def reconcile(self, family: Family, expected: Expected) -> int:
-        """Forgets the stale UDP flows of *family*; how many there were.  Raises
+        """Deletes the stale UDP flows of *family* and returns their number.  Raises
         ``ConntrackError``.
         """
         if not expected:
@@ -62,8 +61,8 @@ class Conntrack:
             ) from error
 
     async def established(self, address: str) -> int:
-        """How many TCP connections *address* answers, by a Service or straight.  Raises
-        ``ConntrackError``.
+        """Returns the number of established TCP connections to *address*, by a Service or directly.
+        Raises ``ConntrackError``.
         """
         chosen = (
             "-L",
@@ -109,13 +108,13 @@ class Conntrack:
         return forgotten + (await self._forget(family, stale) if stale else 0)
 
     async def _forget(self, family: Family, stale: Sequence[TrackedFlow]) -> int:
-        """Deletes these entries; how many were still there."""
+        """Deletes these entries; returns the number of those that still existed."""
         try:
             return await asyncio.to_thread(self._delete, deletions(family, stale), len(stale))
-        except (OSError, RuntimeError) as error:  # RuntimeError: there is no more thread
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
             descriptors.report(error, "netlink socket")
             why = error.strerror if isinstance(error, OSError) else str(error)
-            raise ConntrackError(f"a flow could not be forgotten: {why}") from error
+            raise ConntrackError(f"a flow could not be deleted: {why}") from error
 
     def _delete(self, batch: bytes, count: int) -> int:
         with netfilter_socket(self._netns) as sock:
@@ -139,7 +138,7 @@ class Conntrack:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
             )
-        except (OSError, RuntimeError) as error:  # no process, or no thread to wait for it
+        except (OSError, RuntimeError) as error:  # no process, or no thread that waits for it
             descriptors.report(error, command[0])
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise ConntrackError(f"{command[0]} could not be started: {why}") from error

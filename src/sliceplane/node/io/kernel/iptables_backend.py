@@ -1,9 +1,9 @@
 """iptables as a back end of the node proxy: ``node.iptables.table`` over the programs of the
 package iptables.
 
-Either flavour will do, legacy or nf_tables: the programs under their plain names are what the host
-uses. A change asks the kernel nothing; a whole write lists our two tables first, to see which jumps
-are missing and which chains are too many (``node.iptables.found``).
+Both flavours work, legacy and nf_tables: the programs with the plain names are those that the host
+uses. A change does not query the kernel. A full write lists our two tables first, to find missing
+jumps and obsolete chains (``node.iptables.saved``).
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from sliceplane.kit.ip import Family
 from sliceplane.node.drain_redirection import CHAIN, JUMP, iptables_redirection
 from sliceplane.node.io.kernel.backend import KernelError
 from sliceplane.node.io.kernel.program import KernelProgram
-from sliceplane.node.iptables.found import ListedRules, differences, parse_saved, removal, rules_of
 from sliceplane.node.iptables.layout import CANARY_RULE, TABLES
+from sliceplane.node.iptables.saved import ListedRules, differences, parse_saved, removal, rules_of
 from sliceplane.node.iptables.table import IptablesPlane, IptablesTransaction, iptables_plane
-from sliceplane.node.iptables.text import CANARY, comment, one_in, remember, remembered
+from sliceplane.node.iptables.text import CANARY, comment, match_recent, one_in, set_recent
 from sliceplane.node.plane import NodePlaneConfig
 
-#: the oldest whose ``iptables-restore`` waits for the lock, and that has ``MASQUERADE
+#: the oldest version whose ``iptables-restore`` waits for the lock, and that has ``MASQUERADE
 #: --random-fully``
 VERSION_MIN: Final = (1, 6, 2)
 TIMEOUT_S: Final = 60.0
-#: a restore has so much longer, for each line; the nf_tables flavour was seen to take 0.4 ms on a
-#: busy machine
+#: additional seconds for each line of a restore; the nf_tables flavour took 0.4 ms on a busy machine
 LINE_TIMEOUT_S: Final = 0.005
-#: how long another program may hold the lock of the legacy flavour
+#: seconds to wait for the lock of the legacy flavour, which another program may hold
 LOCK_WAIT_S: Final = 5
 
 Flavour = Literal["", "nft", "legacy"]
@@ -37,11 +36,11 @@ _ADDRESS: dict[Family, str] = {"IPv4": "192.0.2.1:1", "IPv6": "[2001:db8::1]:1"}
 
 
 class IptablesError(KernelError):
-    """A program of iptables could not do it."""
+    """A program of iptables failed."""
 
 
 class Iptables:
-    """A ``backend.RulesBackend``.  *flavour* "": what the host calls iptables."""
+    """A ``backend.RulesBackend``.  *flavour* "": the host's own ``iptables``."""
 
     mode: Literal["iptables"] = "iptables"
 
@@ -56,7 +55,7 @@ class Iptables:
             rules="iptables",
             error=IptablesError,
         )
-        self.ways = {"iptables-restore": 0}
+        self.writes_by_transport = {"iptables-restore": 0}
 
     def plane(self, family: Family, config: NodePlaneConfig) -> IptablesPlane:
         return iptables_plane(family, config)
@@ -67,20 +66,22 @@ class Iptables:
         await self._restore("IPv4", _probe_text("IPv4"), "--test")
 
     async def prepare(self, plane: IptablesPlane) -> None:
-        """Nothing: ``write`` itself lists what a whole write has to know."""
+        """Does nothing: ``write`` itself lists the rules before a full write."""
 
     async def write(self, plane: IptablesPlane, transaction: IptablesTransaction) -> None:
         if transaction.full:
-            await self._restore(plane.family, transaction.render(await self.found(plane.family)))
+            await self._restore(
+                plane.family, transaction.render(await self.list_rules(plane.family))
+            )
         else:
             await self._restore(plane.family, transaction.render())
-        self.ways["iptables-restore"] += 1
+        self.writes_by_transport["iptables-restore"] += 1
 
-    async def holds(self, plane: IptablesPlane) -> bool:
+    async def has_rules(self, plane: IptablesPlane) -> bool:
         for table in TABLES:
             arguments = ("-w", str(LOCK_WAIT_S), "-t", table, "-C", CANARY, *CANARY_RULE.split())
             program = _PROGRAM[plane.family] + self._flavour
-            # 1: no such rule or chain; some versions say 2 or 3 where there is no chain
+            # 1: no such rule or chain; some versions return 2 or 3 if the chain does not exist
             _, code = await self._programs.run_for_code(program, *arguments, codes=(0, 1, 2, 3))
             if code:
                 return False
@@ -93,10 +94,10 @@ class Iptables:
         )
 
     def disturbed(self) -> bool:
-        return False  # nothing tells, short of listing them
+        return False  # only a listing would show it
 
-    async def found(self, family: Family) -> ListedRules:
-        """Returns the rules that are ours, or were a kube-proxy's.  Raises ``IptablesError``."""
+    async def list_rules(self, family: Family) -> ListedRules:
+        """Returns our rules and those of an earlier kube-proxy.  Raises ``IptablesError``."""
         return parse_saved(await self._saved(family))
 
     async def _saved(self, family: Family) -> str:
@@ -121,19 +122,19 @@ class Iptables:
 
     async def remove(self, families: tuple[Family, ...]) -> None:
         for family in families:
-            text = removal(await self.found(family))
+            text = removal(await self.list_rules(family))
             if text:
                 await self._restore(family, text)
         await self.admit(families, (), 0)
 
     async def remove_leftovers(self, families: tuple[Family, ...]) -> None:
-        """Chains have a kube-proxy's names: they are ours where our mark is among them."""
+        """The chains have kube-proxy's names; they are ours if our canary is among them."""
         for family in families:
-            if any(name == CANARY for _, name in (await self.found(family)).chains):
+            if any(name == CANARY for _, name in (await self.list_rules(family)).chains):
                 await self.remove((family,))
 
     async def _restore(self, family: Family, text: str, *options: str) -> None:
-        longer_s = text.count("\n") * LINE_TIMEOUT_S
+        extra_s = text.count("\n") * LINE_TIMEOUT_S
         await self._run(
             family,
             "-restore",
@@ -142,22 +143,22 @@ class Iptables:
             str(LOCK_WAIT_S),
             *options,
             stdin=text,
-            longer_s=longer_s,
+            extra_s=extra_s,
         )
 
     async def _run(
-        self, family: Family, suffix: str, *arguments: str, stdin: str = "", longer_s: float = 0.0
+        self, family: Family, suffix: str, *arguments: str, stdin: str = "", extra_s: float = 0.0
     ) -> str:
         program = _PROGRAM[family] + self._flavour + suffix
-        return await self._programs.run(program, *arguments, stdin=stdin, longer_s=longer_s)
+        return await self._programs.run(program, *arguments, stdin=stdin, extra_s=extra_s)
 
 
 def _probe_text(family: Family) -> str:
-    """Every match and target that the rules have, in small."""
+    """Returns restore text with every match and target that the rules use."""
     chain = "SLICEPLANE-PROBE"
     rules = (
-        f"-p tcp {remember(chain, family)} -j DNAT --to-destination {_ADDRESS[family]}",
-        f"{comment('probe')} {remembered(chain, family, 10)} -j RETURN",
+        f"-p tcp {set_recent(chain, family)} -j DNAT --to-destination {_ADDRESS[family]}",
+        f"{comment('probe')} {match_recent(chain, family, 10)} -j RETURN",
         f"{one_in(2)} -j RETURN",
         "-m addrtype --dst-type LOCAL -j RETURN",
         "-m mark ! --mark 0x4000/0x4000 -j MARK --set-xmark 0x4000/0x4000",

@@ -1,15 +1,15 @@
-"""The back end of each mode; one mode at a time; and the rules that a change of mode leaves.
+"""The back end of each mode, mutual exclusion of modes, and removal of rules of an earlier mode.
 
-**One at a time.**  Rules of two modes in one network namespace translate the same packets twice,
-and each proxy takes away at its start what the other mode left. So of two modes the second refuses
-to start. Two of *one* mode may overlap for a moment, as one replaces the other; of those the newest
-has the table (``node.nft.table``, "One writer at a time"). The sign is a listening socket with an
-abstract name (unix(7)): the kernel keeps such names apart by network namespace, and takes them away
-with the process, however it ends. Any user may make up a name, so the process behind it must be of
-our own user, or root.
+**One mode at a time.**  Rules of two modes in one network namespace translate the same packets
+twice, and each proxy removes the rules of other modes at its start. So a proxy refuses to start if
+one of another mode runs. Two proxies of *one* mode may overlap for a moment, as one replaces the
+other; then the newest owns the table (``node.nft.table``, "One writer at a time"). Each proxy
+announces itself by a listening socket with an abstract name (unix(7)). The kernel separates such
+names by network namespace, and removes them with the process, however it ends. Any user may create
+such a name, so the process behind it must belong to our own user, or root.
 
-**A change of mode** is not noticed by traffic: the rules of the other modes go when ours are in
-place.
+**A change of mode** does not interrupt traffic: the rules of the other modes are removed once ours
+are in place.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from sliceplane.node.nft.table import nft_plane
 from sliceplane.node.plane import AnyNodePlane, NodePlaneConfig
 
 _NAME: Final = "sliceplane-node-proxy/"
-#: the abstract names of the network namespace of the thread that reads it, each behind an "@"
+#: lists the abstract names of the reading thread's network namespace, each after an "@"
 _LISTED: Final = Path("/proc/thread-self/net/unix")
 _CREDENTIALS: Final = struct.Struct("=iII")
 _CONNECT_S: Final = 0.2
-#: others are looked at up to this many names
+#: maximum number of names to check
 _NAMES_MAX: Final = 64
 
 _BACKENDS: Final[dict[Mode, Callable[[str], AnyBackend]]] = {
@@ -59,33 +59,29 @@ def backend_of(mode: Mode, netns: str = "") -> AnyBackend:
 
 
 async def clean_up(mode: Mode, families: tuple[Family, ...], netns: str = "") -> None:
-    """Takes away the rules of *mode*, and those that other modes left.  Raises ``KernelError``."""
+    """Removes the rules of *mode* and those of other modes.  Raises ``KernelError``."""
     await backend_of(mode, netns).remove(families)
     await remove_leftovers(mode, families, netns)
 
 
 async def remove_leftovers(mode: Mode, families: tuple[Family, ...], netns: str = "") -> None:
-    """Takes away what other modes than *mode* left.  It is a courtesy: what fails is told of, no
-    more.
-    """
+    """Removes the rules of modes other than *mode*.  Errors are only logged."""
     for other in BACK_ENDS:
         try:
             if other != mode:
                 await backend_of(other, netns).remove_leftovers(families)
         except KernelError as error:
-            if (
-                error.reason != "missing"
-            ):  # without the program there is nothing that it could have written
-                _log.warning("rules of another mode may be left", error=str(error))
+            if error.reason != "missing":  # a missing program cannot have written rules
+                _log.warning("rules of another mode may remain", error=str(error))
 
 
 @asynccontextmanager
-async def present(mode: Mode, netns: str) -> AsyncIterator[None]:
-    """This process runs a proxy of *mode* in the network namespace *netns* ("": our own). Raises
-    ``KernelError`` if one of another mode does.
+async def exclusive_mode(mode: Mode, netns: str) -> AsyncIterator[None]:
+    """Announces a proxy of *mode* in the network namespace *netns* ("": our own) while the context
+    lasts. Raises ``KernelError`` if a proxy of another mode runs there.
     """
     try:
-        sign = await within(netns, lambda: _shown(mode))
+        listener = await within(netns, lambda: _announce(mode))
     except FileNotFoundError as error:
         raise KernelError("namespace", f'there is no network namespace "{netns}"') from error
     except OSError as error:
@@ -96,14 +92,14 @@ async def present(mode: Mode, netns: str) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        sign.close()
+        listener.close()
 
 
-def _shown(mode: Mode) -> socket.socket:
-    sign = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+def _announce(mode: Mode) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        sign.bind(f"\0{_NAME}{mode}/{os.urandom(8).hex()}")
-        sign.listen(8)
+        listener.bind(f"\0{_NAME}{mode}/{os.urandom(8).hex()}")
+        listener.listen(8)
         for other in BACK_ENDS:
             pid = _running(other) if other != mode else 0
             if pid:
@@ -111,30 +107,32 @@ def _shown(mode: Mode) -> socket.socket:
                     "busy",
                     f"a node proxy with --proxy-mode={other} runs in this network namespace "
                     f"(process {pid}): stop it, "
-                    f"and start this one with {mode} then; it takes over what the other leaves",
+                    f"then start this one with {mode}; it removes the other's rules",
                 )
     except BaseException:
-        sign.close()
+        listener.close()
         raise
-    return sign
+    return listener
 
 
 def _running(mode: str) -> int:
-    """The process of a proxy of *mode* in the namespace of this thread; 0: there is none."""
+    """Returns the process id of a proxy of *mode* in this thread's namespace; 0 if none runs."""
     prefix = f"@{_NAME}{mode}/"
     try:
         lines = _LISTED.read_text(errors="replace").splitlines()
     except OSError:
         return 0
     names = [
-        words[-1] for line in lines if (words := line.split()) and words[-1].startswith(prefix)
+        columns[-1]
+        for line in lines
+        if (columns := line.split()) and columns[-1].startswith(prefix)
     ]
     for name in names[:_NAMES_MAX]:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asking:
-            asking.settimeout(_CONNECT_S)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as peer:
+            peer.settimeout(_CONNECT_S)
             try:
-                asking.connect("\0" + name[1:])
-                raw = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+                peer.connect("\0" + name[1:])
+                raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             except OSError:
                 continue
             pid, uid, _ = _CREDENTIALS.unpack(raw)

@@ -1,8 +1,8 @@
-"""Do something in another network namespace of this machine, without moving there.
+"""Runs functions in another network namespace of this machine; the process stays in its own.
 
-A namespace belongs to a thread, and a socket for all its life to the namespace that it was made in.
-So a thread of its own enters the namespace, does what is asked (opens a socket, reads
-``/proc/sys/net``) and ends; the rest of the process never leaves its own.
+A thread belongs to a namespace, and a socket always to the namespace in which it was created. So a
+new thread enters the namespace, runs the function (which opens a socket, or reads
+``/proc/sys/net``) and ends; the other threads never leave their own namespace.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ async def within(netns: str, work: Callable[[], T]) -> T:
     Raises ``OSError`` if the namespace cannot be entered. *work* must be short: nothing can
     interrupt it.
     """
-    return await asyncio.wrap_future(_started(netns, work)) if netns else work()
+    return await asyncio.wrap_future(_start_within(netns, work)) if netns else work()
 
 
-def within_at_once(netns: str, work: Callable[[], T]) -> T:
-    """The same for a thread that may wait."""
-    return _started(netns, work).result() if netns else work()
+def within_blocking(netns: str, work: Callable[[], T]) -> T:
+    """Does the same as ``within``, in a thread that may block."""
+    return _start_within(netns, work).result() if netns else work()
 
 
-def _started(netns: str, work: Callable[[], T]) -> Future[T]:
+def _start_within(netns: str, work: Callable[[], T]) -> Future[T]:
     done: Future[T] = Future()
 
     def run() -> None:
@@ -55,8 +55,8 @@ def _started(netns: str, work: Callable[[], T]) -> Future[T]:
 
 
 def start_thread(thread: Thread) -> None:
-    """Raises ``OSError`` where there can be no more of them, as everything else does that runs out
-    of something.
+    """Starts *thread*.  Raises ``OSError`` if the process can have no more threads, as for any other
+    exhausted resource.
     """
     try:
         thread.start()
@@ -65,19 +65,19 @@ def start_thread(thread: Thread) -> None:
 
 
 def _enter(netns: str) -> None:
-    """The calling thread, for good."""
-    place = os.open(FOLDER / netns, os.O_RDONLY | os.O_CLOEXEC)
+    """Moves the calling thread into the namespace, permanently."""
+    namespace = os.open(FOLDER / netns, os.O_RDONLY | os.O_CLOEXEC)
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        if libc.setns(place, _CLONE_NEWNET) != 0:
+        if libc.setns(namespace, _CLONE_NEWNET) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), str(FOLDER / netns))
     finally:
-        os.close(place)
+        os.close(namespace)
 
 
 def listening_in(netns: str) -> Listen:
-    """Opens listening sockets in that namespace."""
+    """Returns a function that opens listening sockets in that namespace."""
 
     async def listen(host: str, port: int) -> socket.socket:
         return await within(netns, lambda: _listening(host, port))

@@ -1,8 +1,8 @@
 """nftables as a back end of the node proxy: ``node.nft.table`` over the kernel.
 
-``NftRunner`` writes by netlink messages (``nft_netlink``), and by running ``nft`` where they will
-not do: one process for one transaction, the text by standard input, in a network namespace if
-asked. All that can go wrong becomes one ``NftError`` with a sentence for people (``program``).
+``NftRunner`` writes by netlink messages (``nft_netlink``), and runs ``nft`` if that is not possible:
+one process for each transaction, its text by standard input, in a network namespace if requested.
+Every failure becomes one ``NftError`` with a sentence for the user (``program``).
 """
 
 from __future__ import annotations
@@ -23,24 +23,30 @@ from sliceplane.node.io.kernel.nft_netlink import (
     Messages,
     NftError,
     generation,
-    remembered,
+    read_dynamic_sets,
 )
 from sliceplane.node.io.kernel.program import KernelProgram
 from sliceplane.node.nft.layout import PAUSE_S, steps
 from sliceplane.node.nft.listing import differences, expected, listed
 from sliceplane.node.nft.names import TABLE
-from sliceplane.node.nft.objects import Memory, TableRef, Transaction, contents_of, deletion
-from sliceplane.node.nft.table import NFT_FAMILIES, NftPlane, nft_plane, wants_memory
+from sliceplane.node.nft.objects import (
+    DynamicSetContents,
+    TableRef,
+    Transaction,
+    contents_of,
+    deletion,
+)
+from sliceplane.node.nft.table import NFT_FAMILIES, NftPlane, needs_set_contents, nft_plane
 from sliceplane.node.plane import NodePlaneConfig
 
 __all__ = ["NftError", "NftRunner", "explain"]
 
-#: the oldest that understands what we write
+#: the oldest version that accepts our rules
 VERSION_MIN = (1, 0, 1)
 TIMEOUT_S = 60.0
 
-#: everything that the ruleset needs of nft and the kernel, in small; ``nft --check`` says whether
-#: it is there
+#: a small ruleset with every feature of nft and the kernel that ours needs; ``nft --check`` fails if
+#: one is missing
 _PROBE = """\
 add table ip sliceplane-probe
 add map ip sliceplane-probe endpoints { typeof numgen random mod 2 : ip daddr . tcp dport; }
@@ -66,7 +72,7 @@ class NftRunner:
     """Runs transactions in one network namespace (``netns``: a name under /run/netns; "" is our
     own).
 
-    Calls may run side by side; the kernel takes one transaction at a time.
+    Calls may be concurrent; the kernel applies one transaction at a time.
     """
 
     def __init__(
@@ -76,18 +82,18 @@ class NftRunner:
         self._netns = netns
         self._programs = _programs(netns, timeout_s)
         self._running = 0
-        self._taken = 0
-        self._of_others: int | None = None
+        self._accepted = 0
+        self._foreign_generation: int | None = None
         self._messages = Messages(netns)
 
     async def write(self, transaction: Transaction) -> bool:
-        """The kernel takes all of *transaction* or nothing; whether by messages, else by the
-        program. Raises ``NftError``.
+        """Applies *transaction* atomically.  Returns True if it was sent by messages, False if the
+        program wrote it. Raises ``NftError``.
         """
         self._running += 1
         try:
             if await self._messages.write(transaction):
-                self._taken += 1
+                self._accepted += 1
                 return True
         except NftError as error:
             self._on_error(error)
@@ -98,11 +104,11 @@ class NftRunner:
         return False
 
     async def run(self, text: str) -> None:
-        """The kernel takes all of *text* or nothing.  Raises ``NftError``."""
+        """Applies *text* atomically, by the program.  Raises ``NftError``."""
         self._running += 1
         try:
             await self._nft("-f", "-", stdin=text)
-            self._taken += 1
+            self._accepted += 1
         except NftError as error:
             self._on_error(error)
             raise
@@ -110,18 +116,18 @@ class NftRunner:
             self._running -= 1
 
     def disturbed(self) -> bool:
-        """Returns True if another program changed rules, ours perhaps, since the last call. While a
-        transaction of ours runs, a change is reported by the next call instead. Cheap at any size.
+        """Returns True if another program changed rules since the last call, perhaps ours.  While a
+        transaction of ours runs, a later call reports the change. Cheap at any size.
         """
         now = None if self._running else generation(self._netns)
         if now is None:
             return False
-        before = self._of_others
-        self._of_others = (now - self._taken) % 2**32
-        return before is not None and before != self._of_others
+        before = self._foreign_generation
+        self._foreign_generation = (now - self._accepted) % 2**32
+        return before is not None and before != self._foreign_generation
 
     async def tables(self) -> frozenset[TableRef]:
-        """The tables of IPv4 and IPv6 that there are, ours or not; cheap at any size.  Raises
+        """Returns all tables of IPv4 and IPv6, ours and others; cheap at any size.  Raises
         ``NftError``.
         """
         listed = re.findall(
@@ -129,22 +135,22 @@ class NftRunner:
         )
         return frozenset(TableRef(family, name) for family, name in listed)
 
-    async def memory(self, table: TableRef) -> Memory:
+    async def dynamic_sets(self, table: TableRef) -> DynamicSetContents:
         """Returns the elements that packets added to the dynamic sets of *table*, at most
-        ``REMEMBERED_MAX`` clients; nothing if there is no table. Raises ``NftError``.
+        ``REMEMBERED_MAX`` clients; empty if there is no table. Raises ``NftError``.
         """
         try:
-            return await asyncio.to_thread(remembered, table, self._netns)
-        except (OSError, RuntimeError) as error:  # RuntimeError: there is no more thread
+            return await asyncio.to_thread(read_dynamic_sets, table, self._netns)
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
             raise NftError("resources", f"clients could not be read: {error}") from error
 
     async def listing(self, table: TableRef) -> str:
-        """All of *table*, for ``node.nft.listing``.  Raises ``NftError``."""
+        """Returns the JSON listing of *table*, for ``node.nft.listing``.  Raises ``NftError``."""
         return await self._nft("-j", "list", "table", table.family, table.name)
 
     async def probe(self) -> tuple[int, ...]:
-        """nft's version, once it and the kernel proved able to hold our rules. Changes nothing.
-        Raises ``NftError``.
+        """Checks that nft and the kernel support our rules, without a change, and returns nft's
+        version. Raises ``NftError``.
         """
         answer = await self._nft("--version")
         version = self._programs.check_version("nft", answer, VERSION_MIN)
@@ -153,7 +159,7 @@ class NftRunner:
 
     def _on_error(self, error: NftError) -> None:
         if error.reason != "rejected":
-            self._of_others = None  # whether the kernel took it is unknown
+            self._foreign_generation = None  # the kernel may have applied it
 
     async def _nft(self, *arguments: str, stdin: str = "") -> str:
         return await self._programs.run(self._program, *arguments, stdin=stdin)
@@ -176,7 +182,7 @@ _log = get_logger("node-proxy")
 
 
 class NftCommands(Protocol):
-    """The part of ``NftRunner`` that is used; every call may raise ``KernelError``."""
+    """The part of ``NftRunner`` that ``Nftables`` uses; every call may raise ``KernelError``."""
 
     async def run(self, text: str) -> None: ...
 
@@ -186,7 +192,7 @@ class NftCommands(Protocol):
 
     def disturbed(self) -> bool: ...
 
-    async def memory(self, table: TableRef) -> Memory: ...
+    async def dynamic_sets(self, table: TableRef) -> DynamicSetContents: ...
 
     async def listing(self, table: TableRef) -> str: ...
 
@@ -199,13 +205,11 @@ class Nftables:
     mode: Literal["nftables"] = "nftables"
 
     def __init__(self, runner: NftCommands, *, table: str = TABLE, writer: str = "") -> None:
-        """*writer*: a word that no other process has which might write this table; "": a random
-        one.
-        """
+        """*writer*: a unique name of this process as a writer of the table; "": a random one."""
         self._runner = runner
         self._table = table
         self._writer = writer or os.urandom(8).hex()
-        self.ways = {"netlink": 0, "nft": 0}
+        self.writes_by_transport = {"netlink": 0, "nft": 0}
 
     def plane(self, family: Family, config: NodePlaneConfig) -> NftPlane:
         return nft_plane(family, config, self._table, self._writer)
@@ -214,10 +218,10 @@ class Nftables:
         await self._runner.probe()
 
     async def prepare(self, plane: NftPlane) -> None:
-        """A new table leaves each client where it is, as far as the kernel says where."""
-        if wants_memory(plane):
+        """Reads the clients of session affinity, so that a new table keeps their endpoints."""
+        if needs_set_contents(plane):
             try:
-                plane.rules.remember(await self._runner.memory(plane.rules.table))
+                plane.rules.restore_sets(await self._runner.dynamic_sets(plane.rules.table))
             except KernelError as error:
                 _log.warning("session affinity is forgotten", family=plane.family, error=str(error))
 
@@ -226,18 +230,18 @@ class Nftables:
             if number:
                 await asyncio.sleep(PAUSE_S)
             by_messages = await self._runner.write(step)
-            self.ways["netlink" if by_messages else "nft"] += 1
+            self.writes_by_transport["netlink" if by_messages else "nft"] += 1
 
-    async def holds(self, plane: NftPlane) -> bool:
+    async def has_rules(self, plane: NftPlane) -> bool:
         return plane.rules.table in await self._runner.tables()
 
     async def differences(self, plane: NftPlane) -> tuple[str, ...]:
         table = plane.rules.table
         whole = replace(plane.rules.shadow(), full=True)
-        wanted = expected(contents_of(whole), table.family)
+        desired = expected(contents_of(whole), table.family)
         if table not in await self._runner.tables():
             return (f"the table {table.family} {table.name} is missing",)
-        return differences(listed(await self._runner.listing(table)), wanted)
+        return differences(listed(await self._runner.listing(table)), desired)
 
     def disturbed(self) -> bool:
         return self._runner.disturbed()

@@ -1,20 +1,21 @@
-"""Netlink sockets to netfilter, in a network namespace if asked: transactions, and the generation
-of nftables' rules.
+"""Netlink sockets to netfilter, in a network namespace if requested: transactions, and the
+generation of nftables' rules.
 
-**Writing.**  The kernel works on a batch while it is sent: when ``sendto`` returns all is done or
-nothing, and the answers are there to be read. So no task waits here for longer than the kernel
-works; that happens in a thread, as it may be a while.
+**Writing.**  The kernel processes a batch during the system call: when ``sendto`` returns, the batch
+was applied or refused as a whole, and the answers can be read. The call runs in a thread, since the
+kernel may take a while.
 
-**When the program does it.**  Never wrong, only slower: a transaction that ``node.nft.netlink``
-cannot say, a socket that cannot be had, a batch too large for it. After a refusal that the presence
-of another writer does not explain, the next write of the table, which is a full one, is the
-program's too: should the kernel and we ever disagree on what a message means, nft's word counts.
-After ``REFUSALS_MAX`` of them without a success in between all is the program's.
+**Fallback to the program.**  The program ``nft`` is always correct, but slower. It writes a
+transaction that ``node.nft.netlink`` cannot encode, if no socket can be opened, or if the batch is
+too large. After a refusal that another writer of the table does not explain, the program also does
+the next write of the table, which is a full one: if we and the kernel disagree about a message,
+nft's encoding decides. After ``REFUSALS_MAX`` such refusals without a success between them, the
+program does all writes.
 
-**The generation** is a number that the kernel raises with each transaction, whichever program made
-it. It costs one small message, at any size of the rules, so it can be asked often. (``nft`` itself
-reads it before it lists, but does not tell it.) From linux/netlink.h, linux/netfilter/nfnetlink.h
-and nf_tables.h.
+**The generation** is a number that the kernel increments with each transaction of any program.
+Reading it costs one small message at any size of the rules, so it can be read often. (``nft`` itself
+reads it before a listing, but does not print it.) Sources: linux/netlink.h,
+linux/netfilter/nfnetlink.h and nf_tables.h.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from collections.abc import Iterator
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.process import descriptors
 from sliceplane.node.io.kernel.backend import KernelError
-from sliceplane.node.io.kernel.netns import FOLDER, within_at_once
+from sliceplane.node.io.kernel.netns import FOLDER, within_blocking
 from sliceplane.node.nft.netlink.batch import MessageBatch, encode
 from sliceplane.node.nft.netlink.clients import (
     DumpPart,
@@ -47,13 +48,13 @@ from sliceplane.node.nft.netlink.messages import (
     KernelAnswer,
     parse_answers,
 )
-from sliceplane.node.nft.objects import FlushChain, Memory, TableRef, Transaction
+from sliceplane.node.nft.objects import DynamicSetContents, FlushChain, TableRef, Transaction
 
 _NETLINK_NETFILTER = 12
 
 _GET_GENERATION, _NEW_GENERATION = 10 << 8 | 16, 10 << 8 | 15
 _GENERATION_ID = 1  # NFTA_GEN_ID
-#: the kernel answers at once
+#: bound for an answer of the kernel, which is immediate
 _TIMEOUT_S = 1.0
 _OWN_NAMESPACE = (0, 0)
 
@@ -65,17 +66,17 @@ def namespace_of(netns: str) -> tuple[int, int]:
 
 
 def netfilter_socket(netns: str = "") -> socket.socket:
-    """*netns*: a name under /run/netns; "" is our own. A socket belongs to the namespace in which
-    it was made. Raises ``OSError``.
+    """Opens a socket in *netns*, a name under /run/netns; "" is our own. The socket stays in that
+    namespace. Raises ``OSError``.
     """
-    return within_at_once(
+    return within_blocking(
         netns, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)
     )
 
 
 def generation(netns: str = "") -> int | None:
     """Returns the generation of the rules in the network namespace *netns* (a name under /run/netns;
-    "" is our own). ``None``: rights, the namespace or nftables are missing.
+    "" is our own). ``None``: the rights, the namespace or nftables are missing.
     """
     try:
         with netfilter_socket(netns) as sock:
@@ -89,11 +90,11 @@ def generation(netns: str = "") -> int | None:
         return None
 
 
-def remembered(table: TableRef, netns: str = "") -> Memory:
-    """Returns the elements that packets added to the client sets of *table*.  Takes long; raises
+def read_dynamic_sets(table: TableRef, netns: str = "") -> DynamicSetContents:
+    """Returns the elements that packets added to the client sets of *table*.  Slow; raises
     ``OSError``.
     """
-    found: dict[str, tuple[tuple[str, int], ...]] = {}
+    contents: dict[str, tuple[tuple[str, int], ...]] = {}
     names: list[str] = []
     for part in _dump(sets_request(table), table, netns):
         names += part.names
@@ -103,12 +104,12 @@ def remembered(table: TableRef, netns: str = "") -> Memory:
             clients += part.clients
             if len(clients) >= limit:
                 break
-        found[name] = tuple(clients[:limit])
-    return found
+        contents[name] = tuple(clients[:limit])
+    return contents
 
 
 def _dump(request: bytes, table: TableRef, netns: str) -> Iterator[DumpPart]:
-    """Dumps over a socket of its own: closing it ends a dump early."""
+    """Yields a dump in parts.  The socket serves this dump alone: closing it ends the dump early."""
     with netfilter_socket(netns) as sock:
         sock.settimeout(_TIMEOUT_S)
         sock.sendto(request, (0, 0))
@@ -119,7 +120,7 @@ def _dump(request: bytes, table: TableRef, netns: str) -> Iterator[DumpPart]:
 
 
 def parse_generation(message: bytes) -> int | None:
-    """``None`` for an answer that does not say (an error, say)."""
+    """Returns the generation in *message*; ``None`` if it has none (an error, for example)."""
     if len(message) < HEADER.size:
         return None
     length, kind, *_ = HEADER.unpack_from(message)
@@ -133,12 +134,12 @@ def parse_generation(message: bytes) -> int | None:
 
 
 REFUSALS_MAX = 5
-#: the empty chain that says whose table it is (``node.nft.layout.writer_chain``) is not there
+#: the message if the chain that names the table's writer (``node.nft.layout.writer_chain``) is missing
 TABLE_OF_ANOTHER = "our table was removed, or replaced by another process: a second node proxy?"
 
 _SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 270, 10, 11
 _SO_SNDBUFFORCE = 32
-#: the kernel wants more room than a message has bytes
+#: the kernel needs more buffer space than the bytes of the message
 _SEND_SLACK_BYTES = 4096
 _RECEIVE_BYTES = 1 << 16
 _COMMAND_LENGTH_MAX = 200
@@ -147,20 +148,20 @@ _log = get_logger("node-proxy")
 
 
 class NftError(KernelError):
-    """``nft`` or the kernel could not do it."""
+    """``nft`` failed, or the kernel refused a transaction."""
 
 
 class Messages:
-    """For one network namespace (``netns``: a name under /run/netns; "" is our own).  Calls may run
-    side by side.
+    """Writes transactions by messages in one network namespace (``netns``: a name under /run/netns;
+    "" is our own).  Calls may be concurrent.
     """
 
     def __init__(self, netns: str = "") -> None:
         self._channel = Channel(netns)
-        #: tables whose next write is the program's
+        #: tables whose next write the program does
         self._detours: set[TableRef] = set()
         self._refusals = 0
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     async def write(self, transaction: Transaction) -> bool:
         """Returns True if the kernel accepted it; False if ``nft`` must write it. Raises
@@ -176,22 +177,22 @@ class Messages:
         try:
             last, answers = await asyncio.to_thread(self._send, transaction, void)
         except RuntimeError as error:
-            # No thread could be started; the pool may still do it once there is one.
+            # No thread could be started; the pool may still run it later.
             void.set()
-            self._tell("nft writes what could not be written by netlink messages", error)
+            self._report_once("netlink messages failed, nft writes the rules", error)
             return False
         except (Inexpressible, OSError) as error:
             descriptors.report(error, "netlink socket")
-            self._tell("nft writes what could not be written by netlink messages", error)
+            self._report_once("netlink messages failed, nft writes the rules", error)
             return False
         refusal = next((answer for answer in answers if answer.errno), None)
         if refusal is None:
             if not any(answer.sequence == last for answer in answers):
-                raise NftError("timeout", "the kernel did not say whether it took the rules")
+                raise NftError("timeout", "the kernel did not confirm the transaction")
             self._refusals = 0
             return True
         if refusal.errno == errno.EPERM and not refusal.sequence:
-            self._tell(
+            self._report_once(
                 "nft writes the rules",
                 PermissionError(errno.EPERM, "netlink messages are not allowed"),
             )
@@ -206,22 +207,20 @@ class Messages:
         self, transaction: Transaction, void: threading.Event
     ) -> tuple[int, tuple[KernelAnswer, ...]]:
         if void.is_set():
-            return 0, ()  # the program wrote it meanwhile
+            return 0, ()  # the program has written it
         batch = encode(transaction)
         return batch.last, self._channel.send(batch)
 
-    def _tell(self, what: str, error: Exception) -> None:
-        """Each kind of reason once."""
+    def _report_once(self, event: str, error: Exception) -> None:
+        """Logs each kind of error once."""
         kind = f"{type(error).__name__} {getattr(error, 'errno', '')}"
-        if kind not in self._told:
-            self._told.add(kind)
-            _log.warning(what, error=str(error))
+        if kind not in self._reported:
+            self._reported.add(kind)
+            _log.warning(event, error=str(error))
 
 
 class Channel:
-    """A socket that stays open: the kernel waits until what was removed is out of use before it
-    closes one.
-    """
+    """A socket that stays open: closing one waits until the kernel has freed all removed objects."""
 
     def __init__(self, netns: str = "") -> None:
         self._netns = netns
@@ -230,10 +229,10 @@ class Channel:
         self._namespace: tuple[int, int] | None = None
 
     def send(self, batch: MessageBatch) -> tuple[KernelAnswer, ...]:
-        """Returns the kernel's answer; nothing, if the result of the batch is unknown.
+        """Returns the kernel's answers; none if the result of the batch is unknown.
 
-        Raises ``OSError`` if it was not sent: there is no such socket, it may not be used, the
-        batch is too large.
+        Raises ``OSError`` if the batch was not sent: no socket can be opened, the rights are missing,
+        or the batch is too large.
         """
         with self._lock:
             sock = self._open()
@@ -244,7 +243,7 @@ class Channel:
             return _answers(sock)
 
     def _open(self) -> socket.socket:
-        """A namespace of the same name may be another one by now."""
+        """Opens the socket again if another namespace has the name now."""
         namespace = namespace_of(self._netns) if self._netns else _OWN_NAMESPACE
         if self._sock is None or namespace != self._namespace:
             if self._sock is not None:
@@ -252,16 +251,19 @@ class Channel:
             self._sock = sock = netfilter_socket(self._netns)
             self._namespace = namespace
             weakref.finalize(self, sock.close)
-            for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK):  # refusals are short, and say why
+            for option in (
+                _NETLINK_CAP_ACK,
+                _NETLINK_EXT_ACK,
+            ):  # refusals are short, and have a text
                 try:
                     sock.setsockopt(_SOL_NETLINK, option, 1)
-                except OSError:  # a kernel before 4.3 or 4.12: they are longer, or say less
+                except OSError:  # kernels before 4.3 or 4.12: they are longer, or have no text
                     continue
         return self._sock
 
 
 def explain(transaction: Transaction, refusal: KernelAnswer) -> NftError:
-    """The kernel's answer as a sentence."""
+    """Returns the error for the kernel's answer, with the refused command."""
     if not 0 < refusal.sequence <= len(transaction.commands):
         return NftError(
             "rejected", f"the kernel refused the transaction: {os.strerror(refusal.errno)}"
@@ -297,5 +299,5 @@ def _answers(sock: socket.socket) -> tuple[KernelAnswer, ...]:
         except OSError as error:
             if (
                 error.errno != errno.ENOBUFS
-            ):  # more refusals than the socket holds: the first ones tell enough
+            ):  # more refusals than the socket's buffer has room for: the first ones suffice
                 return tuple(answers)

@@ -1,8 +1,8 @@
-"""An interface of our own for a link-local address of this node, at which its clients find a name
-server (rtnetlink(7); kubernetes/dns, ``cmd/node-cache``). It is "dummy", so that nothing leaves by
-it; a kernel without those gets a bridge without ports, which is as much.
+"""An interface for a link-local address of this node, at which a name server listens
+(rtnetlink(7); kubernetes/dns, ``cmd/node-cache``). Its kind is "dummy", so that no packet leaves by
+it. If the kernel has no dummy interfaces, it is a bridge without ports, which is equivalent.
 
-It stays when the process ends, as the rules do: the next one finds it.  ``remove`` takes it away.
+Like the rules, it stays when the process ends, and the next process uses it.  ``remove`` deletes it.
 """
 
 from __future__ import annotations
@@ -30,46 +30,46 @@ _address: Final = Struct("=BBBBI")
 
 
 def ensure(address: str) -> None:
-    """Adds *address* to this network namespace; any other than a link-local address is
-    left to its administrator. Raises ``OSError``.
+    """Adds *address* to this network namespace.  An address that is not link-local is left to the
+    administrator. Raises ``OSError``.
     """
     parsed = ip_address(address)
-    if not parsed.is_link_local or _is_here(address):
+    if not parsed.is_link_local or _has_address(address):
         return
     try:
-        _make(b"dummy")
+        _create(b"dummy")
     except OSError as error:
         if error.errno != errno.EOPNOTSUPP:
             raise
-        _make(b"bridge")
+        _create(b"bridge")
     family = socket.AF_INET if parsed.version == 4 else socket.AF_INET6
     head = _address.pack(family, parsed.max_prefixlen, 0, 0, socket.if_nametoindex(NAME))
     with suppress(FileExistsError):
-        _ask(
+        _request(
             _NEWADDR,
             head,
             attribute(_IFA_LOCAL, parsed.packed) + attribute(_IFA_ADDRESS, parsed.packed),
             flags=_CREATE_NEW,
         )
-    _ask(_NEWLINK, _link.pack(0, 0, 0, _IFF_UP, _IFF_UP), _name())
+    _request(_NEWLINK, _link.pack(0, 0, 0, _IFF_UP, _IFF_UP), _name())
 
 
 def remove() -> None:
-    """If it is there.  Raises ``OSError``."""
+    """Deletes the interface, if it exists.  Raises ``OSError``."""
     try:
-        _ask(_DELLINK, _link.pack(0, 0, 0, 0, 0), _name())
+        _request(_DELLINK, _link.pack(0, 0, 0, 0, 0), _name())
     except OSError as error:
         if error.errno != errno.ENODEV:
             raise
 
 
-def _make(kind: bytes) -> None:
+def _create(kind: bytes) -> None:
     with suppress(FileExistsError):
         link_info = attribute(_IFLA_LINKINFO, attribute(_IFLA_INFO_KIND, kind))
-        _ask(_NEWLINK, _link.pack(0, 0, 0, 0, 0), _name() + link_info, flags=_CREATE_NEW)
+        _request(_NEWLINK, _link.pack(0, 0, 0, 0, 0), _name() + link_info, flags=_CREATE_NEW)
 
 
-def _is_here(address: str) -> bool:
+def _has_address(address: str) -> bool:
     with socket.socket(
         socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM
     ) as own:
@@ -86,8 +86,8 @@ def _name() -> bytes:
     return attribute(_IFLA_IFNAME, NAME.encode() + b"\0")
 
 
-def _ask(kind: int, head: bytes, attributes: bytes, *, flags: int = 0) -> None:
-    """Raises ``OSError`` with what the kernel says."""
+def _request(kind: int, head: bytes, attributes: bytes, *, flags: int = 0) -> None:
+    """Sends a request; raises ``OSError`` with the kernel's error."""
     body = head + attributes
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as link:
         link.settimeout(5.0)

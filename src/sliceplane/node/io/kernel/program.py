@@ -1,9 +1,9 @@
-"""Runs a program that changes the kernel's rules: the text by standard input, in a network
-namespace if asked.
+"""Runs a program that changes the kernel's rules: its text by standard input, in a network
+namespace if requested.
 
-Why programs and not netlink messages: their text is the interface that is kept stable, and what an
-administrator reads in a log is what was sent. All that can go wrong becomes one ``KernelError``
-with a sentence for people; nothing else leaves this module but cancellation.
+Programs are used besides netlink messages because their text is a stable interface, and an
+administrator's log has exactly the text that was sent. Every failure becomes one ``KernelError``
+with a sentence for the user; this module raises nothing else but cancellation.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from sliceplane.kit.io.process import descriptors
 from sliceplane.node.io.kernel.backend import KernelError
 
 _MESSAGE_LENGTH_MAX = 400
-#: nothing is wrong with the program or our rights: the machine lacks something at the moment
+#: errors of a temporary shortage on the machine, not of the program or our rights
 _SCARCE = descriptors.EXHAUSTED | {errno.ENOMEM, errno.ENOSPC, errno.EAGAIN}
 
 
 class KernelProgram:
-    """``netns``: a name under /run/netns; "" is our own. *package* has the programs; *rules* is
-    what they change, in words; *error* is raised.
+    """Runs the programs of *package*, which change *rules* (a word for messages), in ``netns``, a
+    name under /run/netns; "" is our own. Failures raise *error*.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class KernelProgram:
         self._error = error
 
     async def run(
-        self, program: str, *arguments: str, stdin: str = "", longer_s: float = 0.0
+        self, program: str, *arguments: str, stdin: str = "", extra_s: float = 0.0
     ) -> str:
-        """Its standard output; killed when this is cancelled. *longer_s*: what it has to do takes
-        so much longer than others. Raises *error*.
+        """Runs *program* and returns its standard output; cancellation kills it. *extra_s*: seconds
+        beyond the usual time-out. Raises *error*.
         """
-        text, _ = await self.run_for_code(program, *arguments, stdin=stdin, longer_s=longer_s)
+        text, _ = await self.run_for_code(program, *arguments, stdin=stdin, extra_s=extra_s)
         return text
 
     async def run_for_code(
@@ -56,11 +56,11 @@ class KernelProgram:
         program: str,
         *arguments: str,
         stdin: str = "",
-        longer_s: float = 0.0,
+        extra_s: float = 0.0,
         codes: tuple[int, ...] = (0,),
     ) -> tuple[str, int]:
-        """The same with its exit code, which may be any of *codes*."""
-        timeout_s = self._timeout_s + longer_s
+        """Does the same as ``run`` and returns the exit code too, which may be any of *codes*."""
+        timeout_s = self._timeout_s + extra_s
         command = [program, *arguments]
         name = os.path.basename(program)
         if self._netns:
@@ -74,22 +74,22 @@ class KernelProgram:
                     stderr=asyncio.subprocess.PIPE,
                 )
         except (OSError, RuntimeError) as error:
-            raise self._no_start(command[0], error) from error
+            raise self._start_error(command[0], error) from error
         try:
             async with asyncio.timeout(timeout_s):
                 stdout, stderr = await process.communicate()
         except TimeoutError as error:
             raise self._error("timeout", f"{name} did not answer within {timeout_s:g} s") from error
         finally:
-            # Timed out or cancelled: what has not reached the kernel never will, what has is whole.
+            # Timed out or cancelled: the kernel applied the transaction as a whole, or never will.
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         code = process.returncode or 0
-        said = stderr.decode(errors="replace")
-        # A namespace that is not there is no answer of the program, whatever the code.
-        if code not in codes or (code and "network namespace" in said):
-            raise self.explain(name, said, code)
+        errors = stderr.decode(errors="replace")
+        # A missing namespace is an error of ip netns, whatever the exit code.
+        if code not in codes or (code and "network namespace" in errors):
+            raise self.explain(name, errors, code)
         return stdout.decode(errors="replace"), code
 
     def explain(self, name: str, stderr: str, code: int) -> KernelError:
@@ -115,23 +115,23 @@ class KernelProgram:
             first = first[:_MESSAGE_LENGTH_MAX] + "..."
         return self._error("rejected", f"{name} refused the transaction: {first}")
 
-    def check_version(self, name: str, answer: str, least: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the version in *answer*, the output of ``--version``. Raises *error* if it is not
-        *least* or newer.
+    def check_version(self, name: str, answer: str, minimum: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the version in *answer*, the output of ``--version``. Raises *error* if it is older
+        than *minimum*.
         """
         version = parse_version(answer)
-        if version is None or version < least:
-            wanted = ".".join(map(str, least))
+        if version is None or version < minimum:
+            required = ".".join(map(str, minimum))
             raise self._error(
                 "version",
-                f"{name} {wanted} or newer is needed, this is {answer.strip() or 'unknown'}",
+                f"{name} {required} or newer is needed, this is {answer.strip() or 'unknown'}",
             )
         return version
 
-    def _no_start(self, program: str, error: OSError | RuntimeError) -> KernelError:
+    def _start_error(self, program: str, error: OSError | RuntimeError) -> KernelError:
         if isinstance(
             error, RuntimeError
-        ):  # asyncio waits for it in a thread, of which there are no more
+        ):  # asyncio waits for it in a thread, and no more can be started
             return self._error("resources", f"{program} could not be started: {error}")
         descriptors.report(error, program)
         if error.errno in _SCARCE:
@@ -143,10 +143,10 @@ class KernelProgram:
 
 
 def _in_memory(text: str) -> IO[bytes]:
-    """A file to read *text* from.  Raises ``OSError``.
+    """Returns a file with *text*.  Raises ``OSError``.
 
-    Not a pipe: a program that ends without reading (``--version``, or one that found an error
-    early) would leave us writing to a closed one, and a large transaction would be fed in pieces.
+    It is not a pipe: a program that ends without reading it (``--version``, or after an early error)
+    would close the pipe while we write, and a large transaction would be sent in pieces.
     """
     file = os.fdopen(os.memfd_create("rules"), "w+b")
     try:
@@ -159,6 +159,6 @@ def _in_memory(text: str) -> IO[bytes]:
 
 
 def parse_version(text: str) -> tuple[int, ...] | None:
-    """``nftables v1.0.6 (Lester Gooch #5)`` -> (1, 0, 6)"""
+    """Parses a version: ``nftables v1.0.6 (Lester Gooch #5)`` -> (1, 0, 6)."""
     version = re.search(r"v(\d+(?:\.\d+)+)", text)
     return tuple(map(int, version.group(1).split("."))) if version else None

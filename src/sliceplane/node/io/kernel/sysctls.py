@@ -19,7 +19,7 @@ _log = get_logger("node-proxy")
 
 
 class SysctlError(Exception):
-    """The kernel refuses a setting of the configuration; ``str()`` is one sentence for people."""
+    """The kernel refuses a setting of the configuration; ``str()`` is one sentence for the user."""
 
 
 async def tune_conntrack(
@@ -32,23 +32,23 @@ async def tune_conntrack(
     """Writes settings that differ.  A default that cannot be written is logged.  Raises
     ``SysctlError``.
     """
-    wanted = conntrack_sysctls(settings, os.cpu_count() or 1)
+    desired = conntrack_sysctls(settings, os.cpu_count() or 1)
     try:
         problems = await within(
             netns,
             lambda: [
                 _write(folder / sysctl.name, sysctl.value, only_raise=sysctl.only_raise)
-                for sysctl in wanted
+                for sysctl in desired
             ],
         )
     except OSError as error:
         raise SysctlError(
             f'the network namespace "{netns}" cannot be entered: {error.strerror}'
         ) from error
-    for sysctl, problem in zip(wanted, problems, strict=True):
+    for sysctl, problem in zip(desired, problems, strict=True):
         if not problem:
             continue
-        if sysctl.asked:
+        if sysctl.configured:
             zero = "maxPerCore: 0" if sysctl.name == MAX else "0s"
             hint = (
                 "leave it out"
@@ -61,7 +61,7 @@ async def tune_conntrack(
         _log_default(sysctl.name, sysctl.value, problem)
     bounds = [
         sysctl.value
-        for sysctl, problem in zip(wanted, problems, strict=True)
+        for sysctl, problem in zip(desired, problems, strict=True)
         if sysctl.name == MAX and not problem
     ]
     if bounds and not netns:  # one table for all namespaces
@@ -78,8 +78,8 @@ def _log_default(sysctl: str, value: int, problem: str) -> None:
 
 
 def _write(path: Path, value: int, *, only_raise: bool = False) -> str:
-    """Returns why the kernel does not have *value* at *path*; "" if it has. *only_raise*: a greater
-    number stays.
+    """Writes *value* to *path*; returns the reason if that fails, "" otherwise. *only_raise*: a
+    greater number stays.
     """
     try:
         current = int(path.read_text())
@@ -93,9 +93,7 @@ def _write(path: Path, value: int, *, only_raise: bool = False) -> str:
 
 
 def adjust_oom_score(score: int, path: Path = OOM_SCORE_ADJ) -> None:
-    """Sets how soon the kernel ends this process when memory is short. A failure is logged, as
-    upstream.
-    """
+    """Sets the OOM killer's score adjustment of this process.  A failure is logged, as upstream."""
     problem = _write(path, score)
     if problem:
         _log.warning("oom_score_adj cannot be set", value=score, problem=problem)

@@ -1,16 +1,14 @@
-"""A ``Transaction`` as the netlink messages that the kernel takes it by, without the program
-``nft`` in between.
+"""Encodes a ``Transaction`` as netlink messages for the kernel, without the program nft.
 
-Why: before any command ``nft`` (1.0.6) lists all chains and sets of the network namespace, so that
-a change costs time in proportion to the number of Services; a message costs what it says. ``batch``
-makes one batch of a transaction, which the kernel takes whole or not at all; ``containers`` has
-sets, maps and elements, ``expressions`` what rules are made of, ``messages`` the form, and what the
-kernel says.
+Reason: before any command nft (1.0.6) lists all chains and sets of the network namespace, so a
+change costs time in proportion to the number of Services. The cost of a message is that of its own
+contents. ``batch`` encodes a transaction as one atomic batch; ``containers`` has sets, maps and
+elements, ``expressions`` the parts of rules, ``messages`` the format and the kernel's answers.
 
-Promises: what it makes gives the same ruleset, to the last detail of a listing, as ``nft -f`` of
-``Transaction.render()``; what it cannot say it refuses (``Inexpressible``), and the program can do
-it. Never: opens a socket (``node.io.kernel.nft_netlink`` does).
+Promises: the messages result in the same ruleset as ``nft -f`` of ``Transaction.render()``, to the
+last detail of a listing; a transaction that cannot be encoded is refused (``Inexpressible``), and
+the program can write it. Never: opens a socket (``node.io.kernel.nft_netlink`` does).
 
-Sources: linux/netlink.h, linux/netfilter/nfnetlink.h and nf_tables.h for numbers, and what nft
-1.0.6 was seen to send.
+Sources: linux/netlink.h, linux/netfilter/nfnetlink.h and nf_tables.h for numbers, and the messages
+that nft 1.0.6 sends.
 """

@@ -1,8 +1,8 @@
-"""One transaction, one batch: what is between its first and its last message the kernel takes whole
-or not at all.
+"""Encodes a transaction as one batch: the kernel applies the messages between its first and its last
+one atomically.
 
-All messages of a command carry its number as their sequence number, so that an answer tells which
-command it is about. The last asks to be acknowledged: a batch without any answer was not taken.
+All messages of a command have its number as their sequence number, so that an answer identifies the
+command. The last message requests an acknowledgement: a batch without any answer was not applied.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ class MessageBatch(msgspec.Struct, frozen=True):
     """The messages of one transaction, sent as one datagram."""
 
     data: bytes | bytearray
-    #: the sequence number that is acknowledged if the kernel gets that far
+    #: the sequence number that the kernel acknowledges after success
     last: int
 
 
 def encode(transaction: objects.Transaction) -> MessageBatch:
-    """Raises ``Inexpressible``.  Nothing is ever left out."""
+    """Encodes all of *transaction*, or raises ``Inexpressible``."""
     try:
         return _Encoder(transaction).run()
     except (ValueError, KeyError, struct.error) as error:
-        raise Inexpressible(f"not to be said in messages: {error!r}") from error
+        raise Inexpressible(f"messages cannot encode it: {error!r}") from error
 
 
 class _Encoder:
-    """Messages in the making, and the numbers given to sets."""
+    """The messages so far, and the numbers of sets."""
 
     def __init__(self, transaction: objects.Transaction) -> None:
         self._transaction = transaction
@@ -76,12 +76,12 @@ class _Encoder:
         self._text_family = transaction.table.family
         self._family = NFPROTO[transaction.table.family]
         self._data = bytearray()
-        self._last = 0  # where in it the last message begins
+        self._last = 0  # offset of the last message in the data
         self._sequence = 0
         self._sets = 0
-        #: what is said of chains and rules begins with it
+        #: the first attribute of messages about chains and rules
         self._head = text(_TABLE_OF, self._table)
-        self._expressions: Expressions | None = None  # made for the first rule
+        self._expressions: Expressions | None = None  # created for the first rule
 
     def run(self) -> MessageBatch:
         self._data += boundary(_BEGIN, 0, _SUBSYSTEM)
@@ -97,41 +97,41 @@ class _Encoder:
         table = self._table
         match command:
             case objects.AddTable():
-                self._put(_NEW_TABLE, text(_TABLE_NAME, table) + number(_TABLE_FLAGS, 0))
+                self._append(_NEW_TABLE, text(_TABLE_NAME, table) + number(_TABLE_FLAGS, 0))
             case objects.DeleteTable():
-                self._put(_DELETE_TABLE, text(_TABLE_NAME, table))
+                self._append(_DELETE_TABLE, text(_TABLE_NAME, table))
             case objects.AddChain(name, hook):
                 body = self._head + text(_CHAIN_NAME, name)
-                self._put(_NEW_CHAIN, body + (b"" if hook is None else _attached(hook)), CREATE)
+                self._append(_NEW_CHAIN, body + (b"" if hook is None else _attached(hook)), CREATE)
             case objects.FlushChain(name):
-                self._put(_DELETE_RULE, self._head + text(_RULE_CHAIN, name))
+                self._append(_DELETE_RULE, self._head + text(_RULE_CHAIN, name))
             case objects.DeleteChain(name):
-                self._put(_DELETE_CHAIN, self._head + text(_CHAIN_NAME, name))
+                self._append(_DELETE_CHAIN, self._head + text(_CHAIN_NAME, name))
             case objects.AddRule(chain, rule):
                 self._add_rule(chain, rule)
             case objects.AddContainer(container):
                 self._sets += 1
-                self._put(
+                self._append(
                     _NEW_SET,
                     containers.definition(table, container, self._text_family, self._sets),
                     CREATE,
                 )
             case objects.DeleteContainer(container):
-                self._put(_DELETE_SET, containers.reference(table, container.name))
+                self._append(_DELETE_SET, containers.reference(table, container.name))
             case objects.FlushContainer(container):
-                self._put(_DELETE_ELEMENTS, containers.reference(table, container.name))
+                self._append(_DELETE_ELEMENTS, containers.reference(table, container.name))
             case objects.AddElements(name, items):
                 for body in containers.element_lists(
                     table, name, containers.elements(items, self._text_family)
                 ):
-                    self._put(_NEW_ELEMENTS, body, CREATE)
+                    self._append(_NEW_ELEMENTS, body, CREATE)
             case objects.DeleteElements(name, keys):
                 for body in containers.element_lists(
                     table, name, containers.keys(keys, self._text_family)
                 ):
-                    self._put(_DELETE_ELEMENTS, body)
+                    self._append(_DELETE_ELEMENTS, body)
 
-    def _put(self, kind: int, body: bytes, flags: int = 0) -> None:
+    def _append(self, kind: int, body: bytes, flags: int = 0) -> None:
         self._last = len(self._data)
         self._data += message(kind, flags, self._sequence, self._family, body)
 
@@ -140,21 +140,21 @@ class _Encoder:
             self._expressions = Expressions(self._table, self._text_family, self._make_set)
         expressions = self._expressions.encode(
             rule.statements
-        )  # makes sets first, where it needs them
+        )  # appends the rule's anonymous sets first
         body = self._head + text(_RULE_CHAIN, chain)
-        self._put(_NEW_RULE, body + nest(_RULE_EXPRESSIONS, expressions), CREATE | APPEND)
+        self._append(_NEW_RULE, body + nest(_RULE_EXPRESSIONS, expressions), CREATE | APPEND)
 
     def _make_set(
         self, name: str, definition: Callable[[int], bytes], elements: Sequence[bytes]
     ) -> int:
         self._sets += 1
-        self._put(_NEW_SET, definition(self._sets), CREATE)
+        self._append(_NEW_SET, definition(self._sets), CREATE)
         for body in containers.element_lists(self._table, name, elements, self._sets):
-            self._put(_NEW_ELEMENTS, body, CREATE)
+            self._append(_NEW_ELEMENTS, body, CREATE)
         return self._sets
 
 
 def _attached(hook: objects.Hook) -> bytes:
-    """Its policy is accept, the kernel's own default."""
+    """Encodes a hook.  The policy of the chain is accept, the kernel's default."""
     where = number(_HOOK_NUMBER, _HOOKS[hook.point]) + number(_HOOK_PRIORITY, hook.priority)
     return text(_CHAIN_TYPE, hook.type) + nest(_CHAIN_HOOK, where)

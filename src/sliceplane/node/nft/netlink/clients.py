@@ -1,9 +1,9 @@
-"""Messages that read what packets have put into dynamic sets: which there are, and the clients in
-one of them.
+"""Messages that read the dynamic sets, which packets fill: the list of sets, and the clients in one
+of them.
 
-A dump of a set comes in pieces of some kilobytes, each when it is asked for, so a reader may stop
-after as many clients as it wants: the program ``nft`` builds a list of all elements of all sets
-first. (linux/netfilter/nf_tables.h)
+The kernel sends a dump of a set in parts of some kilobytes, each at a read, so a reader may stop
+after any number of clients. The program ``nft`` first builds a list of all elements of all sets.
+(linux/netfilter/nf_tables.h)
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from sliceplane.node.nft.netlink.expressions import NFPROTO
 from sliceplane.node.nft.netlink.messages import HEADER, message, text
 from sliceplane.node.nft.objects import TableRef
 
-#: clients of one table that are read and put back when it is replaced: some 10 MiB and half a
-#: second
+#: maximum number of clients of one table that are restored when it is replaced: some 10 MiB and half
+#: a second
 REMEMBERED_MAX: Final = 100_000
 _GET_SET, _NEW_SET, _GET_ELEMENTS, _NEW_ELEMENTS = (
     10 << 8 | 10,
@@ -35,8 +35,8 @@ _PREFIX: Final = "affinity-"
 
 
 class DumpPart(NamedTuple):
-    """``names`` of sets, or ``clients`` of one with the seconds that each has left; ``done``:
-    nothing follows.
+    """``names`` of sets, or ``clients`` of one set with the remaining seconds of each; ``done``: the
+    dump is complete.
     """
 
     names: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ def clients_request(table: TableRef, name: str) -> bytes:
 
 
 def parse_part(data: bytes, table: TableRef) -> DumpPart:
-    """One read of the socket.  An error ends the dump: what is not there has nothing in it."""
+    """Parses one read of the socket.  An error ends the dump: a missing set has no elements."""
     names: list[str] = []
     clients: list[tuple[str, int]] = []
     at = 0
@@ -80,16 +80,16 @@ def parse_part(data: bytes, table: TableRef) -> DumpPart:
             ):
                 members = dict(_attributes(element))
                 key = b"".join(_values(members.get(_KEY, b"")))
-                left_ms = int.from_bytes(members.get(_EXPIRATION, b""), "big")
+                remaining_ms = int.from_bytes(members.get(_EXPIRATION, b""), "big")
                 if len(key) in {4, 16}:
-                    clients.append((str(ipaddress.ip_address(key)), left_ms // 1000))
+                    clients.append((str(ipaddress.ip_address(key)), remaining_ms // 1000))
         at += length + 3 & ~3
     return DumpPart(tuple(names), tuple(clients))
 
 
 def limits(names: tuple[str, ...]) -> dict[str, int]:
-    """How many clients to read of each set: an equal share for each namespace, and within it for
-    each set, so that a tenant whose sets are full does not have those of others forgotten.
+    """Returns the maximum number of clients to read, by set: an equal share for each namespace, and
+    within it for each set. So full sets of one tenant do not displace the clients of others.
     """
     by_namespace: dict[str, list[str]] = {}
     for name in names:

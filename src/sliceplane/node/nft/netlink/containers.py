@@ -1,11 +1,10 @@
 """Sets, maps and their elements.
 
 Keys and targets are concatenations: each part is padded to four bytes, the size of a register.
-Addresses and ports are in the network's byte order, what ``numgen`` draws in the host's.
+Addresses and ports are in network byte order, numbers that ``numgen`` draws in host byte order.
 
-What ``nft`` wants to know when it lists a set, and the kernel does not, is in the set's *user
-data*: small records of kind, length and value, in each other (libnftnl's udata); the numbers in
-there are nft's own.
+A set's *user data* has the facts that ``nft`` needs for a listing and the kernel does not: small
+nested records of kind, length and value (libnftnl's udata). Their numbers are nft's own.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ from sliceplane.node.nft.statements import NftFamily
 PROTOCOLS = {"tcp": 6, "udp": 17, "sctp": 132}
 ADDRESS_BYTES: dict[NftFamily, int] = {"ip": 4, "ip6": 16}
 
-#: bytes of elements in one message: less than an attribute may have, with room for the largest
-#: element
+#: bytes of elements in one message: the bound of an attribute, less space for the largest element
 _ELEMENTS_BYTES_MAX = 60_000
 
 # NFTA_SET_*
@@ -86,12 +84,12 @@ _KEY_ORDER, _DATA_ORDER, _MERGED, _KEY_TYPEOF, _DATA_TYPEOF, _DATA_INTERVAL = 0,
 _OPEN_INTERVAL = b"\x01\x04" + host_number(1)
 
 _PORT = struct.Struct(">H2x")
-#: of a key: a destination, and a number that ``numgen`` draws
-_PLACE_PARTS = 4
+#: parts of a key of a bucket: a destination (three), and a number that ``numgen`` draws
+_BUCKET_KEY_PARTS = 4
 
 
 def address(value: str | int, family: NftFamily) -> bytes:
-    """Raises ``ValueError`` for anything but an address of *family*."""
+    """Packs an address of *family*.  Raises ``ValueError`` for anything else."""
     if not isinstance(value, str):
         raise Inexpressible(f"{value} is no address")
     if family == "ip6":
@@ -103,25 +101,25 @@ def address(value: str | int, family: NftFamily) -> bytes:
 
 
 def port(value: str | int) -> bytes:
-    """In a register."""
+    """Packs a port as a register has it."""
     if not isinstance(value, int):
         raise Inexpressible(f"{value} is no port")
     return _PORT.pack(value)
 
 
 def verdict(code: int, chain: str = "") -> bytes:
-    """``NFTA_DATA_VERDICT``"""
+    """Encodes a verdict, as ``NFTA_DATA_VERDICT``."""
     parts = (number(_CODE, code), text(_CHAIN, chain)) if chain else (number(_CODE, code),)
     return nest(_DATA_VERDICT, *parts)
 
 
 def value(data: bytes) -> bytes:
-    """``NFTA_DATA_VALUE``"""
+    """Encodes a value, as ``NFTA_DATA_VALUE``."""
     return attribute(_VALUE, data)
 
 
 def definition(table: str, container: NftContainer, family: NftFamily, set_id: int) -> bytes:
-    """The body of a ``NEWSET`` message."""
+    """Returns the body of a ``NEWSET`` message."""
     parts = [_type_of(part, family) for part in container.key]
     lengths = [length for _, length in parts]
     key_bytes = lengths[0] if len(parts) == 1 else sum(length + 3 & ~3 for length in lengths)
@@ -145,7 +143,7 @@ def definition(table: str, container: NftContainer, family: NftFamily, set_id: i
 
 
 def anonymous_map(table: str, size: int, set_id: int) -> bytes:
-    """``NEWSET`` of a map from what ``numgen`` draws to verdicts, for one rule."""
+    """Returns the body of a ``NEWSET`` of one rule's map from numbers of ``numgen`` to verdicts."""
     return b"".join(
         (
             text(_TABLE, table),
@@ -169,7 +167,7 @@ def anonymous_map(table: str, size: int, set_id: int) -> bytes:
 
 
 def anonymous_set(table: str, size: int, family: NftFamily, field: str, set_id: int) -> bytes:
-    """``NEWSET`` of a set of intervals of addresses, for one rule."""
+    """Returns the body of a ``NEWSET`` of one rule's set of intervals of addresses."""
     userdata = _order(_KEY_ORDER, _NETWORK_ORDER) + _order(_MERGED, 1)
     return b"".join(
         (
@@ -185,20 +183,20 @@ def anonymous_set(table: str, size: int, family: NftFamily, field: str, set_id: 
     )
 
 
-#: the kernel puts a number where the ``%d`` is
+#: the kernel replaces ``%d`` with a number
 ANONYMOUS_MAP, ANONYMOUS_SET = "__map%d", "__set%d"
 
 
 def reference(table: str, name: str) -> bytes:
-    """The body of a ``DELSET`` message; in a ``DELSETELEM`` message all of its elements."""
+    """Returns the body of a ``DELSET`` message; in a ``DELSETELEM`` message it means all elements."""
     return text(_TABLE, table) + text(_NAME, name)
 
 
 def element_lists(
     table: str, name: str, elements: Iterable[bytes], set_id: int | None = None
 ) -> Iterator[bytes]:
-    """Bodies of ``NEWSETELEM`` or ``DELSETELEM`` messages: as many as it takes. None at all is
-    refused: it might be taken for all.
+    """Yields the bodies of as many ``NEWSETELEM`` or ``DELSETELEM`` messages as needed. No elements
+    raise ``Inexpressible``, since an empty message would mean all elements.
     """
     head = text(_LIST_TABLE, table) + text(_LIST_SET, name)
     if set_id is not None:
@@ -221,28 +219,28 @@ def elements(items: Iterable[Item], family: NftFamily) -> Iterator[bytes]:
     """Returns the elements to add, as ``element_lists`` takes them."""
     pack_target = _target_packer(family)
     destination: Key = ()
-    pack_place: Callable[[str | int, DnatTarget], bytes] | None = None
-    for key, held in items:
-        if isinstance(held, DnatTarget) and len(key) == 1:
-            yield pack_target(key, held)
-        elif isinstance(held, DnatTarget) and len(key) == _PLACE_PARTS:
-            if pack_place is None or key[:3] != destination:
+    pack_bucket: Callable[[str | int, DnatTarget], bytes] | None = None
+    for key, stored in items:
+        if isinstance(stored, DnatTarget) and len(key) == 1:
+            yield pack_target(key, stored)
+        elif isinstance(stored, DnatTarget) and len(key) == _BUCKET_KEY_PARTS:
+            if pack_bucket is None or key[:3] != destination:
                 destination = key[:3]
-                pack_place = _place_packer(_packed(destination, family), family)
-            yield pack_place(key[3], held)
+                pack_bucket = _bucket_packer(_packed(destination, family), family)
+            yield pack_bucket(key[3], stored)
         else:
-            yield _element(_packed(key, family), held, family)
+            yield _element(_packed(key, family), stored, family)
 
 
-def keys(wanted: Iterable[Key], family: NftFamily) -> Iterator[bytes]:
+def keys(removed: Iterable[Key], family: NftFamily) -> Iterator[bytes]:
     """Returns the keys of the elements to delete, as ``element_lists`` takes them."""
-    for key in wanted:
+    for key in removed:
         yield nest(LIST_ELEMENT, nest(_KEY, value(_packed(key, family))))
 
 
 def bound(packed: bytes, *, end: bool = False, is_open: bool = False) -> bytes:
-    """The begin of an interval, or the first address after it; *is_open*: there is none after
-    it.
+    """Returns the first address of an interval, or (*end*) the first one after it; *is_open*: the
+    interval includes the last address of the family.
     """
     parts = [number(_ELEMENT_FLAGS, _INTERVAL_END)] if end else []
     parts.append(nest(_KEY, value(packed)))
@@ -253,8 +251,8 @@ def bound(packed: bytes, *, end: bool = False, is_open: bool = False) -> bytes:
 
 @cache
 def _target_packer(family: NftFamily) -> Callable[[Key, DnatTarget], bytes]:
-    """Makes elements of maps of targets by number.  They all look the same, and there may be
-    hundreds of thousands.
+    """Returns a fast packer of elements of maps from numbers to targets.  They have the same layout,
+    and there may be hundreds of thousands.
     """
     size = ADDRESS_BYTES[family]
     sample = nest(LIST_ELEMENT, nest(_KEY, value(bytes(4))), nest(_DATA, value(bytes(size + 4))))
@@ -272,11 +270,11 @@ def _target_packer(family: NftFamily) -> Callable[[Key, DnatTarget], bytes]:
     return packed
 
 
-def _place_packer(
+def _bucket_packer(
     destination: bytes, family: NftFamily
 ) -> Callable[[str | int, DnatTarget], bytes]:
-    """Makes elements of maps of targets by *destination* and number, of which there may be as
-    many.
+    """Returns a fast packer of elements of maps from *destination* and number to targets, of which
+    there may be as many.
     """
     size = ADDRESS_BYTES[family]
     sample = nest(
@@ -293,27 +291,27 @@ def _place_packer(
     )
 
 
-def _element(packed: bytes, held: Value, family: NftFamily) -> bytes:
+def _element(packed: bytes, stored: Value, family: NftFamily) -> bytes:
     key = nest(_KEY, value(packed))
-    if held is None:
+    if stored is None:
         return nest(LIST_ELEMENT, key)
-    if isinstance(held, RemainingTime):
-        return nest(LIST_ELEMENT, long_number(_EXPIRES_MS, held.seconds * 1000), key)
-    if isinstance(held, DnatTarget):
+    if isinstance(stored, RemainingTime):
+        return nest(LIST_ELEMENT, long_number(_EXPIRES_MS, stored.seconds * 1000), key)
+    if isinstance(stored, DnatTarget):
         return nest(
-            LIST_ELEMENT, key, nest(_DATA, value(address(held.ip, family) + port(held.port)))
+            LIST_ELEMENT, key, nest(_DATA, value(address(stored.ip, family) + port(stored.port)))
         )
-    return nest(LIST_ELEMENT, key, nest(_DATA, verdict(_VERDICT_CODES[held.kind], held.chain)))
+    return nest(LIST_ELEMENT, key, nest(_DATA, verdict(_VERDICT_CODES[stored.kind], stored.chain)))
 
 
 def _packed(key: Key, family: NftFamily) -> bytes:
-    """A number alone, or after a port, is one that ``numgen`` draws; any other is a port
-    (``NftContainer.key``).
+    """Packs a key.  A number alone, or after a port, is one that ``numgen`` draws; any other number
+    is a port (``NftContainer.key``).
     """
     if len(key) == 1:
         (only,) = key
         return host_number(only) if isinstance(only, int) else address(only, family)
-    if len(key) == _PLACE_PARTS and isinstance(key[2], int) and isinstance(key[3], int):
+    if len(key) == _BUCKET_KEY_PARTS and isinstance(key[2], int) and isinstance(key[3], int):
         return _packed(key[:3], family) + host_number(key[3])
     parts = []
     for part in key:
@@ -326,9 +324,12 @@ def _packed(key: Key, family: NftFamily) -> bytes:
 
 
 def _type_of(part: str, family: NftFamily) -> tuple[int, int]:
-    """nft's number and the length in bytes."""
-    known = {"addr": (_ADDRESS_TYPE[family], ADDRESS_BYTES[family]), "proto": (_PROTOCOL_TYPE, 1)}
-    return (known | {"port": (_PORT_TYPE, 2), "numgen": (_INTEGER, 4)})[part]
+    """Returns nft's number of the type and its length in bytes."""
+    expressions = {
+        "addr": (_ADDRESS_TYPE[family], ADDRESS_BYTES[family]),
+        "proto": (_PROTOCOL_TYPE, 1),
+    }
+    return (expressions | {"port": (_PORT_TYPE, 2), "numgen": (_INTEGER, 4)})[part]
 
 
 def _joined(kinds: Iterable[int]) -> int:
@@ -344,12 +345,12 @@ def _userdata(container: NftContainer, family: NftFamily) -> bytes:
     )  # random mod 2 offset 0
     address_of, port_of = _header_field(family, "daddr"), _header_field("th", "dport")
     if "numgen" in container.key and not container.by_number:
-        known = {
+        expressions = {
             "addr": address_of,
             "proto": _expression(_EXPRESSION_META, _order(0, _META_L4PROTO)),
             "port": port_of,
         }
-        key = _concatenation(*(known.get(part, numgen) for part in container.key))
+        key = _concatenation(*(expressions.get(part, numgen) for part in container.key))
         orders = (
             _order(_KEY_ORDER, _NO_ORDER)
             + _order(_DATA_ORDER, _NO_ORDER)

@@ -1,6 +1,6 @@
-"""Statements as the kernel's expressions: small steps that load, compare and change registers.
+"""Encodes statements as the kernel's expressions: steps that load, compare and change registers.
 
-Registers are counted in units of four bytes; a chain of expressions ends where a comparison fails.
+Registers are counted in units of four bytes; evaluation of a rule ends at a comparison that fails.
 """
 
 from __future__ import annotations
@@ -50,50 +50,50 @@ _FULLY_RANDOM, _PORT_SPECIFIED = 0x10, 0x2
 _INTERFACE_BYTES = 16
 _ALL_BITS = 0xFFFFFFFF
 
-#: makes a set for one rule: the body of its message is made by the function given, of its number;
-#: then its elements
+#: appends one rule's anonymous set and returns its number; arguments: its name, a function from the
+#: number to the message's body, and its elements
 SetMaker = Callable[[str, Callable[[int], bytes], Sequence[bytes]], int]
 
 
-#: for what the rules of a table have in common; the bound is above what is in use at a time
+#: caches expressions that the rules of a table have in common; the bound exceeds their number
 _remembered = lru_cache(maxsize=256)
 
 
-def register(word: int) -> int:
-    """The number of the register that begins *word* times four bytes from the first: wide ones have
-    numbers from 1, narrow ones (from 8) are used where no wide one begins.
+def register(unit: int) -> int:
+    """Returns the number of the register at offset *unit* (of four bytes). Registers of 16 bytes have
+    numbers from 1; those of 4 bytes (from 8 on) are used at the other offsets.
     """
-    return 1 + word // 4 if word % 4 == 0 else 8 + word
+    return 1 + unit // 4 if unit % 4 == 0 else 8 + unit
 
 
 def _make(name: str, *attributes: bytes) -> bytes:
     return nest(LIST_ELEMENT, text(1, name), nest(2, *attributes))
 
 
-def _meta(key: int, word: int = 0) -> bytes:
-    return _make("meta", number(2, key), number(1, register(word)))
+def _meta(key: int, unit: int = 0) -> bytes:
+    return _make("meta", number(2, key), number(1, register(unit)))
 
 
 def _compare(how: int, data: bytes) -> bytes:
     return _make("cmp", number(1, register(0)), number(2, how), nest(3, value(data)))
 
 
-def _payload(base: int, offset: int, length: int, word: int = 0) -> bytes:
+def _payload(base: int, offset: int, length: int, unit: int = 0) -> bytes:
     return _make(
-        "payload", number(1, register(word)), number(2, base), number(3, offset), number(4, length)
+        "payload", number(1, register(unit)), number(2, base), number(3, offset), number(4, length)
     )
 
 
 def _bitwise(mask: bytes, flip: bytes) -> bytes:
-    """The register is masked, then flipped."""
+    """Masks the register with *mask*, then flips the bits of *flip*."""
     first = number(1, register(0)), number(2, register(0))
     return _make(
         "bitwise", *first, number(3, len(mask)), nest(4, value(mask)), nest(5, value(flip))
     )
 
 
-def _immediate(word: int, data: bytes) -> bytes:
-    return _make("immediate", number(1, register(word)), nest(2, value(data)))
+def _immediate(unit: int, data: bytes) -> bytes:
+    return _make("immediate", number(1, register(unit)), nest(2, value(data)))
 
 
 def _decide(code: int, chain: str = "") -> bytes:
@@ -104,7 +104,9 @@ def _decide(code: int, chain: str = "") -> bytes:
 def _lookup(
     name: str, *, into: int | None = None, set_id: int | None = None, inverted: bool = False
 ) -> bytes:
-    """*into*: the register for what a map says; 0 is the verdict."""
+    """Looks up the register in a set or map.  *into*: the register for a map's value; 0 is the
+    verdict.
+    """
     parts = [number(2, register(0))]
     if into is not None:
         parts.append(number(3, into))
@@ -116,10 +118,10 @@ def _lookup(
     return _make("lookup", *parts)
 
 
-def _numgen(count: int, offset: int = 0, word: int = 0) -> bytes:
+def _numgen(count: int, offset: int = 0, unit: int = 0) -> bytes:
     return _make(
         "numgen",
-        number(1, register(word)),
+        number(1, register(unit)),
         number(2, count),
         number(3, _NUMGEN_RANDOM),
         number(4, offset),
@@ -127,12 +129,12 @@ def _numgen(count: int, offset: int = 0, word: int = 0) -> bytes:
 
 
 @_remembered
-def _nat(family: statements.NftFamily, port_word: int, flags: int = 0) -> bytes:
+def _nat(family: statements.NftFamily, port_unit: int, flags: int = 0) -> bytes:
     parts = [
         number(1, _NAT_DNAT),
         number(2, NFPROTO[family]),
         number(3, register(0)),
-        number(5, register(port_word)),
+        number(5, register(port_unit)),
     ]
     return _make("nat", *parts, *([number(7, flags)] if flags else []))
 
@@ -155,29 +157,27 @@ def _flip_mark(mask: int) -> bytes:
 
 @_remembered
 def _load(fields: tuple[statements.Field, ...], family: statements.NftFamily) -> bytes:
-    """The fields, one after the other, each from the begin of a register on."""
+    """Loads the fields one after the other, each from the start of a register."""
     parts = []
-    word = 0
+    unit = 0
     for field in fields:
         match field:
             case "saddr" | "daddr":
                 size = ADDRESS_BYTES[family]
                 offset = _SADDR_OFFSET[family] + (size if field == "daddr" else 0)
-                parts.append(_payload(_NETWORK_HEADER, offset, size, word))
-                word += size // 4
+                parts.append(_payload(_NETWORK_HEADER, offset, size, unit))
+                unit += size // 4
             case "proto":
-                parts.append(_meta(_META_L4PROTO, word))
-                word += 1
+                parts.append(_meta(_META_L4PROTO, unit))
+                unit += 1
             case "dport":
-                parts.append(_payload(_TRANSPORT_HEADER, 2, 2, word))
-                word += 1
+                parts.append(_payload(_TRANSPORT_HEADER, 2, 2, unit))
+                unit += 1
     return b"".join(parts)
 
 
 class Expressions:
-    """Statements of one family's rules to expressions; sets that belong to a rule alone are made by
-    *make_set*.
-    """
+    """Encodes the statements of one family's rules; *make_set* appends their anonymous sets."""
 
     def __init__(self, table: str, family: statements.NftFamily, make_set: SetMaker) -> None:
         self._table = table
@@ -185,7 +185,7 @@ class Expressions:
         self._make_set = make_set
 
     def encode(self, parts: Sequence[statements.Statement]) -> bytes:
-        """Raises ``ValueError`` for what cannot be said."""
+        """Encodes the statements of a rule.  Raises ``ValueError`` if that is impossible."""
         return b"".join(map(self._encode, parts))
 
     def _encode(self, statement: statements.Statement) -> bytes:
@@ -211,7 +211,7 @@ class Expressions:
                 which = _FIB_SADDR if field == "saddr" else _FIB_DADDR
                 load = _make("fib", number(3, which), number(2, _FIB_TYPE), number(1, register(0)))
                 return load + _compare(_EQUAL, host_number(_RTN_LOCAL))
-            case statements.TakeMark():
+            case statements.ClearMark():
                 return _has_bit(_meta(_META_MARK), statements.MASQUERADE_MARK) + _flip_mark(
                     _ALL_BITS
                 )
@@ -253,10 +253,10 @@ class Expressions:
                     + _lookup(name, into=register(0))
                     + _nat(family, ADDRESS_BYTES[family] // 4)
                 )
-            case statements.Draw(fields, count, name):
-                words = ADDRESS_BYTES[family] // 4
-                loaded = _load(fields, family) + _numgen(count, word=words + len(fields) - 1)
-                return loaded + _lookup(name, into=register(0)) + _nat(family, words)
+            case statements.DnatBucket(fields, count, name):
+                units = ADDRESS_BYTES[family] // 4
+                loaded = _load(fields, family) + _numgen(count, unit=units + len(fields) - 1)
+                return loaded + _lookup(name, into=register(0)) + _nat(family, units)
             case statements.Dnat(protocol, ip, to_port):
                 where = _immediate(0, address(ip, family)) + _immediate(4, port(to_port)[:2])
                 return _is_protocol(protocol) + where + _nat(family, 4, _PORT_SPECIFIED)
@@ -290,11 +290,11 @@ class Expressions:
             load = _payload(_NETWORK_HEADER, offset, size)
             return load + _lookup(ANONYMOUS_SET, set_id=set_id, inverted=not inside)
         ((first, last),) = ranges
-        free = (first ^ last).bit_length()  # bits of the address that may be anything
-        known = size - free // 8
-        if free % 8 == 0 and known:
-            return _payload(_NETWORK_HEADER, offset, known) + _compare(
-                how, first.to_bytes(size)[:known]
+        free = (first ^ last).bit_length()  # bits of the address outside the prefix
+        fixed = size - free // 8
+        if free % 8 == 0 and fixed:
+            return _payload(_NETWORK_HEADER, offset, fixed) + _compare(
+                how, first.to_bytes(size)[:fixed]
             )
         mask = ((1 << size * 8) - 1) >> free << free
         masked = _bitwise(mask.to_bytes(size), bytes(size))
@@ -317,7 +317,7 @@ def _from_interface(name: str, inside: bool) -> bytes:
 
 
 def _ranges(networks: tuple[str, ...], family: statements.NftFamily) -> list[tuple[int, int]]:
-    """First and last address of each, sorted."""
+    """Returns the first and the last address of each network, sorted."""
     kind = ipaddress.IPv4Network if family == "ip" else ipaddress.IPv6Network
     parsed = [kind(network) for network in networks]
     return sorted(
@@ -326,8 +326,9 @@ def _ranges(networks: tuple[str, ...], family: statements.NftFamily) -> list[tup
 
 
 def _bounds(ranges: list[tuple[int, int]], size: int) -> list[bytes]:
-    """As ``nft`` writes sets of intervals: neighbours are one, the first bound is at the lowest
-    address, and what reaches to the highest has no end.
+    """Returns the elements of a set of intervals as ``nft`` writes them. Adjacent intervals are
+    merged, the first bound is at the lowest address, and an interval up to the highest address has
+    no end.
     """
     merged: list[tuple[int, int]] = []
     for first, last in ranges:

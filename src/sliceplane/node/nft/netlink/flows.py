@@ -1,8 +1,8 @@
 """Messages that delete entries of the kernel's connection tracking (ctnetlink;
 linux/netfilter/nfnetlink_conntrack.h).
 
-An entry is named by the tuple of its first packet (protocol, addresses, ports) and its zone. Each
-message asks for an answer: 0 if the entry was there, ``ENOENT`` if it had ended by itself.
+The tuple of its first packet (protocol, addresses, ports) and the zone identify an entry. Each
+message requests an answer: 0 if the entry existed, ``ENOENT`` if it had expired.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHORT = struct.Struct(">H")
 
 
 def deletions(family: Family, flows: Iterable[TrackedFlow]) -> bytes:
-    """One message for each of *flows*, UDP flows of *family*, to be sent at once."""
+    """Returns one message for each of *flows*, UDP flows of *family*, as one datagram."""
     return b"".join(
         message(_DELETE, ACK, sequence, _FAMILY[family], _name(family, tracked))
         for sequence, tracked in enumerate(flows, 1)

@@ -1,8 +1,8 @@
-"""The form of netlink messages: headers, attributes in attributes, each padded to four bytes; and
-what the kernel answers to a batch.
+"""The format of netlink messages (headers, nested attributes, each padded to four bytes), and the
+kernel's answers to a batch.
 
-Lengths and kinds are in the host's byte order, numbers in attributes in that of the network. An
-answer is a message for each command that was refused, and what the kernel was asked to confirm.
+Lengths and types are in host byte order, numbers in attributes in network byte order. The kernel
+sends one answer for each refused command, and one for each message with the flag ``ACK``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-#: of any netlink message: length, type, flags, sequence number, sender
+#: header of every netlink message: length, type, flags, sequence number, sender
 HEADER = struct.Struct("=IHHII")
-#: what follows it in messages of netfilter: address family, version, resource
+#: the second header of netfilter messages: address family, version, resource
 _NETFILTER = struct.Struct("=BBH")
 _RESOURCE = struct.Struct(">BBH")
 _ATTRIBUTE = struct.Struct("=HH")
@@ -23,7 +23,7 @@ _HOST = struct.Struct("=I")
 
 REQUEST, ACK, CREATE, APPEND = 0x1, 0x4, 0x400, 0x800
 _NESTED = 0x8000
-#: an attribute tells its length in 16 bits
+#: an attribute has its length in 16 bits
 ATTRIBUTE_BYTES_MAX = 0xFFFF
 LIST_ELEMENT = 1  # NFTA_LIST_ELEM
 
@@ -56,7 +56,7 @@ def text(kind: int, value: str) -> bytes:
 
 
 def host_number(value: int) -> bytes:
-    """As it stands in a register."""
+    """Packs *value* as a register has it, in host byte order."""
     return _HOST.pack(value)
 
 
@@ -70,19 +70,19 @@ def message(kind: int, flags: int, sequence: int, family: int, body: bytes) -> b
 
 
 def boundary(kind: int, sequence: int, subsystem: int) -> bytes:
-    """The first or the last message of a batch for *subsystem*."""
+    """Returns the first or the last message of a batch for *subsystem*."""
     length = HEADER.size + _NETFILTER.size
     return HEADER.pack(length, kind, REQUEST, sequence, 0) + _RESOURCE.pack(0, 0, subsystem)
 
 
-_ERROR = 2  # NLMSG_ERROR: an errno, negative, and the header of the message that it is about
+_ERROR = 2  # NLMSG_ERROR: a negative errno, and the header of the message that it answers
 _ERRNO = struct.Struct("=i")
 _CAPPED, _EXTENDED = 0x100, 0x200  # NLM_F_CAPPED, NLM_F_ACK_TLVS
 _TEXT = 1  # NLMSGERR_ATTR_MSG
 
 
 class KernelAnswer(NamedTuple):
-    """``errno`` 0: done.  ``text``: the kernel's own words, if it has any."""
+    """The kernel's answer to one message.  ``errno`` 0: success.  ``text``: its message, if any."""
 
     sequence: int
     errno: int
@@ -90,7 +90,7 @@ class KernelAnswer(NamedTuple):
 
 
 def parse_answers(data: bytes) -> Iterator[KernelAnswer]:
-    """The answers in what was read from the socket at once; others' messages are passed over."""
+    """Yields the answers in one read of the socket; skips other messages."""
     at = 0
     while at + HEADER.size <= len(data):
         length, kind, flags, *_ = HEADER.unpack_from(data, at)
@@ -101,11 +101,11 @@ def parse_answers(data: bytes) -> Iterator[KernelAnswer]:
         if kind == _ERROR and body + _ERRNO.size + HEADER.size <= end:
             errno = -_ERRNO.unpack_from(data, body)[0]
             inner, _, _, sequence, _ = HEADER.unpack_from(data, body + _ERRNO.size)
-            told = _ERRNO.size + (
+            skipped = _ERRNO.size + (
                 HEADER.size if flags & _CAPPED or not errno else max(inner, HEADER.size) + 3 & ~3
             )
             yield KernelAnswer(
-                sequence, errno, _text(data[body + told : end]) if flags & _EXTENDED else ""
+                sequence, errno, _text(data[body + skipped : end]) if flags & _EXTENDED else ""
             )
         at += length + 3 & ~3
 

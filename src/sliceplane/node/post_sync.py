@@ -1,15 +1,14 @@
 """Effects of a change after the kernel has applied it: health checks, metrics, flows to check.
 
-None of it may be told before: a load balancer that hears of an endpoint which the rules do not lead
-to yet sends traffic into the void, and a latency that ends before the write is none. So a change is
-noted when it is handed to a write, and counts when a write has succeeded; one that failed leaves it
-waiting for the next (upstream loses its trigger times and clean-ups then:
-``pkg/proxy/nftables/proxier.go``).
+They must not be reported earlier: a load balancer would send traffic to an endpoint that no rule
+leads to yet, and a latency would end before the write. So a change is noted when a write takes it,
+and counts when a write has succeeded. After a failed write it waits for the next one (upstream loses
+its trigger times and clean-ups then: ``pkg/proxy/nftables/proxier.go``).
 
-**Memory** is that of the Services there are, however long the history was, if the owner of the
-plane takes what there is to take after each write. Two things can be waited for in vain, and have a
-limit each: UDP ports that went where flows cannot be looked at (a host without ``conntrack``), and
-trigger times where the kernel refuses every write.
+**Memory** is in proportion to the present Services, whatever the history, if the owner of the plane
+calls every ``take_*`` after each write. Two collections may never be processed, so they are bounded:
+removed UDP ports on a host that cannot list flows (without ``conntrack``), and trigger times while
+the kernel refuses every write.
 
 Owned by one data plane.
 """
@@ -22,10 +21,10 @@ import msgspec
 
 from sliceplane.consume.model import ServedPort, ServiceChange, ServiceKey
 
-#: UDP ports that went and whose flows were not looked at yet; beyond it the oldest are left to
-#: their time-out
-UDP_GONE_MAX = 10_000
-#: trigger times that wait for the kernel to take a write; later ones are not measured
+#: maximum number of removed UDP ports whose flows were not checked yet; flows of the oldest ones
+#: beyond it last until their time-out
+REMOVED_UDP_MAX = 10_000
+#: maximum number of trigger times that wait for a successful write; later ones are not measured
 TRIGGERS_MAX = 100_000
 
 
@@ -50,8 +49,8 @@ class WriteFacts(msgspec.Struct, frozen=True):
 _PLAIN = WriteFacts()
 
 
-class Aftermath:
-    """See the module.  Holds only Services of which there is something to say."""
+class PostSync:
+    """See the module.  It has only Services with facts to report."""
 
     def __init__(self) -> None:
         self._waiting: dict[ServiceKey, WriteFacts] = {}
@@ -59,15 +58,14 @@ class Aftermath:
         self._facts: dict[ServiceKey, WriteFacts] = {}
         self._latencies: list[float] = []
         self._udp: set[ServiceKey] = set()
-        self._udp_gone: dict[ServedPort, None] = {}  # the oldest first; none that is there
-        #: by Service; what the kernel has
+        self._removed_udp: dict[ServedPort, None] = {}  # the oldest first; no present port
+        #: applied health checks, by Service
         self.health_checks: dict[ServiceKey, HealthCheck] = {}
-        #: service ports without an endpoint for their Local policy: the internal one, the external
-        #: one
+        #: numbers of service ports without an endpoint for their Local policy: internal, external
         self.without_local = (0, 0)
 
     def note(self, change: ServiceChange) -> None:
-        """*change* is part of the write that begins now."""
+        """Notes *change*, a part of the write that begins now."""
         facts = _facts(change)
         if facts != _PLAIN or change.service in self._facts or change.service in self._waiting:
             self._waiting[change.service] = facts
@@ -77,7 +75,7 @@ class Aftermath:
         self._triggers.extend(moments[: TRIGGERS_MAX - len(self._triggers)])
 
     def on_success(self, now: float) -> None:
-        """The kernel has all that was noted."""
+        """Notes that the kernel has applied all noted changes."""
         for key in sorted(self._waiting):
             old = self._facts.get(key, _PLAIN)
             new = self._waiting[key]
@@ -103,55 +101,55 @@ class Aftermath:
             self._udp.add(key)
         else:
             self._udp.discard(key)
-        for port in new:  # its flows are now judged by its endpoints
-            self._udp_gone.pop(port, None)
-        self._udp_gone.update(dict.fromkeys(port for port in old if port not in new))
-        self._drop_oldest_gone()
+        for port in new:  # its flows are checked by its endpoints now
+            self._removed_udp.pop(port, None)
+        self._removed_udp.update(dict.fromkeys(port for port in old if port not in new))
+        self._drop_oldest_removed()
 
-    def _drop_oldest_gone(self) -> None:
-        if len(self._udp_gone) > UDP_GONE_MAX:
-            self._udp_gone = dict.fromkeys(list(self._udp_gone)[-UDP_GONE_MAX:])
+    def _drop_oldest_removed(self) -> None:
+        if len(self._removed_udp) > REMOVED_UDP_MAX:
+            self._removed_udp = dict.fromkeys(list(self._removed_udp)[-REMOVED_UDP_MAX:])
 
     def take_latencies(self) -> tuple[float, ...]:
-        """Seconds from what made a slice change until the kernel had it, of the writes since the
-        last call.
+        """Returns the seconds from the causes of slice changes until the kernel applied them, of the
+        writes since the last call.
         """
         taken = tuple(self._latencies)
         self._latencies = []
         return taken
 
     def take_udp(self) -> tuple[ServiceKey, ...]:
-        """Services with UDP ports that changed since the last call: flows to them may lead to
-        endpoints that are gone.
+        """Returns the Services whose UDP ports changed since the last call: flows to them may lead to
+        removed endpoints.
         """
         taken = tuple(sorted(self._udp))
         self._udp = set()
         return taken
 
-    def take_udp_gone(self) -> tuple[ServedPort, ...]:
-        """UDP ports that are not, or are otherwise, since the last call: what they were may belong
-        to no Service now.
+    def take_removed_udp(self) -> tuple[ServedPort, ...]:
+        """Returns the UDP ports that were removed or replaced since the last call: their addresses may
+        belong to no Service now.
         """
-        taken = tuple(self._udp_gone)
-        self._udp_gone = {}
+        taken = tuple(self._removed_udp)
+        self._removed_udp = {}
         return taken
 
-    def put_back_udp(self, services: Iterable[ServiceKey], gone: Iterable[ServedPort]) -> None:
+    def return_udp(self, services: Iterable[ServiceKey], removed: Iterable[ServedPort]) -> None:
         """Returns flows that were taken but not processed, except those that changed meanwhile."""
         self._udp.update(key for key in services if self._udp_of(key))
-        went = (port for port in gone if port not in self._udp_of(port.name.service))
-        self._udp_gone = dict.fromkeys(went) | self._udp_gone
-        self._drop_oldest_gone()
+        absent = (port for port in removed if port not in self._udp_of(port.name.service))
+        self._removed_udp = dict.fromkeys(absent) | self._removed_udp
+        self._drop_oldest_removed()
 
     def _udp_of(self, key: ServiceKey) -> tuple[ServedPort, ...]:
         return self._facts.get(key, _PLAIN).udp
 
     def udp_services(self) -> tuple[ServiceKey, ...]:
-        """All Services with UDP ports that the kernel has."""
+        """Returns all Services with applied UDP ports."""
         return tuple(sorted(key for key, facts in self._facts.items() if facts.udp))
 
     def check(self) -> None:
-        """The sums are those of the parts, and nothing is kept of what is not there.  O(state)."""
+        """Asserts that sums match their parts, and that no removed Service remains.  O(state)."""
         internal = sum(facts.internal_without_local for facts in self._facts.values())
         external = sum(facts.external_without_local for facts in self._facts.values())
         assert (internal, external) == self.without_local, (
@@ -164,9 +162,11 @@ class Aftermath:
         assert self._udp <= set(self.udp_services()), (
             f"{self._udp} are more than {self.udp_services()}"
         )
-        back = [port for port in self._udp_gone if port in self._udp_of(port.name.service)]
+        back = [port for port in self._removed_udp if port in self._udp_of(port.name.service)]
         assert not back, f"{back} are said to be gone"
-        assert len(self._udp_gone) <= UDP_GONE_MAX, f"{len(self._udp_gone)} UDP ports that went"
+        assert len(self._removed_udp) <= REMOVED_UDP_MAX, (
+            f"{len(self._removed_udp)} removed UDP ports"
+        )
         assert len(self._triggers) <= TRIGGERS_MAX, f"{len(self._triggers)} trigger times"
 
 

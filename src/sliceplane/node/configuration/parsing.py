@@ -1,8 +1,7 @@
-"""From a file's bytes to the fields that it gives, with the line of each.
+"""Parses a file's bytes into the fields that it sets, with the line of each.
 
-Strict, unlike upstream, which falls back to passing over what it does not know: a field that is
-spelled wrong, or that a newer release has, would be a setting that its administrator believes in
-and the proxy does not keep.
+It is strict, unlike upstream, which falls back to ignoring unknown fields: with a misspelt field, or
+one of a newer release, the administrator would rely on a setting that the proxy does not have.
 """
 
 from __future__ import annotations
@@ -39,38 +38,38 @@ _ZEROS: Final = (None, "", 0, False, "0", "0s")
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """``line`` counts from 1; 0: of the file as a whole.  ``text`` names the field."""
+    """A mistake in a file.  ``line`` counts from 1; 0: the whole file.  ``text`` names the field."""
 
     line: int
     text: str
 
 
-class Read(msgspec.Struct, frozen=True):
-    """``given``: value by path, sorted. ``lines``: where every path of the file is. With
+class ParsedConfig(msgspec.Struct, frozen=True):
+    """``values``: value by path, sorted. ``lines``: where every path of the file is. With
     ``problems`` the rest is as much as could be read.
     """
 
-    given: Mapping[str, Value]
+    values: Mapping[str, Value]
     lines: Mapping[str, int]
     problems: tuple[Problem, ...]
 
     def at(self, error: FieldError) -> Problem:
-        """*error* with its place: the line of the field, or of what it is within."""
+        """Returns *error* with the line of its field, or of the nearest enclosing one."""
         path = error.field.partition("[")[0]
         while path and path not in self.lines:
             path = path.rpartition(".")[0]
         return Problem(self.lines.get(path, 0), str(error))
 
 
-def read(raw: bytes) -> Read:
-    """Never raises."""
+def parse_config(raw: bytes) -> ParsedConfig:
+    """Parses a file.  Never raises."""
     try:
         documents = parse_yaml_stream(raw, depth_max=DEPTH_MAX)
         parsed = documents[0] if documents else ParsedYaml(None, ())
-        lines, more_at = _places(raw)
+        lines, more_at = _lines_by_path(raw)
     except YamlError as error:
-        return Read({}, {}, (_placed(error.placed),))
-    problems = [_placed(text) for problem in parsed.problems for text in problem.splitlines()[1:]]
+        return ParsedConfig({}, {}, (_problem(error.placed),))
+    problems = [_problem(text) for problem in parsed.problems for text in problem.splitlines()[1:]]
     if more_at:
         problems.append(Problem(more_at, "a second document: the file may hold one"))
     if not isinstance(parsed.value, dict):
@@ -81,25 +80,25 @@ def read(raw: bytes) -> Read:
                 "expected",
             )
         )
-        return Read({}, lines, tuple(problems))
-    draft = Read({}, lines, ())
+        return ParsedConfig({}, lines, tuple(problems))
+    draft = ParsedConfig({}, lines, ())
     errors = list(_kind_errors(parsed.value))
-    given: dict[str, Value] = {}
-    if not errors:  # a file of something else is one mistake, not twenty
-        errors += _fields(parsed.value, given)
+    values: dict[str, Value] = {}
+    if not errors:  # a file of another kind is one mistake, not twenty
+        errors += _fields(parsed.value, values)
     problems += [draft.at(error) for error in errors]
     problems.sort(key=lambda problem: problem.line)
-    return Read(dict(sorted(given.items())), lines, tuple(problems))
+    return ParsedConfig(dict(sorted(values.items())), lines, tuple(problems))
 
 
-def _placed(text: str) -> Problem:
+def _problem(text: str) -> Problem:
     match = _LINE.search(text)
     return Problem(int(match[1]), match[2]) if match else Problem(0, text)
 
 
-def _places(raw: bytes) -> tuple[dict[str, int], int]:
-    """The line of each path of at most two parts, and of a second document (0: there is none).
-    Raises ``YamlError`` for what comes after the first document and is no YAML.
+def _lines_by_path(raw: bytes) -> tuple[dict[str, int], int]:
+    """Returns the line of each path of at most two parts, and of a second document (0: there is none).
+    Raises ``YamlError`` if the text after the first document is invalid.
     """
     import yaml
 
@@ -131,35 +130,35 @@ def _members(node: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _kind_errors(document: dict[str, Any]) -> Iterator[FieldError]:
-    for name, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+    for name, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
         value = document.get(name)
         if not value:
-            yield required(name, f"must be {wanted}")
+            yield required(name, f"must be {expected}")
         elif value == "ConfigMap":
             yield forbidden_field(
                 name, "a ConfigMap holds the file, as its key config.conf: name the file itself"
             )
             return
-        elif value != wanted and document.get("kind") != "ConfigMap":
-            yield not_supported(name, value, (wanted,))
+        elif value != expected and document.get("kind") != "ConfigMap":
+            yield not_supported(name, value, (expected,))
 
 
-def _fields(document: dict[str, Any], given: dict[str, Value]) -> Iterator[FieldError]:
-    """Puts what is given into *given*."""
+def _fields(document: dict[str, Any], values: dict[str, Value]) -> Iterator[FieldError]:
+    """Adds the fields that are set to *values*."""
     for name, value in document.items():
         if name in {"apiVersion", "kind"}:
             continue
         if name in SECTIONS:
             if isinstance(value, dict):
                 for inner, member in value.items():
-                    yield from _field(f"{name}.{inner}", member, given)
+                    yield from _field(f"{name}.{inner}", member, values)
             elif value is not None:
                 yield invalid_value(name, value, "must be a mapping")
         else:
-            yield from _field(name, value, given)
+            yield from _field(name, value, values)
 
 
-def _field(path: str, value: Any, given: dict[str, Value]) -> Iterator[FieldError]:
+def _field(path: str, value: Any, values: dict[str, Value]) -> Iterator[FieldError]:
     field = BY_PATH.get(path)
     if field is None:
         near = get_close_matches(path, BY_PATH, n=1, cutoff=0.8)
@@ -172,11 +171,11 @@ def _field(path: str, value: Any, given: dict[str, Value]) -> Iterator[FieldErro
         yield invalid_value(path, value, str(error))
         return
     if parsed is not None and (field.pointer or parsed not in {"", False, ()}):
-        given[path] = parsed
+        values[path] = parsed
 
 
 def _value(field: ConfigField, value: Any) -> Value:
-    """The value in the form of ``Value``.  Raises ``ValueError`` with what it must be."""
+    """Returns the value in the form of ``Value``.  Raises ``ValueError`` with the expected type."""
     if value is None:
         return None
     match field.kind:

@@ -1,11 +1,11 @@
-"""From flags and what is known of the node to what rules depend on besides Services (upstream:
-``pkg/proxy/util/localdetector.go``).
+"""The node context: inputs of the rules besides Services, derived from flags and the observed node
+(upstream: ``pkg/proxy/util/localdetector.go``).
 
-Values that every back end reads in its own way; none of them knows nft or iptables.
+Every back end translates these values in its own way; they do not depend on nft or iptables.
 
-Every part may change while the proxy runs: a Node is registered late, its pod range is given out
-later still, an administrator adds an address to an interface. The rules follow at once; nothing has
-to be restarted.
+Every part may change while the proxy runs: a Node is registered late, its Pod range is assigned
+later still, an administrator adds an address to an interface. The rules follow immediately, without
+a restart.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ PRIMARY = "primary"
 
 
 class Detector(msgspec.Struct, frozen=True):
-    """How traffic of this node's pods is told from others': by source network, or by the interface
-    that it comes in through (a name that may end with ``*``). Exactly one is set.
+    """Identifies traffic of this node's Pods: by source network, or by input interface (a name that
+    may end with ``*``). Exactly one is set.
     """
 
     network: str = ""
     interface: str = ""
 
     def check(self) -> None:
-        assert bool(self.network) != bool(self.interface), f"{self} says two things or none"
+        assert bool(self.network) != bool(self.interface), f"{self} needs exactly one of the two"
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class NodeContext(msgspec.Struct, frozen=True):
     """The node context of the rules, besides Services, in one IP family."""
 
-    #: node ports are on listed addresses only; else on all of the host's but loopback ones
+    #: node ports are on listed addresses only; otherwise on all of the host's but loopback ones
     node_ports_listed: bool = False
-    #: ``None``: pods' traffic cannot be told from others', and is masqueraded only where it must be
+    #: ``None``: traffic of Pods cannot be identified, and is masqueraded only if that is required
     detector: Detector | None = None
-    #: whatever goes to a cluster IP is masqueraded
+    #: all traffic to cluster IPs is masqueraded
     masquerade_all: bool = False
     #: ranges of cluster IPs, disjoint, in canonical form
     service_networks: tuple[str, ...] = ()
 
 
-class ThisNode(msgspec.Struct, frozen=True):
+class LocalNode(msgspec.Struct, frozen=True):
     """The facts about the node that rules of Services use, in one IP family."""
 
     ip: str = ""
@@ -64,7 +64,7 @@ class RulesConfig(msgspec.Struct, frozen=True):
     pod_bridge_interface: str = ""
     pod_interface_name_prefix: str = ""
     node_port_addresses: tuple[str, ...] = (PRIMARY,)
-    #: the node's address of its family, whatever its Node says; ""
+    #: the node's address of its family, which overrides its Node's; "" if not set
     bind_address: str = ""
 
 
@@ -78,13 +78,13 @@ class NodeNetwork(msgspec.Struct, frozen=True):
 
 
 def own_address(config: RulesConfig, family: Family, of_node: str) -> str:
-    """The node's address of *family*; *found* is what its Node says."""
+    """Returns the node's address of *family*; *of_node* is its Node's."""
     bound = canonical_with_family(config.bind_address) if config.bind_address else None
     return bound[1] if bound is not None and bound[0] == family else of_node
 
 
-def surroundings(config: RulesConfig, family: Family, node: NodeNetwork) -> Surroundings:
-    return Surroundings(
+def build_context(config: RulesConfig, family: Family, node: NodeNetwork) -> NodeContext:
+    return NodeContext(
         node_ports_listed=node_port_addresses(config, family, node) is not None,
         detector=_detector(config, family, node),
         masquerade_all=config.masquerade_all,
@@ -95,24 +95,24 @@ def surroundings(config: RulesConfig, family: Family, node: NodeNetwork) -> Surr
 def node_port_addresses(
     config: RulesConfig, family: Family, node: NodeNetwork
 ) -> tuple[str, ...] | None:
-    """The addresses that node ports are served on, sorted; ``None``: all but loopback ones.
+    """Returns the addresses that node ports are served on, sorted; ``None``: all but loopback ones.
 
-    All it is for a family of which no network was given, or /0; and for ``primary`` while the Node
-    has no address of the family.
+    It is ``None`` for a family without a configured network, or with /0; and for ``primary`` while
+    the Node has no address of the family.
     """
     if PRIMARY in config.node_port_addresses:
         return (node.ip,) if node.ip else None
-    wanted = networks(config.node_port_addresses, family)
-    if not wanted or any(network.endswith("/0") for network in wanted):
+    configured = networks(config.node_port_addresses, family)
+    if not configured or any(network.endswith("/0") for network in configured):
         return None
-    within = [ipaddress.ip_network(network) for network in wanted]
+    within = [ipaddress.ip_network(network) for network in configured]
     own = {ipaddress.ip_address(address) for address in node.interface_addresses}
-    kept = [
+    matching = [
         address
         for address in own
         if not address.is_loopback and any(address in network for network in within)
     ]
-    return tuple(str(address) for address in sorted(kept, key=int))
+    return tuple(str(address) for address in sorted(matching, key=int))
 
 
 def _detector(config: RulesConfig, family: Family, node: NodeNetwork) -> Detector | None:

@@ -21,13 +21,13 @@ from sliceplane.consume.model import NodeEndpoint, ServedPort, ServiceKey, Servi
 from sliceplane.kit.ip import Family
 from sliceplane.kit.metrics import Distribution
 from sliceplane.kit.times import format_micro_time
-from sliceplane.node.aftermath import HealthCheck
 from sliceplane.node.conntrack import Expected, TrackedFlow, UdpFlow, parse_flow, parse_tracked
 from sliceplane.node.io.kernel.conntrack import Conntrack, ConntrackError
 from sliceplane.node.io.kernel.nft_backend import Nftables
 from sliceplane.node.io.metrics import PROGRAMMING_BUCKETS, ProxyMetrics
 from sliceplane.node.nft.table import nft_plane
 from sliceplane.node.plane import NodePlaneConfig
+from sliceplane.node.post_sync import HealthCheck
 from sliceplane.watch.cache import Change
 
 KEY = ServiceKey("ns", "svc")
@@ -60,7 +60,7 @@ class TestTriggerTimes:
 
     def latencies(self, machine: Machine) -> list[float]:
         machine.sync()
-        return [round(seconds, 3) for seconds in machine.plane.aftermath.take_latencies()]
+        return [round(seconds, 3) for seconds in machine.plane.post_sync.take_latencies()]
 
     def test_add_then_update(self) -> None:
         machine = self.machine()
@@ -110,7 +110,7 @@ class TestTriggerTimes:
         machine.put(stamped(97.0, ["10.0.0.1"]))
         assert machine.plane.take_transaction(machine.now) is not None
         machine.plane.on_failure(machine.now)
-        assert machine.plane.aftermath.take_latencies() == ()
+        assert machine.plane.post_sync.take_latencies() == ()
         machine.now = 105.0
         assert self.latencies(machine) == [8.0]
 
@@ -127,9 +127,9 @@ class TestHealthChecks:
         ]
         both = [{"name": "http", "port": 8080}, {"name": "https", "port": 8443}]
         machine.put(service(ports=ports, **LOCAL), make_slice(rows, ports=both))
-        assert machine.plane.aftermath.health_checks == {}
+        assert machine.plane.post_sync.health_checks == {}
         machine.sync()
-        assert machine.plane.aftermath.health_checks == {KEY: HealthCheck(31000, 1)}
+        assert machine.plane.post_sync.health_checks == {KEY: HealthCheck(31000, 1)}
 
     def test_the_port_comes_and_goes_with_the_type(self) -> None:
         machine = Machine()
@@ -142,20 +142,20 @@ class TestHealthChecks:
         ):
             machine.put(service(**spec))
             machine.sync()
-            assert machine.plane.aftermath.health_checks == wanted
+            assert machine.plane.post_sync.health_checks == wanted
         machine.drop(service())
         machine.sync()
-        assert machine.plane.aftermath.health_checks == {}
+        assert machine.plane.post_sync.health_checks == {}
 
     def test_only_what_the_kernel_has_counts(self) -> None:
         machine = Machine()
         machine.put(service(**LOCAL), make_slice([ep("10.0.0.1", **HERE)]))
         machine.plane.take_transaction(0.0)
         machine.plane.on_failure(0.0)
-        assert machine.plane.aftermath.health_checks == {}
+        assert machine.plane.post_sync.health_checks == {}
         machine.now = 10.0
         machine.sync()
-        assert machine.plane.aftermath.health_checks == {KEY: HealthCheck(31000, 1)}
+        assert machine.plane.post_sync.health_checks == {KEY: HealthCheck(31000, 1)}
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,10 @@ def test_ports_without_a_local_endpoint(
     machine = Machine()
     machine.put(service(**spec), make_slice(rows))
     machine.sync()
-    assert machine.plane.aftermath.without_local == expected
+    assert machine.plane.post_sync.without_local == expected
     machine.drop(service())
     machine.sync()
-    assert machine.plane.aftermath.without_local == (0, 0)
+    assert machine.plane.post_sync.without_local == (0, 0)
 
 
 def test_udp_services_are_told_when_they_change_and_no_others() -> None:
@@ -186,14 +186,14 @@ def test_udp_services_are_told_when_they_change_and_no_others() -> None:
     udp = [{"name": "dns", "port": 53, "protocol": "UDP"}]
     machine.put(service("web", 2), service(ports=udp))
     machine.sync()
-    assert machine.plane.aftermath.take_udp() == (KEY,)
+    assert machine.plane.post_sync.take_udp() == (KEY,)
     machine.put(make_slice(["10.0.0.1"], "web"))
     machine.sync()
-    assert machine.plane.aftermath.take_udp() == ()
+    assert machine.plane.post_sync.take_udp() == ()
     machine.put(make_slice(["10.0.0.1"], ports=[{"name": "dns", "port": 53, "protocol": "UDP"}]))
     machine.sync()
-    assert machine.plane.aftermath.take_udp() == (KEY,)
-    assert machine.plane.aftermath.udp_services() == (KEY,)
+    assert machine.plane.post_sync.take_udp() == (KEY,)
+    assert machine.plane.post_sync.udp_services() == (KEY,)
 
 
 # UDP flows
@@ -281,15 +281,15 @@ class TestFlows:
         machine.put(service(**shared), make_slice(["10.0.0.1"], ports=rows))
         machine.put(service("twin", 2, **shared), make_slice(["10.0.0.2"], "twin", ports=rows))
         machine.sync()
-        assert machine.plane.aftermath.take_udp_gone() == ()
+        assert machine.plane.post_sync.take_removed_udp() == ()
         machine.drop(service())
         machine.sync()
-        gone = machine.plane.aftermath.take_udp_gone()
+        gone = machine.plane.post_sync.take_removed_udp()
         # The twin gets what it asked for, and is looked at as it was before, too.
         assert [port.cluster_ip for port in gone] == ["172.30.0.1", "172.30.0.2"]
-        assert machine.plane.aftermath.take_udp_gone() == ()
+        assert machine.plane.post_sync.take_removed_udp() == ()
         expected = machine.plane.tracker.expected_flows(
-            machine.plane.aftermath.udp_services(), gone
+            machine.plane.post_sync.udp_services(), gone
         )
         lines = [
             line("172.30.0.1", 53, "10.0.0.1", 5353),
@@ -314,7 +314,9 @@ class TestFlows:
             service(**{"ports": [{"name": "dns", "port": 53, "protocol": "UDP"}], **change})
         )
         machine.sync()
-        expected = machine.plane.tracker.expected_flows((), machine.plane.aftermath.take_udp_gone())
+        expected = machine.plane.tracker.expected_flows(
+            (), machine.plane.post_sync.take_removed_udp()
+        )
         assert expected.is_stale(UdpFlow(("172.30.0.1", 53), ("10.0.0.1", 5353)))
 
     def test_a_refused_write_forgets_nothing_yet(self) -> None:
@@ -324,10 +326,10 @@ class TestFlows:
         machine.drop(service())
         assert machine.plane.take_transaction(machine.now) is not None
         machine.plane.on_failure(machine.now)
-        assert machine.plane.aftermath.take_udp_gone() == ()
+        assert machine.plane.post_sync.take_removed_udp() == ()
         machine.now = 10.0
         machine.sync()
-        assert len(machine.plane.aftermath.take_udp_gone()) == 1
+        assert len(machine.plane.post_sync.take_removed_udp()) == 1
 
     def test_an_entry_is_named_by_its_first_packet_and_its_zone(self) -> None:
         text = line("172.30.0.1", 53, "10.0.0.9", 5353)
@@ -443,7 +445,7 @@ def test_families_have_upstreams_names_and_buckets() -> None:
     samples.on_conntrack("IPv6", 0.01, 3)
     samples.on_service_change()
     samples.on_endpoint_change()
-    samples.on_taken("IPv4", 999.0)
+    samples.on_started("IPv4", 999.0)
     names = [family.name for family in samples.families()]
     assert names == sorted(names)
     found = {family.name.removeprefix("kubeproxy_"): family for family in samples.families()}

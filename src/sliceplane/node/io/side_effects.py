@@ -1,20 +1,21 @@
 """Actions of a node proxy after the kernel applied a write: it updates metrics, opens and closes
 health ports, and removes UDP flows.
 
-``node.aftermath`` says what there is to tell. Health ports follow within the write's own task: a
-load balancer never hears of more than the rules have. Flows are looked at by a task of their own:
-the next write must not wait for a listing of them.
+``node.post_sync`` has the facts to report. The task of the write updates the health ports, so a load
+balancer never learns of more endpoints than the rules have. A separate task checks flows, so that
+the next write does not wait for their listing.
 
 **Health ports** are small HTTP servers, one per port (upstream:
-``pkg/proxy/healthcheck/service_health.go``). A load balancer asks each node "have you endpoints of
-this Service?" at the Service's healthCheckNodePort; 200 is yes. Any path and method will do. The
-two IP families answer apart, each with its own count, so a load balancer hears of the endpoints
-that it can reach. They listen where node ports are, in the network namespace of the rules.
+``pkg/proxy/healthcheck/service_health.go``). A load balancer queries the Service's
+healthCheckNodePort of each node; 200 means that the node has endpoints of the Service. Any path and
+method is accepted. The two IP families answer separately, each with its own count, so a load
+balancer learns of the endpoints that it can reach. The ports listen at the addresses of node ports,
+in the network namespace of the rules.
 
-``serviceProxyHealthy`` says whether the rules are as they should be. That the API server is away
-does not count here: the rules of before are the best there are, and a load balancer that is sent
-away from every node at once has no node left. ``door`` bounds what a connection may cost; the ports
-themselves take at most a quarter of the descriptors a family.
+``serviceProxyHealthy`` is true if the rules are up to date. An unreachable API server does not
+matter here: the earlier rules are the best available, and if every node answered false, a load
+balancer would have no node left. ``door`` bounds the cost of a connection; the ports take at most a
+quarter of the descriptors in each family.
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ from sliceplane.kit.io.door import Door, GuardedPort, door
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.process import descriptors
 from sliceplane.kit.ip import Family
-from sliceplane.node.aftermath import HealthCheck
 from sliceplane.node.io.kernel.conntrack import ConntrackError
 from sliceplane.node.io.kernel.netns import Listen, listening_in
 from sliceplane.node.io.metrics import ProxyMetrics
 from sliceplane.node.io.options import FLOWS_RETRY_S, HostAccess
 from sliceplane.node.plane import AnyNodePlane
+from sliceplane.node.post_sync import HealthCheck
 
-#: after a pass over UDP flows, the pause until the next one, in lengths of that pass: a tenant who
-#: changes a Service all the time must not keep the loop busy with a large table
+#: pause after a pass over UDP flows, in multiples of its duration: a tenant that changes a Service
+#: continuously must not keep the loop busy with a large table
 FLOWS_REST = 4
 FLOWS_REST_MAX_S = 30.0
 
 _log = get_logger("node-proxy")
 
 
-class Consequences:
-    """The consequences of one IP family's writes."""
+class SideEffects:
+    """The side effects of one IP family's writes."""
 
     def __init__(
         self,
@@ -73,40 +74,40 @@ class Consequences:
         self._all_flows = False
 
     async def on_written(self, *, full: bool) -> None:
-        """The kernel has what the plane has."""
+        """Reports the effects of a write: the kernel has applied the plane's state."""
         plane = self._plane
-        aftermath = plane.aftermath
-        latencies = aftermath.take_latencies()
+        post_sync = plane.post_sync
+        latencies = post_sync.take_latencies()
         unserved = len(plane.tracker.unserved)
         self._metrics.on_written(
-            plane.family, self._clock(), latencies, aftermath.without_local, unserved
+            plane.family, self._clock(), latencies, post_sync.without_local, unserved
         )
         if self._flows is None:
-            aftermath.take_udp()
-            aftermath.take_udp_gone()
+            post_sync.take_udp()
+            post_sync.take_removed_udp()
         self._all_flows = self._all_flows or full
         self._changed.set()
-        await self._health.update(aftermath.health_checks, plane.node_port_addresses)
+        await self._health.update(post_sync.health_checks, plane.node_port_addresses)
 
     async def run(self) -> None:
-        """Forgets UDP flows to endpoints that are gone, until cancelled: after each write those of
-        the Services that changed, after a full one all; all too where a port went, whose address
-        may be another Service's as well.
+        """Deletes UDP flows to removed endpoints, until cancelled: after each write those of the
+        changed Services. After a full write, or after the removal of a port, whose address may also
+        belong to another Service, it checks all.
         """
         plane = self._plane
-        aftermath = self._plane.aftermath
+        post_sync = self._plane.post_sync
         complained = ""
         while self._flows is not None:
             await self._changed.wait()
             self._changed.clear()
-            services = aftermath.take_udp()
-            gone = aftermath.take_udp_gone()
-            if self._all_flows or gone:
+            services = post_sync.take_udp()
+            removed = post_sync.take_removed_udp()
+            if self._all_flows or removed:
                 self._all_flows = False
-                services = aftermath.udp_services()
-            if not services and not gone:
+                services = post_sync.udp_services()
+            if not services and not removed:
                 continue
-            expected = plane.tracker.expected_flows(services, gone)
+            expected = plane.tracker.expected_flows(services, removed)
             started = self._clock()
             try:
                 forgotten = await self._flows.reconcile(plane.family, expected)
@@ -116,7 +117,7 @@ class Consequences:
                     _log.error(
                         "stale UDP flows not forgotten", family=plane.family, error=complained
                     )
-                aftermath.put_back_udp(services, gone)
+                post_sync.return_udp(services, removed)
                 await asyncio.sleep(self._flows_retry_s)
                 self._changed.set()
                 continue
@@ -126,20 +127,22 @@ class Consequences:
             await asyncio.sleep(min(seconds * FLOWS_REST, FLOWS_REST_MAX_S))
 
     @property
-    def asked(self) -> dict[int, float]:
-        return self._health.asked()
+    def last_requests(self) -> dict[int, float]:
+        return self._health.last_requests()
 
     async def close(self) -> None:
         await self._health.close()
 
 
-def last_asked(families: Iterable[Consequences]) -> dict[int, float]:
-    """When each health check port was asked last, or opened: a balancer asks one family."""
-    found: dict[int, float] = {}
+def last_health_requests(families: Iterable[SideEffects]) -> dict[int, float]:
+    """Returns the time of the last request to each health check port, or of its opening: a load
+    balancer queries one family.
+    """
+    latest: dict[int, float] = {}
     for of_family in families:
-        for port, at in of_family.asked.items():
-            found[port] = max(at, found.get(port, at))
-    return found
+        for port, at in of_family.last_requests.items():
+            latest[port] = max(at, latest.get(port, at))
+    return latest
 
 
 if TYPE_CHECKING:
@@ -147,10 +150,11 @@ if TYPE_CHECKING:
 
 _ANY: dict[Family, str] = {"IPv4": "0.0.0.0", "IPv6": "::"}  # load balancers are elsewhere
 
-#: of the process's descriptors that the ports of one family may take: Services are made by tenants
+#: the ports of one family take at most this fraction of the process's descriptors, since tenants
+#: create Services
 _SHARE_OF_DESCRIPTORS = 4
 
-#: of the Event on the Service, and of the line in the log
+#: the reason of the Event on the Service, and the line in the log
 FAILED = "FailedToStartServiceHealthcheck"
 
 _health_log = get_logger("service-health")
@@ -169,8 +173,8 @@ class ServiceHealth:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """*on_failed* is told, once, of a Service whose port cannot be had, and why.  *listen*
-        opens sockets.
+        """*on_failed* is called once for a Service whose port cannot be opened, with the reason.
+        *listen* opens sockets.
         """
         self._listen = listen
         self._guard = guard
@@ -181,25 +185,27 @@ class ServiceHealth:
         self._servers: dict[ServiceKey, tuple[int, tuple[str, ...], GuardedPort]] = {}
         self._failed: set[ServiceKey] = set()
         self._clock = clock
-        #: when it was asked last, or opened
-        self._asked: dict[ServiceKey, float] = {}
+        #: time of the last request, or of the opening
+        self._last_requests: dict[ServiceKey, float] = {}
 
-    def asked(self) -> dict[int, float]:
-        """By port."""
-        return {port: self._asked[key] for key, (port, _, _) in sorted(self._servers.items())}
+    def last_requests(self) -> dict[int, float]:
+        """Returns the times of the last requests by port."""
+        return {
+            port: self._last_requests[key] for key, (port, _, _) in sorted(self._servers.items())
+        }
 
     async def update(
         self, checks: Mapping[ServiceKey, HealthCheck], addresses: tuple[str, ...] | None
     ) -> None:
-        """Serve exactly *checks*, at *addresses* (``None``: everywhere). A port that cannot be had
-        is told once and tried again at every call.
+        """Serves exactly *checks*, at *addresses* (``None``: all). A port that cannot be opened is
+        reported once and retried at every call.
         """
         self._checks = dict(checks)
         hosts = (_ANY[self._family],) if addresses is None else addresses
         for key in sorted(self._servers):
             port, served, served_by = self._servers[key]
             if key not in checks or (checks[key].port, hosts) != (port, served):
-                del self._servers[key], self._asked[key]
+                del self._servers[key], self._last_requests[key]
                 await served_by.close()
         for key in sorted(checks.keys() - self._servers.keys()):
             await self._open(key, checks[key].port, hosts)
@@ -238,13 +244,13 @@ class ServiceHealth:
             raise
         self._failed.discard(key)
         self._servers[key] = (port, hosts, served)
-        self._asked[key] = self._clock()
+        self._last_requests[key] = self._clock()
 
     def _answer(self, key: ServiceKey) -> web.Response:
         from aiohttp import web
 
-        if key in self._asked:
-            self._asked[key] = self._clock()
+        if key in self._last_requests:
+            self._last_requests[key] = self._clock()
         check = self._checks.get(key)
         count = check.local_endpoints if check is not None else 0
         healthy = self._healthy()

@@ -47,9 +47,7 @@ def test_a_command_without_a_kubeconfig_finds_the_plane_of_this_user(tmp_path: P
         assert str(data) in steps[2]
         done = run("snapshot", "save", str(tmp_path / "copy"), HOME=str(tmp_path))
         assert done.returncode == 0, done.stderr
-        assert done.stderr.startswith(
-            "Note: no kubeconfig found; using the plane that runs here: "
-        )
+        assert done.stderr.startswith("Note: no kubeconfig found; using the plane that runs here: ")
     gone = run("snapshot", "save", str(tmp_path / "copy"), HOME=str(tmp_path))
     assert gone.returncode == 1
     assert "nor does 'sliceplane up' run from this user's data folder" in gone.stderr

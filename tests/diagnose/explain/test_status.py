@@ -66,7 +66,7 @@ def cluster() -> World:
     return world
 
 
-def look(world: World, pages: StatusFacts = PAGES) -> PlaneStatus:
+def read(world: World, pages: StatusFacts = PAGES) -> StatusFacts:
     investigation = Investigation(ExplainQuestion("everything"), 1_790_000_000.0)
     for _ in range(READINGS_MAX):
         for selection in investigation.wanted():
@@ -83,9 +83,11 @@ def look(world: World, pages: StatusFacts = PAGES) -> PlaneStatus:
         for place in ("kube-system", "kube-node-lease")
     }
     nodes: Any = said.get("nodes") or facts.of(NODES)
-    return status(
-        replace(pages, now=facts.now, leases=leases, nodes=nodes, lint=investigation.answer())
-    )
+    return replace(pages, now=facts.now, leases=leases, nodes=nodes, lint=investigation.answer())
+
+
+def look(world: World, pages: StatusFacts = PAGES) -> PlaneStatus:
+    return status(read(world, pages))
 
 
 def part(found: PlaneStatus, name: str) -> Part:

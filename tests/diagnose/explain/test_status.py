@@ -247,6 +247,17 @@ def test_controllers_without_a_leader_need_attention_only_if_nobody_else_does_th
     assert part(look(world, elsewhere), "controllers").state == "well"
 
 
+def test_controllers_are_unknown_if_no_lease_exists_and_the_metrics_may_not_be_read() -> None:
+    """They may run within the server, which only its metrics tell."""
+    world = cluster()
+    world.drop("Lease", "kube-system", "kube-controller-manager")
+    elsewhere = replace(PAGES, metrics=ReadPage(why="no right to get /metrics"))
+    assert part(look(world, elsewhere), "controllers").state == "unknown"
+    assert part(look(world, replace(PAGES, metrics=ReadPage(""))), "controllers").state == (
+        "attention"
+    )
+
+
 def test_servers_are_counted_by_their_leases_and_are_no_leaders() -> None:
     world = cluster()
     for name, age in (("apiserver-a", 5), ("apiserver-b", 7200)):

@@ -16,7 +16,7 @@ import msgspec
 from sliceplane.api.findings.codes import SEVERITIES, cause_of
 from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.text import fact, rows, word_of
-from sliceplane.api.findings.wording import count, part, some
+from sliceplane.api.findings.wording import count, grant_command, part, some
 from sliceplane.consume.progress import LEASE_PREFIX
 from sliceplane.diagnose.explain.case import list_names
 from sliceplane.diagnose.explain.investigation import FORBIDDEN
@@ -25,8 +25,6 @@ from sliceplane.diagnose.explain.status_parts import NODE_NAMESPACE, status
 
 #: rows of errors, lines of risks, and lines of unknowns on the screen; JSON has all
 ROWS_MAX: Final = 8
-#: the command that grants a right; the user binds the role to an account
-_GRANT: Final = "kubectl create clusterrole sliceplane-reader"
 _WORD_WIDTH: Final = 9
 _MARKS: Final = {"well": "ok", "attention": "problem", "unknown": "unknown"}
 
@@ -136,15 +134,13 @@ def _missing_rights(rights: Sequence[str], *, sees_pages: bool) -> Iterator[Unkn
         verb, resource, *_ = right.split(" ")
         by_verb.setdefault(verb, {})[resource] = None
     for verb, resources in by_verb.items():
-        names = sorted(resources)
         yield Unknown(
-            f"you may not {verb} {some(names)}",
-            f"{_GRANT}-{verb} --verb={verb} --resource={','.join(names)}",
+            f"you may not {verb} {some(sorted(resources))}", grant_command(verb, resources)
         )
     if not sees_pages:
         yield Unknown(
             "you may not get /readyz and /metrics",
-            f"{_GRANT}-pages --verb=get --non-resource-url=/readyz,/metrics",
+            grant_command("get", ("/readyz", "/metrics")),
         )
 
 

@@ -189,6 +189,8 @@ def _controllers(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]])
         return _unseen("controllers", why)
     if within:
         lines.insert(0, "those of EndpointSlices run within the server")
+    elif facts.metrics.why and not any(row["name"] in LEADERS for row in rows):
+        return _unseen("controllers", facts.metrics.why)  # they may run within the server
     elif not leading:
         state = "attention"
         lines.insert(

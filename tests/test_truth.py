@@ -72,6 +72,7 @@ FEATURES: Final[dict[str, tuple[str, ...]]] = {
     "Endpoints outside": ("consume.agents.registration", "agent"),
     "Answers": (
         "diagnose.explain.chain",
+        "check",
         "explain",
         "lint",
         "status",

@@ -53,6 +53,10 @@ FILES = {
         ),
         ("--set=controllers.enabled=false", "--set=xds.enabled=true"),
     ),
+    "reader.yaml": (
+        "The rights that the commands which only read need, as a ClusterRole to bind.",
+        ("--set=controllers.enabled=false", "--set=reader.enabled=true"),
+    ),
     "lease-policy.yaml": (
         (
             "For Kubernetes from 1.30 on: a Pod of the other manifests writes the Lease that has "

@@ -5,6 +5,7 @@ becomes of faults.
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,6 +23,7 @@ from sliceplane.cli.options import Command
 from sliceplane.kit.terminal_text import printable
 
 if TYPE_CHECKING:
+    from sliceplane.api.errors import StatusError
     from sliceplane.watch.io.connection import Connection
     from sliceplane.watch.io.http.client import HttpClient
 
@@ -366,10 +368,28 @@ def _sentence(error: BaseException) -> str:
             "characters more)"
         )
     if isinstance(error, StatusError):
-        return f"the server refuses: {printable(text)}"
+        return f"the server refuses: {printable(text)}{_grant(error)}"
     if isinstance(error, UNREADABLE):
         return f"the server sent an object that cannot be read: {printable(text)}"
     return text
+
+
+#: upstream's authorizer: who cannot do what, and where
+_REFUSED: Final = re.compile(
+    r' cannot (\w+) (?:resource "([\w/]+)" in API group "([\w.]*)"|path "(/[\w/]*)")'
+)
+
+
+def _grant(error: StatusError) -> str:
+    """Returns a clause with the command that grants the refused right; "" if it names none."""
+    from sliceplane.api.findings.wording import grant_command
+
+    refused = _REFUSED.search(error.message) if error.code == 403 else None
+    if refused is None:
+        return ""
+    verb, resource, group, path = refused.groups()
+    name = path or (f"{resource}.{group}" if group else resource)
+    return f"; to grant it: {grant_command(verb, (name,))}"
 
 
 def limited_client(

@@ -38,6 +38,10 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "agent": ("sliceplane.cli.run.agent", "Make a process outside of the cluster an endpoint."),
     },
     "Understand a cluster": {
+        "check": (
+            "sliceplane.cli.query.check",
+            "Report what is wrong, risky or unknown, on one screen.",
+        ),
         "status": (
             "sliceplane.cli.query.status",
             "Show the cluster on one screen, and what needs attention.",

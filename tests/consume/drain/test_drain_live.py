@@ -469,7 +469,7 @@ async def test_a_whole_node(shop: Shop) -> None:
         shop.client,
         mine,
         "node n-3",
-        DrainOptions(timeout_s=PATIENCE_S, delete=True),
+        DrainOptions(timeout_s=PATIENCE_S, removal="delete"),
         clock=clock,
         rng=Rng(1),
     )

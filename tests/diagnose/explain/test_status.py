@@ -66,7 +66,7 @@ def cluster() -> World:
     return world
 
 
-def look(world: World, pages: StatusFacts = PAGES) -> PlaneStatus:
+def read(world: World, pages: StatusFacts = PAGES) -> StatusFacts:
     investigation = Investigation(ExplainQuestion("everything"), 1_790_000_000.0)
     for _ in range(READINGS_MAX):
         for selection in investigation.pending_reads():
@@ -83,9 +83,11 @@ def look(world: World, pages: StatusFacts = PAGES) -> PlaneStatus:
         for place in ("kube-system", "kube-node-lease")
     }
     nodes: Any = said.get("nodes") or facts.of(NODES)
-    return status(
-        replace(pages, now=facts.now, leases=leases, nodes=nodes, lint=investigation.answer())
-    )
+    return replace(pages, now=facts.now, leases=leases, nodes=nodes, lint=investigation.answer())
+
+
+def look(world: World, pages: StatusFacts = PAGES) -> PlaneStatus:
+    return status(read(world, pages))
 
 
 def part(found: PlaneStatus, name: str) -> Part:
@@ -242,6 +244,17 @@ def test_controllers_without_a_leader_need_attention_only_if_nobody_else_does_th
         "Lease", "kube-system", "sliceplane-controllers", spec={**LEADER, "renewTime": ago(2)}
     )
     assert part(look(world, elsewhere), "controllers").state == "well"
+
+
+def test_controllers_are_unknown_if_no_lease_exists_and_the_metrics_may_not_be_read() -> None:
+    """They may run within the server, which only its metrics tell."""
+    world = cluster()
+    world.drop("Lease", "kube-system", "kube-controller-manager")
+    elsewhere = replace(PAGES, metrics=ReadPage(why="no right to get /metrics"))
+    assert part(look(world, elsewhere), "controllers").state == "unknown"
+    assert part(look(world, replace(PAGES, metrics=ReadPage(""))), "controllers").state == (
+        "attention"
+    )
 
 
 def test_servers_are_counted_by_their_leases_and_are_no_leaders() -> None:

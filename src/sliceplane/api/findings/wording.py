@@ -150,6 +150,17 @@ def no_such(kind: str, key: str, existing: Iterable[str]) -> str:
     )
 
 
+def grant_command(verb_text: str, resources: Iterable[str]) -> str:
+    """Returns the command that creates a role with a right that a reader lacks; an administrator
+    binds it. *resources*: ``plural.group``, or paths of the server. ``sliceplane-reader`` of the
+    chart has the rights of all commands that read.
+    """
+    names = sorted(resources)
+    flag = "--non-resource-url" if names[0].startswith("/") else "--resource"
+    role = f"sliceplane-reader-{'pages' if flag == '--non-resource-url' else verb_text}"
+    return f"kubectl create clusterrole {role} --verb={verb_text} {flag}={','.join(names)}"
+
+
 def explain_command(name: ObjectName) -> str:
     """The command that says more of a Service, a Pod or a Node."""
     where = f"-n {name.namespace} " if name.namespace else ""

@@ -10,6 +10,7 @@ import shlex
 import threading
 import time
 from collections.abc import Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
@@ -79,8 +80,10 @@ _T = TypeVar("_T")
 )
 @duration("--forget", "How long to wait for a proxy that stopped reporting.", "5m")
 @switch("--delete", "Delete the Pods when they are drained.")
+@switch("--evict", "Evict them instead, as PodDisruptionBudgets allow.")
+@switch("--dry-run", "Print the plan, mark nothing, and exit.")
 @switch("--wait-only", "Only wait: something else takes them out of their Services.")
-@switch("--force", "Also remove the last ready endpoint of a Service's port.")
+@switch("--force", "Also remove the last ready endpoint of a port, and wait for unknown nodes.")
 @switch("--undo", "Remove the marks of an earlier drain, and exit.")
 def command(
     *,
@@ -112,6 +115,8 @@ def command(
     from sliceplane.diagnose.io.drain_targets import NoTarget
 
     kind, name = _kind_and_name(what)
+    if flags["delete"] and flags["evict"]:
+        raise click.UsageError("--delete and --evict: leave one of both out")
     try:
         policy = parse_policy(unknown)
     except ValueError as error:
@@ -119,7 +124,8 @@ def command(
     options = DrainOptions(
         timeout_s=flags["timeout"],
         unknown=policy,
-        delete=flags["delete"],
+        removal="evict" if flags["evict"] else "delete" if flags["delete"] else "",
+        dry_run=flags["dry_run"],
         mark=not flags["wait_only"],
         forget_s=flags["forget"],
         force=flags["force"],
@@ -132,7 +138,13 @@ def command(
 
     answer = cluster.query(work, NoTarget, _Interrupted)
     output.show(answer.as_document, lambda width: _text(answer, width))
-    codes = {"drained": GOOD, "refused": BAD, "time over": BAD, "cannot know": NO_ANSWER}
+    codes = {
+        "drained": GOOD,
+        "planned": GOOD,
+        "refused": BAD,
+        "time over": BAD,
+        "cannot know": NO_ANSWER,
+    }
     raise SystemExit(codes[answer.outcome])
 
 
@@ -162,13 +174,25 @@ class _Run:
 
     async def drain(self, options: DrainOptions) -> DrainAnswer:
         from sliceplane.consume.io.draining import drain_pods
+        from sliceplane.diagnose.io.rolling_drain import RollingDrain
         from sliceplane.kit.rng import Rng
 
         pods = await self._find()
         rng = Rng(int.from_bytes(os.urandom(8)))
-        answer = await drain_pods(
-            self._client, pods, self._what, options, clock=self._clock, rng=rng, reporter=self
-        )
+        drain = partial(drain_pods, self._client, clock=self._clock, rng=rng, reporter=self)
+        in_turn = self._kind == "deployment" and options.removal and not options.dry_run
+        if in_turn and pods:
+            rolling = RollingDrain(
+                self._client,
+                f"{self._namespace}/{self._name}",
+                clock=self._clock,
+                reporter=self,
+            )
+            answer = await rolling.run(
+                pods, options, lambda pod, chosen: drain([pod], f"pod {pod.metadata.name}", chosen)
+            )
+        else:
+            answer = await drain(pods, self._what, options)
         if answer.marked:
             self.on_given_up((), answer.marked)
         return answer

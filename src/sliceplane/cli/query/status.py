@@ -37,6 +37,7 @@ def command(*, cluster: TargetCluster, watch: bool, output: Output) -> None:
     """
     import time
 
+    from sliceplane.diagnose.explain.status_parts import status as status_of
     from sliceplane.diagnose.explain.text import status_as_text
     from sliceplane.diagnose.io.status import read_status
 
@@ -44,7 +45,7 @@ def command(*, cluster: TargetCluster, watch: bool, output: Output) -> None:
         return output.rendered(status.as_document, lambda width: status_as_text(status, width))
 
     async def read(client: HttpClient) -> PlaneStatus:
-        return await read_status(client, cluster.namespace, time.time)
+        return status_of(await read_status(client, cluster.namespace, time.time))
 
     status = show_read(cluster, read, text, text, watch=watch)
     raise SystemExit(NO_ANSWER if status is None else _EXIT_CODES[status.state])

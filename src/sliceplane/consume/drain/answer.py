@@ -16,8 +16,8 @@ NAMED_MAX: Final = 3
 
 Outcome = Literal["drained", "time over", "cannot know"]
 #: of the whole: also that nothing was marked, or all marks were taken back, for the sake of a
-#: Service
-DrainOutcome = Literal["drained", "time over", "cannot know", "refused"]
+#: Service (``refused``), and that a dry run found nothing against it (``planned``)
+DrainOutcome = Literal["drained", "time over", "cannot know", "refused", "planned"]
 
 
 class Use(NamedTuple):
@@ -139,12 +139,17 @@ class DrainAnswer(msgspec.Struct, frozen=True):
     refused: str = ""
     taken_back: tuple[str, ...] = ()
     marked: tuple[str, ...] = ()
+    is_dry_run: bool = False
+    #: the controller of the slices ignores marks, so Pods were removed first
+    is_ignored: bool = False
 
     @property
     def outcome(self) -> DrainOutcome:
         """``refused``, or the worst of the Pods' outcomes."""
         if self.refused:
             return "refused"
+        if self.is_dry_run:
+            return "planned"
         outcomes = {pod.outcome for pod in self.pods}
         return (
             "time over"
@@ -182,6 +187,7 @@ class DrainAnswer(msgspec.Struct, frozen=True):
             "stillMarked": list(self.marked),
             "notCovered": list(self.not_covered),
             "notLookedAt": list(self.not_looked_at),
+            "markIgnored": self.is_ignored,
         }
 
 

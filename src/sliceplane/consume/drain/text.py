@@ -47,6 +47,8 @@ def answer_text(answer: DrainAnswer | UndoAnswer) -> Iterator[tuple[str, str]]:
             yield pod.pod, sentence(pod)
         if answer.refused:
             yield answer.what, f"refused: {answer.refused}"
+        elif answer.is_dry_run:
+            yield answer.what, "it can be drained; nothing was marked (--dry-run)"
         elif not answer.pods:
             yield answer.what, "nothing to drain: it has no Pods"
     elif not answer.taken_back and not answer.marked:
@@ -56,6 +58,9 @@ def answer_text(answer: DrainAnswer | UndoAnswer) -> Iterator[tuple[str, str]]:
     if answer.marked:
         yield "marks", f"NOT taken back, so out of their Services: {', '.join(answer.marked)}"
     if isinstance(answer, DrainAnswer):
+        if answer.is_ignored:
+            why = "Pods were removed first, since the controller of their slices ignores marks"
+            yield "mechanism", f"{why}: their preStop hook must outlast the barrier"
         yield from (("not covered", phrase) for phrase in answer.not_covered)
         yield from (("not seen", phrase) for phrase in answer.not_looked_at)
 

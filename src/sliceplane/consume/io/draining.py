@@ -22,7 +22,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -31,8 +31,8 @@ from sliceplane.api.core import Pod
 from sliceplane.api.errors import StatusError
 from sliceplane.api.findings.wording import count, some
 from sliceplane.api.meta import Object
-from sliceplane.api.requests import Selection, Write
-from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
+from sliceplane.api.requests import Write
+from sliceplane.api.scheme import Leases, Pods, Services
 from sliceplane.consume.drain.answer import (
     DrainAnswer,
     DrainedPod,
@@ -41,13 +41,15 @@ from sliceplane.consume.drain.answer import (
     Outcome,
 )
 from sliceplane.consume.drain.barrier import ASK_PERIOD_S, FORGET_S, UnknownPolicy
-from sliceplane.consume.drain.cluster import LEASES, NODE_LEASES, DrainCluster
+from sliceplane.consume.drain.cluster import DrainCluster
 from sliceplane.consume.drain.departure import DrainSubject, subject_of
 from sliceplane.consume.drain.impact import ServiceImpacts, emptied
 from sliceplane.consume.drain.reports import LOOK_S, MEMORY_S, pause_s, question
 from sliceplane.consume.drain.text import emptied_text
-from sliceplane.consume.io.drain_marks import DrainMarks
+from sliceplane.consume.io.drain_marks import DrainMarks, gate_of
 from sliceplane.consume.io.drain_reporter import DrainReporter, InformerProgress, SilentReporter
+from sliceplane.consume.io.drain_selections import readable_selections
+from sliceplane.consume.io.eviction import evict
 from sliceplane.consume.progress import FEW_NODES, Place
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.cache import Change, Mark
@@ -58,27 +60,29 @@ from sliceplane.watch.paging import CACHE_BYTES_MAX
 from sliceplane.watch.reflector import ReflectorConfig
 
 _SYNC_TIMEOUT_S: Final = 30.0
-#: by the plural of what may not be read
-_WITHOUT: Final = {
-    Services.plural: "Services: any may have a policy Local",
-    Nodes.plural: "Nodes: those that never told anything are not known",
-}
+#: "": the Pod stays; ``evict``: through the Eviction API, which honours PodDisruptionBudgets
+Removal = Literal["", "delete", "evict"]
+#: a controller that honours the mark changes its slices within this many seconds
+HONOURED_S: Final = 15.0
 
 
 class DrainOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """``digests``: whether caches that lost an event are looked for, which takes the slices of all
-    namespaces. ``force``: also the last ready endpoint of a port may go. ``take_back``: marks go
-    when the drain gives up.
+    """``removal``: how a Pod ends once it is drained. ``dry_run``: only the plan. ``force``: start
+    also if the last ready endpoint of a port goes, or a node is unknown. ``take_back``: marks go
+    when the drain gives up. ``digests``: look for caches that lost an event, which takes the slices
+    of all namespaces. ``is_ignored``: an earlier drain saw that the controller ignores marks.
     """
 
     timeout_s: float = 60.0
     unknown: UnknownPolicy = UnknownPolicy()  # it is frozen
-    delete: bool = False
+    removal: Removal = ""
+    dry_run: bool = False
     mark: bool = True
     force: bool = False
     take_back: bool = True
     forget_s: float = FORGET_S
     digests: bool = True
+    is_ignored: bool = False
 
 
 @dataclass(slots=True)
@@ -92,12 +96,6 @@ class _Waiting:
     #: for which versions nodes were asked to report, and when
     asked: frozenset[int] = frozenset()
     asked_at: float = -math.inf
-
-
-class _Refusal(NamedTuple):
-    error: StatusError
-    #: the verbs that are missing
-    needs: str
 
 
 class Drainer:
@@ -127,6 +125,8 @@ class Drainer:
         self._cluster = DrainCluster()
         self._impacts = ServiceImpacts()
         self._unread: list[str] = []
+        #: a mark had no effect on slices
+        self._is_ignored = options.is_ignored
         #: what nodes are waited for, all goals together, and since when; a server without a memory
         #: is not asked again
         self._goal: dict[Place, int] = {}
@@ -139,25 +139,11 @@ class Drainer:
     async def __aenter__(self) -> Drainer:
         """Raises ``StatusError`` and ``Unreachable`` where slices or Pods cannot be read."""
         self._reporter.on_progress("reading the cluster")
-        everywhere = (
-            self._options.digests and await self._refused(Selection(EndpointSlices)) is None
-        )
-        space = "" if everywhere else self._space
         names = [waiting.pod.metadata.name for waiting in self._waiting.values()]
-        one = f"metadata.name={names[0]}" if len(names) == 1 else ""
-        wanted = (
-            Selection(Pods, self._space, field_selector=one),
-            Selection(EndpointSlices, space),
-            Selection(Services, space),
-            Selection(Nodes),
-            LEASES if await self._refused(LEASES) is None else NODE_LEASES,
+        followed, unread = await readable_selections(
+            self._client, self._space, names, digests=self._options.digests
         )
-        if NODE_LEASES in wanted:
-            self._unread.append(
-                "Leases of other namespaces: views are not known (no right to list and watch "
-                "leases)"
-            )
-        followed = [selection for selection in wanted if await self._may_follow(selection)]
+        self._unread += unread
         known = {selection.resource for selection in followed}
         self._cluster = DrainCluster(services_known=Services in known, leases_known=Leases in known)
         for waiting in self._waiting.values():
@@ -195,41 +181,6 @@ class Drainer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
-
-    async def _refused(self, selection: Selection) -> _Refusal | None:
-        needs = "list and watch"
-        try:
-            page = await self._client.list(selection, resource_version="0", limit=1)
-            needs = "watch"
-            async with self._client.watch(
-                selection, resource_version=page.resource_version, timeout_s=1
-            ):
-                return None
-        except StatusError as error:
-            if error.code == 403:
-                return _Refusal(error, needs)
-            if needs == "watch":
-                return None  # the version is too old, say
-            raise
-
-    async def _may_follow(self, selection: Selection) -> bool:
-        """Returns True if the selection may be followed. Notes an optional one that may not, with
-        the right that it takes; raises the 403 of others.
-        """
-        refusal = await self._refused(selection)
-        if refusal is None:
-            return True
-        if selection.resource in (EndpointSlices, Pods):
-            raise refusal.error
-        if (
-            selection.resource is not Leases
-        ):  # without Leases every node is unknown, which says it all
-            where = f" in {selection.namespace}" if selection.namespace else ""
-            consequence = _WITHOUT[selection.resource.plural]
-            self._unread.append(
-                f"{consequence} (no right to {refusal.needs} {selection.resource.plural}{where})"
-            )
-        return False
 
     # What happens
 
@@ -280,7 +231,11 @@ class Drainer:
                 return replace(
                     answer, refused=f"{why}. Nothing was marked; --force does it all the same"
                 )
-            if unknown and options.unknown.kind == "fail":
+            ends = options.unknown.kind == "after" or (
+                options.unknown.kind == "wait" and options.force
+            )
+            if unknown and not ends:
+                # To wait would take the Pods out of their Services for nothing.
                 verdict = DrainVerdict("unknown", unknown=unknown)
                 return replace(
                     answer,
@@ -288,13 +243,15 @@ class Drainer:
                         DrainedPod(key, "cannot know", verdict, 0.0) for key in self._waiting
                     ),
                 )
+            if options.dry_run:
+                return replace(answer, is_dry_run=True)
             if not options.force:
                 self._impacts.guard(self._subjects())
         try:
-            await self._set_marks()
-            answer = replace(answer, refused=await self._wait())
-            if options.delete and not answer.refused:
-                await self._delete_drained()
+            refused = await self._set_marks()
+            answer = replace(answer, refused=refused or await self._wait())
+            if options.removal and not answer.refused:
+                answer = replace(answer, refused=await self._remove_drained())
             return await self._ended(answer)
         except BaseException:
             await self._give_up()
@@ -303,16 +260,20 @@ class Drainer:
     def _subjects(self) -> list[DrainSubject]:
         return [subject_of(waiting.pod) for waiting in self._waiting.values()]
 
-    async def _set_marks(self) -> None:
+    async def _set_marks(self) -> str:
+        """Returns why the drain is given up, or ""."""
         for number, waiting in enumerate(self._waiting.values(), 1):
             waiting.started = self._clock()
-            if (
-                self._options.mark
-                and not waiting.gone
-                and waiting.pod.metadata.deletion_timestamp is None
-            ):
+            if waiting.gone or waiting.pod.metadata.deletion_timestamp is not None:
+                continue
+            if self._options.mark and self._options.is_ignored and gate_of(waiting.pod) is None:
+                refusal = await self._remove(waiting)
+                if refusal:
+                    return refusal
+            elif self._options.mark:
                 self._reporter.on_progress(f"marking Pod {number} of {len(self._waiting)}")
                 await self._marks.set(waiting.pod)
+        return ""
 
     async def _wait(self) -> str:
         """Until every Pod has its outcome.  Returns why that is given up, or ""."""
@@ -326,6 +287,10 @@ class Drainer:
             lost = self._impacts.emptied(self._subjects())
             if lost:
                 return f"meanwhile no other endpoint is ready of {emptied_text(lost)}"
+            ignored = self._ignored()
+            refusal = await self._remove_first(ignored) if ignored else ""
+            if refusal:
+                return refusal
             if all(waiting.done is not None for waiting in self._waiting.values()):
                 return ""
             try:
@@ -334,11 +299,68 @@ class Drainer:
             except TimeoutError:
                 pass
 
-    async def _delete_drained(self) -> None:
+    def _ignored(self) -> list[_Waiting]:
+        """Returns the Pods that slices still call ready ``HONOURED_S`` after their mark. A Pod with
+        the readiness gate, or that terminates, needs no controller that knows the mark.
+        """
+        now = self._clock()
+        return [
+            waiting
+            for key, waiting in self._waiting.items()
+            if waiting.done is None
+            and key in self._marks.marked
+            and now - waiting.started >= HONOURED_S
+            and waiting.pod.metadata.deletion_timestamp is None
+            and gate_of(waiting.pod) is None
+            and any(use.why == "ready" for use in self._cluster.departures.uses(key))
+        ]
+
+    async def _remove_first(self, ignored: Sequence[_Waiting]) -> str:
+        """Removes Pods whose mark is ignored: slices follow a Pod that terminates, and its preStop
+        hook keeps it serving until the barrier is proven. Returns why that is given up, or "".
+        """
+        keys = some([waiting.pod.metadata.key for waiting in ignored])
+        if not self._options.removal:
+            return (
+                f"slices still call {keys} ready: their controller ignores the mark, or a Service "
+                "has publishNotReadyAddresses. Use --evict or --delete, or add the readiness gate "
+                "sliceplane.dev/serving to the template"
+            )
+        self._is_ignored = True
+        self._reporter.on_progress(
+            f"the mark of {keys} is ignored: {self._options.removal} it first"
+        )
+        for waiting in ignored:
+            refusal = await self._remove(waiting)
+            if refusal:
+                return refusal
+        return ""
+
+    async def _remove_drained(self) -> str:
+        """Returns why a removal is given up, or ""."""
         for waiting in self._waiting.values():
-            if waiting.done is not None and waiting.done.outcome == "drained":
-                await self._delete(waiting)
-                self._marks.forget(waiting.pod.metadata.key)
+            is_drained = waiting.done is not None and waiting.done.outcome == "drained"
+            if is_drained and waiting.pod.metadata.deletion_timestamp is None:
+                refusal = await self._remove(waiting)
+                if refusal:
+                    return refusal
+        return ""
+
+    async def _remove(self, waiting: _Waiting) -> str:
+        """Deletes or evicts the Pod. Returns why an eviction is given up, or ""."""
+        meta = waiting.pod.metadata
+        if self._options.removal == "evict":
+            refusal = await evict(
+                self._client, waiting.pod, self._clock, self._options.timeout_s, self._reporter
+            )
+            if refusal:
+                return f"no eviction of {meta.key} within the time: {refusal}"
+        else:
+            await self._perform(deletion(Pods, meta))
+        self._marks.forget(meta.key)
+        if waiting.done is not None:
+            waiting.done = waiting.done._replace(gone=True)
+        return ""
 
     async def _ended(self, answer: DrainAnswer) -> DrainAnswer:
         done = tuple(waiting.done for waiting in self._waiting.values() if waiting.done is not None)
@@ -351,6 +373,7 @@ class Drainer:
                 for name in self._impacts.headless(self._subjects())
             ),
             not_looked_at=tuple(self._unread),
+            is_ignored=self._is_ignored,
         )
         if answer.outcome == "drained" or not self._options.take_back:
             return answer
@@ -417,6 +440,8 @@ class Drainer:
             if verdict.waiting and (now >= memory_until or not self._has_memory):
                 await self._ask(key, waiting, len(facts))
             ends = [waiting.started + options.timeout_s]
+            if waited_s < HONOURED_S:
+                ends.append(waiting.started + HONOURED_S)
             if self._cluster.lost:
                 ends.append(now + ASK_PERIOD_S)  # no change says that a watch is open again
             if options.unknown.kind == "after" and waited_s < options.unknown.after_s:
@@ -487,11 +512,6 @@ class Drainer:
                 )
                 if phrase not in self._unread:
                     self._unread.append(phrase)
-
-    async def _delete(self, waiting: _Waiting) -> None:
-        await self._perform(deletion(Pods, waiting.pod.metadata))
-        if waiting.done is not None:
-            waiting.done = waiting.done._replace(gone=True)
 
 
 async def drain_pods(

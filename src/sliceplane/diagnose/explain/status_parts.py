@@ -192,6 +192,8 @@ def _controllers(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]])
         return _unread_part("controllers", why)
     if within:
         lines.insert(0, "the EndpointSlice controllers run within the server")
+    elif facts.metrics.why and not any(row["name"] in LEADERS for row in rows):
+        return _unread_part("controllers", facts.metrics.why)  # they may run within the server
     elif not leading:
         state = "attention"
         lines.insert(

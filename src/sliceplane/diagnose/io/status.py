@@ -1,5 +1,5 @@
-"""The I/O of ``sliceplane status``: three pages of the server, the Leases of two namespaces, and
-the lists of ``lint``.
+"""The I/O of ``sliceplane status`` and ``check``: three pages of the server, the Leases of two
+namespaces, and the lists of ``lint``.
 
 A part that is refused or missing is passed to the core as unavailable; only a server that does not
 answer at all ends the query.
@@ -17,8 +17,8 @@ from sliceplane.api.requests import Selection
 from sliceplane.diagnose.explain.investigation import FORBIDDEN, Investigation
 from sliceplane.diagnose.explain.objects import LEASES, NODES, Readable
 from sliceplane.diagnose.explain.question import ExplainQuestion
-from sliceplane.diagnose.explain.status import PlaneStatus, ReadPage, StatusFacts
-from sliceplane.diagnose.explain.status_parts import LEADER_NAMESPACE, NODE_NAMESPACE, status
+from sliceplane.diagnose.explain.status import ReadPage, StatusFacts
+from sliceplane.diagnose.explain.status_parts import LEADER_NAMESPACE, NODE_NAMESPACE
 from sliceplane.diagnose.io.explaining import investigated
 from sliceplane.diagnose.io.lists import list_objects
 from sliceplane.watch.io.bounds import AnswerTooLarge
@@ -31,7 +31,7 @@ T = TypeVar("T", bound=Object)
 
 async def read_status(
     client: HttpClient, namespace: str, wall_clock: Callable[[], float]
-) -> PlaneStatus:
+) -> StatusFacts:
     """*namespace*: of the Services to check; "": all. *wall_clock*: seconds since the epoch. Raises
     ``watch.io.base.Unreachable``, ``msgspec.DecodeError``, and ``StatusError`` for errors other
     than a refusal or a missing page.
@@ -48,17 +48,15 @@ async def read_status(
         for place in (LEADER_NAMESPACE, NODE_NAMESPACE)
     }
     version, readyz, metrics = (page.result() for page in pages)
-    return status(
-        StatusFacts(
-            server=client.server,
-            now=investigation.facts.now,
-            version=version,
-            readyz=readyz,
-            metrics=metrics,
-            leases=leases,
-            nodes=await _objects(client, investigation, NODES, NODES.everywhere()),
-            lint=investigation.answer(),
-        )
+    return StatusFacts(
+        server=client.server,
+        now=investigation.facts.now,
+        version=version,
+        readyz=readyz,
+        metrics=metrics,
+        leases=leases,
+        nodes=await _objects(client, investigation, NODES, NODES.everywhere()),
+        lint=investigation.answer(),
     )
 
 

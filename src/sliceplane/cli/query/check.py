@@ -1,0 +1,46 @@
+"""``sliceplane check``: a first look at a cluster, on one screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Output
+from sliceplane.cli.cluster import TargetCluster, cluster_command
+
+if TYPE_CHECKING:
+    from sliceplane.diagnose.explain.overview import Overview
+    from sliceplane.watch.io.http.client import HttpClient
+
+_EXIT_CODES = {"well": GOOD, "attention": BAD, "unknown": NO_ANSWER}
+
+
+@cluster_command(
+    "check",
+    scope="all",
+    examples=[
+        ("a cluster that you see for the first time", "sliceplane check"),
+        ("one namespace, for a program", "sliceplane check -n shop -o json"),
+    ],
+)
+def command(*, cluster: TargetCluster, output: Output) -> None:
+    """Check a cluster, and report on one screen what is wrong, what is risky, and what is unknown.
+
+    Wrong are the errors of 'sliceplane lint'. Risky are its warnings and notes, one line for each
+    code: Pods that end before nodes know, zones without endpoints, hints that nodes do not follow,
+    users of Endpoints. Unknown is what you may not read, and the Nodes that report no progress; the
+    report prints the command that helps. Read-only (each list once), on any cluster.
+
+    Exit code 0: nothing but notes; 1: there are errors or warnings; 2: cannot tell (something could
+    not be read, or is too young to judge), the output or stderr says why.
+    """
+    import time
+
+    from sliceplane.diagnose.explain.overview import overview, overview_text
+    from sliceplane.diagnose.io.status import read_status
+
+    async def work(client: HttpClient, _: str) -> Overview:
+        return overview(await read_status(client, cluster.namespace, time.time))
+
+    report = cluster.query(work)
+    output.show(report.as_document, lambda width: overview_text(report, width))
+    raise SystemExit(_EXIT_CODES[report.state])

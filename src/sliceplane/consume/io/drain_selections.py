@@ -1,0 +1,83 @@
+"""The objects that a drain follows, as far as the user may read them.
+
+Slices and Pods are necessary. Without Services any may have a policy ``Local``; without Nodes only
+those that reported are known; without Leases every node is unknown. Digests of caches need the
+slices of all namespaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from sliceplane.api.errors import StatusError
+from sliceplane.api.requests import Selection
+from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
+from sliceplane.consume.drain.cluster import LEASES, NODE_LEASES
+from sliceplane.watch.io.base import Client
+
+#: consequence of a missing right, by the plural of the resource
+_CONSEQUENCES: Final = {
+    Services.plural: "Services: any may have a policy Local",
+    Nodes.plural: "Nodes: those that never told anything are not known",
+}
+
+
+class _Refusal(NamedTuple):
+    error: StatusError
+    #: the verbs that are missing
+    needs: str
+
+
+async def readable_selections(
+    client: Client, space: str, pods: Sequence[str], *, digests: bool
+) -> tuple[list[Selection], list[str]]:
+    """Returns the selections to follow, and a phrase for each that may not be read.
+
+    *space*: the namespace of the *pods*, "" for several. Raises ``StatusError`` and ``Unreachable``
+    if slices or Pods cannot be read.
+    """
+    unread: list[str] = []
+    everywhere = digests and await _refusal(client, Selection(EndpointSlices)) is None
+    slices_space = "" if everywhere else space
+    one = f"metadata.name={pods[0]}" if len(pods) == 1 else ""
+    leases = LEASES if await _refusal(client, LEASES) is None else NODE_LEASES
+    if leases is NODE_LEASES:
+        unread.append(
+            "Leases of other namespaces: views are not known (no right to list and watch leases)"
+        )
+    desired = (
+        Selection(Pods, space, field_selector=one),
+        Selection(EndpointSlices, slices_space),
+        Selection(Services, slices_space),
+        Selection(Nodes),
+        leases,
+    )
+    selections = []
+    for selection in desired:
+        refusal = await _refusal(client, selection)
+        if refusal is None:
+            selections.append(selection)
+        elif selection.resource in (EndpointSlices, Pods):
+            raise refusal.error
+        elif selection.resource is not Leases:  # without Leases every node is unknown, as is said
+            where = f" in {selection.namespace}" if selection.namespace else ""
+            plural = selection.resource.plural
+            unread.append(f"{_CONSEQUENCES[plural]} (no right to {refusal.needs} {plural}{where})")
+    return selections, unread
+
+
+async def _refusal(client: Client, selection: Selection) -> _Refusal | None:
+    """Returns the 403 of a list or a watch of *selection*, or ``None``."""
+    needs = "list and watch"
+    try:
+        page = await client.list(selection, resource_version="0", limit=1)
+        needs = "watch"
+        async with client.watch(selection, resource_version=page.resource_version, timeout_s=1):
+            return None
+    except StatusError as error:
+        if error.code == 403:
+            return _Refusal(error, needs)
+        if needs == "watch":
+            return None  # the version is too old, say
+        raise

@@ -350,7 +350,7 @@ async def unacknowledged(folder: Path) -> Sequence[Figure]:
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(connect(plane.kubeconfig))
             await stack.enter_async_context(paper_node(client, "n-1", beat_s=0.2))
-            served = await stack.enter_async_context(xds_server(client, tells="here"))
+            served = await stack.enter_async_context(xds_server(client, report_name="here"))
             stopping = asyncio.Event()
             attacking = asyncio.create_task(_never_accept(client, served.port, stopping))
             await asyncio.sleep(4.0)

@@ -119,7 +119,7 @@ async def xds_server(
     *,
     port: int = 0,
     config: XdsConfig | None = None,
-    tells: str = "",
+    report_name: str = "",
     spread_s: float = 0.0,
     doors: Doors | None = None,
 ) -> AsyncIterator[Served]:
@@ -128,7 +128,7 @@ async def xds_server(
     server = XdsServer(catalog, AdmissionConfig(), clock=clock)
     opened = XdsDoors(doors or Doors(plain=("127.0.0.1", port)), server, client, Rng(1), clock)
     ((_, listening),) = await opened.open()
-    following = asyncio.create_task(server.follow(client, Rng(2), tells=tells))
+    following = asyncio.create_task(server.follow(client, Rng(2), report_name=report_name))
     try:
         await asyncio.wait(
             {following, asyncio.create_task(server.wait_ready())}, return_when="FIRST_COMPLETED"

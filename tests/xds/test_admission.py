@@ -144,7 +144,7 @@ async def test_who_may_read_everything_is_asked_about_once_a_minute() -> None:
     for _ in range(3):
         assert await seen.review(PERSON) == VisibleNamespaces()
     assert api.asked == [("ana", "")]
-    api.now = admission.KEPT_S
+    api.now = admission.CACHED_S
     api.may.clear()
     assert seen.cached(PERSON) is None
     assert not (await seen.review(PERSON)).includes("a"), (
@@ -172,7 +172,7 @@ async def test_while_the_api_server_is_away_what_it_said_counts() -> None:
     api = Api({("ana", "a")})
     seen = sights(api, "a")
     await seen.review(PERSON)
-    api.now = 10 * admission.KEPT_S
+    api.now = 10 * admission.CACHED_S
     api.away = True
     assert (await seen.review(PERSON)).includes("a")
     with pytest.raises(Unreachable):

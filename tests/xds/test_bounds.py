@@ -190,7 +190,7 @@ async def test_a_token_that_was_good_is_reviewed_whatever_strangers_do() -> None
     assert await ask(tokens, "good") == "good"
     for number in range(100):
         await ask(tokens, f"made-up-{number}")
-    now[0] = authentication.KEPT_S + 1.0
+    now[0] = authentication.CACHED_S + 1.0
     assert await ask(tokens, "good") == "good"
     assert server.asked.count("good") == 2
     server.open.clear()
@@ -199,7 +199,7 @@ async def test_a_token_that_was_good_is_reviewed_whatever_strangers_do() -> None
         for number in range(3_000)
     ]
     await asyncio.sleep(0.05)
-    now[0] += authentication.KEPT_S + 1.0
+    now[0] += authentication.CACHED_S + 1.0
     again = asyncio.create_task(ask(tokens, "good"))
     await asyncio.sleep(0.05)
     assert server.asked[-1] == "good", "it waits for no stranger"
@@ -230,7 +230,7 @@ async def test_a_server_that_does_not_answer_takes_nothing_of_the_address() -> N
 async def test_good_tokens_are_not_forgotten_for_made_up_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(authentication, "KEPT_MAX", 10)
+    monkeypatch.setattr(authentication, "CACHED_MAX", 10)
     monkeypatch.setattr(authentication, "INVALID_TOKENS_BURST", 1e6)
     monkeypatch.setattr(authentication, "INVALID_TOKENS_BURST_ALL", 1e6)
     server = Reviewing("good")

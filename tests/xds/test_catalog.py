@@ -267,10 +267,10 @@ def test_what_no_client_could_use_is_left_out_and_counted() -> None:
     world = World(service(), slice_of(odd), names)
     view = world.view(LEDS)
     assert (body(view).count(b"10.0.0.9"), body(view).count(b"127.0")) == (1, 0)
-    assert world.catalog.left_out == 4
+    assert world.catalog.unusable == 4
     world.put(slice_of([odd[3]], 2))
     world.changes()
-    assert world.catalog.left_out == 1
+    assert world.catalog.unusable == 1
 
 
 def test_slices_for_another_zone_are_not_there() -> None:
@@ -448,10 +448,10 @@ def test_other_spellings_of_a_name_are_answered_and_not_kept() -> None:
     usual = view.get(LISTENER, "web.default:80")
     assert view.get(LISTENER, "web.default:80") is usual
     served = next(iter(world.catalog.services.values()))
-    kept = len(served._made)
+    kept = len(served._built)
     for number in range(1, 64):
         marks = [
             mark.upper() if number >> at & 1 else mark for at, mark in enumerate("web.default")
         ]
         assert view.get(LISTENER, f"{''.join(marks)}:80") is not None
-    assert len(served._made) == kept
+    assert len(served._built) == kept

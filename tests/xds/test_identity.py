@@ -179,7 +179,7 @@ async def test_a_client_sees_the_namespaces_that_it_may_read(
     live: Server, secured: Served, client: HttpClient, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = await new_shop(client)
-    monkeypatch.setattr(admission, "KEPT_S", 0.0)
+    monkeypatch.setattr(admission, "CACHED_S", 0.0)
     monkeypatch.setattr(server, "_REVIEW_S", 0.01)
     for where in (shop, other):
         await where.service("web", clusterIP="None")

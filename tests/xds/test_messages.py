@@ -40,7 +40,7 @@ from sliceplane.consume.model import ServiceKey
 from sliceplane.xds import names
 from sliceplane.xds.endpoints import (
     LocalityPieces,
-    SeenEndpoint,
+    MergedEndpoint,
     assignment,
     body_of,
     collected_assignment,
@@ -97,7 +97,7 @@ def encoded(message: Message) -> bytes:
 
 
 def expected_endpoint(
-    seen: SeenEndpoint, *, draining: bool, with_names: bool
+    seen: MergedEndpoint, *, draining: bool, with_names: bool
 ) -> endpoint_components_pb2.LbEndpoint:
     made = endpoint_components_pb2.LbEndpoint()
     first = seen.endpoint
@@ -122,7 +122,7 @@ def test_pitfall_6_an_endpoint_is_that_of_the_library_or_is_not_written(
     first: Endpoint, other: Endpoint | None, draining: bool, with_names: bool
 ) -> None:
     """Envoy ends at a member whose address is no IP, and rejects a port above 65535."""
-    seen = SeenEndpoint(first, other)
+    seen = MergedEndpoint(first, other)
     if not all(is_servable(endpoint) for endpoint in seen if endpoint is not None):
         with pytest.raises(AssertionError):
             endpoint_message(seen, draining=draining, with_names=with_names)
@@ -146,7 +146,7 @@ def test_an_assignment_is_that_of_the_library(zones: dict[str, tuple[str, int, i
         made.load_balancing_weight.value = max(1, usable)
         pieces = []
         for number in range(held):
-            endpoint = SeenEndpoint(Endpoint(id="x", address=f"10.0.0.{number}", port=8080))
+            endpoint = MergedEndpoint(Endpoint(id="x", address=f"10.0.0.{number}", port=8080))
             pieces.append(piece(endpoint_message(endpoint)))
             made.lb_endpoints.append(expected_endpoint(endpoint, draining=False, with_names=False))
         localities.append(LocalityPieces(zone, region, pieces, sum(map(len, pieces)), usable))

@@ -1,12 +1,11 @@
-"""Services and EndpointSlices as xDS resources: what Envoy and proxyless gRPC are told, byte by
-byte.
+"""Services and EndpointSlices as xDS resources for Envoy and proxyless gRPC, byte by byte.
 
-``catalog`` is the way in: Services, slices and Nodes go into it, resources and what changed of them
-come out, per place of a client. ``model`` keeps a Service by differences, ``pools`` decides through
-``consume.usable`` which endpoints a place may use, ``endpoints``, ``clusters`` and ``listeners``
-write the messages.
+``catalog`` is the entry: it receives Services, slices and Nodes, and returns resources and their
+changes for each location of clients. ``model`` updates a Service by differences. ``pools`` decides
+by ``consume.usable`` which endpoints a location may use. ``endpoints``, ``clusters`` and
+``listeners`` encode the messages.
 
-Promises: the same objects give the same bytes and the same versions in every process (members of
-collections apart, whose names carry an epoch); a change costs what changed; nothing is written that
-a client refuses for its form. Never: waits, looks at a clock, or knows of a stream.
+Promises: the same objects result in the same bytes and versions in every process (except members of
+collections, whose names have an epoch); work in proportion to the change; no message has a form that
+a client refuses. Never: waits, reads a clock, or depends on a stream.
 """

@@ -1,7 +1,7 @@
-"""Bootstrap documents that lead clients to us: Envoy's, and that of every gRPC library (gRFC A27,
-A65, A97).
+"""Bootstrap documents with which clients connect to us: for Envoy, and for every gRPC library (gRFC
+A27, A65, A97).
 
-As short as they work; what is left out are defaults that do no harm.
+They are minimal: omitted fields have harmless defaults.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import msgspec
 
 from sliceplane.api.meta import Document
 
-#: of the cluster through which Envoy reaches us; no Service can have it
+#: name of the cluster through which Envoy reaches us; no Service can have it
 CLUSTER: Final = "sliceplane-xds"
 _TYPES: Final = "type.googleapis.com/envoy.extensions"
 
 
 class BootstrapWish(msgspec.Struct, frozen=True, kw_only=True):
-    """Paths are those of the client's machine; "" where there is none."""
+    """The options of a document.  Paths are those of the client's machine; "" if there is none."""
 
     host: str
     port: int
@@ -47,7 +47,7 @@ def _node(wish: BootstrapWish) -> Document:
 
 
 def grpc_bootstrap(wish: BootstrapWish) -> Document:
-    """For a file that ``GRPC_XDS_BOOTSTRAP`` names."""
+    """Returns the document for a file that ``GRPC_XDS_BOOTSTRAP`` names."""
     credentials: Document = {"type": "insecure"}
     if not wish.insecure:
         files = (
@@ -75,7 +75,7 @@ def grpc_bootstrap(wish: BootstrapWish) -> Document:
 
 
 def envoy_bootstrap(wish: BootstrapWish) -> Document:
-    """For ``envoy -c``."""
+    """Returns the document for ``envoy -c``."""
     source: Document = {"resource_api_version": "V3", "ads": {}}
     ads = {
         "api_type": "DELTA_GRPC",
@@ -124,7 +124,7 @@ def _cluster(wish: BootstrapWish) -> Document:
     }
     if not _is_address(wish.host):
         cluster["dns_lookup_family"] = (
-            "ALL"  # by itself Envoy looks at no IPv4 address where there is one of IPv6
+            "ALL"  # by default Envoy ignores IPv4 addresses if there is an IPv6 one
         )
     if not wish.insecure:
         cluster["transport_socket"] = _tls(wish)
@@ -153,7 +153,9 @@ def _tls(wish: BootstrapWish) -> Document:
 
 
 def _token_filters() -> list[Document]:
-    """A ServiceAccount's token, which Envoy reads again when it is renewed."""
+    """Returns the filters that send a ServiceAccount's token, which Envoy reads again when it is
+    renewed.
+    """
     generic = {
         "@type": f"{_TYPES}.http.injected_credentials.generic.v3.Generic",
         "credential": {"name": "token"},

@@ -1,17 +1,17 @@
-"""Services, EndpointSlices and Nodes in; for each place of clients its resources, and what differs,
-out.
+"""The resources of all Services for each location of clients, and their changes, computed from
+Services, EndpointSlices and Nodes.
 
-Clients of one kind at one place share a view (``view``), which says what there is under a name now;
-``take_changes`` says which names may say something else than at the last call: Clusters,
-assignments, members, then listeners and routes, last the Clusters that went, which is make before
-break. A stream compares versions before it sends, with one exception: the assignment that comes
-with a change of its Cluster is sent also if it is the same, or Envoy waits for it.
+Clients of one kind at one location share a view (``view``), which returns the present resource of a
+name. ``take_changes`` returns the names whose resources may have changed since the last call:
+Clusters, assignments, members, then listeners and routes, and last the removed Clusters (make before
+break). A stream compares versions before it sends, with one exception: the assignment of a changed
+Cluster is sent even if it is the same, since Envoy waits for it.
 
-An assignment is never removed, which Envoy would not heed: under each name that can be one there is
-an assignment, empty if there is no such Service. So a Service that is deleted first loses its
-endpoints, then its Cluster.
+An assignment is never removed, since Envoy would ignore that: each possible name has an assignment,
+which is empty if there is no such Service. So a deleted Service first loses its endpoints, then its
+Cluster.
 
-Nothing is answered before ``on_synced``: names that are not there yet must not look deleted.
+Nothing is answered before ``on_synced``: names that were not listed yet must not appear deleted.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from sliceplane.xds.resource import XdsClient
 from sliceplane.xds.served import ResourceChange, ServedService
 from sliceplane.xds.view import XdsView
 
-#: octets of the endpoints of one assignment: gRPC takes no message of more than 4 MiB
+#: maximum octets of the endpoints of one assignment: gRPC accepts messages of at most 4 MiB
 ASSIGNMENT_BYTES_MAX: Final = 4032 * 1024
 
 
 class XdsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """``namespaces``: all if empty. ``collected_from``: endpoints from which on Envoy gets them as
-    members of collections. ``assignment_max``: octets of the endpoints of one assignment.
-    ``with_names``: of Pods and nodes, in metadata of endpoints.
+    """``namespaces``: all if empty. ``collected_from``: number of endpoints from which on Envoy
+    receives them as members of collections. ``assignment_max``: maximum octets of the endpoints of one
+    assignment. ``with_names``: metadata of endpoints has names of Pods and nodes.
     """
 
     domains: tuple[str, ...] = ("cluster.local",)
@@ -56,14 +56,14 @@ class XdsChange(NamedTuple):
 
 
 class XdsCatalog:
-    """See the module.  *process*: a text that no other process has, a part of the epochs of
+    """See the module.  *process*: a unique text of this process, a part of the epochs of
     collections.
     """
 
     def __init__(self, config: XdsConfig, process: str) -> None:
         self.config: Final = config
         self.is_synced = False
-        #: grows by one with each event that changed something
+        #: number of events that changed something
         self.revision = 0
         self._process = process
         self._epochs = 0
@@ -71,36 +71,36 @@ class XdsCatalog:
             self._next_epoch, config.collected_from, config.assignment_max, config.with_names
         )
         self.services: Final[dict[ServiceKey, ServedService]] = {}
-        #: namespace to number of Services that are served
+        #: number of served Services by namespace
         self.namespaces: Final[dict[str, int]] = {}
         self._views: dict[XdsClient, XdsView] = {}
         self._dirty: dict[ServiceKey, None] = {}
         self._moved: dict[XdsView, None] = {}
-        #: places that views left, or moved from, since what only these used was forgotten
-        self._left = 0
+        #: number of locations that views left since unused pools were last dropped
+        self._abandoned = 0
         self._nodes: dict[str, XdsPlace] = {}
-        #: zone -> region -> nodes that are in both
+        #: number of nodes by zone and region
         self._regions: dict[str, dict[str, int]] = {}
 
     @property
-    def is_unsettled(self) -> bool:
-        """True if changes since ``take_changes`` are not merged yet."""
+    def has_pending(self) -> bool:
+        """Returns True if changes since ``take_changes`` are not merged yet."""
         return bool(self._dirty)
 
     @property
-    def left_out(self) -> int:
-        """Endpoints of Services that clients ask for, whose address no client could use."""
-        return sum(served.left_out for served in self.services.values())
+    def unusable(self) -> int:
+        """Returns the number of endpoints of requested Services whose address no client could use."""
+        return sum(served.unusable for served in self.services.values())
 
     @property
     def unserved(self) -> int:
-        """Ports of Services that no client can have: UDP, SCTP, and the type ExternalName.
+        """Returns the number of ports that no client can have: UDP, SCTP, and the type ExternalName.
         O(Services).
         """
         return sum(served.unserved for served in self.services.values())
 
     def too_large(self) -> dict[str, str]:
-        """Keys whose assignment leaves endpoints out because there are too many, and their
+        """Returns the keys whose assignment omits endpoints because there are too many, with their
         Services.  O(Services).
         """
         return {
@@ -116,8 +116,8 @@ class XdsCatalog:
         return () if served is None else tuple(served.problems)
 
     def absence(self, service: ServiceKey, port: str, *, as_key: bool) -> str:
-        """Why clients cannot have *port* of *service*, as a sentence; "" if they can. *as_key*: the
-        port is part of a key, not of what a person wrote.
+        """Returns why clients cannot have *port* of *service*, as a sentence; "" if they can. *as_key*:
+        the port is part of a key, not of a user's target.
         """
         if not self._is_served(service):
             return f"this server serves other namespaces alone: {', '.join(self.config.namespaces)}"
@@ -186,7 +186,7 @@ class XdsCatalog:
                 self._place(view)
 
     def on_synced(self) -> None:
-        """Everything that was there at the start has been told."""
+        """Notes that the first lists were delivered."""
         self.is_synced = True
 
     def _is_served(self, key: ServiceKey) -> bool:
@@ -203,8 +203,8 @@ class XdsCatalog:
         self._dirty[key] = None
 
     def _count(self, place: XdsPlace | None, by: int) -> bool:
-        """Counts a Node; returns True if the zone of *place* is in another region now: that of its
-        Nodes, the first where they differ.
+        """Counts a Node; returns True if that changes the region of its zone: that of the zone's Nodes,
+        the first by name if they differ.
         """
         if place is None or not place.zone or not place.region:
             return False
@@ -222,7 +222,7 @@ class XdsCatalog:
     # -- views
 
     def view(self, client: XdsClient) -> XdsView:
-        """The view of clients like this one; to be released as often as it was asked for."""
+        """Returns the view of clients like this one.  Release it once for each call."""
         if client.kind == "grpc":
             client = XdsClient(
                 kind="grpc", zone=client.zone, node=client.node, namespace=client.namespace
@@ -242,23 +242,23 @@ class XdsCatalog:
         return view
 
     def release(self, view: XdsView) -> None:
-        """Releases a view and forgets everything that no other view can use."""
-        assert view.users > 0, "a view was released more often than it was asked for"
+        """Releases a view and drops everything that no other view can use."""
+        assert view.users > 0, "a view was released more often than it was requested"
         view.users -= 1
         if view.users:
             return
         del self._views[view.client]
         self._moved.pop(view, None)
-        self._leave()
+        self._drop_unused()
 
-    def _leave(self) -> None:
-        """A view left its place.  What no other place uses is forgotten, now and then: that is
-        O(Services).
+    def _drop_unused(self) -> None:
+        """Notes that a view left its location.  From time to time, drops what no other location uses:
+        that is O(Services).
         """
-        self._left += 1
-        if self._left * 4 <= len(self._views):
+        self._abandoned += 1
+        if self._abandoned * 4 <= len(self._views):
             return
-        self._left = 0
+        self._abandoned = 0
         places = [view.place for view in self._views.values()]
         nodes = {other.node for other in places}
         zones = {other.zone for other in places}
@@ -268,15 +268,15 @@ class XdsCatalog:
             for zone in ("", other.zone)
             for region in ("", other.region)
         }
-        is_used = _use_of(nodes, zones) if places else _is_nothing
+        is_used = _use_of(nodes, zones) if places else _is_unused
         for served in self.services.values():
             served.drop_audiences(audiences.__contains__)
             served.drop_pools(is_used)
 
     def _place_of(self, client: XdsClient) -> XdsPlace:
-        known = self._nodes.get(client.node) if client.node else None
-        if known is not None:
-            return known._replace(region=known.region or self.shared.regions.get(known.zone, ""))
+        place = self._nodes.get(client.node) if client.node else None
+        if place is not None:
+            return place._replace(region=place.region or self.shared.regions.get(place.zone, ""))
         return XdsPlace(client.node, client.zone, self.shared.regions.get(client.zone, ""))
 
     def _place(self, view: XdsView) -> None:
@@ -284,7 +284,7 @@ class XdsCatalog:
         view.place = self._place_of(view.client)
         if view.place != before:
             self._moved[view] = None
-            self._leave()
+            self._drop_unused()
 
     def take_changes(self) -> list[XdsChange]:
         """Returns the possible changes since the last call, each once, in the order in which to
@@ -292,34 +292,34 @@ class XdsCatalog:
         """
         if not self.is_synced:
             return []
-        found: dict[tuple[XdsView, ResourceChange], None] = {}
+        result: dict[tuple[XdsView, ResourceChange], None] = {}
         for key in sorted(self._dirty):
             served = self.services[key]
-            changes = served.settle()
+            changes = served.take_changes()
             for view in self._views.values():
                 for change in served.changes_for(changes, view.client, view.place):
-                    found[view, change] = None
+                    result[view, change] = None
             if served.is_empty:
                 del self.services[key]
         for view in self._moved:
             for key in sorted(self.services):
-                found |= dict.fromkeys(
+                result |= dict.fromkeys(
                     (view, change) for change in self.services[key].assignments()
                 )
         self._dirty.clear()
         self._moved.clear()
-        return [XdsChange(view, of.type_url, of.topic) for view, of in sorted(found, key=_rank)]
+        return [XdsChange(view, of.type_url, of.topic) for view, of in sorted(result, key=_rank)]
 
     def check(self) -> None:
-        """Assert every invariant.  O(everything)."""
+        """Asserts every invariant.  O(everything)."""
         places = [view.place for view in self._views.values()]
         for key, served in self.services.items():
-            assert not served.is_empty or key in self._dirty, f"{key} is kept for nothing"
+            assert not served.is_empty or key in self._dirty, f"{key} is empty and unmarked"
             served.check(places)
         for view in self._views.values():
             view.check()
-        for glob, held in self.shared.registry.items():
-            assert held.glob == glob, f"{held.glob} is registered as {glob}"
+        for glob, collection in self.shared.registry.items():
+            assert collection.glob == glob, f"{collection.glob} is registered as {glob}"
 
 
 def catalog_of(
@@ -334,8 +334,8 @@ def catalog_of(
         catalog.on_node(None, node)
     for service in services:
         catalog.on_service(None, service)
-    for held in slices:
-        catalog.on_slice(None, held)
+    for item in slices:
+        catalog.on_slice(None, item)
     catalog.on_synced()
     return catalog
 
@@ -345,8 +345,8 @@ def _service_of(subject: EndpointSlice) -> ServiceKey | None:
     return ServiceKey(subject.metadata.namespace, name) if name else None
 
 
-def _rank(found: tuple[XdsView, ResourceChange]) -> int:
-    return found[1].rank
+def _rank(result: tuple[XdsView, ResourceChange]) -> int:
+    return result[1].rank
 
 
 def _use_of(nodes: set[str], zones: set[str]) -> Callable[[PoolKey], bool]:
@@ -358,5 +358,5 @@ def _use_of(nodes: set[str], zones: set[str]) -> Callable[[PoolKey], bool]:
     return is_used
 
 
-def _is_nothing(_: PoolKey) -> bool:
+def _is_unused(_: PoolKey) -> bool:
     return False

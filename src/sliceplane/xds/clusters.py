@@ -1,10 +1,10 @@
-"""Clusters: how endpoints of a Service's port are chosen and reached; one for gRPC, one for Envoy.
+"""Clusters: load balancing and connections to a Service's port; one for gRPC, one for Envoy.
 
-Without an annotation the policy is told by the enum, which every client has; an annotation makes a
-list of policies with round robin last, of which each client takes the first that it knows (gRFC
-A52): the enum for least request is rejected by gRPC's C core. Limits are off where the user asks
-for none: both clients begin to fail at 1,024 requests. Envoy does not panic: endpoints that are not
-ready are not there.
+Without an annotation the enum sets the policy, which every client supports. With an annotation there
+is a list of policies with round robin last, of which each client uses the first that it supports
+(gRFC A52): gRPC's C core rejects the enum for least request. Limits are off unless the user sets
+them: by default both clients fail from 1,024 requests on. Envoy's panic mode is off, since endpoints
+that are not ready are not listed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAGLEV: Final = 5
 _CONNECT_TIMEOUT_S: Final = 5
 _POLICY_PREFIX: Final = "type.googleapis.com/envoy.extensions.load_balancing_policies."
 _HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
-#: message and fields of each policy; a ring is built with XX_HASH, the only one that gRPC takes
+#: message and fields of each policy; a ring uses XX_HASH, the only hash that gRPC supports
 _POLICIES: Final = {
     "round-robin": ("round_robin.v3.RoundRobin", b""),
     "least-request": ("least_request.v3.LeastRequest", b""),
@@ -30,12 +30,12 @@ _POLICIES: Final = {
     "ring-hash": ("ring_hash.v3.RingHash", integer(1, 1)),
     "maglev": ("maglev.v3.Maglev", b""),
 }
-#: of ``HttpProtocolOptions.ExplicitHttpConfig``
+#: fields of ``HttpProtocolOptions.ExplicitHttpConfig``
 _HTTP_VERSION: Final[dict[AppProtocol, int]] = {"http": 1, "websocket": 1, "http2": 2}
 
 
 def cluster(settings: PortSettings, kind: ClientKind) -> bytes:
-    """``Cluster``."""
+    """Encodes a ``Cluster``."""
     common = text(1, str(settings.key)) + integer(2, _EDS) + message(3, message(1, ADS))
     by_enum = (
         0
@@ -47,7 +47,7 @@ def cluster(settings: PortSettings, kind: ClientKind) -> bytes:
     policies = _policies(settings, kind)
     if kind == "grpc":
         service = settings.key.service
-        # The library has the longer of two names first, if it begins as the other one.
+        # The library encodes the longer of two names first, if the other is its prefix.
         labels = struct(service_namespace=service.namespace, service_name=service.name)
         limits = message(10, message(1, wrapped(4, settings.requests_max)))
         metadata = filter_metadata(25, "com.google.csm.telemetry_labels", labels)
@@ -89,18 +89,18 @@ def _protocol(settings: PortSettings) -> bytes:
 def _policies(settings: PortSettings, kind: ClientKind) -> bytes:
     if not settings.policy:
         return b""
-    wanted = [settings.policy] if settings.policy != "round-robin" else []
-    encoded = [_policy(name) for name in wanted]
+    preferred = [settings.policy] if settings.policy != "round-robin" else []
+    encoded = [_policy(name) for name in preferred]
     last = _policy("round-robin")
     if kind == "grpc":
-        # gRPC picks localities by weight through this one only.
+        # gRPC selects localities by weight only with this policy.
         nested = any_field(2, f"{_POLICY_PREFIX}wrr_locality.v3.WrrLocality", message(1, last))
         last = message(1, message(4, text(1, "envoy.load_balancing_policies.wrr_locality"), nested))
     return message(41, *encoded, last)
 
 
 def _policy(name: str) -> bytes:
-    """``LoadBalancingPolicy.Policy``, as an item of the list."""
-    of, held = _POLICIES[name]
+    """Encodes a ``LoadBalancingPolicy.Policy`` as an item of the list."""
+    of, body = _POLICIES[name]
     extension = text(1, f"envoy.load_balancing_policies.{of.partition('.')[0]}")
-    return message(1, message(4, extension, any_field(2, _POLICY_PREFIX + of, held)))
+    return message(1, message(4, extension, any_field(2, _POLICY_PREFIX + of, body)))

@@ -1,12 +1,12 @@
-"""Endpoints and assignments as messages: the hot ones, joined of pieces that are encoded once.
+"""Encodes endpoints and assignments, the most frequent messages, from pieces that are encoded once.
 
-A piece is an ``LbEndpoint`` as an item of its locality. An assignment is a join of pieces and of
-few octets between them, so that it costs what a copy costs, however many endpoints it has.
+A piece is an ``LbEndpoint`` as an item of its locality. An assignment is a join of pieces and few
+octets between them, so it costs as much as a copy, whatever the number of endpoints.
 
-What a client would refuse is never written: Envoy aborts at a member of a collection whose address
-is no IP, and gRPC rejects an assignment with a locality without an id or a weight, a gap in
-priorities, or an address twice. So there is one priority, each locality has a weight, and what is
-no ordinary address is left out before (``is_servable``) and an assertion here.
+No message is one that a client refuses: Envoy aborts at a member of a collection whose address is no
+IP, and gRPC rejects an assignment with a locality without an id or a weight, a gap in priorities, or
+a duplicate address. So there is one priority, and each locality has a weight. Callers omit endpoints
+without an ordinary address (``is_servable``), and this module asserts that.
 """
 
 from __future__ import annotations
@@ -32,15 +32,13 @@ from sliceplane.xds.wire import (
 )
 
 DRAINING: Final = 3
-#: of ``ConfigSource``: this stream, in version 3
+#: fields of a ``ConfigSource``: this stream, in version 3
 ADS: Final = message(3) + integer(6, 2)
 _METADATA_KEY: Final = "sliceplane"
 
 
-class SeenEndpoint(NamedTuple):
-    """A Pod with the address of the Service's first family, and that of the other one if it
-    has it.
-    """
+class MergedEndpoint(NamedTuple):
+    """A Pod with the address of the Service's first family, and that of the other one, if any."""
 
     endpoint: Endpoint
     other: Endpoint | None = None
@@ -65,10 +63,10 @@ def is_servable(endpoint: Endpoint) -> bool:
 
 
 def endpoint_message(
-    seen: SeenEndpoint, *, draining: bool = False, with_names: bool = False
+    merged: MergedEndpoint, *, draining: bool = False, with_names: bool = False
 ) -> bytes:
-    """``LbEndpoint``."""
-    first, other = seen
+    """Encodes an ``LbEndpoint``."""
+    first, other = merged
     also = b"" if other is None else message(4, message(1, _address(other)))
     metadata = _names(first) if with_names else b""
     return (
@@ -79,7 +77,7 @@ def endpoint_message(
 
 
 def piece(body: bytes) -> bytes:
-    """An ``LbEndpoint`` as an item of a locality."""
+    """Encodes an ``LbEndpoint`` as an item of a locality."""
     return message(2, body)
 
 
@@ -92,7 +90,9 @@ def body_of(encoded: bytes) -> bytes:
 
 
 def assignment(key: PortKey, localities: Iterable[LocalityPieces]) -> bytes:
-    """``ClusterLoadAssignment``; *localities* by zone, each with a piece at least."""
+    """Encodes a ``ClusterLoadAssignment``; *localities* sorted by zone, each with at least one
+    piece.
+    """
     parts = [text(1, str(key))]
     for zone, region, pieces, size, usable in localities:
         before = _locality(zone, region)
@@ -102,9 +102,9 @@ def assignment(key: PortKey, localities: Iterable[LocalityPieces]) -> bytes:
 
 
 def collected_assignment(key: PortKey, localities: Iterable[tuple[str, str, str]]) -> bytes:
-    """The same where endpoints are members of collections: zone, region and glob of each.
+    """Encodes an assignment of collections: zone, region and glob of each.
 
-    Weights do not count endpoints: it must not change when one comes or goes."""
+    Weights do not count endpoints: it must not change when one is added or removed."""
     return text(1, str(key)) + b"".join(
         message(
             2, _locality(zone, region), wrapped(3, 1), message(8, message(1, ADS), text(2, glob))
@@ -113,18 +113,18 @@ def collected_assignment(key: PortKey, localities: Iterable[tuple[str, str, str]
     )
 
 
-def given(assignment: bytes) -> dict[tuple[str, int], bool]:
-    """By address and port of each endpoint of an assignment that has no collections: whether it is
-    told to drain.
+def draining_by_endpoint(assignment: bytes) -> dict[tuple[str, int], bool]:
+    """Returns the address and port of each endpoint of an assignment without collections, and True if
+    it is draining.
     """
-    told: dict[tuple[str, int], bool] = {}
+    result: dict[tuple[str, int], bool] = {}
     for locality in _messages(assignment, 2):
         for entry in _messages(locality, 2):
-            held = dict(fields(entry))
-            endpoint = as_bytes(held[1])
+            parts = dict(fields(entry))
+            endpoint = as_bytes(parts[1])
             socket = dict(fields(next(_messages(next(_messages(endpoint, 1)), 1))))
-            told[as_text(socket[2]), as_integer(socket[3])] = held.get(2) == DRAINING
-    return told
+            result[as_text(socket[2]), as_integer(socket[3])] = parts.get(2) == DRAINING
+    return result
 
 
 def _messages(data: bytes, number: int) -> Iterator[bytes]:
@@ -132,15 +132,15 @@ def _messages(data: bytes, number: int) -> Iterator[bytes]:
 
 
 def struct(**texts: str) -> bytes:
-    """``google.protobuf.Struct`` of texts, in the order given."""
+    """Encodes a ``google.protobuf.Struct`` of texts, in the order of the arguments."""
     return b"".join(
         message(1, text(1, name), message(2, message(3, of.encode()))) for name, of in texts.items()
     )
 
 
-def filter_metadata(number: int, name: str, held: bytes) -> bytes:
-    """``Metadata`` with one entry, in the field *number*."""
-    return message(number, message(1, text(1, name), message(2, held)))
+def filter_metadata(number: int, name: str, body: bytes) -> bytes:
+    """Encodes ``Metadata`` with one entry, in the field *number*."""
+    return message(number, message(1, text(1, name), message(2, body)))
 
 
 def _locality(zone: str, region: str) -> bytes:

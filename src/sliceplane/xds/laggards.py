@@ -55,12 +55,12 @@ class LagReport(NamedTuple):
 
 
 class _Account:
-    """An account; at the time ``at``, drains wait for its clients for another ``left_s``."""
+    """An account; at the time ``at``, drains wait for its clients for another ``remaining_s``."""
 
-    __slots__ = ("at", "left_s", "until", "waited")
+    __slots__ = ("at", "remaining_s", "until", "waited")
 
     def __init__(self, now: float) -> None:
-        self.left_s = WAIT_S
+        self.remaining_s = WAIT_S
         self.at = now
         self.until = now + WATCH_S
         #: clients that drains wait for
@@ -69,8 +69,10 @@ class _Account:
     def advance(self, now: float) -> None:
         passed_s = max(0.0, now - self.at)
         self.at = now
-        self.left_s = (
-            self.left_s - passed_s if self.waited else min(WAIT_S, self.left_s + passed_s * REFILL)
+        self.remaining_s = (
+            self.remaining_s - passed_s
+            if self.waited
+            else min(WAIT_S, self.remaining_s + passed_s * REFILL)
         )
 
 
@@ -103,7 +105,7 @@ class Laggards(Generic[C]):
         return client in self._clients
 
     @property
-    def given_up(self) -> int:
+    def abandoned(self) -> int:
         """Returns the number of clients for which no drain waits."""
         return sum(not laggard.is_waited for laggard in self._clients.values())
 
@@ -128,7 +130,7 @@ class Laggards(Generic[C]):
         laggard = self._clients[client] = _Laggard(account, _printable(name))
         state = self._account(account, now)
         state.advance(now)
-        if state.left_s > 0.0:
+        if state.remaining_s > 0.0:
             laggard.is_waited = True
             state.waited += 1
 
@@ -160,14 +162,14 @@ class Laggards(Generic[C]):
         """Gives up clients of accounts beyond their bound; returns True if there were any.  Called
         twice a second.
         """
-        before = self.given_up
+        before = self.abandoned
         for client, laggard in self._clients.items():
             if laggard.is_waited:
                 state = self._account(laggard.account, now)
                 state.advance(now)
-                if state.left_s <= 0.0:
+                if state.remaining_s <= 0.0:
                     self.give_up(client, now)
-        return self.given_up != before
+        return self.abandoned != before
 
     def report(self) -> LagReport:
         """Returns the report, with at most ``ENTRIES_MAX`` entries of each kind."""
@@ -233,7 +235,7 @@ def _fold(behind: Mapping[ServiceKey, ClientLag]) -> dict[str, ClientLag]:
         by_namespace[namespace] = {f"{NAMESPACE_READING}{namespace}": min(lags.values())}
     if entries > ENTRIES_MAX:
         return {f"{NAMESPACE_READING}*": min(behind.values())}
-    return {reading: lag for lags in by_namespace.values() for reading, lag in lags.items()}
+    return {selection: lag for lags in by_namespace.values() for selection, lag in lags.items()}
 
 
 def _printable(name: str) -> str:

@@ -1,13 +1,13 @@
-"""Listeners and routes: where a client begins to look (gRPC), and where Envoy accepts connections.
+"""Listeners and routes: the first resource that a gRPC client requests, and the sockets of Envoy.
 
-gRPC: a Listener has the name that was asked for, and its routes inside; one round trip less, and no
-moment at which the two disagree. A name that does not exist gets a Listener without virtual hosts:
-the client fails at once instead of after 15 s, and recovers when the Service appears.
+gRPC: a Listener has the requested name, and contains its routes, which saves a round trip and a
+moment at which the two disagree. For a name that does not exist, the Listener has no virtual hosts:
+the client fails immediately instead of after 15 s, and recovers when the Service appears.
 
-Envoy, by mode: ``cluster-ip`` binds the Service's addresses, also before they are on an interface;
-``capture`` takes what the kernel redirects to one port, and finds the Service by the original
-destination; ``port`` binds the port that an annotation names. HTTP where appProtocol says so,
-connections else. Timeouts of routes are off: a node proxy has none.
+Envoy, by mode: ``cluster-ip`` binds the Service's addresses, even before they are on an interface;
+``capture`` accepts connections that the kernel redirects to one port, and resolves the Service by
+the original destination; ``port`` binds the port that an annotation names. Listeners use HTTP if
+appProtocol requires it, connections otherwise. Timeouts of routes are off: a node proxy has none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sliceplane.xds.wire import any_field, integer, message, text, wrapped
 #: the name of the one Listener of the mode "capture" that has a port, and that port
 CAPTURE: Final = "capture"
 CAPTURE_PORT: Final = 15001
-#: a Cluster that is not there: connections to it are closed
+#: a Cluster that does not exist: connections to it are closed
 _NOWHERE: Final = "sliceplane/nowhere"
 #: gRFC A42: requests of one channel stay together
 _BY_CHANNEL: Final = "io.grpc.channel_id"
@@ -38,7 +38,9 @@ _ORIGINAL_DST: Final = any_field(3, f"{_EXTENSIONS}filters.listener.original_dst
 
 
 def grpc_listener(name: str, settings: PortSettings | None) -> bytes:
-    """For the name that was asked; ``None``: there is no such Service, or no such port."""
+    """Returns the Listener of the requested *name*; *settings* ``None``: there is no such Service or
+    port.
+    """
     if settings is None:
         routes = text(1, name)
         prefix = "none"
@@ -51,7 +53,7 @@ def grpc_listener(name: str, settings: PortSettings | None) -> bytes:
 
 
 def envoy_listener(settings: PortSettings, mode: ListenerMode) -> bytes | None:
-    """``None``: it has none in this mode."""
+    """Returns the Listener of a port; ``None``: it has none in this mode."""
     addresses = settings.cluster_ips
     number = settings.number
     if mode == "port":
@@ -68,16 +70,16 @@ def envoy_listener(settings: PortSettings, mode: ListenerMode) -> bytes | None:
 
 
 def capture_listener() -> bytes:
-    """Where the kernel redirects connections to; those to no Service are closed."""
+    """Returns the Listener of redirected connections; it closes those to no Service."""
     closes = any_field(4, _TCP_PROXY, text(1, CAPTURE), text(2, _NOWHERE))
     chain = message(3, text(1, "envoy.filters.network.tcp_proxy"), closes)
-    finds = message(9, text(1, "envoy.filters.listener.original_dst"), _ORIGINAL_DST)
+    resolves = message(9, text(1, "envoy.filters.listener.original_dst"), _ORIGINAL_DST)
     address = _address("0.0.0.0", CAPTURE_PORT)
-    return text(1, CAPTURE) + message(2, address) + message(3, chain) + wrapped(4, 1) + finds
+    return text(1, CAPTURE) + message(2, address) + message(3, chain) + wrapped(4, 1) + resolves
 
 
 def envoy_routes(settings: PortSettings) -> bytes | None:
-    """``RouteConfiguration`` of what speaks HTTP; ``None``: it does not."""
+    """Returns the ``RouteConfiguration`` of an HTTP port; ``None`` for others."""
     if settings.protocol == "tcp":
         return None
     return _routes(
@@ -87,13 +89,13 @@ def envoy_routes(settings: PortSettings) -> bytes | None:
 
 def _routes(settings: PortSettings, hashed: bytes, timeout: bytes = b"") -> bytes:
     key = str(settings.key)
-    # A prefix is written although it is empty: it says which kind of match this is.
+    # The empty prefix is encoded, since it defines the kind of the match.
     route = message(3, message(1, message(1)), message(2, text(1, key), timeout, hashed))
     return text(1, key) + message(2, text(1, key), text(2, "*"), route)
 
 
 def _filter(settings: PortSettings) -> bytes:
-    """The one of a filter chain."""
+    """Returns the only filter of a filter chain."""
     key = str(settings.key)
     if settings.protocol == "tcp":
         hashed = message(11, message(1)) if settings.hashes else b""

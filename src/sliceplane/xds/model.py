@@ -1,17 +1,18 @@
-"""One Service, kept by differences: for each TCP port its endpoints as each place sees them.
+"""One Service, updated by differences: the endpoints of each TCP port for each location of clients.
 
 ```
-EndpointMerge (one a family)   which entry of a Pod counts, where slices disagree
-_seen:    id -> SeenEndpoint   a Pod once, with an address of each family
-_counts:  pool -> how many     enough to say in O(1) which pool a place uses (``select``, the rule of
-``consume.usable``) _pools:   pool -> EndpointList those that some client's place uses ```
+EndpointMerge (one a family)     decides which entry of a Pod counts if slices disagree
+_merged:  id -> MergedEndpoint   each Pod once, with an address of each family
+_counts:  pool -> endpoints      decides in O(1) which pool a location uses (``select``, the rule of
+                                 ``consume.usable``)
+_pools:   pool -> EndpointList   the pools that some client's location uses
+```
 
 A changed slice costs O(that slice), and for each changed endpoint one piece and one insertion in
-each pool that has it. Nothing is merged of a port for which no client has asked.
+each pool that has it. Ports that no client has requested are not merged.
 
-Slices with a label for a zone or a region (subsetting) are there only for clients of that zone or
-region; only while a Service has such slices, its endpoints are kept apart for each of those
-audiences.
+Only clients of a zone or region read the slices with its label (subsetting). While a Service has such
+slices, its endpoints are separate for each of these audiences.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from sliceplane.consume.model import NodeEndpoint
 from sliceplane.consume.usable import Choice, Locality, choose, choose_local, outcome_of
 from sliceplane.kit.ip import Family
 from sliceplane.xds.collections import Collections, XdsCollection
-from sliceplane.xds.endpoints import SeenEndpoint, endpoint_message, is_servable, piece
+from sliceplane.xds.endpoints import MergedEndpoint, endpoint_message, is_servable, piece
 from sliceplane.xds.pools import (
     PLACE_UNKNOWN,
     READY,
@@ -43,7 +44,7 @@ from sliceplane.xds.settings import PortSettings
 
 
 class XdsPlace(NamedTuple):
-    """Where a client is; empty: not known."""
+    """The location of a client; empty fields are unknown."""
 
     node: str = ""
     zone: str = ""
@@ -51,7 +52,7 @@ class XdsPlace(NamedTuple):
 
 
 class Audience(NamedTuple):
-    """The readers of the same slices; empty: those for all."""
+    """The readers of the same slices; empty fields: only slices for all."""
 
     zone: str = ""
     region: str = ""
@@ -85,8 +86,8 @@ class XdsShared:
 
 
 class PortChanges(NamedTuple):
-    """The differences since the last time. ``flipped``: pools that are empty now and were not, or
-    the other way round.
+    """The changes since the last call. ``flipped``: pools that became empty, or are no longer
+    empty.
     """
 
     everywhere: bool
@@ -117,35 +118,35 @@ class PortEndpoints:
             family: EndpointMerge(PortChoice(settings.slice_port), family)
             for family in settings.families
         }
-        self._seen: dict[str, SeenEndpoint] = {}
+        self._merged: dict[str, MergedEndpoint] = {}
         self._entries: dict[str, PoolEntry] = {}
         self._counts: dict[PoolKey, int] = {}
-        #: ready endpoints whose hints name nodes, and zones
+        #: numbers of ready endpoints whose hints name nodes, and zones
         self._naming_nodes = 0
         self._naming_zones = 0
         self._pools: dict[PoolKey, EndpointList] = {}
         #: endpoints that no client could use: by id
-        self._left_out: dict[str, None] = {}
-        #: pools touched since the last ``settle``, and whether they had endpoints then
+        self._unusable: dict[str, None] = {}
+        #: pools touched since the last ``take_changes``, and whether they had endpoints then
         self._touched: dict[PoolKey, bool] = {}
         self._state = self._decides()
 
     @property
-    def left_out(self) -> int:
-        """Endpoints without an address that means the same host for every client."""
-        return len(self._left_out) + sum(merge.left_out for merge in self._merges.values())
+    def unusable(self) -> int:
+        """Returns the number of endpoints without an address of the same host for every client."""
+        return len(self._unusable) + sum(merge.left_out for merge in self._merges.values())
 
     @property
     def is_too_large(self) -> bool:
-        """Some clients are told a part of the endpoints."""
+        """Returns True if some assignment omits endpoints."""
         return any(pool.is_too_large for pool in self._pools.values())
 
-    def endpoints(self) -> tuple[SeenEndpoint, ...]:
-        """All of them, by id.  O(n log n)."""
-        return tuple([self._seen[identity] for identity in sorted(self._seen)])
+    def endpoints(self) -> tuple[MergedEndpoint, ...]:
+        """Returns all endpoints, by id.  O(n log n)."""
+        return tuple([self._merged[identity] for identity in sorted(self._merged)])
 
     def slice_of(self, endpoint: Endpoint) -> str:
-        """The key of the slice that says it, of one of ``endpoints``."""
+        """Returns the key of the slice of *endpoint*, one of ``endpoints``."""
         merges = [
             merge for merge in self._merges.values() if merge.visible.get(endpoint.id) == endpoint
         ]
@@ -159,8 +160,8 @@ class PortEndpoints:
             merge.on_slice(key, new)
             touched |= dict.fromkeys(merge.take_touched())
         for identity in touched:
-            after = self._look(identity)
-            before = self._seen.get(identity)
+            after = self._merge_families(identity)
+            before = self._merged.get(identity)
             if before != after:
                 self._replace(identity, before, after)
 
@@ -169,41 +170,43 @@ class PortEndpoints:
             pool.on_regions()
             self._touched.setdefault(key, key in self._counts)
 
-    def settle(self) -> PortChanges:
+    def take_changes(self) -> PortChanges:
         flipped = dict.fromkeys(
             key for key, was in self._touched.items() if was != (key in self._counts)
         )
-        settled = {key: self._pools[key].settle() for key in self._touched if key in self._pools}
+        pools = {
+            key: self._pools[key].take_changes() for key in self._touched if key in self._pools
+        }
         before, self._state = self._state, self._decides()
         self._touched = {}
-        return PortChanges(before != self._state, flipped, settled)
+        return PortChanges(before != self._state, flipped, pools)
 
-    def _look(self, identity: str) -> SeenEndpoint | None:
-        shown = [
+    def _merge_families(self, identity: str) -> MergedEndpoint | None:
+        visible = [
             merge.visible[identity] for merge in self._merges.values() if identity in merge.visible
         ]
-        servable = [endpoint for endpoint in shown if is_servable(endpoint)]
-        if len(servable) == len(shown):
-            self._left_out.pop(identity, None)
+        servable = [endpoint for endpoint in visible if is_servable(endpoint)]
+        if len(servable) == len(visible):
+            self._unusable.pop(identity, None)
         else:
-            self._left_out[identity] = None
+            self._unusable[identity] = None
         if len(servable) < 2:
-            return SeenEndpoint(servable[0]) if servable else None
+            return MergedEndpoint(servable[0]) if servable else None
         first, other = servable
-        # Where the two families are not written at once, the Service's first one counts.
+        # If the two families are not written at the same time, the Service's first one counts.
         agree = (first.ready, first.serving) == (other.ready, other.serving)
-        return SeenEndpoint(first, other if agree else None)
+        return MergedEndpoint(first, other if agree else None)
 
     def _replace(
-        self, identity: str, before: SeenEndpoint | None, after: SeenEndpoint | None
+        self, identity: str, before: MergedEndpoint | None, after: MergedEndpoint | None
     ) -> None:
-        was = self._placed(before)
-        now = self._placed(after)
+        was = self._pools_with(before)
+        now = self._pools_with(after)
         old = self._entries.pop(identity, None)
         if after is None:
-            del self._seen[identity]
+            del self._merged[identity]
         else:
-            self._seen[identity] = after
+            self._merged[identity] = after
         for key in was:
             if key not in now:
                 self._touch(key, -(not was[key]))
@@ -222,21 +225,21 @@ class PortEndpoints:
                     pool.discard(old)
                     stays = False
                 pool.put(entry, draining=draining, is_new=not stays)
-        for seen, by in ((before, -1), (after, 1)):
-            if seen is not None and seen.endpoint.ready:
-                self._naming_nodes += by * bool(seen.endpoint.node_hints)
-                self._naming_zones += by * bool(seen.endpoint.zone_hints)
+        for merged, by in ((before, -1), (after, 1)):
+            if merged is not None and merged.endpoint.ready:
+                self._naming_nodes += by * bool(merged.endpoint.node_hints)
+                self._naming_zones += by * bool(merged.endpoint.zone_hints)
 
-    def _placed(self, seen: SeenEndpoint | None) -> dict[PoolKey, bool]:
-        """The pools that have it, and whether it drains in them."""
-        if seen is None:
+    def _pools_with(self, merged: MergedEndpoint | None) -> dict[PoolKey, bool]:
+        """Returns the pools that have the endpoint, each with True if it is draining there."""
+        if merged is None:
             return {}
         is_local = self._settings.is_local
-        placed = dict.fromkeys(pools_of(seen.endpoint, is_local=is_local), False)
-        if self._settings.tells_draining:
-            for key in draining_pools_of(seen.endpoint, is_local=is_local):
-                placed[key] = True
-        return placed
+        draining_by_pool = dict.fromkeys(pools_of(merged.endpoint, is_local=is_local), False)
+        if self._settings.reports_draining:
+            for key in draining_pools_of(merged.endpoint, is_local=is_local):
+                draining_by_pool[key] = True
+        return draining_by_pool
 
     def _touch(self, key: PoolKey, by: int) -> None:
         count = self._counts.get(key, 0)
@@ -249,15 +252,15 @@ class PortEndpoints:
     def _entry(self, identity: str) -> PoolEntry:
         entry = self._entries.get(identity)
         if entry is None:
-            seen = self._seen[identity]
-            encoded = piece(endpoint_message(seen, with_names=self._shared.with_names))
+            merged = self._merged[identity]
+            encoded = piece(endpoint_message(merged, with_names=self._shared.with_names))
             draining = b""
-            if self._settings.tells_draining and not seen.endpoint.ready:
+            if self._settings.reports_draining and not merged.endpoint.ready:
                 draining = piece(
-                    endpoint_message(seen, draining=True, with_names=self._shared.with_names)
+                    endpoint_message(merged, draining=True, with_names=self._shared.with_names)
                 )
             entry = self._entries[identity] = PoolEntry(
-                seen.endpoint.zone, identity, encoded, draining
+                merged.endpoint.zone, identity, encoded, draining
             )
         return entry
 
@@ -274,13 +277,13 @@ class PortEndpoints:
         )
 
     def select(self, place: XdsPlace) -> PoolKey:
-        """The pool of the endpoints that ``consume.usable`` leaves for *place*.  O(1)."""
+        """Returns the pool of the endpoints that ``consume.usable`` selects for *place*.  O(1)."""
         if self._settings.is_local:
             if not place.node:
                 return PLACE_UNKNOWN
-            here = PoolKey("local", place.node)
+            local = PoolKey("local", place.node)
             ending = PoolKey("local-terminating", place.node)
-            return ending if here not in self._counts and ending in self._counts else here
+            return ending if local not in self._counts and ending in self._counts else local
         if READY not in self._counts:
             return TERMINATING if TERMINATING in self._counts else READY
         if not self._naming_nodes and not self._naming_zones:
@@ -298,7 +301,9 @@ class PortEndpoints:
         return READY
 
     def pool(self, place: XdsPlace) -> EndpointList:
-        """O(1) but for the first place that uses it."""
+        """Returns the list of the endpoints for *place*.  O(1), except for the first location that uses
+        it.
+        """
         key = self.select(place)
         pool = self._pools.get(key)
         if pool is None:
@@ -313,13 +318,13 @@ class PortEndpoints:
         return pool
 
     def drop_pools(self, is_used: Callable[[PoolKey], bool]) -> None:
-        """Drops the pools that no place can come to use."""
+        """Drops the pools that no location can use later."""
         for key in [key for key in self._pools if not is_used(key)]:
             self._pools.pop(key).close()
 
     def _members(self, key: PoolKey) -> Iterator[tuple[PoolEntry, bool]]:
-        for identity in sorted(self._seen):
-            draining = self._placed(self._seen[identity]).get(key)
+        for identity in sorted(self._merged):
+            draining = self._pools_with(self._merged[identity]).get(key)
             if draining is not None:
                 yield self._entry(identity), draining
 
@@ -327,14 +332,14 @@ class PortEndpoints:
         return Collections(self._settings.key, self._shared.registry, self._shared.next_epoch)
 
     def choice(self, place: XdsPlace) -> Choice[NodeEndpoint]:
-        """Returns the endpoints that the rule itself leaves for *place*, by id; the second opinion
-        of ``check``. O(n).
+        """Returns the endpoints that the rule itself selects for *place*, by id; ``check`` compares with
+        it. O(n).
         """
         rule = choose_local if self._settings.is_local else choose
         return rule(self.sources(place), Locality(node=place.node, zone=place.zone))
 
     def sources(self, place: XdsPlace) -> list[NodeEndpoint]:
-        """All of them, by id, as the rule looks at them from *place*.  O(n log n)."""
+        """Returns all endpoints, by id, as the rule reads them for *place*.  O(n log n)."""
         return [
             NodeEndpoint(
                 ip=endpoint.address,
@@ -350,19 +355,19 @@ class PortEndpoints:
         ]
 
     def check(self, places: Iterator[XdsPlace]) -> None:
-        """Everything kept is what the merges show, and what the rule makes of it.  O(endpoints)."""
+        """Asserts that the state is that of the merges, and selects as the rule does.  O(endpoints)."""
         for merge in self._merges.values():
             merge.check()
-        shown = dict.fromkeys(
+        visible = dict.fromkeys(
             identity for merge in self._merges.values() for identity in merge.visible
         )
-        seen = {identity: self._look(identity) for identity in shown}
-        assert self._seen == {
-            identity: known for identity, known in seen.items() if known is not None
+        expected = {identity: self._merge_families(identity) for identity in visible}
+        assert self._merged == {
+            identity: merged for identity, merged in expected.items() if merged is not None
         }
         counts: dict[PoolKey, int] = {}
-        for known in self._seen.values():
-            for key, draining in self._placed(known).items():
+        for merged in self._merged.values():
+            for key, draining in self._pools_with(merged).items():
                 if not draining:
                     counts[key] = counts.get(key, 0) + 1
         assert counts == self._counts, f"counted {self._counts}, there are {counts}"
@@ -376,9 +381,9 @@ class PortEndpoints:
         for place in places:
             key = self.select(place)
             usable = [
-                known.endpoint
-                for known in self.endpoints()
-                if self._placed(known).get(key) is False
+                merged.endpoint
+                for merged in self.endpoints()
+                if self._pools_with(merged).get(key) is False
             ]
             ruled = self.choice(place).endpoints
             assert [(endpoint.address, endpoint.port) for endpoint in usable] == [

@@ -1,9 +1,8 @@
-"""How resources are named: type URLs, the key of a Service's port, what gRPC may call it,
-collections.
+"""Names of resources: type URLs, keys of a Service's port, targets of gRPC, collections.
 
-A key is ``NAMESPACE/SERVICE:PORT``; PORT is the port's name, its number if it has none. A gRPC
-client names what its user wrote behind ``xds:///``; that is resolved here as far as one can without
-knowing the Service.
+A key is ``NAMESPACE/SERVICE:PORT``; PORT is the port's name, or its number if it has none. A gRPC
+client requests the target that its user wrote after ``xds:///``; this module resolves it as far as
+possible without the Service.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ ENDPOINT: Final = f"{_PREFIX}envoy.config.endpoint.v3.LbEndpoint"
 TYPES: Final = (CLUSTER, ASSIGNMENT, ENDPOINT, LISTENER, ROUTES)
 
 _COLLECTIONS: Final = "xdstp://sp/envoy.config.endpoint.v3.LbEndpoint/"
-#: longer names name nothing; DNS names have 253 octets at most
+#: maximum length of a valid name; DNS names have at most 253 octets
 NAME_MAX: Final = 320
-#: each client that comes asks for the same names
-KEYS_KEPT: Final = 16_384
+#: number of cached names, since all clients request the same ones
+KEYS_CACHED: Final = 16_384
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _TARGET: Final = re.compile(rf"(?P<host>{_LABEL}(\.{_LABEL})*)\.?(:(?P<port>[A-Za-z0-9-]+))?")
 _KEY: Final = re.compile(rf"(?P<namespace>{_LABEL})/(?P<name>{_LABEL}):(?P<port>[a-z0-9-]+)")
@@ -35,7 +34,7 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class GrpcTarget(NamedTuple):
-    """The target that a gRPC client named. ``port`` "": it said none."""
+    """The target that a gRPC client requests. ``port`` "": it has none."""
 
     service: ServiceKey
     port: str
@@ -49,9 +48,9 @@ class PortKey(NamedTuple):
         return f"{self.service.namespace}/{self.service.name}:{self.port}"
 
 
-@remembered(KEYS_KEPT)
+@remembered(KEYS_CACHED)
 def parse_key(name: str) -> PortKey | None:
-    """``None``: no key of ours is spelled like this."""
+    """Parses a key; ``None`` if the name is not one."""
     match = _KEY.fullmatch(name) if len(name) <= NAME_MAX else None
     return (
         None
@@ -61,13 +60,13 @@ def parse_key(name: str) -> PortKey | None:
 
 
 def may_be_target(name: str) -> bool:
-    """Returns True if *name* is spelled like one that a person gives behind ``xds:///``."""
+    """Returns True if *name* has the form of a target after ``xds:///``."""
     return 0 < len(name) <= NAME_MAX and not any(mark in name for mark in "/?%")
 
 
 def parse_target(name: str, namespace: str, domains: tuple[str, ...]) -> GrpcTarget | None:
-    """``SVC.NS``, ``SVC.NS.svc`` or ``SVC.NS.svc.DOMAIN``, ``SVC`` in the client's own *namespace*,
-    each with ``:PORT`` or without. ``None``: it can name no Service.
+    """Parses ``SVC.NS``, ``SVC.NS.svc`` or ``SVC.NS.svc.DOMAIN``, or ``SVC`` in the client's own
+    *namespace*, each with ``:PORT`` or without. ``None``: no Service can have that name.
     """
     match = _TARGET.fullmatch(name.lower()) if may_be_target(name) else None
     if match is None:
@@ -84,7 +83,7 @@ def parse_target(name: str, namespace: str, domains: tuple[str, ...]) -> GrpcTar
 
 
 def why_no_target(name: str, namespace: str, domains: tuple[str, ...]) -> str:
-    """The reason why ``parse_target`` returns ``None``."""
+    """Returns the reason why ``parse_target`` returns ``None``."""
     match = _TARGET.fullmatch(name.lower()) if may_be_target(name) else None
     if match is None:
         return "it is not spelled like SERVICE.NAMESPACE or SERVICE.NAMESPACE:PORT"
@@ -97,13 +96,12 @@ def why_no_target(name: str, namespace: str, domains: tuple[str, ...]) -> str:
 
 
 def collection(epoch: str) -> str:
-    """The glob of a collection. *epoch* alone tells it from all others, and it is short: each
-    member that changes says it again. Envoy escapes other characters than these and then finds
-    nothing.
+    """Returns the glob of a collection. *epoch* alone identifies it, and is short, since each changed
+    member is sent with it. Envoy escapes other characters than these, and then matches nothing.
     """
     return f"{_COLLECTIONS}{_UNSAFE.sub('-', epoch)}/*"
 
 
 def collection_of(name: str) -> str:
-    """The glob of the collection that the member *name* is in; "": of none."""
+    """Returns the glob of the collection of the member *name*; "" if it is in none."""
     return f"{name.rpartition('/')[0]}/*" if name.startswith(_COLLECTIONS) else ""

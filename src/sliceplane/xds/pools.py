@@ -1,10 +1,10 @@
-"""The endpoints that a place may use, as one list in the order in which they are sent.
+"""The endpoints that a location may use, as one list in the order in which they are sent.
 
-There is one pool for each possible answer of ``consume.usable`` (all that are ready, those that
-hints name for a zone or a node, those on a node, those that end and still serve), shared by all
-places that get this answer; a pool is kept from the first time that one asks. A changed endpoint is
-one insertion; the assignment is joined when it is asked for. Its version is made of a sum of hashes
-of its pieces, which costs the same however many there are.
+There is one pool for each possible result of ``consume.usable`` (all ready endpoints, those that
+hints name for a zone or a node, those on a node, those that terminate and still serve). All locations
+with this result share it; it is built at the first request. A changed endpoint is one insertion; the
+assignment is joined at a request. Its version derives from a sum of hashes of its pieces, so that its
+cost does not depend on their number.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PoolKind = Literal[
 
 
 class PoolKey(NamedTuple):
-    """``value``: the zone or the node."""
+    """The key of a pool.  ``value``: the zone or the node."""
 
     kind: PoolKind
     value: str = ""
@@ -37,12 +37,12 @@ class PoolKey(NamedTuple):
 
 READY: Final = PoolKey("ready")
 TERMINATING: Final = PoolKey("terminating")
-#: of Services whose traffic stays on the node, where that is not known: always empty
+#: pool of Services whose traffic stays on the node, for clients at an unknown node: always empty
 PLACE_UNKNOWN: Final = PoolKey("place unknown")
 
 
 class PoolEntry(NamedTuple):
-    """An endpoint in pools; ``encoded``: as a piece, ``draining``: the same where it is told as
+    """An endpoint in pools; ``encoded``: its piece; ``draining``: its piece in pools where it is
     draining.
     """
 
@@ -53,8 +53,8 @@ class PoolEntry(NamedTuple):
 
 
 class PoolChanges(NamedTuple):
-    """The changes of an assignment, for clients that take it whole and for clients of collections;
-    and the changed members of collections that existed before.
+    """The changes of an assignment, for clients without collections and for clients with them; and the
+    changed members of collections that existed before.
     """
 
     plain: bool
@@ -63,7 +63,7 @@ class PoolChanges(NamedTuple):
 
 
 def pools_of(endpoint: Endpoint, *, is_local: bool) -> tuple[PoolKey, ...]:
-    """The pools that it counts in."""
+    """Returns the pools in which *endpoint* counts."""
     if is_local:
         if not endpoint.node:
             return ()
@@ -76,7 +76,7 @@ def pools_of(endpoint: Endpoint, *, is_local: bool) -> tuple[PoolKey, ...]:
 
 
 def draining_pools_of(endpoint: Endpoint, *, is_local: bool) -> tuple[PoolKey, ...]:
-    """The pools in which it is told as draining, where a Service asks for that."""
+    """Returns the pools in which *endpoint* is draining, if the Service requests that."""
     if endpoint.ready or not is_still_serving(endpoint):
         return ()
     if is_local:
@@ -97,7 +97,7 @@ def named_pools(endpoint: Endpoint) -> tuple[PoolKey, ...]:
 
 
 class _Zone:
-    """Pieces of one zone, by identity.  ``digest``: of the pieces, in whatever order."""
+    """Pieces of one zone, by identity.  ``digest``: of the pieces, in any order."""
 
     __slots__ = ("digest", "drains", "identities", "pieces", "size")
 
@@ -113,7 +113,7 @@ class _Zone:
         self.digest = (self.digest + by * digest_of(encoded)) % DIGESTS
 
     def append(self, identity: str, encoded: bytes, *, draining: bool) -> None:
-        """The last one."""
+        """Adds the endpoint with the greatest identity so far."""
         self.identities.append(identity)
         self.pieces.append(encoded)
         self._count(encoded, 1)
@@ -156,16 +156,16 @@ class EndpointList:
         self._key = key
         self._pool = pool
         self._open_collections = open_collections
-        #: from so many endpoints on they are collected, below half of it no longer
+        #: number of endpoints from which on they are collected; below half of it no longer
         self._collected_from = collected_from
-        #: octets of all endpoints in an assignment; those beyond are left out
+        #: maximum octets of all endpoints in an assignment; it omits further ones
         self._size_max = size_max
         self._zones: dict[str, _Zone] = {}
         self._size = 0
         self._assignment: XdsResource | None = None
         self._collected: XdsResource | None = None
-        #: once a client wanted collections
-        self._wants_collections = False
+        #: a client has requested collections
+        self._uses_collections = False
         self._collections: Collections | None = None
         self._is_changed = False
         self._is_reassigned = False
@@ -174,7 +174,7 @@ class EndpointList:
         return self._size
 
     def load(self, entries: Iterable[tuple[PoolEntry, bool]]) -> None:
-        """The first ones, and whether they drain; in the order of identities."""
+        """Adds the first endpoints, each with True if it is draining, in the order of identities."""
         for entry, draining in entries:
             zone = self._zones.setdefault(entry.zone, _Zone())
             zone.append(
@@ -210,11 +210,11 @@ class EndpointList:
         self._assignment = None
 
     def on_regions(self) -> None:
-        """Zones are in other regions now."""
+        """Notes that the regions of zones changed."""
         self._note()
         self._is_reassigned = True
 
-    def settle(self) -> PoolChanges:
+    def take_changes(self) -> PoolChanges:
         """Returns the changes since the last time."""
         changed = self._is_changed
         reassigned = self._is_reassigned
@@ -249,34 +249,40 @@ class EndpointList:
             if self.is_too_large:
                 localities = [self._cut(locality) for locality in localities]
             elif zones:
-                said = [(*place, usable, len(pieces)) for *place, pieces, _, usable in localities]
-                version = version_of(repr((said, [zone.digest for _, zone in zones])).encode())
+                summary = [
+                    (*place, usable, len(pieces)) for *place, pieces, _, usable in localities
+                ]
+                version = version_of(repr((summary, [zone.digest for _, zone in zones])).encode())
             body = assignment(self._key, localities)
             self._assignment = XdsResource(ASSIGNMENT, str(self._key), body, version)
         return self._assignment
 
     @property
     def is_too_large(self) -> bool:
-        """Endpoints are left out of the assignment, or clients would refuse it."""
+        """Returns True if the assignment omits endpoints, since clients would refuse all of them."""
         return sum(zone.size for zone in self._zones.values()) > self._size_max
 
     def _cut(self, locality: LocalityPieces) -> LocalityPieces:
-        """The first of a zone, as many as its share."""
+        """Returns the first endpoints of a zone, in proportion to its share."""
         total = sum(zone.size for zone in self._zones.values())
         pieces = locality.pieces[: max(1, len(locality.pieces) * self._size_max // total)]
         size = sum(map(len, pieces))
         return locality._replace(pieces=pieces, size=size, usable=min(locality.usable, len(pieces)))
 
     def collected_assignment(self, regions: Mapping[str, str]) -> XdsResource:
-        """As ``assignment``, for who takes collections; the same while there are few endpoints."""
-        if not self._wants_collections:
-            self._wants_collections = True
+        """Returns the assignment for clients with collections; the plain one while there are few
+        endpoints.
+        """
+        if not self._uses_collections:
+            self._uses_collections = True
             self._choose_form()
         if self._collections is None:
             return self.assignment(regions)
         if self._collected is None:
-            held = self._collections.by_zone
-            localities = [(zone, regions.get(zone, ""), held[zone].glob) for zone in sorted(held)]
+            by_zone = self._collections.by_zone
+            localities = [
+                (zone, regions.get(zone, ""), by_zone[zone].glob) for zone in sorted(by_zone)
+            ]
             self._collected = XdsResource(
                 ASSIGNMENT, str(self._key), collected_assignment(self._key, localities)
             )
@@ -288,8 +294,8 @@ class EndpointList:
             self._collections = None
 
     def _choose_form(self) -> None:
-        least = self._collected_from if self._collections is None else self._collected_from // 2
-        if not self._wants_collections or self._size < max(1, least):
+        minimum = self._collected_from if self._collections is None else self._collected_from // 2
+        if not self._uses_collections or self._size < max(1, minimum):
             self.close()
         elif self._collections is None:
             self._collections = self._open_collections()
@@ -304,14 +310,16 @@ class EndpointList:
                 yield name, identity, encoded
 
     def check(self, expected: Mapping[str, tuple[str, bytes]]) -> None:
-        """It holds the zone and the piece of each that is *expected*, by identity.
+        """Asserts that the pool has the zone and the piece of each *expected* endpoint, by identity.
         O(endpoints).
         """
-        held = {identity: (zone, encoded) for zone, identity, encoded in self._pieces()}
-        assert held == expected, (
-            f"{self._pool} of {self._key} holds {held}, expected are {expected}"
+        actual = {identity: (zone, encoded) for zone, identity, encoded in self._pieces()}
+        assert actual == expected, (
+            f"{self._pool} of {self._key} holds {actual}, expected are {expected}"
         )
-        assert self._size == len(held), f"{self._size} endpoints are counted, {len(held)} are held"
+        assert self._size == len(actual), (
+            f"{self._size} endpoints are counted, {len(actual)} are listed"
+        )
         for zone in self._zones.values():
             assert zone.size == sum(map(len, zone.pieces)), "the size of pieces is off"
             assert zone.digest == sum(map(digest_of, zone.pieces)) % DIGESTS, (
@@ -319,4 +327,4 @@ class EndpointList:
             )
             assert zone.identities == sorted(zone.identities), "the order is off"
         if self._collections is not None:
-            self._collections.check(held)
+            self._collections.check(actual)

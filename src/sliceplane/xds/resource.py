@@ -1,8 +1,7 @@
-"""One version of one resource, and what makes the answer for one client differ from that for
-another.
+"""One version of one resource, and the properties of a client that determine its resources.
 
-The version is a hash of the octets: it is the same in every replica and after a restart, so that a
-client that reconnects anywhere is sent nothing that it holds already.
+The version is a hash of the octets: it is the same in every replica and after a restart, so a client
+that reconnects to any replica receives only resources that it does not have.
 """
 
 from __future__ import annotations
@@ -17,36 +16,36 @@ from sliceplane.xds.wire import any_of, any_parts, head, text
 
 ListenerMode = Literal["none", "cluster-ip", "capture", "port"]
 ClientKind = Literal["grpc", "envoy"]
-#: sums of digests are counted modulo this
+#: modulus of sums of digests
 DIGESTS: Final = 2**64
 LISTENER_MODES: Final[tuple[ListenerMode, ...]] = ("none", "cluster-ip", "capture", "port")
 
 
 class XdsResource:
-    """Immutable; the octets are shared by all streams that send it."""
+    """One version of a resource.  Immutable; all streams that send it share the octets."""
 
     __slots__ = ("_as_any", "_as_delta", "body", "name", "type_url", "version")
 
     def __init__(self, type_url: str, name: str, body: bytes, version: str = "") -> None:
-        """*version*: of who knows one that tells this body from others."""
+        """*version*: a text that identifies the body, if the caller has one."""
         self.type_url: Final = type_url
         self.name: Final = name
         self.body: Final = body
-        #: 64 bits in 11 characters: it goes out with each member of a collection
+        #: 64 bits in 11 characters, since each member of a collection is sent with it
         self.version: Final = version or version_of(body)
         self._as_any = b""
         self._as_delta = b""
 
     @property
     def as_any(self) -> bytes:
-        """``google.protobuf.Any``: an item of field 2 of a ``DiscoveryResponse``."""
+        """Returns the ``google.protobuf.Any``: an item of field 2 of a ``DiscoveryResponse``."""
         if not self._as_any:
             self._as_any = any_of(self.type_url, self.body)
         return self._as_any
 
     @property
     def as_delta(self) -> bytes:
-        """``Resource{version, resource, name}``: an item of field 2 of a
+        """Returns the ``Resource{version, resource, name}``: an item of field 2 of a
         ``DeltaDiscoveryResponse``.
         """
         if not self._as_delta:
@@ -72,14 +71,14 @@ def version_of(body: bytes) -> str:
 
 
 def digest_of(piece: bytes) -> int:
-    """A number below ``DIGESTS``.  A sum of them tells a set of pieces from others."""
+    """Returns a number below ``DIGESTS``.  The sum of these numbers identifies a set of pieces."""
     return int.from_bytes(sha256(piece).digest()[:8], "big")
 
 
 class XdsClient(msgspec.Struct, frozen=True, kw_only=True):
-    """``zone`` and ``node``: as it may claim them; what the API's Node says counts more.
-    ``namespace``: its own, for names without one. ``leds``: it takes members of collections (Envoy
-    from 1.38, by delta).
+    """``zone`` and ``node``: as the client may claim them; the API's Node overrides them.
+    ``namespace``: its own, for names without one. ``leds``: it supports members of collections
+    (Envoy from 1.38, by delta).
     """
 
     kind: ClientKind

@@ -1,9 +1,9 @@
-"""One Service as a set of resources: what there is by name, and what differs since the last time.
+"""One Service as a set of resources: its resources by name, and their changes since the last call.
 
-Clusters, listeners and routes follow from the Service alone and are made when a client asks;
-assignments and members come of ``model.PortEndpoints``. When the settings of a port change its
-endpoints are merged anew, so that collections have new names: Envoy loses those that it knew by an
-older name when a Cluster changes.
+Clusters, listeners and routes depend on the Service alone and are built at a client's request;
+``model.PortEndpoints`` has assignments and members. When the settings of a port change, its endpoints
+are merged again, so that collections have new names: Envoy loses those with an older name when a
+Cluster changes.
 
 Owned by ``catalog``.
 """
@@ -32,9 +32,9 @@ from sliceplane.xds.pools import EndpointList, PoolKey
 from sliceplane.xds.resource import ClientKind, ListenerMode, XdsClient, XdsResource
 from sliceplane.xds.settings import PortSettings, settings_of, unserved_ports
 
-#: new or changed resources go first, in this order; Clusters that went go last
+#: order of changes: new or changed resources first, removed Clusters last
 CHANGED: Final = {CLUSTER: 0, ASSIGNMENT: 1, ENDPOINT: 2, LISTENER: 3, ROUTES: 4}
-GONE_CLUSTER: Final = 5
+REMOVED_CLUSTER: Final = 5
 
 
 class ResourceChange(NamedTuple):
@@ -44,12 +44,12 @@ class ResourceChange(NamedTuple):
 
 
 class ServiceChanges(NamedTuple):
-    """``resettled``: ports whose settings changed, came or went.  ``reread``: other slices count
+    """``changed_ports``: ports whose settings changed, came or went.  ``slices_changed``: other slices count
     for places now.
     """
 
-    resettled: tuple[str, ...]
-    reread: bool
+    changed_ports: tuple[str, ...]
+    slices_changed: bool
     ports: dict[tuple[str, Audience], PortChanges]
 
 
@@ -60,50 +60,50 @@ class ServedService:
         self.key: Final = key
         self._shared = shared
         self.settings: dict[str, PortSettings] = {}
-        #: what is wrong with annotations
+        #: problems of annotations
         self.problems: list[str] = []
-        #: ports that no client can have
+        #: number of ports that no client can have
         self.unserved = 0
         self.exists = False
         self._slices: dict[str, EndpointSlice] = {}
-        #: of slices that are for some places: the zone and the region of their labels
+        #: zone and region of slices with a label for some locations, by key
         self._for_some: dict[str, tuple[str, str]] = {}
         self._labels: frozenset[tuple[str, str]] = frozenset()
         self._ports: dict[tuple[str, Audience], PortEndpoints] = {}
-        self._made: dict[tuple[str, str, str], XdsResource | None] = {}
-        self._resettled: dict[str, None] = {}
-        self._reread = False
+        self._built: dict[tuple[str, str, str], XdsResource | None] = {}
+        self._changed_ports: dict[str, None] = {}
+        self._slices_changed = False
 
     @property
     def is_empty(self) -> bool:
         return not self.exists and not self._slices
 
     @property
-    def left_out(self) -> int:
-        """Endpoints without an address that a client could use, of ports that clients ask for; of
-        slices of names, too.
+    def unusable(self) -> int:
+        """Returns the number of endpoints without an address that a client could use: of requested
+        ports, and of slices of names.
         """
-        named = (held for held in self._slices.values() if held.address_type not in FAMILIES)
-        return sum(len(held.endpoints or ()) for held in named) + sum(
-            port.left_out for port in self._ports.values()
+        named = (item for item in self._slices.values() if item.address_type not in FAMILIES)
+        return sum(len(item.endpoints or ()) for item in named) + sum(
+            port.unusable for port in self._ports.values()
         )
 
     def too_large(self) -> list[str]:
-        """Ports that have more endpoints than clients are told."""
+        """Returns the keys of ports with more endpoints than their assignment has."""
         return sorted(
             {
                 str(self.settings[port].key)
-                for (port, _), held in self._ports.items()
-                if held.is_too_large
+                for (port, _), endpoints in self._ports.items()
+                if endpoints.is_too_large
             }
         )
 
     # -- changes
 
     def on_service(self, service: Service | None) -> bool:
-        """False: nothing that xDS looks at is another."""
+        """Notes a change of the Service; returns True if it concerns xDS."""
         before = self.settings
-        was_there = self.exists
+        existed = self.exists
         self.exists = service is not None
         self.settings, self.problems = ({}, []) if service is None else settings_of(service)
         self.unserved = 0 if service is None else unserved_ports(service)
@@ -113,15 +113,15 @@ class ServedService:
             if before.get(port) != self.settings.get(port)
         ]
         for port in changed:
-            self._resettled[port] = None
-            for held in [held for held in self._ports if held[0] == port]:
-                self._ports.pop(held).drop_pools(_no_pool)
+            self._changed_ports[port] = None
+            for key in [key for key in self._ports if key[0] == port]:
+                self._ports.pop(key).drop_pools(_no_pool)
         if changed:
-            self._made.clear()
-        return bool(changed) or was_there != self.exists
+            self._built.clear()
+        return bool(changed) or existed != self.exists
 
     def on_slice(self, key: str, new: EndpointSlice | None) -> None:
-        """The slice *key* is now *new* (``None``: gone, or another Service's)."""
+        """Notes that the slice *key* is now *new* (``None``: removed, or another Service's)."""
         before = self._labels
         labels = new.metadata.labels or {} if new is not None else {}
         if LABEL_FOR_ZONE in labels or LABEL_FOR_REGION in labels:
@@ -136,7 +136,7 @@ class ServedService:
         if before != self._labels:
             self.drop_pools(_no_pool)
             self._ports.clear()
-            self._reread = True
+            self._slices_changed = True
             return
         for (_, audience), port in self._ports.items():
             port.on_slice(key, new if new is not None and audience.reads(new) else None)
@@ -150,16 +150,18 @@ class ServedService:
             port.drop_pools(is_used)
 
     def drop_audiences(self, is_used: Callable[[Audience], bool]) -> None:
-        for held in [held for held in self._ports if not is_used(held[1])]:
-            self._ports.pop(held).drop_pools(_no_pool)
+        for key in [key for key in self._ports if not is_used(key[1])]:
+            self._ports.pop(key).drop_pools(_no_pool)
 
-    def settle(self) -> ServiceChanges:
-        resettled = tuple(sorted(self._resettled))
-        reread = self._reread
-        self._resettled.clear()
-        self._reread = False
+    def take_changes(self) -> ServiceChanges:
+        changed_ports = tuple(sorted(self._changed_ports))
+        slices_changed = self._slices_changed
+        self._changed_ports.clear()
+        self._slices_changed = False
         return ServiceChanges(
-            resettled, reread, {held: port.settle() for held, port in self._ports.items()}
+            changed_ports,
+            slices_changed,
+            {key: port.take_changes() for key, port in self._ports.items()},
         )
 
     def changes_for(
@@ -168,11 +170,11 @@ class ServedService:
         """Yields the part of *changes* that a client of this kind at *place* must get; a resource
         may come twice.
         """
-        for port in changes.resettled:
-            yield from self._resettled_for(port, client)
-        if changes.resettled and client.kind == "grpc":
+        for port in changes.changed_ports:
+            yield from self._changes_of_port(port, client)
+        if changes.changed_ports and client.kind == "grpc":
             yield ResourceChange(CHANGED[LISTENER], LISTENER, str(self.key))
-        if changes.reread:
+        if changes.slices_changed:
             yield from self.assignments()
         audience = self.audience(place)
         for (port, of), changed in changes.ports.items():
@@ -182,25 +184,25 @@ class ServedService:
                     yield ResourceChange(
                         CHANGED[ASSIGNMENT], ASSIGNMENT, str(self.settings[port].key)
                     )
-            # Also of pools that the place does not use now: its clients may hold them, and come to
-            # use them again before they have heard of another one.
+            # Includes pools that the location does not use now: its clients may have them, and may
+            # use them again before they receive another one.
             for pool in changed.pools.values() if client.leds else ():
                 for member in pool.members:
                     yield ResourceChange(CHANGED[ENDPOINT], ENDPOINT, member)
 
     def assignments(self) -> Iterator[ResourceChange]:
-        """All of them, as changed."""
+        """Yields all assignments, as changed."""
         for settings in self.settings.values():
             yield ResourceChange(CHANGED[ASSIGNMENT], ASSIGNMENT, str(settings.key))
 
-    def _resettled_for(self, port: str, client: XdsClient) -> Iterator[ResourceChange]:
+    def _changes_of_port(self, port: str, client: XdsClient) -> Iterator[ResourceChange]:
         key = f"{self.key}:{port}"
         yield ResourceChange(
-            CHANGED[CLUSTER] if port in self.settings else GONE_CLUSTER, CLUSTER, key
+            CHANGED[CLUSTER] if port in self.settings else REMOVED_CLUSTER, CLUSTER, key
         )
-        # Also of one that is the same: a Cluster that changed waits for its assignment. A port that
-        # went from a Service keeps its endpoints until listeners lead elsewhere; a Service that
-        # went loses them first.
+        # Includes an unchanged assignment: a changed Cluster waits for it. A port that was removed
+        # from a Service keeps its endpoints until listeners lead elsewhere; a deleted Service loses
+        # them first.
         if port in self.settings or not self.exists:
             yield ResourceChange(CHANGED[ASSIGNMENT], ASSIGNMENT, key)
         if client.kind == "envoy":
@@ -211,8 +213,8 @@ class ServedService:
     # -- resources
 
     def audience(self, place: XdsPlace) -> Audience:
-        """Places that read the same slices are one: a zone that a client makes up is no audience of
-        its own.
+        """Returns the audience of *place*. Locations that read the same slices share one: a zone that a
+        client invents has no audience of its own.
         """
         if not self._for_some:
             return EVERYBODY
@@ -224,14 +226,16 @@ class ServedService:
     def endpoints(self, port: str, place: XdsPlace) -> PortEndpoints:
         """Returns the endpoints of an existing port; merged at the first request of a client."""
         audience = self.audience(place)
-        held = self._ports.get((port, audience))
-        if held is None:
-            held = self._ports[port, audience] = PortEndpoints(self.settings[port], self._shared)
+        endpoints = self._ports.get((port, audience))
+        if endpoints is None:
+            endpoints = self._ports[port, audience] = PortEndpoints(
+                self.settings[port], self._shared
+            )
             for key in sorted(self._slices):
                 if audience.reads(self._slices[key]):
-                    held.on_slice(key, self._slices[key])
-            held.settle()
-        return held
+                    endpoints.on_slice(key, self._slices[key])
+            endpoints.take_changes()
+        return endpoints
 
     def assignment(self, port: str, place: XdsPlace, *, collected: bool) -> XdsResource:
         pool: EndpointList = self.endpoints(port, place).pool(place)
@@ -239,27 +243,27 @@ class ServedService:
         return pool.collected_assignment(regions) if collected else pool.assignment(regions)
 
     def cluster(self, port: str, kind: ClientKind) -> XdsResource | None:
-        return self._kept(CLUSTER, port, kind, lambda settings: cluster(settings, kind))
+        return self._cached(CLUSTER, port, kind, lambda settings: cluster(settings, kind))
 
     def listener(self, port: str, mode: ListenerMode) -> XdsResource | None:
-        return self._kept(LISTENER, port, mode, lambda settings: envoy_listener(settings, mode))
+        return self._cached(LISTENER, port, mode, lambda settings: envoy_listener(settings, mode))
 
     def routes(self, port: str) -> XdsResource | None:
-        return self._kept(ROUTES, port, "", envoy_routes)
+        return self._cached(ROUTES, port, "", envoy_routes)
 
     def grpc_listener(self, name: str, target: GrpcTarget) -> XdsResource:
-        settings = self.asked(target.port)
-        kept = self._made.get((LISTENER, "grpc", name))
-        if kept is None:
-            kept = XdsResource(LISTENER, name, grpc_listener(name, settings))
+        settings = self.resolve_port(target.port)
+        cached = self._built.get((LISTENER, "grpc", name))
+        if cached is None:
+            cached = XdsResource(LISTENER, name, grpc_listener(name, settings))
             if (
                 settings is not None and name == name.lower()
-            ):  # there are too many other spellings to keep them
-                self._made[LISTENER, "grpc", name] = kept
-        return kept
+            ):  # other spellings are too many to cache them
+                self._built[LISTENER, "grpc", name] = cached
+        return cached
 
-    def asked(self, port: str) -> PortSettings | None:
-        """The port that a gRPC client means by name, by number, or by saying none."""
+    def resolve_port(self, port: str) -> PortSettings | None:
+        """Returns the port that a gRPC client requests by name, by number, or by default."""
         if not port:
             return (
                 next(iter(self.settings.values()))
@@ -267,15 +271,15 @@ class ServedService:
                 else self.settings.get("grpc")
             )
         numbered: Iterable[PortSettings] = (
-            held for held in self.settings.values() if str(held.number) == port
+            settings for settings in self.settings.values() if str(settings.number) == port
         )
         return self.settings.get(port) or next(iter(numbered), None)
 
     def absence(self, port: str, *, as_key: bool) -> str:
-        """Why no port of the Service is *port*, as ``asked`` resolves it or, *as_key*, to the
-        letter; "" if one is.
+        """Returns why the Service has no port *port*, resolved by ``resolve_port`` or, *as_key*,
+        literally; "" if it has one.
         """
-        if port in self.settings or (not as_key and self.asked(port) is not None):
+        if port in self.settings or (not as_key and self.resolve_port(port) is not None):
             return ""
         if not self.settings:
             return (
@@ -290,25 +294,25 @@ class ServedService:
             return f"Service {self.key} has several ports, so the name needs one: {ports}"
         return f"Service {self.key} has no port {port}: it has {ports}"
 
-    def _kept(
+    def _cached(
         self, type_url: str, port: str, variant: str, make: Callable[[PortSettings], bytes | None]
     ) -> XdsResource | None:
         settings = self.settings.get(port)
         if settings is None:
             return None
-        held = (type_url, variant, port)
-        if held not in self._made:
+        key = (type_url, variant, port)
+        if key not in self._built:
             body = make(settings)
-            self._made[held] = (
+            self._built[key] = (
                 None if body is None else XdsResource(type_url, str(settings.key), body)
             )
-        return self._made[held]
+        return self._built[key]
 
     def check(self, places: Iterable[XdsPlace]) -> None:
-        assert self._for_some.keys() <= self._slices.keys(), "a slice is labelled that is not there"
-        for (port, audience), held in self._ports.items():
+        assert self._for_some.keys() <= self._slices.keys(), "labels of a slice that does not exist"
+        for (port, audience), endpoints in self._ports.items():
             assert port in self.settings, f"endpoints of {self.key}:{port}, which is no port"
-            held.check(place for place in places if self.audience(place) == audience)
+            endpoints.check(place for place in places if self.audience(place) == audience)
 
 
 def _no_pool(_: PoolKey) -> bool:

@@ -1,8 +1,7 @@
 """The xDS settings of each TCP port of a Service; annotations take values from closed lists only.
 
-Values that an annotation may not have are not heeded, and told (``problems``), so that no user's
-text reaches the configuration of a client. UDP, SCTP and Services of the type ExternalName are not
-served.
+Invalid values of annotations are ignored and reported (``problems``), so that no user's text reaches
+the configuration of a client. UDP, SCTP and Services of the type ExternalName are not served.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from sliceplane.consume.model import ServiceKey, canonical_of
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.xds.names import PortKey, parse_key
 
-#: what an endpoint speaks, as far as Envoy must know
+#: protocols of endpoints that Envoy distinguishes
 AppProtocol = Literal["tcp", "http", "websocket", "http2"]
 LbPolicy = Literal["", "round-robin", "least-request", "random", "ring-hash", "maglev"]
 
 ANNOTATION_POLICY: Final = "sliceplane.dev/xds-lb-policy"
-#: "true": endpoints that terminate and serve are told as DRAINING, for sessions that stick to them
+#: "true": endpoints that terminate and serve are sent as DRAINING, for sticky sessions
 ANNOTATION_DRAINING: Final = "sliceplane.dev/xds-draining"
-#: at once, of each client; more fail
+#: maximum number of concurrent requests of each client; further ones fail
 ANNOTATION_MAX_REQUESTS: Final = "sliceplane.dev/xds-max-requests"
 #: "none", or ports that Envoys with listeners of the mode "port" open: "8080",
 #: "http=8080,admin=8081"
@@ -35,7 +34,7 @@ POLICIES: Final[tuple[LbPolicy, ...]] = (
     "ring-hash",
     "maglev",
 )
-#: of circuit breakers: no limit
+#: value of circuit breakers without a limit
 UNLIMITED: Final = 2**32 - 1
 _PROTOCOLS: Final[dict[str, AppProtocol]] = {
     "http": "http",
@@ -46,8 +45,8 @@ _PROTOCOLS: Final[dict[str, AppProtocol]] = {
 
 
 class PortSettings(NamedTuple):
-    """``slice_port``: its name in slices. ``cluster_ips``: canonical, none of a headless Service.
-    ``listens_at``: in the mode "port"; 0: nowhere.
+    """``slice_port``: its name in slices. ``cluster_ips``: canonical; empty for a headless Service.
+    ``listens_at``: the port in the mode "port"; 0: none.
     """
 
     key: PortKey
@@ -59,7 +58,7 @@ class PortSettings(NamedTuple):
     is_local: bool
     is_sticky: bool
     policy: LbPolicy
-    tells_draining: bool
+    reports_draining: bool
     requests_max: int
     has_listeners: bool
     listens_at: int
@@ -71,7 +70,9 @@ class PortSettings(NamedTuple):
 
 
 def settings_of(service: Service) -> tuple[dict[str, PortSettings], list[str]]:
-    """By the port's name in keys; and what is wrong with annotations, for a person."""
+    """Returns the settings by the port's name in keys, and the problems of annotations as
+    sentences.
+    """
     spec = service.spec
     problems: list[str] = []
     if spec.type == "ExternalName":
@@ -82,18 +83,18 @@ def settings_of(service: Service) -> tuple[dict[str, PortSettings], list[str]]:
     policy = _one_of(annotations, ANNOTATION_POLICY, POLICIES, problems)
     cluster_ips = _cluster_ips(service)
     families = tuple(
-        known for family in spec.ip_families or () for known in FAMILIES if known == family
+        each for family in spec.ip_families or () for each in FAMILIES if each == family
     )
-    made: dict[str, PortSettings] = {}
+    settings: dict[str, PortSettings] = {}
     for port in ports:
         key = PortKey(
             ServiceKey(service.metadata.namespace, service.metadata.name),
             port.name or str(port.port),
         )
-        if parse_key(str(key)) != key or key.port in made:
+        if parse_key(str(key)) != key or key.port in settings:
             problems.append(f"port {port.name or port.port}: {key} is no name of a resource")
             continue
-        made[key.port] = PortSettings(
+        settings[key.port] = PortSettings(
             key=key,
             number=port.port,
             slice_port=port.name,
@@ -103,13 +104,13 @@ def settings_of(service: Service) -> tuple[dict[str, PortSettings], list[str]]:
             is_local=spec.internal_traffic_policy == "Local",
             is_sticky=spec.session_affinity == "ClientIP",
             policy=cast(LbPolicy, policy),
-            tells_draining=_one_of(annotations, ANNOTATION_DRAINING, ("true", "false"), problems)
+            reports_draining=_one_of(annotations, ANNOTATION_DRAINING, ("true", "false"), problems)
             == "true",
             requests_max=_number(annotations, ANNOTATION_MAX_REQUESTS, problems) or UNLIMITED,
             has_listeners=annotations.get(ANNOTATION_LISTENER) != "none",
             listens_at=listens_at.get(port.name or str(port.port), 0),
         )
-    return made, list(dict.fromkeys(problems))
+    return settings, list(dict.fromkeys(problems))
 
 
 def unserved_ports(service: Service) -> int:
@@ -141,7 +142,7 @@ def _one_of(
 
 
 def _number(annotations: dict[str, str], name: str, problems: list[str]) -> int:
-    """0: it says none."""
+    """Returns the number in an annotation; 0 if there is none."""
     value = annotations.get(name, "")
     number = _integer(value)
     if 0 < number < UNLIMITED:
@@ -152,23 +153,23 @@ def _number(annotations: dict[str, str], name: str, problems: list[str]) -> int:
 
 
 def _listens_at(value: str, ports: list[ServicePort], problems: list[str]) -> dict[str, int]:
-    """By the port's name in keys."""
+    """Returns the ports of listeners by the port's name in keys."""
     if not value or value == "none":
         return {}
-    known = [port.name or str(port.port) for port in ports]
-    wanted: dict[str, int] = {}
+    names = [port.name or str(port.port) for port in ports]
+    listeners: dict[str, int] = {}
     for part in value[:1024].split(","):
         name, named, number = part.strip().rpartition("=")
-        port = name if named else known[0] if len(known) == 1 else ""
-        if port not in known or not is_port(_integer(number)):
+        port = name if named else names[0] if len(names) == 1 else ""
+        if port not in names or not is_port(_integer(number)):
             problems.append(
                 f"{ANNOTATION_LISTENER}: {part[:64]!r} is neither none nor a TCP port's NAME=NUMBER"
             )
         else:
-            wanted[port] = _integer(number)
-    return wanted
+            listeners[port] = _integer(number)
+    return listeners
 
 
 def _integer(value: str) -> int:
-    """-1: it is none."""
+    """Returns the number; -1 if the text is none."""
     return int(value) if value.isascii() and value.isdecimal() and len(value) <= 10 else -1

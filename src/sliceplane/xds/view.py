@@ -1,8 +1,8 @@
-"""The resources that clients of one kind at one place may see: the answer to each name.
+"""The resources that clients of one kind at one location may see, by name.
 
-Views share the octets of whatever is the same for them. An assignment that was asked for is
-remembered until something changes, if the view has several clients: after a restart a thousand
-clients ask for the same thousands. What changed and is not merged yet is not remembered.
+Views share the octets of equal resources. If a view has several clients, it caches requested
+assignments until the next change: after a restart a thousand clients request the same thousands.
+While changes are not merged yet, it caches none.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 class XdsView:
-    """The resources that clients of one kind at one place may see. ``place``: as the API's Nodes
-    say, else as the client does.
+    """The resources that clients of one kind at one location may see. ``place``: the location by the
+    API's Nodes, else by the client's claim.
     """
 
     def __init__(self, catalog: XdsCatalog, client: XdsClient, place: XdsPlace) -> None:
@@ -44,35 +44,35 @@ class XdsView:
         self.client: Final = client
         self.place = place
         self.users = 0
-        #: assignments that clients asked for since the catalog's revision; a fleet that comes back
-        #: asks for each again
+        #: assignments that clients requested since the catalog's revision; a fleet that reconnects
+        #: requests each again
         self._assignments: dict[str, XdsResource] = {}
         self._assignments_at = -1
 
     @property
     def claims_another_zone(self) -> bool:
-        """The client says another zone than its Node."""
+        """Returns True if the client claims another zone than that of its Node."""
         return bool(self.client.zone) and self.client.zone != self.place.zone
 
     @property
     def built_assignments(self) -> Mapping[str, XdsResource]:
-        """The assignments by name that clients requested since the catalog changed."""
+        """Returns the assignments by name that clients requested since the catalog changed."""
         if self._assignments_at != self._catalog.revision:
             self._assignments.clear()
             self._assignments_at = self._catalog.revision
         return self._assignments
 
     def get(self, type_url: str, name: str) -> XdsResource | None:
-        """Returns the resource *name*; ``None``: there is none, and nothing stands for it."""
+        """Returns the resource *name*; ``None``: there is none, and no replacement for it."""
         catalog = self._catalog
         if type_url == ASSIGNMENT:
-            known = self.built_assignments.get(name)
-            if known is not None:
-                return known
+            cached = self.built_assignments.get(name)
+            if cached is not None:
+                return cached
         assert catalog.is_synced, "nothing is answered before everything was read"
         if type_url == ENDPOINT:
-            held = catalog.shared.registry.get(collection_of(name))
-            return held.by_name.get(name) if held is not None else None
+            members = catalog.shared.registry.get(collection_of(name))
+            return members.by_name.get(name) if members is not None else None
         if type_url == LISTENER and self.client.kind == "grpc":
             return self._grpc_listener(name)
         if type_url == LISTENER and name == CAPTURE:
@@ -93,20 +93,20 @@ class XdsView:
             )
         if type_url != ASSIGNMENT:
             return self._of(served, type_url, key.port)
-        made = served.assignment(key.port, self.place, collected=self.client.leds)
-        if self.users > 1 and not catalog.is_unsettled:
-            self._assignments[name] = made
-        return made
+        built = served.assignment(key.port, self.place, collected=self.client.leds)
+        if self.users > 1 and not catalog.has_pending:
+            self._assignments[name] = built
+        return built
 
     def check(self) -> None:
-        """Asserts that remembered resources are the present ones."""
-        known = dict(self._assignments) if self._assignments_at == self._catalog.revision else {}
+        """Asserts that cached resources are up to date."""
+        cached = dict(self._assignments) if self._assignments_at == self._catalog.revision else {}
         self._assignments.clear()
-        for name, resource in known.items():
+        for name, resource in cached.items():
             now = self.get(ASSIGNMENT, name)
-            assert now is not None, f"{name} is remembered, and there is none"
+            assert now is not None, f"{name} is cached, and there is none"
             assert now.version == resource.version, (
-                f"{name} is remembered as {resource.version}, it is {now.version}"
+                f"{name} is cached as {resource.version}, it is {now.version}"
             )
 
     def _of(self, served: ServedService, type_url: str, port: str) -> XdsResource | None:
@@ -134,7 +134,7 @@ class XdsView:
             type_url == LISTENER and self.client.kind == "grpc"
         ):
             return []
-        found = [
+        resources = [
             resource
             for served in self._catalog.services.values()
             for port in served.settings
@@ -142,12 +142,14 @@ class XdsView:
         ]
         capture = self.get(type_url, CAPTURE) if type_url == LISTENER else None
         return sorted(
-            [*found, *([capture] if capture is not None else [])],
+            [*resources, *([capture] if capture is not None else [])],
             key=lambda resource: resource.name,
         )
 
     def collection(self, glob: str) -> XdsCollection | None:
-        """``None``: there is none of this name, or no longer; the assignment leads to another."""
+        """Returns the collection *glob*; ``None``: it does not exist any more, and the assignment leads
+        to another.
+        """
         return self._catalog.shared.registry.get(glob)
 
     def endpoints(self, name: str) -> PortEndpoints | None:
@@ -161,7 +163,7 @@ class XdsView:
         return served.endpoints(key.port, self.place)
 
     def absence(self, type_url: str, name: str) -> str:
-        """Why *name* leads to no port of a Service, as a sentence; "" if it does."""
+        """Returns why *name* resolves to no port of a Service, as a sentence; "" if it does."""
         if type_url == LISTENER and self.client.kind == "grpc":
             domains = self._catalog.config.domains
             target = parse_target(name, self.client.namespace, domains)
@@ -174,8 +176,8 @@ class XdsView:
         return self._catalog.absence(key.service, key.port, as_key=True)
 
     def topic(self, type_url: str, name: str) -> str:
-        """By which changes of *name* are told: the name, but ``NAMESPACE/SERVICE`` of listeners for
-        gRPC.
+        """Returns the topic of changes of *name*: the name itself, or ``NAMESPACE/SERVICE`` for listeners
+        of gRPC.
         """
         if type_url == LISTENER and self.client.kind == "grpc":
             target = parse_target(name, self.client.namespace, self._catalog.config.domains)
@@ -183,17 +185,17 @@ class XdsView:
         return name
 
     def namespace_of(self, type_url: str, name: str) -> str | None:
-        """The namespace in which *name* is, for who may see it; ``None``: in none."""
+        """Returns the namespace of *name*, for visibility checks; ``None`` if it has none."""
         service = self.service_of(type_url, name)
         return None if service is None else service.namespace
 
     def service_of(self, type_url: str, name: str) -> ServiceKey | None:
-        """The Service that *name* is of; ``None``: of none, or it is a collection's that is no
+        """Returns the Service of *name*; ``None`` if it has none, or its collection does not exist any
         more.
         """
         if type_url == ENDPOINT:
-            held = self._catalog.shared.registry.get(collection_of(name))
-            return None if held is None else held.key.service
+            members = self._catalog.shared.registry.get(collection_of(name))
+            return None if members is None else members.key.service
         if type_url == LISTENER and self.client.kind == "grpc":
             target = parse_target(name, self.client.namespace, self._catalog.config.domains)
             return None if target is None else target.service

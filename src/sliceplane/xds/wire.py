@@ -1,8 +1,7 @@
-"""Fields of protobuf messages, written and read by hand; ``kit.protobuf`` has the primitives.
+"""Encodes and decodes fields of protobuf messages; ``kit.protobuf`` has the primitives.
 
-Messages are written with fields ascending and defaults left out, as every protobuf library writes
-them, so that the hash of a message is the same wherever it is made. A message is the concatenation
-of its fields.
+Fields are encoded in ascending order and without defaults, as in every protobuf library, so that the
+hash of a message is the same in every process. A message is the concatenation of its fields.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from sliceplane.kit.protobuf import (
     varint,
 )
 
-#: the tag of a length-delimited field, by number: those that are used have at most two octets
+#: tags of length-delimited fields, by number; the tags in use have at most two octets
 _TAGS: Final = tuple(tag(number, BYTES) for number in range(1024))
 
 
 def message(number: int, *fields: bytes) -> bytes:
-    """A message, or octets, in the field *number*; written also where it is empty."""
+    """Encodes a message, or octets, in the field *number*, even if it is empty."""
     body = fields[0] if len(fields) == 1 else b"".join(fields)
     size = len(body)
     if size < 0x80:
@@ -50,17 +49,17 @@ def text(number: int, value: str) -> bytes:
 
 
 def integer(number: int, value: int) -> bytes:
-    """A number, an enum or a boolean."""
+    """Encodes a number, an enum or a boolean."""
     return varint(number << 3 | VARINT) + varint(value) if value else b""
 
 
 def wrapped(number: int, value: int) -> bytes:
-    """A ``UInt32Value`` or ``BoolValue``, in which zero is told from absent."""
+    """Encodes a ``UInt32Value`` or ``BoolValue``, which distinguishes zero from an absent value."""
     return message(number, integer(1, value))
 
 
 def any_of(type_url: str, body: bytes) -> bytes:
-    """``google.protobuf.Any``."""
+    """Encodes a ``google.protobuf.Any``."""
     return b"".join((*any_parts(type_url, body), body))
 
 
@@ -74,10 +73,9 @@ def any_field(number: int, type_url: str, *fields: bytes) -> bytes:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of each field in the order of the octets; fields of a fixed size are left
-    out.
+    """Yields number and value of each field in the order of the octets; skips fields of a fixed size.
 
-    Raises ``MalformedProtobuf`` where the message ends early or cannot be one.
+    Raises ``MalformedProtobuf`` if the message is truncated or invalid.
     """
     position = 0
     end = len(data)
@@ -101,29 +99,29 @@ def collect(
     data: bytes,
     position: int,
     most: int,
-    found: dict[int, list[int | bytes]],
+    collected: dict[int, list[int | bytes]],
     longest: Mapping[int, int],
 ) -> int:
-    """Adds up to *most* fields of *data* from *position* on to *found*, by number; returns where
+    """Adds up to *most* fields of *data* from *position* on to *collected*, by number; returns where
     the next one begins.
 
     *longest*: bytes that a field may have, by number, 127 or more; a longer one is not copied.
     Raises ``TooLong`` and ``MalformedProtobuf``.
     """
     end = len(data)
-    left = most
-    while left and position < end:
+    remaining = most
+    while remaining and position < end:
         key = data[position]
         if key & 7 == BYTES and 8 <= key < 0x80:
-            run, position = _short_fields(data, position, left)
+            run, position = _short_fields(data, position, remaining)
             if run:
-                found.setdefault(key >> 3, []).extend(run)
-                left -= len(run)
+                collected.setdefault(key >> 3, []).extend(run)
+                remaining -= len(run)
                 continue
         number, value, position = _field(data, position, end, longest)
-        left -= 1
+        remaining -= 1
         if value is not None:
-            found.setdefault(number, []).append(value)
+            collected.setdefault(number, []).append(value)
     return position
 
 
@@ -151,7 +149,7 @@ def _short_fields(data: bytes, position: int, most: int) -> tuple[list[bytes], i
 def _field(
     data: bytes, position: int, end: int, longest: Mapping[int, int] = MappingProxyType({})
 ) -> tuple[int, int | bytes | None, int]:
-    """Number, value (``None``: of a kind that is left out), and where the next one begins."""
+    """Returns number, value (``None``: of a skipped kind), and the position of the next field."""
     key, position = read_varint(data, position, end)
     number = field_number(key, "message")
     kind = key & 7
@@ -169,7 +167,7 @@ def _field(
 
 
 def as_bytes(value: int | bytes) -> bytes:
-    """*value* of a field that holds a message or a text.  Raises ``MalformedProtobuf``."""
+    """Returns *value* of a field with a message or a text.  Raises ``MalformedProtobuf``."""
     if isinstance(value, int):
         raise MalformedProtobuf("a number where a message or a text belongs")
     return value

@@ -10,7 +10,7 @@ from sliceplane.xds.streams.status import (
     clients_page,
     is_bad,
     pages,
-    shown,
+    render_clients,
 )
 
 
@@ -43,7 +43,7 @@ def test_each_client_and_type_has_a_line_and_each_refusal() -> None:
         "lost", TypeReport("LDS", 1, 7, 7, absent={"wbe.shop": "there is no Service shop/wbe"})
     )
     page = pages.decode(clients_page(7, [well, slow, picky, new, lost], 3))
-    lines = shown(page, 80)
+    lines = render_clients(page, 80)
     assert max(map(len, lines)) <= 80
     states = [
         (line.split()[0], line.split()[4:8], line.split(maxsplit=8)[8]) for line in lines[1:5]

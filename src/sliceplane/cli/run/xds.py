@@ -217,7 +217,7 @@ async def _serve(connection: Connection, doors: Doors, flags: dict[str, Any]) ->
         try:
             await work_until(
                 stop,
-                server.follow(client, rng, tells=lease_name),
+                server.follow(client, rng, report_name=lease_name),
                 beside=[opened.follow(), print_ready()],
                 farewell=stop_serving,
             )
@@ -354,7 +354,7 @@ def status(*, servers: tuple[tuple[str, int], ...], output: Output) -> None:
     """
     from msgspec import DecodeError, to_builtins
 
-    from sliceplane.xds.streams.status import is_bad, shown
+    from sliceplane.xds.streams.status import is_bad, render_clients
 
     try:
         pages = [_page(host, port) for host, port in servers]
@@ -362,7 +362,7 @@ def status(*, servers: tuple[tuple[str, int], ...], output: Output) -> None:
         fail(f"a server does not say how its clients are: {error}", NO_ANSWER)
 
     def text(width: int | None) -> str:
-        return "\n\n".join("\n".join(shown(page, width)) for page in pages)
+        return "\n\n".join("\n".join(render_clients(page, width)) for page in pages)
 
     output.show(lambda: [to_builtins(page) for page in pages], text)
     raise SystemExit(

@@ -18,7 +18,7 @@ import msgspec
 from sliceplane.api.findings.wording import CHOICES_MAX, count, some
 from sliceplane.kit.columns import table
 from sliceplane.xds.catalog import XdsCatalog
-from sliceplane.xds.endpoints import given
+from sliceplane.xds.endpoints import draining_by_endpoint
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER, parse_key
 from sliceplane.xds.resource import XdsClient
 
@@ -121,7 +121,7 @@ def compare_envoy(envoy: EnvoyFacts, catalog: XdsCatalog) -> EnvoyDrift:
         if resource is None or view.get(CLUSTER, cluster) is None:
             rows.append(EnvoyRow(cluster, "not in the API", keeps=tuple(sorted(uses))))
             continue
-        expected = {_joined(*place) for place in given(resource.body)}
+        expected = {_joined(*place) for place in draining_by_endpoint(resource.body)}
         lacks, keeps = tuple(sorted(expected - uses)), tuple(sorted(uses - expected))
         rows.append(EnvoyRow(cluster, "differs" if lacks or keeps else "equal", lacks, keeps))
     ports = {

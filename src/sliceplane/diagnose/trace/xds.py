@@ -33,7 +33,7 @@ from sliceplane.diagnose.trace.question import Unanswerable, joined
 from sliceplane.diagnose.trace.text import endpoint_tables, fact, laid_out
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.xds.catalog import XdsCatalog, catalog_of
-from sliceplane.xds.endpoints import given
+from sliceplane.xds.endpoints import draining_by_endpoint
 from sliceplane.xds.model import PortEndpoints
 from sliceplane.xds.names import ASSIGNMENT, parse_key, parse_target
 from sliceplane.xds.resource import XdsClient
@@ -113,11 +113,11 @@ class _Trace:
         self._endpoints: PortEndpoints = endpoints
         self._version = resource.version
         #: (address, port) that the client receives -> True if sent as draining
-        self._received = given(resource.body)
+        self._received = draining_by_endpoint(resource.body)
         self._choice: Choice[NodeEndpoint] = endpoints.choice(self._view.place)
 
     def _port(self) -> PortSettings:
-        settings = self._served.asked(self._question.port)
+        settings = self._served.resolve_port(self._question.port)
         if settings is not None:
             return settings
         key = self._question.service

@@ -31,7 +31,7 @@ from sliceplane.xds.streams.requests import ClientFacts
 Trust = Literal["none", "zone", "node"]
 TRUSTS: Final[tuple[Trust, ...]] = ("none", "zone", "node")
 #: seconds for which the result of a review is cached
-KEPT_S: Final = 60.0
+CACHED_S: Final = 60.0
 #: concurrent reviews
 REVIEWS_MAX: Final = 16
 USERS_MAX: Final = 10_000
@@ -165,7 +165,7 @@ class VisibilityReviews:
         while len(self._cache) >= USERS_MAX:
             del self._cache[next(iter(self._cache))]
         self._cache.pop(_key(user), None)
-        self._cache[_key(user)] = (self._clock() + KEPT_S, namespaces, visible)
+        self._cache[_key(user)] = (self._clock() + CACHED_S, namespaces, visible)
         return visible
 
     async def _review_all(self, user: User, namespaces: frozenset[str]) -> VisibleNamespaces:

@@ -33,9 +33,9 @@ from sliceplane.watch.io.base import Client, Unreachable
 from sliceplane.watch.io.certificates import Certificate
 
 #: seconds for which the result of a review is cached
-KEPT_S: Final = 60.0
+CACHED_S: Final = 60.0
 #: cached digests of valid tokens, and as many of invalid ones
-KEPT_MAX: Final = 10_000
+CACHED_MAX: Final = 10_000
 #: seconds for which a token that was valid keeps the right to the reserved slots
 VALID_S: Final = 3600.0
 #: concurrent reviews of tokens that were valid before, and as many of others
@@ -239,8 +239,8 @@ class ReviewedTokens:
         _insert(
             self._invalid if user is None else self._valid,
             digest,
-            _CachedReview(self._clock() + KEPT_S, user),
-            KEPT_MAX,
+            _CachedReview(self._clock() + CACHED_S, user),
+            CACHED_MAX,
         )
         return user
 

@@ -44,12 +44,12 @@ def account_of(user: User) -> str:
 class Charge:
     """The charge for one call or connection.  Call ``close`` once."""
 
-    __slots__ = ("_account", "_budget", "_standing", "amount")
+    __slots__ = ("_account", "_budget", "_priority", "amount")
 
     def __init__(self, budget: Budget, user: User) -> None:
         self._budget = budget
         self._account = account_of(user)
-        self._standing = standing_of(user)
+        self._priority = standing_of(user)
         self.amount = 0
 
     def set(self, amount: int) -> bool:
@@ -57,7 +57,7 @@ class Charge:
         exceeded.
         """
         more = amount - self.amount
-        if more > 0 and not self._budget.shares.take(self._account, more, self._standing):
+        if more > 0 and not self._budget.shares.take(self._account, more, self._priority):
             return False
         if more < 0:
             self._budget.give(self._account, -more)

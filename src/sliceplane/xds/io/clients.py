@@ -145,7 +145,7 @@ class XdsMeters:
                     "Clients that have not accepted changes for so long that drains do not wait for "
                     "them."
                 ),
-                lambda: laggards.given_up,
+                lambda: laggards.abandoned,
             ),
             (
                 "sliceplane_xds_clients_late",
@@ -163,7 +163,7 @@ class XdsMeters:
                     "Endpoints that clients ask for and are not told, as their address is none that "
                     "every client could use."
                 ),
-                lambda: catalog.left_out,
+                lambda: catalog.unusable,
             ),
             (
                 "sliceplane_xds_assignments_too_large",

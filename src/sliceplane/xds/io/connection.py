@@ -78,8 +78,8 @@ class Call:
         "early_bytes",
         "early_messages",
         "is_open",
-        "kept_bytes",
         "path",
+        "state_bytes",
         "timer",
         "unsent_bytes",
         "user",
@@ -107,7 +107,7 @@ class Call:
         self.early_bytes = CALL_BYTES + len(self.authorization)
         #: bytes charged to the account of the user: of the handler's state, and of responses that
         #: the client has not received
-        self.kept_bytes = self.unsent_bytes = 0
+        self.state_bytes = self.unsent_bytes = 0
         self._charge: Charge | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.is_open = True
@@ -126,11 +126,11 @@ class Call:
         """Sets the charge of the account of the user."""
         self._charge = charge
 
-    def keep(self, kept_bytes: int) -> bool:
+    def charge_state(self, state_bytes: int) -> bool:
         """Charges the account with the memory of the handler for this call.  Returns False if that
         exceeds a bound: then the handler ends the call.
         """
-        self.kept_bytes = kept_bytes
+        self.state_bytes = state_bytes
         self.unsent_bytes = self.pending_bytes
         return self.recharge()
 
@@ -138,7 +138,7 @@ class Call:
         """Updates the charge.  Returns False if that exceeds a bound."""
         if self._charge is None:
             return True
-        return self._charge.set(self.kept_bytes + max(0, self.unsent_bytes - UNSENT_BYTES_FREE))
+        return self._charge.set(self.state_bytes + max(0, self.unsent_bytes - UNSENT_BYTES_FREE))
 
     def discharge(self) -> None:
         """Releases the charge at the end of the call.  Idempotent."""
@@ -150,9 +150,9 @@ class Call:
         """Counts that the client exceeded a limit of the handler."""
         self._connection.count_limit(limit)
 
-    def suspend_reading(self, *, is_suspended: bool) -> None:
+    def suspend_input(self, *, is_suspended: bool) -> None:
         """Suspends reading from the connection while messages wait for the handler."""
-        self._connection.suspend_reading(self, is_suspended=is_suspended)
+        self._connection.suspend_input(self, is_suspended=is_suspended)
 
     def send(self, message: bytes) -> None:
         """Sends *message*, which is referenced, not copied, until it is written.  After the end of
@@ -181,7 +181,7 @@ class GrpcProtocol(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
         self._is_paused = False
-        self._is_reading_paused = False
+        self._is_input_paused = False
         #: too many frames are unwritten
         self._is_output_full = False
         #: calls whose messages wait for the handler
@@ -225,7 +225,7 @@ class GrpcProtocol(asyncio.Protocol):
         if self._charge.set(CONNECTION_BYTES + waiting_bytes):
             return True
         self._listener.count_limit("account-bytes")
-        self.leave(
+        self.shut_down(
             GrpcStatus.RESOURCE_EXHAUSTED,
             "the account uses the maximum of memory of this server",
         )
@@ -247,7 +247,7 @@ class GrpcProtocol(asyncio.Protocol):
         self._pause_or_resume()
         self.flush()
 
-    def suspend_reading(self, call: Call, *, is_suspended: bool) -> None:
+    def suspend_input(self, call: Call, *, is_suspended: bool) -> None:
         if is_suspended:
             self._suspended_calls[call] = None
         else:
@@ -256,9 +256,9 @@ class GrpcProtocol(asyncio.Protocol):
 
     def _pause_or_resume(self) -> None:
         is_paused = bool(self._suspended_calls) or self._is_output_full
-        if is_paused == self._is_reading_paused or self._transport.is_closing():
+        if is_paused == self._is_input_paused or self._transport.is_closing():
             return
-        self._is_reading_paused = is_paused
+        self._is_input_paused = is_paused
         if is_paused:
             self._transport.pause_reading()
         else:
@@ -275,7 +275,7 @@ class GrpcProtocol(asyncio.Protocol):
             self._charge = None
         for number in list(self.calls):
             self._on_closed(number)
-        self._listener.leave(self)
+        self._listener.remove(self)
 
     # Calls
 
@@ -320,9 +320,9 @@ class GrpcProtocol(asyncio.Protocol):
         """Returns the messages that waited for the authentication of *call*; later ones do not
         wait.
         """
-        held, call.early_messages = call.early_messages or [], None
+        messages, call.early_messages = call.early_messages or [], None
         self._release_early_messages(call)
-        return held
+        return messages
 
     def _release_early_messages(self, call: Call) -> None:
         self._early_bytes -= call.early_bytes
@@ -348,7 +348,7 @@ class GrpcProtocol(asyncio.Protocol):
             call.is_open = False
             self._release_early_messages(call)
             self._listener.on_closed(call)
-            self.suspend_reading(call, is_suspended=False)
+            self.suspend_input(call, is_suspended=False)
 
     def send(self, call: Call, message: bytes) -> None:
         if not call.is_open:
@@ -372,7 +372,7 @@ class GrpcProtocol(asyncio.Protocol):
             call.is_open = False
             self._release_early_messages(call)
             self._listener.on_finished(call)
-            self.suspend_reading(call, is_suspended=False)
+            self.suspend_input(call, is_suspended=False)
             self.grpc.finish(call._number, status, text)
             self._flush_soon()
 
@@ -385,7 +385,7 @@ class GrpcProtocol(asyncio.Protocol):
 
     # The connection
 
-    def leave(self, status: int, text: str) -> None:
+    def shut_down(self, status: int, text: str) -> None:
         """Sends GOAWAY, ends all calls, and closes the connection when that is written."""
         self.grpc.http.go_away()
         for call in list(self.calls.values()):
@@ -446,7 +446,7 @@ class GrpcProtocol(asyncio.Protocol):
         trust.
         """
         if self.certificate is not None:
-            self.leave(
+            self.shut_down(
                 GrpcStatus.UNAUTHENTICATED,
                 "the signer of the client certificate is no longer trusted",
             )

@@ -115,11 +115,11 @@ class XdsServer:
     # -- the cluster
 
     async def follow(
-        self, client: Client, rng: Rng, *, tells: str = "", instance: str = ""
+        self, client: Client, rng: Rng, *, report_name: str = "", instance: str = ""
     ) -> None:
         """Runs informers and background tasks until cancelled.
 
-        *tells*: the unique name under which the server reports the progress of its clients; "" for
+        *report_name*: the unique name under which the server reports the progress of its clients; "" for
         none.
         """
         self._reviews = VisibilityReviews(client, self._clock, lambda: self._catalog.namespaces)
@@ -132,9 +132,9 @@ class XdsServer:
             self._informers.append(informer)
         self._notes = ServiceNotes(events, self._informers[0])
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
-            if tells:
+            if report_name:
                 self._reporter = AckReporter(
-                    tells,
+                    report_name,
                     self._informers[1],
                     self._clock,
                     self._progress_of_clients,
@@ -156,9 +156,9 @@ class XdsServer:
                 case EndpointSlice():
                     self._catalog.on_slice(change.old, change.new)  # type: ignore[arg-type]
                 case Service():
-                    was_known = subject.metadata.namespace in self._catalog.namespaces
+                    was_served = subject.metadata.namespace in self._catalog.namespaces
                     self._catalog.on_service(change.old, change.new)  # type: ignore[arg-type]
-                    if not was_known and subject.metadata.namespace in self._catalog.namespaces:
+                    if not was_served and subject.metadata.namespace in self._catalog.namespaces:
                         self._reviews_due.set()
                     if self._notes is not None:
                         self._notes.on_problems(
@@ -274,7 +274,7 @@ class XdsServer:
         if item.call not in self._connected:
             return
         memory_bytes = item.stream.memory_bytes
-        if memory_bytes > STREAM_BYTES_MAX or not item.call.keep(memory_bytes):
+        if memory_bytes > STREAM_BYTES_MAX or not item.call.charge_state(memory_bytes):
             limit = "stream-bytes" if memory_bytes > STREAM_BYTES_MAX else "account-bytes"
             item.call.count_limit(limit)
             most = (
@@ -290,7 +290,7 @@ class XdsServer:
             return
         if item.stream.has_work != item.is_working:
             item.is_working = item.stream.has_work
-            item.call.suspend_reading(is_suspended=item.is_working)
+            item.call.suspend_input(is_suspended=item.is_working)
         if item.is_working:
             self._long_work.add(item.account, item)
 

@@ -182,7 +182,7 @@ class GrpcListener:
         connections = list(self._connections)
         for connection in connections:
             if connection in self._connections:
-                connection.leave(GrpcStatus.UNAVAILABLE, "the server stops")
+                connection.shut_down(GrpcStatus.UNAVAILABLE, "the server stops")
             await asyncio.sleep(spread_s / len(connections))
         loop = asyncio.get_running_loop()
         cut_at = loop.time() + _FLUSH_S_MAX
@@ -214,7 +214,7 @@ class GrpcListener:
         self._connections[connection] = None
         return True
 
-    def leave(self, connection: GrpcProtocol) -> None:
+    def remove(self, connection: GrpcProtocol) -> None:
         self._connections.pop(connection, None)
 
     def flush_soon(self, connection: GrpcProtocol) -> None:
@@ -261,9 +261,9 @@ class GrpcListener:
         if call.timer is not None:
             call.timer.cancel()
             call.timer = None
-        asking = self._authentications.pop(call, None)
-        if asking is not None:
-            asking.cancel()
+        task = self._authentications.pop(call, None)
+        if task is not None:
+            task.cancel()
         call.discharge()
         if call.early_messages is None:
             key = account_of(call.user)
@@ -289,11 +289,11 @@ class GrpcListener:
             )
 
     async def _await_user(
-        self, connection: GrpcProtocol, call: Call, asked: Awaitable[User], then: Then
+        self, connection: GrpcProtocol, call: Call, pending: Awaitable[User], then: Then
     ) -> None:
         answer: User | CallRefused
         try:
-            answer = await asyncio.shield(asked)
+            answer = await asyncio.shield(pending)
         except CallRefused as error:
             answer = error
         except Exception as error:
@@ -319,7 +319,7 @@ class GrpcListener:
         self._calls_by_account[key] = self._calls_by_account.get(key, 0) + 1
         call.user = user
         call.charge(self.budget.open(user))
-        held = connection.take_early_messages(call)
+        messages = connection.take_early_messages(call)
         if not connection.on_authenticated(user):
             return
         self._schedule_recheck(
@@ -329,7 +329,7 @@ class GrpcListener:
             self._handler.opened(call)
         except Exception as error:
             self._fail(call, error)
-        for message in held:
+        for message in messages:
             if not call.is_open:
                 return
             if message is None:
@@ -350,7 +350,7 @@ class GrpcListener:
             )
             return
 
-        def again(connection: GrpcProtocol, call: Call, user: User | CallRefused) -> None:
+        def on_rechecked(connection: GrpcProtocol, call: Call, user: User | CallRefused) -> None:
             if isinstance(user, User) and account_of(user) != account_of(call.user):
                 user = CallRefused(
                     GrpcStatus.UNAUTHENTICATED, f"the credentials are now those of {user.name}"
@@ -361,4 +361,4 @@ class GrpcListener:
             else:
                 self._refuse(connection, call, user)
 
-        self._authenticate(connection, call, again)
+        self._authenticate(connection, call, on_rechecked)

@@ -187,8 +187,8 @@ class DeltaStream(AdsStream):
     def _unsubscribe(self, channel: XdsChannel, name: str) -> None:
         if name == WILDCARD:
             channel.wildcard = False
-            for held in [held for held in channel.sent if held not in channel.names]:
-                channel.forget_name(held)
+            for other in [other for other in channel.sent if other not in channel.names]:
+                channel.forget_name(other)
         elif name in channel.names:
             self._remove_name(channel, name)
             self._unclaimed_assignments.pop(name, None)

@@ -28,7 +28,7 @@ MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 #: names of a response, so that it is encoded in a few milliseconds
 RESPONSE_NAMES_MAX: Final = 10_000
 #: removed names of a response that is cached: a client may have invented them
-REMOVED_KEPT_MAX: Final = 1_000
+REMOVED_MAX: Final = 1_000
 
 
 class ResourceError(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class ResponseEncoder:
     ) -> bytes:
         key = (
             (nonce, *map(_identity, resources), *removed, *errors)
-            if len(removed) <= REMOVED_KEPT_MAX
+            if len(removed) <= REMOVED_MAX
             else None
         )
         return self._last_or(

@@ -18,7 +18,7 @@ import msgspec
 
 from sliceplane.kit.protobuf import MalformedProtobuf
 from sliceplane.xds import wire
-from sliceplane.xds.names import KEYS_KEPT, NAME_MAX
+from sliceplane.xds.names import KEYS_CACHED, NAME_MAX
 
 T = TypeVar("T")
 #: a computation that yields between its steps, and returns T
@@ -344,5 +344,5 @@ def _text(entry: bytes) -> str:
 
 
 #: caches bounded by their number of entries and by ``SHARED_MAX``; ``forget_shared`` clears them
-_shared_pair: Final = lru_cache(KEYS_KEPT)(_pair)
-_shared_text: Final = lru_cache(KEYS_KEPT)(_text)
+_shared_pair: Final = lru_cache(KEYS_CACHED)(_pair)
+_shared_text: Final = lru_cache(KEYS_CACHED)(_text)

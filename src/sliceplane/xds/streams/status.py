@@ -106,7 +106,7 @@ def is_bad(report: ClientReport) -> bool:
     return any(item.refused or item.absent or item.waiting_seconds > 1.0 for item in report.types)
 
 
-def shown(page: ClientsPage, width: int | None) -> list[str]:
+def render_clients(page: ClientsPage, width: int | None) -> list[str]:
     """Returns a line for each client and type, each refusal, and each name that resolves to
     nothing.
     """

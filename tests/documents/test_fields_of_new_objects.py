@@ -30,7 +30,7 @@ WHO = Identity("kubectl", "Update", "v1", "")
 @given(SETS, st.sampled_from([{}, {"f:status": {}}, {"f:spec": {"f:a": {}}}]))
 def test_it_is_what_the_algebra_says(added: FieldSet, reset: FieldSet) -> None:
     expected = sets.difference(sets.difference(added, reset, whole=True), UNOWNED)
-    write = OwnedWrite(who=WHO, api_version="v1", now="2026-01-01T00:00:00Z", reset=reset)
+    write = OwnedWrite(owner=WHO, api_version="v1", now="2026-01-01T00:00:00Z", reset=reset)
     for _ in range(2):
         managers = updated({}, FieldsChange(copy.deepcopy(added), {}, {}), write)
         assert set(managers) == ({WHO} if expected else set())
@@ -44,15 +44,15 @@ def test_it_is_what_the_algebra_says(added: FieldSet, reset: FieldSet) -> None:
 def test_two_writers_share_the_set_and_nothing_else() -> None:
     change = FieldsChange({"f:spec": {".": {}, "f:b": {}, "f:a": {}}}, {}, {})
     other = Identity("helm", "Update", "v1", "")
-    one = updated({}, change, OwnedWrite(who=WHO, api_version="v1", now="1", reset={}))[WHO]
-    two = updated({}, change, OwnedWrite(who=other, api_version="v1", now="2", reset={}))[other]
+    one = updated({}, change, OwnedWrite(owner=WHO, api_version="v1", now="1", reset={}))[WHO]
+    two = updated({}, change, OwnedWrite(owner=other, api_version="v1", now="2", reset={}))[other]
     assert one.fields == two.fields == change.added
     assert (one.time, two.time) == ("1", "2")
     # A later change makes new sets of what both have.
     three = updated(
         {WHO: one},
         FieldsChange({}, {}, {"f:spec": {"f:b": {}}}),
-        OwnedWrite(who=other, api_version="v1", now="3", reset={}),
+        OwnedWrite(owner=other, api_version="v1", now="3", reset={}),
     )
     assert three[WHO].fields == {"f:spec": {".": {}, "f:a": {}}}
     assert two.fields == change.added

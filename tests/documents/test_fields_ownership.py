@@ -26,7 +26,7 @@ NOW = "2026-11-21T10:00:00Z"
 def write(manager: str, operation: Any = "Apply", now: str = NOW) -> fields.OwnedWrite:
     who = fields.identity(manager, operation, "v1", "")
     return fields.OwnedWrite(
-        who=who, api_version="v1", now=now, reset=fields.of_paths([("f:status",)])
+        owner=who, api_version="v1", now=now, reset=fields.of_paths([("f:status",)])
     )
 
 
@@ -226,7 +226,7 @@ def test_conflicts_are_the_shared_fields_with_other_values(mine: Any, theirs: An
         conflicts = [fields.show(one.path) for one in refused.conflicts]
     assert conflicts == shown(contested)
     forced = fields.applied(SERVICE, live.document, mine, live.managers, write("me"), force=True)
-    theirs_now = forced.managers.get(write("them").who)
+    theirs_now = forced.managers.get(write("them").owner)
     assert theirs_now is None or not sets.intersection(theirs_now.fields, contested)
 
 

@@ -240,11 +240,11 @@ def test_a_refusal_stands_until_the_control_plane_takes_it_away(agent: Agent) ->
     refused = {"metadata": {"annotations": {ANNOTATION_REFUSED: "a Pod has it"}}, "endpoints": gone}
     agent.api.patch(EndpointSlices, NAME, refused)
     said = agent.refusal("apply", EndpointSlices, NAME, document())
-    assert said == "it is refused, so its endpoint is neither ready nor serving: a Pod has it"
+    assert said == "it is refused, so its endpoint must be neither ready nor serving: a Pod has it"
     for annotation in ("", "well", None):
         change = {"metadata": {"annotations": {ANNOTATION_REFUSED: annotation}}}
         said = agent.refusal("merge", EndpointSlices, NAME, change)
-        assert said == f"the annotation {ANNOTATION_REFUSED} is the control plane's"
+        assert said == f"only the control plane may write the annotation {ANNOTATION_REFUSED}"
     agent.write(
         "merge", EndpointSlices, NAME, {"endpoints": [{**gone[0], "addresses": ["192.0.2.7"]}]}
     )

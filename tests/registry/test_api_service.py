@@ -104,12 +104,12 @@ def test_at_rest_only_the_lease_is_written(api: Any) -> None:
 def test_two_servers_are_two_endpoints_until_one_stops(api: Any) -> None:
     other = joined(api, B)
     assert published(api) == ([B, A], [B, A]), "sorted as numbers"
-    other.leave_api_service(api.now)
+    other.withdraw_api_service(api.now)
     api.commit()
     assert published(api) == ([A], [A])
     keep(api, api.registry, 10)
     assert published(api) == ([A], [A])
-    api.registry.leave_api_service(api.now)
+    api.registry.withdraw_api_service(api.now)
     api.commit()
     assert published(api) == ([], []), "the last one may leave nothing"
     assert not [
@@ -138,7 +138,7 @@ def test_ipv6_only_when_there_is_nothing_else(make_api: Any) -> None:
     slice_ = api.get(EndpointSlices, "kubernetes")
     assert slice_["addressType"] == "IPv4"
     assert published(api) == ([A, "2001:db8::1"], [A])
-    other.leave_api_service(api.now)
+    other.withdraw_api_service(api.now)
     api.commit()
     assert api.get(EndpointSlices, "kubernetes")["addressType"] == "IPv6"
 

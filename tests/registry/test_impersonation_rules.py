@@ -8,7 +8,7 @@ from tests.registry.conftest import Api
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ClusterRoleBindings, ClusterRoles
 from sliceplane.api.users import User
-from sliceplane.server.registry.authentication.impersonation import Impersonation, wanted
+from sliceplane.server.registry.authentication.impersonation import Impersonation, parse_headers
 
 BOB = User(name="bob", groups=("system:authenticated",))
 RULES = [
@@ -59,8 +59,8 @@ def granted(api: Api) -> Api:
 
 
 def test_headers() -> None:
-    assert wanted([("accept", "*/*")]) is None
-    assert wanted([("impersonate-user", ""), ("impersonate-uid", "")]) is None
+    assert parse_headers([("accept", "*/*")]) is None
+    assert parse_headers([("impersonate-user", ""), ("impersonate-uid", "")]) is None
     headers = [
         ("impersonate-group", "b"),
         ("impersonate-user", "jane"),
@@ -71,21 +71,21 @@ def test_headers() -> None:
     ]
     extra = (("acme.com/project", ("x", "y")),)
     for name in ("a%2", "a%zz"):
-        found = wanted([("impersonate-user", "jane"), (f"impersonate-extra-{name}", "x")])
+        found = parse_headers([("impersonate-user", "jane"), (f"impersonate-extra-{name}", "x")])
         assert found == Impersonation("jane", extra=((name, ("x",)),)), "as Go leaves it"
-    assert wanted(headers) == Impersonation("jane", "7", ("b", "a, b"), extra)
+    assert parse_headers(headers) == Impersonation("jane", "7", ("b", "a, b"), extra)
 
 
 def test_nobody_in_particular() -> None:
     with pytest.raises(StatusError) as caught:
-        wanted([("impersonate-group", "g")])
+        parse_headers([("impersonate-group", "g")])
     assert (caught.value.code, caught.value.message) == (
         400,
         "requested [{Group  g    }] without impersonating a user",
     )
     for name in ("impersonate-uid", "impersonate-extra-a"):
         with pytest.raises(StatusError):
-            wanted([(name, "x")])
+            parse_headers([(name, "x")])
 
 
 AUTHENTICATED = "system:authenticated"

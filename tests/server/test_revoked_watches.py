@@ -131,4 +131,4 @@ def test_a_watch_that_ends_by_itself_leaves_nothing_behind(server: Server) -> No
     grant(server, "four", {"kind": "User", "name": "alice"})
     for _ in range(3):
         Shown(server, "ta").close()
-    until(lambda: len(server.plane.registry.attendance), lambda count: count == 0)
+    until(lambda: len(server.plane.registry.open_watches), lambda count: count == 0)

@@ -443,7 +443,9 @@ class ServerPlane:
             return
         self._left = True
         try:
-            left = self.committer.write(lambda: self.registry.leave_api_service(self.clock()), int)
+            left = self.committer.write(
+                lambda: self.registry.withdraw_api_service(self.clock()), int
+            )
             problem = (
                 ""
                 if await ends_within(self._periods.stop_grace_s, left)

@@ -9,6 +9,6 @@ of them write through ``core.Core``. A write passes ``decoding`` (types, default
 as one staged record made by ``documents``. Large writes run on a copy of their inputs
 (``offload``).
 
-Promises: the Status that Kubernetes gives; admission before commit; no partial effect on error.
-Never: knows HTTP, waits for a disk (the caller waits for the revision that it got to be durable).
+Promises: the Status that Kubernetes returns; admission before commit; no partial effect on error.
+Never: knows HTTP, waits for a disk (the caller waits until the returned revision is durable).
 """

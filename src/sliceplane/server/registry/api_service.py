@@ -1,13 +1,13 @@
-"""``default/kubernetes``: the API servers' own Service, kept as long as one of them runs
+"""``default/kubernetes``: the API servers' own Service, maintained while one of them runs
 (pkg/controlplane/reconcilers/lease.go).
 
-Every server over one store holds a Lease in ``kube-system`` that names its address, renews it every
-``INTERVAL_S``, and with each renewal writes what all valid Leases say: one Endpoints, one
-EndpointSlice. A server that stops takes its Lease away; one that crashed is left out when its Lease
-is ``LEASE_S`` old. Upstream keeps these records beside the API, with a time to live in etcd; here
-they are plain Leases that users can look at.
+Every server over one store holds a Lease in ``kube-system`` that names its address, and renews it
+every ``INTERVAL_S``. With each renewal it writes the addresses of all valid Leases into one
+Endpoints and one EndpointSlice. A server that stops deletes its Lease; a crashed server is removed
+when its Lease is ``LEASE_S`` old. Upstream keeps these records beside the API, with a time to live
+in etcd; here they are plain Leases that users can read.
 
-A loopback address can be no endpoint: such a server keeps the Service and holds no Lease.
+A loopback address cannot be an endpoint: such a server maintains the Service and holds no Lease.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _SKIP_MIRROR = "endpointslice.kubernetes.io/skip-mirror"
 
 
 def reconcile(core: Core, ctx: Context) -> None:
-    """Make the Service, Endpoints and EndpointSlice what they must be; writes nothing else but the
-    own Lease.
+    """Brings the Service, Endpoints and EndpointSlice to their desired state; apart from them it
+    writes only the server's own Lease.
     """
     own = _own_address(core)
     if own is None:
         return
     _ensure_service(core, ctx)
     if special_problem(str(own)):
-        # No endpoint may have such an address; clients on this machine use the kubeconfig.
+        # An endpoint must not have such an address; clients on this machine use the kubeconfig.
         before = core.store.staged_revision
         others = _valid_addresses(core, ctx.now)
         if core.store.staged_revision != before:
@@ -59,7 +59,9 @@ def reconcile(core: Core, ctx: Context) -> None:
 
 
 def withdraw(core: Core, ctx: Context) -> None:
-    """This server stops: its Lease and its address go; the last one leaves an empty list behind."""
+    """Removes the Lease and the address of this server, which stops; after the last server the
+    list is empty.
+    """
     own = _own_address(core)
     record = None if own is None else core.store.latest(key_of(_lease_target(own)))
     if record is not None:
@@ -88,23 +90,23 @@ def _renew(core: Core, ctx: Context, own: Address) -> None:
     target = _lease_target(own)
     now = format_micro_time(ctx.now)
     record = core.store.latest(key_of(target))
-    wanted: Document = {
+    spec: Document = {
         "holderIdentity": str(own),
         "leaseDurationSeconds": LEASE_S,
         "renewTime": now,
     }
     if record is None:
         head = {"name": target.name, "namespace": target.namespace, "labels": dict(_LEASE_LABELS)}
-        _create(core, ctx, Leases, {"metadata": head, "spec": {**wanted, "acquireTime": now}})
+        _create(core, ctx, Leases, {"metadata": head, "spec": {**spec, "acquireTime": now}})
         return
     document = document_of(record)
     document["metadata"]["labels"] = {**document["metadata"].get("labels", {}), **_LEASE_LABELS}
-    document["spec"] = {"acquireTime": now, **document.get("spec", {}), **wanted}
+    document["spec"] = {"acquireTime": now, **document.get("spec", {}), **spec}
     update(WriteCall(core, ctx, target, BY_THE_SERVER), Body(document=document))
 
 
 def _valid_addresses(core: Core, now: float) -> list[Address]:
-    """Returns the addresses of all servers, in order.  Leases that ended are removed."""
+    """Returns the sorted addresses of all servers.  Removes expired Leases."""
     addresses: list[Address] = []
     for record in tuple(core.store.iter_latest(Leases.storage_key, _LEASE_NAMESPACE)):
         if not record.key.name.startswith(_LEASE_PREFIX):
@@ -118,7 +120,7 @@ def _valid_addresses(core: Core, now: float) -> list[Address]:
 
 
 def _read(record: Record) -> tuple[Address | None, float]:
-    """Returns the address of a Lease and when it ends; what a user wrote into it ends at once."""
+    """Returns the address of a Lease and its expiry time.  An invalid Lease is expired."""
     spec: Document = document_of(record).get("spec", {})
     address = parse_strict(spec.get("holderIdentity", ""))
     if (
@@ -131,11 +133,11 @@ def _read(record: Record) -> tuple[Address | None, float]:
     return address, renewed + spec.get("leaseDurationSeconds", LEASE_S)
 
 
-# What clients see
+# Published objects
 
 
 def _ensure_service(core: Core, ctx: Context) -> None:
-    """Made where it is missing; an existing one is never corrected."""
+    """Creates the Service if it is missing; never corrects an existing one."""
     head = {"name": API_SERVICE_NAME, "namespace": API_SERVICE_NAMESPACE}
     if core.store.latest(key_of(_target(Services))) is not None:
         return
@@ -171,7 +173,7 @@ def _publish(core: Core, ctx: Context, addresses: list[Address]) -> None:
     )
     if not core.config.gates.enabled(ENDPOINT_SLICE):
         return
-    # One family: IPv6 if there is no other.
+    # One family: IPv6 only if there is no IPv4 address.
     version = 6 if addresses and all(address.version == 6 for address in addresses) else 4
     content: Document = {
         "addressType": f"IPv{version}",
@@ -188,7 +190,7 @@ def _publish(core: Core, ctx: Context, addresses: list[Address]) -> None:
 def _write(
     core: Core, ctx: Context, resource: Resource, content: Document, labels: dict[str, str]
 ) -> None:
-    """Create the object, or bring *content* and labels of an existing one to what is wanted."""
+    """Creates the object, or updates *content* and labels of an existing one."""
     target = _target(resource)
     record = core.store.latest(key_of(target))
     document = None if record is None else document_of(record)
@@ -197,7 +199,7 @@ def _write(
         and document is not None
         and document.get("addressType") != content.get("addressType")
     ):
-        # addressType is immutable: another family is another object.
+        # addressType is immutable: a change of family needs a new object.
         core.remove(record)
         document = None
     if document is None:
@@ -205,7 +207,7 @@ def _write(
         _create(core, ctx, resource, {"metadata": head, **content})
         return
     if resource is EndpointsObjects:
-        # Foreign labels stay here, and are wiped from the slice.
+        # Endpoints keep labels of other writers; slices do not.
         labels = {**document["metadata"].get("labels", {}), **labels}
     document["metadata"]["labels"] = labels
     update(WriteCall(core, ctx, target, BY_THE_SERVER), Body(document={**document, **content}))

@@ -1,12 +1,12 @@
 """The objects of a new cluster: namespaces, roles, flow schemas, and the API server's own Service.
 
-What exists is left as it is, with three exceptions. The endpoints of ``default/kubernetes`` follow
-the servers (``api_service``). Roles and bindings of ``authorization.policy`` keep all that an
-administrator added, and get back rules and subjects that they lack if their annotation
-``rbac.authorization.kubernetes.io/autoupdate`` says "true". And FlowSchemas and
-PriorityLevelConfigurations show what ``flowcontrol`` goes by: they are made at every start out of
-``server.fairness.defaults``, which alone counts, so no client may write them. What another version
-of the server left there is brought up to date, or removed.
+Existing objects are not changed, with three exceptions. The endpoints of ``default/kubernetes``
+follow the servers (``api_service``). Roles and bindings of ``authorization.policy`` keep all
+additions of an administrator. Missing rules and subjects are restored if the annotation
+``rbac.authorization.kubernetes.io/autoupdate`` is "true". FlowSchemas and
+PriorityLevelConfigurations show the settings of ``server.fairness.defaults``: they are written at
+every start, and no client may write them. Objects of another version of the server are updated, or
+removed.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from sliceplane.server.registry.types import BY_THE_SERVER, Body, Context, Targe
 from sliceplane.server.registry.verbs.create import create
 from sliceplane.server.registry.verbs.update import update
 
-#: upstream's mark of objects that the server keeps as it wants them
+#: upstream's mark of objects whose spec the server maintains
 _AUTOUPDATE = {"apf.kubernetes.io/autoupdate-spec": "true"}
 SYSTEM_USER = User(name="system:apiserver", groups=("system:masters",))
 
 
 def bootstrap(core: Core, now: float) -> int:
-    """Create what is missing.  Returns the newest staged revision, to wait for."""
+    """Creates the missing objects.  Returns the newest staged revision, to wait for."""
     ctx = Context(now=now, user=SYSTEM_USER)
     for name in BOOTSTRAP_NAMESPACES:
         if core.store.latest(key_of(Target(resource=Namespaces, name=name))) is None:
@@ -70,21 +70,21 @@ def bootstrap(core: Core, now: float) -> int:
 
 
 def _ensure_flow_objects(core: Core, ctx: Context) -> None:
-    for resource, wanted in _objects(format_time(ctx.now)):
+    for resource, desired in _objects(format_time(ctx.now)):
         core.store.end_step()
         record = core.store.latest(
-            key_of(Target(resource=resource, name=wanted["metadata"]["name"]))
+            key_of(Target(resource=resource, name=desired["metadata"]["name"]))
         )
         if record is None:
-            core.put(resource, wanted)
+            core.put(resource, desired)
             continue
         document = document_of(record)
-        if document["spec"] != wanted["spec"]:
+        if document["spec"] != desired["spec"]:
             generation = document["metadata"].get("generation", 0) + 1
             head = {**document["metadata"], "generation": generation}
-            core.put(resource, {**wanted, "metadata": head})
+            core.put(resource, {**desired, "metadata": head})
     names = {
-        (resource.storage_key, wanted["metadata"]["name"]) for resource, wanted in _objects("")
+        (resource.storage_key, desired["metadata"]["name"]) for resource, desired in _objects("")
     }
     for resource in (FlowSchemas, PriorityLevelConfigurations):
         for record in tuple(core.store.iter_latest(resource.storage_key)):
@@ -95,7 +95,7 @@ def _ensure_flow_objects(core: Core, ctx: Context) -> None:
 
 
 def _objects(now: str) -> Iterator[tuple[Resource, Document]]:
-    """Levels before the schemas that name them."""
+    """Yields the levels before the schemas that name them."""
     for level in LEVELS:
         head = _head(level.name, uid_of("prioritylevel", level.name), now)
         yield (
@@ -119,39 +119,39 @@ def _head(name: str, uid: str, now: str) -> Document:
 
 
 def ensure_policy(core: Core, ctx: Context) -> None:
-    for resource, wanted in objects():
+    for resource, desired in objects():
         core.store.end_step()
-        namespace = wanted["metadata"].get("namespace", "")
-        target = Target(resource=resource, namespace=namespace, name=wanted["metadata"]["name"])
+        namespace = desired["metadata"].get("namespace", "")
+        target = Target(resource=resource, namespace=namespace, name=desired["metadata"]["name"])
         record = core.store.latest(key_of(target))
         if record is None:
-            _keep_additions(core, wanted)
-            _create(core, ctx, Target(resource=resource, namespace=namespace), wanted)
+            _keep_additions(core, desired)
+            _create(core, ctx, Target(resource=resource, namespace=namespace), desired)
             continue
         document = document_of(record)
-        if document["metadata"].get("annotations", {}).get(AUTOUPDATE) == "true" and _complete(
-            resource, document, wanted
+        if document["metadata"].get("annotations", {}).get(AUTOUPDATE) == "true" and _add_missing(
+            resource, document, desired
         ):
             update(WriteCall(core, ctx, target, BY_THE_SERVER), Body(document=document))
     core.store.end_step()
-    # A crash may have come between a role and those that gather it.
+    # A crash may have happened between the write of a role and that of its aggregating roles.
     core.gather(core.aggregation.all())
 
 
-def _create(core: Core, ctx: Context, target: Target, wanted: Document) -> None:
+def _create(core: Core, ctx: Context, target: Target, desired: Document) -> None:
     try:
-        create(WriteCall(core, ctx, target, BY_THE_SERVER), Body(document=wanted))
+        create(WriteCall(core, ctx, target, BY_THE_SERVER), Body(document=desired))
     except StatusError as error:
-        # The namespace was deleted: what it holds is made at the next start, with the namespace.
+        # The namespace was deleted: its objects are created at the next start, with the namespace.
         if not is_namespace_terminating(error):
             raise
 
 
-def _keep_additions(core: Core, wanted: Document) -> None:
-    """``system:aggregate-to-edit`` is about to be made, and there is an ``edit`` that does not
-    gather: rules that an administrator gave to that one stay, in what it is going to gather.
+def _keep_additions(core: Core, desired: Document) -> None:
+    """Keeps the rules that an administrator added to a role from before aggregation, such as
+    ``edit``: adds them to the new ``system:aggregate-to-edit``, which ``edit`` will gather.
     """
-    gathering = SOURCES.get(wanted["metadata"]["name"])
+    gathering = SOURCES.get(desired["metadata"]["name"])
     record = (
         core.store.latest(key_of(Target(resource=ClusterRoles, name=gathering)))
         if gathering
@@ -163,34 +163,36 @@ def _keep_additions(core: Core, wanted: Document) -> None:
     if "aggregationRule" not in before:
         assert gathering is not None, "there is a role"
         lacking = missing(gathered_rules(gathering), rules_of(before))
-        wanted["rules"] = [*wanted["rules"], *(document_of_rule(rule) for rule in lacking)]
+        desired["rules"] = [*desired["rules"], *(document_of_rule(rule) for rule in lacking)]
 
 
-def _made_aggregated(document: Document, wanted: Document) -> bool:
-    """A role of the time before aggregation gathers from now on; who removed a label since has
-    decided so.
+def _convert_to_aggregated(document: Document, desired: Document) -> bool:
+    """Turns a role from before aggregation into an aggregated one.  A label that an administrator
+    removed later is not restored.
     """
     if "aggregationRule" in document:
         return False
-    document["aggregationRule"] = wanted["aggregationRule"]
+    document["aggregationRule"] = desired["aggregationRule"]
     document["metadata"]["labels"] = {
         **document["metadata"].get("labels", {}),
-        **wanted["metadata"]["labels"],
+        **desired["metadata"]["labels"],
     }
     return True
 
 
-def _complete(resource: Resource, document: Document, wanted: Document) -> bool:
-    """Add what *document* lacks of *wanted*; returns whether that was anything."""
+def _add_missing(resource: Resource, document: Document, desired: Document) -> bool:
+    """Adds the missing parts of *desired* to *document*; returns True if there were any."""
     if resource in (ClusterRoles, Roles):
-        if "aggregationRule" in wanted:
-            return _made_aggregated(document, wanted)
-        lacking = [document_of_rule(rule) for rule in missing(rules_of(document), rules_of(wanted))]
+        if "aggregationRule" in desired:
+            return _convert_to_aggregated(document, desired)
+        lacking = [
+            document_of_rule(rule) for rule in missing(rules_of(document), rules_of(desired))
+        ]
         document["rules"] = [*document.get("rules", ()), *lacking]
         return bool(lacking)
     absent = [
-        subject for subject in wanted["subjects"] if subject not in document.get("subjects", ())
+        subject for subject in desired["subjects"] if subject not in document.get("subjects", ())
     ]
     document["subjects"] = [*document.get("subjects", ()), *absent]
-    # To exchange a binding's role was a user's decision, too.
-    return bool(absent) and document["roleRef"] == wanted["roleRef"]
+    # A binding to another role was a user's decision, too.
+    return bool(absent) and document["roleRef"] == desired["roleRef"]

@@ -1,10 +1,10 @@
-"""Settings of the registry, and which versions are served; all else is the API's own rule.
+"""Settings of the registry, and the served versions; everything else is a rule of the API.
 
-``served_resources`` reads upstream's ``--runtime-config``: ``KEY[=true|false]`` with commas
-between, where a key is a group and version (``discovery.k8s.io/v1beta1``), one of its resources
-(``discovery.k8s.io/v1beta1/endpointslices``), or ``api/all``, ``api/ga``, ``api/beta`` for many at
-once; what is more exact counts more. Only what is off by default can be switched: everything else
-is what the rest of the process stands on.
+``served_resources`` parses upstream's ``--runtime-config``: ``KEY[=true|false]``, separated by
+commas. A key is a group and version (``discovery.k8s.io/v1beta1``), one of its resources
+(``discovery.k8s.io/v1beta1/endpointslices``), or ``api/all``, ``api/ga``, ``api/beta`` for all of a
+stage. The more specific key wins. Only resources that are off by default can be switched: the rest
+of the process needs all others.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ TopologyStorage = Literal["field", "annotation"]
 NODE_PORT_FIRST = 30000
 NODE_PORT_LAST = 32767
 DENY_SERVICE_EXTERNAL_IPS: Final = "DenyServiceExternalIPs"
-#: admission that an operator switches on, under upstream's names (``--enable-admission-plugins``)
+#: admission plugins that are off by default, by upstream's names (``--enable-admission-plugins``)
 OPTIONAL_PLUGINS: Final = (DENY_SERVICE_EXTERNAL_IPS,)
-#: what every server here does, so that asking for it changes nothing
+#: admission plugins that are always on; a request to enable them has no effect
 PLUGINS_ALWAYS_ON: Final = (
     "LimitRanger",
     "NamespaceLifecycle",
@@ -39,8 +39,8 @@ _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 class RegistryConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``service_cidrs``: at most one range of each IP family; the first is the primary family.
 
-    ``advertise_address`` and ``advertise_port``: where this API server is reached. With both set,
-    bootstrap makes the Service ``default/kubernetes`` and its endpoints
+    ``advertise_address`` and ``advertise_port``: the address at which clients reach this API
+    server. With both set, bootstrap creates the Service ``default/kubernetes`` and its endpoints
     (``server.registry.api_service``).
 
     ``topology_storage``: where EndpointSlices keep the topology that clients of v1beta1 write: in
@@ -55,16 +55,16 @@ class RegistryConfig(msgspec.Struct, frozen=True, kw_only=True):
     advertise_port: int = 0
     topology_storage: TopologyStorage = "field"
     gates: Gates = msgspec.field(default_factory=Gates)
-    #: bytes of all objects, which namespaces share
+    #: maximum bytes of all objects, shared by the namespaces
     object_bytes_max: int = OBJECT_BYTES_MAX
-    #: those of ``OPTIONAL_PLUGINS`` that are on
+    #: the enabled plugins among ``OPTIONAL_PLUGINS``
     admission_plugins: frozenset[str] = frozenset()
 
 
 def served_resources(text: str) -> tuple[Resource, ...]:
-    """All resources that a server with this flag offers, in the order of the scheme.
+    """Returns all resources that a server with this flag serves, in the order of the scheme.
 
-    Raises ``ValueError`` with a sentence about the text.
+    Raises ``ValueError`` with a sentence for the user.
     """
     chosen = _parse(text)
     _refuse_unknown(chosen)
@@ -82,7 +82,7 @@ def _parse(text: str) -> dict[str, bool]:
 
 
 def _keys(resource: Resource) -> tuple[str, ...]:
-    """Returns the names that switch a resource, the least exact first."""
+    """Returns the keys that switch a resource, the least specific first."""
     stage = (
         "api/alpha"
         if "alpha" in resource.version
@@ -101,10 +101,10 @@ def _is_on(resource: Resource, chosen: dict[str, bool]) -> bool:
 
 
 def _refuse_unknown(chosen: dict[str, bool]) -> None:
-    known = {"api/all", "api/alpha", "api/beta", "api/ga"}
-    known.update(key for resource in (*SERVED, *OPTIONAL_RESOURCES) for key in _keys(resource))
+    valid = {"api/all", "api/alpha", "api/beta", "api/ga"}
+    valid.update(key for resource in (*SERVED, *OPTIONAL_RESOURCES) for key in _keys(resource))
     for key, on in chosen.items():
-        if key not in known:
+        if key not in valid:
             raise ValueError(f"unknown api {key!r}")
         if not on and key != "api/all" and any(key in _keys(resource) for resource in SERVED):
             raise ValueError(f"{key!r} cannot be switched off")

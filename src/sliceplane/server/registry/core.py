@@ -1,10 +1,10 @@
-"""The base of every verb: the store, the source of chance, and the accounts that follow each write.
+"""The base of every verb: the store, the random generator, and the indexes that follow each write.
 
-A write goes through ``put`` or ``remove``, in three steps: the record is staged, the *followers*
-learn of it (what Services hold, who may do what, quotas, when Events end), and what follows from it
-is staged too (IPAddresses that are free again, rules of aggregated roles). ``follow`` and
-``rebuild`` are for writes that were made elsewhere, or undone. Owned by ``Registry``; one caller at
-a time.
+A write goes through ``put`` or ``remove``, in three steps. The record is staged. The *followers*
+are notified (ledgers of Services, RBAC, quotas, expiry of Events). Dependent changes are staged,
+too (removal of released IPAddresses, rules of aggregated roles). ``follow`` and ``rebuild`` are for
+writes of other servers, and for writes that were undone. Owned by ``Registry``; one caller at a
+time.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from sliceplane.server.registry.admission.address_book import (
 from sliceplane.server.registry.admission.quotas import QuotaIndex
 from sliceplane.server.registry.admission.services import ServiceLedgers
 from sliceplane.server.registry.authorization.aggregation import Aggregation, Gatherers
+from sliceplane.server.registry.authorization.dependencies import Dependencies
 from sliceplane.server.registry.authorization.index import PolicyIndex
 from sliceplane.server.registry.authorization.rules import (
     PolicyRule,
@@ -44,7 +45,6 @@ from sliceplane.server.registry.authorization.rules import (
     decode_role,
     document_of_rule,
 )
-from sliceplane.server.registry.authorization.standing import Standing
 from sliceplane.server.registry.config import RegistryConfig
 from sliceplane.server.registry.documents import canonical, document_of, make_record
 from sliceplane.server.registry.expiry import Expiry
@@ -52,7 +52,7 @@ from sliceplane.server.registry.types import Context, NoTokens, Target, TokenSer
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key, Record, restamp
 
-#: kinds that have megabytes of rules or subjects, which followers decode where they need them
+#: kinds with up to megabytes of rules or subjects, which followers decode when they need them
 _DECODED_APART = {
     Roles.storage_key: decode_role,
     ClusterRoles.storage_key: decode_role,
@@ -62,29 +62,27 @@ _DECODED_APART = {
 
 
 class Follower(Protocol):
-    """Keeps an account of some kinds that is always what their newest objects say, staged ones
-    included.
-    """
+    """Maintains an index over the newest objects of some kinds, staged ones included."""
 
     @property
     def follows(self) -> frozenset[str]:
         """``Resource.storage_key`` of each of the kinds."""
 
     def on_stored(self, key: Key, document: Document) -> None:
-        """There is a new version."""
+        """Handles a new version."""
 
     def on_removed(self, key: Key) -> None:
-        """The object is gone, or was forgotten before the follower knew of it."""
+        """Handles a removal, also of an object that the follower never observed."""
 
     def rebuild(self, objects: Iterable[tuple[Key, Document]]) -> None:
-        """Forget everything but *objects*, all that there are of these kinds."""
+        """Rebuilds the index from *objects*, all objects of these kinds."""
 
     def check(self, objects: list[tuple[Key, Document]]) -> None:
-        """Assert that the account is what *objects*, all that there are, say."""
+        """Asserts that the index equals one built from *objects*, all objects of these kinds."""
 
 
 class Core:
-    """The mutable heart of a registry.  Verbs read ``store`` freely and write through the
+    """The mutable state of a registry.  Verbs read ``store`` freely and write through the
     methods.
     """
 
@@ -98,13 +96,13 @@ class Core:
         self.tokens = tokens or NoTokens()
         self.addresses = AddressBook(config.service_cidrs)
         self.services = ServiceLedgers(config, rng, self.addresses)
-        self.standing = Standing()
-        self.policy = PolicyIndex(self.standing)
+        self.dependencies = Dependencies()
+        self.policy = PolicyIndex(self.dependencies)
         self.aggregation = Aggregation()
         self.quotas = QuotaIndex(store)
         self.expiry = Expiry()
-        #: in the order in which they learn of a write: the ledgers of Services take their ranges
-        #: from the address book, and aggregated roles their rules from the policy
+        #: in the order of notification: the ledgers of Services take their ranges from the address
+        #: book, and aggregated roles their rules from the policy
         self.followers: tuple[Follower, ...] = (
             *(
                 self.addresses,
@@ -123,22 +121,23 @@ class Core:
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Derive the accounts from the newest records: at start, and after staged events were
-        forgotten.
+        """Derives the indexes from the newest records: at start, and after staged events were
+        dropped.
         """
         for follower in self.followers:
             follower.rebuild(self._objects(follower))
         self.addresses.suspects.update(self.services.all_addresses())
 
     def follow(self, keys: Iterable[Key]) -> None:
-        """Derive anew what is known of *keys*: another server wrote them, or staged versions were
-        forgotten.
+        """Updates the indexes for *keys*, which another server wrote, or whose staged versions were
+        dropped.
 
-        Nothing is staged: who wrote them has written what follows from it, too. The cost is that of
-        *keys*. All Services let go before any takes, as a number may have passed between them.
+        Stages nothing: the writer has written the dependent changes, too. The cost is proportional
+        to *keys*. Required order: all Services release before any claims, as an address or port may
+        have moved from one to another.
         """
         touched = tuple(keys)
-        self.standing.doubt(touched)
+        self.dependencies.invalidate(touched)
         changed = sorted(key for key in touched if key.resource in self._followers_of)
         services = [key for key in changed if key.resource == Services.storage_key]
         for key in services:
@@ -146,13 +145,13 @@ class Core:
             self.services.on_removed(key)
         for key in changed:
             record = self.store.latest(key)
-            self._tell(key, None if record is None else _followed(record))
+            self._notify(key, None if record is None else _followed(record))
         for key in services:
             self.addresses.suspects.update(self.services.addresses(key))
 
-    def _tell(self, key: Key, document: Document | None) -> None:
-        """The followers learn of the newest version; ``None``: the object is gone."""
-        self.standing.doubt((key,))
+    def _notify(self, key: Key, document: Document | None) -> None:
+        """Notifies the followers of the newest version; ``None``: the object was removed."""
+        self.dependencies.invalidate((key,))
         for follower in self._followers_of.get(key.resource, ()):
             if document is None:
                 follower.on_removed(key)
@@ -165,39 +164,37 @@ class Core:
                 yield record.key, document_of(record)
 
     def check(self) -> None:
-        """Every follower knows exactly what the newest objects say."""
+        """Asserts that every index equals one built from the newest objects."""
         for follower in self.followers:
             follower.check(list(self._objects(follower)))
         self._check_addresses()
-        self.standing.check()
+        self.dependencies.check()
 
     def _check_addresses(self) -> None:
-        """Each address of a Service has its IPAddress and the other way round, but for those yet to
-        be compared.
-        """
+        """Asserts that Services and IPAddresses agree, except for the suspects."""
         book = self.addresses
         for name in self.services.all_addresses():
-            told = book.told(name)
+            entry = book.entry(name)
             holder = self.services.holder(name)
-            assert name in book.suspects or (told and told.service == holder), (
-                f"{name} of {holder}: {told}"
+            assert name in book.suspects or (entry and entry.service == holder), (
+                f"{name} of {holder}: {entry}"
             )
         for name in book.names():
-            told = book.told(name)
-            assert told is not None
+            entry = book.entry(name)
+            assert entry is not None
             fine = (
-                not told.managed
+                not entry.managed
                 or name in book.suspects
-                or self.services.holder(name) == told.service
+                or self.services.holder(name) == entry.service
             )
             assert fine, (
-                f"IPAddress {name} names {told.service}, {self.services.holder(name)} has the "
+                f"IPAddress {name} names {entry.service}, {self.services.holder(name)} has the "
                 "address"
             )
 
     def latest(self, target: Target) -> Record:
-        """The newest version, staged ones included: what a writer builds on.  Raises a 404
-        StatusError.
+        """Returns the newest version, also if it is only staged, as the base of a write.  Raises a
+        404 StatusError.
         """
         record = self.store.latest(key_of(target))
         if record is None:
@@ -205,7 +202,7 @@ class Core:
         return record
 
     def put(self, resource: Resource, document: Document) -> Record:
-        """Stage the object and what follows from it; the new record's body is the answer to the
+        """Stages the object and its dependent changes; the new record's body is the answer to the
         client.
         """
         record, before = self._stage(resource, document)
@@ -218,51 +215,51 @@ class Core:
         return record
 
     def _stage(self, resource: Resource, document: Document) -> tuple[Record, Record | None]:
-        """The new record and the one before; aggregated roles are left as they are."""
+        """Returns the new and the previous record; does not update aggregated roles."""
         metadata = document["metadata"]
         key = Key(resource.storage_key, metadata.get("namespace", ""), metadata["name"])
         before = self.store.latest(key)
         shaped = canonical(resource, document)
-        # The addresses that a Service has, which this write may set free.
-        held = self.services.addresses(key) if resource is Services else ()
+        # The current addresses of a Service, which this write may release.
+        addresses = self.services.addresses(key) if resource is Services else ()
         record = self.store.stage_put(key, partial(make_record, resource, shaped, before=before))
-        self._tell(key, shaped)
-        if held:
-            self._release(key, held)
+        self._notify(key, shaped)
+        if addresses:
+            self._release(key, addresses)
         return record, before
 
     def remove(self, record: Record) -> Record:
-        """Stage the deletion of the newest version, and what follows from it."""
+        """Stages the deletion of the newest version, and its dependent changes."""
         key = record.key
-        held = self.services.addresses(key) if key.resource == Services.storage_key else ()
+        addresses = self.services.addresses(key) if key.resource == Services.storage_key else ()
         last = self.store.stage_delete(key, lambda revision: restamp(record, revision))
-        self._tell(key, None)
-        if held:
-            self._release(key, held)
+        self._notify(key, None)
+        if addresses:
+            self._release(key, addresses)
         if key.resource == ClusterRoles.storage_key:
             self.gather(self.aggregation.gathering(key, record.labels))
         return last
 
-    def _release(self, service: Key, held: tuple[str, ...]) -> None:
-        """Remove the IPAddresses of what *service* has held and holds no more: no commit has one
-        without the other.
+    def _release(self, service: Key, addresses: tuple[str, ...]) -> None:
+        """Removes the IPAddresses of the addresses that *service* released, in the same commit as
+        the write of the Service.
         """
-        for name in held:
-            told = self.addresses.told(name)
+        for name in addresses:
+            entry = self.addresses.entry(name)
             record = self.store.latest(Key(IPAddresses.storage_key, "", name))
             if self.services.holder(name) is not None or record is None:
                 continue
-            if told is None or not told.managed or told.service != service:
+            if entry is None or not entry.managed or entry.service != service:
                 continue
             if document_of(record)["metadata"].get("finalizers"):
-                # It is held back: ``service_addresses`` compares the two, and deletes it.
+                # Finalizers defer the removal: ``service_addresses`` compares both and deletes it.
                 self.addresses.suspects.add(name)
             else:
                 self.remove(record)
 
     def gather(self, keys: Iterable[Key]) -> None:
-        """Stage the aggregated ClusterRoles among *keys*, and those that gather them, whose rules
-        are not what they gather.
+        """Stages the aggregated ClusterRoles with outdated rules: those of *keys*, and the roles
+        that gather them.
         """
         gatherers = Gatherers(self.aggregation, keys)
         for key in gatherers:
@@ -274,10 +271,10 @@ class Core:
                 gatherers.changed(key, record.labels)
 
     def fill(self, role: Document) -> None:
-        """Give a ClusterRole that gathers others the rules of those, whatever it came with; others
-        are left alone.
+        """Replaces the rules of an aggregated ClusterRole by those of the roles that it gathers;
+        does not change other roles.
 
-        Raises the 403 ``StatusError`` for one that is too much for those that gather it.
+        Raises the 403 ``StatusError`` if the role makes one that gathers it too large.
         """
         rules = self.aggregation.rules_for(role, self.policy)
         if rules is not None:
@@ -285,19 +282,19 @@ class Core:
         self.aggregation.admit(role, self.policy)
 
     def claim_addresses(self, document: Document, now: float) -> None:
-        """Stage the IPAddresses that a Service lacks.  Required order: after admission, before
-        ``put`` of it.
+        """Stages the missing IPAddresses of a Service.  Required order: after its admission, before
+        its ``put``.
         """
         key = Key(
             Services.storage_key, document["metadata"]["namespace"], document["metadata"]["name"]
         )
         for text in document["spec"].get("clusterIPs", ()):
             name = canonical_address(text)
-            if name is not None and self.addresses.told(name) is None:
+            if name is not None and self.addresses.entry(name) is None:
                 self.make_address(name, key, now)
 
     def make_address(self, name: str, service: Key, now: float) -> None:
-        """Stage the IPAddress *name* of *service*."""
+        """Stages the IPAddress *name* of *service*."""
         parent = {"resource": Services.plural, "namespace": service.namespace, "name": service.name}
         head = {
             "name": name,
@@ -309,7 +306,7 @@ class Core:
 
 
 class WriteCall(NamedTuple):
-    """A write as the verbs receive it: the state, who writes and when, what, and how."""
+    """A write as the verbs receive it: the state, the user and time, the target, the options."""
 
     core: Core
     ctx: Context
@@ -318,13 +315,13 @@ class WriteCall(NamedTuple):
 
 
 def _followed(record: Record) -> Document:
-    """The document of *record* as followers read it."""
+    """Returns the document of *record* as followers read it."""
     decode = _DECODED_APART.get(record.key.resource)
     return document_of(record) if decode is None else decode(record.body)
 
 
 def _with_rules(role: Document, rules: tuple[PolicyRule, ...]) -> Document:
-    """*role*, changed."""
+    """Returns *role*, with its rules replaced in place."""
     if rules:
         role["rules"] = [document_of_rule(rule) for rule in rules]
     else:

@@ -1,15 +1,14 @@
-"""From a request's document to one that the rest may rely on: right kind, right types, nothing
-unknown.
+"""Decodes the document of a request: checks its kind and types, and drops unknown members.
 
-This is what Go gets from decoding into structs (kubernetes.io, API concepts, Field validation):
-members of the wrong type are refused, null means absent, and unknown members are dropped after
-being warned of or refused.
+The result is that of Go's decoding into structs (kubernetes.io, API concepts, Field validation):
+members of the wrong type are refused, null means absent. Unknown members are refused, or dropped
+with or without a warning.
 
-Some documents are *tidy*, as they are stored: nothing in them is unknown, of a wrong type, null, or
-empty where Go would leave it out. Most of what is written is: what our controllers send, what a
-patch makes of a stored object, and what a decoder made of protobuf. Each kind becomes a ``msgspec``
-struct, as in ``schema.fast``, whose annotations also say what must not be empty, so that one
-conversion in C answers for four walks. *Yes* is final. *No* means only "look closer".
+A document is *tidy* if it is as it would be stored: no member is unknown, of a wrong type, null, or
+empty where Go would omit it. Most written documents are tidy: those of our controllers, patched
+stored objects, and decoded protobuf. Each kind becomes a ``msgspec`` struct, as in
+``schema.fast``, whose annotations also exclude empty values, so that one conversion in C replaces
+four walks. True is final; False only means that the walks are needed.
 """
 
 from __future__ import annotations
@@ -35,16 +34,18 @@ from sliceplane.server.registry.types import Body, WriteOptions
 
 
 class UndecodableBody(Exception):
-    """The document does not decode as its kind; the text is Go's, without "KIND in version ..."."""
+    """A document that does not decode as its kind.  The text is Go's, without "KIND in version
+    ...".
+    """
 
 
 def body_of_json(resource: Resource, subresource: str, raw: bytes) -> Body:
-    """The body of a create or update of a client in this process.  Raises the 400
+    """Returns the body of a create or update by a client in this process.  Raises the 400
     ``StatusError``.
     """
     if subresource and body_kind(subresource) is not None:
-        # Of another kind (Binding, autoscaling/v1 Scale, TokenRequest), which is checked where it
-        # is served.
+        # A body of another kind (Binding, autoscaling/v1 Scale, TokenRequest) is checked by its
+        # verb.
         return Body(document=document_of_json(raw))
     if isinstance(raw, codec.OwnJson):
         return Body(own=raw)
@@ -52,7 +53,7 @@ def body_of_json(resource: Resource, subresource: str, raw: bytes) -> Body:
 
 
 def read_json(resource: Resource, raw: bytes) -> Body:
-    """A JSON body of a client that may have sent anything.  Raises the 400 ``StatusError``."""
+    """Decodes a JSON body of an untrusted client.  Raises the 400 ``StatusError``."""
     read = strict.read_body(resource, raw, is_good=is_tidy)
     if read.is_good:
         return Body(own=codec.OwnJson(raw), parsed=[read.document], is_tidy=True)
@@ -70,7 +71,7 @@ def document_of_json(raw: bytes) -> Document:
 def decode_body(
     resource: Resource, body: Body, options: WriteOptions
 ) -> tuple[Document, tuple[str, ...]]:
-    """The document that a POST or PUT stands for, and the warnings that it earns.
+    """Returns the document of a POST or PUT, and its warnings.
 
     The result is a fresh copy with defaults, in the hub version. Raises a 400 StatusError for
     another kind, a wrong type, or (``Strict``) a problem in the body.
@@ -97,17 +98,17 @@ def decode_body(
 def decoded(
     resource: Resource, document: Document, *, fresh: bool = False, tidy: bool = False
 ) -> Document:
-    """A normalised, type-checked, defaulted copy in stored form (the hub version), without unknown
-    members.
+    """Returns a normalised, type-checked, defaulted copy in stored form (the hub version), without
+    unknown members.
 
-    *fresh*: the caller has no use for *document*, so that it need not be copied. *tidy*: it is
-    known to be that. Raises ``UndecodableBody``.
+    *fresh*: the caller does not need *document* any more, so it need not be copied. *tidy*: the
+    document was checked to be tidy. Raises ``UndecodableBody``.
     """
     tidy = tidy or is_tidy(resource.schema_key, document)
     fits = tidy or _fits(resource, document)
     managed = None
     if document.get("metadata") and "managedFields" in document["metadata"]:
-        # Set aside as sent: there, an empty list is not nothing.
+        # Kept as sent: there, an empty list is significant.
         document = {**document, "metadata": dict(document["metadata"])}
         managed = document["metadata"].pop("managedFields")
     # A copy made in C costs a fifth of a walk (70 us instead of 350 for 100 endpoints).
@@ -119,16 +120,16 @@ def decoded(
     elif not fresh:
         document = codec.decode_document(codec.encode(document))
     if not fits:
-        # By the schema and not by the complaints: those are bounded, and a member's name can be
-        # anything.
+        # By the schema and not by the list of problems: that is bounded, and a member may have any
+        # name.
         schema.fit(resource.schema_key, document)
     metadata = document.setdefault("metadata", {})
-    # History.
+    # A deprecated member, which upstream drops.
     metadata.pop("selfLink", None)
     _normalise_times(metadata)
     if not tidy:
         drop_nothings(resource.api_version, resource.kind, document)
-        # What cannot become a projection would be lost to every reader. A tidy document always can.
+        # Readers could not read an object without a projection. A tidy document always has one.
         try:
             msgspec.convert(document, resource.projection)
         except msgspec.ValidationError as error:
@@ -142,7 +143,9 @@ def decoded(
 
 
 def _normalise_times(metadata: Document) -> None:
-    """One moment has many spellings, and clients write back what they read in their own."""
+    """Normalises times: one moment has many spellings, and clients write a time back in their
+    own.
+    """
     for name in ("creationTimestamp", "deletionTimestamp"):
         if name in metadata:
             try:
@@ -169,11 +172,11 @@ def decoded_as(version: str, name: str, document: Document) -> Document:
 
 
 def _fits(resource: Resource, document: Document) -> bool:
-    """Returns True if nothing has to be taken out of *document*. Raises ``UndecodableBody`` for a
-    member of a wrong type.
+    """Returns True if *document* has no unknown members. Raises ``UndecodableBody`` for a member of
+    a wrong type.
 
-    Required order: before nulls and empty lists go, since those of a wrong type must not go
-    unnoticed.
+    Required order: before the removal of nulls and empty lists, as those of a wrong type are
+    errors.
     """
     if schema.accepts(resource.schema_key, document):
         return True
@@ -184,7 +187,7 @@ def _fits(resource: Resource, document: Document) -> bool:
 
 
 def must_be_unset_on_create() -> StatusError:
-    """As upstream: a POST with a resourceVersion is a 500 without reason."""
+    """Returns upstream's answer to a POST with a resourceVersion: a 500 without reason."""
     return StatusError(500, "", "resourceVersion should not be set on objects to be created")
 
 
@@ -193,14 +196,14 @@ _MANAGED: Final = "managedFields"
 
 
 class _Yes:
-    """A boolean that must be true; ``msgspec`` has no word for it, so it asks ``_hook``."""
+    """A boolean that must be true.  ``msgspec`` has no constraint for it, so it calls ``_hook``."""
 
 
 def is_tidy(schema_key: str, document: object) -> bool:
-    """True only if decoding (``server.registry.decoding``) would change nothing but times and
-    defaults.
+    """Returns True only if decoding (``server.registry.decoding``) would change nothing but times
+    and defaults.
 
-    ``metadata.managedFields`` need only be of the right types: an empty list is not nothing there.
+    ``metadata.managedFields`` need only be of the right types: there, an empty list is significant.
     """
     model = _top(schema_key)
     if model is None:
@@ -223,19 +226,21 @@ _YES: Final = _Yes()
 
 @cache
 def _top(schema_key: str) -> type[msgspec.Struct] | None:
-    """``None`` where it is not known which fields Go leaves out."""
+    """Returns ``None`` for a kind whose ``omitempty`` fields are unknown."""
     schema = lookup(schema_key)
     return None if omitted_fields(_message(schema)) is None else _model(schema.name, kind=True)
 
 
 def _message(schema: Struct) -> str:
-    """The name of its protobuf message."""
+    """Returns the name of the kind's protobuf message."""
     return schema.full_name.replace("io.k8s.", "k8s.io.", 1)
 
 
 @cache
 def _model(name: str, *, kind: bool = False, own_metadata: bool = False) -> type[msgspec.Struct]:
-    """*kind*: it is a whole object; *own_metadata*: it is the metadata of one."""
+    """Returns the tidy struct of a type.  *kind*: the type is a whole object; *own_metadata*: it is
+    the metadata of one.
+    """
     schema = struct(name)
     omitted = omitted_fields(_message(schema)) or frozenset()
     annotations = []
@@ -245,29 +250,29 @@ def _model(name: str, *, kind: bool = False, own_metadata: bool = False) -> type
         elif kind and field.name == "metadata":
             annotations.append(_model(field.type.name, own_metadata=True))
         else:
-            annotations.append(_annotation(field.type, said=field.name in omitted))
+            annotations.append(_annotation(field.type, omitempty=field.name in omitted))
     return fast.define(name, list(schema.fields), annotations)
 
 
-def _annotation(kind: Type, *, said: bool = False) -> Any:
-    """*said*: it is left out if it says nothing."""
+def _annotation(kind: Type, *, omitempty: bool = False) -> Any:
+    """Returns the annotation of a tidy member.  *said*: Go omits the member if it is empty."""
     match kind.kind:
         case "struct":
             return _model(kind.name)
         case "list":
-            # An empty list never stays, wherever it is.
+            # An empty list is never kept.
             return Annotated[list[_annotation(kind.element)], _SOME]  # type: ignore[misc]  # a type made at run time
         case "map":
-            made: Any = dict[str, _annotation(kind.element)]  # type: ignore[misc]  # a type made at run time
-            return Annotated[made, _SOME] if said else made
+            mapping: Any = dict[str, _annotation(kind.element)]  # type: ignore[misc]  # a type made at run time
+            return Annotated[mapping, _SOME] if omitempty else mapping
         case "any":
             return _free_form()
         case scalar:
-            return _said(scalar) if said else fast.scalar(scalar)
+            return _non_empty(scalar) if omitempty else fast.scalar(scalar)
 
 
-def _said(scalar: str) -> Any:
-    # A negative number says something too, and takes the longer way.
+def _non_empty(scalar: str) -> Any:
+    # A negative number is not empty, either, but such documents take the slow path.
     match scalar:
         case "bool":
             return _Yes

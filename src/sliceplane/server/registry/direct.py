@@ -1,6 +1,6 @@
-"""The registry as clients without sockets ask it: the in-process client and the simulator.
+"""The registry for clients without sockets: the in-process client and the simulator.
 
-A ``Write`` becomes a step, a plan of a watch becomes an interest at the hub; both see stored
+A ``Write`` becomes a step, a watch plan becomes an interest at the hub; both share the stored
 bodies, without copies.
 """
 
@@ -25,7 +25,7 @@ from sliceplane.server.registry.types import (
     WatchPlan,
     WriteOptions,
 )
-from sliceplane.server.registry.verbs.answers import shown_body
+from sliceplane.server.registry.verbs.answers import convert_body
 from sliceplane.server.registry.verbs.options import delete_options_of_document
 from sliceplane.server.store.types import EventType, Record
 from sliceplane.server.store.watcher import Interest
@@ -34,10 +34,11 @@ from sliceplane.server.store.watcher import Interest
 def step_of(
     registry: Registry, context: Context, write: Write, options: WriteOptions
 ) -> Callable[[], Outcome]:
-    """Returns the function that executes *write*, which is no read. The body is decoded now, once,
-    however often the step runs.
+    """Returns a function that executes *write*. The body is decoded only once, now; the step may
+    run repeatedly.
 
-    Raises the 400 ``StatusError`` of a body that is no JSON, and the step what its verb raises.
+    Raises the 400 ``StatusError`` for a body that is not JSON. The step raises the errors of its
+    verb.
     """
     target = Target(
         resource=write.resource,
@@ -73,7 +74,7 @@ class StoredBodies:
         self._head = {"kind": resource.kind, "apiVersion": resource.api_version}
 
     def event(self, kind: EventType, record: Record) -> bytes:
-        return shown_body(self._resource, record.body)
+        return convert_body(self._resource, record.body)
 
     def bookmark(self, revision: int, initial_events_end: bool) -> bytes:
         metadata: Document = {"resourceVersion": str(revision)}
@@ -89,7 +90,7 @@ def _stored_bodies(resource: Resource) -> StoredBodies:
 
 
 def interest_of(plan: WatchPlan) -> Interest:
-    """For ``Hub.subscribe``."""
+    """Returns the interest for ``Hub.subscribe``."""
     return Interest(
         resource=plan.resource.storage_key,
         encoder=_stored_bodies(plan.resource),

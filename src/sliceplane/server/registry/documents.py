@@ -1,9 +1,9 @@
 """Documents (decoded JSON) to records and back: the canonical form of everything that is stored.
 
-Canonical means: ``kind``, ``apiVersion``, ``metadata`` first, members of metadata in the order in
-which upstream prints them, label and annotation keys sorted; the rest in the order given,
-``status`` last. Because every stored body starts with the same bytes for one kind, a list item
-(which carries no kind and apiVersion) is a slice of the stored body.
+Canonical means: ``kind``, ``apiVersion``, ``metadata`` first, members of metadata in upstream's
+order, label and annotation keys sorted; the rest in the order of the input, ``status`` last. As all
+stored bodies of a kind start with the same bytes, a list item (which has no kind and apiVersion) is
+a slice of the stored body.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _METADATA_ORDER = (
 )
 _FIRST_AND_LAST = frozenset({"kind", "apiVersion", "metadata", "status"})
 _STRING_MAPS = ("labels", "annotations")
-#: members of a record that seldom differ from those of the version before
+#: members of a record that are usually equal to those of the previous version
 _SHARED = ("key", "uid", "labels", "fields", "owners")
 #: selectable booleans: Go prints a missing one as "false", so that ``spec.unschedulable=false``
-#: finds Nodes
+#: matches Nodes
 _BOOLEAN_FIELDS = frozenset({"spec.hostNetwork", "spec.unschedulable"})
 
 
 def document_of(record: Record) -> Document:
-    """A fresh document; the caller may change it."""
+    """Returns a fresh document, which the caller may change."""
     return codec.decode_document(record.body)
 
 
@@ -57,10 +57,10 @@ def refused(resource: Resource, document: Document, why: str) -> StatusError:
 
 
 def normalised(document: Document) -> Document:
-    """A copy without null members and empty lists, at every depth.
+    """Returns a copy without null members and empty lists, at every depth.
 
-    Go reads a null as an absent member and prints an empty list with ``omitempty`` as nothing;
-    without this rule an update that spells "nothing" in another way would not be a no-op. Raises
+    Go decodes a null as an absent member and omits an empty list with ``omitempty``. Without this
+    rule an update that writes an absent member as null would not be a no-op. Raises
     ``ValueError`` for a null in a list, where it cannot mean "absent".
     """
     raw = codec.encode(document)
@@ -86,8 +86,8 @@ def _without_nothings(value: Any) -> Any:
 
 
 def set_condition(document: Document, condition: Document, now: float) -> bool:
-    """Put it into the status, in the place of the one of its type; its time is when it became so.
-    ``False``: it was like that.
+    """Writes *condition* into the status, in place of the one of its type, with the time of its
+    last transition.  Returns False if nothing changed.
     """
     conditions: list[Document] = list(document.get("status", {}).get("conditions", ()))
     at = next(
@@ -98,26 +98,26 @@ def set_condition(document: Document, condition: Document, now: float) -> bool:
     since = (
         before.get("lastTransitionTime") if before.get("status") == condition["status"] else None
     )
-    told = {**condition, "lastTransitionTime": since or format_time(now)}
-    if told == before:
+    updated = {**condition, "lastTransitionTime": since or format_time(now)}
+    if updated == before:
         return False
     if at is None:
-        conditions.append(told)
+        conditions.append(updated)
     else:
-        conditions[at] = told
+        conditions[at] = updated
     document["status"] = {**document.get("status", {}), "conditions": conditions}
     return True
 
 
 def canonical(resource: Resource, document: Document) -> Document:
-    """The stored form in canonical order, with its ``kind`` and ``apiVersion``; empty metadata
-    members go.
+    """Returns the stored form in canonical order, with its ``kind`` and ``apiVersion`` and without
+    empty metadata members.
     """
     resource = stored_form(resource)
-    given: Document = document.get("metadata", {})
+    source: Document = document.get("metadata", {})
     metadata: Document = {}
     for name in _METADATA_ORDER:
-        value = given.get(name)
+        value = source.get(name)
         # 0 is a meaningful deletionGracePeriodSeconds; everything else here has omitempty
         if value or (name == "deletionGracePeriodSeconds" and value is not None):
             metadata[name] = dict(sorted(value.items())) if name in _STRING_MAPS else value
@@ -130,10 +130,10 @@ def canonical(resource: Resource, document: Document) -> Document:
 def make_record(
     resource: Resource, document: Document, revision: int, before: Record | None = None
 ) -> Record:
-    """The record of a canonical *document* that is committed at *revision*.
+    """Returns the record of a canonical *document* that is committed at *revision*.
 
-    *before*: the version that it replaces. What is equal is shared with it, as history keeps many
-    versions.
+    *before*: the version that it replaces. Equal members are shared with it, as the history keeps
+    many versions.
     """
     resource = stored_form(resource)
     metadata = {**document["metadata"], "resourceVersion": str(revision)}
@@ -158,8 +158,10 @@ def make_record(
 
 
 def selectable(resource: Resource, document: Document) -> Mapping[str, str]:
-    """Values of the resource's selectable fields as field selectors see them; "" is left out."""
-    found: dict[str, str] = {}
+    """Returns the values of the selectable fields as field selectors match them, without empty
+    ones.
+    """
+    values: dict[str, str] = {}
     for name, path in resource.selectable_fields:
         value: Any = document
         for member in path.split("."):
@@ -178,12 +180,12 @@ def selectable(resource: Resource, document: Document) -> Mapping[str, str]:
             else str(value)
         )
         if text:
-            found[name] = text
-    return found
+            values[name] = text
+    return values
 
 
 def starts_as(resource: Resource, body: bytes) -> bool:
-    """Returns True if *body* is a canonical object of *resource*, as its first bytes show."""
+    """Returns True if *body* starts like a canonical object of *resource*."""
     return body.startswith(_prefix(resource))
 
 
@@ -192,7 +194,7 @@ def _prefix(resource: Resource) -> bytes:
 
 
 def item_bytes(resource: Resource, body: bytes) -> bytes:
-    """A body as clients see it, as a list item: without kind and apiVersion."""
+    """Returns a body in a client's version as a list item: without kind and apiVersion."""
     prefix = _prefix(resource)
     assert body.startswith(prefix), (
         f"stored {resource.kind} does not start canonically: {body[:80]!r}"
@@ -209,7 +211,7 @@ def list_bytes(
     remaining: int | None = None,
     shard: str = "",
 ) -> bytes:
-    """The KINDList document of *records*."""
+    """Returns the KINDList document of *records*."""
     metadata = list_metadata(
         resource_version=resource_version,
         continue_token=continue_token,
@@ -226,7 +228,7 @@ def list_bytes(
 def list_metadata(
     *, resource_version: int, continue_token: str, remaining: int | None, shard: str
 ) -> Document:
-    """Returns the metadata of a list, in whatever form it is shown."""
+    """Returns the metadata of a list, for every representation."""
     metadata: Document = {"resourceVersion": str(resource_version)}
     if continue_token:
         metadata["continue"] = continue_token

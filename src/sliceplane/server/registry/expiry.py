@@ -1,12 +1,12 @@
-"""Objects that the server forgets by itself: Events, an hour after they were last written
+"""Objects that the server removes by itself: Events, an hour after their last write
 (kube-apiserver's ``--event-ttl``).
 
-``on_stored`` has no clock; a write counts from the next ``take_due``, which the process calls every
-few seconds. After a start it is not known when an Event was written, and the times that it carries
-itself stand in for that; they are believed as far as they are not in the future.
+``on_stored`` has no clock: the time to live starts at the next ``take_due``, which the process
+calls every few seconds. After a start the time of the last write is unknown; the times inside the
+Event are used instead, or the present if they are in the future.
 
-Deadlines are handed out in the order in which they come due, so a plain dictionary is the queue:
-what is due is looked for at its front, and nothing is ever sorted but what was found at the start.
+Deadlines are assigned in the order in which they expire, so a plain dictionary is the queue: due
+keys are at its front, and only the Events of the start are sorted.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ EVENT_TTL_S: Final = 3600.0
 
 
 class Expiry:
-    """Deadlines of the newest Events.  A ``server.registry.core.Follower``."""
+    """The deadlines of all Events.  A ``server.registry.core.Follower``."""
 
     follows = frozenset((Events.storage_key,))
 
     def __init__(self, ttl_s: float = EVENT_TTL_S) -> None:
         self._ttl_s = ttl_s
-        #: from before the start, by the time that they tell; earliest first
-        self._found: dict[Key, float] = {}
+        #: Events from before the start and their latest times, earliest first
+        self._initial: dict[Key, float] = {}
         #: written since the last ``take_due``, in order
         self._fresh: dict[Key, None] = {}
         self._deadlines: dict[Key, float] = {}
@@ -38,25 +38,25 @@ class Expiry:
     def rebuild(self, objects: Iterable[tuple[Key, Document]]) -> None:
         self._fresh.clear()
         self._deadlines.clear()
-        seen = ((last_seen(event), key) for key, event in objects)
-        self._found = {key: at for at, key in sorted(seen)}
+        times = ((latest_time(event), key) for key, event in objects)
+        self._initial = {key: at for at, key in sorted(times)}
 
     def on_stored(self, key: Key, document: Document) -> None:
         self.on_removed(key)
         self._fresh[key] = None
 
     def on_removed(self, key: Key) -> None:
-        self._found.pop(key, None)
+        self._initial.pop(key, None)
         self._fresh.pop(key, None)
         self._deadlines.pop(key, None)
 
     def take_due(self, now: float, most: int) -> tuple[Key, ...]:
-        """At most *most* keys whose time has come.  They stay known until ``on_removed``."""
-        for key, seen in self._found.items():
-            self._deadlines[key] = min(seen, now) + self._ttl_s
+        """Returns at most *most* expired keys.  They are returned again until ``on_removed``."""
+        for key, at in self._initial.items():
+            self._deadlines[key] = min(at, now) + self._ttl_s
         for key in self._fresh:
             self._deadlines[key] = now + self._ttl_s
-        self._found.clear()
+        self._initial.clear()
         self._fresh.clear()
         due: list[Key] = []
         for key, deadline in self._deadlines.items():
@@ -66,14 +66,14 @@ class Expiry:
         return tuple(due)
 
     def check(self, objects: list[tuple[Key, Document]]) -> None:
-        """Each is known once."""
-        known = sorted([*self._found, *self._fresh, *self._deadlines])
+        """Asserts that each Event has exactly one deadline."""
+        tracked = sorted([*self._initial, *self._fresh, *self._deadlines])
         stored = sorted(key for key, _ in objects)
-        assert known == stored, f"{known} have deadlines, not {stored}"
+        assert tracked == stored, f"{tracked} have deadlines, not {stored}"
 
 
-def last_seen(event: Document) -> float:
-    """The latest time that an Event tells of; 0 if it tells none."""
+def latest_time(event: Document) -> float:
+    """Returns the latest time in an Event; 0 if it has none."""
     times = (
         event["metadata"].get("creationTimestamp"),
         event.get("eventTime"),

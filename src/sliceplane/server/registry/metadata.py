@@ -1,9 +1,9 @@
-"""``metadata`` of every object: which members the server owns and what it writes there (Kubernetes
-API conventions, Metadata), and the rules of names, labels, annotations, owners and finalizers, and
-of what may never change (staging/src/k8s.io/apimachinery/pkg/api/validation/objectmeta.go).
-Selectors of labels have their rules here, too.
+"""``metadata`` of every object: the members that the server owns and writes (Kubernetes API
+conventions, Metadata), and the rules of names, labels, annotations, owners, finalizers and
+immutable members (staging/src/k8s.io/apimachinery/pkg/api/validation/objectmeta.go). The rules of
+label selectors are here, too.
 
-Functions that prepare change the document that they are given; callers own it.
+Functions named ``prepare_...`` change their argument in place; the caller owns it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SERVER_OWNED_ON_CREATE = (
     "deletionTimestamp",
     "deletionGracePeriodSeconds",
 )
-#: members that a client may leave out of an update; changing them is refused by validation
+#: members that a client may omit in an update; validation refuses changes of them
 _KEPT_ON_UPDATE = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 ANNOTATIONS_MAX_BYTES = 256 * 1024
 MANAGER_MAX_BYTES = 128
@@ -59,16 +59,16 @@ _IMMUTABLE = (
     "deletionGracePeriodSeconds",
 )
 _OWNER_ORDER = ("apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion")
-# The same few keys and values come with every write.
+# Most writes have the same few keys and values.
 _key_problems = remembered(4096)(check_qualified_name)
 _value_problems = remembered(4096)(check_label_value)
-#: each complaint about one controller too many shows all references: a thousand of them would be a
-#: gigabyte
-CONTROLLERS_TOLD_MAX = 8
+#: maximum of errors about a second controller: each prints all references, and a thousand of them
+#: would be a gigabyte
+CONTROLLER_ERRORS_MAX = 8
 
 
 def match_namespace(target: Target, metadata: Document) -> None:
-    """The body's namespace must be the URL's, or nothing; a cluster-scoped object has none."""
+    """Checks that the body's namespace is the URL's or absent; a cluster-scoped object has none."""
     if not target.resource.namespaced:
         metadata.pop("namespace", None)
         return
@@ -83,7 +83,7 @@ def match_namespace(target: Target, metadata: Document) -> None:
 
 
 def match_name(target: Target, metadata: Document) -> None:
-    """A PUT's body must carry the URL's name."""
+    """Checks that a PUT's body has the name of the URL."""
     name = metadata.get("name")
     if not name:
         raise bad_request(
@@ -97,7 +97,9 @@ def match_name(target: Target, metadata: Document) -> None:
 
 
 def prepare_create(resource: Resource, metadata: Document, rng: Rng, now: float) -> None:
-    """Identity and birth of a new object.  ``generateName`` is left to the caller."""
+    """Sets uid, creationTimestamp and generation of a new object.  The caller handles
+    ``generateName``.
+    """
     for name in _SERVER_OWNED_ON_CREATE:
         metadata.pop(name, None)
     metadata["uid"] = rng.uuid()
@@ -111,7 +113,7 @@ def generated_name(prefix: str, rng: Rng) -> str:
 
 
 def prepare_update(resource: Resource, new: Document, old: Document) -> None:
-    """Carry over what an update cannot change, and count the generation."""
+    """Carries over the members that an update cannot change, and increments the generation."""
     metadata = new["metadata"]
     before = old["metadata"]
     for name in _KEPT_ON_UPDATE:
@@ -131,7 +133,9 @@ def prepare_update(resource: Resource, new: Document, old: Document) -> None:
 
 
 def _counted(document: Document) -> Document:
-    """All but what the server writes, and but metadata that is no label."""
+    """Returns the content that counts for the generation: no type, and of the metadata only the
+    labels.
+    """
     return {
         **document,
         "kind": "",
@@ -141,7 +145,7 @@ def _counted(document: Document) -> Document:
 
 
 def mark_deleted(metadata: Document, now: float, grace_s: int | None) -> None:
-    """Set deletionTimestamp to ``now + grace_s`` if there is none; the first time counts as a
+    """Sets deletionTimestamp to ``now + grace_s`` if there is none, which increments the
     generation.
     """
     if "deletionTimestamp" not in metadata:
@@ -153,15 +157,15 @@ def mark_deleted(metadata: Document, now: float, grace_s: int | None) -> None:
 
 
 def shorten_grace(metadata: Document, grace_s: int) -> None:
-    """Move an announced deletion to an earlier moment."""
+    """Moves an announced deletion to an earlier time."""
     started = parse_time(metadata["deletionTimestamp"]) - metadata["deletionGracePeriodSeconds"]
     metadata["deletionTimestamp"] = format_time(started + grace_s)
     metadata["deletionGracePeriodSeconds"] = grace_s
 
 
 def parse_resource_version(value: Any) -> int:
-    """A body's resourceVersion; "" and "0" are 0.  As upstream: a 500 without reason if it is not a
-    number.
+    """Parses a body's resourceVersion; "" and "0" are 0.  As upstream, raises a 500 without reason
+    if it is not a number.
     """
     text = str(value or "0")
     try:
@@ -173,7 +177,7 @@ def parse_resource_version(value: Any) -> int:
 
 
 def validate(resource: Resource, head: Document) -> FieldErrors:
-    """The metadata of a new object."""
+    """Validates the metadata of a new object."""
     errors: FieldErrors = []
     prefix = head.get("generateName", "")
     name = head.get("name", "")
@@ -195,8 +199,8 @@ def validate(resource: Resource, head: Document) -> FieldErrors:
 
 
 def validate_update(new: Document, old: Document) -> FieldErrors:
-    """The metadata of an update.  As upstream: the first rules run twice, which clients see as
-    doubled causes.
+    """Validates the metadata of an update.  As upstream, the first rules run twice, and the Status
+    has their causes twice.
     """
     errors: FieldErrors = []
     if old.get("deletionTimestamp"):
@@ -226,7 +230,7 @@ def validate_update(new: Document, old: Document) -> FieldErrors:
 
 
 def validate_maps(head: Document, path: str = "metadata") -> FieldErrors:
-    """Labels and annotations."""
+    """Validates labels and annotations."""
     errors = validate_labels(f"{path}.labels", head.get("labels", {}))
     annotations: dict[str, str] = head.get("annotations", {})
     where = f"{path}.annotations"
@@ -241,8 +245,8 @@ def validate_maps(head: Document, path: str = "metadata") -> FieldErrors:
 
 
 def in_go(document: Document, *members: str, **zero: Any) -> Document:
-    """*document* as messages of Kubernetes show a value of its own types: members by Go's names,
-    null where there is nothing, or *zero*.
+    """Returns *document* as messages of Kubernetes print a Go struct: members by Go's names,
+    absent ones as null or as in *zero*.
     """
     return {name[0].upper() + name[1:]: document.get(name, zero.get(name)) for name in members}
 
@@ -255,7 +259,7 @@ def validate_labels(path: str, labels: dict[str, str]) -> FieldErrors:
 
 
 def check_label_selector(path: str, selector: Document | None) -> FieldErrors:
-    """No selector is no mistake."""
+    """Checks a label selector; an absent one is valid."""
     errors = validate_labels(f"{path}.matchLabels", (selector or {}).get("matchLabels", {}))
     expressions = (selector or {}).get("matchExpressions", ())
     return errors + each(f"{path}.matchExpressions", expressions, check_requirement_and_values)
@@ -271,8 +275,8 @@ def check_requirement_and_values(
 
 
 def check_requirement(path: str, requirement: Document, *, of_node: bool = False) -> FieldErrors:
-    """Operator and key of a requirement, and the number of its values.  *of_node*: numbers can be
-    compared, too.
+    """Checks operator and key of a requirement, and the number of its values.  *of_node*: Gt and
+    Lt are allowed, too.
     """
     key = requirement.get("key", "")
     operator = requirement.get("operator", "")
@@ -342,12 +346,14 @@ def _validate_owners(head: Document) -> FieldErrors:
         if (group, version, kind) == ("", "v1", "Event"):
             errors.append(
                 invalid_value(
-                    path, _shown_owner(owner), "/v1, Kind=Event is disallowed from being an owner"
+                    path,
+                    _owner_in_go_order(owner),
+                    "/v1, Kind=Event is disallowed from being an owner",
                 )
             )
         if owner.get("controller"):
             name = f"{kind}/{owner.get('name', '')}"
-            if controller and further == CONTROLLERS_TOLD_MAX:
+            if controller and further == CONTROLLER_ERRORS_MAX:
                 continue
             if controller:
                 further += 1
@@ -357,15 +363,15 @@ def _validate_owners(head: Document) -> FieldErrors:
                     f"{controller} and {name}"
                 )
                 errors.append(
-                    invalid_value(path, [_shown_owner(other) for other in owners], detail)
+                    invalid_value(path, [_owner_in_go_order(other) for other in owners], detail)
                 )
             else:
                 controller = name
     return errors
 
 
-def _shown_owner(owner: Document) -> Document:
-    """An owner reference as Go prints it: the required members always, in the order of the
+def _owner_in_go_order(owner: Document) -> Document:
+    """Returns an owner reference as Go prints it: with all required members, in the order of the
     struct.
     """
     return {

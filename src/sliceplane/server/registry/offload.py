@@ -1,25 +1,25 @@
-"""Offloaded validation: a write that takes too long for the loop runs elsewhere, on a copy of its
-inputs.
+"""Offloaded validation: a write that takes too long for the event loop runs in another process, on
+a copy of its inputs.
 
-A write of megabytes takes seconds to decode, default, validate and compare, and a server must not
-do that between two requests of others. So there are three steps, of which only the first and the
-last need the registry:
+A write of megabytes takes seconds to decode, default, validate and compare, and must not delay the
+requests of others for so long. So there are three steps, of which only the first and the last need
+the registry:
 
-1. ``gather_input`` copies what the write probably reads: its object, the namespace, quotas, and all
-   of RBAC for a role.
+1. ``gather_input`` copies the probable reads of the write: its object, the namespace, quotas, and
+   all of RBAC for a role.
 2. ``work_out``, in another process, is a function of that input and the request: it runs the verb
-   on a registry that holds nothing else, and returns what the verb read, the changes that it
-   staged, and its answer or error.
+   on a registry with nothing else, and returns the verb's reads, the changes that it staged, and
+   its answer or error.
 3. ``apply_result`` compares and sets: it stages the same changes if everything that was read is
-   unchanged; else it raises ``StaleInput``, and the caller retries with an input that has what was
-   missing (upstream's ``GuaranteedUpdate``).
+   unchanged; else it raises ``StaleInput``, and the caller retries with an input that has the
+   missing reads (upstream's ``GuaranteedUpdate``).
 
-The verbs are the ones of all other writes and know nothing of this; an input that is too small
-costs a retry and never a wrong answer. Revisions are assigned in the last step.
+The verbs are those of all other writes, without knowledge of the offloading. An input that is too
+small costs a retry and never causes a wrong answer. Revisions are assigned in the last step.
 
 Addresses and node ports of other Services are not read by key, so they have a rule of their own:
-the copy treats the numbers that others hold as taken, and ``apply_result`` checks that what was
-chosen is still free.
+the copy treats the numbers of others as allocated, and ``apply_result`` checks that the chosen ones
+are still free.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ from sliceplane.server.store.types import EventType, Key, Record, StoreEvent, re
 
 #: a collection: ``Resource.storage_key`` and namespace, "" for all namespaces
 Collection = tuple[str, str]
-#: labels that are decoded in one step
+#: labels decoded in one step
 _LABELS_PER_STEP: Final = 20_000
-#: the holder, in the copy, of what the Services that are not in it hold
+#: the owner, in the copy, of the addresses and ports of all Services that are not in it
 _OTHERS: Final = Key(Services.storage_key, "", "")
 
 
 class StaleInput(Exception):
-    """The input lacks something that the write read, or was changed since. ``keys`` and
-    ``collections`` are what the write read: the next input should have them.
+    """The input lacks a read of the write, or has changed since. ``keys`` and ``collections`` are
+    the reads of the write, which the next input should have.
     """
 
     def __init__(self, keys: frozenset[Key], collections: frozenset[Collection]) -> None:
@@ -86,16 +86,16 @@ class StaleInput(Exception):
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the newest state.  A key without a record is one that does not exist."""
+    """A part of the newest state.  A key without a record does not exist."""
 
     config: RegistryConfig
     revision: int
     records: tuple[Record, ...]
     #: the collections that are complete
     collections: frozenset[Collection]
-    #: drawn from the registry's own, so that names and uids are as good
+    #: drawn from the registry's generator, so that names and uids are equally random
     seed: int
-    #: whether the user may create what the target names; ``None``: roles and bindings are all there
+    #: whether the user may create the target; ``None``: the input has all roles and bindings
     may_create: Decision | None
     #: addresses and node ports of other Services
     addresses: dict[Family, tuple[int, ...]]
@@ -103,8 +103,8 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffloadedChange(msgspec.Struct, frozen=True):
-    """``record`` is complete but for its revision and, until ``attach_labels``, its ``labels``:
-    maps in JSON.
+    """A staged change.  ``record`` lacks its revision and, until ``attach_labels``, its labels,
+    which are maps in JSON.
     """
 
     type: EventType
@@ -115,8 +115,8 @@ class OffloadedChange(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The reads of a write, its changes, and its outcome or error.
 
-    ``made``: the index of the change whose revision the outcome waits for, or -1. An outcome
-    without a body answers with the body of that change; ``shows_revision``: any other body shows
+    ``awaited``: the index of the change whose revision the outcome waits for, or -1. An outcome
+    without a body answers with the body of that change; ``has_revision``: any other body contains
     its revision.
     """
 
@@ -125,8 +125,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[OffloadedChange, ...] = ()
     error: StatusError | None = None
     outcome: Outcome | None = None
-    made: int = -1
-    shows_revision: bool = False
+    awaited: int = -1
+    has_revision: bool = False
 
 
 def gather_input(
@@ -137,7 +137,7 @@ def gather_input(
     keys: frozenset[Key],
     collections: frozenset[Collection],
 ) -> Input:
-    """Returns what a write to *target* probably reads, with *keys* and *collections*."""
+    """Returns the probable reads of a write to *target*, with *keys* and *collections*."""
     resource = target.resource
     own = key_of(target)
     keys |= {own}
@@ -152,14 +152,14 @@ def gather_input(
         collections |= {(ServiceCIDRs.storage_key, "")}
         names = {*core.addresses.names_of(own), *core.services.addresses(own)}
         keys |= {Key(IPAddresses.storage_key, "", name) for name in names}
-        held, ports = core.services.others(own)
+        allocated, ports = core.services.others(own)
         addresses = {
-            family: tuple(numbers.union(held.get(family, ())))
+            family: tuple(numbers.union(allocated.get(family, ())))
             for family, numbers in core.addresses.numbers_without(names).items()
         }
     may_create: Decision | None = None
     if resource in REVIEWS or resource.storage_key in POLICY_RESOURCES:
-        # Rights come from cluster roles anywhere; a review may be about any namespace.
+        # Cluster roles grant rights in all namespaces; a review may be about any namespace.
         collections |= {(policy, "") for policy in POLICY_RESOURCES}
     else:
         may_create = core.policy.decide(ctx.user, creation_of(target))
@@ -179,12 +179,12 @@ def gather_input(
 def _records(
     store: Store, keys: frozenset[Key], collections: frozenset[Collection]
 ) -> dict[Key, Record]:
-    found = {record.key: record for each in collections for record in store.iter_latest(*each)}
+    records = {record.key: record for each in collections for record in store.iter_latest(*each)}
     for key in keys:
         record = store.latest(key)
         if record is not None:
-            found[key] = record
-    return found
+            records[key] = record
+    return records
 
 
 class _ReadRecorder(Store):
@@ -208,19 +208,21 @@ class _ReadRecorder(Store):
 
 
 class _ExpectedDecision(PolicyIndex):
-    """The one decision that a write of an ordinary kind needs, made beforehand."""
+    """The one decision that a write of an ordinary kind needs, taken in advance."""
 
     def __init__(self, decision: Decision) -> None:
         super().__init__()
         self._decision = decision
 
-    def decide(self, user: User, wanted: Attributes) -> Decision:
-        assert wanted.verb == "create", f"whether {user.name} may {wanted.verb} is not in the input"
+    def decide(self, user: User, attributes: Attributes) -> Decision:
+        assert attributes.verb == "create", (
+            f"whether {user.name} may {attributes.verb} is not in the input"
+        )
         return self._decision
 
 
 def work_out(basis: Input, verb: Callable[[Core], Outcome]) -> Result:
-    """Runs *verb* on a registry that holds *basis* alone."""
+    """Runs *verb* on a registry that contains only *basis*."""
     history = (
         StoreEvent(record.revision, EventType.ADDED, record, None) for record in basis.records
     )
@@ -238,30 +240,30 @@ def work_out(basis: Input, verb: Callable[[Core], Outcome]) -> Result:
         outcome = verb(core)
         staged = store.take_staged()
         for event in staged:
-            # Here and not in ``apply_result``: a body that is refused does not travel.
+            # Here and not in ``apply_result``, so that a refused body is not sent.
             admit_size(0 if event.type is EventType.DELETED else len(event.record.body))
     except StatusError as refused:
         error = refused
     keys = frozenset(store.keys)
-    # The indexes of the copy were built from the complete collections, which counts as reading.
+    # The indexes of the copy were built from the complete collections, which counts as a read.
     collections = basis.collections | store.collections
     if error is not None or outcome is None:
         return Result(keys=keys, collections=collections, error=error)
     revision = outcome.revision
-    made = [event.revision for event in staged].index(revision) if revision else -1
-    shows_revision = False
-    if revision and staged[made].record.body is outcome.body:
+    awaited = [event.revision for event in staged].index(revision) if revision else -1
+    has_revision = False
+    if revision and staged[awaited].record.body is outcome.body:
         outcome = replace(outcome, body=b"")
     elif revision:
         head = _head_decoder.decode(outcome.body).metadata
-        shows_revision = head.resourceVersion == str(revision)
+        has_revision = head.resourceVersion == str(revision)
     return Result(
         keys=keys,
         collections=collections,
         changes=tuple(map(_change, staged)),
         outcome=outcome,
-        made=made,
-        shows_revision=shows_revision,
+        awaited=awaited,
+        has_revision=has_revision,
     )
 
 
@@ -290,7 +292,7 @@ def _change(event: StoreEvent) -> OffloadedChange:
 
 
 def attach_labels(result: Result) -> Generator[None, None, Result]:
-    """*result* as ``apply_result`` needs it, in steps: an object may have hundreds of thousands of
+    """Decodes the labels of *result*, in steps: an object may have hundreds of thousands of
     labels.
     """
     changes = []
@@ -306,9 +308,9 @@ def attach_labels(result: Result) -> Generator[None, None, Result]:
 def apply_result(
     core: Core, ctx: Context, basis: Input, result: Result, target: Target, *, dry_run: bool
 ) -> Outcome:
-    """Stages what was worked out on *basis*, with labels, if there is room for its bytes.
+    """Stages the changes of *result*, which has its labels, if the byte limits allow it.
 
-    Raises ``StaleInput``, having staged nothing, and the ``StatusError`` of the write.
+    Raises ``StaleInput``, with nothing staged, and the ``StatusError`` of the write.
     """
     if not _is_unchanged(core, basis, result):
         raise StaleInput(result.keys, result.collections)
@@ -324,17 +326,17 @@ def apply_result(
     core.follow(record.key for record in staged)
     if not staged:
         return outcome if dry_run else replace(outcome, revision=_pending(core, target))
-    if result.made < 0:
+    if result.awaited < 0:
         return outcome
-    made = staged[result.made]
-    body = outcome.body or made.body
-    if result.shows_revision:
-        body = restamp_body(body, made.revision)
-    return replace(outcome, body=body, revision=made.revision)
+    awaited = staged[result.awaited]
+    body = outcome.body or awaited.body
+    if result.has_revision:
+        body = restamp_body(body, awaited.revision)
+    return replace(outcome, body=body, revision=awaited.revision)
 
 
 def _is_unchanged(core: Core, basis: Input, result: Result) -> bool:
-    """Returns True if all that was read was in *basis*, and is the same now."""
+    """Returns True if all reads were in *basis*, and are unchanged."""
     if not result.collections <= basis.collections:
         return False
     then = {
@@ -345,8 +347,8 @@ def _is_unchanged(core: Core, basis: Input, result: Result) -> bool:
             ((record.key.resource, ""), (record.key.resource, record.key.namespace))
         )
     }
-    # Bodies are compared, too: where several servers write, a revision that was staged and
-    # forgotten here may be another server's.
+    # Bodies are compared, too: with several servers, a revision that was staged and dropped here
+    # may belong to another server's write.
     return _records(core.store, result.keys, result.collections) == then and all(
         core.services.are_free(change.record.key, _head_decoder.decode(change.record.body).spec)
         for change in result.changes
@@ -371,12 +373,14 @@ def _stage(store: Store, change: OffloadedChange) -> Record:
 
 
 def _pending(core: Core, target: Target) -> int:
-    """Nothing was written, but what the client sees may not be durable yet."""
+    """Returns the revision to wait for if nothing was written: the object may not be durable
+    yet.
+    """
     record = core.store.latest(key_of(target))
     return record.revision if record is not None and record.revision > core.store.revision else 0
 
 
 def can_offload(resource: Resource, subresource: str) -> bool:
-    """Returns False for writes about tokens, whose keys stay in this process."""
+    """Returns False for writes that sign or verify tokens, as the keys stay in this process."""
     row = SUBRESOURCES.get(subresource)
     return not (row and row.signs) and resource is not TokenReviews

@@ -1,13 +1,12 @@
-"""IPAddress objects for what Services hold, and ServiceCIDRs for the ranges that it comes from
-(KEP-1880).
+"""IPAddress objects for the addresses of Services, and ServiceCIDRs for their ranges (KEP-1880).
 
-``Core`` stages the IPAddresses of a Service just before the Service, and removes them just after it
-lets go of them; the registry stages both in one step and the committer writes a step as one batch,
-so after a crash there are both or neither. Everything else is repair and is here, in the words that
-upstream's repair loop uses: what a user did to IPAddresses by hand, and databases from before there
-were any.
+``Core`` stages the IPAddresses of a Service just before the Service, and removes them just after
+the Service releases them. The registry stages both in one step and the committer writes a step as
+one batch, so after a crash there are both or neither. This module repairs everything else, with the
+messages of upstream's repair loop: IPAddresses that a user changed, and databases from before there
+were IPAddresses.
 
-``tend`` looks at suspects only (see ``AddressBook``), so it costs nothing while nothing happens.
+``tend`` checks suspects only (see ``AddressBook``), so it costs nothing while nothing happens.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from sliceplane.server.store.types import Key, Record
 
 DEFAULT_RANGE: Final = "kubernetes"
 FINALIZER: Final = "networking.k8s.io/service-cidr-finalizer"
-#: an IPAddress whose Service does not exist is left alone for so long: a client may be about to
-#: create it
+#: seconds for which an IPAddress without its Service is kept: a client may be about to create the
+#: Service
 ORPHAN_GRACE_S: Final = 60.0
 _REPORTER: Final = "ipallocator-repair-controller"
 _IN_USE: Final = (
@@ -48,14 +47,14 @@ _READY_TEXT: Final = "Kubernetes Service CIDR is ready"
 
 
 def tend(core: Core, ctx: Context, *, quiet: bool = False) -> None:
-    """Repair what is suspect and look after ServiceCIDRs.  *quiet*: without Events, for the first
-    start of all.
+    """Repairs the suspects and maintains ServiceCIDRs.  *quiet*: without Events, for the start of a
+    server.
     """
     if core.addresses.ranges_changed:
         _tend_ranges(core, ctx)
     for name in sorted(core.addresses.suspects):
-        if _is_fine(core, name) or _settle(core, ctx, name, quiet):
-            # A repair made it suspect again; it is as it should be.
+        if _is_fine(core, name) or _reconcile(core, ctx, name, quiet):
+            # The repair made it a suspect again, although it is correct now.
             core.addresses.suspects.discard(name)
         core.store.end_step()
 
@@ -64,19 +63,19 @@ def tend(core: Core, ctx: Context, *, quiet: bool = False) -> None:
 
 
 def _is_fine(core: Core, name: str) -> bool:
-    """The usual case, told from memory."""
-    entry = core.addresses.told(name)
-    if entry is None or not entry.whole or entry.service is None:
+    """Returns True if the IPAddress is correct according to the address book, the usual case."""
+    entry = core.addresses.entry(name)
+    if entry is None or not entry.intact or entry.service is None:
         return False
     return core.services.holder(name) == entry.service and core.addresses.covers(name)
 
 
-def _settle(core: Core, ctx: Context, name: str, quiet: bool) -> bool:
-    """Make the IPAddress and the Service agree; ``False`` if it is too early to tell."""
+def _reconcile(core: Core, ctx: Context, name: str, quiet: bool) -> bool:
+    """Makes the IPAddress and the Service agree.  Returns False if it is too early to decide."""
     holder = core.services.holder(name)
     record = core.store.latest(Key(IPAddresses.storage_key, "", name))
     if holder is not None:
-        return _settle_held(core, ctx, name, holder, record, quiet=quiet)
+        return _reconcile_allocated(core, ctx, name, holder, record, quiet=quiet)
     if record is None:
         return True
     document = document_of(record)
@@ -92,41 +91,39 @@ def _settle(core: Core, ctx: Context, name: str, quiet: bool) -> bool:
             "cleaning up"
         )
         _drop(core, ctx, record, "IPAddressNotAllocated", why)
-        return core.addresses.told(name) is None
-    shown = f"{service.namespace}/{service.name}"
+        return core.addresses.entry(name) is None
+    quoted = f"{service.namespace}/{service.name}"
     if core.store.latest(service) is not None:
-        why = f"IPAddress: {name} for Service {shown} has a wrong reference; cleaning up"
+        why = f"IPAddress: {name} for Service {quoted} has a wrong reference; cleaning up"
         _drop(core, ctx, record, "IPAddressWrongReference", why)
-        return core.addresses.told(name) is None
-    born = parse_time(document["metadata"]["creationTimestamp"])
-    if ctx.now - born <= ORPHAN_GRACE_S:
+        return core.addresses.entry(name) is None
+    created = parse_time(document["metadata"]["creationTimestamp"])
+    if ctx.now - created <= ORPHAN_GRACE_S:
         return False
-    why = f"IPAddress: {name} for Service {shown} appears to have leaked: cleaning up"
+    why = f"IPAddress: {name} for Service {quoted} appears to have leaked: cleaning up"
     _drop(core, ctx, record, "IPAddressNotAllocated", why)
-    return core.addresses.told(name) is None
+    return core.addresses.entry(name) is None
 
 
-def _settle_held(
+def _reconcile_allocated(
     core: Core, ctx: Context, name: str, holder: Key, record: Record | None, *, quiet: bool
 ) -> bool:
-    """A Service has the address: there must be an IPAddress that says so."""
+    """Ensures that the address of a Service has an IPAddress that references the Service."""
     service = core.store.latest(holder)
     assert service is not None, f"{holder} holds {name} and does not exist"
-    shown = f"[{family_of(name)}]: {name}"
+    quoted = f"[{family_of(name)}]: {name}"
     if not core.addresses.covers(name) and not quiet:
-        why = (
-            f"Cluster IP {shown} is not within any configured Service CIDR; please recreate service"
-        )
-        _tell(core, ctx, service, Services, reason="ClusterIPOutOfRange", why=why)
+        why = f"Cluster IP {quoted} is not within any configured Service CIDR; please recreate service"
+        _record_event(core, ctx, service, Services, reason="ClusterIPOutOfRange", why=why)
     if record is None:
-        why = f"Cluster IP {shown} is not allocated; repairing"
+        why = f"Cluster IP {quoted} is not allocated; repairing"
     else:
         document = document_of(record)
         if "deletionTimestamp" in document["metadata"]:
             return False
         if parent_of(document) != holder:
             why = (
-                f"Cluster IP {shown} for Service {holder.namespace}/{holder.name} has a wrong "
+                f"Cluster IP {quoted} for Service {holder.namespace}/{holder.name} has a wrong "
                 "reference; repairing"
             )
             core.remove(record)
@@ -145,19 +142,19 @@ def _settle_held(
             return True
     core.make_address(name, holder, ctx.now)
     if not quiet:
-        _tell(core, ctx, service, Services, reason="ClusterIPNotAllocated", why=why)
+        _record_event(core, ctx, service, Services, reason="ClusterIPNotAllocated", why=why)
     return True
 
 
 def _drop(core: Core, ctx: Context, record: Record, reason: str, why: str) -> None:
     delete(core, ctx, Target(resource=IPAddresses, name=record.key.name), DeleteOptions())
-    _tell(core, ctx, record, IPAddresses, reason=reason, why=why)
+    _record_event(core, ctx, record, IPAddresses, reason=reason, why=why)
 
 
-def _tell(
+def _record_event(
     core: Core, ctx: Context, about: Record, resource: Resource, *, reason: str, why: str
 ) -> None:
-    """A Warning Event; if it cannot be stored (its namespace is going), it is not needed."""
+    """Writes a Warning Event, or none if it cannot be stored (its namespace is terminating)."""
     namespace = about.key.namespace or "default"
     event: Document = {
         "metadata": {
@@ -194,7 +191,7 @@ def _tell(
 
 
 def _tend_ranges(core: Core, ctx: Context) -> None:
-    # Before the walk, as every write below says that something changed.
+    # Required order: before the loop, as each write in it sets ``ranges_changed``.
     core.addresses.ranges_changed = False
     _ensure_default(core, ctx)
     for record in tuple(core.store.iter_latest(ServiceCIDRs.storage_key)):
@@ -224,8 +221,8 @@ def _tend_ranges(core: Core, ctx: Context) -> None:
 
 
 def _ensure_default(core: Core, ctx: Context) -> None:
-    """The ServiceCIDR of the configured ranges, ready from the start; an existing one may become
-    dual-stack.
+    """Ensures the ServiceCIDR of the configured ranges, which is ready at once; an existing one may
+    become dual-stack.
     """
     key = Key(ServiceCIDRs.storage_key, "", DEFAULT_RANGE)
     configured = list(core.config.service_cidrs)
@@ -254,6 +251,6 @@ def _ensure_default(core: Core, ctx: Context) -> None:
 
 
 def _set_ready(document: Document, now: float, status: str, reason: str, message: str) -> bool:
-    """Set the condition Ready; ``False`` if it was like that."""
+    """Sets the condition Ready.  Returns False if nothing changed."""
     condition = {"type": READY, "status": status, "reason": reason, "message": message}
     return set_condition(document, condition, now)

@@ -1,7 +1,6 @@
-"""Requests to the registry and its answers: what is asked, by whom, what a user may do, who signs
-tokens.
+"""Requests to the registry and its answers: target, user, options, decisions, the token service.
 
-Frozen; everything that a verb needs besides the store is in here.
+Frozen; with the store this is everything that a verb needs.
 """
 
 from __future__ import annotations
@@ -28,26 +27,26 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """The address of a request. ``name`` is "" for a collection; ``namespace`` is "" for cluster
     scope and for a list across namespaces.
 
-    ``resource`` is the version that is stored, also where an older one was given: that is in
-    ``via`` then.
+    ``resource`` is the stored version, also if the request names an older one, which is in ``via``
+    then.
     """
 
     resource: Resource
     namespace: str = ""
     name: str = ""
     subresource: str = ""
-    #: the older version that the request names, where ``resource`` is the stored one
+    #: the older version that the request names, if it is not the stored one
     via: Resource | None = None
 
     def __post_init__(self) -> None:
-        older = self.resource
-        if older.hub is not None:
-            msgspec.structs.force_setattr(self, "resource", older.hub)
-            msgspec.structs.force_setattr(self, "via", older)
+        requested = self.resource
+        if requested.hub is not None:
+            msgspec.structs.force_setattr(self, "resource", requested.hub)
+            msgspec.structs.force_setattr(self, "via", requested)
 
     @property
-    def spoken(self) -> Resource:
-        """The version that the client reads and writes."""
+    def requested(self) -> Resource:
+        """The version of the resource that the client reads and writes."""
         return self.via or self.resource
 
     @property
@@ -80,21 +79,20 @@ class DeleteOptions(msgspec.Struct, frozen=True, kw_only=True):
     propagation: Propagation | None = None
     precondition_uid: str | None = None
     precondition_resource_version: str | None = None
-    #: ``orphanDependents: false``: a 202 then says that the object is not gone yet
+    #: ``orphanDependents: false``: the answer is a 202 if the object still exists
     forbids_orphans: bool = False
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True):
-    """A decoded request body: the document and what a lenient reader would have passed over."""
+    """A decoded request body: the document, and the problems that a lenient reader ignores."""
 
     document: Document = msgspec.field(default_factory=dict)
     #: strict-decoding problems, e.g. ``unknown field "spec.foo"``, ``duplicate field
     #: "metadata.name"``
     problems: tuple[str, ...] = ()
-    #: in the place of ``document``: decoded by each attempt at the write, which may then keep what
-    #: it decoded
+    #: instead of ``document``: each attempt at the write decodes it and owns the result
     own: OwnJson | None = None
-    #: ``own`` decoded already, for the first attempt to take out, and whether it is tidy
+    #: the decoded ``own``, which the first attempt takes; and whether it is tidy
     #: (``server.registry.decoding``)
     parsed: list[Document] = msgspec.field(default_factory=list)
     is_tidy: bool = False
@@ -104,7 +102,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a write.
 
     The caller must not answer before ``revision`` is durable (0: nothing was written). ``body`` is
-    the JSON to answer with: the object, or for some deletes a ``Status``.
+    the JSON of the answer: the object, or for some deletes a ``Status``.
     """
 
     code: int
@@ -116,14 +114,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
     label_selector: str = ""
     field_selector: str = ""
-    #: counts with the feature gate ShardedListAndWatch
+    #: applies only with the feature gate ShardedListAndWatch
     shard_selector: str | None = None
     #: as the client sent it; ``None``: not sent
     resource_version: str | None = None
     resource_version_match: str | None = None
     limit: int = 0
     continue_token: str = ""
-    #: only watches may ask for it; here to be refused
+    #: allowed for watches only; lists refuse it
     send_initial_events: bool | None = None
 
 
@@ -132,7 +130,7 @@ class ListOutcome(msgspec.Struct, frozen=True, kw_only=True):
     resource_version: int
     continue_token: str = ""
     remaining: int | None = None
-    #: the selector of the shard that this is, "" for the whole collection
+    #: the selector of the returned shard, "" for the whole collection
     shard: str = ""
 
 
@@ -151,11 +149,11 @@ class WatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A watch whose options are valid, as ``server.store.hub.Hub.subscribe`` needs it.
 
     - ``initial``: begin with ADDED for the present state; with ``bookmarks`` its end is marked;
-    - ``since=N``: events strictly after N, from the history or from the future;
+    - ``since=N``: events strictly after N, past or future ones;
     - neither: events from now on;
-    - ``wait_for=N``: the store is not there yet; wait as long as for a list, then end the stream
-      with ``api.errors.too_large_resource_version`` as an ERROR event;
-    - ``newest``: no version was named, so what it begins with must not be old.
+    - ``wait_for=N``: the store has not reached N yet; wait as long as for a list, then end the
+      stream with ``api.errors.too_large_resource_version`` as an ERROR event;
+    - ``newest``: no version was requested, so the initial state must be the newest.
     """
 
     resource: Resource
@@ -173,10 +171,11 @@ class WatchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attributes(msgspec.Struct, frozen=True, kw_only=True):
-    """The action of a request, in the terms that rules are written in.
+    """The action of a request, in the terms of RBAC rules.
 
-    ``verb`` is a resource verb (get, list, watch, create, ...) or, where ``resource`` is "", the
-    method in lower case, and ``path`` says on what. A Namespace object counts as lying in itself.
+    ``verb`` is a resource verb (get, list, watch, create, ...). If ``resource`` is "", it is the
+    method in lower case, and ``path`` is the URL path. The ``namespace`` of a Namespace object is
+    itself.
     """
 
     verb: str
@@ -189,19 +188,19 @@ class Attributes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def combined_resource(self) -> str:
-        """``pods`` or ``pods/status``: how rules spell it."""
+        """``pods`` or ``pods/status``: the spelling of rules."""
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """``reason`` is for people and the audit log; "" where there is nothing to say."""
+    """The result of an authorization.  ``reason`` is for users and the audit log, or ""."""
 
     allowed: bool
     reason: str = ""
 
 
 def creation_of(target: Target) -> Attributes:
-    """Creating what *target* names, which is what a PUT or an apply to a free name does."""
+    """Returns the action of creating *target*, as a PUT or an apply to an unused name does."""
     resource = target.resource
     return Attributes(
         verb="create",
@@ -216,22 +215,20 @@ REFUSED = Decision(allowed=False)
 
 
 class TokenService(Protocol):
-    """Signs and reads tokens; knows nothing of accounts or of time."""
+    """Signs and verifies tokens, without regard to accounts and time."""
 
     @property
     def issuer(self) -> str: ...
 
     @property
     def audiences(self) -> tuple[str, ...]:
-        """The audiences of tokens if a request names none; a token that is shown to us must have
-        one of them.
-        """
+        """The default audiences of tokens; an accepted token must have one of them."""
 
     def sign(self, claims: Document) -> str:
-        """A JSON Web Token of *claims*."""
+        """Returns a JSON Web Token of *claims*."""
 
     def read(self, token: str) -> Document | User | None:
-        """The claims of a token with a signature of ours, the user of a static token, or
+        """Returns the claims of a token with a valid signature, the user of a static token, or
         ``None``.
         """
 
@@ -250,13 +247,12 @@ class NoTokens:
 
 
 class Authenticated(msgspec.Struct, frozen=True):
-    """The user of a token, and the requested audiences that it is good for.
+    """The user of a token, and the requested audiences for which it is valid.
 
-    ``supports`` are the objects without which it is worth nothing, ``until`` is when that is so in
-    any case.
+    The token is valid while the objects ``dependencies`` exist, and at most until ``until``.
     """
 
     user: User
     audiences: tuple[str, ...]
-    supports: tuple[Key, ...] = ()
+    dependencies: tuple[Key, ...] = ()
     until: float | None = None

@@ -86,10 +86,10 @@ def decode(entries: list[Document], translate: Translate, *, ordered: bool = Tru
         stored = entry.get("fieldsV1", {})
         fields = translate(stored, version)
         if fields is not None:
-            who = identity(
+            owner = identity(
                 entry.get("manager", ""), entry["operation"], version, entry.get("subresource", "")
             )
-            managers[who] = ManagerEntry(
+            managers[owner] = ManagerEntry(
                 fields, version, entry.get("time", ""), stored if ordered else None
             )
     return managers
@@ -98,28 +98,28 @@ def decode(entries: list[Document], translate: Translate, *, ordered: bool = Tru
 def encode(managers: Managers, translate: Translate) -> list[Document]:
     """Entries in their order: Apply before Update, then by time, then by name."""
     made: list[Document] = []
-    for who, entry in sorted(managers.items(), key=_order):
+    for owner, entry in sorted(managers.items(), key=_order):
         fields = translate(entry.fields, entry.api_version)
         assert fields is not None, f"an entry of the unknown version {entry.api_version} was kept"
         document: Document = {
-            "manager": who.manager,
-            "operation": who.operation,
+            "manager": owner.manager,
+            "operation": owner.operation,
             "apiVersion": entry.api_version,
         }
         if entry.time:
             document["time"] = entry.time
         document["fieldsType"] = FIELDS_TYPE
         document["fieldsV1"] = fields if fields is entry.stored else sets.ordered(fields)
-        if who.subresource:
-            document["subresource"] = who.subresource
+        if owner.subresource:
+            document["subresource"] = owner.subresource
         made.append(document)
     return made
 
 
 def _order(item: tuple[Identity, ManagerEntry]) -> tuple[str, str, str, str, str]:
-    who, entry = item
+    owner, entry = item
     # Times are whole seconds in UTC here, so that they sort as text.
-    return who.operation, entry.time, who.manager, entry.api_version, who.subresource
+    return owner.operation, entry.time, owner.manager, entry.api_version, owner.subresource
 
 
 def is_reset(sent: Any) -> bool:

@@ -60,14 +60,14 @@ class OwnedWrite(msgspec.Struct, frozen=True, kw_only=True):
     write.
     """
 
-    who: Identity
+    owner: Identity
     api_version: str
     now: str
     reset: FieldSet
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    who: Identity
+    owner: Identity
     #: of the entry that owns the field
     api_version: str
     path: Path
@@ -104,19 +104,19 @@ def updated(managers: Managers, change: FieldsChange, write: OwnedWrite) -> Mana
         return managers
     taken = sets.union(gained, lost)
     after: Managers = {}
-    for who, entry in managers.items():
-        kept = sets.difference(entry.fields, lost if who == write.who else taken)
+    for owner, entry in managers.items():
+        kept = sets.difference(entry.fields, lost if owner == write.owner else taken)
         if kept is entry.fields:
-            after[who] = entry
+            after[owner] = entry
         elif kept:
-            after[who] = replace(entry, fields=kept)
+            after[owner] = replace(entry, fields=kept)
     own = sets.difference(gained, UNOWNED)
     if own:
-        before = after.get(write.who)
+        before = after.get(write.owner)
         if before is None:
-            after[write.who] = ManagerEntry(own, write.api_version, write.now)
+            after[write.owner] = ManagerEntry(own, write.api_version, write.now)
         else:
-            after[write.who] = replace(
+            after[write.owner] = replace(
                 before, fields=sets.union(before.fields, own), time=write.now
             )
     return _capped(after) if len(after) > UPDATE_MANAGERS_MAX else after
@@ -131,7 +131,7 @@ def _first(added: FieldSet, write: OwnedWrite) -> Managers:
     spelled = encode(added)
     own_of = _own if len(spelled) <= _REMEMBERED_BYTES_MAX else _own.__wrapped__
     own = own_of(spelled, encode(write.reset))
-    return {write.who: ManagerEntry(own, write.api_version, write.now, own)} if own else {}
+    return {write.owner: ManagerEntry(own, write.api_version, write.now, own)} if own else {}
 
 
 @lru_cache(_REMEMBERED)
@@ -146,28 +146,28 @@ def _own(added: bytes, reset: bytes) -> FieldSet:
 
 def _capped(managers: Managers) -> Managers:
     """At most so many updaters: the oldest of each version become one, called ancient changes."""
-    updaters = [who for who in managers if who.operation == "Update"]
+    updaters = [owner for owner in managers if owner.operation == "Update"]
     excess = len(updaters) - UPDATE_MANAGERS_MAX
     if excess <= 0:
         return managers
     after = dict(managers)
     merged: dict[Identity, list[FieldSet]] = {}
-    updaters.sort(key=lambda who: (after[who].time, who))
+    updaters.sort(key=lambda owner: (after[owner].time, owner))
     oldest: dict[str, Identity] = {}
-    for who in updaters:
+    for owner in updaters:
         if excess <= 0:
             break
-        entry = after[who]
-        first = oldest.setdefault(entry.api_version, who)
-        if first == who:
+        entry = after[owner]
+        first = oldest.setdefault(entry.api_version, owner)
+        if first == owner:
             continue
         bucket = Identity(ANCIENT_CHANGES, "Update", entry.api_version, "")
         if bucket not in after:
             after[bucket] = after.pop(first)
         merged.setdefault(bucket, [after[bucket].fields]).append(entry.fields)
         after[bucket] = entry  # its time; all the fields at the end, at once
-        if who != bucket:
-            del after[who]
+        if owner != bucket:
+            del after[owner]
             excess -= 1
     for bucket, parts in merged.items():
         after[bucket] = replace(after[bucket], fields=sets.union_of(parts))
@@ -176,8 +176,8 @@ def _capped(managers: Managers) -> Managers:
 
 def before_first_apply(shape: StructShape, live: Document, write: OwnedWrite) -> Managers:
     """Returns the managers of an object without tracked ones: one updater owns all fields."""
-    who = Identity(BEFORE_FIRST_APPLY, "Update", write.api_version, write.who.subresource)
-    return updated({}, compare(shape, {}, live), replace(write, who=who))
+    owner = Identity(BEFORE_FIRST_APPLY, "Update", write.api_version, write.owner.subresource)
+    return updated({}, compare(shape, {}, live), replace(write, owner=owner))
 
 
 def applied(
@@ -192,34 +192,34 @@ def applied(
     """Apply *config* to *live*.  Raises ``Conflicts``."""
     merged: Document = merge(shape, live, config)
     fields = sets.difference(set_of(shape, config), write.reset, whole=True)
-    last = managers.get(write.who)
+    last = managers.get(write.owner)
     after = dict(managers)
-    after[write.who] = ManagerEntry(fields, write.api_version, last.time if last else "")
+    after[write.owner] = ManagerEntry(fields, write.api_version, last.time if last else "")
     if last is not None and last.fields:
         merged = _pruned(shape, merged, after, last.fields)
     change = compare(shape, live, merged)
     gained = sets.difference(sets.union(change.modified, change.added), write.reset, whole=True)
     lost = sets.difference(change.removed, write.reset, whole=True)
     conflicts: list[Conflict] = []
-    for who, entry in managers.items():
-        if who == write.who:
+    for owner, entry in managers.items():
+        if owner == write.owner:
             continue
         contested = sets.intersection(entry.fields, gained)
-        conflicts.extend(Conflict(who, entry.api_version, path) for path in sets.paths(contested))
+        conflicts.extend(Conflict(owner, entry.api_version, path) for path in sets.paths(contested))
         kept = sets.difference(sets.difference(entry.fields, contested), lost)
         if kept:
-            after[who] = replace(entry, fields=kept)
+            after[owner] = replace(entry, fields=kept)
         else:
-            del after[who]
+            del after[owner]
     if conflicts and not force:
-        raise Conflicts(tuple(sorted(conflicts, key=lambda conflict: str(conflict.who))))
+        raise Conflicts(tuple(sorted(conflicts, key=lambda conflict: str(conflict.owner))))
     changed = merged != live
     own = sets.difference(fields, UNOWNED)
     if own:
-        entry = after[write.who]
-        after[write.who] = replace(entry, fields=own, time=write.now if changed else entry.time)
+        entry = after[write.owner]
+        after[write.owner] = replace(entry, fields=own, time=write.now if changed else entry.time)
     else:
-        del after[write.who]
+        del after[write.owner]
     return Applied(merged, after, changed)
 
 

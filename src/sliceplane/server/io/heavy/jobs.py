@@ -74,11 +74,11 @@ class WriteRequest(msgspec.Struct, frozen=True, kw_only=True):
         if self.verb == "delete":
             deletion = self.deletion
             if self.raw:
-                deletion = decode_delete_options_body(self.media, self.raw, target.spoken)
+                deletion = decode_delete_options_body(self.media, self.raw, target.requested)
             return partial(registry.delete, context, target, deletion)
         if self.verb == "patch":
             return partial(registry.patch, context, target, self.patch, self.raw, self._options())
-        body = decode_object(self.media, self.raw, target.spoken, target.subresource)
+        body = decode_object(self.media, self.raw, target.requested, target.subresource)
         verb = registry.create if self.verb == "create" else registry.update
         return partial(verb, context, target, body, self._options())
 

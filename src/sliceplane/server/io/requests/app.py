@@ -77,8 +77,8 @@ from sliceplane.server.io.requests.response import (
 )
 from sliceplane.server.io.requests.watch import WatchHandler
 from sliceplane.server.registry.authentication import impersonation
-from sliceplane.server.registry.authorization.attendance import Claim
 from sliceplane.server.registry.authorization.index import refusal
+from sliceplane.server.registry.authorization.open_watches import Claim
 from sliceplane.server.registry.types import Attributes, Decision
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.snapshot import PATH as SNAPSHOT_PATH
@@ -340,11 +340,11 @@ class ApiServer:
         if audit is not None:
             audit.received(user, wanted, path)
         acting = request.headers_of(b"impersonate-")
-        other = impersonation.wanted(acting) if acting else None
+        other = impersonation.parse_headers(acting) if acting else None
         now = self._services.clock()
         shown = request.certificate is not None and request.certificate.counts(now)
         token = "" if shown else bearer_token(request.headers.get(b"authorization", b""))
-        claim = Claim(user=user, token=token, acting=other, wanted=wanted)
+        claim = Claim(user=user, token=token, acting=other, attributes=wanted)
         if other is not None:
             request.user = user = self._services.impersonate(user, other)
             if audit is not None:

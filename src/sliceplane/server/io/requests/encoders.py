@@ -20,7 +20,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
 from sliceplane.server.io.requests.render import escape, no_binary_table, partial_metadata
 from sliceplane.server.io.requests.response import Representation
-from sliceplane.server.registry.verbs.answers import shown_body
+from sliceplane.server.registry.verbs.answers import convert_body
 from sliceplane.server.store.types import EventType, Record
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class JsonEncoder:
         return chunk(b'{"type":"ERROR","object":' + escape(encode(error.status())) + b"}\n")
 
     def shape(self, record: Record) -> bytes:
-        return shown_body(self.resource, record.body)
+        return convert_body(self.resource, record.body)
 
     def bookmark_document(self, revision: int, initial_events_end: bool) -> Document:
         """An object of the watched kind with nothing but its version."""
@@ -73,7 +73,7 @@ class PartialEncoder(JsonEncoder):
         self.version = version
 
     def shape(self, record: Record) -> bytes:
-        return partial_metadata(shown_body(self.resource, record.body), self.version)
+        return partial_metadata(convert_body(self.resource, record.body), self.version)
 
     def bookmark_document(self, revision: int, initial_events_end: bool) -> Document:
         return {
@@ -96,7 +96,7 @@ class TableEncoder(JsonEncoder):
         self._columns = b""
 
     def shape(self, record: Record) -> bytes:
-        return self._row(decode_document(shown_body(self.resource, record.body)))
+        return self._row(decode_document(convert_body(self.resource, record.body)))
 
     def bookmark(self, revision: int, initial_events_end: bool) -> bytes:
         # Upstream sends a row of nothing whose object carries the version.

@@ -121,7 +121,7 @@ class Lists:
         include: IncludeObject,
     ) -> bytes:
         """The answer to a list.  Raises the 406 ``StatusError``, and ``TooMany``."""
-        resource = target.spoken
+        resource = target.requested
         check_list_form(resource, representation)
         shown = await self._shown(target, found)
         if not self._heavy.is_heavy(sum(len(record.body) for record in shown.records)):
@@ -142,7 +142,7 @@ class Lists:
         records = []
         slice_ = self._pace.slice()
         for record in found.records:
-            records.append(answers.shown_record(target, record))
+            records.append(answers.convert_record(target, record))
             await slice_.over()
         return replace(found, records=tuple(records))
 

@@ -30,7 +30,7 @@ from sliceplane.api.selectors.fields import selected_name
 from sliceplane.api.users import User
 from sliceplane.server.fairness.types import Flow
 from sliceplane.server.io.requests.limits import RequestCharges, kept_bytes
-from sliceplane.server.registry.authorization.attendance import Claim
+from sliceplane.server.registry.authorization.open_watches import Claim
 from sliceplane.server.registry.types import Attributes, Target
 from sliceplane.server.store.types import Key
 from sliceplane.watch.io.certificates import Certificate

@@ -188,7 +188,7 @@ class ResourceHandlers:
     async def _delete_collection(
         self, request: Request, target: Target, representation: Representation
     ) -> Response:
-        options = decode_delete_options(request, await request.body(), target.spoken)
+        options = decode_delete_options(request, await request.body(), target.requested)
         selection = list_options(request.query)
         context = self.context(request)
 
@@ -222,7 +222,7 @@ class ResourceHandlers:
         render = partial(
             render_object,
             outcome.body,
-            target.spoken,
+            target.requested,
             representation,
             now=self.clock(),
             include_object=included,
@@ -306,7 +306,7 @@ def _response(
     representation: Representation,
     warnings: tuple[str, ...],
 ) -> Response:
-    spoken = target.spoken
+    spoken = target.requested
     texts = (*DEPRECATIONS.get((spoken.group, spoken.version, spoken.plural), ()), *warnings)
     headers = (NO_CACHE, *warning_headers(texts)) if texts else (NO_CACHE,)
     return Response(code, body, CONTENT_TYPES[representation.media], headers)

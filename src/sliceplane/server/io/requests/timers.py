@@ -13,7 +13,7 @@ from collections.abc import Callable
 from sliceplane.api.errors import StatusError, too_large_resource_version
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.metrics import Metrics
-from sliceplane.server.registry.authorization.attendance import Claim
+from sliceplane.server.registry.authorization.open_watches import Claim
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.registry.types import WatchPlan
 from sliceplane.server.store.hub import Hub
@@ -116,9 +116,9 @@ class Revocation:
     """Ends the watches whose rights are gone, within a fraction of a second. Owns its numbers from
     the registry.
 
-    It asks the registry whether a watch is in doubt (``server.registry.authorization.attendance``).
-    While none is, a look costs the same however many are open; while very many are (a role of ten
-    thousand clients changed), a few are asked about in one turn.
+    The registry reports stale watches (``server.registry.authorization.open_watches``). While there
+    are none, a check costs the same however many are open; while very many are stale (a role of ten
+    thousand clients changed), one turn checks a few.
     """
 
     def __init__(self, registry: Registry, clock: Callable[[], float]) -> None:
@@ -134,7 +134,7 @@ class Revocation:
 
     def begin(self, claim: Claim, watcher: Watcher) -> int:
         """Raises the 401 or 403 ``StatusError`` if it is too late already."""
-        number = self._registry.attendance.begin(claim, self._clock())
+        number = self._registry.open_watches.begin(claim, self._clock())
         if number:
             self._watchers[number] = watcher
             self._arm(PERIOD_S)
@@ -142,7 +142,7 @@ class Revocation:
 
     def end(self, number: int) -> None:
         self._watchers.pop(number, None)
-        self._registry.attendance.end(number)
+        self._registry.open_watches.end(number)
 
     def close(self) -> None:
         self._watchers.clear()
@@ -156,9 +156,9 @@ class Revocation:
 
     def _look(self) -> None:
         self._timer = None
-        for number, error in self._registry.attendance.review(self._clock(), ASKED_PER_TURN):
+        for number, error in self._registry.open_watches.review(self._clock(), ASKED_PER_TURN):
             self._revoke(self._watchers.pop(number), error)
-        self._arm(0 if self._registry.attendance.doubted else PERIOD_S)
+        self._arm(0 if self._registry.open_watches.stale else PERIOD_S)
 
     def _revoke(self, watcher: Watcher, error: StatusError) -> None:
         self._revoked.value += 1

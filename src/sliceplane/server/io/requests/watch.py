@@ -326,7 +326,7 @@ class WatchHandler:
         options = watch_options(query, name=target.name)
         context = self._resources.context(request)
         plan = self._registry.watch_plan(context, replace(target, name=""), options)
-        encoder = encoder_for(target.spoken, representation, included, self._resources.clock)
+        encoder = encoder_for(target.requested, representation, included, self._resources.clock)
         late = await self._future_error(request, target, plan)
         watcher = None if late else self._subscribe(plan, encoder, request)
         number = 0
@@ -399,7 +399,7 @@ class WatchHandler:
 
 
 def _headers(target: Target, representation: Representation) -> tuple[Header, ...]:
-    spoken = target.spoken
+    spoken = target.requested
     deprecations = DEPRECATIONS.get((spoken.group, spoken.version, spoken.plural), ())
     content_type = (b"content-type", representation.watch_content_type)
     return (NO_CACHE, content_type, *warning_headers(deprecations))

@@ -1,5 +1,5 @@
-"""Admission: what a write needs beyond its own object (an existing namespace, a free address).
+"""Admission: the needs of a write beyond its own object (an existing namespace, a free address).
 
-Promises: decisions against the newest staged objects; nothing is held by a write that fails.
-Never: looks at who asks (that was authorization's part).
+Promises: decisions on the newest staged objects; a failed write allocates nothing. Never: checks
+the user's rights (authorization does).
 """

@@ -2,19 +2,18 @@
 objects.
 
 A ledger is derived from the newest Services and never stored, so it cannot disagree with them after
-a crash, and a write that fails has held nothing. Numbers are given out of *ranges*, of which there
-may be several, and which may come and go; a holder keeps its number when the range goes.
+a crash, and a failed write allocates nothing. Numbers are allocated from *ranges*, which may be
+added and removed; a holder keeps its number when the range is removed.
 
-The lowest numbers of a range are left to those who ask for a certain one: they are given out only
-when all others are taken (KEP-3070 for addresses, KEP-3668 for node ports). Choosing is by chance
-with a few tries, then by a walk: about one look while the range is mostly free.
+The lowest numbers of a range are for requests of a certain number: they are chosen only when all
+others are allocated (KEP-3070 for addresses, KEP-3668 for node ports). The choice is random for a
+few tries, then sequential: about one check while the range is mostly free.
 
-The address book has what the IPAddress and ServiceCIDR objects say: which addresses are spoken for,
-and from which ranges new ones come. It is a pure follower of the newest staged objects, as the
-ledgers are of Services; the two together are what an address can be in: held by a Service, and told
-of by an IPAddress. Every write of either makes the address a *suspect* until
-``server.registry.service_addresses`` has compared the two, so all of them are compared at the start
-alone.
+The address book is derived from the IPAddress and ServiceCIDR objects: the allocated addresses, and
+the ranges of new ones. It is a pure follower of the newest staged objects, as the ledgers are of
+Services. An address may be in both: a Service has it, and an IPAddress names it. Every write of
+either makes the address a *suspect* until ``server.registry.service_addresses`` has compared the
+two, so only the start compares all addresses.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _BAND_MIN = 16
 
 
 class Range(NamedTuple):
-    """Numbers ``first..last``, of which the ``band`` lowest are given out last."""
+    """Numbers ``first..last``, of which the ``band`` lowest are chosen last."""
 
     first: int
     last: int
@@ -45,8 +44,8 @@ class Range(NamedTuple):
 
 
 def static_band(size: int, *, share: int, most: int) -> int:
-    """Returns how many of *size* numbers are given out last: one in *share*, at least 16 and at
-    most *most*.
+    """Returns how many of *size* numbers are chosen last: one in *share*, at least 16 and at most
+    *most*.
     """
     return 0 if size <= _BAND_MIN else min(max(_BAND_MIN, size // share), most)
 
@@ -59,86 +58,86 @@ class NumberLedger:
     def __init__(self, ranges: tuple[Range, ...], reserved: Collection[int] = ()) -> None:
         self._reserved = frozenset(reserved)
         self._holder: dict[int, Key] = {}
-        self._held: dict[Key, tuple[int, ...]] = {}
+        self._numbers: dict[Key, tuple[int, ...]] = {}
         self.ranges: tuple[Range, ...]
         self.set_ranges(ranges)
 
     def set_ranges(self, ranges: tuple[Range, ...]) -> None:
-        """Numbers are given out of *ranges* from now on, in this order."""
+        """Sets the ranges from which numbers are chosen, in this order."""
         for first, last, band in ranges:
             assert first <= last, f"range {first}..{last} is empty"
             assert 0 <= band <= last - first + 1, (
-                f"{band} numbers of {first}..{last} are given out last"
+                f"{band} numbers of {first}..{last} are chosen last"
             )
         self.ranges = ranges
 
     def __contains__(self, number: int) -> bool:
-        """Returns True if the number is in a range at all."""
+        """Returns True if the number is in any range."""
         return any(number in span for span in self.ranges)
 
     def holder(self, number: int) -> Key | None:
         return self._holder.get(number)
 
-    def held(self, key: Key) -> tuple[int, ...]:
-        return self._held.get(key, ())
+    def numbers(self, key: Key) -> tuple[int, ...]:
+        return self._numbers.get(key, ())
 
     def others(self, key: Key) -> tuple[int, ...]:
-        """Returns what all others than *key* hold."""
+        """Returns the numbers of all holders except *key*."""
         return tuple(number for number, holder in self._holder.items() if holder != key)
 
     def keys(self) -> frozenset[Key]:
-        """All holders."""
-        return frozenset(self._held)
+        """Returns all holders."""
+        return frozenset(self._numbers)
 
     def assign(self, key: Key, numbers: Collection[int]) -> None:
-        """From now on *key* holds exactly those of *numbers* that are free of others."""
-        for number in self._held.pop(key, ()):
+        """Makes *key* the holder of exactly those of *numbers* that have no other holder."""
+        for number in self._numbers.pop(key, ()):
             del self._holder[number]
         kept = tuple(sorted({n for n in numbers if n not in self._holder}))
         for number in kept:
             self._holder[number] = key
         if kept:
-            self._held[key] = kept
+            self._numbers[key] = kept
 
     def clear(self) -> None:
         self._holder.clear()
-        self._held.clear()
+        self._numbers.clear()
 
-    def choose(self, rng: Rng, also_taken: Collection[int] = ()) -> int | None:
-        """A free number, or ``None``.  It is not held by this."""
+    def choose(self, rng: Rng, excluded: Collection[int] = ()) -> int | None:
+        """Returns a free number, or ``None``.  Does not allocate it."""
         for first, last, band in self.ranges:
             for low, high in ((first + band, last), (first, first + band - 1)):
-                number = self._choose_between(low, high, rng, also_taken) if low <= high else None
+                number = self._choose_between(low, high, rng, excluded) if low <= high else None
                 if number is not None:
                     return number
         return None
 
     def _choose_between(
-        self, low: int, high: int, rng: Rng, also_taken: Collection[int]
+        self, low: int, high: int, rng: Rng, excluded: Collection[int]
     ) -> int | None:
         size = high - low + 1
         for _ in range(_RANDOM_TRIES):
             number = low + rng.below(size)
-            if self._is_free(number, also_taken):
+            if self._is_free(number, excluded):
                 return number
-        # More numbers than are taken suffice: among them is a free one, if there is any at all.
-        reach = min(size, len(self._holder) + len(self._reserved) + len(also_taken) + 1)
+        # One number more than are allocated suffices: one of them is free, if there is any.
+        reach = min(size, len(self._holder) + len(self._reserved) + len(excluded) + 1)
         start = rng.below(size)
         for step in range(reach):
             number = low + (start + step) % size
-            if self._is_free(number, also_taken):
+            if self._is_free(number, excluded):
                 return number
         return None
 
-    def _is_free(self, number: int, also_taken: Collection[int]) -> bool:
+    def _is_free(self, number: int, excluded: Collection[int]) -> bool:
         return (
-            number not in self._holder and number not in self._reserved and number not in also_taken
+            number not in self._holder and number not in self._reserved and number not in excluded
         )
 
     def check(self) -> None:
-        """Both directions agree."""
-        forward = {number: key for key, numbers in self._held.items() for number in numbers}
-        assert forward == self._holder, f"holdings {forward} and holders {self._holder} differ"
+        """Asserts that both directions agree."""
+        forward = {number: key for key, numbers in self._numbers.items() for number in numbers}
+        assert forward == self._holder, f"numbers {forward} and holders {self._holder} differ"
 
 
 MANAGED_BY_LABEL: Final = "ipaddress.kubernetes.io/managed-by"
@@ -151,14 +150,13 @@ _BAND_MAX = 256
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-class Told(NamedTuple):
-    """One IPAddress.  ``service`` is ``None`` where its parent is something else."""
+class AddressEntry(NamedTuple):
+    """One IPAddress.  ``service`` is ``None`` if its parent is not a Service."""
 
     service: Key | None
     managed: bool
-    #: managed, with its labels as they must be, and not being deleted: fine if its Service has the
-    #: address
-    whole: bool
+    #: managed, with correct labels, and not being deleted: correct if its Service has the address
+    intact: bool
 
 
 class ServiceRange(NamedTuple):
@@ -166,27 +164,27 @@ class ServiceRange(NamedTuple):
 
     networks: tuple[Network, ...]
     usable: bool
-    going: bool
+    deleting: bool
 
 
 class AddressBook:
-    """A ``server.registry.core.Follower`` of the two kinds."""
+    """The IPAddresses and ServiceCIDRs.  A ``server.registry.core.Follower``."""
 
     follows = frozenset((IPAddresses.storage_key, ServiceCIDRs.storage_key))
 
     def __init__(self, configured: tuple[str, ...]) -> None:
         self._configured = tuple(map(ipaddress.ip_network, configured))
-        self._told: dict[str, Told] = {}
-        #: the numbers of all IPAddresses, by family: no other Service may have them
+        self._entries: dict[str, AddressEntry] = {}
+        #: the numbers of all IPAddresses, by family: another Service must not get them
         self.numbers: dict[Family, set[int]] = {"IPv4": set(), "IPv6": set()}
         self._ranges: dict[str, ServiceRange] = {}
-        #: addresses whose IPAddress and whose Service are to be compared
+        #: addresses whose IPAddress and Service must be compared
         self.suspects: set[str] = set()
-        #: ServiceCIDRs are to be looked at
+        #: whether ServiceCIDRs must be checked
         self.ranges_changed = True
 
     def rebuild(self, objects: Iterable[tuple[Key, Document]]) -> None:
-        self._told.clear()
+        self._entries.clear()
         self.numbers = {"IPv4": set(), "IPv6": set()}
         self._ranges.clear()
         self.suspects.clear()
@@ -204,47 +202,47 @@ class AddressBook:
         if key.resource == ServiceCIDRs.storage_key:
             self._ranges.pop(key.name, None)
             self.ranges_changed = True
-        elif key.name in self._told:
+        elif key.name in self._entries:
             self._on_address_removed(key.name)
 
     # IPAddresses
 
-    def told(self, name: str) -> Told | None:
-        return self._told.get(name)
+    def entry(self, name: str) -> AddressEntry | None:
+        return self._entries.get(name)
 
     def names(self) -> list[str]:
-        return sorted(self._told)
+        return sorted(self._entries)
 
     def names_of(self, service: Key) -> list[str]:
-        """The IPAddresses that name *service*."""
-        return [name for name, entry in self._told.items() if entry.service == service]
+        """Returns the IPAddresses that name *service*."""
+        return [name for name, entry in self._entries.items() if entry.service == service]
 
     def numbers_without(self, names: Collection[str]) -> dict[Family, set[int]]:
-        """The numbers of all IPAddresses but *names*."""
-        left = {family_wanted: set(numbers) for family_wanted, numbers in self.numbers.items()}
+        """Returns the numbers of all IPAddresses except *names*."""
+        remaining = {ip_family: set(numbers) for ip_family, numbers in self.numbers.items()}
         for name in names:
-            left[family_of(name)].discard(_number(name))
-        return left
+            remaining[family_of(name)].discard(_number(name))
+        return remaining
 
     def _on_address(self, name: str, document: Document) -> None:
         head = document["metadata"]
         managed = is_managed(document)
-        wanted = family_of(name)
-        whole = (
+        ip_family = family_of(name)
+        intact = (
             managed
-            and head["labels"].get(FAMILY_LABEL) == wanted
+            and head["labels"].get(FAMILY_LABEL) == ip_family
             and "deletionTimestamp" not in head
         )
-        if name not in self._told:
-            self.numbers[wanted].add(_number(name))
-        self._told[name] = Told(parent_of(document), managed, whole)
+        if name not in self._entries:
+            self.numbers[ip_family].add(_number(name))
+        self._entries[name] = AddressEntry(parent_of(document), managed, intact)
         self.suspects.add(name)
 
     def _on_address_removed(self, name: str) -> None:
-        del self._told[name]
+        del self._entries[name]
         self.numbers[family_of(name)].discard(_number(name))
         self.suspects.add(name)
-        if any(span.going for span in self._ranges.values()):
+        if any(span.deleting for span in self._ranges.values()):
             self.ranges_changed = True
 
     # ServiceCIDRs
@@ -253,21 +251,21 @@ class AddressBook:
         networks = tuple(
             ipaddress.ip_network(text) for text in document.get("spec", {}).get("cidrs", ())
         )
-        going = "deletionTimestamp" in document["metadata"]
+        deleting = "deletionTimestamp" in document["metadata"]
         conditions: list[Document] = document.get("status", {}).get("conditions", [])
         ready = any(
             condition.get("type") == READY and condition.get("status") == "True"
             for condition in conditions
         )
-        self._ranges[name] = ServiceRange(networks, ready and not going, going)
+        self._ranges[name] = ServiceRange(networks, ready and not deleting, deleting)
         self.ranges_changed = True
 
-    def ranges(self, wanted: Family) -> tuple[Range, ...]:
+    def ranges(self, ip_family: Family) -> tuple[Range, ...]:
         """Returns the ranges of new addresses: the configured ones first, then those of usable
         ServiceCIDRs.
 
-        A configured range counts also where no ServiceCIDR tells of it, and not while the one that
-        does is going.
+        A configured range counts also without a ServiceCIDR, but not while its ServiceCIDR is being
+        deleted.
         """
         covered = {network for span in self._ranges.values() for network in span.networks}
         usable = [
@@ -279,7 +277,7 @@ class AddressBook:
         configured = [
             network for network in self._configured if network in usable or network not in covered
         ]
-        version = 4 if wanted == "IPv4" else 6
+        version = 4 if ip_family == "IPv4" else 6
         return tuple(
             dict.fromkeys(
                 _range(network) for network in (*configured, *usable) if network.version == version
@@ -287,7 +285,7 @@ class AddressBook:
         )
 
     def covers(self, name: str) -> bool:
-        """Returns True if an address is in any range, also in one without new addresses."""
+        """Returns True if an address is in any range, also in one that is not usable."""
         address = ipaddress.ip_address(name)
         covered = (network for span in self._ranges.values() for network in span.networks)
         return any(address in network for network in (*self._configured, *covered))
@@ -303,7 +301,7 @@ class AddressBook:
             for network in span.networks
         ]
         mine = self._ranges[name].networks
-        for text in self._told:
+        for text in self._entries:
             address = parse_strict(text)
             assert address is not None, f"IPAddress {text!r} is no address"
             inside = any(address in network for network in mine)
@@ -313,13 +311,13 @@ class AddressBook:
 
     def check(self, objects: list[tuple[Key, Document]]) -> None:
         stored = {key.name for key, _ in objects if key.resource == IPAddresses.storage_key}
-        assert self._told.keys() == stored, (
-            f"{sorted(self._told)} are told of, there are {sorted(stored)}"
+        assert self._entries.keys() == stored, (
+            f"{sorted(self._entries)} are indexed, there are {sorted(stored)}"
         )
-        for wanted, numbers in self.numbers.items():
-            expected = {_number(name) for name in self._told if family_of(name) == wanted}
+        for ip_family, numbers in self.numbers.items():
+            expected = {_number(name) for name in self._entries if family_of(name) == ip_family}
             assert numbers == expected, (
-                f"{wanted} numbers {sorted(numbers)}, IPAddresses say {sorted(expected)}"
+                f"{ip_family} numbers {sorted(numbers)}, IPAddresses have {sorted(expected)}"
             )
 
 
@@ -333,7 +331,7 @@ def _number(name: str) -> int:
 
 
 def parent_of(document: Document) -> Key | None:
-    """The Service that an IPAddress names, if it names a Service."""
+    """Returns the Service that an IPAddress names, or ``None`` for another parent."""
     parent: Document = document.get("spec", {}).get("parentRef") or {}
     if parent.get("group") or parent.get("resource") != Services.plural:
         return None
@@ -345,8 +343,8 @@ def is_managed(document: Document) -> bool:
 
 
 def _range(network: Network) -> Range:
-    """The addresses that Services can have: not the network's own nor, in IPv4, the one for
-    broadcast.
+    """Returns the addresses for Services: without the network address and the IPv4 broadcast
+    address.
     """
     first = int(network.network_address)
     last = int(network.broadcast_address)

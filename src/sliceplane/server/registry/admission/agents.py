@@ -1,18 +1,18 @@
-"""Writes by the account of an agent: a slice or a Lease is checked as it will be, against the grant
-of that account.
+"""Writes by the account of an agent: the resulting slice or Lease is checked against the grant of
+the account.
 
-RBAC binds the account to names. Labels decide which Service a slice serves and which agent a Lease
-is for, and an agent writes them itself, so they are compared with the name
+RBAC restricts the account to names. Labels decide which Service a slice serves and which agent owns
+a Lease, and an agent writes them itself, so they are compared with the name
 (``consume.agents.grants``); addresses are compared with the networks of the grant. Other API
 servers do the same by a ValidatingAdmissionPolicy (``agent.policies``).
 
-A sentence by which the control plane refused a slice stays until the control plane takes it away,
-and nothing in the slice serves meanwhile. Otherwise an agent could put back at once what was
-withdrawn.
+The annotation by which the control plane refused a slice stays until the control plane removes it,
+and the slice must not serve meanwhile. Otherwise an agent could restore a withdrawn endpoint at
+once.
 
-A grant without networks leaves out the addresses of the cluster's machines and Services, which are
-refused here before they are stored; networks of Pods are known to the controller alone, which
-withdraws them.
+A grant without networks excludes the addresses of the cluster's machines and Services; they are
+refused here before they are stored. Only the controller knows the networks of Pods, and withdraws
+their addresses.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _CHECKED = frozenset({EndpointSlices.storage_key, Leases.storage_key})
 def check_agent_write(
     core: Core, user: User, target: Target, new: Document, old: Document | None
 ) -> None:
-    """*new*, which is valid, is about to be stored in place of *old* (``None``: create).
+    """Checks *new*, which is valid, before it replaces *old* (``None``: create).
 
-    Other kinds and other users are passed over.  Raises the 403 ``StatusError``.
+    Ignores other kinds and other users.  Raises the 403 ``StatusError``.
     """
     resource = target.resource
     if resource.storage_key not in _CHECKED:
@@ -91,9 +91,9 @@ def _slice_problem(grant: AgentGrant, new: Document, old: Document | None) -> st
         return misfit
     refused = read_slice_document(old).refused if old is not None else ""
     if written.refused != refused:
-        return f"the annotation {ANNOTATION_REFUSED} is the control plane's"
+        return f"only the control plane may write the annotation {ANNOTATION_REFUSED}"
     if refused and written.serves:
-        return f"it is refused, so its endpoint is neither ready nor serving: {refused}"
+        return f"it is refused, so its endpoint must be neither ready nor serving: {refused}"
     return ""
 
 
@@ -108,7 +108,7 @@ def _cluster_problem(core: Core, grant: AgentGrant, new: Document) -> str:
                 contains(network, address) for network in parse_networks(core.config.service_cidrs)
             ):
                 return f"{text} belongs to the network of Services"
-            # A Node names its addresses as they are printed; decoding thousands of Nodes would take
+            # A Node has its addresses as they are printed; to decode thousands of Nodes would take
             # too long.
             spelled = f'"{address}"'.encode()
             for node in core.store.iter_latest(Nodes.storage_key):

@@ -1,7 +1,7 @@
-"""IP families of a Service: ``ipFamilies`` and ``ipFamilyPolicy`` from what the client asks for,
-what the cluster has, and what the Service had (KEP-563).
+"""IP families of a Service: ``ipFamilies`` and ``ipFamilyPolicy`` from the request, the cluster's
+families, and the old Service (KEP-563).
 
-Changes the new document; raises one 422 StatusError with every complaint.
+Changes the new document; raises one 422 StatusError with every error.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _DUAL = (PREFER_DUAL, REQUIRE_DUAL)
 _OTHER: dict[str, Family] = {"IPv4": "IPv6", "IPv6": "IPv4"}
 
 
-def settle(new: Document, old: Document | None, configured: tuple[Family, ...]) -> None:
-    """Fill ``ipFamilies`` and ``ipFamilyPolicy``.  *configured*: the cluster's families, the
+def fill(new: Document, old: Document | None, configured: tuple[Family, ...]) -> None:
+    """Sets ``ipFamilies`` and ``ipFamilyPolicy``.  *configured*: the cluster's families, the
     primary first.
     """
     spec = new["spec"]
@@ -32,8 +32,7 @@ def settle(new: Document, old: Document | None, configured: tuple[Family, ...]) 
     _infer_from_addresses(spec)
     families: list[str] = list(spec.get("ipFamilies", ()))
     if spec.get("clusterIP") == NO_CLUSTER_IP and not spec.get("selector"):
-        # Endpoints that are written by hand may be of both families, also in a cluster that has
-        # one.
+        # Endpoints that users write may be of both families, also in a cluster with one.
         policy = spec.setdefault("ipFamilyPolicy", REQUIRE_DUAL)
         families = families or [configured[0]]
         if policy in _DUAL and len(families) == 1:
@@ -49,10 +48,12 @@ def settle(new: Document, old: Document | None, configured: tuple[Family, ...]) 
                 "this cluster is not configured for dual-stack services",
             )
         )
-    for index, wanted in enumerate(families):
-        if wanted not in configured:
+    for index, requested in enumerate(families):
+        if requested not in configured:
             errors.append(
-                invalid_value(f"spec.ipFamilies[{index}]", wanted, "not configured on this cluster")
+                invalid_value(
+                    f"spec.ipFamilies[{index}]", requested, "not configured on this cluster"
+                )
             )
     if errors:
         raise _invalid(new, errors)
@@ -64,7 +65,9 @@ def settle(new: Document, old: Document | None, configured: tuple[Family, ...]) 
 
 
 def _prefers_dual_as_before(spec: Document, old: Document | None) -> bool:
-    """A PreferDualStack Service is not upgraded by an update that does not ask for it."""
+    """Returns True for a PreferDualStack Service whose update requests no other families: it is not
+    upgraded.
+    """
     if old is None or spec.get("ipFamilyPolicy") != PREFER_DUAL:
         return False
     before = old["spec"]
@@ -75,7 +78,7 @@ def _prefers_dual_as_before(spec: Document, old: Document | None) -> bool:
 
 
 def _contradictions(spec: Document) -> FieldErrors:
-    """A policy that does not allow the number of addresses or families that were given."""
+    """Returns the errors of a policy that does not allow the number of addresses or families."""
     policy = spec.get("ipFamilyPolicy")
     errors = []
     if policy not in _DUAL:
@@ -90,7 +93,7 @@ def _contradictions(spec: Document) -> FieldErrors:
 
 
 def _infer_from_addresses(spec: Document) -> None:
-    """Requested addresses say which families are meant."""
+    """Sets the families to those of the requested addresses."""
     families: list[str] = spec.get("ipFamilies", [])
     for index, text in enumerate(spec.get("clusterIPs", ())):
         address = parse_lenient(text)

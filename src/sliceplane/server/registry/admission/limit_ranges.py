@@ -1,8 +1,7 @@
-"""LimitRange: what the containers of a new Pod ask for by default, and what they may ask for at
-least and at most.
+"""LimitRange: default requests and limits of the containers of a new Pod, and their bounds.
 
-Only names that a LimitRange speaks of are looked at. Defaults come from all LimitRanges of the
-namespace, by name; then each of them is a bound of its own.
+Only resources that a LimitRange names are checked. Defaults come from all LimitRanges of the
+namespace, in the order of names; then each of them is a separate bound.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from sliceplane.server.registry.validation.resources import amounts_of_container
 from sliceplane.server.store.mvcc import Store
 
 _ANNOTATION: Final = "kubernetes.io/limit-ranger"
-#: what defaults may add to a Pod: many containers times many defaults are more than both
+#: limit of the defaults added to a Pod: many containers times many defaults exceed both
 ADDED_CHARACTERS_MAX: Final = 1 << 20
 _CONTAINERS: Final = (("containers", "container"), ("initContainers", "init container"))
 
@@ -27,7 +26,7 @@ Amounts = dict[str, str]
 
 
 def admit_pod(store: Store, document: Document) -> None:
-    """Fill in defaults, in place.  Raises the 403 ``StatusError`` of the first LimitRange that is
+    """Sets defaults, in place.  Raises the 403 ``StatusError`` of the first LimitRange that is
     exceeded.
     """
     ranges = _ranges(store, document["metadata"]["namespace"])
@@ -77,7 +76,7 @@ def _apply_defaults(document: Document, ranges: list[Document]) -> None:
                 requests |= item.get("defaultRequest", {})
                 limits |= item.get("default", {})
     plugged: list[str] = []
-    left = ADDED_CHARACTERS_MAX
+    remaining = ADDED_CHARACTERS_MAX
     for member, noun in _CONTAINERS:
         for container in document["spec"].get(member, ()):
             resources = container.setdefault("resources", {})
@@ -87,11 +86,11 @@ def _apply_defaults(document: Document, ranges: list[Document]) -> None:
             ):
                 missing = sorted(defaults.keys() - resources.get(kind, {}).keys())
                 if missing:
-                    left -= sum(len(name) + len(defaults[name]) for name in missing)
-                    if left < 0:
+                    remaining -= sum(len(name) + len(defaults[name]) for name in missing)
+                    if remaining < 0:
                         why = (
-                            "the defaults of its LimitRanges are more than "
-                            f"{ADDED_CHARACTERS_MAX} characters for it"
+                            "the defaults of its LimitRanges would add more than "
+                            f"{ADDED_CHARACTERS_MAX} characters to it"
                         )
                         raise _refused(document, [why])
                     resources[kind] = {
@@ -101,7 +100,7 @@ def _apply_defaults(document: Document, ranges: list[Document]) -> None:
                     plugged.append(f"{', '.join(missing)} {word} for {noun} {container['name']}")
     if plugged:
         head = document["metadata"]
-        # Requests are told before limits.
+        # As upstream, requests come before limits.
         plugged.sort(key=lambda sentence: " limit for " in sentence)
         head["annotations"] = {
             **head.get("annotations", {}),
@@ -174,9 +173,9 @@ def _ratio(name: str, kind: str, bound: str, request: str | None, limit: str | N
 
 
 def _total(spec: Document, kind: str) -> Amounts:
-    return {name: _shown(number) for name, number in amounts_of_containers(spec, kind).items()}
+    return {name: _format(number) for name, number in amounts_of_containers(spec, kind).items()}
 
 
-def _shown(total: Fraction) -> str:
-    """Whole numbers plainly, the rest in thousandths."""
+def _format(total: Fraction) -> str:
+    """Formats whole numbers plainly, others in thousandths."""
     return f"{int(total)}" if total == int(total) else f"{int(-(-total * 1000 // 1))}m"

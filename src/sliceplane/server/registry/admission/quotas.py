@@ -1,15 +1,16 @@
-"""ResourceQuota: a write that costs more than what is left is refused; any other is charged
-(kubernetes.io, Resource Quotas). A quota with scopes looks at the Pods in them alone.
+"""ResourceQuota: a write that exceeds a quota is refused; any other is charged (kubernetes.io,
+Resource Quotas). A quota with scopes counts only the Pods in them.
 
-What holds is ``status``, which the quota controller keeps: a quota that it has not seen yet limits
-nothing. The charge is staged just before the object that it is for, in the same step, so no other
-write comes between the two. What is freed is given back by the controller. Objects that use more
-than a quota allows stay as they are.
+The quota's ``status``, which the quota controller maintains, is decisive: a quota that the
+controller has not observed limits nothing. The charge is staged just before its object, in the same
+step, so no other write comes between the two. The controller returns released amounts. Existing
+objects that exceed a quota are kept.
 
-Bytes of all objects are bounded without any quota, and namespaces share them (``kit.shares``), so
-that a user who may write in one namespace leaves room for all others. A namespace that has its
-share gets no more bytes; deletes, and updates that add none, go on. Only durable bytes count, so
-writes under way may exceed the bound; their bodies have a bound of their own.
+The bytes of all objects are limited also without a quota, and shared by namespaces
+(``kit.shares``), so that a user with access to one namespace cannot use the space of all others. A
+namespace that has used its share gets no more bytes; deletes, and updates that add none, are
+allowed. Only durable bytes count, so writes in flight may exceed the limit; their bodies have a
+limit of their own.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from sliceplane.server.registry.kinds.pods.pod_quota import is_in_scopes
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.types import Key, Record
 
-#: of one object as JSON, with its defaults; upstream's etcd takes 1.5 MiB of protobuf, which is
-#: about as much
+#: maximum size of one object as JSON, with its defaults; upstream's etcd accepts 1.5 MiB of
+#: protobuf, which is about as much
 STORED_BYTES_MAX: Final = 3 * 1024 * 1024
 
 
 class QuotaIndex:
-    """The quotas of each namespace; nearly always none.  A ``server.registry.core.Follower``."""
+    """The quotas of each namespace, usually none.  A ``server.registry.core.Follower``."""
 
     follows = frozenset((ResourceQuotas.storage_key,))
 
@@ -64,8 +65,7 @@ class QuotaIndex:
     def admit(
         self, resource: Resource, new: Document, old: Document | None
     ) -> tuple[Document, ...]:
-        """The quotas as they are after a charge for *new*, of a kind that counts, in the place of
-        *old*.
+        """Returns the quotas after a charge for *new*, of a counted kind, in place of *old*.
 
         Raises the 403 ``StatusError`` of the first quota, by name, that would be exceeded.
         """
@@ -83,7 +83,7 @@ class QuotaIndex:
         if not rise:
             return ()
         charged = []
-        for record, quota in tuple(self._concerned(resource, new, projection, sorted(names))):
+        for record, quota in tuple(self._matching(resource, new, projection, sorted(names))):
             name = quota.metadata.name
             hard = quota.status.hard or {}
             used = quota.status.used or {}
@@ -102,11 +102,11 @@ class QuotaIndex:
             charged.append(document)
         return tuple(charged)
 
-    def _concerned(
+    def _matching(
         self, resource: Resource, new: Document, projection: Object, names: list[str]
     ) -> Iterator[tuple[Record, ResourceQuota]]:
-        """Yields the quotas whose scopes hold the object and that limit anything of its kind. All
-        that it must say is checked before anything is added up.
+        """Yields the quotas whose scopes contain the object and that limit its kind. The required
+        members of the object are checked before amounts are added.
         """
         rules = kind_of(resource).quota
         traits = rules.traits(projection)
@@ -123,9 +123,9 @@ class QuotaIndex:
             )
             if not counted or not is_in_scopes(quota.spec, traits):
                 continue
-            silence = rules.missing(projection, counted)
-            if silence:
-                raise refused(resource, new, f"failed quota: {name}: {silence}")
+            missing = rules.missing(projection, counted)
+            if missing:
+                raise refused(resource, new, f"failed quota: {name}: {missing}")
             unknown = [limited for limited in counted if limited not in (quota.status.used or {})]
             if unknown:
                 raise refused(
@@ -136,16 +136,16 @@ class QuotaIndex:
             yield record, quota
 
     def check(self, objects: list[tuple[Key, Document]]) -> None:
-        known = sorted(
+        indexed = sorted(
             (namespace, name) for namespace, names in self._names.items() for name in names
         )
         stored = sorted((key.namespace, key.name) for key, _ in objects)
-        assert known == stored, f"{known} are indexed, there are {stored}"
-        assert all(self._names.values()), "a namespace without quotas is remembered"
+        assert indexed == stored, f"{indexed} are indexed, there are {stored}"
+        assert all(self._names.values()), "a namespace without quotas is indexed"
 
 
 def _excess(quota: str, costs: dict[str, Fraction | int], hard: Amounts, used: Amounts) -> str:
-    """Returns why *costs* are too much; "" if they are not."""
+    """Returns the reason why *costs* exceed the quota; "" if they do not."""
     over = [name for name, cost in costs.items() if exact(used[name]) + cost > exact(hard[name])]
     if not over:
         return ""
@@ -158,10 +158,10 @@ def _excess(quota: str, costs: dict[str, Fraction | int], hard: Amounts, used: A
 
 
 def admit_size(size_bytes: int) -> None:
-    """Raises the 500 ``StatusError`` of kube-apiserver for an object that etcd does not take.
+    """Raises the 500 ``StatusError`` of kube-apiserver for an object that etcd does not accept.
 
-    *size_bytes*: of the JSON that will be stored, after defaulting. Writes of small bodies to small
-    objects cannot reach the bound: they need no check.
+    *size_bytes*: size of the JSON to store, after defaulting. Writes of small bodies to small
+    objects cannot reach the limit and need no check.
     """
     if size_bytes > STORED_BYTES_MAX:
         raise StatusError(500, "", "etcdserver: request is too large")
@@ -170,10 +170,11 @@ def admit_size(size_bytes: int) -> None:
 def admit_bytes(
     store: Store, user: User, resource: Resource, key: Key, size: Callable[[], int]
 ) -> None:
-    """*size*: bytes of the object as it will be stored; called only if there is no room for more.
+    """Checks the byte limits.  *size*: returns the bytes of the stored object; called only if the
+    share is used up.
 
-    Raises the 403 ``StatusError`` of a namespace that has its share, and etcd's 500 if nothing is
-    left for anybody.
+    Raises the 403 ``StatusError`` of a namespace that has used its share, and etcd's 500 if no
+    space remains at all.
     """
     counted = store.object_bytes
     if counted.has_room(key.namespace, standing_of(user)):

@@ -1,8 +1,8 @@
 """Admission of a new Pod by its RuntimeClass (kubernetes.io, Runtime Class;
 ``plugin/pkg/admission/runtimeclass``).
 
-It must exist, its overhead becomes the Pod's, and so do its node selector and its tolerations. A
-Pod may not name an overhead of its own.
+The class must exist. Its overhead, node selector and tolerations are added to the Pod, which must
+not have another overhead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sliceplane.server.store.types import Key
 
 
 def admit_pod(store: Store, document: Document) -> None:
-    """Complete a new Pod, in place.  Raises the 403 ``StatusError``."""
+    """Completes a new Pod, in place.  Raises the 403 ``StatusError``."""
     spec = document["spec"]
     name = spec.get("runtimeClassName")
     if not name:
@@ -33,37 +33,37 @@ def admit_pod(store: Store, document: Document) -> None:
     _set_overhead(document, settings.get("overhead", {}).get("podFixed", {}))
     scheduling = settings.get("scheduling", {})
     _select_nodes(document, scheduling.get("nodeSelector", {}))
-    given = spec.get("tolerations", [])
+    current = spec.get("tolerations", [])
     more = [
-        toleration for toleration in scheduling.get("tolerations", ()) if toleration not in given
+        toleration for toleration in scheduling.get("tolerations", ()) if toleration not in current
     ]
     if more:
-        spec["tolerations"] = [*given, *more]
+        spec["tolerations"] = [*current, *more]
 
 
 def _rejected(document: Document, why: str) -> StatusError:
     return refused(Pods, document, f"pod rejected: {why}")
 
 
-def _set_overhead(document: Document, wanted: dict[str, str]) -> None:
-    given = document["spec"].get("overhead", {})
-    same = given.keys() == wanted.keys() and all(
-        amount(given[name]) == amount(wanted[name]) for name in wanted
+def _set_overhead(document: Document, required: dict[str, str]) -> None:
+    current = document["spec"].get("overhead", {})
+    same = current.keys() == required.keys() and all(
+        amount(current[name]) == amount(required[name]) for name in required
     )
-    if given and not same:
+    if current and not same:
         raise _rejected(document, "Pod's Overhead doesn't match RuntimeClass's defined Overhead")
-    if wanted and not given:
-        document["spec"]["overhead"] = dict(wanted)
+    if required and not current:
+        document["spec"]["overhead"] = dict(required)
 
 
-def _select_nodes(document: Document, wanted: dict[str, str]) -> None:
-    given = document["spec"].get("nodeSelector", {})
-    for key in sorted(wanted):
-        if given.get(key, wanted[key]) != wanted[key]:
+def _select_nodes(document: Document, required: dict[str, str]) -> None:
+    current = document["spec"].get("nodeSelector", {})
+    for key in sorted(required):
+        if current.get(key, required[key]) != required[key]:
             why = (
-                f"conflict: runtimeClass.scheduling.nodeSelector[{key}] = {wanted[key]}; "
-                f"pod.spec.nodeSelector[{key}] = {given[key]}"
+                f"conflict: runtimeClass.scheduling.nodeSelector[{key}] = {required[key]}; "
+                f"pod.spec.nodeSelector[{key}] = {current[key]}"
             )
             raise refused(Pods, document, why)
-    if wanted:
-        document["spec"]["nodeSelector"] = {**given, **wanted}
+    if required:
+        document["spec"]["nodeSelector"] = {**current, **required}

@@ -1,13 +1,13 @@
 """The account of a new Pod, and the volume with its token (kubernetes.io, Configure Service
 Accounts for Pods; ``plugin/pkg/admission/serviceaccount/admission.go``).
 
-A Pod that names no account gets ``default``; one that it names must exist. Unless the Pod or else
-the account says ``automountServiceAccountToken: false``, each container finds token, authority and
-namespace under ``MOUNT_PATH``. A mirror Pod, which a node made of a file, gets none of it and may
-not ask for any.
+A Pod without an account gets ``default``; a named account must exist. Unless the Pod or else the
+account has ``automountServiceAccountToken: false``, each container gets token, CA certificate and
+namespace under ``MOUNT_PATH``. A mirror Pod, which a kubelet creates from a file, gets none of
+these and must not reference any.
 
-``default`` is taken as there, with nothing said in it, until its controller has made it: a server
-without controllers has Pods, too.
+Until its controller has created ``default``, an empty account is assumed: a server without
+controllers has Pods, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sliceplane.server.store.types import Key
 DEFAULT_ACCOUNT: Final = "default"
 MOUNT_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 VOLUME_PREFIX: Final = "kube-api-access-"
-#: an hour and a little more, by which a kubelet knows that the token may be renewed early
+#: slightly more than an hour, by which a kubelet recognizes that the token may be renewed early
 TOKEN_EXPIRATION_S: Final = 3607
 _FILE_MODE: Final = 0o644
 _MIRROR: Final = "kubernetes.io/config.mirror"
@@ -36,8 +36,8 @@ _CONTAINERS: Final = (("initContainers", "init container"), ("containers", "cont
 
 
 def admit_pod(store: Store, rng: Rng, document: Document) -> None:
-    """Complete a new Pod, in place.  Raises a 403 ``StatusError``: no such account, or what it may
-    not have.
+    """Completes a new Pod, in place.  Raises a 403 ``StatusError`` for a missing account or a
+    reference that is not allowed.
     """
     spec = document["spec"]
     if _MIRROR in document["metadata"].get("annotations", {}):
@@ -88,7 +88,7 @@ def _mirror_problem(spec: Document) -> str:
 
 
 def _secrets_read(spec: Document, member: str) -> list[tuple[str, str, str]]:
-    """Returns what containers take into their environment: container, how, Secret."""
+    """Returns the Secrets in the environment of containers: (container, member, Secret)."""
     read: list[tuple[str, str, str]] = []
     for container in spec.get(member, ()):
         name = container.get("name", "")
@@ -111,7 +111,7 @@ def _secrets_read(spec: Document, member: str) -> list[tuple[str, str, str]]:
 
 
 def _secret_problems(spec: Document, account: Document) -> Iterator[str]:
-    """Secrets that an account which enforces its list does not have in it."""
+    """Yields the problems of Secrets that an account with an enforced list does not list."""
     allowed = {secret.get("name", "") for secret in account.get("secrets", ())}
     name = account["metadata"]["name"]
     end = f"is not allowed because service account {name} does not reference that"
@@ -133,8 +133,8 @@ def _secret_problems(spec: Document, account: Document) -> Iterator[str]:
 
 
 def _mount_token(rng: Rng, spec: Document) -> None:
-    """Into containers that have nothing of their own at the path; a volume with such a name is the
-    one.
+    """Mounts the token into containers without a mount at the path.  An existing volume with the
+    name prefix is used.
     """
     bare = [
         container

@@ -1,9 +1,7 @@
-"""An update of a Service: what may not change, how it moves between one and two IP families
-(KEP-563), and what becomes of what the server gave and the update leaves out: it is kept, or
-dropped with the type that needed it.
+"""An update of a Service: immutable members, changes between one and two IP families (KEP-563), and
+the allocated values that an update omits: they are kept, or dropped with the type that needed them.
 
-``kubectl apply`` sends neither clusterIP nor nodePort; a PUT to another type often still carries
-them.
+``kubectl apply`` sends neither clusterIP nor nodePort; a PUT to another type often still has them.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.service_rules import EXTERNAL_TYPES, has_health_check_port
 from sliceplane.server.registry.validation.services import is_headless, validate_service
 
-_ONCE_SET = "may not change once set"
+_SET_ONCE = "may not change once set"
 _FAMILY_POLICY = "spec.ipFamilyPolicy"
 
 
@@ -25,7 +23,7 @@ def validate_service_update(new: Document, old: Document) -> FieldErrors:
     if "LoadBalancer" == spec.get("type") == before.get("type"):
         balancer_class = spec.get("loadBalancerClass")
         if balancer_class != before.get("loadBalancerClass"):
-            errors.append(invalid_value("spec.loadBalancerClass", balancer_class, _ONCE_SET))
+            errors.append(invalid_value("spec.loadBalancerClass", balancer_class, _SET_ONCE))
     health = spec.get("healthCheckNodePort", 0)
     earlier = before.get("healthCheckNodePort", 0)
     if _has_health_port(spec) and _has_health_port(before) and health != earlier:
@@ -43,7 +41,7 @@ def _addresses(spec: Document, before: Document) -> FieldErrors:
     old: list[str] = before.get("clusterIPs", [])
     if len(new) == len(old):
         return [
-            invalid_value(f"{path}[{index}]", new, _ONCE_SET)
+            invalid_value(f"{path}[{index}]", new, _SET_ONCE)
             for index, pair in enumerate(zip(new, old, strict=True))
             if pair[0] != pair[1]
         ]
@@ -51,7 +49,7 @@ def _addresses(spec: Document, before: Document) -> FieldErrors:
     if len(old) > len(new) and not new:
         errors.append(invalid_value(f"{path}[0]", new, "primary clusterIP can not be unset"))
     if old and new and new[0] != old[0]:
-        errors.append(invalid_value(f"{path}[0]", new, _ONCE_SET))
+        errors.append(invalid_value(f"{path}[0]", new, _SET_ONCE))
     if len(old) > len(new) == 1:
         errors += _must_be_single(spec, "clusterIP")
     return errors
@@ -68,9 +66,9 @@ def _families(spec: Document, before: Document) -> FieldErrors:
     new: list[str] = spec.get("ipFamilies", [])
     old: list[str] = before.get("ipFamilies", [])
     if len(new) == len(old):
-        # As upstream: told at the first index, whichever of the two changed.
+        # As upstream: reported at the first index, whichever of the two changed.
         return [
-            invalid_value(path, new, _ONCE_SET)
+            invalid_value(path, new, _SET_ONCE)
             for pair in zip(new, old, strict=True)
             if pair[0] != pair[1]
         ]
@@ -79,8 +77,8 @@ def _families(spec: Document, before: Document) -> FieldErrors:
     if len(old) > len(new) and not addresses:
         errors.append(invalid_value(path, new, "primary ipFamily can not be unset"))
     if old and new and new[0] != old[0]:
-        # As upstream: told with the addresses for a value.
-        errors.append(invalid_value(path, addresses, _ONCE_SET))
+        # As upstream: reported with the addresses as the value.
+        errors.append(invalid_value(path, addresses, _SET_ONCE))
     if len(old) > len(new) == 1:
         errors += _must_be_single(spec, "ipFamily")
     return errors
@@ -98,10 +96,10 @@ _ADDRESS_MEMBERS = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
 
 
 def carry_over(new: Document, old: Document) -> None:
-    """*new* and *old* are specs; *new* is changed.
+    """Carries over allocated values from the spec *old* to the spec *new*, which is changed.
 
-    Required order: agree on one spelling of the primary address; fill in what was left out; then
-    drop what the new type cannot have.
+    Required order: agree on one spelling of the primary address; fill in omitted members; then drop
+    the members that the new type cannot have.
     """
     _agree_on_primary(new, old)
     _keep_addresses(new, old)
@@ -111,18 +109,16 @@ def carry_over(new: Document, old: Document) -> None:
 
 
 def _agree_on_primary(new: Document, old: Document) -> None:
-    """``clusterIP`` and ``clusterIPs[0]`` are one value; whichever of them the client changed
-    counts.
-    """
+    """Makes ``clusterIP`` and ``clusterIPs[0]`` equal; the one that the client changed counts."""
     primary = new.get("clusterIP", "")
     before = old.get("clusterIP", "")
-    everything = new.get("clusterIPs", [])
-    all_before = old.get("clusterIPs", [])
-    if before and not primary and everything == all_before:
+    addresses = new.get("clusterIPs", [])
+    addresses_before = old.get("clusterIPs", [])
+    if before and not primary and addresses == addresses_before:
         new.pop("clusterIPs", None)
-    elif all_before and not everything and primary == before:
+    elif addresses_before and not addresses and primary == before:
         new.pop("clusterIP", None)
-    elif primary and (not everything or (primary != before and everything == all_before)):
+    elif primary and (not addresses or (primary != before and addresses == addresses_before)):
         new["clusterIPs"] = [primary]
 
 
@@ -140,8 +136,8 @@ def _keep_addresses(new: Document, old: Document) -> None:
 
 
 def _trim_downgrade(new: Document, old: Document) -> None:
-    """From dual to single stack: the second address and family go, unless the client touched
-    them.
+    """Removes the second address and family in a change from dual to single stack, unless the
+    client changed them.
     """
     if (
         old.get("ipFamilyPolicy") in (None, "SingleStack")
@@ -174,8 +170,8 @@ def _keep_ports(new: Document, old: Document) -> None:
 
 
 def _drop_for_type(new: Document, old: Document) -> None:
-    """Drops what the old type needed and the new one cannot have, if the client just carried it
-    along.
+    """Drops members of the old type that the new one cannot have, if the client did not change
+    them.
     """
     if new["type"] == "ExternalName" and old["type"] != "ExternalName":
         if new.get("clusterIPs", []) == old.get("clusterIPs", []):

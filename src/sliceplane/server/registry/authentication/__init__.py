@@ -1,9 +1,8 @@
-"""Authentication: service account tokens, reviews of tokens, and acting as another user.
+"""Authentication: service account tokens, reviews of tokens, and impersonation.
 
-Promises: a token is worth something exactly as long as the account that it is for, and the object
-that it is bound to, exist with the uid that it names; no user acts as another without a rule that
-says so. Never: computes or verifies a signature. The holder of the key does that
-(``types.TokenService``).
+Promises: a token is valid exactly as long as its account and its bound object exist with the uids
+in the token. No user impersonates another without a rule that allows it. Never: computes or
+verifies a signature; the owner of the key does (``types.TokenService``).
 
 - ``token_request``: POST serviceaccounts/NAME/token.
 - ``bearer``: from a token to a user.

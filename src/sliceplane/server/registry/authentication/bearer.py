@@ -1,9 +1,8 @@
-"""From a bearer token to a user.
+"""Returns the user of a bearer token.
 
-The signature is the token service's business. What is asked here, at every request, costs a few
-look-ups: is it the time of the token, is it meant for us, does its account exist with the uid in
-the token, and does the object that it is bound to. So the tokens of a deleted account are worth
-nothing from the next request on.
+The token service verifies the signature. This module checks at every request, with a few lookups,
+the time and the audiences of the token, and that its account and its bound object exist with the
+uids in the token. So the tokens of a deleted account are invalid from the next request on.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from sliceplane.server.registry.documents import document_of
 from sliceplane.server.registry.types import Authenticated
 from sliceplane.server.store.types import Key
 
-#: clocks differ: a token counts this much longer (and earlier), an object that is being deleted as
-#: well
+#: tolerated clock skew, in seconds: a token is valid this much earlier and later, and an object
+#: that is being deleted this much longer
 LEEWAY_S = 60.0
-#: the claim that is all Kubernetes' own
+#: the private claim of Kubernetes
 PRIVATE_CLAIM = "kubernetes.io"
 USER_PREFIX = "system:serviceaccount:"
 ALL_ACCOUNTS = "system:serviceaccounts"
@@ -54,34 +53,34 @@ class _Claims(msgspec.Struct, frozen=True):
 
 
 def authenticate(
-    core: Core, token: str, wanted: tuple[str, ...], now: float
+    core: Core, token: str, audiences: tuple[str, ...], now: float
 ) -> Authenticated | None:
-    """Returns the user of *token*; ``None`` if it is not good for any audience in *wanted* (empty:
+    """Returns the user of *token*, or ``None`` if it is not valid for any of *audiences* (empty:
     the server's own).
     """
     own = core.tokens.audiences
-    asked = wanted or own
+    requested = audiences or own
     content = core.tokens.read(token)
     if content is None:
         return None
     if isinstance(content, User):
-        # A static token has no audience: it is good for all that are the server's.
-        shared = tuple(audience for audience in asked if audience in own)
-        return Authenticated(content, shared) if shared or not asked else None
+        # A static token has no audience: it is valid for all of the server's.
+        shared = tuple(audience for audience in requested if audience in own)
+        return Authenticated(content, shared) if shared or not requested else None
     try:
         claims = msgspec.convert(content, _Claims)
     except msgspec.ValidationError:
-        # Of a key that other issuers use too: no token of an account.
+        # A token of another issuer with the same key: not one of a service account.
         return None
-    meant = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
-    shared = tuple(audience for audience in asked if audience in meant)
+    token_audiences = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
+    shared = tuple(audience for audience in requested if audience in token_audiences)
     in_time = claims.nbf - LEEWAY_S <= now <= claims.exp + LEEWAY_S
     if claims.iss != core.tokens.issuer or not in_time or not shared:
         return None
-    return _of_account(core, claims, shared, now)
+    return _authenticate_account(core, claims, shared, now)
 
 
-def _of_account(
+def _authenticate_account(
     core: Core, claims: _Claims, audiences: tuple[str, ...], now: float
 ) -> Authenticated | None:
     private = claims.private
@@ -93,10 +92,10 @@ def _of_account(
         (ServiceAccounts, account),
         (Secrets, private.secret),
         (Pods, private.pod),
-        # Bound to a Pod: its node is told, not asked for.
+        # In a token bound to a Pod, the node is informative and not checked.
         (Nodes, None if private.pod else private.node),
     ]
-    supports = []
+    dependencies = []
     until = claims.exp
     for resource, reference in bound:
         if reference is not None:
@@ -106,10 +105,10 @@ def _of_account(
             ends = _end_of(core, key, reference.uid)
             if ends is None or ends < now - LEEWAY_S:
                 return None
-            supports.append(key)
+            dependencies.append(key)
             until = min(until, ends)
     user = account_user(namespace, account.name, account.uid, _extra(claims))
-    return Authenticated(user, audiences, tuple(supports), until + LEEWAY_S)
+    return Authenticated(user, audiences, tuple(dependencies), until + LEEWAY_S)
 
 
 def account_user(
@@ -128,7 +127,9 @@ def account_groups(namespace: str) -> tuple[str, ...]:
 
 
 def _end_of(core: Core, key: Key, uid: str) -> float | None:
-    """Until when the object of that *uid* is there, as far as it says; ``None``: it is not."""
+    """Returns the deletionTimestamp of the object with *uid* (``inf``: none), or ``None`` if it
+    does not exist.
+    """
     record = core.store.latest(key)
     if record is None or record.uid != uid:
         return None

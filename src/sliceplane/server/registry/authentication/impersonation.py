@@ -1,9 +1,9 @@
-"""Acting as another user: which one, and whether it is allowed (kubernetes.io, User impersonation).
+"""Impersonation: the requested user, and whether it is allowed (kubernetes.io, User impersonation).
 
-Every part of the identity that is asked for needs the verb ``impersonate`` on a resource of its
-own: users, serviceaccounts, groups, and in the group authentication.k8s.io uids and userextras/KEY.
-The user that results has what was asked for and no rights besides, but for the group that all
-authenticated users are in.
+Each part of the requested identity needs the verb ``impersonate`` on a resource of its own: users,
+serviceaccounts, groups, and in the group authentication.k8s.io uids and userextras/KEY. The
+resulting user has the requested identity, and in addition only the group of all authenticated
+users.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EXTRA = "impersonate-extra-"
 
 
 class Impersonation(msgspec.Struct, frozen=True):
-    """The identity that headers ask for, in their order.  ``extra`` has keys in lower case, values
+    """The identity that headers request, in their order.  ``extra`` has keys in lower case, values
     as sent.
     """
 
@@ -35,10 +35,10 @@ class Impersonation(msgspec.Struct, frozen=True):
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-def wanted(headers: Iterable[tuple[str, str]]) -> Impersonation | None:
-    """Returns what (lower-case name, value) pairs ask for; ``None`` if nothing.
+def parse_headers(headers: Iterable[tuple[str, str]]) -> Impersonation | None:
+    """Returns the identity that (lower-case name, value) pairs request, or ``None``.
 
-    Raises the 400 StatusError if something is asked for without a user.
+    Raises the 400 StatusError if they request anything without a user.
     """
     first: dict[str, str] = {}
     groups: list[str] = []
@@ -50,80 +50,80 @@ def wanted(headers: Iterable[tuple[str, str]]) -> Impersonation | None:
             extra.setdefault(_unescaped(name.removeprefix(_EXTRA)), []).append(value)
         elif name in ("impersonate-user", "impersonate-uid"):
             first.setdefault(name, value)
-    found = Impersonation(
+    requested = Impersonation(
         user=first.get("impersonate-user", ""),
         uid=first.get("impersonate-uid", ""),
         groups=tuple(groups),
         extra=tuple((key, tuple(values)) for key, values in sorted(extra.items())),
     )
-    if found == Impersonation():
+    if requested == Impersonation():
         return None
-    if not found.user:
-        # As Go shows a list of ObjectReferences: kind, namespace, name, uid, version,
+    if not requested.user:
+        # As Go prints a list of ObjectReferences: kind, namespace, name, uid, version,
         # resourceVersion, fieldPath.
-        shown = [f"{{Group  {group}    }}" for group in found.groups]
-        shown += [
+        parts = [f"{{Group  {group}    }}" for group in requested.groups]
+        parts += [
             f"{{UserExtra  {each}  {_GROUP}/v1  {key}}}"
-            for key, values in found.extra
+            for key, values in requested.extra
             for each in values
         ]
-        shown += [f"{{UID  {found.uid}  {_GROUP}/v1  }}"] if found.uid else []
-        raise bad_request(f"requested [{' '.join(shown)}] without impersonating a user")
-    return found
+        parts += [f"{{UID  {requested.uid}  {_GROUP}/v1  }}"] if requested.uid else []
+        raise bad_request(f"requested [{' '.join(parts)}] without impersonating a user")
+    return requested
 
 
 def _unescaped(key: str) -> str:
-    """A key with its %XX decoded: header names cannot hold a slash.  What is not escaped well stays
-    as it is.
+    """Returns a key with %XX decoded, as header names cannot contain a slash; a key with an invalid
+    escape is unchanged.
     """
     if re.search("%(?![0-9A-Fa-f]{2})", key):
         return key
     raw = re.sub(
-        rb"%([0-9A-Fa-f]{2})", lambda found: bytes.fromhex(found[1].decode()), key.encode()
+        rb"%([0-9A-Fa-f]{2})", lambda match: bytes.fromhex(match[1].decode()), key.encode()
     )
     return raw.decode(errors="replace")
 
 
-def impersonate(policy: PolicyIndex, user: User, asked: Impersonation) -> User:
-    """The user that *user* acts as.  Raises the 403 StatusError for the first thing that is not
-    granted.
+def impersonate(policy: PolicyIndex, user: User, requested: Impersonation) -> User:
+    """Returns the user that *user* impersonates.  Raises the 403 StatusError for the first part
+    that is not allowed.
     """
-    for attributes in _attributes(asked):
+    for attributes in _attributes(requested):
         require(policy, user, attributes)
-    account = _account(asked.user)
-    groups = asked.groups
+    account = _account(requested.user)
+    groups = requested.groups
     if account is not None and not groups:
         groups = account_groups(account[0])
-    if asked.user == ANONYMOUS_NAME:
+    if requested.user == ANONYMOUS_NAME:
         if UNAUTHENTICATED not in groups:
             groups = (*groups, UNAUTHENTICATED)
     elif AUTHENTICATED not in groups and UNAUTHENTICATED not in groups:
         groups = (*groups, AUTHENTICATED)
-    return User(name=asked.user, uid=asked.uid, groups=groups, extra=asked.extra)
+    return User(name=requested.user, uid=requested.uid, groups=groups, extra=requested.extra)
 
 
-def _attributes(asked: Impersonation) -> Iterator[Attributes]:
-    account = _account(asked.user)
+def _attributes(requested: Impersonation) -> Iterator[Attributes]:
+    account = _account(requested.user)
     if account is None:
-        yield Attributes(verb="impersonate", resource="users", name=asked.user)
+        yield Attributes(verb="impersonate", resource="users", name=requested.user)
     else:
         yield Attributes(
             verb="impersonate", resource="serviceaccounts", namespace=account[0], name=account[1]
         )
-    for group in asked.groups:
+    for group in requested.groups:
         yield Attributes(verb="impersonate", resource="groups", name=group)
-    for key, values in asked.extra:
+    for key, values in requested.extra:
         for value in values:
             yield Attributes(
                 verb="impersonate", group=_GROUP, resource="userextras", subresource=key, name=value
             )
-    if asked.uid:
-        yield Attributes(verb="impersonate", group=_GROUP, resource="uids", name=asked.uid)
+    if requested.uid:
+        yield Attributes(verb="impersonate", group=_GROUP, resource="uids", name=requested.uid)
 
 
 def _account(name: str) -> tuple[str, str] | None:
-    """Namespace and name of the service account that is called *name*; ``None`` for everybody else,
-    and for a name that only looks like one: no account can be called so.
+    """Returns namespace and name of the service account with the user name *name*; ``None`` for
+    other users, and for a name that no account can have.
     """
     if not name.startswith(USER_PREFIX):
         return None

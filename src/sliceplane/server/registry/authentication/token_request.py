@@ -1,8 +1,7 @@
-"""POST serviceaccounts/NAME/token: a token for an account, perhaps bound to a Pod, Secret or Node
-(KEP-1205).
+"""POST serviceaccounts/NAME/token: a token for an account, optionally bound to a Pod, Secret or
+Node (KEP-1205).
 
-Nothing is stored. A token ends with its time, its account or the object that it is bound to,
-whichever is first.
+Nothing is stored. A token ends at its expiration, or when its account or bound object is deleted.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ _BINDABLE: dict[str, Resource] = {"Node": Nodes, "Pod": Pods, "Secret": Secrets}
 
 
 def grant(call: WriteCall, body: Body) -> Outcome:
-    """201 with the TokenRequest, its ``status.token`` filled.  Raises StatusError: 400, 404, 409,
-    422.
+    """Returns a 201 with the TokenRequest and its ``status.token``.  Raises StatusError: 400, 404,
+    409, 422.
     """
     core, ctx, target, options = call
-    wanted = decoded_as(f"{GROUP}/v1", KIND, body.document)
-    head = wanted.get("metadata", {})
-    spec = wanted.get("spec", {})
+    request = decoded_as(f"{GROUP}/v1", KIND, body.document)
+    head = request.get("metadata", {})
+    spec = request.get("spec", {})
     _match(target, head)
     account = core.latest(target)
     _match_uid(target, head, account.uid)
@@ -79,7 +78,7 @@ def grant(call: WriteCall, body: Body) -> Outcome:
 
 
 def _match(target: Target, head: Document) -> None:
-    """Name and namespace, if they are given, are those of the URL."""
+    """Checks that name and namespace, if specified, are those of the URL."""
     for member, own in (("name", target.name), ("namespace", target.namespace)):
         sent = head.get(member)
         if sent and sent != own:
@@ -108,7 +107,7 @@ def _check_seconds(seconds: int) -> None:
 
 
 def _bound(core: Core, target: Target, reference: dict[str, Any]) -> Document:
-    """Returns the private claim about the object that the token is bound to."""
+    """Returns the private claims about the object to which the token is bound."""
     group, _, version = reference.get("apiVersion", "").rpartition("/")
     kind = reference.get("kind", "")
     name = reference.get("name", "")
@@ -132,8 +131,8 @@ def _bound(core: Core, target: Target, reference: dict[str, Any]) -> Document:
 
 
 def _node_of(core: Core, target: Target, pod: Document) -> Document:
-    """Returns the claim about the node of the token's Pod, if it has one; a node that does not
-    exist (yet) has no uid.
+    """Returns the claim about the node of the token's Pod, if it has one; the claim of a missing
+    node has no uid.
     """
     spec = pod.get("spec", {})
     if spec.get("serviceAccountName", "") != target.name:

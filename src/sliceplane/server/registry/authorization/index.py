@@ -1,15 +1,15 @@
-"""Roles and bindings by subject, kept up to date from stored objects; and the decisions.
+"""Roles and bindings by subject, derived from stored objects; and the decisions.
 
-A binding is found by (namespace, subject): "" for ClusterRoleBindings, which count everywhere, else
-the namespace of the RoleBinding. A role is looked up when a binding leads to it, so that roles and
-bindings may come and go in any order; a binding to a role that is missing grants nothing, and a
-refusal tells of it.
+The key of a binding is (namespace, subject): "" for ClusterRoleBindings, which apply everywhere,
+else the namespace of the RoleBinding. A decision looks up the role of a binding, so roles and
+bindings may be created and deleted in any order. A binding to a missing role grants nothing, and
+the refusal names the role.
 
-What a subject has in one place is kept by role (``_Place``), however many bindings lead to the
-role: a decision asks each role once, a write costs what it changes.
+The roles of a subject in one namespace are indexed by role (``_Place``), however many bindings name
+the role. So a decision checks each role once, and a write costs only its changes.
 
-Order is by subject (the user first, then the groups as authenticated) and then by the binding's
-name, so that the reason given is always the same one.
+The order is by subject (the user first, then the groups as authenticated) and then by the binding's
+name, so that equal requests get the same reason.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from sliceplane.api.scheme import (
     Roles,
 )
 from sliceplane.api.users import MASTERS, User
+from sliceplane.server.registry.authorization.dependencies import Dependencies, identities
 from sliceplane.server.registry.authorization.rules import PolicyRule, RoleRules
-from sliceplane.server.registry.authorization.standing import Standing, identities
 from sliceplane.server.registry.types import REFUSED, Attributes, Decision
 from sliceplane.server.store.types import Key
 
 RESOURCES = frozenset(
     resource.storage_key for resource in (Roles, ClusterRoles, RoleBindings, ClusterRoleBindings)
 )
-#: what everybody may ask, with any method: upstream's default of --authorization-always-allow-paths
+#: paths that every user may request: upstream's default of --authorization-always-allow-paths
 _ALWAYS_ALLOWED = frozenset(("/healthz", "/livez", "/readyz"))
 _ALLOWED = Decision(allowed=True)
-#: how many roles that do not exist one refusal names
+#: maximum of missing roles in one refusal
 ABSENT_ROLES_MAX = 8
 
 
 class _Subject(msgspec.Struct, frozen=True, gc=False):
-    """The members as they are spelled in the object.  *home*: the namespace of the binding."""
+    """A subject with the members of the object.  *home*: the namespace of the binding."""
 
     kind: str = ""
     name: str = ""
@@ -56,7 +56,7 @@ class _Subject(msgspec.Struct, frozen=True, gc=False):
     apiGroup: str = RBAC_GROUP  # noqa: N815  # the member's name
 
     def identity(self, home: str) -> str:
-        """``u:NAME`` or ``g:NAME``; "" for what is neither."""
+        """Returns ``u:NAME`` or ``g:NAME``; "" for any other subject."""
         if self.kind == "ServiceAccount":
             return f"u:system:serviceaccount:{self.namespace or home}:{self.name}"
         if self.apiGroup != RBAC_GROUP:
@@ -69,8 +69,8 @@ class _Subject(msgspec.Struct, frozen=True, gc=False):
             else ""
         )
 
-    def shown(self, home: str) -> str:
-        """The subject as reasons name it."""
+    def describe(self, home: str) -> str:
+        """Returns the subject as reasons name it."""
         is_account = self.kind == "ServiceAccount"
         return (
             f"{self.kind} "
@@ -84,9 +84,9 @@ _subjects_decoder = msgspec.json.Decoder(list[_Subject])
 class _Binding(msgspec.Struct, frozen=True, eq=False):
     key: Key
     role: Key
-    #: by identity; of two spellings of one subject the first is shown
+    #: subjects by identity; if two have the same identity, the first counts
     subjects: Mapping[str, _Subject]
-    #: the same as the object has them; ``None``: they came decoded
+    #: the subjects as the object has them; ``None``: they were already decoded
     stored: bytes | None
 
     def __eq__(self, other: object) -> bool:
@@ -100,10 +100,10 @@ class _Binding(msgspec.Struct, frozen=True, eq=False):
         namespace = self.key.namespace
         name = self.key.name
         kind = "RoleBinding" if namespace else "ClusterRoleBinding"
-        shown = quote(f"{name}/{namespace}" if namespace else name)
+        quoted = quote(f"{name}/{namespace}" if namespace else name)
         role = "Role" if self.role.resource == Roles.storage_key else "ClusterRole"
-        to = self.subjects[identity].shown(namespace)
-        return f"RBAC: allowed by {kind} {shown} of {role} {quote(self.role.name)} to {to}"
+        to = self.subjects[identity].describe(namespace)
+        return f"RBAC: allowed by {kind} {quoted} of {role} {quote(self.role.name)} to {to}"
 
 
 #: namespace ("": cluster scope) -> rules, of one user
@@ -112,13 +112,12 @@ Rights = tuple[tuple[str, tuple[PolicyRule, ...]], ...]
 
 @dataclass(slots=True)
 class _Place:
-    """The roles that one subject has in one namespace.  Owned by ``PolicyIndex``.
+    """The roles of one subject in one namespace.  Owned by ``PolicyIndex``.
 
-    ``shared``: the subjects of a binding that have nothing else have one place together, which is
-    not changed.
+    ``shared``: subjects that have only one and the same binding share one immutable place.
     """
 
-    #: the names of the bindings that lead to a role, sorted
+    #: the sorted names of the bindings of each role
     bindings: dict[Key, list[str]] = field(default_factory=dict)
     #: (first of these names, role), sorted
     roles: list[tuple[str, Key]] = field(default_factory=list)
@@ -133,7 +132,7 @@ class _Place:
         names = self.bindings.setdefault(role, [])
         if not names or name < names[0]:
             if names:
-                self._leave((names[0], role))
+                self._remove_entry((names[0], role))
             insort(self.roles, (name, role))
         insort(names, name)
 
@@ -144,58 +143,58 @@ class _Place:
         if not names:
             del self.bindings[role]
         if first == name:
-            self._leave((first, role))
+            self._remove_entry((first, role))
             if names:
                 insort(self.roles, (names[0], role))
 
-    def _leave(self, entry: tuple[str, Key]) -> None:
+    def _remove_entry(self, entry: tuple[str, Key]) -> None:
         del self.roles[bisect_left(self.roles, entry)]
 
 
 class PolicyIndex:
-    """A ``server.registry.core.Follower``.  ``standing`` learns whose rights may have become
-    fewer.
+    """Roles and bindings.  A ``server.registry.core.Follower``.  It invalidates in *dependencies*
+    the identities that may have lost rights.
     """
 
     follows = RESOURCES
 
-    def __init__(self, standing: Standing | None = None) -> None:
-        self._standing = Standing() if standing is None else standing
+    def __init__(self, dependencies: Dependencies | None = None) -> None:
+        self._dependencies = Dependencies() if dependencies is None else dependencies
         self._roles: dict[Key, RoleRules] = {}
         self._bindings: dict[Key, _Binding] = {}
-        #: the bindings that lead to a role, which need not exist
-        self._led_by: dict[Key, dict[Key, None]] = {}
+        #: the bindings of each role, which need not exist
+        self._bindings_by_role: dict[Key, dict[Key, None]] = {}
         #: by (namespace, identity)
         self._places: dict[tuple[str, str], _Place] = {}
-        #: comparisons of rules that were given up, for metrics
-        self.given_up = 0
+        #: comparisons of rules that were stopped as too costly, for metrics
+        self.comparisons_aborted = 0
 
-    # Keeping up
+    # Updates
 
     def rebuild(self, objects: Iterable[tuple[Key, Document]]) -> None:
-        self._standing.doubt_all()
+        self._dependencies.invalidate_all()
         self._roles.clear()
         self._bindings.clear()
-        self._led_by.clear()
+        self._bindings_by_role.clear()
         self._places.clear()
         for key, document in objects:
             self.on_stored(key, document)
 
     def on_stored(self, key: Key, document: Document) -> None:
-        """A new version of an object of any kind; other kinds are passed over."""
+        """Handles a new version of an object; ignores other kinds."""
         if key.resource not in RESOURCES:
             return
         if key.resource in (Roles.storage_key, ClusterRoles.storage_key):
-            made = RoleRules(document)
+            new = RoleRules(document)
             before = self._roles.get(key)
-            if before is None or before != made:
-                self._roles[key] = made
+            if before is None or before != new:
+                self._roles[key] = new
                 if (
                     before is not None
-                    and self._standing
-                    and not set(before.rules) <= set(made.rules)
+                    and self._dependencies
+                    and not set(before.rules) <= set(new.rules)
                 ):
-                    self._doubt_led_by(key)
+                    self._invalidate_bound_to(key)
             return
         role = role_key(document, key.namespace)
         listed = document.get("subjects", ())
@@ -203,17 +202,17 @@ class PolicyIndex:
         old = self._bindings.get(key)
         if old is not None and stored is not None and (old.role, old.stored) == (role, stored):
             return
-        found = (
+        entries = (
             msgspec.convert(listed, list[_Subject])
             if stored is None
             else _subjects_decoder.decode(stored)
         )
-        subjects = _by_identity(found, key.namespace)
+        subjects = _by_identity(entries, key.namespace)
         if old is not None and (old.role, old.subjects) == (role, subjects):
             return
         self._unbind(key, kept=subjects if old is not None and old.role == role else {})
         self._bindings[key] = _Binding(key, role, subjects, stored)
-        self._led_by.setdefault(role, {})[key] = None
+        self._bindings_by_role.setdefault(role, {})[key] = None
         alone = _Place({role: [key.name]}, [(key.name, role)], shared=True)
         places = self._places
         for identity in subjects:
@@ -228,41 +227,43 @@ class PolicyIndex:
         if key.resource not in RESOURCES:
             return
         if self._roles.pop(key, None) is not None:
-            self._doubt_led_by(key)
+            self._invalidate_bound_to(key)
         self._unbind(key)
 
     def _unbind(self, key: Key, kept: Mapping[str, _Subject] | None = None) -> None:
-        """*kept*: who is in the next version, too, and loses nothing."""
+        """Removes a binding.  *kept*: the subjects of its next version, which lose nothing."""
         old = self._bindings.pop(key, None)
         if old is None:
             return
-        others = self._led_by[old.role]
+        others = self._bindings_by_role[old.role]
         del others[key]
         if not others:
-            del self._led_by[old.role]
+            del self._bindings_by_role[old.role]
         for identity in old.subjects:
             place = self._places[key.namespace, identity]
             if not place.shared:
                 place.discard(old.role, key.name)
             if place.shared or not place.roles:
                 del self._places[key.namespace, identity]
-        self._standing.doubt(identity for identity in old.subjects if identity not in (kept or {}))
+        self._dependencies.invalidate(
+            identity for identity in old.subjects if identity not in (kept or {})
+        )
 
-    def _doubt_led_by(self, role: Key) -> None:
-        if self._standing:
-            for key in self._led_by.get(role, ()):
-                self._standing.doubt(self._bindings[key].subjects)
+    def _invalidate_bound_to(self, role: Key) -> None:
+        if self._dependencies:
+            for key in self._bindings_by_role.get(role, ()):
+                self._dependencies.invalidate(self._bindings[key].subjects)
 
-    # Deciding
+    # Decisions
 
-    def decide(self, user: User, wanted: Attributes) -> Decision:
+    def decide(self, user: User, attributes: Attributes) -> Decision:
         if MASTERS in user.groups:
             return _ALLOWED
-        if not wanted.resource and wanted.path in _ALWAYS_ALLOWED:
+        if not attributes.resource and attributes.path in _ALWAYS_ALLOWED:
             return _ALLOWED
-        # A rule in a namespace says nothing of URLs.
-        namespace = wanted.namespace if wanted.resource else ""
-        spoken = PolicyRule.spoken_resources(wanted)
+        # A RoleBinding does not apply to URLs.
+        namespace = attributes.namespace if attributes.resource else ""
+        spellings = PolicyRule.resource_spellings(attributes)
         roles = self._roles
         absent: dict[Key, None] = {}
         for scope, identity, place in self._places_of(user, namespace):
@@ -270,7 +271,9 @@ class PolicyIndex:
                 rules = roles.get(role)
                 if rules is None:
                     absent[role] = None
-                elif not rules.resources.isdisjoint(spoken) and rules.allow(wanted, spoken):
+                elif not rules.resources.isdisjoint(spellings) and rules.allow(
+                    attributes, spellings
+                ):
                     return Decision(
                         True, self._bindings[_binding_key(scope, name)].reason(identity)
                     )
@@ -279,33 +282,29 @@ class PolicyIndex:
         return Decision(False, f"RBAC: {absence(tuple(islice(absent, ABSENT_ROLES_MAX)))}")
 
     def rules_for(self, user: User, namespace: str) -> tuple[PolicyRule, ...]:
-        """All rules that count for *user* in *namespace* ("": cluster scope alone), each once."""
+        """Returns the distinct rules of *user* in *namespace* ("": only cluster scope)."""
         roles = dict.fromkeys(
             role for _, _, place in self._places_of(user, namespace) for _, role in place.roles
         )
-        found: dict[PolicyRule, None] = {}
+        rules: dict[PolicyRule, None] = {}
         for role in roles:
             if role in self._roles:
-                found.update(dict.fromkeys(self._roles[role].rules))
-        return tuple(found)
+                rules.update(dict.fromkeys(self._roles[role].rules))
+        return tuple(rules)
 
     def rights(self, user: User) -> Rights:
-        """Returns all rules that count for *user*, for each namespace in which there are some and
-        for cluster scope.
-        """
-        known = set(identities(user))
-        scopes = {"", *(scope for scope, identity in self._places if identity in known)}
+        """Returns all rules of *user*, for cluster scope and each namespace with rules."""
+        own = set(identities(user))
+        scopes = {"", *(scope for scope, identity in self._places if identity in own)}
         return tuple((scope, self.rules_for(user, scope)) for scope in sorted(scopes))
 
     def role(self, key: Key) -> tuple[PolicyRule, ...] | None:
-        """The rules of a Role or ClusterRole; ``None`` if there is none of that name."""
+        """Returns the rules of a Role or ClusterRole, or ``None`` if it does not exist."""
         role = self._roles.get(key)
         return None if role is None else role.rules
 
     def absent_roles(self, user: User, namespace: str) -> tuple[Key, ...]:
-        """Roles that do not exist and that a binding of *user* leads to: some of them, if they are
-        very many.
-        """
+        """Returns missing roles that bindings of *user* name, at most ``ABSENT_ROLES_MAX``."""
         absent = (
             role
             for _, _, place in self._places_of(user, namespace)
@@ -322,26 +321,26 @@ class PolicyIndex:
                     yield scope, identity, place
 
     def check(self, objects: Iterable[tuple[Key, Document]]) -> None:
-        """The index is what one made from *objects* (all of RBAC) would be."""
+        """Asserts that the index equals one built from *objects* (all of RBAC)."""
         fresh = PolicyIndex()
         for key, document in objects:
             fresh.on_stored(key, document)
-        for member in ("_roles", "_bindings", "_led_by", "_places"):
+        for member in ("_roles", "_bindings", "_bindings_by_role", "_places"):
             mine = getattr(self, member)
             theirs = getattr(fresh, member)
             assert mine == theirs, f"{member} is {mine}, stored objects say {theirs}"
 
 
 def absence(absent: tuple[Key, ...]) -> str:
-    """Returns what a decision reports of roles that do not exist; "" if there are none."""
+    """Returns the text of a decision about missing roles; "" if there are none."""
     return _aggregate(
         [not_found(_of(key).singular, RBAC_GROUP, key.name).message for key in absent]
     )
 
 
 def resolution_errors(absent: tuple[Key, ...]) -> str:
-    """Returns what the refusal of a grant reports of them: upstream reads storage there, which has
-    the kind in the plural.
+    """Returns the text of a refused grant about missing roles.  As upstream reads storage there, it
+    has the kind in the plural.
     """
     return _aggregate([not_found(_of(key).plural, RBAC_GROUP, key.name).message for key in absent])
 
@@ -366,41 +365,43 @@ def role_key(binding: Document, namespace: str) -> Key:
     return Key(ClusterRoles.storage_key, "", reference.get("name", ""))
 
 
-def _by_identity(found: Iterable[_Subject], home: str) -> dict[str, _Subject]:
+def _by_identity(entries: Iterable[_Subject], home: str) -> dict[str, _Subject]:
     subjects: dict[str, _Subject] = {}
-    for subject in found:
+    for subject in entries:
         subjects.setdefault(subject.identity(home), subject)
     return subjects
 
 
-#: nothing in the message is markup, should it ever be shown as such
+#: escapes markup, in case the message is ever rendered as HTML
 _NO_MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
-def require(policy: PolicyIndex, user: User, wanted: Attributes) -> None:
-    """Raises the 403 ``StatusError`` unless *user* may do what is *wanted*."""
-    decision = policy.decide(user, wanted)
+def require(policy: PolicyIndex, user: User, attributes: Attributes) -> None:
+    """Raises the 403 ``StatusError`` unless *user* may perform the action *attributes*."""
+    decision = policy.decide(user, attributes)
     if not decision.allowed:
-        raise refusal(user, wanted, decision.reason)
+        raise refusal(user, attributes, decision.reason)
 
 
-def refusal(user: User, wanted: Attributes, reason: str = "") -> StatusError:
-    """The 403 of a request that no rule allows, as upstream has it
+def refusal(user: User, attributes: Attributes, reason: str = "") -> StatusError:
+    """Returns the 403 of a request that no rule allows, with upstream's text
     (staging/src/k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go).
 
-    *reason* is what the decision said: bindings to roles that do not exist."""
-    who = f"User {quote(user.name)} cannot {wanted.verb}"
+    *reason* is that of the decision: bindings to missing roles."""
+    cannot = f"User {quote(user.name)} cannot {attributes.verb}"
     more = f": {reason}" if reason else ""
-    if not wanted.resource:
-        why = f"{who} path {quote(wanted.path)}".translate(_NO_MARKUP)
+    if not attributes.resource:
+        why = f"{cannot} path {quote(attributes.path)}".translate(_NO_MARKUP)
         return StatusError(403, "Forbidden", f"forbidden: {why}{more}", {})
     where = (
-        f"in the namespace {quote(wanted.namespace)}"
-        if wanted.namespace
+        f"in the namespace {quote(attributes.namespace)}"
+        if attributes.namespace
         else "at the cluster scope"
     )
     why = (
-        f"{who} resource {quote(wanted.combined_resource)} in API group {quote(wanted.group)} "
+        f"{cannot} resource {quote(attributes.combined_resource)} in API group {quote(attributes.group)} "
         f"{where}"
     )
-    return forbidden(wanted.resource, wanted.group, wanted.name, why.translate(_NO_MARKUP) + more)
+    return forbidden(
+        attributes.resource, attributes.group, attributes.name, why.translate(_NO_MARKUP) + more
+    )

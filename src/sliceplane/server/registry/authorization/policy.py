@@ -1,8 +1,8 @@
-"""The roles and bindings that every cluster has: rows of ``roles.toml``, and what the kinds grant.
+"""The roles and bindings of every cluster: rows of ``roles.toml``, and the grants of the kinds.
 
-Only resources that this server serves are granted: a role of upstream that also speaks of
-certificates has the rest of its rules here. There is no node authoriser, so ``system:node`` is
-bound to the group of all nodes.
+Roles grant only resources that this server serves: a role of upstream with rules about certificates
+has only its other rules here. There is no node authorizer, so ``system:node`` is bound to the group
+of all nodes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _rule(groups: str, resources: str, verbs: str) -> PolicyRule:
 def _rules_of_kinds(
     subresources_of: Callable[[Granted], tuple[str, ...]], *verbs: str
 ) -> tuple[PolicyRule, ...]:
-    """Returns one rule for each API group, from what the kinds declare as granted."""
+    """Returns one rule for each API group, from the grants that the kinds declare."""
     granted: dict[str, list[str]] = {}
     for kind in KINDS:
         for subresource in subresources_of(kind.granted):
@@ -89,27 +89,27 @@ ROLES: Final[dict[str, tuple[PolicyRule, ...]]] = {
     **{name: tuple(_rule(*rule) for rule in role.rules) for name, role in _ROWS.items()},
     "view": (),
 }
-#: roles of one namespace: (namespace, name) -> rules, and the user that has them. A proxy tells in
-#: a Lease how far it is (``consume.progress``), in the namespace where the kubelets' Leases are;
-#: rules cannot name objects that are created.
+#: roles of one namespace: (namespace, name) -> rules, and the user that has them. A proxy reports
+#: its progress in a Lease (``consume.progress``), in the namespace of the kubelets' Leases; a rule
+#: for create cannot name objects.
 NAMESPACED_ROLES: dict[tuple[str, str], tuple[tuple[PolicyRule, ...], str]] = {
     ("kube-node-lease", "sliceplane:node-proxier"): (
         (_rule("coordination.k8s.io", "leases", "create patch"),),
         "system:kube-proxy",
     )
 }
-#: what a role is gathered by, and for what
+#: prefix of the labels by which roles are gathered; the target role follows
 _AGGREGATE_TO = "rbac.authorization.k8s.io/aggregate-to-"
-#: roles that gather others, and those by which they are gathered in turn
+#: aggregated roles, and the roles that gather them in turn
 AGGREGATED = {"admin": "", "edit": "admin", "view": "edit"}
-#: roles of the time before aggregation, and where rules that were added to them are kept
+#: roles that keep the rules which users added to a role before aggregation
 SOURCES = {f"system:aggregate-to-{name}": name for name in AGGREGATED}
 _GATHERED = {"admin": ("admin", "edit", "view"), "edit": ("edit", "view"), "view": ("view",)}
 
 
 def objects() -> Iterator[tuple[Resource, Document]]:
-    """Every bootstrap role and binding, roles first."""
-    # What is gathered comes before what gathers.
+    """Yields every bootstrap role and binding, roles first."""
+    # Gathered roles come before those that gather them.
     for name, rules in sorted(ROLES.items(), key=lambda role: (role[0] not in SOURCES, role[0])):
         role: Document = {"metadata": _head(name)}
         gathered_by = AGGREGATED.get(name, SOURCES.get(name, ""))
@@ -138,7 +138,9 @@ def objects() -> Iterator[tuple[Resource, Document]]:
 
 
 def gathered_rules(name: str) -> tuple[PolicyRule, ...]:
-    """Returns what the bootstrap role *name* of ``AGGREGATED`` gathers at a first start."""
+    """Returns the rules that the bootstrap role *name* of ``AGGREGATED`` gathers at a first
+    start.
+    """
     return tuple(
         rule for source in _GATHERED[name] for rule in ROLES[f"system:aggregate-to-{source}"]
     )

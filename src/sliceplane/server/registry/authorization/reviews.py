@@ -1,8 +1,8 @@
-"""Questions that are POSTed like objects and never stored: may I, may they, what may I, who am I,
-whose token is this.
+"""Reviews, which are POSTed like objects and never stored: of access, of rules, of the user, and of
+tokens.
 
-Served for ``kubectl auth can-i`` and ``kubectl auth whoami``, and for servers that ask this one
-about their own clients; the answer is the question with a status.
+They serve ``kubectl auth can-i`` and ``kubectl auth whoami``, and servers that check their own
+clients with this one; the answer is the review with a status.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from sliceplane.server.registry.types import Attributes, Body, Outcome, Target
 
 
 def answer(call: WriteCall, body: Body) -> Outcome:
-    """201 with the answered review.  Raises StatusError: 400, 422."""
+    """Returns a 201 with the answered review.  Raises StatusError: 400, 422."""
     resource = call.target.resource
     document, warnings = decode_body(resource, body, call.options)
-    answered = _ANSWERS[resource.key](call, document)
+    answered = _REVIEWS[resource.key](call, document)
     whole = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {}, **answered}
     return Outcome(code=201, body=codec.encode(whole), warnings=warnings)
 
 
-def _who_am_i(call: WriteCall, _review: Document) -> Document:
+def _review_self(call: WriteCall, _review: Document) -> Document:
     return {
         "metadata": {"creationTimestamp": format_time(call.ctx.now)},
         "status": {"userInfo": user_info(call.ctx.user)},
     }
 
 
-def _whose_token(call: WriteCall, review: Document) -> Document:
+def _review_token(call: WriteCall, review: Document) -> Document:
     """Raises a 400 ``StatusError``."""
     spec: Document = review.get("spec", {})
     token = spec.get("token", "")
@@ -64,7 +64,7 @@ def _whose_token(call: WriteCall, review: Document) -> Document:
     return {"spec": spec, "status": status}
 
 
-def _may_it(call: WriteCall, review: Document) -> Document:
+def _review_access(call: WriteCall, review: Document) -> Document:
     target = call.target
     spec: Document = review.get("spec", {})
     head: Document = {}
@@ -74,11 +74,11 @@ def _may_it(call: WriteCall, review: Document) -> Document:
     return {
         "metadata": head,
         "spec": spec,
-        "status": _may(call.core.policy, call.ctx.user, target, spec),
+        "status": _access_status(call.core.policy, call.ctx.user, target, spec),
     }
 
 
-def _what_may_i(call: WriteCall, review: Document) -> Document:
+def _review_rules(call: WriteCall, review: Document) -> Document:
     """Raises a 400 ``StatusError``."""
     namespace = review.get("spec", {}).get("namespace", "")
     if not namespace:
@@ -90,32 +90,34 @@ def _what_may_i(call: WriteCall, review: Document) -> Document:
     return {"spec": {}, "status": status}
 
 
-_ANSWERS: Final = {
-    LocalSubjectAccessReviews.key: _may_it,
-    SelfSubjectAccessReviews.key: _may_it,
-    SelfSubjectReviews.key: _who_am_i,
-    SelfSubjectRulesReviews.key: _what_may_i,
-    SubjectAccessReviews.key: _may_it,
-    TokenReviews.key: _whose_token,
+_REVIEWS: Final = {
+    LocalSubjectAccessReviews.key: _review_access,
+    SelfSubjectAccessReviews.key: _review_access,
+    SelfSubjectReviews.key: _review_self,
+    SelfSubjectRulesReviews.key: _review_rules,
+    SubjectAccessReviews.key: _review_access,
+    TokenReviews.key: _review_token,
 }
 
 
-def _may(policy: PolicyIndex, asking: User, target: Target, spec: Document) -> Document:
-    """The status of an access review, about the user of *spec* or, where it names none, about who
-    asks.
+def _access_status(
+    policy: PolicyIndex, requester: User, target: Target, spec: Document
+) -> Document:
+    """Returns the status of an access review: of the user of *spec*, or for a self review of the
+    requester.
     """
     of_others = target.resource is not SelfSubjectAccessReviews
     errors = _problems(target, spec, of_others=of_others)
     if errors:
         raise invalid(target.resource.kind, target.resource.group, "", errors)
-    user = asking
+    user = requester
     if of_others:
         extra = tuple(
             (name, tuple(values)) for name, values in sorted(spec.get("extra", {}).items())
         )
         groups = tuple(spec.get("groups", ()))
         user = User(name=spec.get("user", ""), uid=spec.get("uid", ""), groups=groups, extra=extra)
-    decision = policy.decide(user, _wanted(spec))
+    decision = policy.decide(user, _attributes(spec))
     status: Document = {"allowed": decision.allowed}
     if decision.reason:
         status["reason"] = decision.reason
@@ -150,7 +152,7 @@ def _problems(target: Target, spec: Document, *, of_others: bool) -> FieldErrors
     return errors
 
 
-def _wanted(spec: Document) -> Attributes:
+def _attributes(spec: Document) -> Attributes:
     on_path = spec.get("nonResourceAttributes")
     if on_path is not None:
         return Attributes(verb=on_path.get("verb", ""), path=on_path.get("path", ""))
@@ -159,7 +161,9 @@ def _wanted(spec: Document) -> Attributes:
 
 
 def _rules_status(rules: tuple[PolicyRule, ...]) -> Document:
-    """Both lists are there also when they are empty: clients iterate over them."""
+    """Returns the status of a rules review.  Empty lists are included: clients iterate over
+    them.
+    """
     return {
         "resourceRules": [document_of_rule(rule) for rule in rules if not rule.urls],
         "nonResourceRules": [document_of_rule(rule) for rule in rules if rule.urls],

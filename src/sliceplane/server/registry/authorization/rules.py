@@ -1,8 +1,8 @@
-"""One PolicyRule, compiled once: what it allows (``coverage`` says whether rules cover others).
+"""One PolicyRule, compiled once, and the actions that it allows (``coverage`` compares rules).
 
-A rule speaks of resources (groups x resources x verbs, perhaps of certain names) or of non-resource
-URLs, never of both. ``*`` stands for everything; ``*/status`` for that subresource of everything; a
-URL that ends in ``*`` for everything below.
+A rule is about resources (groups x resources x verbs, optionally certain names) or about
+non-resource URLs, never about both. ``*`` stands for everything; ``*/status`` for that subresource
+of everything; a URL that ends in ``*`` for all URLs with this prefix.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from sliceplane.api.meta import Document
 from sliceplane.server.registry.types import Attributes
 
 ALL = "*"
-#: bytes of rules that are decoded and indexed when their role is stored
-INDEXED_AT_ONCE_MAX = 64 * 1024
+#: maximum bytes of rules that are decoded and indexed when their role is stored
+EAGER_INDEX_BYTES_MAX = 64 * 1024
 _NO_RESOURCE = frozenset(("",))
 
 
@@ -28,7 +28,7 @@ class PolicyRule(
     kw_only=True,
     rename={"groups": "apiGroups", "names": "resourceNames", "urls": "nonResourceURLs"},
 ):
-    """The members as they are spelled in the object, in its order."""
+    """A rule with the members of the object, in its order."""
 
     verbs: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
@@ -36,40 +36,38 @@ class PolicyRule(
     names: tuple[str, ...] = ()
     urls: tuple[str, ...] = ()
 
-    def allows(self, wanted: Attributes) -> bool:
-        if not wanted.resource:
-            return self.allows_verb(wanted.verb) and any(
-                _url_fits(url, wanted.path) for url in self.urls
+    def allows(self, attributes: Attributes) -> bool:
+        if not attributes.resource:
+            return self.allows_verb(attributes.verb) and any(
+                _url_matches(url, attributes.path) for url in self.urls
             )
-        return not self.spoken_resources(wanted).isdisjoint(
+        return not self.resource_spellings(attributes).isdisjoint(
             self.resources
-        ) and self.allows_on_resource(wanted)
+        ) and self.allows_on_resource(attributes)
 
     def allows_verb(self, verb: str) -> bool:
         return verb in self.verbs or ALL in self.verbs
 
-    def allows_on_resource(self, wanted: Attributes) -> bool:
-        """The answer for a request on a resource that this rule speaks of."""
+    def allows_on_resource(self, attributes: Attributes) -> bool:
+        """Returns True if the rule, which has the resource, allows the request."""
         return (
-            self.allows_verb(wanted.verb)
-            and (wanted.group in self.groups or ALL in self.groups)
-            # A request without a name (create, deletecollection, most lists) fits no rule that
-            # names objects.
-            and (not self.names or wanted.name in self.names)
+            self.allows_verb(attributes.verb)
+            and (attributes.group in self.groups or ALL in self.groups)
+            # A request without a name (create, deletecollection, most lists) matches no rule with
+            # resource names.
+            and (not self.names or attributes.name in self.names)
         )
 
     @staticmethod
-    def spoken_resources(wanted: Attributes) -> frozenset[str]:
-        """Returns how a rule may spell the resource of *wanted*; "" for a URL."""
-        if not wanted.resource:
+    def resource_spellings(attributes: Attributes) -> frozenset[str]:
+        """Returns the spellings of the requested resource in a rule; "" for a URL."""
+        if not attributes.resource:
             return _NO_RESOURCE
-        combined = wanted.combined_resource
+        combined = attributes.combined_resource
         return frozenset((ALL, combined, subresource_of_all(combined) or combined))
 
     def __str__(self) -> str:
-        """As upstream shows a rule in its refusals; a Go list of strings has spaces between its
-        items.
-        """
+        """The rule as in upstream's refusals; a Go list of strings has spaces between its items."""
         members = (
             ("APIGroups", self.groups),
             ("Resources", self.resources),
@@ -83,7 +81,7 @@ class PolicyRule(
 
 
 def go_list(values: Iterable[str]) -> str:
-    """``["a" "b"]``."""
+    """Formats a list of strings as Go does: ``["a" "b"]``."""
     return "[" + " ".join(quote(value) for value in values) + "]"
 
 
@@ -98,8 +96,8 @@ _rules_decoder = msgspec.json.Decoder(tuple[PolicyRule, ...])
 
 
 def decode_role(body: bytes) -> Document:
-    """Decodes a stored Role or ClusterRole for indexes. ``rules`` stay as they are stored: decoding
-    those of a role of megabytes takes longer than a step of the loop may.
+    """Decodes a stored Role or ClusterRole for indexes. ``rules`` stay encoded: to decode those of
+    a role of megabytes takes longer than a step of the event loop may.
     """
     role = _stored_role_decoder.decode(body)
     return {"metadata": role.metadata, "rules": role.rules, "aggregationRule": role.aggregationRule}
@@ -115,15 +113,13 @@ _stored_binding_decoder = msgspec.json.Decoder(_StoredBinding)
 
 
 def decode_binding(body: bytes) -> Document:
-    """Decodes a stored RoleBinding or ClusterRoleBinding for indexes; ``subjects`` stay as they are
-    stored.
-    """
+    """Decodes a stored RoleBinding or ClusterRoleBinding for indexes; ``subjects`` stay encoded."""
     binding = _stored_binding_decoder.decode(body)
     return {"metadata": binding.metadata, "roleRef": binding.roleRef, "subjects": binding.subjects}
 
 
 def rules_of(document: Document) -> tuple[PolicyRule, ...]:
-    """The rules of a Role or ClusterRole."""
+    """Returns the rules of a Role or ClusterRole."""
     rules = document.get("rules", ())
     if isinstance(rules, msgspec.Raw):
         return _rules_decoder.decode(rules)
@@ -142,7 +138,7 @@ def rules_of(document: Document) -> tuple[PolicyRule, ...]:
 
 
 def size_of(rules: Iterable[PolicyRule]) -> int:
-    """About the characters that *rules* take in an object."""
+    """Returns the approximate number of characters of *rules* in an object."""
     sides = (
         side
         for rule in rules
@@ -152,7 +148,7 @@ def size_of(rules: Iterable[PolicyRule]) -> int:
 
 
 def document_of_rule(rule: PolicyRule) -> Document:
-    """The PolicyRule, without empty members."""
+    """Returns the PolicyRule as a document, without empty members."""
     members = {
         "verbs": rule.verbs,
         "apiGroups": rule.groups,
@@ -164,27 +160,27 @@ def document_of_rule(rule: PolicyRule) -> Document:
 
 
 class RoleRules:
-    """The rules of one role, and which of them speak of a resource: a decision looks at those
-    alone. Frozen.
+    """The rules of one role, indexed by resource: a decision checks only those of its resource.
+    Frozen.
 
-    A large role that is stored as JSON is decoded and indexed by the first decision that needs it,
-    so that storing and indexing are two steps.
+    The first decision that needs a large role decodes and indexes it, so that storing and indexing
+    are two steps.
     """
 
     __slots__ = ("_by_resource", "_on_urls", "_stored", "resources", "rules")
 
     def __init__(self, document: Document) -> None:
         rules = document.get("rules")
-        #: as the object has them; ``None``: they came decoded
+        #: the rules as the object has them; ``None``: they were already decoded
         self._stored: bytes | None = bytes(rules) if isinstance(rules, msgspec.Raw) else None
-        if self._stored is None or len(self._stored) <= INDEXED_AT_ONCE_MAX:
+        if self._stored is None or len(self._stored) <= EAGER_INDEX_BYTES_MAX:
             self.rules = rules_of(document)
             self._index()
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("_by_resource", "_on_urls", "resources", "rules"):
             raise AttributeError(name)
-        assert self._stored is not None, "decoded at once"
+        assert self._stored is not None, "decoded when it was stored"
         self.rules = _rules_decoder.decode(self._stored)
         self._index()
         return getattr(self, name)
@@ -200,7 +196,7 @@ class RoleRules:
                 else:
                     by_resource[resource] = [rule]
         self._by_resource = by_resource
-        #: as they are spelled; "" for URLs, which have none
+        #: resources as the rules spell them; "" for rules about URLs
         self.resources = by_resource.keys() | ({""} if self._on_urls else set())
 
     def __eq__(self, other: object) -> bool:
@@ -212,34 +208,34 @@ class RoleRules:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def allow(self, wanted: Attributes, spoken: frozenset[str]) -> bool:
-        """*spoken* is ``PolicyRule.spoken_resources`` of *wanted*, which is the same for all
-        roles.
+    def allow(self, attributes: Attributes, spellings: frozenset[str]) -> bool:
+        """Returns True if a rule allows the action.  *spellings*: the result of
+        ``PolicyRule.resource_spellings``, which is the same for all roles.
         """
-        if not wanted.resource:
-            return any(rule.allows(wanted) for rule in self._on_urls)
+        if not attributes.resource:
+            return any(rule.allows(attributes) for rule in self._on_urls)
         by_resource = self._by_resource
         return any(
-            rule.allows_on_resource(wanted)
-            for resource in spoken
+            rule.allows_on_resource(attributes)
+            for resource in spellings
             if resource in by_resource
             for rule in by_resource[resource]
         )
 
 
 def subresource_of_all(combined: str) -> str:
-    """``*/status`` for ``pods/status``: how a rule spells that subresource of everything; "" for
-    what is none.
+    """Returns the spelling of a subresource of everything in a rule, ``*/status`` for
+    ``pods/status``; "" if it is not a subresource.
     """
     _, slash, subresource = combined.partition("/")
     return f"*/{subresource}" if slash else ""
 
 
 def url_prefix(pattern: str) -> str | None:
-    """Returns what a URL must begin with to fit *pattern*; ``None`` if it must be the same."""
+    """Returns the prefix of the URLs that match *pattern*; ``None`` if it is an exact URL."""
     return pattern.rstrip(ALL) if pattern.endswith(ALL) else None
 
 
-def _url_fits(pattern: str, path: str) -> bool:
+def _url_matches(pattern: str, path: str) -> bool:
     prefix = url_prefix(pattern)
     return pattern == path or (prefix is not None and path.startswith(prefix))

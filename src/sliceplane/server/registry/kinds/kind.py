@@ -139,7 +139,7 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True):
     #: no grace
     grace: Callable[[Document, int | None], int | None] = _nothing
     #: whether more than finalizers holds an object that is being deleted
-    is_held: Callable[[Document], bool] = _no
+    is_blocked: Callable[[Document], bool] = _no
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):

@@ -90,13 +90,13 @@ def _linger(document: Document, now: float) -> bool:
     """The first DELETE starts its end; from then on its own finalizers hold it."""
     head = document["metadata"]
     if "deletionTimestamp" in head:
-        return _is_held(document)
+        return _has_finalizers(document)
     mark_deleted(head, now, None)
     document["status"] = {**document.get("status", {}), "phase": "Terminating"}
     return True
 
 
-def _is_held(document: Document) -> bool:
+def _has_finalizers(document: Document) -> bool:
     return bool(document.get("spec", {}).get("finalizers"))
 
 
@@ -107,7 +107,7 @@ NAMESPACE: Final = kind.Kind(
     prepare_update=_prepare_update,
     rules=Rules(Field("spec.finalizers", whole=_finalizers)),
     status=kind.Status(first=lambda _document: {"phase": "Active"}, validate=_validate_status),
-    deletion=kind.Deletion(admit=_admit_delete, linger=_linger, is_held=_is_held),
+    deletion=kind.Deletion(admit=_admit_delete, linger=_linger, is_blocked=_has_finalizers),
     granted=kind.viewed("status"),
     columns=Printer((NAME, Column("Status", "Phase of the namespace.", "status.phase"), AGE)),
 )

@@ -1,6 +1,6 @@
-"""The verbs of the API: one module for each, and what all writes end with.
+"""The verbs of the API, one module for each, and the common end of all writes.
 
 ``create``, ``update`` (PUT and PATCH), ``apply``, ``delete`` and ``read`` are the verbs;
-``subresources`` and ``eviction`` serve what is no object of its own. ``answers`` stages a write and
-shapes its answer, ``managed_fields`` keeps the owners of fields, ``options`` checks parameters.
+``subresources`` and ``eviction`` serve subresources. ``answers`` stages a write and builds its
+answer, ``managed_fields`` records the owners of fields, ``options`` checks parameters.
 """

@@ -1,14 +1,13 @@
-"""The end of every write: what an object must be to be stored, what is staged, and what the client
-is told.
+"""The end of every write: validation, staging, and the answer to the client.
 
-Inside the registry there is one version of each resource, the hub, which a ``Target`` addresses
-from the start. What leaves is turned into the version that was asked for (``shown``,
-``shown_record``, ``shown_list``) where that is another one (``Target.converted``); bodies become
-the hub's when they are decoded. In between, ``Target.via`` is all that tells an older version from
-the hub: it may write what the hub keeps for it alone.
+Inside the registry each resource has one version, the hub, and a ``Target`` always addresses it.
+Answers are converted to the requested version (``convert_outcome``, ``convert_record``,
+``convert_list``) if it is another one (``Target.converted``); bodies are converted to the hub when
+they are decoded. In between, only ``Target.via`` distinguishes an older version from the hub: it
+may write members that the hub keeps only for it.
 
-A resource that is a view of another one (``server.documents.conversion``) keeps its own target,
-since its rules and errors are its own; its bodies go the same way.
+A resource that is a view of another one (``server.documents.conversion``) has its own target, as
+its rules and errors are its own; its bodies are converted in the same way.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ def stage(
     warnings: tuple[str, ...],
     charged: bool = True,
 ) -> Outcome:
-    """The end of every write of an object: quotas allow it (*charged*: it may cost more than
-    before); it is staged with what must be there together with it.
+    """Ends every write of an object: checks quotas (*charged*: it may cost more than before), and
+    stages it with its dependent objects.
     """
     core = call.core
     charges: tuple[Document, ...] = ()
@@ -62,8 +61,8 @@ def stage(
 
 
 def unchanged(core: Core, record: Record, warnings: tuple[str, ...] = ()) -> Outcome:
-    """Nothing was written, but what the client sees may not be durable yet: it must wait for
-    that.
+    """Returns the outcome of a write without changes.  The client must wait until the record is
+    durable.
     """
     pending = record.revision if record.revision > core.store.revision else 0
     return Outcome(code=200, body=record.body, revision=pending, warnings=warnings)
@@ -72,14 +71,14 @@ def unchanged(core: Core, record: Record, warnings: tuple[str, ...] = ()) -> Out
 def unwritten(
     resource: Resource, document: Document, code: int = 200, warnings: tuple[str, ...] = ()
 ) -> Outcome:
-    """An object that is only shown: dryRun, or the last form of an object that goes in this
-    call.
+    """Returns an object that is not stored: for a dry run, or the last form of an object that this
+    call removes.
     """
     return Outcome(code=code, body=codec.encode(canonical(resource, document)), warnings=warnings)
 
 
 def deleted_status(resource: Resource, name: str, uid: str) -> bytes:
-    """The Success Status that most kinds answer to a DELETE: no code, unlike a failure."""
+    """Returns the Success Status of a DELETE for most kinds, without a code, unlike a failure."""
     details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": uid}
     return codec.encode(
         {
@@ -93,7 +92,7 @@ def deleted_status(resource: Resource, name: str, uid: str) -> bytes:
 
 
 def validate_create(resource: Resource, document: Document) -> FieldErrors:
-    """Complaints about a new object."""
+    """Returns the errors of a new object."""
     return [
         *metadata.validate(resource, document["metadata"]),
         *kind_of(resource).validate(document),
@@ -103,7 +102,9 @@ def validate_create(resource: Resource, document: Document) -> FieldErrors:
 def validate_update(
     resource: Resource, new: Document, old: Document, subresource: str = ""
 ) -> FieldErrors:
-    """Complaints about *new* as the successor of *old*; on ``status`` the status rules alone."""
+    """Returns the errors of *new* as the successor of *old*; for ``status`` only those of the
+    status.
+    """
     kind = kind_of(resource)
     part = kind.parts.get(subresource)
     rules = (
@@ -117,7 +118,7 @@ def validate_update(
 
 
 def check(gates: Gates, target: Target, new: Document, old: Document | None) -> None:
-    """The rules above and those of feature gates.  Raises the 422 ``StatusError``."""
+    """Checks the rules above and those of feature gates.  Raises the 422 ``StatusError``."""
     resource = target.resource
     if old is None:
         errors = validate_create(resource, new)
@@ -132,15 +133,13 @@ def check(gates: Gates, target: Target, new: Document, old: Document | None) -> 
 def refuse(resource: Resource, head: Document, errors: FieldErrors) -> None:
     """Raises the 422 ``StatusError`` of *errors*, if there are any."""
     if errors:
-        # A view is checked and complained of in its stored form.
+        # A view is checked in its stored form, which its errors name.
         resource = stored_form(resource)
         raise invalid(resource.kind, resource.group, head.get("name", ""), errors)
 
 
 def to_store(config: RegistryConfig, target: Target, document: Document) -> Document:
-    """The hub document that an older version was turned into, in the form that the operator wants
-    stored.
-    """
+    """Returns a hub document, converted from an older version, in the configured stored form."""
     return (
         conversion.stow(document)
         if target.via and config.topology_storage == "annotation"
@@ -148,34 +147,32 @@ def to_store(config: RegistryConfig, target: Target, document: Document) -> Docu
     )
 
 
-def shown_document(resource: Resource, document: Document) -> Document:
-    """A hub document in the version of *resource*."""
+def convert_document(resource: Resource, document: Document) -> Document:
+    """Returns a hub document in the version of *resource*."""
     if resource.hub is None:
         return conversion.from_stored(resource, document) if resource.is_view else document
     return canonical(resource, conversion.from_hub(conversion.lift(document)))
 
 
-def shown_body(resource: Resource, body: bytes) -> bytes:
-    """A stored body in the version of *resource*; the hub's own is handed through untouched."""
+def convert_body(resource: Resource, body: bytes) -> bytes:
+    """Returns a stored body in the version of *resource*; that of the hub is unchanged."""
     if resource.hub is None:
         return conversion.shown(resource, body) if resource.is_view else body
-    return codec.encode(shown_document(resource, codec.decode_document(body)))
+    return codec.encode(convert_document(resource, codec.decode_document(body)))
 
 
-def shown_record(target: Target, record: Record) -> Record:
-    return replace(record, body=shown_body(target.spoken, record.body))
+def convert_record(target: Target, record: Record) -> Record:
+    return replace(record, body=convert_body(target.requested, record.body))
 
 
-def shown_list(target: Target, outcome: ListOutcome) -> ListOutcome:
+def convert_list(target: Target, outcome: ListOutcome) -> ListOutcome:
     return replace(
-        outcome, records=tuple(shown_record(target, record) for record in outcome.records)
+        outcome, records=tuple(convert_record(target, record) for record in outcome.records)
     )
 
 
-def shown(target: Target, outcome: Outcome) -> Outcome:
-    """The outcome with its object, if it has one and not a Status, in the version that was asked
-    for.
-    """
+def convert_outcome(target: Target, outcome: Outcome) -> Outcome:
+    """Returns the outcome with its object in the requested version; a Status is unchanged."""
     if not starts_as(stored_form(target.resource), outcome.body):
         return outcome
-    return replace(outcome, body=shown_body(target.spoken, outcome.body))
+    return replace(outcome, body=convert_body(target.requested, outcome.body))

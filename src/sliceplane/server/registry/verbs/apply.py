@@ -1,8 +1,8 @@
 """Server-side apply: PATCH with a configuration instead of a patch (KEP-555).
 
-A configuration is judged as it was sent, before defaults: it is of the kind and version of the URL,
-everything in it is declared in the schema, and no list has a key twice. What it makes of the live
-object then goes the way of an update, or of a create if there is none.
+A configuration is checked as it was sent, before defaults: it has the kind and version of the URL,
+all its members are declared in the schema, and no list has a key twice. The merged object is then
+handled like an update, or like a create if there was no object.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from sliceplane.server.registry.verbs.update import check_version, replace
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _YAML_ERRORS: Final = "yaml: unmarshal errors:\n"
 _NO_OBJECT: Final = re.compile("json: cannot unmarshal [a-z]+ into Go value")
-#: the one manager that keeps the annotation, and that may take what it applied from the client's
-#: side before
+#: the only manager that maintains the annotation, and that may take over fields of its earlier
+#: client-side apply
 KUBECTL: Final = "kubectl"
 _IDENTITY: Final = ("name", "namespace", "uid", "resourceVersion")
 
@@ -48,19 +48,19 @@ _IDENTITY: Final = ("name", "namespace", "uid", "resourceVersion")
 def apply(call: WriteCall, body: bytes) -> Outcome:
     """Raises StatusError: 400, 403, 404, 409, 422, 500."""
     core, ctx, target, options = call
-    resource = target.spoken
+    resource = target.requested
     config, warnings = decode_configuration(body, options)
     record = core.store.latest(key_of(target))
     if record is None and target.subresource:
         raise missing(target.resource, target.name)
     check_type(config, resource.api_version, resource.kind)
     check_configuration(lookup(resource.schema_key), config)
-    live = {} if record is None else answers.shown_document(resource, document_of(record))
+    live = {} if record is None else answers.convert_document(resource, document_of(record))
     part = kind_of(target.resource).parts.get(target.subresource)
     if part is not None:
-        # What the endpoint does not write is nobody's by this.
-        told = config.get("metadata", {})
-        identity = {name: told[name] for name in _IDENTITY if name in told}
+        # The manager does not become owner of fields that the endpoint does not write.
+        head = config.get("metadata", {})
+        identity = {name: head[name] for name in _IDENTITY if name in head}
         config = {**config, "metadata": identity, "spec": part.cut(config.get("spec", {}))}
     merged = _merged(call, live, config)
     if record is None and merged["metadata"].get("uid"):
@@ -83,14 +83,15 @@ def apply(call: WriteCall, body: bytes) -> Outcome:
 
 
 def decode_configuration(body: bytes, options: WriteOptions) -> tuple[Document, tuple[str, ...]]:
-    """The first YAML document (JSON is YAML), without nulls, and the warnings that it earns.
+    """Returns the first YAML document (JSON is YAML), without nulls, and its warnings.
 
-    Raises the 400 ``StatusError`` for what cannot be read or, with ``Strict``, has a member twice.
+    Raises the 400 ``StatusError`` for a body that cannot be decoded or, with ``Strict``, has a
+    member twice.
     """
     try:
         if body.lstrip()[:1] == b"{":
-            # kubectl sends JSON, which need not be read as slowly as YAML unless a member is there
-            # twice.
+            # kubectl sends JSON, which is parsed faster than YAML; a body with a duplicate member
+            # is parsed as YAML.
             try:
                 content = strict.decode_json(body)
             except strict.MalformedBody:
@@ -114,7 +115,7 @@ def decode_configuration(body: bytes, options: WriteOptions) -> tuple[Document, 
 
 
 def _complaint(text: str) -> str:
-    """A complaint of reading YAML, as it reads where only an object will do."""
+    """Returns a YAML error with Go's text for a place where only an object is allowed."""
     match = _NO_OBJECT.match(text)
     if match:
         return (
@@ -125,7 +126,7 @@ def _complaint(text: str) -> str:
 
 
 def check_type(config: Document, api_version: str, kind: str) -> None:
-    """Raises the 400 for a configuration of something else, or of nothing."""
+    """Raises the 400 for a configuration of another kind, or without one."""
     version = config.get("apiVersion")
     sent_kind = config.get("kind")
     if version != api_version or sent_kind != kind:
@@ -136,18 +137,18 @@ def check_type(config: Document, api_version: str, kind: str) -> None:
 
 
 def _kind_text(version: Any, kind: Any) -> str:
-    """``apps/v1, Kind=Deployment``; the core group is ""."""
+    """Formats a kind as ``apps/v1, Kind=Deployment``; the core group is ""."""
     version = version if isinstance(version, str) else ""
     kind = kind if isinstance(kind, str) else ""
     if version.count("/") > 1:
-        # What is no version makes the whole no kind.
+        # As upstream, an invalid version makes the whole text empty.
         return "/, Kind="
     group, _, short = version.rpartition("/")
     return f"{group}/{short}, Kind={kind}"
 
 
 def check_configuration(schema: Struct, config: Document) -> None:
-    """As upstream: raises a 500 for what the schema cannot type."""
+    """Raises, as upstream, a 500 for a configuration that does not match the schema."""
     problem = fields.check(schema, config)
     if problem:
         head = config.get("metadata")
@@ -160,30 +161,28 @@ def check_configuration(schema: Struct, config: Document) -> None:
 
 
 def _merged(call: WriteCall, live: Document, config: Document) -> Document:
-    """The live object with the configuration in it.  Raises the 409 ``StatusError``."""
+    """Returns the live object with the configuration merged.  Raises the 409 ``StatusError``."""
     is_kubectl = call.options.field_manager == KUBECTL
     try:
         merged = managed_fields.on_apply(call, live, config, force=call.options.force)
     except fields.Conflicts as refused:
-        left = (
-            _left_by_last_applied(call.target.spoken, live, refused.conflicts)
+        remaining = (
+            _filter_by_last_applied(call.target.requested, live, refused.conflicts)
             if is_kubectl
             else refused.conflicts
         )
-        if left:
-            raise conflict_error(left) from refused
+        if remaining:
+            raise conflict_error(remaining) from refused
         merged = managed_fields.on_apply(call, live, config, force=True)
     if is_kubectl:
         _renew_last_applied(merged, config)
     return merged
 
 
-def _left_by_last_applied(
+def _filter_by_last_applied(
     resource: Resource, live: Document, conflicts: tuple[fields.Conflict, ...]
 ) -> tuple[fields.Conflict, ...]:
-    """The conflicts over fields that kubectl did not set itself when it applied from the client's
-    side.
-    """
+    """Returns the conflicts over fields that kubectl did not set itself in a client-side apply."""
     text = live.get("metadata", {}).get("annotations", {}).get(LAST_APPLIED)
     if not text:
         return conflicts
@@ -200,8 +199,8 @@ def _left_by_last_applied(
 
 
 def _renew_last_applied(merged: Document, config: Document) -> None:
-    """An object that plain ``kubectl apply`` manages too is told what was applied, unless that is
-    too long.
+    """Updates the annotation of an object that client-side ``kubectl apply`` manages, too; removes
+    it if it would be too long.
     """
     annotations: dict[str, str] = merged["metadata"].get("annotations") or {}
     if not annotations.get(LAST_APPLIED):
@@ -242,34 +241,38 @@ def _decoded(resource: Resource, merged: Document) -> Document:
         ) from error
 
 
-def conflict_error(conflicts: tuple[fields.Conflict, ...], shown_version: str = "") -> StatusError:
-    """The 409 of a conflict (KEP-555): causes, and neither kind nor name.  *shown_version* stands
-    for every version.
+def conflict_error(
+    conflicts: tuple[fields.Conflict, ...], printed_version: str = ""
+) -> StatusError:
+    """Returns the 409 of a conflict (KEP-555): causes, and neither kind nor name.
+    *printed_version* replaces every version.
     """
 
-    def show(who: fields.Identity) -> str:
-        return str(who._replace(api_version=shown_version) if shown_version else who)
+    def describe(owner: fields.Identity) -> str:
+        return str(owner._replace(api_version=printed_version) if printed_version else owner)
 
     causes: list[Cause] = []
-    left = ERRORS_CHARACTERS_MAX
+    remaining = ERRORS_CHARACTERS_MAX
     for clash in conflicts[:ERRORS_MAX]:
         cause = {
             "reason": "FieldManagerConflict",
-            "message": f"conflict with {show(clash.who)}",
+            "message": f"conflict with {describe(clash.owner)}",
             "field": fields.show(clash.path),
         }
         causes.append(cause)
-        left -= len(cause["field"])
-        if left < 0:
+        remaining -= len(cause["field"])
+        if remaining < 0:
             break
     if len(conflicts) == 1:
         text = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
     else:
         grouped: dict[str, list[str]] = {}
         for clash, cause in zip(conflicts, causes, strict=False):
-            grouped.setdefault(show(clash.who), []).append(f"- {cause['field']}")
+            grouped.setdefault(describe(clash.owner), []).append(f"- {cause['field']}")
         lines = [
-            line for who, paths in grouped.items() for line in (f"conflicts with {who}:", *paths)
+            line
+            for owner, paths in grouped.items()
+            for line in (f"conflicts with {owner}:", *paths)
         ]
         if len(causes) < len(conflicts):
             lines.append(AND_MORE)

@@ -1,10 +1,9 @@
 """POST: a new object, from its body to a staged record
 (staging/src/k8s.io/apiserver/pkg/registry/rest/create.go).
 
-Required order: identity; who owns which field; the namespace takes content; the user grants no more
-than they have; the kind prepares, validates and admits; the name is free; addresses and ports are
-given; quotas allow it; stage. Nothing is held before the last check passed, so an error leaves no
-trace.
+Required order: identity; owners of fields; the namespace accepts content; no privilege escalation;
+the kind prepares, validates and admits; the name is free; addresses and ports are chosen; quotas
+allow it; stage. Nothing is allocated before the last check passed, so an error has no effect.
 """
 
 from __future__ import annotations
@@ -30,29 +29,29 @@ GENERATE_NAME_TRIES = 8
 
 def create(call: WriteCall, body: Body) -> Outcome:
     """Raises StatusError: 400, 403, 404 (namespace), 409, 422, 500."""
-    document, warnings = decode_body(call.target.spoken, body, call.options)
+    document, warnings = decode_body(call.target.requested, body, call.options)
     return create_document(call, document, warnings=warnings)
 
 
 def create_document(
     call: WriteCall, document: Document, *, warnings: tuple[str, ...], tracked: bool = False
 ) -> Outcome:
-    """Create from a decoded document, which is changed. Also serves PUT to a name that is missing,
-    and apply, whose managedFields are *tracked*: those to store.
+    """Creates an object from a decoded document, which is changed. Also serves PUT to a missing
+    name, and apply, whose document already has the managedFields to store (*tracked*).
     """
     core, ctx, target, options = call
     resource = target.resource
     kind = kind_of(resource)
     head = document["metadata"]
     metadata.match_namespace(target, head)
-    given_version = metadata.parse_resource_version(head.get("resourceVersion"))
+    sent_version = metadata.parse_resource_version(head.get("resourceVersion"))
     metadata.prepare_create(resource, head, core.rng, ctx.now)
     if not tracked:
         managed_fields.on_create(call, document)
     admit_content(core.store, resource, head)
     if resource.group == RBAC_GROUP:
         check_write(core.policy, ctx.user, target, document, None)
-    generated = _settle_name(core, resource, head)
+    generated = _assign_name(core, resource, head)
     kind.prepare_create(core, target, document)
     status = kind.status.first(document)
     if status is not None:
@@ -60,9 +59,9 @@ def create_document(
     check(core.config.gates, target, document, None)
     check_agent_write(core, ctx.user, target, document, None)
     kind.admission.admit(core, document, None)
-    if given_version:
+    if sent_version:
         raise must_be_unset_on_create()
-    _refuse_taken(core, resource, head, generated=generated)
+    _check_name_is_free(core, resource, head, generated=generated)
     head.pop("resourceVersion", None)
     warnings = (*warnings, *kind.warnings(document, None))
     kind.admission.allocate(core, document, None, dry_run=options.dry_run)
@@ -74,10 +73,11 @@ def _namespace(head: Document) -> str:
     return str(head.get("namespace", ""))
 
 
-def _settle_name(core: Core, resource: Resource, head: Document) -> bool:
-    """Turn ``generateName`` into a name that is free, if a few tries find one; a given name wins.
+def _assign_name(core: Core, resource: Resource, head: Document) -> bool:
+    """Turns ``generateName`` into a name, which is free unless a few tries fail; an explicit name
+    wins.
 
-    Returns whether the name was generated.
+    Returns True if the name was generated.
     """
     prefix = head.get("generateName")
     if head.get("name") or not prefix:
@@ -89,13 +89,13 @@ def _settle_name(core: Core, resource: Resource, head: Document) -> bool:
     return True
 
 
-def _refuse_taken(core: Core, resource: Resource, head: Document, *, generated: bool) -> None:
-    """Raises the 409 ``StatusError`` if there is an object of that name."""
+def _check_name_is_free(core: Core, resource: Resource, head: Document, *, generated: bool) -> None:
+    """Raises the 409 ``StatusError`` if an object of that name exists."""
     existing = core.store.latest(Key(resource.storage_key, _namespace(head), head["name"]))
     if existing is None:
         return
-    is_going = "deletionTimestamp" in document_of(existing)["metadata"]
-    error = already_exists(resource.plural, resource.group, head["name"], being_deleted=is_going)
+    is_deleting = "deletionTimestamp" in document_of(existing)["metadata"]
+    error = already_exists(resource.plural, resource.group, head["name"], being_deleted=is_deleting)
     if not generated:
         raise error
     raise StatusError(

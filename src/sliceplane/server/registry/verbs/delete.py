@@ -2,9 +2,9 @@
 Finalizers).
 
 Propagation is expressed in finalizers (``orphan``, ``foregroundDeletion``) that the garbage
-collector takes away when it has done its part. What a kind has to say besides (grace, finalizers in
-spec) is ``Kind.deletion``. On a collection, what a list with the same selectors finds is deleted
-one by one.
+collector removes when it has finished. Further rules of a kind (grace, finalizers in spec) are in
+``Kind.deletion``. The deletion of a collection deletes the objects of a list with the same
+selectors one by one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FINALIZER_FOREGROUND = "foregroundDeletion"
 
 
 def delete(core: Core, ctx: Context, target: Target, options: DeleteOptions) -> Outcome:
-    """Raises StatusError: 403 (a namespace that stays), 404, 409 (preconditions)."""
+    """Raises StatusError: 403 (a protected namespace), 404, 409 (preconditions)."""
     resource = target.resource
     deletion = kind_of(resource).deletion
     deletion.admit(target.name)
@@ -42,8 +42,8 @@ def delete(core: Core, ctx: Context, target: Target, options: DeleteOptions) -> 
         return _marked(core, resource, record, document, options)
     head = document["metadata"]
     grace_s = deletion.grace(document, options.grace_period_s)
-    if grace_s is not None and _is_settled(head, grace_s, options):
-        return _staying(options, answers.unchanged(core, record))
+    if grace_s is not None and _is_already_announced(head, grace_s, options):
+        return _deferred(options, answers.unchanged(core, record))
     graceful = grace_s is not None and _announce(head, grace_s, ctx.now, options)
     if not graceful:
         _set_finalizers(head, _finalizers_for(head, options))
@@ -54,8 +54,10 @@ def delete(core: Core, ctx: Context, target: Target, options: DeleteOptions) -> 
     return _removed(core, resource, record, document if graceful else None, options)
 
 
-def _is_settled(head: Document, grace_s: int, options: DeleteOptions) -> bool:
-    """Deletion was announced: a shorter grace counts, everything else was settled then."""
+def _is_already_announced(head: Document, grace_s: int, options: DeleteOptions) -> bool:
+    """Returns True if the deletion was already announced and the request does not shorten its
+    grace.
+    """
     pending = head.get("deletionGracePeriodSeconds")
     if "deletionTimestamp" not in head or not pending:
         return False
@@ -63,7 +65,7 @@ def _is_settled(head: Document, grace_s: int, options: DeleteOptions) -> bool:
 
 
 def _announce(head: Document, grace_s: int, now: float, options: DeleteOptions) -> bool:
-    """The object ends in *grace_s* seconds; ``False`` if its time is over already."""
+    """Announces the deletion in *grace_s* seconds.  Returns False if the grace is already over."""
     if "deletionTimestamp" not in head:
         _set_finalizers(head, _finalizers_for(head, options))
         metadata.mark_deleted(head, now, grace_s)
@@ -77,18 +79,18 @@ def _announce(head: Document, grace_s: int, now: float, options: DeleteOptions) 
 def _marked(
     core: Core, resource: Resource, record: Record, document: Document, options: DeleteOptions
 ) -> Outcome:
-    """The object stays for now: the answer is the object."""
+    """Stores the announced deletion; the answer is the object."""
     if canonical(resource, document) == document_of(record):
-        return _staying(options, answers.unchanged(core, record))
+        return _deferred(options, answers.unchanged(core, record))
     if options.dry_run:
-        return _staying(options, answers.unwritten(resource, document))
+        return _deferred(options, answers.unwritten(resource, document))
     record = core.put(resource, document)
-    return _staying(options, Outcome(code=200, body=record.body, revision=record.revision))
+    return _deferred(options, Outcome(code=200, body=record.body, revision=record.revision))
 
 
-def _staying(options: DeleteOptions, outcome: Outcome) -> Outcome:
-    """As upstream: a 202 for clients that forbid orphans in the old way (``orphanDependents``),
-    else a 200.
+def _deferred(options: DeleteOptions, outcome: Outcome) -> Outcome:
+    """Returns, as upstream, a 202 for clients that set the old ``orphanDependents: false``, else a
+    200.
     """
     return replace(outcome, code=202) if options.forbids_orphans else outcome
 
@@ -100,41 +102,41 @@ def _removed(
     announced: Document | None,
     options: DeleteOptions,
 ) -> Outcome:
-    """The object goes.  *announced*: a graceful kind, whose watchers see MODIFIED (grace 0) before
-    DELETED.
+    """Removes the object.  *announced*: the document of a graceful kind, whose watchers receive
+    MODIFIED (grace 0) before DELETED.
     """
     if options.dry_run:
-        shown = answers.unwritten(resource, announced or document_of(record)).body
+        body = answers.unwritten(resource, announced or document_of(record)).body
         revision = 0
     else:
         if announced is not None:
             record = core.put(resource, announced)
         last = core.remove(record)
-        shown = last.body
+        body = last.body
         revision = last.revision
     if resource.delete_reply == "status":
-        shown = answers.deleted_status(resource, record.key.name, record.uid)
-    return Outcome(code=200, body=shown, revision=revision)
+        body = answers.deleted_status(resource, record.key.name, record.uid)
+    return Outcome(code=200, body=body, revision=revision)
 
 
 def _finalizers_for(head: Document, options: DeleteOptions) -> list[str]:
-    """The object's finalizers with those that express the wanted propagation.
+    """Returns the object's finalizers with those of the requested propagation.
 
-    A policy in the request overrides what an earlier request left on the object.
+    A policy in the request overrides that of an earlier request.
     """
-    given: list[str] = head.get("finalizers", [])
+    current: list[str] = head.get("finalizers", [])
     if options.propagation is None:
-        orphan = FINALIZER_ORPHAN in given
-        foreground = not orphan and FINALIZER_FOREGROUND in given
+        orphan = FINALIZER_ORPHAN in current
+        foreground = not orphan and FINALIZER_FOREGROUND in current
     else:
         orphan = options.propagation == "Orphan"
         foreground = options.propagation == "Foreground"
-    kept = [name for name in given if name not in (FINALIZER_ORPHAN, FINALIZER_FOREGROUND)]
+    kept = [name for name in current if name not in (FINALIZER_ORPHAN, FINALIZER_FOREGROUND)]
     if orphan:
         kept.append(FINALIZER_ORPHAN)
     if foreground:
         kept.append(FINALIZER_FOREGROUND)
-    return given if sorted(kept) == sorted(given) else kept
+    return current if sorted(kept) == sorted(current) else kept
 
 
 def _set_finalizers(head: Document, finalizers: list[str]) -> None:
@@ -145,7 +147,9 @@ def _set_finalizers(head: Document, finalizers: list[str]) -> None:
 
 
 def check_preconditions(resource: Resource, record: Record, options: DeleteOptions) -> None:
-    """As upstream, and unlike elsewhere: the conflict names the kind, not the plural."""
+    """Raises the 409 of a failed precondition.  As upstream, and unlike elsewhere, it names the
+    kind, not the plural.
+    """
     uid = options.precondition_uid
     version = options.precondition_resource_version
     why = ""
@@ -166,17 +170,17 @@ def check_preconditions(resource: Resource, record: Record, options: DeleteOptio
 def delete_collection(
     core: Core, ctx: Context, target: Target, selection: ListOptions, options: DeleteOptions
 ) -> Outcome:
-    """200 with the objects as they were before, under the list's own version.
+    """Returns a 200 with the objects before their deletion, under the list's own version.
 
-    An object that is gone meanwhile is passed over. Raises what ``list_records`` raises, and the
-    first error of a single delete: what was deleted before it stays deleted.
+    Skips objects that no longer exist. Raises the errors of ``list_records``, and the first error
+    of a single delete: earlier deletions are not undone.
     """
     listed = list_records(core, target, selection)
     if target.converted:
-        listed = answers.shown_list(target, listed)
+        listed = answers.convert_list(target, listed)
     revision = delete_some(core, ctx, target, listed.records, options)
     body = list_bytes(
-        target.spoken,
+        target.requested,
         listed.records,
         resource_version=listed.resource_version,
         continue_token=listed.continue_token,
@@ -188,7 +192,7 @@ def delete_collection(
 def delete_some(
     core: Core, ctx: Context, target: Target, records: Iterable[Record], options: DeleteOptions
 ) -> int:
-    """Delete *records*, each as a step of its own; returns the newest revision that this made."""
+    """Deletes *records*, each in a step of its own.  Returns the newest revision."""
     revision = 0
     for record in records:
         item = msgspec.structs.replace(target, namespace=record.key.namespace, name=record.key.name)

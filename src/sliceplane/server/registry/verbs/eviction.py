@@ -1,9 +1,8 @@
-"""POST pods/NAME/eviction: a Pod is deleted if its PodDisruptionBudget allows that now
+"""POST pods/NAME/eviction: deletes a Pod if its PodDisruptionBudget allows a disruption now
 (kubernetes.io, API-initiated Eviction; pkg/registry/core/pod/storage/eviction.go).
 
-The budget's status says how many may go. ``emulation.disruption`` works it out, and it is charged
-here, in the step that deletes the Pod: of several evictions at the same moment no more get through
-than there is room for.
+The budget's status has the number of allowed disruptions. ``emulation.disruption`` computes it, and
+the step that deletes the Pod decrements it. So concurrent evictions never exceed it.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from sliceplane.server.registry.verbs import delete as deleting
 from sliceplane.server.registry.verbs.options import delete_options_of_document
 
 _VERSION: Final = "policy/v1"
-#: the second has the same members
+#: accepted versions; the second has the same members
 _VERSIONS: Final = (_VERSION, "policy/v1beta1")
-#: a budget with more Pods that were evicted and did not go takes no more
+#: a budget with more evicted Pods that still exist allows no further eviction
 DISRUPTED_MAX: Final = 2000
-#: what to tell who asks while a budget is worked out
+#: seconds after which a client may retry while the budget is computed
 _RETRY_AFTER_S: Final = 10
 _VIOLATES: Final = "Cannot evict pod as it would violate the pod's disruption budget."
-_SEVERAL: Final = (
+_MULTIPLE_BUDGETS: Final = (
     "This pod has more than one PodDisruptionBudget, which the eviction subresource does not "
     "support."
 )
@@ -59,15 +58,15 @@ def evict(call: WriteCall, body: Body) -> Outcome:
             f"({_VERSION})"
         )
         raise bad_request(why)
-    wanted = decoded_as(_VERSION, "Eviction", body.document)
-    head = wanted.get("metadata", {})
+    eviction = decoded_as(_VERSION, "Eviction", body.document)
+    head = eviction.get("metadata", {})
     metadata.match_namespace(target, head)
     if head.get("name", "") != target.name:
         raise bad_request("name in URL does not match name in Eviction object")
-    deletion = delete_options_of_document(wanted.get("deleteOptions", {}))
+    deletion = delete_options_of_document(eviction.get("deleteOptions", {}))
     deletion = replace(deletion, dry_run=deletion.dry_run or options.dry_run)
     record = core.latest(target)
-    # Before anything is staged.
+    # Required order: before anything is staged.
     deleting.check_preconditions(Pods, record, deletion)
     pod = document_of(record)
     charged = None if _needs_no_budget(pod) else _charged(core, ctx, target, pod)
@@ -87,20 +86,20 @@ def evict(call: WriteCall, body: Body) -> Outcome:
 
 
 def _needs_no_budget(pod: Document) -> bool:
-    """It does not serve anybody: it has not begun, has ended, or is going."""
+    """Returns True if the Pod does not serve: it is pending, has ended, or is being deleted."""
     phase = pod.get("status", {}).get("phase")
     return phase in ("Succeeded", "Failed", "Pending") or "deletionTimestamp" in pod["metadata"]
 
 
 def _charged(core: Core, ctx: Context, target: Target, pod: Document) -> Document | None:
-    """The budget as it is when *pod* is gone; ``None``: there is none, or it need not know.  Raises
-    ``StatusError``.
+    """Returns the budget after the eviction of *pod*; ``None``: there is none, or the eviction does
+    not count.  Raises ``StatusError``.
     """
     records = core.store.iter_latest(PodDisruptionBudgets.storage_key, target.namespace)
     budgets = [budget for budget in map(document_of, records) if _selects(budget, pod)]
     if len(budgets) > 1:
         # As upstream, without a reason.
-        raise StatusError(500, "", _SEVERAL)
+        raise StatusError(500, "", _MULTIPLE_BUDGETS)
     if not budgets:
         return None
     budget = budgets[0]
@@ -113,19 +112,21 @@ def _charged(core: Core, ctx: Context, target: Target, pod: Document) -> Documen
         ):
             return None
     _check_allowed(budget)
-    left = status["disruptionsAllowed"] - 1
-    status = {**status, "disruptionsAllowed": left}
+    remaining = status["disruptionsAllowed"] - 1
+    status = {**status, "disruptionsAllowed": remaining}
     status["disruptedPods"] = {**status.get("disruptedPods", {}), target.name: format_time(ctx.now)}
     charged = {**budget, "status": status}
-    if not left:
-        told = {
+    if not remaining:
+        condition = {
             "type": "DisruptionAllowed",
             "status": "False",
             "reason": "InsufficientPods",
             "message": "",
         }
         set_condition(
-            charged, {**told, "observedGeneration": status.get("observedGeneration", 0)}, ctx.now
+            charged,
+            {**condition, "observedGeneration": status.get("observedGeneration", 0)},
+            ctx.now,
         )
     return charged
 
@@ -136,7 +137,7 @@ def _check_allowed(budget: Document) -> None:
     status = budget.get("status", {})
     allowed = status.get("disruptionsAllowed", 0)
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
-        raise _not_now(
+        raise _too_many_requests(
             f"The disruption budget {name} is still being processed by the server.", _RETRY_AFTER_S
         )
     if allowed < 0:
@@ -147,8 +148,8 @@ def _check_allowed(budget: Document) -> None:
         )
     if allowed:
         return
-    told = (one for one in status.get("conditions", ()) if one.get("reason") == "SyncFailed")
-    failed = next((one for one in told if one.get("type") == "DisruptionAllowed"), None)
+    failures = (one for one in status.get("conditions", ()) if one.get("reason") == "SyncFailed")
+    failed = next((one for one in failures if one.get("type") == "DisruptionAllowed"), None)
     if failed is not None:
         why = (
             "does not allow evicting pods currently because it failed sync: "
@@ -157,10 +158,10 @@ def _check_allowed(budget: Document) -> None:
     else:
         healthy, desired = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
         why = f"needs {desired} healthy pods and has {healthy} currently"
-    raise _not_now(f"The disruption budget {name} {why}", None)
+    raise _too_many_requests(f"The disruption budget {name} {why}", None)
 
 
-def _not_now(why: str, retry_after_s: int | None) -> StatusError:
+def _too_many_requests(why: str, retry_after_s: int | None) -> StatusError:
     details: Document = {"causes": [{"reason": "DisruptionBudget", "message": why}]}
     if retry_after_s:
         details["retryAfterSeconds"] = retry_after_s
@@ -173,7 +174,9 @@ def _cannot(name: str, why: str) -> StatusError:
 
 
 def _selects(budget: Document, pod: Document) -> bool:
-    """No selector selects nothing, an empty one everything."""
+    """Returns True if the budget selects the Pod.  No selector selects nothing, an empty one
+    everything.
+    """
     selector = budget["spec"].get("selector")
     if selector is None:
         return False

@@ -1,17 +1,17 @@
-"""metadata.managedFields on every write: who the writer is, what this endpoint does not write, what
-is stored.
+"""metadata.managedFields on every write: the writer, the fields that the endpoint does not write,
+and the stored entries.
 
-``on_create``, ``on_update`` and ``on_apply`` look at what a client asked for, defaults included,
-before the server adds anything of its own: a cluster IP that the server chose has no owner. They
-leave the entries to be stored in the document's metadata; a client's own entries, which decoding
-left there, are taken into account as upstream does:
+``on_create``, ``on_update`` and ``on_apply`` read the client's request with its defaults, before
+the server adds its own values: a cluster IP that the server chose has no owner. They put the
+entries to store into the document's metadata. Entries that the client sent, which decoding keeps
+there, are handled as upstream does:
 
-- none, or some that cannot be read: those of the stored object stay;
-- ``[]`` or ``[{}]``: nothing is tracked from here on, until the next apply;
+- none, or invalid ones: those of the stored object are kept;
+- ``[]`` or ``[{}]``: nothing is tracked until the next apply;
 - others, through the main endpoint: they are the state before this write.
 
-Sets are compared in one version.  Versions differ in the names of top-level fields at most
-(``server.documents.conversion``), so it is sets that are translated, never documents.
+Sets are compared in one version.  Versions differ at most in the names of top-level fields
+(``server.documents.conversion``), so sets are translated, never documents.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from sliceplane.server.registry.kinds import kind_of
 MEMBER: Final = "managedFields"
 
 _STATUS: Final = fields.of_paths([("f:status",)])
-#: many writes a second, one text
+#: cached, as many writes have the same second
 _stamp = lru_cache(8)(format_time)
 
 
 def on_create(call: WriteCall, document: Document) -> None:
-    """Put the entries of a new object into *document*, which is in stored form."""
+    """Puts the entries of a new object into *document*, which is in stored form."""
     head = document["metadata"]
     base = _base(head.pop(MEMBER, None), [])
     write = _write(call, "Update")
@@ -48,18 +48,17 @@ def on_create(call: WriteCall, document: Document) -> None:
 
 
 def on_update(call: WriteCall, new: Document, old: Document) -> bool:
-    """Put the entries that come of making *new* out of *old* into *new*; both are in stored form.
+    """Puts the entries after the change from *old* to *new* into *new*; both are in stored form.
 
-    ``call.target.subresource`` names the endpoint, ``scale`` included. Returns whether the
-    stored entries were where it began, so that they differ now by what this write does to the
-    object and by nothing else.
+    ``call.target.subresource`` names the endpoint, ``scale`` included. Returns True if the entries
+    are derived from the stored ones, so that they differ only by the effect of this write.
     """
     head = new["metadata"]
     stored = old["metadata"].get(MEMBER, [])
     sent = head.pop(MEMBER, None)
     base = stored if call.target.subresource else _base(sent, stored)
     if not base:
-        # No manager was tracked, or should be any more: that lasts until the next apply.
+        # No manager was tracked, or the client reset them: nothing is tracked until the next apply.
         return base is stored
     working = stored_form(call.target.resource)
     change = fields.compare(fields.shape_of(working.schema_key), _untracked(old), new)
@@ -74,12 +73,11 @@ def on_update(call: WriteCall, new: Document, old: Document) -> bool:
 
 
 def on_apply(call: WriteCall, live: Document, config: Document, *, force: bool) -> Document:
-    """Returns *live* with *config* applied and its entries; both in the version that the client
-    speaks.
+    """Returns *live* with *config* applied and with its entries; all in the requested version.
 
-    *live* is ``{}`` where there is no object.  Raises ``fields.Conflicts``.
+    *live* is ``{}`` if there is no object.  Raises ``fields.Conflicts``.
     """
-    working = call.target.spoken
+    working = call.target.requested
     shape = fields.shape_of(working.schema_key)
     write = _write(call, "Apply")
     before = fields.decode(
@@ -91,30 +89,29 @@ def on_apply(call: WriteCall, live: Document, config: Document, *, force: bool) 
     try:
         result = fields.applied(shape, bare, config, before, write, force=force)
     except fields.Conflicts as refused:
-        raise _in_their_words(refused, working) from None
-    # Copies down to metadata, since what follows changes it.
-    made = {**result.document, "metadata": dict(result.document.get("metadata", {}))}
-    _store(made["metadata"], result.managers, working)
-    return made
+        raise _in_own_versions(refused, working) from None
+    # Copies down to metadata, which is changed below.
+    merged = {**result.document, "metadata": dict(result.document.get("metadata", {}))}
+    _store(merged["metadata"], result.managers, working)
+    return merged
 
 
-def _in_their_words(refused: fields.Conflicts, working: Resource) -> fields.Conflicts:
-    """Each field under the name that it has in the version of the one who owns it."""
-    back = partial(_translated, working, False)
+def _in_own_versions(refused: fields.Conflicts, working: Resource) -> fields.Conflicts:
+    """Returns the conflicts with each field named as in its owner's version."""
+    restore = partial(_translated, working, False)
     conflicts = []
     for conflict in refused.conflicts:
-        named = back(fields.of_paths([conflict.path]), conflict.api_version)
+        named = restore(fields.of_paths([conflict.path]), conflict.api_version)
         assert named is not None, f"an entry of the unknown version {conflict.api_version} was kept"
         conflicts.append(replace(conflict, path=next(fields.paths(named))))
     return fields.Conflicts(tuple(conflicts))
 
 
 def changes_nothing(new: Document, old: Document, *, derived: bool) -> bool:
-    """Is the write that made *new*, canonical as *old* is, none?
+    """Returns True if *new*, canonical like *old*, does not change the object.
 
-    It is if nothing but the times of entries differs. An update that the server undid is none
-    either, whatever its writer would own: that is where the entries are *derived* from it (see
-    ``on_update``).
+    Times of entries are ignored. *derived* entries (see ``on_update``) are ignored completely: an
+    update that the server undid changes nothing, whatever its writer would own.
     """
     if not derived:
         ours = new["metadata"].get(MEMBER)
@@ -125,7 +122,7 @@ def changes_nothing(new: Document, old: Document, *, derived: bool) -> bool:
 
 
 def _untracked(document: Document) -> Document:
-    """*document* without its entries; shared where there are none."""
+    """Returns *document* without its entries; the same object if it has none."""
     head = document.get("metadata", {})
     if MEMBER not in head:
         return document
@@ -135,7 +132,7 @@ def _untracked(document: Document) -> Document:
 
 
 def _base(sent: Any, stored: list[Document]) -> list[Document]:
-    """The entries before this write, by what the client *sent* of them."""
+    """Returns the entries before this write, from those that the client *sent*."""
     if fields.is_reset(sent):
         return []
     if not sent or sent == stored:
@@ -153,8 +150,8 @@ def _store(head: Document, managers: Managers, working: Resource) -> None:
 
 
 def _translated(working: Resource, into: bool, owned: FieldSet, version: str) -> FieldSet | None:
-    """*owned* from the names of its own *version* *into* those of *working*, or back; ``None``:
-    that is not known.
+    """Translates the names of *owned* from *version* *into* those of *working*, or back; ``None``
+    for an unknown version.
     """
     if version == working.api_version:
         return owned
@@ -167,14 +164,14 @@ def _translated(working: Resource, into: bool, owned: FieldSet, version: str) ->
 
 def _write(call: WriteCall, operation: Any) -> fields.OwnedWrite:
     _, ctx, target, options = call
-    version = target.spoken.api_version
-    # What the endpoint does not write, whatever a body says.
+    version = target.requested.api_version
+    # The fields that the endpoint does not write, whatever the body has.
     if target.subresource == "status":
         reset = kind_of(target.resource).status.not_written
     else:
         reset = _STATUS if target.resource.has_status else fields.EMPTY
     return fields.OwnedWrite(
-        who=fields.identity(options.field_manager, operation, version, target.subresource),
+        owner=fields.identity(options.field_manager, operation, version, target.subresource),
         api_version=version,
         now=_stamp(int(ctx.now)),
         reset=reset,

@@ -1,10 +1,10 @@
-"""Parameters of lists, watches and deletions: upstream's complaints about them, and the token that
+"""Parameters of lists, watches and deletions: their errors as upstream, and the token that
 continues a list from a key and a revision (kubernetes.io, API concepts, Retrieving large results
 sets in chunks).
 
 The token is URL-safe, unpadded base64 of ``{"v":"meta.k8s.io/v1","rv":N,"start":"/NAME\u0000"}``.
-``start`` is the last key below the listed prefix and a NUL, which makes it the smallest key that
-may come next; ``rv`` -1 means "whatever is newest", and is what an expired token is traded for.
+``start`` is the last key below the listed prefix and a NUL, which makes it the smallest possible
+next key; ``rv`` -1 means the newest revision, and is in the token that replaces an expired one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _VERSION = "meta.k8s.io/v1"
 
 
 def check_list(options: ListOptions) -> None:
-    """Raises a 422 StatusError with every complaint."""
+    """Raises a 422 StatusError with all errors."""
     errors: FieldErrors = []
     if options.send_initial_events is not None:
         errors.append(
@@ -73,7 +73,7 @@ def check_list(options: ListOptions) -> None:
 
 
 def check_watch(options: WatchOptions) -> None:
-    """Raises a 422 StatusError with every complaint."""
+    """Raises a 422 StatusError with all errors."""
     errors: FieldErrors = []
     match = options.resource_version_match or ""
     path = "resourceVersionMatch"
@@ -102,7 +102,7 @@ def _refuse(errors: FieldErrors) -> None:
 
 
 def list_version(text: str | None) -> int | None:
-    """The number asked for; ``None`` for "most recent".  Raises a 400 StatusError."""
+    """Returns the requested version; ``None`` for "most recent".  Raises a 400 StatusError."""
     if not text:
         return None
     try:
@@ -112,7 +112,7 @@ def list_version(text: str | None) -> int | None:
 
 
 def read_version(text: str | None) -> int | None:
-    """The same for get and watch.  As upstream: they answer a 500 without reason."""
+    """Returns the same for get and watch.  As upstream, they answer a 500 without reason."""
     if not text:
         return None
     try:
@@ -183,24 +183,26 @@ def _member(document: dict[str, Any], name: str, kind: type) -> Any:
 
 
 class Continue(msgspec.Struct, frozen=True):
-    """``start`` is relative to the listed prefix and has no leading slash."""
+    """A decoded token.  ``start`` is relative to the listed prefix, without a leading slash."""
 
     revision: int
     start: str
 
     def after(self, namespace: str) -> str:
-        """The key path strictly after which the list goes on."""
+        """Returns the key path strictly after which the list continues."""
         relative = self.start
         if relative.endswith("\0"):
             relative = relative[:-1]
         else:
-            # A key without the NUL is itself the next one: go on after its greatest predecessor.
+            # A key without the NUL is itself the next one: continue after its greatest predecessor.
             relative = relative[:-1] + chr(max(ord(relative[-1]) - 1, 1)) + "\U0010ffff"
         return f"{namespace}/{relative}" if namespace else relative
 
 
 def encode_continue(revision: int, path: str, namespace: str) -> str:
-    """The token for "after *path*" in a list of *namespace* ("": all, or cluster scope)."""
+    """Returns the token for "after *path*" in a list of *namespace* ("": all, or cluster
+    scope).
+    """
     relative = path[len(namespace) :].removeprefix("/") if namespace else path
     return encode_continue_start(revision, f"/{relative}\0")
 
@@ -211,7 +213,7 @@ def encode_continue_start(revision: int, start: str) -> str:
 
 
 def decode_continue(token: str) -> Continue:
-    """Raises a 400 StatusError that says what is wrong."""
+    """Decodes a token.  Raises a 400 StatusError with the reason."""
     padding = "=" * (-len(token) % 4)
     try:
         raw = base64.b64decode(token + padding, altchars=b"-_", validate=True)
@@ -233,9 +235,9 @@ def decode_continue(token: str) -> Continue:
     if not isinstance(start, str) or not start.strip("/\0"):
         raise _bad(f"encoded start key empty (version {_VERSION})")
     key = start if start.startswith("/") else f"/{start}"
-    # A start that climbs out of the listed prefix would list what was not asked for.
+    # A start outside of the listed prefix would list other objects.
     if posixpath.normpath(key.rstrip("\0")) != key.rstrip("\0"):
-        # Half a surrogate pair cannot be told as it is.
+        # Half a surrogate pair cannot be encoded.
         raise _bad(start.encode(errors="replace").decode())
     return Continue(revision, key[1:])
 

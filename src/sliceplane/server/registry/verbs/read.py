@@ -1,6 +1,6 @@
 """GET: one object, a list, or the plan of a watch (Kubernetes API Concepts, Resource versions).
 
-Readers see durable records only.
+Readers receive only durable records.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from sliceplane.server.registry.verbs.options import (
 from sliceplane.server.store.mvcc import Compacted
 from sliceplane.server.store.types import Key, Record
 
-#: looked at in one step
+#: records scanned in one step
 _CHUNK_RECORDS = 500
 Steps = Generator[None, None, ListOutcome]
-#: clients ask for up to 2^63 - 1; whatever is not more than this is all there is
+#: upper bound of the limit; clients send up to 2^63 - 1
 _LIMIT_MAX = 1 << 31
 _TOKEN_EXPIRED = (
     "The provided continue parameter is too old to display a consistent list result. You can start "
@@ -53,10 +53,11 @@ _LIST_EXPIRED = "The resourceVersion for the provided list is too old."
 
 
 class RecordSelection(msgspec.Struct, frozen=True):
-    """``matches`` is ``None`` if everything matches.  ``text`` is equal for equal selections.
+    """The parsed selectors.  ``matches`` is ``None`` if everything matches.  ``text`` is equal for
+    equal selections.
 
-    ``name`` and ``namespace`` are set where only that one can match. ``shard``: the shard selector,
-    canonically.
+    ``name`` and ``namespace`` are set if only that one can match. ``shard``: the canonical shard
+    selector.
     """
 
     matches: Callable[[Record], bool] | None
@@ -108,13 +109,13 @@ def _by_labels_and_fields(
 
 
 def get(core: Core, target: Target, resource_version: str | None) -> Record:
-    """The newest version, if it is not older than *resource_version*.
+    """Returns the newest version, if it is not older than *resource_version*.
 
-    Raises StatusError: 404, 504 (the caller may wait a little for that revision and ask again), 500
-    for a version that is not a number.
+    Raises StatusError: 404, 504 (the caller may wait a little for that revision and retry), 500 for
+    a version that is not a number.
     """
-    wanted = read_version(resource_version)
-    _not_beyond(core, target, wanted)
+    version = read_version(resource_version)
+    _check_not_beyond(core, target, version)
     record = core.store.get(key_of(target))
     if record is None:
         raise missing(target.resource, target.name)
@@ -122,7 +123,7 @@ def get(core: Core, target: Target, resource_version: str | None) -> Record:
 
 
 def list_records(core: Core, target: Target, options: ListOptions) -> ListOutcome:
-    """A page.  Raises StatusError: 400, 410, 422, 504 (as for ``get``)."""
+    """Returns a page.  Raises StatusError: 400, 410, 422, 504 (as for ``get``)."""
     steps = list_steps(core, target, options)
     while True:
         try:
@@ -133,7 +134,9 @@ def list_records(core: Core, target: Target, options: ListOptions) -> ListOutcom
 
 
 def list_steps(core: Core, target: Target, options: ListOptions) -> Steps:
-    """``list_records`` in steps, between which others may read and write: all show one revision."""
+    """``list_records`` in steps, between which others may read and write; the result is of one
+    revision.
+    """
     check_list(options)
     selection = select(target.resource, options, core.config.gates)
     limit = min(max(options.limit, 0), _LIMIT_MAX)
@@ -142,7 +145,7 @@ def list_steps(core: Core, target: Target, options: ListOptions) -> Steps:
         if version:
             raise bad_request("specifying resource version is not allowed when using continue")
         return (yield from _continue(core, target, selection, limit, options.continue_token))
-    _not_beyond(core, target, version)
+    _check_not_beyond(core, target, version)
     match = options.resource_version_match
     if version == 0 and not target.resource.uncached:
         limit = 0
@@ -157,34 +160,34 @@ def list_steps(core: Core, target: Target, options: ListOptions) -> Steps:
 def watch_plan(core: Core, target: Target, options: WatchOptions) -> WatchPlan:
     """Raises StatusError: 400 (selectors), 422 (options), 500 (a version that is not a number).
 
-    A version that is too old is told by the hub, on the stream.
+    The hub reports a version that is too old, on the stream.
     """
     check_watch(options)
     selection = select(target.resource, options, core.config.gates)
     version = read_version(options.resource_version)
-    wants_state = options.send_initial_events
-    if wants_state is None:
-        wants_state = not version
+    initial = options.send_initial_events
+    if initial is None:
+        initial = not version
     beyond = version is not None and version > core.store.revision
     return WatchPlan(
-        resource=target.spoken,
+        resource=target.requested,
         namespace=target.namespace or selection.namespace or "",
         name=target.name or selection.name or "",
         matches=selection.matches,
         selector=selection.text,
-        initial=wants_state,
-        since=None if wants_state or not version else version,
+        initial=initial,
+        since=None if initial or not version else version,
         bookmarks=options.allow_bookmarks,
-        wait_for=version if wants_state and beyond else None,
+        wait_for=version if initial and beyond else None,
         timeout_s=options.timeout_s,
         newest=version is None,
     )
 
 
-def _not_beyond(core: Core, target: Target, wanted: int | None) -> None:
-    if wanted is not None and wanted > core.store.revision:
+def _check_not_beyond(core: Core, target: Target, version: int | None) -> None:
+    if version is not None and version > core.store.revision:
         raise too_large_resource_version(
-            wanted, core.store.revision, retry=not target.resource.uncached
+            version, core.store.revision, retry=not target.resource.uncached
         )
 
 
@@ -208,16 +211,16 @@ def _continue(
 def _page(
     core: Core, target: Target, selection: RecordSelection, *, revision: int, after: str, limit: int
 ) -> Steps:
-    """At most *limit* (0: all) matching records after *after*, as they were at *revision*.  Raises
+    """Returns at most *limit* (0: all) matching records after *after*, at *revision*.  Raises
     Compacted.
     """
     resource = target.resource
     namespace = target.namespace
-    records_found = yield from _scan(
-        core, target, selection, revision=revision, after=after, wanted=limit + 1 if limit else 0
+    matching = yield from _scan(
+        core, target, selection, revision=revision, after=after, count=limit + 1 if limit else 0
     )
-    more = bool(limit) and len(records_found) > limit
-    records = tuple(records_found[:limit] if limit else records_found)
+    more = bool(limit) and len(matching) > limit
+    records = tuple(matching[:limit] if limit else matching)
     remaining = None
     if more and selection.matches is None:
         remaining = core.store.count_after(
@@ -240,9 +243,9 @@ def _scan(
     *,
     revision: int,
     after: str,
-    wanted: int,
+    count: int,
 ) -> Generator[None, None, list[Record]]:
-    """Matching records in key order, at most *wanted* (0: all), without looking further than
+    """Returns matching records in key order, at most *count* (0: all), and scans no more than
     needed.
     """
     store = core.store
@@ -261,16 +264,16 @@ def _scan(
             key = Key(resource.storage_key, namespace, selection.name)
             record = store.get(key)
             return [record] if record is not None and key.path > after and matches(record) else []
-    found: list[Record] = []
+    matching: list[Record] = []
     while True:
         most = _CHUNK_RECORDS
-        if matches is None and wanted:
-            most = min(most, wanted - len(found))
+        if matches is None and count:
+            most = min(most, count - len(matching))
         chunk = store.scan(
             resource.storage_key, namespace=namespace, revision=revision, after=after, limit=most
         )
-        found.extend(chunk if matches is None else filter(matches, chunk))
-        if len(chunk) < most or len(found) >= wanted > 0:
-            return found[:wanted] if wanted else found
+        matching.extend(chunk if matches is None else filter(matches, chunk))
+        if len(chunk) < most or len(matching) >= count > 0:
+            return matching[:count] if count else matching
         after = chunk[-1].key.path
         yield

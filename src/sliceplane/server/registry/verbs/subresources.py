@@ -1,13 +1,12 @@
-"""Subresources whose objects are not the resource's own: ``binding`` of Pods, ``scale`` of
-workloads.
+"""Subresources with objects of another kind: ``binding`` of Pods, ``scale`` of workloads.
 
-POST pods/NAME/binding gives a Pod its node, once (pkg/registry/core/pod/storage/storage.go,
+POST pods/NAME/binding assigns a Pod to a node, once (pkg/registry/core/pod/storage/storage.go,
 BindingREST). The node's zone and region labels are copied to the Pod, as upstream does since 1.35,
-so that a program in the Pod can learn where it runs. As upstream: the Pod's generation stays,
-annotations of the Binding are copied, and a Pod with scheduling gates is refused.
+so that a program in the Pod can read its topology. As upstream: the Pod's generation does not
+change, annotations of the Binding are copied, and a Pod with scheduling gates is refused.
 
-autoscaling/v1 Scale is a view over spec.replicas: its name, uid and resourceVersion are the
-object's own, so that optimistic concurrency works through it.
+autoscaling/v1 Scale is a view of spec.replicas: its name, uid and resourceVersion are those of the
+object, so that optimistic concurrency works with it.
 """
 
 from __future__ import annotations
@@ -53,17 +52,17 @@ _KIND: Final = "Scale"
 
 
 def bind(call: WriteCall, body: Body) -> Outcome:
-    """Raises StatusError: 400, 404, 409 (being deleted, bound already, other uid), 422."""
+    """Raises StatusError: 400, 404, 409 (being deleted, already bound, other uid), 422."""
     core, ctx, target, options = call
     record = core.latest(target)
     try:
-        wanted = normalised(body.document)
+        binding = normalised(body.document)
     except ValueError as error:
         raise bad_request(
             f'Binding in version "v1" cannot be handled as a Binding: {error}'
         ) from error
-    head = wanted.get("metadata", {})
-    node = _node(target, wanted)
+    head = binding.get("metadata", {})
+    node = _node(target, binding)
     pod = document_of(record)
     if head.get("uid") and head["uid"] != record.uid:
         why = (
@@ -103,7 +102,7 @@ def bind(call: WriteCall, body: Body) -> Outcome:
 
 
 def bind_named(call: WriteCall, body: Body) -> Outcome:
-    """The same of the Pod that a Binding names (POST bindings).  Raises as ``bind``."""
+    """Binds the Pod that a Binding names (POST bindings).  Raises as ``bind``."""
     head = body.document.get("metadata")
     name = head.get("name") if isinstance(head, dict) else None
     pod = Target(
@@ -112,12 +111,12 @@ def bind_named(call: WriteCall, body: Body) -> Outcome:
     return bind(call._replace(target=pod), body)
 
 
-def _node(target: Target, wanted: Document) -> str:
-    """The name of the target node.  Raises a 400 or 422 StatusError."""
-    if wanted.get("kind", "Binding") != "Binding":
-        raise bad_request(f"expected input object type to be Binding, but {wanted['kind']}")
-    aim = wanted.get("target", {})
-    if not isinstance(aim, dict) or not isinstance(wanted.get("metadata", {}), dict):
+def _node(target: Target, binding: Document) -> str:
+    """Returns the name of the target node.  Raises a 400 or 422 StatusError."""
+    if binding.get("kind", "Binding") != "Binding":
+        raise bad_request(f"expected input object type to be Binding, but {binding['kind']}")
+    aim = binding.get("target", {})
+    if not isinstance(aim, dict) or not isinstance(binding.get("metadata", {}), dict):
         raise bad_request(
             'Binding in version "v1" cannot be handled as a Binding: metadata and target are '
             "objects"
@@ -145,11 +144,11 @@ def _copy_topology(core: Core, pod: Document, node: str) -> None:
 
 
 def scale_of(document: Document) -> Document:
-    """The Scale that shows a workload."""
+    """Returns the Scale of a workload."""
     head = document["metadata"]
     spec = document.get("spec", {})
     status = document.get("status", {})
-    shown = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    members = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     scale_status: Document = {"replicas": status.get("replicas", 0)}
     selector = spec.get("selector", {})
     if document["kind"] == ReplicationControllers.kind:
@@ -161,26 +160,26 @@ def scale_of(document: Document) -> Document:
     return {
         "kind": _KIND,
         "apiVersion": _VERSION,
-        "metadata": {name: head[name] for name in shown if name in head},
+        "metadata": {name: head[name] for name in members if name in head},
         "spec": {"replicas": replicas} if replicas else {},
         "status": scale_status,
     }
 
 
 def get_scale(record: Record) -> Record:
-    """The same record with the Scale for a body."""
+    """Returns the record with the Scale as its body."""
     return msgspec.structs.replace(record, body=codec.encode(scale_of(document_of(record))))
 
 
 def update_scale(call: WriteCall, body: Body) -> Outcome:
-    """PUT of a Scale.  Raises StatusError: 400, 404, 409, 422."""
+    """Handles a PUT of a Scale.  Raises StatusError: 400, 404, 409, 422."""
     record = call.core.latest(call.target)
     return _set_replicas(call, record, decoded_as(_VERSION, _KIND, body.document))
 
 
 def patch_scale(call: WriteCall, patch_type: PatchType, body: bytes) -> Outcome:
-    """PATCH of a Scale, as JSON or merge patch (a strategic one of a Scale is a merge patch: it has
-    no lists).
+    """Handles a PATCH of a Scale, as JSON or merge patch; a strategic one is a merge patch, as a
+    Scale has no lists.
     """
     record = call.core.latest(call.target)
     if patch_type == "apply":
@@ -205,7 +204,7 @@ def _set_replicas(call: WriteCall, record: Record, scale: Document) -> Outcome:
 
 
 def _apply_scale(call: WriteCall, record: Record, body: bytes) -> Outcome:
-    """Server-side apply of a Scale: of the one field of the object that it stands for."""
+    """Applies a Scale: the one field of the object that it shows."""
     target = call.target
     config, warnings = decode_configuration(body, call.options)
     check_type(config, _VERSION, _KIND)
@@ -215,15 +214,15 @@ def _apply_scale(call: WriteCall, record: Record, body: bytes) -> Outcome:
     metadata.match_namespace(target, dict(head))
     check_version(target, head, record, conditional=False)
     resource = target.resource
-    wanted: Document = {
+    applied: Document = {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
         "metadata": {"name": target.name},
     }
     if "replicas" in config.get("spec", {}):
-        wanted["spec"] = {"replicas": config["spec"]["replicas"]}
+        applied["spec"] = {"replicas": config["spec"]["replicas"]}
     try:
-        new = managed_fields.on_apply(call, document_of(record), wanted, force=call.options.force)
+        new = managed_fields.on_apply(call, document_of(record), applied, force=call.options.force)
     except fields.Conflicts as refused:
         raise conflict_error(refused.conflicts, _VERSION) from refused
     _check_replicas(target, new["spec"].get("replicas", 0))
@@ -239,7 +238,7 @@ def _check_replicas(target: Target, replicas: int) -> None:
 def _replaced(
     call: WriteCall, new: Document, record: Record, warnings: tuple[str, ...] = ()
 ) -> Outcome:
-    """*new*, with its managedFields, in the place of *record*; answered as a Scale."""
+    """Replaces *record* by *new*, which has its managedFields; answers with a Scale."""
     whole = call._replace(target=msgspec.structs.replace(call.target, subresource=""))
     outcome = replace(whole, new, record, warnings=warnings, tracked=True)
     return msgspec.structs.replace(
@@ -248,7 +247,7 @@ def _replaced(
 
 
 class ViewVerbs(NamedTuple):
-    """The verbs of a subresource whose objects show a part of the resource's own."""
+    """The verbs of a subresource that is a view of the resource's objects."""
 
     get: Callable[[Record], Record]
     update: Callable[[WriteCall, Body], Outcome]

@@ -1,11 +1,11 @@
-"""PUT and PATCH: from a wanted document to a staged record.
+"""PUT and PATCH: from a requested document to a staged record.
 
-A write that changes nothing writes nothing. The write that takes the last finalizer from an object
-that is being deleted removes it in the same commit.
+An update without changes writes nothing. An update that removes the last finalizer of an object
+that is being deleted removes the object in the same commit.
 
-A patch is applied to the JSON form, what comes out is decoded, and then it goes the way of an
-update. There is one writer and a patch is applied in one step, so it needs no retries: without a
-resourceVersion it always meets the newest version, and with one it states a precondition.
+A patch is applied to the JSON form; the result is decoded and handled like an update. There is one
+writer and a patch is applied in one step, so it needs no retries: without a resourceVersion it
+always applies to the newest version, and a resourceVersion is a precondition.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def update(call: WriteCall, body: Body) -> Outcome:
     """Raises StatusError: 400, 403, 404, 409, 422, 500."""
     core, ctx, target, options = call
     resource = target.resource
-    document, warnings = decode_body(target.spoken, body, options)
+    document, warnings = decode_body(target.requested, body, options)
     head = document["metadata"]
     metadata.match_name(target, head)
     metadata.match_namespace(target, head)
@@ -59,13 +59,13 @@ def update(call: WriteCall, body: Body) -> Outcome:
 
 
 def check_version(target: Target, head: Document, record: Record, *, conditional: bool) -> None:
-    """Optimistic concurrency: a given resourceVersion must be the object's own."""
+    """Checks optimistic concurrency: a resourceVersion, if sent, must be that of the object."""
     resource = target.resource
     if head.get("resourceVersion") == str(record.revision):
         return
     version = metadata.parse_resource_version(head.get("resourceVersion"))
     if version == 0 and conditional:
-        # As upstream, and unlike elsewhere: the plural stands where the kind belongs.
+        # As upstream, and unlike elsewhere: the plural in place of the kind.
         path = "metadata.resourceVersion"
         error = invalid_value(path, 0, "must be specified for an update")
         raise invalid(resource.plural, resource.group, target.name, [error])
@@ -89,15 +89,15 @@ def replace(
     resource = target.resource
     kind = kind_of(resource)
     stored = document_of(record)
-    # as the request's version would have written it: with topology in its field
+    # As the requested version would have written it: with topology in its field.
     old = conversion.lift(stored) if target.via else stored
     part = kind.parts.get(target.subresource)
     if part is not None:
-        # First, so that who writes owns nothing that the endpoint does not write.
+        # First, so that the writer does not own fields that the endpoint does not write.
         new = _restricted(part, new, old)
     derived = not tracked and managed_fields.on_update(call, new, old)
     if part is None:
-        _keep_what_is_not_written(call, kind, new, old)
+        _restore_unwritten(call, kind, new, old)
     metadata.prepare_update(resource, new, old)
     if resource.group == RBAC_GROUP:
         check_write(core.policy, ctx.user, target, new, old)
@@ -112,20 +112,20 @@ def replace(
     new = canonical(resource, answers.to_store(core.config, target, new) if target.via else new)
     if managed_fields.changes_nothing(new, stored, derived=derived):
         return answers.unchanged(core, record, warnings)
-    if _is_released(kind, new):
-        # Nothing holds it any more. Watchers see DELETED alone; the reply is the object as this
-        # request left it, with its former version.
-        shown = answers.unwritten(resource, new, 200, warnings)
+    if _is_removable(kind, new):
+        # No finalizer remains. Watchers receive only DELETED; the answer is the object after this
+        # request, with its former version.
+        outcome = answers.unwritten(resource, new, 200, warnings)
         if options.dry_run:
-            return shown
-        return replace_fields(shown, revision=core.remove(record).revision)
+            return outcome
+        return replace_fields(outcome, revision=core.remove(record).revision)
     charged = part.charged if part is not None else kind.quota.rises
     return answers.stage(call, kind, new, old, code=200, warnings=warnings, charged=charged)
 
 
-def _keep_what_is_not_written(call: WriteCall, kind: Kind, new: Document, old: Document) -> None:
-    """Undoes, in *new*, what the request may not change: ``status`` leaves all but the status
-    alone, and the main endpoint the status.
+def _restore_unwritten(call: WriteCall, kind: Kind, new: Document, old: Document) -> None:
+    """Undoes changes in *new* that the endpoint does not allow: ``status`` changes only the status,
+    and the main endpoint everything else.
     """
     if call.target.subresource == "status":
         written = {"kind", "apiVersion", "metadata", "status"}
@@ -139,22 +139,22 @@ def _keep_what_is_not_written(call: WriteCall, kind: Kind, new: Document, old: D
     kind.prepare_update(call.core, call.target, new, old)
 
 
-def _is_released(kind: Kind, new: Document) -> bool:
-    """Returns True if *new* is being deleted, and nothing holds it back."""
+def _is_removable(kind: Kind, new: Document) -> bool:
+    """Returns True if *new* is being deleted, and nothing defers its removal."""
     head = new["metadata"]
     if "deletionTimestamp" not in head or head.get("finalizers"):
         return False
-    return not kind.deletion.is_held(new)
+    return not kind.deletion.is_blocked(new)
 
 
 def _restricted(part: SpecPart, new: Document, old: Document) -> Document:
-    """*old* with what *part* writes as it is in *new*, and with the fields' owners of *new*."""
+    """Returns *old* with the members that *part* writes, and with the managedFields, of *new*."""
     head = dict(old["metadata"])
     keep(head, new["metadata"], managed_fields.MEMBER)
     return {**old, "metadata": head, "spec": part.merge(part.cut(new.get("spec", {})), old["spec"])}
 
 
-def _uid_conflict(target: Target, wanted: str, actual: str) -> StatusError:
+def _uid_conflict(target: Target, expected: str, actual: str) -> StatusError:
     resource = target.resource
     path = "/".join(
         part for part in ("/registry", resource.plural, target.namespace, target.name) if part
@@ -162,14 +162,14 @@ def _uid_conflict(target: Target, wanted: str, actual: str) -> StatusError:
     why = (
         f"StorageError: invalid object, Code: 4, Key: {path}, ResourceVersion: 0, "
         "AdditionalErrorMsg: "
-        f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {actual}"
+        f"Precondition failed: UID in precondition: {expected}, UID in object meta: {actual}"
     )
     return conflict(resource.plural, resource.group, target.name, why)
 
 
 class Patched(msgspec.Struct, frozen=True):
-    """The document that a patch made.  ``strategic`` is the patch itself, where it was a strategic
-    one: errors show it.
+    """The result of a patch.  ``strategic`` is the patch itself if it is a strategic one: errors
+    print it.
     """
 
     document: Document
@@ -180,13 +180,13 @@ class Patched(msgspec.Struct, frozen=True):
 def patch(call: WriteCall, patch_type: PatchType, body: bytes) -> Outcome:
     """Raises StatusError: 400, 403, 404, 409, 413, 415, 422, 500."""
     target = call.target
-    resource = target.spoken
+    resource = target.requested
     record = call.core.latest(target)
     old = document_of(record)
     if target.converted:
-        old = answers.shown_document(resource, old)
+        old = answers.convert_document(resource, old)
     if patch_type == "strategic" and b"managedFields" not in body:
-        # What the patch does not speak of stays, and need not be copied and checked over and over.
+        # A patch without managedFields does not change them; they need not be copied and checked.
         old["metadata"].pop("managedFields", None)
     patched = apply_patch(resource, patch_type, old, body)
     # A result that does not decode is a 422.
@@ -226,11 +226,11 @@ def apply_patch(resource: Resource, patch_type: PatchType, old: Document, body: 
 
 
 def _refused(patched: Patched, detail: str) -> StatusError:
-    """422 with neither kind nor name; the bad value is the whole patched object, or the strategic
-    patch, as text.
+    """Returns a 422 with neither kind nor name; the bad value is the whole patched object, or the
+    strategic patch, as text.
     """
     if patched.strategic is None:
-        shown = codec.encode(patched.document).decode()
+        value = codec.encode(patched.document).decode()
     else:
-        shown = patches.go_text(patched.strategic)
-    return invalid("", "", "", [invalid_value("patch", shown, detail)])
+        value = patches.go_text(patched.strategic)
+    return invalid("", "", "", [invalid_value("patch", value, detail)])

@@ -365,7 +365,8 @@ POD: Final = kind.Kind(
     ),
     parts=pod_parts.PARTS,
     deletion=kind.Deletion(
-        grace=_grace_s, is_held=lambda pod: bool(pod["metadata"].get("deletionGracePeriodSeconds"))
+        grace=_grace_s,
+        is_blocked=lambda pod: bool(pod["metadata"].get("deletionGracePeriodSeconds")),
     ),
     quota=kind.Quota(
         names=pod_quota.NAMES,

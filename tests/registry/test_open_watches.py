@@ -26,8 +26,8 @@ from sliceplane.api.scheme import (
 from sliceplane.api.users import AUTHENTICATED, MASTERS, User
 from sliceplane.server.registry.authentication.bearer import LEEWAY_S
 from sliceplane.server.registry.authentication.impersonation import Impersonation
-from sliceplane.server.registry.authorization.attendance import Claim
-from sliceplane.server.registry.authorization.standing import Standing
+from sliceplane.server.registry.authorization.dependencies import Dependencies
+from sliceplane.server.registry.authorization.open_watches import Claim
 from sliceplane.server.registry.core import key_of
 from sliceplane.server.registry.types import Attributes
 from sliceplane.server.store.types import restamp
@@ -69,8 +69,8 @@ class Watched(Plane):
             found = self.registry.authenticate(token, self.now)
             assert found is not None
             user = found
-        return self.registry.attendance.begin(
-            Claim(user=user, token=token, acting=acting, wanted=WATCH), self.now
+        return self.registry.open_watches.begin(
+            Claim(user=user, token=token, acting=acting, attributes=WATCH), self.now
         )
 
     def signed(self, **spec: Any) -> str:
@@ -80,9 +80,9 @@ class Watched(Plane):
         """Number to code."""
         found: dict[int, int] = {}
         for _ in range(100):
-            some = self.registry.attendance.review(self.now, 3)
+            some = self.registry.open_watches.review(self.now, 3)
             found |= {number: error.code for number, error in some}
-            if not self.registry.attendance.doubted:
+            if not self.registry.open_watches.stale:
                 break
         self.registry.check()
         return found
@@ -100,10 +100,10 @@ def test_nothing_happens_to_whom_nothing_concerns(plane: Watched) -> None:
     plane.delete(RoleBindings, "robot")
     # The role has grown.
     plane.patch(Roles, "reader", {"rules": [*rules("pods"), *rules("services")]})
-    assert plane.registry.attendance.doubted == 0, "not even in doubt"
+    assert plane.registry.open_watches.stale == 0, "not even in doubt"
     # One way is gone, another is left.
     plane.delete(RoleBindings, "other")
-    assert plane.registry.attendance.doubted == 1
+    assert plane.registry.open_watches.stale == 1
     assert plane.ended() == {}
 
 
@@ -123,13 +123,13 @@ def test_a_right_that_goes_ends_the_watch(plane: Watched, change: Any) -> None:
     number = plane.begin()
     change(plane)
     assert plane.ended() == {number: 403}
-    assert len(plane.registry.attendance) == 0
+    assert len(plane.registry.open_watches) == 0
 
 
 def test_the_reason_is_that_of_a_new_request(plane: Watched) -> None:
     plane.begin()
     plane.delete(RoleBindings, "ann")
-    ((_, error),) = plane.registry.attendance.review(plane.now, 10)
+    ((_, error),) = plane.registry.open_watches.review(plane.now, 10)
     assert error.message == (
         'pods is forbidden: User "ann" cannot watch resource "pods" in API group "" in the '
         'namespace "default"'
@@ -208,8 +208,8 @@ def test_a_token_ends_with_what_it_is_bound_to(plane: Watched, kind: Resource) -
     other = plane.begin(token=plane.signed())
     plane.delete(kind, "b", **({"grace_period_s": 0} if kind is Pods else {}))
     assert plane.ended() == {number: 401}
-    assert plane.registry.attendance.review(plane.now, 10) == ()
-    plane.registry.attendance.end(other)
+    assert plane.registry.open_watches.review(plane.now, 10) == ()
+    plane.registry.open_watches.end(other)
 
 
 def test_who_acts_as_another_needs_both_rights_all_the_time(plane: Watched) -> None:
@@ -310,7 +310,7 @@ def test_those_end_that_a_new_request_would_not_let_in_and_no_others(
 def code_of_a_new_request(plane: Watched, claim: Claim) -> int | None:
     """``None``: it is let in."""
     try:
-        plane.registry.attendance.end(plane.registry.attendance.begin(claim, plane.now))
+        plane.registry.open_watches.end(plane.registry.open_watches.begin(claim, plane.now))
     except StatusError as error:
         return error.code
     return None
@@ -343,29 +343,29 @@ def act(plane: Watched, action: tuple[Any, ...], claims: dict[int, Claim]) -> No
             case ("watch", who):
                 token = plane.signed(expirationSeconds=600) if who == "token" else ""
                 user = {"ann": ANN, "bob": User(name="bob")}.get(who) or User(name="")
-                claim = Claim(user=user, token=token, wanted=WATCH)
-                claims[plane.registry.attendance.begin(claim, plane.now)] = claim
+                claim = Claim(user=user, token=token, attributes=WATCH)
+                claims[plane.registry.open_watches.begin(claim, plane.now)] = claim
 
 
 def test_what_a_change_costs_is_what_it_touches() -> None:
-    standing = Standing()
+    dependencies = Dependencies()
     for number in range(10_000):
-        standing.admit(number, (f"u:{number}", "g:nodes"), None)
-    standing.doubt(("u:17", "u:nobody"))
-    assert standing.take(0.0, 100) == (17,)
-    standing.doubt(("g:nodes",))
-    assert len(standing.take(0.0, 100)) == 100
-    assert standing.doubted == 9_900
+        dependencies.admit(number, (f"u:{number}", "g:nodes"), None)
+    dependencies.invalidate(("u:17", "u:nobody"))
+    assert dependencies.take_stale(0.0, 100) == (17,)
+    dependencies.invalidate(("g:nodes",))
+    assert len(dependencies.take_stale(0.0, 100)) == 100
+    assert dependencies.stale == 9_900
     for number in range(10_000):
-        standing.leave(number)
-    standing.check()
-    assert (len(standing), standing.doubted) == (0, 0)
+        dependencies.discard(number)
+    dependencies.check()
+    assert (len(dependencies), dependencies.stale) == (0, 0)
 
 
 def test_ends_that_were_put_off_again_and_again_do_not_pile_up() -> None:
-    standing = Standing()
+    dependencies = Dependencies()
     for turn in range(10_000):
-        standing.admit(1, ("u:a",), 1000.0 + turn)
-    assert len(standing._ends) < 200
-    assert standing.take(5000.0, 9) == ()
-    assert standing.take(20_000.0, 9) == (1,)
+        dependencies.admit(1, ("u:a",), 1000.0 + turn)
+    assert len(dependencies._ends) < 200
+    assert dependencies.take_stale(5000.0, 9) == ()
+    assert dependencies.take_stale(20_000.0, 9) == (1,)

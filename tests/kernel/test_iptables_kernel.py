@@ -124,7 +124,7 @@ async def test_the_kernel_holds_what_the_fake_one_holds(
             chains == {name: [] for name in BUILT_IN[t]}
             for t, chains in saved(host, flavour, family).items()
         )
-    assert not (await kernel.found(family)).chains
+    assert not (await kernel.list_rules(family)).chains
 
 
 async def _each_damage_is_named(

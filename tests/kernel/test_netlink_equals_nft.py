@@ -166,7 +166,7 @@ def history(pair: Pair, family: NftFamily, seed: int) -> None:
             state.on_success(now)
             pair.compare(steps_too=step % 5 == 4)
     state.needs_full = True
-    state.remember(memory)
+    state.restore_sets(memory)
     transaction = state.take_transaction(now)
     assert transaction is not None
     pair.write(transaction)

@@ -212,7 +212,10 @@ async def test_the_clients_of_an_xds_server_are_waited_for_unless_they_are_silen
     monkeypatch.setattr(stream, "LATE_S", 3600.0)
     await shop.open(3)
     key = f"default/{shop.name}:80"
-    async with xds_server(shop.client, tells="here") as served, delta_client(served.port) as client:
+    async with (
+        xds_server(shop.client, report_name="here") as served,
+        delta_client(served.port) as client,
+    ):
 
         async def sent(endpoints: int) -> Response:
             """What of so many endpoints is said last; what comes before is accepted."""
@@ -266,7 +269,10 @@ async def test_a_client_of_another_service_holds_up_no_drain(
         "spec": {"ports": [{"name": "http", "port": 80}]},
     }
     await asyncio.to_thread(shop.plane.apply, [document, service, _evil_slice(namespace, 1)])
-    async with xds_server(shop.client, tells="here") as served, delta_client(served.port) as client:
+    async with (
+        xds_server(shop.client, report_name="here") as served,
+        delta_client(served.port) as client,
+    ):
         await client.say(ASSIGNMENT, subscribe=(f"{namespace}/mine:http",), of_node=of_node())
         await client.say(ASSIGNMENT, nonce=(await client.next()).nonce)
         await eventually(

@@ -161,7 +161,7 @@ def test_a_rollout_forgets_that_its_deployment_was_scaled(monkeypatch: pytest.Mo
 
 
 def test_an_address_is_given_out_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PodAddresses, "hold", lambda self, uid, addresses: None)
+    monkeypatch.setattr(PodAddresses, "record", lambda self, uid, addresses: None)
     assert found("none,crash=0.3", first=2) & {"one-address-one-pod", "no-part-fails"}
 
 

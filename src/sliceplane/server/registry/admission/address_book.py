@@ -150,7 +150,7 @@ _BAND_MAX = 256
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-class AddressEntry(NamedTuple):
+class AddressClaimant(NamedTuple):
     """One IPAddress.  ``service`` is ``None`` if its parent is not a Service."""
 
     service: Key | None
@@ -174,7 +174,7 @@ class AddressBook:
 
     def __init__(self, configured: tuple[str, ...]) -> None:
         self._configured = tuple(map(ipaddress.ip_network, configured))
-        self._entries: dict[str, AddressEntry] = {}
+        self._entries: dict[str, AddressClaimant] = {}
         #: the numbers of all IPAddresses, by family: another Service must not get them
         self.numbers: dict[Family, set[int]] = {"IPv4": set(), "IPv6": set()}
         self._ranges: dict[str, ServiceRange] = {}
@@ -207,7 +207,7 @@ class AddressBook:
 
     # IPAddresses
 
-    def entry(self, name: str) -> AddressEntry | None:
+    def entry(self, name: str) -> AddressClaimant | None:
         return self._entries.get(name)
 
     def names(self) -> list[str]:
@@ -235,7 +235,7 @@ class AddressBook:
         )
         if name not in self._entries:
             self.numbers[ip_family].add(_number(name))
-        self._entries[name] = AddressEntry(parent_of(document), managed, intact)
+        self._entries[name] = AddressClaimant(parent_of(document), managed, intact)
         self.suspects.add(name)
 
     def _on_address_removed(self, name: str) -> None:

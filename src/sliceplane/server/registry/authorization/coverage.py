@@ -1,4 +1,4 @@
-"""Whether the rules that a user owns cover the rules that they grant, and the missing rules.
+"""Judges if the rules that a user owns cover the rules that they grant, and the missing rules.
 
 The check is upstream's (``Covers`` in k8s.io/component-helpers/auth/rbac/validation). A granted
 rule stands for every combination of one verb, one group, one resource and one name (or one verb and

@@ -221,7 +221,7 @@ def test_the_ready_line_waits_for_nobody(kind: str) -> None:
     code = (
         "import time\nfrom sliceplane.cli.process import print_line\n"
         "began = time.monotonic()\n"
-        "print_line('x' * 60_000)\nsay('y' * 60_000)\n"
+        "print_line('x' * 60_000)\nprint_line('y' * 60_000)\n"
         "import sys; print(time.monotonic() - began, file=sys.stderr)"
     )
     reading, writing = pty.openpty() if kind == "terminal" else os.pipe()
@@ -241,7 +241,7 @@ def test_the_ready_line_waits_for_nobody(kind: str) -> None:
 
 
 def test_a_ready_line_that_cannot_be_printed_is_a_warning() -> None:
-    code = "from sliceplane.cli.process import print_line\nsay('ready')"
+    code = "from sliceplane.cli.process import print_line\nprint_line('ready')"
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-c", code],
@@ -260,7 +260,7 @@ def test_a_secret_line_is_in_no_log_and_the_journal_is_known() -> None:
         "status = os.fstat(1)\nos.environ['JOURNAL_STREAM'] = f'{status.st_dev}:{status.st_ino}'\n"
         "kept = is_journal()\nos.environ['JOURNAL_STREAM'] = "
         "f'{status.st_dev}:{status.st_ino + 1}'\n"
-        "print(kept, is_journal(), file=sys.stderr)\nsay('a-secret', is_secret=True)"
+        "print(kept, is_journal(), file=sys.stderr)\nprint_line('a-secret', is_secret=True)"
     )
     with open("/dev/full", "w") as full:
         done = subprocess.run(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +18,13 @@ from tests.consume.drain.paper import paper_node
 from tests.waiting import eventually
 
 from sliceplane.api.discovery import ANNOTATION_DRAIN
+from sliceplane.api.errors import forbidden
 from sliceplane.cli.main import main
 from sliceplane.client import connect
+from sliceplane.client import drain as client_drain
 from sliceplane.consume.io import draining
+from sliceplane.consume.io.drain_reporter import SilentReporter
+from sliceplane.diagnose.io.rolling_drain import RollingDrain
 from sliceplane.slices import facts
 from sliceplane.testing import Plane
 
@@ -207,6 +213,33 @@ async def test_pods_whose_mark_is_ignored_are_removed_first(
     assert least.value == REPLICAS - 1
 
 
-async def test_two_removals_are_refused(plane: Plane) -> None:
-    result = await drain(plane, "--evict", "--delete")
-    assert (result.exit_code, "leave one of both out" in result.output) == (64, True)
+async def test_a_program_that_drains_itself_waits_although_its_mark_is_ignored(
+    heedless: None, reporting: Plane
+) -> None:
+    """Its block must not begin early: requests still arrive."""
+    pod = f"default/{sorted(names(reporting))[0]}"
+    began = time.monotonic()
+    async with connect(reporting.kubeconfig) as client, client_drain(client, pod, timeout=2) as end:
+        assert end.outcome == "time over"
+    assert time.monotonic() - began >= 2
+
+
+@pytest.mark.parametrize(
+    "flags", [("--evict", "--delete"), ("--dry-run", "--undo"), ("--dry-run", "--wait-only")]
+)
+async def test_flags_that_contradict_each_other_are_refused(
+    plane: Plane, flags: tuple[str, ...]
+) -> None:
+    result = await drain(plane, *flags)
+    assert (result.exit_code, "leave" in result.output) == (64, True), result.output
+    assert (marked(plane), len(names(plane))) == ([], REPLICAS)
+
+
+async def test_a_drain_without_the_right_to_read_budgets_says_so(reporting: Plane) -> None:
+    async def refused() -> Any:
+        raise forbidden("poddisruptionbudgets", "policy", "", "no right")
+
+    client: Any = SimpleNamespace(list=lambda *_, **__: refused())
+    rolling = RollingDrain(client, "default/web", clock=time.time, reporter=SilentReporter())
+    assert await rolling._budgets() == ()
+    assert "no right to list" in rolling._unread[0]

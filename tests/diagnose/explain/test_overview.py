@@ -38,7 +38,7 @@ def with_lost_services(world: World, number: int) -> None:
 
 def test_a_healthy_cluster_is_well() -> None:
     report = report_of(cluster())
-    assert report.state == "well"
+    assert report.status.state == "well"
     assert overview_text(report, 80).splitlines() == [
         "cluster  https://10.0.0.1:6443 v1.36.2: ready, 2 checks",
         "         storage ok, controllers ok, queues ok, nodes ok, consumers ok",
@@ -56,7 +56,7 @@ def test_pods_that_end_before_nodes_know_are_a_risk() -> None:
     world = cluster()
     without_hooks(world)
     report = report_of(world)
-    assert report.state == "well"  # a note alone is no bad news
+    assert report.status.state == "well"  # a note alone is no bad news
     assert [(risk.code, risk.objects) for risk in report.risks] == [("D2", ("shop/cart",))]
     assert (
         "risky    note D2: Pods end before nodes know (shop/cart)"
@@ -83,10 +83,18 @@ def test_missing_rights_are_named_with_the_command_that_grants_them() -> None:
     assert command in overview_text(report, 80).splitlines()[-1]
 
 
+def test_a_node_that_is_not_ready_needs_attention_without_any_finding() -> None:
+    world = cluster()
+    renew(world, "kube-node-lease", "sliceplane-proxy-node-1", 300)
+    report = report_of(world)
+    assert report.status.state == "attention"
+    assert "nodes problem" in overview_text(report, None)
+
+
 def test_nothing_is_well_where_services_may_not_be_read() -> None:
     world = cluster()
     world.refuse |= {"services"}
-    assert report_of(world).state == "unknown"
+    assert report_of(world).status.state == "unknown"
 
 
 @pytest.mark.parametrize("number", [1, ROWS_MAX, 40])
@@ -94,7 +102,7 @@ def test_errors_come_first_and_the_screen_is_bounded(number: int) -> None:
     world = cluster()
     with_lost_services(world, number)
     report = report_of(world)
-    assert report.state == "attention"
+    assert report.status.state == "attention"
     lines = overview_text(report, 80).splitlines()
     assert max(len(line) for line in lines) <= 80
     assert len(lines) <= 4 * ROWS_MAX
@@ -109,7 +117,7 @@ def test_risks_are_sorted_by_severity_and_then_by_the_number_of_objects() -> Non
     report = report_of(world)
     ranks = [(SEVERITIES.index(risk.severity), -len(risk.objects)) for risk in report.risks]
     assert ranks == sorted(ranks)
-    assert report.state == ("attention" if report.risks[0].severity == "warning" else "well")
+    assert report.status.state == ("attention" if report.risks[0].severity == "warning" else "well")
 
 
 def test_the_document_has_the_same_members_whatever_was_found() -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Output
+from sliceplane.cli.answers import Output
 from sliceplane.cli.cluster import TargetCluster, cluster_command
+from sliceplane.cli.query.status import EXIT_CODES
 
 if TYPE_CHECKING:
     from sliceplane.diagnose.explain.overview import Overview
     from sliceplane.watch.io.http.client import HttpClient
-
-_EXIT_CODES = {"well": GOOD, "attention": BAD, "unknown": NO_ANSWER}
 
 
 @cluster_command(
@@ -30,8 +29,8 @@ def command(*, cluster: TargetCluster, output: Output) -> None:
     users of Endpoints. Unknown is what you may not read, and the Nodes that report no progress; the
     report prints the command that helps. Read-only (each list once), on any cluster.
 
-    Exit code 0: nothing but notes; 1: there are errors or warnings; 2: cannot tell (something could
-    not be read, or is too young to judge), the output or stderr says why.
+    Exit code, as of 'sliceplane status': 0: nothing but notes; 1: something needs attention; 2: cannot
+    tell (something could not be read, or is too young to judge), the output or stderr says why.
     """
     import time
 
@@ -43,4 +42,4 @@ def command(*, cluster: TargetCluster, output: Output) -> None:
 
     report = cluster.query(work)
     output.show(report.as_document, lambda width: overview_text(report, width))
-    raise SystemExit(_EXIT_CODES[report.state])
+    raise SystemExit(EXIT_CODES[report.status.state])

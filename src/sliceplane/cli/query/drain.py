@@ -117,6 +117,8 @@ def command(
     kind, name = _kind_and_name(what)
     if flags["delete"] and flags["evict"]:
         raise click.UsageError("--delete and --evict: leave one of both out")
+    if flags["dry_run"] and (undo or flags["wait_only"]):
+        raise click.UsageError("--dry-run shows a drain's plan: leave out --undo and --wait-only")
     try:
         policy = parse_policy(unknown)
     except ValueError as error:

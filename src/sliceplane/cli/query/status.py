@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sliceplane.diagnose.explain.status import PlaneStatus
     from sliceplane.watch.io.http.client import HttpClient
 
-_EXIT_CODES = {"well": GOOD, "attention": BAD, "unknown": NO_ANSWER}
+EXIT_CODES = {"well": GOOD, "attention": BAD, "unknown": NO_ANSWER}
 
 
 @cluster_command(
@@ -48,4 +48,4 @@ def command(*, cluster: TargetCluster, watch: bool, output: Output) -> None:
         return status_of(await read_status(client, cluster.namespace, time.time))
 
     status = show_read(cluster, read, text, text, watch=watch)
-    raise SystemExit(NO_ANSWER if status is None else _EXIT_CODES[status.state])
+    raise SystemExit(NO_ANSWER if status is None else EXIT_CODES[status.state])

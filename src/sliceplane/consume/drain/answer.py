@@ -141,7 +141,7 @@ class DrainAnswer(msgspec.Struct, frozen=True):
     marked: tuple[str, ...] = ()
     is_dry_run: bool = False
     #: the controller of the slices ignores marks, so Pods were removed first
-    is_ignored: bool = False
+    ignores_marks: bool = False
 
     @property
     def outcome(self) -> DrainOutcome:
@@ -187,7 +187,7 @@ class DrainAnswer(msgspec.Struct, frozen=True):
             "stillMarked": list(self.marked),
             "notCovered": list(self.not_covered),
             "notLookedAt": list(self.not_looked_at),
-            "markIgnored": self.is_ignored,
+            "markIgnored": self.ignores_marks,
         }
 
 

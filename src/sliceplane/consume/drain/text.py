@@ -58,7 +58,7 @@ def answer_text(answer: DrainAnswer | UndoAnswer) -> Iterator[tuple[str, str]]:
     if answer.marked:
         yield "marks", f"NOT taken back, so out of their Services: {', '.join(answer.marked)}"
     if isinstance(answer, DrainAnswer):
-        if answer.is_ignored:
+        if answer.ignores_marks:
             why = "Pods were removed first, since the controller of their slices ignores marks"
             yield "mechanism", f"{why}: their preStop hook must outlast the barrier"
         yield from (("not covered", phrase) for phrase in answer.not_covered)

@@ -70,7 +70,7 @@ class DrainOptions(msgspec.Struct, frozen=True, kw_only=True):
     """``removal``: how a Pod ends once it is drained. ``dry_run``: only the plan. ``force``: start
     also if the last ready endpoint of a port goes, or a node is unknown. ``take_back``: marks go
     when the drain gives up. ``digests``: look for caches that lost an event, which takes the slices
-    of all namespaces. ``is_ignored``: an earlier drain saw that the controller ignores marks.
+    of all namespaces. ``ignores_marks``: an earlier drain saw that the controller does.
     """
 
     timeout_s: float = 60.0
@@ -82,7 +82,7 @@ class DrainOptions(msgspec.Struct, frozen=True, kw_only=True):
     take_back: bool = True
     forget_s: float = FORGET_S
     digests: bool = True
-    is_ignored: bool = False
+    ignores_marks: bool = False
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class Drainer:
         self._impacts = ServiceImpacts()
         self._unread: list[str] = []
         #: a mark had no effect on slices
-        self._is_ignored = options.is_ignored
+        self._ignores_marks = options.ignores_marks
         #: what nodes are waited for, all goals together, and since when; a server without a memory
         #: is not asked again
         self._goal: dict[Place, int] = {}
@@ -266,7 +266,7 @@ class Drainer:
             waiting.started = self._clock()
             if waiting.gone or waiting.pod.metadata.deletion_timestamp is not None:
                 continue
-            if self._options.mark and self._options.is_ignored and gate_of(waiting.pod) is None:
+            if self._options.mark and self._options.ignores_marks and gate_of(waiting.pod) is None:
                 refusal = await self._remove(waiting)
                 if refusal:
                     return refusal
@@ -301,8 +301,11 @@ class Drainer:
 
     def _ignored(self) -> list[_Waiting]:
         """Returns the Pods that slices still call ready ``HONOURED_S`` after their mark. A Pod with
-        the readiness gate, or that terminates, needs no controller that knows the mark.
+        the readiness gate, or that terminates, needs no controller that knows the mark. A forced
+        drain without a removal waits all the same, as a program that drains itself must.
         """
+        if self._options.force and not self._options.removal:
+            return []
         now = self._clock()
         return [
             waiting
@@ -326,7 +329,7 @@ class Drainer:
                 "has publishNotReadyAddresses. Use --evict or --delete, or add the readiness gate "
                 "sliceplane.dev/serving to the template"
             )
-        self._is_ignored = True
+        self._ignores_marks = True
         self._reporter.on_progress(
             f"the mark of {keys} is ignored: {self._options.removal} it first"
         )
@@ -373,7 +376,7 @@ class Drainer:
                 for name in self._impacts.headless(self._subjects())
             ),
             not_looked_at=tuple(self._unread),
-            is_ignored=self._is_ignored,
+            ignores_marks=self._ignores_marks,
         )
         if answer.outcome == "drained" or not self._options.take_back:
             return answer

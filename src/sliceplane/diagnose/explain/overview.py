@@ -17,11 +17,10 @@ from sliceplane.api.findings.codes import SEVERITIES, cause_of
 from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.text import fact, rows, word_of
 from sliceplane.api.findings.wording import count, grant_command, part, some
-from sliceplane.consume.progress import LEASE_PREFIX
 from sliceplane.diagnose.explain.case import list_names
 from sliceplane.diagnose.explain.investigation import FORBIDDEN
-from sliceplane.diagnose.explain.status import PlaneStatus, State, StatusFacts
-from sliceplane.diagnose.explain.status_parts import NODE_NAMESPACE, status
+from sliceplane.diagnose.explain.status import PlaneStatus, StatusFacts
+from sliceplane.diagnose.explain.status_parts import NODE_NAMESPACE, proxies_by_name, status
 
 #: rows of errors, lines of risks, and lines of unknowns on the screen; JSON has all
 ROWS_MAX: Final = 8
@@ -56,20 +55,10 @@ class Overview(msgspec.Struct, frozen=True):
     risks: tuple[Risk, ...]
     unknown: tuple[Unknown, ...]
 
-    @property
-    def state(self) -> State:
-        """``attention``: there are errors or warnings; ``unknown``: too little could be read, or a
-        finding is too young to judge.
-        """
-        judged = any(finding.too_young is None for finding in self.wrong)
-        if judged or any(risk.severity == "warning" for risk in self.risks):
-            return "attention"
-        return "unknown" if self.status.is_blind or self.wrong else "well"
-
     def as_document(self) -> dict[str, Any]:
         """Returns the document of ``--output json``."""
         return {
-            "state": self.state,
+            "state": self.status.state,
             "services": self.status.services,
             "nodes": self.nodes,
             "parts": [{"name": part.name, "state": part.state} for part in self.status.parts],
@@ -81,15 +70,19 @@ class Overview(msgspec.Struct, frozen=True):
 
 def overview(facts: StatusFacts) -> Overview:
     findings = facts.lint.findings
-    wrong = [finding for finding in findings if word_of(finding) in ("error", "young")]
+    wrong = [finding for finding in findings if _is_wrong(finding)]
     read = status(facts)
     return Overview(
         status=read,
         nodes=None if isinstance(facts.nodes, str) else len(facts.nodes),
         wrong=tuple(wrong),
-        risks=_risks([finding for finding in findings if finding not in wrong]),
+        risks=_risks([finding for finding in findings if not _is_wrong(finding)]),
         unknown=tuple(_unknown(facts, read)),
     )
+
+
+def _is_wrong(finding: Finding) -> bool:
+    return word_of(finding) in ("error", "young")
 
 
 def _risks(findings: Sequence[Finding]) -> tuple[Risk, ...]:
@@ -113,11 +106,7 @@ def _unknown(facts: StatusFacts, read: PlaneStatus) -> Iterator[Unknown]:
     leases = facts.leases[NODE_NAMESPACE]
     if isinstance(facts.nodes, str) or isinstance(leases, str) or not facts.nodes:
         return
-    reporting = {
-        lease.metadata.name.removeprefix(LEASE_PREFIX)
-        for lease in leases
-        if lease.metadata.name.startswith(LEASE_PREFIX)
-    }
+    reporting = proxies_by_name(leases)
     silent = [name for name in list_names(facts.nodes) if name not in reporting]
     if silent:
         yield Unknown(

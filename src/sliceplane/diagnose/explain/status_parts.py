@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -258,19 +258,13 @@ def _nodes(facts: StatusFacts) -> Part:
     leases = {lease.metadata.name: lease for lease in _leases(facts, NODE_NAMESPACE)}
     kubelets = {name: _age(leases[name], facts.now) for name in names if name in leases}
     late = {name: age for name, age in kubelets.items() if age > LATE_S}
-    proxies = {name: lease for name, lease in leases.items() if name.startswith(LEASE_PREFIX)}
-    silent = [
-        name.removeprefix(LEASE_PREFIX)
-        for name, lease in proxies.items()
-        if report_of_lease(lease).is_late(facts.now)
-    ]  # named by the proxy's own name
+    proxies = proxies_by_name(leases.values())
+    silent = [name for name, lease in proxies.items() if report_of_lease(lease).is_late(facts.now)]
     if isinstance(why, str):
         unread.append(f"how fresh nodes are ({why})")
     if kubelets:
         lines.append(f"kubelets: {_freshness(kubelets, late)}")
-    ages = {
-        name.removeprefix(LEASE_PREFIX): _age(lease, facts.now) for name, lease in proxies.items()
-    }
+    ages = {name: _age(lease, facts.now) for name, lease in proxies.items()}
     revisions = _revisions(proxies)
     if proxies:
         lines.append(f"node proxies: {_freshness(ages, {name: ages[name] for name in silent})}")
@@ -289,6 +283,15 @@ def _nodes(facts: StatusFacts) -> Part:
     }
     bad = bool(unready or late or silent)
     return Part("nodes", "attention" if bad else "well", tuple(lines), figures, tuple(unread))
+
+
+def proxies_by_name(leases: Iterable[Lease]) -> dict[str, Lease]:
+    """Returns the Leases in which node proxies report, by the name that each has for itself."""
+    return {
+        lease.metadata.name.removeprefix(LEASE_PREFIX): lease
+        for lease in leases
+        if lease.metadata.name.startswith(LEASE_PREFIX)
+    }
 
 
 def _freshness(ages: Mapping[str, float], late: Mapping[str, float]) -> str:
@@ -313,9 +316,7 @@ def _ages(ages: Mapping[str, float], late: Any) -> dict[str, Any]:
 def _revisions(proxies: Mapping[str, Lease]) -> dict[str, int]:
     """Returns the version that each proxy reports as applied, by node."""
     texts = {
-        name.removeprefix(LEASE_PREFIX): (lease.metadata.annotations or {}).get(
-            ANNOTATION_REVISION, ""
-        )
+        name: (lease.metadata.annotations or {}).get(ANNOTATION_REVISION, "")
         for name, lease in sorted(proxies.items())
     }
     return {name: int(text) for name, text in texts.items() if text.isascii() and text.isdecimal()}

@@ -51,6 +51,7 @@ class RollingDrain:
         self._namespace, _, self._name = key.rpartition("/")
         self._clock = clock
         self._reporter = reporter
+        self._unread: tuple[str, ...] = ()
 
     async def run(
         self, pods: Sequence[Pod], options: DrainOptions, drain_one: DrainOne
@@ -63,10 +64,10 @@ class RollingDrain:
                 remaining = count(len(pods) - number, "Pod", "remains")
                 return replace(answer, refused=f"{why}; {remaining}")
             result = await drain_one(pod, options)
-            answer = _joined(answer, result)
+            answer = _joined(answer, result, self._unread)
             if result.outcome != "drained":
                 return answer
-            options = replace(options, is_ignored=result.is_ignored)
+            options = replace(options, ignores_marks=result.ignores_marks)
         return answer
 
     async def _wait(self, pod: Pod, timeout_s: float) -> str:
@@ -80,16 +81,38 @@ class RollingDrain:
             await asyncio.sleep(PERIOD_S)
 
     async def _obstacle(self, pod: Pod) -> str:
+        """Reads one object while the Deployment is incomplete, and lists only then."""
         body = await self._client.get(Deployments, self._namespace, self._name)
         deployment = decode(body, Deployment)
+        why = incomplete(deployment, deployment.status.available_replicas)
+        if why:
+            return why
+        # The status may not have the last removal yet, so the Pods are counted, too.
         selector = str(from_label_selector(deployment.spec.selector))
         pods = await list_objects(self._client, Selection(Pods, self._namespace, selector), Pod)
-        budgets = await _budgets(self._client, self._namespace)
-        return incomplete(deployment, pods) or refusing(budgets, pod)
+        ready = sum(each.is_ready and not each.metadata.is_deleting for each in pods)
+        return incomplete(deployment, ready) or refusing(await self._budgets(), pod)
+
+    async def _budgets(self) -> Sequence[PodDisruptionBudget]:
+        """Without the right to list budgets only the server honours them, for evictions."""
+        try:
+            return await list_objects(
+                self._client,
+                Selection(PodDisruptionBudgets, self._namespace),
+                PodDisruptionBudget,
+            )
+        except StatusError as error:
+            if error.code not in (403, 404):
+                raise
+            right = "list poddisruptionbudgets.policy"
+            self._unread = (
+                f"PodDisruptionBudgets: honoured by evictions alone (no right to {right})",
+            )
+            return ()
 
 
-def _joined(answer: DrainAnswer, result: DrainAnswer) -> DrainAnswer:
-    """The answer of the Pods so far, and of the next."""
+def _joined(answer: DrainAnswer, result: DrainAnswer, unread: tuple[str, ...]) -> DrainAnswer:
+    """Joins the answer of the Pods so far, that of the next, and phrases of what is unread."""
     return replace(
         result,
         what=answer.what,
@@ -97,29 +120,14 @@ def _joined(answer: DrainAnswer, result: DrainAnswer) -> DrainAnswer:
         nodes=max(answer.nodes, result.nodes),
         services=answer.services or result.services,
         not_covered=tuple(dict.fromkeys((*answer.not_covered, *result.not_covered))),
-        not_looked_at=tuple(dict.fromkeys((*answer.not_looked_at, *result.not_looked_at))),
+        not_looked_at=tuple(dict.fromkeys((*answer.not_looked_at, *result.not_looked_at, *unread))),
     )
 
 
-async def _budgets(client: Client, namespace: str) -> Sequence[PodDisruptionBudget]:
-    """Without the right to list budgets there is none: evictions are checked by the server."""
-    try:
-        return await list_objects(
-            client, Selection(PodDisruptionBudgets, namespace), PodDisruptionBudget
-        )
-    except StatusError as error:
-        if error.code not in (403, 404):
-            raise
-        return ()
-
-
-def incomplete(deployment: Deployment, pods: Sequence[Pod]) -> str:
-    """Returns why the next Pod must wait for the Deployment, or "". Its status may not have the last
-    removal yet, so its Pods are counted.
-    """
+def incomplete(deployment: Deployment, available: int) -> str:
+    """Returns why the next Pod must wait for the Deployment, or ""."""
     desired = deployment.spec.desired_replicas
-    ready = sum(pod.is_ready and not pod.metadata.is_deleting for pod in pods)
-    return "" if ready >= desired else f"{part(ready, desired, 'Pod', 'is')} ready"
+    return "" if available >= desired else f"{part(available, desired, 'Pod', 'is')} available"
 
 
 def refusing(budgets: Sequence[PodDisruptionBudget], pod: Pod) -> str:

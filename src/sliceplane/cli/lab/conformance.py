@@ -89,11 +89,11 @@ def command(
         output.show(lambda: [_case_document(case) for case in chosen], lambda _: _listed(chosen))
         return
     require("uvicorn", "uvloop")
-    report_of_run = _judged(_consumer(consumer, **flags), chosen, shrink=shrink)
+    judgement = _judged(_consumer(consumer, **flags), chosen, shrink=shrink)
     if report is not None:
-        _write(report, report_of_run)
-    output.show(report_of_run.document, lambda _: report_of_run.text())
-    sys.exit(BAD if report_of_run.failed else 0)
+        _write(report, judgement)
+    output.show(judgement.document, lambda _: judgement.text())
+    sys.exit(BAD if judgement.failed else 0)
 
 
 def _chosen(names: tuple[str, ...]) -> tuple[Case, ...]:
@@ -137,9 +137,9 @@ def _consumer(text: str, *, name: str, claims: str, unable: str, patience: float
             case "node-proxy":
                 return NodeProxyConsumer(program, name=name, patience_s=patience)
             case "program":
-                unable_to: Any = _choices("--unable", unable, ("large", "families", "unnamed-port"))
+                missing: Any = _choices("--unable", unable, ("large", "families", "unnamed-port"))
                 return ProgramConsumer(
-                    program, name=name, claims=claimed, unable=unable_to, patience_s=patience
+                    program, name=name, claims=claimed, unable=missing, patience_s=patience
                 )
             case "name-server":
                 return NameServerConsumer(program, name=name, claims=claimed, patience_s=patience)
@@ -150,10 +150,10 @@ def _consumer(text: str, *, name: str, claims: str, unable: str, patience: float
 
 
 def _choices(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]:
-    chosen = frozenset(choice_name for choice_name in text.split(",") if choice_name)
-    for choice_name in sorted(chosen):
-        if choice_name not in allowed:
-            raise click.UsageError(f"{option} {choice_name}: it is one of {', '.join(allowed)}")
+    chosen = frozenset(item for item in text.split(",") if item)
+    for item in sorted(chosen):
+        if item not in allowed:
+            raise click.UsageError(f"{option} {item}: it is one of {', '.join(allowed)}")
     return chosen
 
 

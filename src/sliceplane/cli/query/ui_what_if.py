@@ -33,11 +33,11 @@ async def predict_service(
     from sliceplane.lab.whatif.text import judgement
 
     try:
-        settings_parsed = tuple(parse(text, KEYS) for text in settings)
+        parsed = tuple(parse(text, KEYS) for text in settings)
         state, _ = await read_cluster(client, namespace)
         _refuse_more("object", len(state.records), OBJECTS_MAX)
         service = state.service(namespace, name)
-        changes = checked(settings_parsed, state, service)
+        changes = checked(parsed, state, service)
         endpoints = sum(len(item.endpoints or ()) for _, item in state.slices(namespace, name))
         _refuse_more(
             "endpoint",

@@ -30,6 +30,10 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
             "sliceplane.cli.run.proxy",
             "Run the node proxy: the kernel's rules for Services.",
         ),
+        "observe": (
+            "sliceplane.cli.run.observe",
+            "Report what this node's kube-proxy has applied; changes no rule.",
+        ),
         "dns": ("sliceplane.cli.run.dns", "Answer the names of Services and endpoints (DNS)."),
         "xds": (
             "sliceplane.cli.run.xds",

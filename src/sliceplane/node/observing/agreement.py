@@ -1,0 +1,301 @@
+"""Compares the rules of another proxy with the API, Service by Service, for one IP family.
+
+A Service *agrees* if, for each of its destinations, the rules lead to the endpoints that kube-proxy
+would use (``consume.usable``): exactly these at the cluster IP; at external addresses and the node
+port at least those of its external policy, and none that no policy uses (clients on this node may
+reach the cluster's endpoints there). Former destinations must lead nowhere.
+
+**Which revision is applied.**  A check has a number. A Service that changed is pending from the check
+that first has the change to the one at which it agrees; everything that was observed before the first
+pending one's check is applied. So a revision is never reported early, and late by one check.
+
+**A change that is undone** while the proxy is behind (A, B, then A again) agrees at once, and yet the
+proxy may still apply B for a moment. If a pending Service comes to agree although its rules did not
+change, it counts ``SETTLE_S`` later: kube-proxy's pause between two writes and a margin.
+
+Owned by one observer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from sliceplane.api.core import Node, Service
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.consume.model import NodeEndpoint, PortState, ServiceChange, ServiceKey
+from sliceplane.kit.ip import Family
+from sliceplane.node.observing.graph import (
+    RuleGraph,
+    destination_key,
+    packed_target,
+    read_destination,
+    read_target,
+)
+from sliceplane.node.tracker import ServiceTracker
+
+#: seconds; minSyncPeriod of kube-proxy is 1 s
+SETTLE_S: Final = 2.0
+#: seconds after which a Service that does not agree is a problem
+LATE_S: Final = 30.0
+#: sentences about one node, and addresses in each
+_SENTENCES_MAX: Final = 10
+_ADDRESSES_MAX: Final = 3
+
+
+class Difference(NamedTuple):
+    """One destination whose rules differ; ``obsolete`` targets have no place there, ``missing`` ones
+    are not led to.
+    """
+
+    name: str
+    destination: str
+    obsolete: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+class _Pending(msgspec.Struct):
+    """A Service that changed: the check that first had it, when (seconds since the epoch), its newest
+    state, and its targets in the rules at the last check.
+    """
+
+    number: int
+    since: float
+    change: ServiceChange
+    observed: tuple[frozenset[bytes], ...] | None = None
+    #: it agreed first although the rules did not change; ``None``: it did not
+    agrees_since: float | None = None
+
+
+class Agreement:
+    """See the module.  Times are seconds since the epoch."""
+
+    def __init__(self, family: Family, node_name: str) -> None:
+        self.family: Final[Family] = family
+        self._tracker = ServiceTracker(family, node_name)
+        #: destinations of Services as of their last agreement, and their owners
+        self._keys: dict[ServiceKey, tuple[bytes, ...]] = {}
+        self._owners: dict[bytes, ServiceKey] = {}
+        self._pending: dict[ServiceKey, _Pending] = {}
+        #: number of the last check
+        self.number = 0
+
+    def on_service(self, old: Service | None, new: Service | None) -> None:
+        self._tracker.on_service(old, new)
+
+    def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        self._tracker.on_slice(old, new)
+
+    def on_node(self, node: Node | None) -> None:
+        """Notes this node; its zone decides which hints count."""
+        self._tracker.on_node(node)
+
+    @property
+    def services(self) -> int:
+        return len(self._tracker.services())
+
+    @property
+    def pending(self) -> int:
+        """Returns the number of Services whose rules do not agree yet."""
+        return len(self._pending)
+
+    @property
+    def has_changes(self) -> bool:
+        """Returns True if a Service changed since the last check."""
+        return bool(self._tracker.pending)
+
+    def begin_check(self, now: float) -> int:
+        """Takes the changes since the last check; returns the number of the new one."""
+        self.number += 1
+        for change in self._tracker.take_changes(whole=True):
+            pending = self._pending.get(change.service)
+            if pending is None:
+                self._pending[change.service] = _Pending(self.number, now, change)
+            else:
+                pending.change = change
+        return self.number
+
+    def check_rules(self, graph: RuleGraph, now: float) -> int:
+        """Compares the pending Services with *graph*, which was read after ``begin_check``. Returns
+        the number of the newest check whose Services all agree.
+        """
+        if graph.is_hooked:
+            for key in sorted(self._pending):
+                pending = self._pending[key]
+                if self._agrees(key, pending, graph, now):
+                    self._finish(key, pending.change)
+        return (
+            min((pending.number for pending in self._pending.values()), default=self.number + 1) - 1
+        )
+
+    def _agrees(self, key: ServiceKey, pending: _Pending, graph: RuleGraph, now: float) -> bool:
+        observed = tuple(graph.targets(at) for at in self._all_keys(key, pending.change))
+        unchanged = pending.observed == observed
+        pending.observed = observed
+        if next(self._differences(key, pending.change, graph), None) is not None:
+            pending.agrees_since = None
+            return False
+        if not unchanged and pending.agrees_since is None:
+            return True
+        if pending.agrees_since is None:
+            pending.agrees_since = now
+        return now - pending.agrees_since >= SETTLE_S
+
+    def _all_keys(self, key: ServiceKey, change: ServiceChange) -> tuple[bytes, ...]:
+        return (*self._keys.get(key, ()), *_keys_of(change))
+
+    def _finish(self, key: ServiceKey, change: ServiceChange) -> None:
+        del self._pending[key]
+        for former in self._keys.pop(key, ()):
+            if self._owners.get(former) == key:
+                del self._owners[former]
+        keys = _keys_of(change)
+        if keys:
+            self._keys[key] = keys
+            self._owners.update(dict.fromkeys(keys, key))
+
+    def next_deadline(self) -> float | None:
+        """Returns when a Service that agrees without a change of its rules counts; ``None``: there is
+        none.
+        """
+        since = [
+            pending.agrees_since
+            for pending in self._pending.values()
+            if pending.agrees_since is not None
+        ]
+        return min(since) + SETTLE_S if since else None
+
+    def _differences(
+        self, key: ServiceKey, change: ServiceChange, graph: RuleGraph
+    ) -> Iterator[Difference]:
+        for state in change.ports:
+            yield from _port_differences(state, graph)
+        current = set(_keys_of(change))
+        for former in self._keys.get(key, ()):
+            if former not in current and self._owners.get(former) == key:
+                obsolete = graph.targets(former)
+                if obsolete and not self._is_claimed(former, key):
+                    yield Difference(str(key), read_destination(former), _texts(obsolete))
+
+    def _is_claimed(self, destination: bytes, other: ServiceKey) -> bool:
+        """Returns True if another Service that is pending has this destination now."""
+        return any(
+            destination in _keys_of(pending.change)
+            for key, pending in self._pending.items()
+            if key != other
+        )
+
+    def late(self, graph: RuleGraph, now: float) -> tuple[str, ...]:
+        """Returns a sentence for each difference that has lasted for ``LATE_S``, oldest first."""
+        late = sorted(
+            (pending.since, key)
+            for key, pending in self._pending.items()
+            if now - pending.since >= LATE_S
+        )
+        sentences = []
+        for since, key in late[:_SENTENCES_MAX]:
+            for found in self._differences(key, self._pending[key].change, graph):
+                sentences.append(_sentence(found, now - since))
+                break
+        return tuple(sentences)
+
+    def sweep(self, graph: RuleGraph) -> Iterator[tuple[ServiceKey, Difference]]:
+        """Yields differences of Services that agreed before: somebody edited their rules; and
+        destinations that no Service has. Callers may pause between two Services.
+        """
+        for key in self._tracker.services():
+            if key in self._pending:
+                continue
+            change = ServiceChange(key, self._tracker.state(key))
+            found = next(self._differences(key, change, graph), None)
+            if found is not None:
+                yield key, found
+
+    def unowned(self, graph: RuleGraph) -> tuple[str, ...]:
+        """Returns the destinations with targets that no Service has had."""
+        claimed = {key for pending in self._pending.values() for key in _keys_of(pending.change)}
+        return tuple(
+            read_destination(key)
+            for key in graph.destinations()
+            if key not in self._owners and key not in claimed and graph.targets(key)
+        )
+
+    def on_edited(self, key: ServiceKey, now: float) -> None:
+        """Notes that the rules of a Service that agreed before differ now.  It does not take back
+        what was reported; it is pending for ``late``.
+        """
+        change = ServiceChange(key, self._tracker.state(key))
+        self._pending.setdefault(key, _Pending(self.number, now, change))
+
+    def check(self) -> None:
+        for destination, key in self._owners.items():
+            assert destination in self._keys[key], f"{key} owns {destination.hex()} no more"
+
+
+def _keys_of(change: ServiceChange) -> tuple[bytes, ...]:
+    """Returns the destinations of a Service in the rules, each once."""
+    keys: dict[bytes, None] = {}
+    for state in change.ports:
+        keys[_cluster_key(state)] = None
+        keys |= dict.fromkeys(_outside_keys(state))
+    return tuple(keys)
+
+
+def _cluster_key(state: PortState) -> bytes:
+    port = state.port
+    return destination_key(port.cluster_ip, port.name.protocol, port.port)
+
+
+def _outside_keys(state: PortState) -> Iterator[bytes]:
+    port = state.port
+    for address in (*port.vips, *port.external_ips):
+        yield destination_key(address, port.name.protocol, port.port)
+    if port.node_port:
+        yield destination_key("", port.name.protocol, port.node_port)
+
+
+def _port_differences(state: PortState, graph: RuleGraph) -> Iterator[Difference]:
+    inside = _packed(state.inside)
+    yield from _difference(state, graph, _cluster_key(state), inside, inside)
+    outside, reachable = _packed(state.outside), _packed(state.categories.reachable)
+    for key in _outside_keys(state):
+        yield from _difference(state, graph, key, outside, reachable)
+
+
+def _difference(
+    state: PortState,
+    graph: RuleGraph,
+    key: bytes,
+    required: frozenset[bytes],
+    allowed: frozenset[bytes],
+) -> Iterator[Difference]:
+    targets = graph.targets(key)
+    if targets == required:
+        return
+    obsolete, missing = targets - allowed, required - targets
+    if obsolete or missing:
+        yield Difference(
+            str(state.port.name), read_destination(key), _texts(obsolete), _texts(missing)
+        )
+
+
+def _packed(endpoints: tuple[NodeEndpoint, ...]) -> frozenset[bytes]:
+    return frozenset([packed_target(endpoint.ip, endpoint.port) for endpoint in endpoints])
+
+
+def _texts(targets: frozenset[bytes]) -> tuple[str, ...]:
+    return tuple(str(read_target(target)) for target in sorted(targets)[:_ADDRESSES_MAX])
+
+
+def _sentence(found: Difference, age_s: float) -> str:
+    if found.obsolete:
+        return (
+            f"its proxy still sends {found.name} ({found.destination}) to "
+            f"{', '.join(found.obsolete)}, removed {age_s:.0f} s ago"
+        )
+    return (
+        f"its proxy does not send {found.name} ({found.destination}) to "
+        f"{', '.join(found.missing)}, added {age_s:.0f} s ago"
+    )

@@ -10,8 +10,9 @@ that first has the change to the one at which it agrees; everything that was obs
 pending one's check is applied. So a revision is never reported early, and late by one check.
 
 **A change that is undone** while the proxy is behind (A, B, then A again) agrees at once, and yet the
-proxy may still apply B for a moment. If a pending Service comes to agree although its rules did not
-change, it counts ``SETTLE_S`` later: kube-proxy's pause between two writes and a margin.
+proxy may still apply B for a moment. So a Service that changed more than once and agrees although its
+rules are those of its last agreement counts ``SETTLE_S`` later: kube-proxy's pause between two writes
+and a margin.
 
 Owned by one observer.
 """
@@ -57,15 +58,14 @@ class Difference(NamedTuple):
 
 
 class _Pending(msgspec.Struct):
-    """A Service that changed: the check that first had it, when (seconds since the epoch), its newest
-    state, and its targets in the rules at the last check.
+    """A Service that changed: the check that first had it, when (seconds since the epoch), and its
+    newest state.
     """
 
     number: int
     since: float
     change: ServiceChange
-    observed: tuple[frozenset[bytes], ...] | None = None
-    #: it agreed first although the rules did not change; ``None``: it did not
+    #: when it came to agree although its rules had not changed; ``None``: it did not
     agrees_since: float | None = None
 
 
@@ -79,18 +79,25 @@ class Agreement:
         self._keys: dict[ServiceKey, tuple[bytes, ...]] = {}
         self._owners: dict[bytes, ServiceKey] = {}
         self._pending: dict[ServiceKey, _Pending] = {}
+        #: numbers of changes since the last agreement, and a hash of the targets that agreed
+        self._changes: dict[ServiceKey, int] = {}
+        self._agreed: dict[ServiceKey, int] = {}
         #: number of the last check
         self.number = 0
 
     def on_service(self, old: Service | None, new: Service | None) -> None:
-        self._tracker.on_service(old, new)
+        self._count(self._tracker.on_service(old, new))
 
     def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
-        self._tracker.on_slice(old, new)
+        self._count(self._tracker.on_slice(old, new))
 
     def on_node(self, node: Node | None) -> None:
         """Notes this node; its zone decides which hints count."""
-        self._tracker.on_node(node)
+        self._count(self._tracker.on_node(node))
+
+    def _count(self, changed: tuple[ServiceKey, ...]) -> None:
+        for key in changed:
+            self._changes[key] = self._changes.get(key, 0) + 1
 
     @property
     def services(self) -> int:
@@ -125,29 +132,28 @@ class Agreement:
             for key in sorted(self._pending):
                 pending = self._pending[key]
                 if self._agrees(key, pending, graph, now):
-                    self._finish(key, pending.change)
+                    self._finish(key, pending.change, graph)
+        if not graph.is_hooked and self.services:
+            return 0
         return (
             min((pending.number for pending in self._pending.values()), default=self.number + 1) - 1
         )
 
     def _agrees(self, key: ServiceKey, pending: _Pending, graph: RuleGraph, now: float) -> bool:
-        observed = tuple(graph.targets(at) for at in self._all_keys(key, pending.change))
-        unchanged = pending.observed == observed
-        pending.observed = observed
         if next(self._differences(key, pending.change, graph), None) is not None:
             pending.agrees_since = None
             return False
-        if not unchanged and pending.agrees_since is None:
+        is_unchanged = self._agreed.get(key) == _hash_targets(_keys_of(pending.change), graph)
+        if self._changes.get(key, 0) <= 1 or not is_unchanged:
             return True
         if pending.agrees_since is None:
             pending.agrees_since = now
         return now - pending.agrees_since >= SETTLE_S
 
-    def _all_keys(self, key: ServiceKey, change: ServiceChange) -> tuple[bytes, ...]:
-        return (*self._keys.get(key, ()), *_keys_of(change))
-
-    def _finish(self, key: ServiceKey, change: ServiceChange) -> None:
+    def _finish(self, key: ServiceKey, change: ServiceChange, graph: RuleGraph) -> None:
         del self._pending[key]
+        self._changes.pop(key, None)
+        self._agreed.pop(key, None)
         for former in self._keys.pop(key, ()):
             if self._owners.get(former) == key:
                 del self._owners[former]
@@ -155,6 +161,7 @@ class Agreement:
         if keys:
             self._keys[key] = keys
             self._owners.update(dict.fromkeys(keys, key))
+            self._agreed[key] = _hash_targets(keys, graph)
 
     def next_deadline(self) -> float | None:
         """Returns when a Service that agrees without a change of its rules counts; ``None``: there is
@@ -206,7 +213,7 @@ class Agreement:
         destinations that no Service has. Callers may pause between two Services.
         """
         for key in self._tracker.services():
-            if key in self._pending:
+            if key in self._pending or key in self._changes:
                 continue
             change = ServiceChange(key, self._tracker.state(key))
             found = next(self._differences(key, change, graph), None)
@@ -241,6 +248,10 @@ def _keys_of(change: ServiceChange) -> tuple[bytes, ...]:
         keys[_cluster_key(state)] = None
         keys |= dict.fromkeys(_outside_keys(state))
     return tuple(keys)
+
+
+def _hash_targets(keys: tuple[bytes, ...], graph: RuleGraph) -> int:
+    return hash(tuple(graph.targets(key) for key in keys))
 
 
 def _cluster_key(state: PortState) -> bytes:

@@ -143,7 +143,8 @@ class Agreement:
         if next(self._differences(key, pending.change, graph), None) is not None:
             pending.agrees_since = None
             return False
-        is_unchanged = self._agreed.get(key) == _hash_targets(_keys_of(pending.change), graph)
+        targets = _hash_targets(_keys_of(pending.change), graph)
+        is_unchanged = self._agreed.get(key, _NO_TARGETS) == targets
         if self._changes.get(key, 0) <= 1 or not is_unchanged:
             return True
         if pending.agrees_since is None:
@@ -252,6 +253,10 @@ def _keys_of(change: ServiceChange) -> tuple[bytes, ...]:
 
 def _hash_targets(keys: tuple[bytes, ...], graph: RuleGraph) -> int:
     return hash(tuple(graph.targets(key) for key in keys))
+
+
+#: of a Service without a destination
+_NO_TARGETS: Final = hash(())
 
 
 def _cluster_key(state: PortState) -> bytes:

@@ -1,9 +1,9 @@
 """The rules of one IP family as a graph, whichever program wrote them.
 
 A rule is reduced to its effects: the chains that it may continue in, the verdict maps that it looks
-packets up in, and the addresses that it translates a destination to. Conditions are ignored, so the
-targets of a Service are a superset of those that one packet may reach: an endpoint that is missing in
-them certainly receives no new connection.
+packets up in, and the addresses that it translates a destination to, or the maps that have them.
+Conditions are ignored, so the targets of a Service are a superset of those that one packet may reach:
+an endpoint that is missing in them certainly receives no new connection.
 
 A destination is a key of a verdict map: the bytes of address, protocol and port, or of protocol and
 port for a node port. Only maps that both hooks lead to count (``prerouting`` for packets of Pods,
@@ -13,7 +13,7 @@ port for a node port. Only maps that both hooks lead to count (``prerouting`` fo
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -35,11 +35,17 @@ class UnreadableRules(ValueError):
 
 
 class Rule(msgspec.Struct, frozen=True, gc=False):
-    """The effects of one rule.  A target is the bytes of an address and a port."""
+    """The effects of one rule.  A target is the bytes of an address and a port; ``target_maps`` have
+    targets as values, ``maps`` have chains.
+    """
 
     chains: tuple[str, ...] = ()
     maps: tuple[str, ...] = ()
     targets: tuple[bytes, ...] = ()
+    target_maps: tuple[str, ...] = ()
+
+
+_NO_EFFECT: Final = Rule()
 
 
 class Target(NamedTuple):
@@ -94,8 +100,8 @@ class RuleGraph:
         self.family: Final[Family] = family
         #: rules with effects by chain, as (handle, rule, handle, rule, ...)
         self._chains: dict[str, tuple[object, ...]] = {}
-        #: chains by key, of verdict maps
-        self._maps: dict[str, dict[bytes, str]] = {}
+        #: chains by key, of verdict maps; targets by key, of others
+        self._maps: dict[str, dict[bytes, str | bytes]] = {}
         #: nat chains at a hook, and the hook's number
         self._base_chains: dict[str, int] = {}
         self._entry_maps: tuple[str, ...] | None = None
@@ -130,7 +136,7 @@ class RuleGraph:
     def set_rule(self, chain: str, handle: int, rule: Rule) -> None:
         """Adds or replaces a rule; one without effects is not kept."""
         self.remove_rule(chain, handle)
-        if rule.chains or rule.maps or rule.targets:
+        if rule != _NO_EFFECT:
             self._chains[chain] = (*self._chains.get(chain, ()), handle, rule)
             self._changed()
 
@@ -148,13 +154,13 @@ class RuleGraph:
 
     def _remove_anonymous(self, rule: Rule) -> None:
         """Removes the anonymous maps of a removed rule: their names are used again."""
-        for name in rule.maps:
+        for name in (*rule.maps, *rule.target_maps):
             if name.startswith("__"):
                 self._maps.pop(name, None)
 
-    def set_element(self, name: str, key: bytes, chain: str) -> None:
-        """Sets the chain of *key* in the map *name*."""
-        self._maps.setdefault(name, {})[key] = chain
+    def set_element(self, name: str, key: bytes, value: str | bytes) -> None:
+        """Sets the chain or the target of *key* in the map *name*."""
+        self._maps.setdefault(name, {})[key] = value
         self.version += 1
 
     def remove_element(self, name: str, key: bytes) -> None:
@@ -203,18 +209,21 @@ class RuleGraph:
         """Returns every target to which rules may lead a new connection to *key*; none: it is
         refused, dropped or not served.
         """
-        pending = [
-            chain
-            for name in self.entry_maps()
-            if (chain := self._maps.get(name, {}).get(key)) is not None
-        ]
+        pending = self._chains_of([self._maps.get(name, {}).get(key) for name in self.entry_maps()])
         visited, found = set(pending), set[bytes]()
         while pending:
             for _, rule in self._rules(pending.pop()):
                 found.update(rule.targets)
+                for name in rule.target_maps:
+                    values = self._maps.get(name, {}).values()
+                    found.update([value for value in values if isinstance(value, bytes)])
                 following = [*rule.chains]
                 for name in rule.maps:
-                    following += self._maps.get(name, {}).values()
+                    following += self._chains_of(self._maps.get(name, {}).values())
                 pending += [name for name in following if name not in visited]
                 visited.update(following)
         return frozenset(found)
+
+    @staticmethod
+    def _chains_of(values: Iterable[str | bytes | None]) -> list[str]:
+        return [value for value in values if isinstance(value, str)]

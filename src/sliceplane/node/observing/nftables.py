@@ -54,13 +54,18 @@ _ELEMENTS_SET, _ELEMENTS_LIST = 2, 3
 _ELEMENT_KEY, _ELEMENT_DATA = 1, 2
 _VALUE, _VERDICT = 1, 2
 _VERDICT_CHAIN: Final = 2
+_IMMEDIATE_REGISTER, _IMMEDIATE_DATA = 1, 2
+_LOOKUP_SET, _LOOKUP_REGISTER = 1, 3
+_VERDICT_REGISTER: Final = 0
+_PAYLOAD_SOURCE: Final = 5
+_NAT_TYPE, _NAT_ADDRESS, _NAT_PORT = 1, 3, 5
 _NAT_DESTINATION: Final = 1
 #: expressions that neither change a packet's destination nor pass it on
 _HARMLESS: Final = frozenset(
     (
         *("meta", "ct", "cmp", "bitwise", "byteorder", "range", "counter", "limit", "log", "fib"),
         *("numgen", "hash", "masq", "reject", "dynset", "last", "quota", "notrack", "exthdr"),
-        *("socket", "rt", "osf", "connlimit", "objref"),
+        *("socket", "rt", "osf", "connlimit", "objref", "lookup"),
     )
 )
 
@@ -142,7 +147,7 @@ class Decoder:
         attributes = dict(_attributes(body))
         part.ends_transaction = kind == NEW_GENERATION
         if kind == NEW_GENERATION:
-            part.generation = int.from_bytes(attributes.get(1, b""), "big")
+            part.generation = _number(attributes.get(1, b""))
             return
         table = _name(attributes.get(_TABLE, b""))
         part.tables.add((family, table))
@@ -155,13 +160,13 @@ class Decoder:
             self._chain(graph, kind, attributes, part)
         elif kind in (NEW_RULE, DELETE_RULE):
             chain = self._intern(_name(attributes[_RULE_CHAIN]))
-            handle = int.from_bytes(attributes[_RULE_HANDLE], "big")
+            handle = _number(attributes[_RULE_HANDLE])
             if kind == DELETE_RULE:
                 graph.remove_rule(chain, handle)
             else:
                 graph.set_rule(chain, handle, self._rule(attributes, graph))
         elif kind == NEW_SET:
-            if int.from_bytes(attributes.get(_SET_FLAGS, b""), "big") & _IS_MAP:
+            if _number(attributes.get(_SET_FLAGS, b"")) & _IS_MAP:
                 part.sets.append(_name(attributes[_NAME]))
         elif kind == DELETE_SET:
             graph.remove_map(_name(attributes[_NAME]))
@@ -176,9 +181,7 @@ class Decoder:
             return
         hook = None
         if _name(attributes.get(_CHAIN_TYPE, b"")) == "nat":
-            hook = int.from_bytes(
-                dict(_attributes(attributes[_CHAIN_HOOK])).get(_HOOK_NUMBER, b""), "big"
-            )
+            hook = _number(dict(_attributes(attributes[_CHAIN_HOOK])).get(_HOOK_NUMBER, b""))
         graph.add_chain(name, hook)
         part.chains.append(name)
 
@@ -195,19 +198,19 @@ class Decoder:
             if kind == DELETE_ELEMENTS:
                 graph.remove_element(name, key)
                 continue
-            verdict = dict(_attributes(members.get(_ELEMENT_DATA, b""))).get(_VERDICT)
-            if verdict is not None:
-                chain = dict(_attributes(verdict)).get(_VERDICT_CHAIN)
-                if chain is not None:
-                    graph.set_element(name, key, self._intern(_name(chain)))
+            data = dict(_attributes(members.get(_ELEMENT_DATA, b"")))
+            if _VALUE in data:
+                graph.set_element(name, key, _target(data[_VALUE], ADDRESS_BYTES[graph.family]))
+                continue
+            chain = dict(_attributes(data.get(_VERDICT, b""))).get(_VERDICT_CHAIN)
+            if chain is not None:
+                graph.set_element(name, key, self._intern(_name(chain)))
 
     def _rule(self, attributes: Attributes, graph: RuleGraph) -> Rule:
         rule = _decode_rule(attributes.get(_RULE_EXPRESSIONS, b""), ADDRESS_BYTES[graph.family])
-        if rule.targets:
+        if rule.targets or rule.target_maps or rule.maps:
             return rule
-        rule = Rule(tuple(map(self._intern, rule.chains)), rule.maps)
-        if any(name.startswith("__") for name in rule.maps):
-            return rule
+        rule = Rule(tuple(map(self._intern, rule.chains)))
         if len(self._shared) >= _SHARED_MAX:
             self._shared.clear()
         return self._shared.setdefault(rule, rule)
@@ -217,46 +220,63 @@ class Decoder:
 
 
 def _decode_rule(expressions: bytes, address_bytes: int) -> Rule:
-    registers: dict[int, bytes] = {}
+    #: constants, and the names of maps whose values were loaded
+    registers: dict[int, bytes | str] = {}
     chains: list[str] = []
     maps: list[str] = []
     targets: list[bytes] = []
+    target_maps: list[str] = []
     for _, expression in _attributes(expressions):
         parts = dict(_attributes(expression))
         name = _name(parts[1])
         data = dict(_attributes(parts.get(2, b"")))
         if name == "immediate":
-            value = dict(_attributes(data[2]))
+            value = dict(_attributes(data[_IMMEDIATE_DATA]))
             if _VERDICT in value:
                 chain = dict(_attributes(value[_VERDICT])).get(_VERDICT_CHAIN)
-                if chain is not None:
-                    chains.append(_name(chain))
+                chains += [_name(chain)] if chain is not None else []
             else:
-                registers[int.from_bytes(data[1], "big")] = value[_VALUE]
-        elif name == "lookup":
-            if data.get(3) == b"\0\0\0\0":  # the verdict register: a verdict map
-                maps.append(_name(data[1]))
-            elif 3 in data:
-                registers.pop(int.from_bytes(data[3], "big"), None)
+                registers[_number(data[_IMMEDIATE_REGISTER])] = value[_VALUE]
+        elif name == "lookup" and _LOOKUP_REGISTER in data:
+            register = _number(data[_LOOKUP_REGISTER])
+            if register == _VERDICT_REGISTER:
+                maps.append(_name(data[_LOOKUP_SET]))
+            else:
+                registers[register] = _name(data[_LOOKUP_SET])
         elif name == "nat":
-            if int.from_bytes(data[1], "big") == _NAT_DESTINATION:
-                targets.append(_translated(registers, data, address_bytes))
-        elif name == "payload" and 5 not in data:
-            registers.pop(int.from_bytes(data.get(1, b""), "big"), None)
+            if _number(data[_NAT_TYPE]) == _NAT_DESTINATION:
+                match _translation(registers, data):
+                    case str(target_map):
+                        target_maps.append(target_map)
+                    case target:
+                        targets.append(_target(target, address_bytes))
+        elif name == "payload" and _PAYLOAD_SOURCE not in data:
+            registers.pop(_number(data.get(1, b"")), None)
         elif name not in _HARMLESS:
             raise UnreadableRules(f"a rule of the table {TABLE} has the statement {name}")
-    return Rule(tuple(chains), tuple(maps), tuple(targets))
+    return Rule(tuple(chains), tuple(maps), tuple(targets), tuple(target_maps))
 
 
-def _translated(registers: dict[int, bytes], data: Attributes, address_bytes: int) -> bytes:
-    try:
-        address = registers[int.from_bytes(data[3], "big")]
-        port = registers[int.from_bytes(data[5], "big")]
-    except KeyError:
-        raise UnreadableRules(
-            f"a rule of the table {TABLE} translates to an address that is not constant"
-        ) from None
-    return address[:address_bytes] + port[:2]
+def _translation(registers: dict[int, bytes | str], data: Attributes) -> bytes | str:
+    """Returns the bytes of address and port that a nat statement writes, as a map has them, or the
+    name of the map that has them.  Raises ``UnreadableRules``.
+    """
+    address = registers.get(_number(data.get(_NAT_ADDRESS, b"")))
+    if isinstance(address, str):
+        return address
+    port = registers.get(_number(data.get(_NAT_PORT, b"")))
+    if isinstance(address, bytes) and isinstance(port, bytes):
+        return address + port
+    raise UnreadableRules(
+        f"a rule of the table {TABLE} translates to an address that is not constant"
+    )
+
+
+def _target(value: bytes, address_bytes: int) -> bytes:
+    """Returns address and port without padding.  Raises ``UnreadableRules`` if there is no port."""
+    if len(value) < address_bytes + 2:
+        raise UnreadableRules(f"a map of the table {TABLE} has values without a port")
+    return value[: address_bytes + 2]
 
 
 def _destination(key: bytes, graph: RuleGraph) -> bytes:
@@ -277,6 +297,10 @@ def _attributes(body: bytes) -> Iterator[tuple[int, bytes]]:
             return
         yield kind & 0x3FFF, body[at + 4 : at + length]
         at += length + 3 & ~3
+
+
+def _number(value: bytes) -> int:
+    return int.from_bytes(value, "big")
 
 
 def _name(value: bytes) -> str:

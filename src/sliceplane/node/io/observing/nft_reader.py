@@ -119,6 +119,7 @@ class NftReader:
         events.setblocking(False)
         with suppress(OSError):  # without CAP_NET_ADMIN of the host: the default, more reloads
             events.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _EVENT_BUFFER_BYTES)
+        events.bind((0, 0))  # an unbound socket has the kernel's own number, and receives nothing
         events.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, GROUP)
         self._queued, self._queued_bytes = [], 0
         self._is_loaded = False

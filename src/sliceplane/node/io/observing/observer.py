@@ -96,7 +96,7 @@ class Observer:
         metrics = Metrics()
         for name, text, read in (
             ("services", "Services whose rules are compared.", self._count_services),
-            ("pending_services", "Services whose rules do not agree yet.", self._count_pending),
+            ("pending_services", "Services whose rules do not agree yet.", lambda: self.pending),
             ("late_services", "Services that have not agreed for 30 s.", lambda: len(self._late)),
             (
                 "loads",
@@ -131,8 +131,15 @@ class Observer:
     def _count_services(self) -> int:
         return sum(agreement.services for agreement in self._agreements.values())
 
-    def _count_pending(self) -> int:
+    @property
+    def pending(self) -> int:
+        """Returns the number of Services whose rules do not agree yet."""
         return sum(agreement.pending for agreement in self._agreements.values())
+
+    @property
+    def has_changes(self) -> bool:
+        """Returns True if a Service changed since the last check."""
+        return any(agreement.has_changes for agreement in self._agreements.values())
 
     def staleness_s(self) -> float:
         age = self._inputs.staleness_s() if self._inputs is not None else None
@@ -218,7 +225,7 @@ class Observer:
             for agreement in self._agreements.values()
             if (deadline := agreement.next_deadline()) is not None
         ]
-        if self.source != "nftables" and self._count_pending():
+        if self.source != "nftables" and self.pending:
             deadlines.append(self._read_at + RETRY.delay_s(self._attempt))
         return max(0.0, min(deadlines) - now)
 
@@ -236,9 +243,9 @@ class Observer:
     async def _check_saved(self) -> None:
         """Reads the iptables rules if that is due, and compares them."""
         now = self._clock()
-        is_changed = any(agreement.has_changes for agreement in self._agreements.values())
+        is_changed = self.has_changes
         is_due = now >= self._read_at + (PAUSE_S if is_changed else RETRY.delay_s(self._attempt))
-        if not is_changed and not self._count_pending() and self.source:
+        if not is_changed and not self.pending and self.source:
             return
         if not is_due:
             return

@@ -12,12 +12,12 @@ from tests.effort import effort
 from sliceplane.server.fairness.control import FlowControl
 from sliceplane.server.fairness.defaults import LEVELS
 from sliceplane.server.fairness.seats import AHEAD_S_MAX, SeatTicket
-from sliceplane.server.fairness.types import Asked, Flow
+from sliceplane.server.fairness.types import Flow, RequestAttributes
 
 EVERYBODY = "system:authenticated"
 ACCOUNTS = ("system:serviceaccounts", EVERYBODY)
-LIST_PODS = Asked(verb="list", resource="pods", namespace="default")
-UPDATE_LEASE = Asked(
+LIST_PODS = RequestAttributes(verb="list", resource="pods", namespace="default")
+UPDATE_LEASE = RequestAttributes(
     verb="update", group="coordination.k8s.io", resource="leases", namespace="kube-node-lease"
 )
 
@@ -26,7 +26,7 @@ def control() -> FlowControl:
     return FlowControl(reads=400, writes=200)
 
 
-def account(flows: FlowControl, number: int = 0, asked: Asked = LIST_PODS) -> Flow:
+def account(flows: FlowControl, number: int = 0, asked: RequestAttributes = LIST_PODS) -> Flow:
     return flows.classify(f"system:serviceaccount:shop:robot-{number}", ACCOUNTS, asked)
 
 
@@ -41,23 +41,23 @@ def test_who_is_in_which_level() -> None:
         (
             "system:anonymous",
             ("system:unauthenticated",),
-            Asked("get", path="/readyz"),
+            RequestAttributes("get", path="/readyz"),
         ): "probes/exempt",
         (
             "system:anonymous",
             ("system:unauthenticated",),
-            Asked("get", path="/livez/ping"),
+            RequestAttributes("get", path="/livez/ping"),
         ): "probes/exempt",
         (
             "system:anonymous",
             ("system:unauthenticated",),
-            Asked("get", path="/version"),
+            RequestAttributes("get", path="/version"),
         ): "global-default/global-default",
         ("system:node:n1", ("system:nodes", EVERYBODY), UPDATE_LEASE): "system-node-high/node-high",
         (
             "system:node:n1",
             ("system:nodes", EVERYBODY),
-            Asked("patch", "", "nodes/status"),
+            RequestAttributes("patch", "", "nodes/status"),
         ): "system-node-high/node-high",
         ("system:node:n1", ("system:nodes", EVERYBODY), LIST_PODS): "system-nodes/system",
         ("system:kube-proxy", (EVERYBODY,), UPDATE_LEASE): "sliceplane-node-proxies/system",
@@ -128,7 +128,7 @@ def test_nominal_seats_are_upstreams_shares() -> None:
     ids=["admin", "node lease", "node", "leader", "user"],
 )
 def test_a_thousand_workloads_leave_a_seat_for(
-    name: str, groups: tuple[str, ...], asked: Asked
+    name: str, groups: tuple[str, ...], asked: RequestAttributes
 ) -> None:
     flows = control()
     for number in range(1000):

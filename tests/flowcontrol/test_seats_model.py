@@ -119,7 +119,9 @@ class SeatsAgainstModel(RuleBasedStateMachine):
             expected = None, "seat"
         elif not level.queues:
             expected = "concurrency-limit", ""
-        elif len(line) >= level.places_of_one_flow or len(line) >= level.places - len(all_lines):
+        elif len(line) >= level.flow_queue_capacity or len(line) >= level.queue_capacity - len(
+            all_lines
+        ):
             expected = "queue-full", ""
         else:
             expected = None, "line"

@@ -10,7 +10,7 @@ import pytest
 from tests.waiting import turns
 
 from sliceplane.api.users import User
-from sliceplane.server.fairness.types import Asked
+from sliceplane.server.fairness.types import RequestAttributes
 from sliceplane.server.io.requests.limits import (
     BODY_BYTES_LEAST,
     InFlight,
@@ -24,7 +24,7 @@ ACCOUNTS = ("system:serviceaccounts", "system:authenticated")
 
 def charges(in_flight: InFlight, name: str) -> RequestCharges:
     user = User(name=name, groups=ACCOUNTS)
-    flow = in_flight.flows.classify(name, ACCOUNTS, Asked("list", resource="pods"))
+    flow = in_flight.flows.classify(name, ACCOUNTS, RequestAttributes("list", resource="pods"))
     return RequestCharges(in_flight, flow, user, "read")
 
 

@@ -12,7 +12,7 @@ time at which a request came, or later if its flow has used up more: each seat m
 by the time that the seat was held. So a flow that asks for little passes those that ask for much,
 and since a later request has a later tag, none is passed for ever.
 
-A flow may wait in ``places_of_one_flow`` places, and in no more than are left free for the others.
+A flow may have ``flow_queue_capacity`` requests in line, and no more than the others leave free.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sliceplane.server.fairness.types import Flow, Level
 
 #: upstream's buckets of apiserver_flowcontrol_request_wait_duration_seconds
 WAIT_BUCKETS: Final = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0)
-#: a seat costs its flow at least this much, and a flow is held back by no more than that
+#: minimum cost of a seat, and maximum penalty of a flow
 COST_S_MIN: Final = 0.003
 AHEAD_S_MAX: Final = 1.0
 #: the heap of lines is rebuilt when it has so many times more entries than there are lines
@@ -41,16 +41,16 @@ Reason = Literal["concurrency-limit", "queue-full", "time-out", "cancelled"]
 class SchemaTally:
     """Counts of the requests of one flow schema. Kept by ``Seats``, read for monitoring."""
 
-    __slots__ = ("dispatched", "executing", "left", "refused", "waited", "waiting")
+    __slots__ = ("abandoned_waits", "dispatched", "executing", "refused", "waited", "waiting")
 
     def __init__(self) -> None:
         self.executing = 0
         self.waiting = 0
         self.dispatched = 0
         self.refused: dict[Reason, int] = {}
-        #: seconds in line, of those that got a seat and of those that did not
+        #: seconds in line of requests that got a seat, and of those that did not
         self.waited = Histogram(WAIT_BUCKETS)
-        self.left = Histogram(WAIT_BUCKETS)
+        self.abandoned_waits = Histogram(WAIT_BUCKETS)
 
     def refuse(self, reason: Reason) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + 1
@@ -141,7 +141,7 @@ class Seats:
         that.
         """
         if ticket.state == "waiting":
-            self._give_up(ticket, now, reason)
+            self._abandon(ticket, now, reason)
             return ()
         if ticket.state == "over":
             return ()
@@ -187,15 +187,15 @@ class Seats:
         if line is None:
             self._clear_away(room, ticket.since)
             line = room.lines[key] = _Line()
-        held = len(line.waiting)
-        if held >= min(level.places_of_one_flow, level.places - room.waiting):
+        queued = len(line.waiting)
+        if queued >= min(level.flow_queue_capacity, level.queue_capacity - room.waiting):
             return "queue-full"
         ticket.state = "waiting"
         line.waiting.append(ticket)
         room.waiting += 1
         self._waiting += 1
         self._tallies[flow.schema.name].waiting += 1
-        if not held:
+        if not queued:
             self._enter(room, line)
         return None
 
@@ -218,7 +218,7 @@ class Seats:
         }
         room.lines_kept = len(room.lines)
 
-    def _give_up(self, ticket: SeatTicket, now: float, reason: Reason) -> None:
+    def _abandon(self, ticket: SeatTicket, now: float, reason: Reason) -> None:
         ticket.state = "over"
         flow = ticket.flow
         room = self._rooms[flow.level.name]
@@ -231,7 +231,7 @@ class Seats:
                 self._enter(room, line)
         self._out_of_line(room, ticket)
         tally = self._tallies[flow.schema.name]
-        tally.left.observe(now - ticket.since)
+        tally.abandoned_waits.observe(now - ticket.since)
         tally.refuse(reason)
 
     def _out_of_line(self, room: _Room, ticket: SeatTicket) -> None:
@@ -280,8 +280,8 @@ class Seats:
 
     def check(self) -> None:
         limited = [room for room in self._rooms.values() if not room.level.exempt]
-        held = sum(max(room.in_use, room.least) for room in limited)
-        assert self._spare == sum(room.nominal for room in limited) - held >= 0, (
+        reserved = sum(max(room.in_use, room.least) for room in limited)
+        assert self._spare == sum(room.nominal for room in limited) - reserved >= 0, (
             f"{self._spare} seats are spare"
         )
         assert self._waiting == sum(room.waiting for room in limited), f"{self._waiting} wait"
@@ -290,7 +290,7 @@ class Seats:
             assert room.waiting == sum(len(line.waiting) for line in room.lines.values()), (
                 f"{name}: who waits?"
             )
-            assert room.waiting <= room.level.places, f"{name}: {room.waiting} wait"
+            assert room.waiting <= room.level.queue_capacity, f"{name}: {room.waiting} wait"
             free = room.in_use < room.least or self._spare
             assert not (room.waiting and free), f"{name}: a seat is free and {room.waiting} wait"
             entered = {id(line): tag for tag, number, line in room.heap if line.number == number}

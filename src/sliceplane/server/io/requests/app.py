@@ -26,7 +26,7 @@ from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.api.scheme import Pods
 from sliceplane.api.users import User, bearer_token
 from sliceplane.kit.io.log import get_logger
-from sliceplane.server.fairness.types import Asked, Flow
+from sliceplane.server.fairness.types import Flow, RequestAttributes
 from sliceplane.server.io.audit.log import AuditEntry, AuditLog
 from sliceplane.server.io.audit.loggable import (
     agent_of,
@@ -349,10 +349,10 @@ class ApiServer:
             request.user = user = self._services.impersonate(user, other)
             if audit is not None:
                 audit.impersonated(user)
-        asked = Asked(
+        attributes = RequestAttributes(
             wanted.verb, wanted.group, wanted.combined_resource, wanted.namespace, wanted.path
         )
-        request.flow = flow = self.in_flight.flows.classify(user.name, user.groups, asked)
+        request.flow = flow = self.in_flight.flows.classify(user.name, user.groups, attributes)
         decision = self._services.decide(user, wanted)
         if audit is not None:
             audit.decided(decision)

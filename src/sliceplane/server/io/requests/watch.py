@@ -128,7 +128,7 @@ class Stream:
     def end_slow(self) -> None:
         """Ends the watch as the hub ends one whose queue is full."""
         watcher = self._watcher
-        since = max(watcher.seen, watcher.since)
+        since = max(watcher.taken_revision, watcher.since)
         newest = watcher.queue[-1].revision if watcher.queue else since
         self._held.clear()
         watcher.close(too_old(since, newest))

@@ -32,7 +32,7 @@ from sliceplane.server.documents.table.columns import (
     UNSET,
     Column,
     Printer,
-    first_few,
+    join_first,
     number,
     objects,
     text,
@@ -170,7 +170,7 @@ def _warnings(document: Document, old: Document | None) -> Iterator[str]:
 
 def _shown_ports(endpoint_slice: Document) -> str:
     ports = objects(endpoint_slice, "ports")
-    return first_few(map(_slice_port, ports), UNSET, count=len(ports))
+    return join_first(map(_slice_port, ports), UNSET, count=len(ports))
 
 
 def _shown_addresses(endpoint_slice: Document) -> str:
@@ -179,7 +179,7 @@ def _shown_addresses(endpoint_slice: Document) -> str:
         for endpoint in objects(endpoint_slice, "endpoints")
         for address in texts(endpoint, "addresses")
     ]
-    return first_few(addresses, UNSET, count=len(addresses))
+    return join_first(addresses, UNSET, count=len(addresses))
 
 
 def _slice_port(port: Document) -> str:

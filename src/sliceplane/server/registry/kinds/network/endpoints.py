@@ -17,7 +17,7 @@ from sliceplane.server.documents.table.columns import (
     NONE,
     Column,
     Printer,
-    first_few,
+    join_first,
     number,
     objects,
     text,
@@ -106,7 +106,9 @@ def _warnings(document: Document, _old: Document | None) -> Iterator[str]:
 
 def _shown(endpoints: Document) -> str:
     subsets = objects(endpoints, "subsets")
-    return first_few(_host_ports(subsets), "", count=sum(map(_pairs, subsets))) if subsets else NONE
+    return (
+        join_first(_host_ports(subsets), "", count=sum(map(_pairs, subsets))) if subsets else NONE
+    )
 
 
 def _pairs(subset: Document) -> int:

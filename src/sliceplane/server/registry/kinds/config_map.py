@@ -153,7 +153,7 @@ SECRET: Final = kind.Kind(
     rules=Rules(_validate_secret),
     update_rules=_validate_update,
     quota=kind.counted_as(Secrets.plural),
-    granted=kind.EDITED_UNSEEN,
+    granted=kind.EDITED_NOT_VIEWED,
     columns=Printer(
         (
             NAME,

@@ -143,10 +143,10 @@ def admit_content(store: Store, resource: Resource, head: Document) -> None:
 
 
 def remaining(store: Store, namespace: str) -> tuple[RemainingObjects, ...]:
-    """Everything left in *namespace*, in the order of the scheme; empty when it may be
+    """Returns all remaining objects of *namespace*, in the order of the scheme; none when it may be
     finalized.
     """
-    left = []
+    remaining_objects = []
     for resource in RESOURCES:
         if not resource.namespaced or resource.is_view:
             continue
@@ -156,5 +156,7 @@ def remaining(store: Store, namespace: str) -> tuple[RemainingObjects, ...]:
             count += 1
             holders.update(codec.decode(record.body, Object).metadata.finalizers or ())
         if count:
-            left.append(RemainingObjects(resource, count, tuple(sorted(holders.items()))))
-    return tuple(left)
+            remaining_objects.append(
+                RemainingObjects(resource, count, tuple(sorted(holders.items())))
+            )
+    return tuple(remaining_objects)

@@ -103,11 +103,11 @@ def check_agreement(path: str, annotations: dict[str, str], spec: Document) -> F
 
 def _agrees(path: str, kind: str, profile: Document, annotation: str) -> FieldErrors:
     differs = f"{kind} type in annotation and field must match"
-    wanted = profile.get("type", "")
-    if wanted in _SAME:
-        same = _SAME[wanted] if kind == "seccomp" else _SAME[wanted][:1]
+    profile_type = profile.get("type", "")
+    if profile_type in _SAME:
+        same = _SAME[profile_type] if kind == "seccomp" else _SAME[profile_type][:1]
         return [] if annotation in same else [forbidden_field(f"{path}.type", differs)]
-    if wanted != "Localhost":
+    if profile_type != "Localhost":
         return []
     if not annotation.startswith(_LOCALHOST):
         return [forbidden_field(f"{path}.type", differs)]

@@ -110,7 +110,7 @@ def _devices(
         where = f"{path}[{index}]"
         name = device.get("name", "")
         target = device.get("devicePath", "")
-        leaves = bool(no_way_up(target))
+        has_backsteps = bool(no_way_up(target))
         faults = (
             (not name, "name", None),
             (name in names, "name", "must be unique"),
@@ -118,7 +118,7 @@ def _devices(
             (name not in volumes, "name", ""),
             (not target, "devicePath", None),
             (target in paths, "devicePath", "must be unique"),
-            (leaves, "devicePath", "can not contain backsteps ('..')"),
+            (has_backsteps, "devicePath", "can not contain backsteps ('..')"),
             (name in mounts, "name", "must not already exist in volumeMounts"),
             (
                 target in mount_paths,
@@ -133,7 +133,7 @@ def _devices(
         ]
         if name:
             names.add(name)
-        if not leaves:
+        if not has_backsteps:
             paths.add(target)
     return errors
 

@@ -108,13 +108,13 @@ def check_volumes(
 
 
 def _source(path: str, volume: Document, pod: str | None) -> FieldErrors:
-    given = [member for member in _SOURCES if member in volume]
-    if not given:
+    present = [member for member in _SOURCES if member in volume]
+    if not present:
         return [required(path, "must specify a volume type")]
     errors: FieldErrors = []
-    for place, member in enumerate(given):
+    for index, member in enumerate(present):
         source = volume[member]
-        if place:
+        if index:
             errors.append(forbidden_field(f"{path}.{_CLASH_PATHS.get(member, member)}", _CLASH))
         else:
             errors += _SOURCES[member](f"{path}.{_PATHS.get(member, member)}", source)
@@ -122,13 +122,13 @@ def _source(path: str, volume: Document, pod: str | None) -> FieldErrors:
             portal = f"{volume.get('name', '')}:{source.get('targetPortal', '')}"
             if len(portal.encode()) > _PORTAL_MAX:
                 errors.append(invalid_value(f"{path}.name", volume.get("name", ""), _PORTAL_DETAIL))
-        elif member == "ephemeral" and not place and pod and volume.get("name"):
+        elif member == "ephemeral" and not index and pod and volume.get("name"):
             claim = f"{pod}-{volume['name']}"
             errors += [
                 invalid_value(f"{path}.name", volume["name"], f'PVC name "{claim}": {problem}')
                 for problem in check_dns_subdomain(claim)
             ]
-        elif member == "image" and not place and pod is not None:
+        elif member == "image" and not index and pod is not None:
             # As upstream: a template's reference may be filled in later.
             errors[:0] = needs("reference")(f"{path}.image", source)
     return errors
@@ -208,15 +208,15 @@ def _quobyte(path: str, source: Document) -> FieldErrors:
         )
     else:
         bad = sum(not _HOST_PORT.fullmatch(pair) for pair in registry.split(","))
-        fault = invalid_value(f"{path}.registry", registry[:_REGISTRY_SHOWN_MAX], _PAIRS)
+        fault = invalid_value(f"{path}.registry", registry[:_REGISTRY_CHARACTERS_MAX], _PAIRS)
         errors += [fault] * min(bad, ERRORS_MAX)
     return errors + needs("volume")(path, source)
 
 
 #: what Go's ``net.SplitHostPort`` takes apart
 _HOST_PORT: Final = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]*):[^\[\]:]*")
-#: each bad pair shows all pairs
-_REGISTRY_SHOWN_MAX: Final = 1024
+#: each error of a bad pair quotes all pairs, up to this
+_REGISTRY_CHARACTERS_MAX: Final = 1024
 
 
 def _fibre_channel(path: str, source: Document) -> FieldErrors:
@@ -310,9 +310,9 @@ def _projected(path: str, source: Document) -> FieldErrors:
 def _projection(path: str, where: str, projection: Document, taken: set[str]) -> FieldErrors:
     errors: FieldErrors = []
 
-    def take(target: str, shown: str) -> None:
+    def claim_path(target: str, value: str) -> None:
         if target in taken:
-            errors.append(invalid_value(path, shown, _CLASH_OF_PATHS))
+            errors.append(invalid_value(path, value, _CLASH_OF_PATHS))
         elif target:
             taken.add(target)
 
@@ -322,19 +322,19 @@ def _projection(path: str, where: str, projection: Document, taken: set[str]) ->
             errors += needs("name")(f"{where}.{member}", source)
             for at, item in while_few(errors, enumerate(source.get("items", ()))):
                 errors += _KEY_TO_PATH(f"{where}.{member}.items[{at}]", item)
-                take(item.get("path", ""), source.get("name", ""))
+                claim_path(item.get("path", ""), source.get("name", ""))
     for item in while_few(errors, projection.get("downwardAPI", {}).get("items", ())):
         errors += _downward_file(f"{where}.downwardAPI", item)
-        take(item.get("path", ""), item.get("path", ""))
+        claim_path(item.get("path", ""), item.get("path", ""))
     if "serviceAccountToken" in projection:
         errors += _token(path, f"{where}.serviceAccountToken", projection["serviceAccountToken"])
     # Of the gates that are off, as upstream's default is: ``clusterTrustBundle``,
     # ``podCertificate``.
-    given = sum(
+    count = sum(
         member in projection
         for member in ("secret", "configMap", "downwardAPI", "serviceAccountToken")
     )
-    if given > 1:
+    if count > 1:
         errors.append(forbidden_field(where, f"{_CLASH} per source"))
     return errors
 

@@ -120,10 +120,10 @@ class InFlight:
         finally:
             del self._sleeping[ticket]
             if ticket.state == "waiting":
-                self.flows.seats[kind].leave(ticket, time.monotonic(), reason=reason)
+                self.flows.seats[kind].release(ticket, time.monotonic(), reason=reason)
 
-    def leave(self, kind: Kind, ticket: SeatTicket) -> None:
-        for seated in self.flows.seats[kind].leave(ticket, time.monotonic()):
+    def release(self, kind: Kind, ticket: SeatTicket) -> None:
+        for seated in self.flows.seats[kind].release(ticket, time.monotonic()):
             woken = self._sleeping[seated]
             # It may just have been cancelled: then its task gives the seat back.
             if not woken.done():
@@ -185,7 +185,9 @@ class RequestCharges:
         """
         if self._ticket is not None:
             return
-        ticket, refused = self._in_flight.flows.seats[self._kind].ask(self._flow, time.monotonic())
+        ticket, refused = self._in_flight.flows.seats[self._kind].acquire(
+            self._flow, time.monotonic()
+        )
         if refused is not None:
             raise OverCapacity
         self._ticket = ticket
@@ -197,7 +199,7 @@ class RequestCharges:
         Idempotent.
         """
         if self._ticket is not None:
-            self._in_flight.leave(self._kind, self._ticket)
+            self._in_flight.release(self._kind, self._ticket)
             self._ticket = None
         self.release("body-bytes")
 

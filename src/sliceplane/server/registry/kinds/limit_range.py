@@ -6,7 +6,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, required, while_few
+from sliceplane.api.errors import (
+    FieldErrors,
+    forbidden_field,
+    invalid_value,
+    required,
+    until_error_limit,
+)
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import LimitRanges
@@ -86,7 +92,7 @@ def _item(path: str, kind: str, item: Document) -> FieldErrors:
             if item.get(member):
                 errors.append(forbidden_field(f"{path}.{member}", _NO_DEFAULT))
             continue
-        for name in while_few(errors, item.get(member, {})):
+        for name in until_error_limit(errors, item.get(member, {})):
             is_standard = name in _COMPUTE or name.startswith(_HUGE_PAGES)
             errors += _named(f"{path}.{member}[{name}]", name, "resource", is_standard=is_standard)
             names[name] = None
@@ -95,7 +101,7 @@ def _item(path: str, kind: str, item: Document) -> FieldErrors:
     ):
         detail = "either minimum or maximum storage value is required, but neither was provided"
         errors.append(required(f"{path}.limits", detail))
-    for name in while_few(errors, sorted(names)):
+    for name in until_error_limit(errors, sorted(names)):
         errors += _amounts(path, item, name)
     return errors
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final
 
-from sliceplane.api.errors import FieldErrors, invalid_value, required, while_few
+from sliceplane.api.errors import FieldErrors, invalid_value, required, until_error_limit
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import ResourceQuotas
@@ -76,7 +76,7 @@ def _validate(_path: str, document: Document) -> FieldErrors:
         complaints["conflicting scopes"] = None
     errors += [invalid_value("spec.scopes", scopes, problem) for problem in complaints]
     where = "spec.scopeSelector.matchExpressions"
-    for selector in while_few(errors, selectors):
+    for selector in until_error_limit(errors, selectors):
         scope = selector.get("scopeName", "")
         errors += of_form(
             f"{where}.scopeName", scope, lambda name: problems[_scope_or_unknown(name)]
@@ -107,7 +107,7 @@ def _validate_status(new: Document, _old: Document) -> FieldErrors:
 
 def _amount_errors(where: str, amounts: Document) -> FieldErrors:
     errors: FieldErrors = []
-    for name, quantity in while_few(errors, amounts.items()):
+    for name, quantity in until_error_limit(errors, amounts.items()):
         path = f"{where}[{name}]"
         errors += _name_errors(path, name)
         value = amount(quantity)

@@ -15,7 +15,7 @@ from sliceplane.api.errors import (
     invalid_value,
     required,
     too_long,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
@@ -311,7 +311,7 @@ def _node_drivers(_path: str, node: Document) -> FieldErrors:
             errors.append(invalid_value(f"{path}.nodeID", driver["nodeID"], detail))
         errors += check_unique(f"{path}.name", driver.get("name", ""), names)
         keys: set[str] = set()
-        for key in while_few(errors, driver.get("topologyKeys", ())):
+        for key in until_error_limit(errors, driver.get("topologyKeys", ())):
             errors += check_unique(path, key, keys) + of_form(path, key, check_qualified_name)
         return errors
 

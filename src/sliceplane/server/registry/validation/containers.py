@@ -18,7 +18,7 @@ from sliceplane.api.errors import (
     invalid_value,
     missing_value,
     required,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_dns_label
@@ -190,8 +190,8 @@ def _host_ports(path: str, containers: list[Document]) -> FieldErrors:
     """A port of the node can be had once."""
     errors: FieldErrors = []
     taken: set[str] = set()
-    for index, container in while_few(errors, enumerate(containers)):
-        for at, port in while_few(errors, enumerate(container.get("ports", ()))):
+    for index, container in until_error_limit(errors, enumerate(containers)):
+        for at, port in until_error_limit(errors, enumerate(container.get("ports", ()))):
             if port.get("hostPort", 0):
                 host_port = (
                     f"{port.get('protocol', '')}/{port.get('hostIP', '')}/{port['hostPort']}"
@@ -276,7 +276,7 @@ def _handler(path: str, handler: Document, grace_s: int) -> FieldErrors:
     if present[0] == "httpGet":
         errors += _SCHEME(where, action)
         # As upstream: the list is named, not its entry.
-        for header in while_few(errors, action.get("httpHeaders", ())):
+        for header in until_error_limit(errors, action.get("httpHeaders", ())):
             errors += of_form(f"{where}.httpHeaders", header.get("name", ""), _header_problems)
     return errors + [
         forbidden_field(f"{path}.{member}", "may not specify more than 1 handler type")

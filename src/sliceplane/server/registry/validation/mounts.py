@@ -15,7 +15,7 @@ from sliceplane.api.errors import (
     invalid_value,
     missing_value,
     required,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.meta import Document
 from sliceplane.server.registry.validation.rules import Field, Rules, each, no_way_up, way_down
@@ -106,7 +106,7 @@ def _devices(
     names: set[str] = set()
     paths: set[str] = set()
     mount_paths = set(mounts.values())
-    for index, device in while_few(errors, enumerate(devices)):
+    for index, device in until_error_limit(errors, enumerate(devices)):
         where = f"{path}[{index}]"
         name = device.get("name", "")
         target = device.get("devicePath", "")

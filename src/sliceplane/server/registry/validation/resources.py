@@ -22,7 +22,7 @@ from sliceplane.api.errors import (
     invalid_value,
     missing_value,
     required,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import exact, quantity_of
@@ -145,7 +145,7 @@ def _check_resources(
     limits: Document = resources.get("limits", {})
     requests: Document = resources.get("requests", {})
     for member, amounts in (("limits", limits), ("requests", requests)):
-        for name in while_few(errors, sorted(amounts)):
+        for name in until_error_limit(errors, sorted(amounts)):
             where = f"{path}.{member}[{name}]"
             errors += check_name(where, name) + check_amount(where, name, amounts[name])
             if member == "requests":
@@ -258,7 +258,7 @@ def _claims(path: str, claims: list[Document], of_pod: ClaimNames) -> FieldError
     seen: set[str] = set()
     #: how many requests of a claim were named, each for itself
     requests: dict[str, int] = {}
-    for index, claim in while_few(errors, enumerate(claims)):
+    for index, claim in until_error_limit(errors, enumerate(claims)):
         where = f"{path}[{index}]"
         name = claim.get("name", "")
         request = claim.get("request", "")
@@ -320,7 +320,7 @@ def check_pod_resources(path: str, spec: Document, claims: ClaimNames) -> FieldE
     for member, is_compared in (("requests", lambda _name: True), ("limits", _is_huge)):
         whole = resources.get(member, {})
         together = sum_of_containers(spec, member)
-        for name in while_few(errors, sorted(together.keys() & whole.keys())):
+        for name in until_error_limit(errors, sorted(together.keys() & whole.keys())):
             if is_compared(name) and exact(together[name]) > exact(whole[name]):
                 detail = (
                     f"must be greater than or equal to aggregate container {member} of "
@@ -330,9 +330,9 @@ def check_pod_resources(path: str, spec: Document, claims: ClaimNames) -> FieldE
                     invalid_value(f"{path}.{member}[{name}]", text_of(whole[name]), detail)
                 )
     limits = resources.get("limits", {})
-    for index, container in while_few(errors, enumerate(spec.get("containers", ()))):
+    for index, container in until_error_limit(errors, enumerate(spec.get("containers", ()))):
         own = container.get("resources", {}).get("limits", {})
-        for name in while_few(errors, sorted(own.keys() & limits.keys())):
+        for name in until_error_limit(errors, sorted(own.keys() & limits.keys())):
             if exact(own[name]) > exact(limits[name]):
                 detail = f"must be less than or equal to pod limits of {text_of(limits[name])}"
                 where = f"{path}.containers[{index}][{name}].limits"

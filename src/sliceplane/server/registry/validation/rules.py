@@ -28,7 +28,7 @@ from sliceplane.api.errors import (
     required,
     too_long,
     too_many,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.meta import Document
 
@@ -104,7 +104,7 @@ class Field(msgspec.Struct, frozen=True):
 
         def check_each_parent(path: str, document: Document) -> FieldErrors:
             errors: FieldErrors = []
-            for where, parent in while_few(errors, _parents(document, way, path)):
+            for where, parent in until_error_limit(errors, _parents(document, way, path)):
                 errors += check_member(where, parent)
             return errors
 

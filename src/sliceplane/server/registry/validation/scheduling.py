@@ -18,7 +18,7 @@ from sliceplane.api.errors import (
     invalid_value,
     not_supported,
     required,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import (
@@ -126,7 +126,7 @@ def _node_field(path: str, requirement: Document) -> FieldErrors:
 def _namespaces(path: str, term: Document) -> FieldErrors:
     """As upstream: the member is named as if it were one."""
     errors: FieldErrors = []
-    for name in while_few(errors, term.get("namespaces", ())):
+    for name in until_error_limit(errors, term.get("namespaces", ())):
         errors += of_form(f"{path}.namespace", name, check_dns_label)
     return errors
 
@@ -149,13 +149,13 @@ def _label_keys(path: str, term: Document) -> FieldErrors:
         errors += each_of_form(f"{path}.{member}", keys, check_qualified_name)
     positions = {key: index for index, key in enumerate(term.get("matchLabelKeys", ()))}
     seen = set((selector or {}).get("matchLabels", ()))
-    for expression in while_few(errors, (selector or {}).get("matchExpressions", ())):
+    for expression in until_error_limit(errors, (selector or {}).get("matchExpressions", ())):
         key = expression.get("key", "")
         if key in positions and key in seen:
             errors.append(invalid_value(f"{path}[{positions[key]}]", key, _BOTH))
         seen.add(key)
     mismatched = set(term.get("mismatchLabelKeys", ()))
-    for index, key in while_few(errors, enumerate(term.get("matchLabelKeys", ()))):
+    for index, key in until_error_limit(errors, enumerate(term.get("matchLabelKeys", ()))):
         if key in mismatched:
             detail = "exists in both matchLabelKeys and mismatchLabelKeys"
             errors.append(invalid_value(f"{path}.matchLabelKeys[{index}]", key, detail))

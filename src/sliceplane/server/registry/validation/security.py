@@ -19,7 +19,7 @@ from sliceplane.api.errors import (
     invalid_value,
     required,
     too_long,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_dns_subdomain
@@ -366,7 +366,7 @@ def check_host_process(path: str, spec: Document) -> FieldErrors:
     of_pod = spec.get("securityContext", {}).get("windowsOptions", {}).get("hostProcess")
     errors: FieldErrors = []
     are_ones: list[bool] = []
-    for where, container in while_few(errors, containers_of(path, spec)):
+    for where, container in until_error_limit(errors, containers_of(path, spec)):
         own = container.get("securityContext", {}).get("windowsOptions", {}).get("hostProcess")
         if of_pod is not None and own is not None and of_pod != own:
             detail = (
@@ -403,7 +403,7 @@ def check_host_users(path: str, spec: Document) -> FieldErrors:
         for member, go_name in names
         if spec.get(member)
     ]
-    for where, container in while_few(errors, containers_of(path, spec)):
+    for where, container in until_error_limit(errors, containers_of(path, spec)):
         if container.get("volumeDevices"):
             errors.append(forbidden_field(f"{where}.volumeDevices", detail))
     return errors
@@ -441,7 +441,7 @@ def _set_in(
     errors = [
         forbidden_field(f"{path}.{member}", detail) for member in of_pod if member in set_members
     ]
-    for where, container in while_few(errors, containers_of(path, spec)):
+    for where, container in until_error_limit(errors, containers_of(path, spec)):
         own = container.get("securityContext", {})
         errors += [
             forbidden_field(f"{where}.securityContext.{name}", detail)

@@ -15,7 +15,7 @@ from sliceplane.api.errors import (
     invalid_value,
     not_supported,
     required,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.meta import Document
 from sliceplane.api.service_rules import (
@@ -195,7 +195,7 @@ def cluster_ips(spec: Document) -> FieldErrors:
 
 def _bad_addresses(path: str, addresses: list[str]) -> FieldErrors:
     errors: FieldErrors = []
-    for index, address in while_few(errors, enumerate(addresses)):
+    for index, address in until_error_limit(errors, enumerate(addresses)):
         if index == 0 and address == NO_CLUSTER_IP:
             if len(addresses) > 1:
                 errors.append(

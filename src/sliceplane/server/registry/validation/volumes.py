@@ -18,7 +18,7 @@ from sliceplane.api.errors import (
     forbidden_field,
     invalid_value,
     required,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import exact
@@ -90,7 +90,7 @@ def check_volumes(
     claims = {
         f"{pod}-{volume.get('name', '')}" for volume in volumes if pod and "ephemeral" in volume
     }
-    for index, volume in while_few(errors, enumerate(volumes)):
+    for index, volume in until_error_limit(errors, enumerate(volumes)):
         where = f"{path}[{index}]"
         name = volume.get("name", "")
         problems = _source(where, volume, pod)
@@ -236,7 +236,7 @@ def _fibre_channel(path: str, source: Document) -> FieldErrors:
 
 def _flex(path: str, source: Document) -> FieldErrors:
     errors = needs("driver")(path, source)
-    for option in while_few(errors, sorted(source.get("options", ()))):
+    for option in until_error_limit(errors, sorted(source.get("options", ()))):
         domain = f".{option.partition('/')[0].lower()}"
         if domain.endswith((".kubernetes.io", ".k8s.io")):
             detail = "kubernetes.io and k8s.io namespaces are reserved"
@@ -293,7 +293,7 @@ def _downward_file(path: str, item: Document) -> FieldErrors:
 def _downward_files(path: str, items: list[Document]) -> FieldErrors:
     """As upstream: without the index."""
     errors: FieldErrors = []
-    for item in while_few(errors, items):
+    for item in until_error_limit(errors, items):
         errors += _downward_file(path.rpartition(".")[0], item)
     return errors
 
@@ -320,10 +320,10 @@ def _projection(path: str, where: str, projection: Document, taken: set[str]) ->
         if member in projection:
             source = projection[member]
             errors += needs("name")(f"{where}.{member}", source)
-            for at, item in while_few(errors, enumerate(source.get("items", ()))):
+            for at, item in until_error_limit(errors, enumerate(source.get("items", ()))):
                 errors += _KEY_TO_PATH(f"{where}.{member}.items[{at}]", item)
                 claim_path(item.get("path", ""), source.get("name", ""))
-    for item in while_few(errors, projection.get("downwardAPI", {}).get("items", ())):
+    for item in until_error_limit(errors, projection.get("downwardAPI", {}).get("items", ())):
         errors += _downward_file(f"{where}.downwardAPI", item)
         claim_path(item.get("path", ""), item.get("path", ""))
     if "serviceAccountToken" in projection:

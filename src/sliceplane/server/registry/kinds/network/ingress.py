@@ -11,7 +11,13 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, required, while_few
+from sliceplane.api.errors import (
+    FieldErrors,
+    forbidden_field,
+    invalid_value,
+    required,
+    until_error_limit,
+)
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import IngressClasses, Ingresses
 from sliceplane.kit.names import (
@@ -77,7 +83,7 @@ def check_spec(spec: Document, before: Document) -> FieldErrors:
         errors += _backend("spec.defaultBackend", spec["defaultBackend"])
     wild = [rule for rule in before.get("rules", ()) if "*" in rule.get("host", "")]
     lenient = any(_paths("", rule) for rule in wild)
-    for index, rule in while_few(errors, enumerate(rules)):
+    for index, rule in until_error_limit(errors, enumerate(rules)):
         path = f"spec.rules[{index}]"
         host = rule.get("host", "")
         if version_of(host):

@@ -8,7 +8,13 @@ import ipaddress
 from collections.abc import Collection
 from typing import Final
 
-from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, required, while_few
+from sliceplane.api.errors import (
+    FieldErrors,
+    forbidden_field,
+    invalid_value,
+    required,
+    until_error_limit,
+)
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import NetworkPolicies
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, mapping
@@ -57,7 +63,7 @@ def _validate_update(new: Document, old: Document) -> FieldErrors:
 def _rules(spec: Document, accepted_cidrs: Collection[str]) -> FieldErrors:
     errors = check_label_selector("spec.podSelector", spec["podSelector"])
     for direction, peers in _PEERS.items():
-        for index, rule in while_few(errors, enumerate(spec.get(direction, ()))):
+        for index, rule in until_error_limit(errors, enumerate(spec.get(direction, ()))):
             path = f"spec.{direction}[{index}]"
             errors += each(f"{path}.ports", rule.get("ports", ()), _port)
             errors += each(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from sliceplane.api.core import PodSpec
-from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, while_few
+from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, until_error_limit
 from sliceplane.api.meta import Document
 from sliceplane.server.registry.admission import limit_ranges
 from sliceplane.server.registry.kinds.kind import SpecPart
@@ -49,7 +49,7 @@ def _validate_ephemeral(new: Document, old: Document) -> FieldErrors:
     new_by_name = {
         container.get("name"): container for container in new["spec"].get(_EPHEMERAL, ())
     }
-    for container in while_few(errors, old["spec"].get(_EPHEMERAL, ())):
+    for container in until_error_limit(errors, old["spec"].get(_EPHEMERAL, ())):
         name = container["name"]
         if name not in new_by_name:
             errors.append(
@@ -111,7 +111,7 @@ def _validate_resize(new: Document, old: Document) -> FieldErrors:
     errors = validate_pod_spec(spec, "spec", new["metadata"])
     for member in _RESIZED:
         pairs = zip(spec.get(member, ()), before.get(member, ()), strict=True)
-        for index, (container, had) in while_few(errors, enumerate(pairs)):
+        for index, (container, had) in until_error_limit(errors, enumerate(pairs)):
             runs_to_completion = member == "initContainers" and had.get("restartPolicy") != "Always"
             errors += _resized(
                 f"spec.{member}[{index}]", container, had, runs_to_completion=runs_to_completion

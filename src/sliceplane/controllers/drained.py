@@ -26,8 +26,8 @@ from sliceplane.consume.drain.answer import CONDITION, DrainVerdict, message
 from sliceplane.consume.drain.barrier import ASK_PERIOD_S
 from sliceplane.consume.drain.cluster import SELECTIONS, DrainCluster
 from sliceplane.consume.drain.departure import leaves, subject_of
-from sliceplane.consume.drain.reports import LOOK_S, MEMORY_S, pause_s, question
-from sliceplane.consume.progress import FEW_NODES, Place
+from sliceplane.consume.drain.reports import LARGE_CLUSTER_PAUSE_S, MEMORY_S, pause_s, question
+from sliceplane.consume.progress import SMALL_CLUSTER_NODES, Scope
 from sliceplane.kit.times import format_time
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write, condition_write
@@ -112,7 +112,7 @@ class DrainedController(KeyedController):
         """Queues all draining Pods, delayed if there are many nodes: thousands of them report one
         after the other, and checking every Pod takes a while.
         """
-        delay_s = 0.0 if len(self._cluster.nodes) <= FEW_NODES else LOOK_S
+        delay_s = 0.0 if len(self._cluster.nodes) <= SMALL_CLUSTER_NODES else LARGE_CLUSTER_PAUSE_S
         for key in self._draining:
             self.enqueue_after(key, delay_s, now)
 
@@ -156,7 +156,7 @@ class DrainedController(KeyedController):
         return self._cluster.verdict(key, self._cluster.facts(), now)
 
     def _query(self) -> tuple[Write, ...]:
-        goal: dict[Place, int] = {}
+        goal: dict[Scope, int] = {}
         for key in self._waiting_since:
             for place, revision in self._cluster.departures.goal(key).items():
                 goal[place] = max(revision, goal.get(place, 0))

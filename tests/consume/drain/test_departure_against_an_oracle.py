@@ -16,8 +16,8 @@ from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.consume.drain.barrier import NodeHolding, compare
 from sliceplane.consume.drain.departure import Departures, DrainSubject
-from sliceplane.consume.progress import Place
-from sliceplane.consume.selections import readings_of_slice
+from sliceplane.consume.progress import Scope
+from sliceplane.consume.selections import list_selections_of_slice
 from sliceplane.consume.usable import Locality, choose, choose_local
 
 NODES = {"n1": "za", "n2": "zb"}
@@ -154,7 +154,7 @@ def view_of(states: list[State], at: dict[str, int]) -> list[EndpointSlice]:
     newest: dict[str, EndpointSlice] = {}
     for reading, version in at.items():
         for name, seen in states[version].slices.items():
-            if reading in readings_of_slice(seen) and (
+            if reading in list_selections_of_slice(seen) and (
                 name not in newest or newest[name].metadata.revision < seen.metadata.revision
             ):
                 newest[name] = seen
@@ -219,7 +219,7 @@ def look(
         # Said on the safe side: with subsets a node lacks what another one falls back on.
         return
     goal = departures.goal(POD.key)
-    held: dict[str, dict[Place, int]] = {
+    held: dict[str, dict[Scope, int]] = {
         node: {
             **{
                 ("endpointslices", reading): data.draw(st.integers(0, seen))
@@ -237,7 +237,7 @@ def look(
     assert not compare(goal, facts(caught_up), 0.0).waiting, "all is held, and it waits"
 
 
-def facts(held: dict[str, dict[Place, int]]) -> list[NodeHolding]:
+def facts(held: dict[str, dict[Scope, int]]) -> list[NodeHolding]:
     return [NodeHolding(node, places, 100.0, True) for node, places in held.items()]
 
 
@@ -245,7 +245,7 @@ def readings(node: str, *, subsets: bool) -> tuple[str, ...]:
     return ("shared", f"zone={NODES[node]}") if subsets else ("all",)
 
 
-def check_node(states: list[State], node: str, held: dict[Place, int], seen: int) -> None:
+def check_node(states: list[State], node: str, held: dict[Scope, int], seen: int) -> None:
     """In every mix of states from what it told on, as far as we know them."""
     names = [reading for plural, reading in held if plural == "endpointslices"]
     spans = [range(held["endpointslices", name], seen + 1) for name in names]

@@ -34,17 +34,17 @@ from sliceplane.consume.progress import (
     LEASE_DURATION_S,
     LEASE_NAMESPACE,
     LEASE_PREFIX,
-    Place,
     ProgressReport,
+    Scope,
     read_report,
 )
 from sliceplane.consume.selections import (
     EVERY,
-    NAMESPACE_READING,
-    SERVICE_READING,
+    NAMESPACE_SELECTION_PREFIX,
+    SERVICE_SELECTION_PREFIX,
     SHARED,
-    needed,
-    own_readings,
+    list_selections_of_node,
+    required_revision,
 )
 from sliceplane.kit.times import parse_duration, time_or_zero
 
@@ -85,7 +85,7 @@ class NodeHolding(NamedTuple):
     """
 
     name: str
-    held: Mapping[Place, int] | None
+    held: Mapping[Scope, int] | None
     until: float
     ready: bool | None
     differs: bool = False
@@ -110,7 +110,7 @@ class Proof(NamedTuple):
 
 
 def compare(
-    goal: Mapping[Place, int],
+    goal: Mapping[Scope, int],
     nodes: Iterable[NodeHolding],
     now: float,
     *,
@@ -124,7 +124,11 @@ def compare(
     for node in nodes:
         silent_s = now - node.until
         if node.kind:
-            if node.held and silent_s <= 0 and any(needed(place, goal) for place in node.held):
+            if (
+                node.held
+                and silent_s <= 0
+                and any(required_revision(place, goal) for place in node.held)
+            ):
                 others += 1
                 if not _holds(node, goal):
                     waiting.append(Missing(f"{node.kind} {node.name}", _clients_behind(node, goal)))
@@ -165,7 +169,7 @@ def compare(
     )
 
 
-def _clients_behind(node: NodeHolding, goal: Mapping[Place, int]) -> str:
+def _clients_behind(node: NodeHolding, goal: Mapping[Scope, int]) -> str:
     """Names clients of a consumer that lack something of *goal*; "" if it is the consumer
     itself.
     """
@@ -173,30 +177,30 @@ def _clients_behind(node: NodeHolding, goal: Mapping[Place, int]) -> str:
     return ", ".join(
         f"{client} has not acknowledged {_subject(reading)}"
         for reading, client in node.behind.items()
-        if held.get((EVERY[0], reading), 0) < needed((EVERY[0], reading), goal)
+        if held.get((EVERY[0], reading), 0) < required_revision((EVERY[0], reading), goal)
     )
 
 
 def _subject(reading: str) -> str:
     """Returns the subject of a reading for people: a Service as ``namespace/name``."""
-    if reading.startswith(NAMESPACE_READING):
-        return f"Services of {reading.removeprefix(NAMESPACE_READING)}"
-    return reading.removeprefix(SERVICE_READING)
+    if reading.startswith(NAMESPACE_SELECTION_PREFIX):
+        return f"Services of {reading.removeprefix(NAMESPACE_SELECTION_PREFIX)}"
+    return reading.removeprefix(SERVICE_SELECTION_PREFIX)
 
 
-def _holds(node: NodeHolding, goal: Mapping[Place, int]) -> bool:
+def _holds(node: NodeHolding, goal: Mapping[Scope, int]) -> bool:
     if node.differs or not node.held:
         return False
     if EVERY in node.held:  # one version for all that it reads
         return node.held[EVERY] >= max(
             (at for place, at in goal.items() if place[0] == EVERY[0]), default=0
         )
-    return all(revision >= needed(place, goal) for place, revision in node.held.items())
+    return all(revision >= required_revision(place, goal) for place, revision in node.held.items())
 
 
 def judge(
     uses: tuple[Use, ...],
-    goal: Mapping[Place, int],
+    goal: Mapping[Scope, int],
     proof: Proof,
     policy: UnknownPolicy,
     waited_s: float,
@@ -236,12 +240,12 @@ class Nodes:
     def __init__(self) -> None:
         self._leases: dict[str, Lease] = {}
         self._until: dict[str, float] = {}
-        self._held: dict[str, dict[Place, int] | None] = {}
+        self._held: dict[str, dict[Scope, int] | None] = {}
         self._names: dict[str, str] = {}
         self._kinds: dict[str, str] = {}
         self._ready: dict[str, bool] = {}
         #: by Node: what a proxy there reads by its labels, told or not
-        self._own: dict[str, tuple[Place, ...]] = {}
+        self._own: dict[str, tuple[Scope, ...]] = {}
         self._differs: frozenset[str] = frozenset()
         #: of the last report: clients that are behind, and those that are not waited for
         self._clients: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
@@ -303,7 +307,7 @@ class Nodes:
         if new is not None:
             self._ready[new.metadata.name] = new.is_ready
             self._own[new.metadata.name] = tuple(
-                (EVERY[0], reading) for reading in own_readings(new)
+                (EVERY[0], reading) for reading in list_selections_of_node(new)
             )
         elif old is not None:
             self._ready.pop(old.metadata.name, None)
@@ -334,7 +338,7 @@ class Nodes:
             if name not in told
         ]
 
-    def _held_on(self, lease: str) -> Mapping[Place, int] | None:
+    def _held_on(self, lease: str) -> Mapping[Scope, int] | None:
         """A Node that was given another zone may be read for already: of what was not told yet
         nothing is held.
         """
@@ -345,17 +349,17 @@ class Nodes:
         return {**held, **dict.fromkeys(missing, 0)} if missing else held
 
 
-def _within(namespace: str, told: dict[Place, int] | None) -> dict[Place, int] | None:
+def _within(namespace: str, told: dict[Scope, int] | None) -> dict[Scope, int] | None:
     """Returns the part of a report that its writer may make: writers of Leases in a namespace speak
     only for readers of that namespace's Services.
     """
     if namespace == LEASE_NAMESPACE or told is None:
         return told
-    own = f"{SERVICE_READING}{namespace}/"
+    own = f"{SERVICE_SELECTION_PREFIX}{namespace}/"
     return {place: revision for place, revision in told.items() if place[1].startswith(own)}
 
 
-def held_of(lease: Lease) -> dict[Place, int] | None:
+def held_of(lease: Lease) -> dict[Scope, int] | None:
     """A proxy of an older release tells one version for all that it reads."""
     annotations = lease.metadata.annotations or {}
     report = read_report(annotations.get(ANNOTATION_PROGRESS, ""))
@@ -365,7 +369,7 @@ def held_of(lease: Lease) -> dict[Place, int] | None:
     return {EVERY: revision} if revision else None
 
 
-def places_of(report: ProgressReport) -> dict[Place, int]:
+def places_of(report: ProgressReport) -> dict[Scope, int]:
     return report.revisions()
 
 
@@ -373,7 +377,7 @@ def _clients_of(report: ProgressReport, namespace: str) -> tuple[dict[str, str],
     """Clients that are behind, and that are not waited for; as ``_within``, and as a person may
     read them.
     """
-    own = "" if namespace == LEASE_NAMESPACE else f"{SERVICE_READING}{namespace}/"
+    own = "" if namespace == LEASE_NAMESPACE else f"{SERVICE_SELECTION_PREFIX}{namespace}/"
     found = {reading: lag.client for reading, lag in report.behind.items()}, report.unacknowledged
     behind, unacknowledged = (
         {
@@ -390,7 +394,7 @@ def _printable(text: str) -> str:
     return "".join(mark if mark.isprintable() else "?" for mark in text[:CLIENT_MAX])
 
 
-def newest(known: Mapping[Place, int] | None, told: dict[Place, int]) -> dict[Place, int]:
+def newest(known: Mapping[Scope, int] | None, told: dict[Scope, int]) -> dict[Scope, int]:
     """Two ways lead here, and either may be late: readings as *told*, versions the greater.
 
     A report that is late says nothing of clients that have fallen behind since: they are behind as
@@ -400,6 +404,6 @@ def newest(known: Mapping[Place, int] | None, told: dict[Place, int]) -> dict[Pl
     found = {place: max(revision, known.get(place, 0)) for place, revision in told.items()}
     if any(revision < known.get(place, 0) for place, revision in told.items()):
         for place, revision in known.items():
-            if place[1].startswith((SERVICE_READING, NAMESPACE_READING)):
+            if place[1].startswith((SERVICE_SELECTION_PREFIX, NAMESPACE_SELECTION_PREFIX)):
                 found.setdefault(place, revision)
     return found

@@ -29,14 +29,14 @@ from sliceplane.consume.drain.barrier import (
 )
 from sliceplane.consume.drain.barrier import Nodes as KnownNodes
 from sliceplane.consume.drain.departure import Departures
-from sliceplane.consume.drain.reports import heards
+from sliceplane.consume.drain.reports import barrier_answers
 from sliceplane.consume.node_caches import NodeCaches
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REPORT,
     LABEL_COMPONENT,
     LEASE_NAMESPACE,
-    Place,
+    Scope,
     read_report,
     spread_of,
 )
@@ -94,7 +94,7 @@ class DrainCluster:
     def on_heard(self, body: bytes, now: float) -> None:
         """An answer to ``consume.drain.reports.question``."""
         try:
-            answer = heards.decode(body)
+            answer = barrier_answers.decode(body)
         except msgspec.DecodeError:
             return  # another server's answer to a path that it does not know
         self._heard = answer.number
@@ -132,7 +132,7 @@ class DrainCluster:
         return self._proof({}, facts, now, forget_s).unknown
 
     def _proof(
-        self, goal: Mapping[Place, int], facts: Sequence[NodeHolding], now: float, forget_s: float
+        self, goal: Mapping[Scope, int], facts: Sequence[NodeHolding], now: float, forget_s: float
     ) -> Proof:
         proof = compare(goal, facts, now, forget_s=forget_s)
         if not self._leases_known:

@@ -34,13 +34,13 @@ from sliceplane.api.discovery import (
 )
 from sliceplane.api.scheme import EndpointSlices, Services
 from sliceplane.consume.drain.answer import Use
-from sliceplane.consume.progress import Place
+from sliceplane.consume.progress import Scope
 from sliceplane.consume.selections import (
     ALL,
     EVERY,
     SHARED,
-    place_of_service,
-    readings_of_slice,
+    list_selections_of_slice,
+    service_scope,
 )
 from sliceplane.kit.ip import FAMILIES
 
@@ -95,7 +95,7 @@ class _State:
 
     def __init__(self) -> None:
         self.uses: tuple[Use, ...] = ()
-        self.goal: dict[Place, int] = {}
+        self.goal: dict[Scope, int] = {}
         self.looked = False
         #: it is still there and serves, so that kernels might come back to it
         self.lingers = False
@@ -166,7 +166,7 @@ class Departures:
             if service and seen is not None:
                 self._count(service)
                 self._parts.get(service, {}).pop(seen.metadata.name, None)
-                for reading in readings_of_slice(seen):
+                for reading in list_selections_of_slice(seen):
                     if new is None:
                         self._going.add((service, reading))
                     else:
@@ -223,17 +223,15 @@ class Departures:
         states = self._states.get(key, {})
         return tuple(use for service in sorted(states) for use in states[service].uses)
 
-    def goal(self, key: str) -> dict[Place, int]:
+    def goal(self, key: str) -> dict[Scope, int]:
         """Returns the versions that a node must hold, if there are no ``uses``."""
-        goal: dict[Place, int] = {}
+        goal: dict[Scope, int] = {}
         floor = self._floors.get(key, 0)
         if floor:
-            goal[EVERY] = goal[place_of_service(f"{key.partition('/')[0]}/*")] = floor
+            goal[EVERY] = goal[service_scope(f"{key.partition('/')[0]}/*")] = floor
         for service, state in self._states.get(key, {}).items():
             for place, revision in state.goal.items():
-                for reader in (
-                    (place, place_of_service(service)) if place[0] == EVERY[0] else (place,)
-                ):
+                for reader in (place, service_scope(service)) if place[0] == EVERY[0] else (place,):
                     goal[reader] = max(goal.get(reader, 0), revision)
         return goal
 
@@ -263,7 +261,7 @@ class Departures:
         ]:
             slices = self._slices.get(service, {})
             for name in sorted(slices):
-                readings = readings_of_slice(slices[name])
+                readings = list_selections_of_slice(slices[name])
                 if readings:
                     chosen.setdefault(readings, slices[name])
         return tuple(chosen.values())
@@ -332,7 +330,7 @@ def _service_of(seen: EndpointSlice | None) -> str:
     name = (seen.metadata.labels or {}).get(LABEL_SERVICE_NAME, "") if seen is not None else ""
     return (
         f"{seen.metadata.namespace}/{name}"
-        if seen is not None and name and readings_of_slice(seen)
+        if seen is not None and name and list_selections_of_slice(seen)
         else ""
     )
 
@@ -377,7 +375,7 @@ def _part(seen: EndpointSlice, find: FindSubject) -> _Part:
         for port in seen.ports or ()
         if port.port is not None
     )
-    readings = frozenset(readings_of_slice(seen))
+    readings = frozenset(list_selections_of_slice(seen))
     return _Part(
         seen.address_type,
         readings,

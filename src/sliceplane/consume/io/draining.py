@@ -44,13 +44,13 @@ from sliceplane.consume.drain.barrier import ASK_PERIOD_S, FORGET_S, UnknownPoli
 from sliceplane.consume.drain.cluster import DrainCluster
 from sliceplane.consume.drain.departure import DrainSubject, subject_of
 from sliceplane.consume.drain.impact import ServiceImpacts, emptied
-from sliceplane.consume.drain.reports import LOOK_S, MEMORY_S, pause_s, question
+from sliceplane.consume.drain.reports import LARGE_CLUSTER_PAUSE_S, MEMORY_S, pause_s, question
 from sliceplane.consume.drain.text import emptied_text
 from sliceplane.consume.io.drain_marks import DrainMarks, gate_of
 from sliceplane.consume.io.drain_reporter import DrainReporter, InformerProgress, SilentReporter
 from sliceplane.consume.io.drain_selections import readable_selections
 from sliceplane.consume.io.eviction import evict
-from sliceplane.consume.progress import FEW_NODES, Place
+from sliceplane.consume.progress import SMALL_CLUSTER_NODES, Scope
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.controller.base import deletion
@@ -129,7 +129,7 @@ class Drainer:
         self._ignores_marks = options.ignores_marks
         #: what nodes are waited for, all goals together, and since when; a server without a memory
         #: is not asked again
-        self._goal: dict[Place, int] = {}
+        self._goal: dict[Scope, int] = {}
         self._waits_since = math.inf
         self._has_memory = True
         self._wanted = asyncio.Event()
@@ -278,9 +278,9 @@ class Drainer:
     async def _wait(self) -> str:
         """Until every Pod has its outcome.  Returns why that is given up, or ""."""
         while True:
-            if len(self._cluster.nodes) > FEW_NODES:
+            if len(self._cluster.nodes) > SMALL_CLUSTER_NODES:
                 await asyncio.sleep(
-                    LOOK_S
+                    LARGE_CLUSTER_PAUSE_S
                 )  # they answer one after the other, and to look at all takes a while
             self._news.clear()
             deadline = await self._look()
@@ -465,7 +465,7 @@ class Drainer:
             f"{done} of {count(len(self._waiting), 'Pod')} done; {key} {why}"
         )
 
-    def _want(self, goal: Mapping[Place, int], now: float) -> None:
+    def _want(self, goal: Mapping[Scope, int], now: float) -> None:
         self._waits_since = min(self._waits_since, now)
         for place, revision in goal.items():
             self._goal[place] = max(revision, self._goal.get(place, 0))

@@ -249,7 +249,7 @@ def _node_of(
     if report is not None:
         revisions = {
             reading: applied.revision
-            for (resource, reading), applied in report.places().items()
+            for (resource, reading), applied in report.applied_by_scope().items()
             if resource == EndpointSlices.plural
         }
     return _Node(

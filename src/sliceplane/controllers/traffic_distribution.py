@@ -32,7 +32,7 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document, Object, ObjectMeta, ObservedCondition, is_older
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Services
 from sliceplane.consume.progress import COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE
-from sliceplane.consume.selections import readings_of_slice
+from sliceplane.consume.selections import list_selections_of_slice
 from sliceplane.controllers.node_progress import Differing, NodeProgress
 from sliceplane.controllers.service_syncs import HintProblems
 from sliceplane.kit.metrics import Family, merged
@@ -171,7 +171,7 @@ class TrafficDistributionController(KeyedController):
         for key, observed in ((before, old), (after, new)):
             if key in self._slices:
                 newest = self._newest.setdefault(key, {})
-                for reading in readings_of_slice(observed):
+                for reading in list_selections_of_slice(observed):
                     if new is None:
                         self._removed.add((key, reading))
                     else:
@@ -198,7 +198,7 @@ class TrafficDistributionController(KeyedController):
         if differing:
             self._enqueue_all(now)
         for node, owner, verdict in differing:
-            resource, reading = verdict.place
+            resource, reading = verdict.scope
             text = (
                 f"the node proxy's cache of {resource} ({reading}) at version {verdict.revision} "
                 "is not what the server"
@@ -377,7 +377,7 @@ class TrafficDistributionController(KeyedController):
         for key, slices in self._slices.items():
             assert slices, f"{key} has no slices"
             for endpoint_slice in slices.values():
-                for reading in readings_of_slice(endpoint_slice):
+                for reading in list_selections_of_slice(endpoint_slice):
                     known = self._newest[key].get(reading, 0)
                     newest = endpoint_slice.metadata.revision
                     assert known >= newest, f"{key} {reading}: {known}, a slice has {newest}"

@@ -24,7 +24,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from sliceplane.consume.model import ServiceKey
 from sliceplane.consume.progress import ClientLag
-from sliceplane.consume.selections import NAMESPACE_READING, SERVICE_READING
+from sliceplane.consume.selections import NAMESPACE_SELECTION_PREFIX, SERVICE_SELECTION_PREFIX
 
 C = TypeVar("C", bound=Hashable)
 
@@ -214,7 +214,7 @@ class Laggards(Generic[C]):
 
 
 def _selection_of(service: ServiceKey) -> str:
-    return f"{SERVICE_READING}{service.namespace}/{service.name}"
+    return f"{SERVICE_SELECTION_PREFIX}{service.namespace}/{service.name}"
 
 
 def _fold(behind: Mapping[ServiceKey, ClientLag]) -> dict[str, ClientLag]:
@@ -232,9 +232,9 @@ def _fold(behind: Mapping[ServiceKey, ClientLag]) -> dict[str, ClientLag]:
             break
         lags = by_namespace[namespace]
         entries -= len(lags) - 1
-        by_namespace[namespace] = {f"{NAMESPACE_READING}{namespace}": min(lags.values())}
+        by_namespace[namespace] = {f"{NAMESPACE_SELECTION_PREFIX}{namespace}": min(lags.values())}
     if entries > ENTRIES_MAX:
-        return {f"{NAMESPACE_READING}*": min(behind.values())}
+        return {f"{NAMESPACE_SELECTION_PREFIX}*": min(behind.values())}
     return {selection: lag for lags in by_namespace.values() for selection, lag in lags.items()}
 
 

@@ -12,7 +12,12 @@ from msgspec.structs import replace
 
 from sliceplane.api.core import Node
 from sliceplane.api.meta import ObjectMeta
-from sliceplane.consume.progress import LEASE_DURATION_S, REPORT_LATE_S, Held, ProgressReport
+from sliceplane.consume.progress import (
+    LEASE_DURATION_S,
+    REPORT_LATE_S,
+    AppliedRevision,
+    ProgressReport,
+)
 from sliceplane.diagnose.drift.answer import Drift, as_text
 from sliceplane.diagnose.drift.facts import DriftFacts, LeaseReport, Listed, ProxyPages
 from sliceplane.diagnose.drift.judge import judge, past_versions_to_read
@@ -35,8 +40,8 @@ def item(
 CART, WEB = item("cart", 40), item("web", 50)
 
 
-def held(revision: int, *items: Listed) -> Held:
-    return Held(revision, digest_of_versions((each.key, each.version) for each in items))
+def held(revision: int, *items: Listed) -> AppliedRevision:
+    return AppliedRevision(revision, digest_of_versions((each.key, each.version) for each in items))
 
 
 def told(

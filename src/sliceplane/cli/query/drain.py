@@ -196,7 +196,7 @@ class _Run:
         else:
             answer = await drain(pods, self._what, options)
         if answer.marked:
-            self.on_given_up((), answer.marked)
+            self.on_aborted((), answer.marked)
         return answer
 
     async def undo(self) -> UndoAnswer:
@@ -210,7 +210,7 @@ class _Run:
         self.on_progress("taking marks away")
         remaining = await marks.take_back()
         if remaining:
-            self.on_given_up((), remaining)
+            self.on_aborted((), remaining)
         return UndoAnswer(
             self._what, tuple(key for key in before if key not in remaining), remaining
         )
@@ -239,7 +239,7 @@ class _Run:
     def on_progress(self, action: str) -> None:
         self._action = action
 
-    def on_given_up(self, taken_back: tuple[str, ...], marked: tuple[str, ...]) -> None:
+    def on_aborted(self, taken_back: tuple[str, ...], marked: tuple[str, ...]) -> None:
         self._progress.clear()
         if taken_back:
             note(f"Marks taken back: {', '.join(taken_back)}")

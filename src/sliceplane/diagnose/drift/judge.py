@@ -17,7 +17,7 @@ from typing import Final
 from sliceplane.api.findings.finding import Finding, rank
 from sliceplane.api.findings.wording import count, lasting
 from sliceplane.api.meta import revision_of
-from sliceplane.consume.progress import BEHIND_S, Held, Place
+from sliceplane.consume.progress import BEHIND_S, AppliedRevision, Scope
 from sliceplane.diagnose.drift import reports
 from sliceplane.diagnose.drift.answer import ORDER, Drift, DriftRow, State
 from sliceplane.diagnose.drift.facts import DriftFacts, LeaseReport, Listed, ProxyPages
@@ -128,8 +128,8 @@ def _judge_node(
     return row, findings, unread
 
 
-def _places(consumer: LeaseReport) -> dict[Place, Held]:
-    return consumer.report.places() if consumer.report is not None else {}
+def _places(consumer: LeaseReport) -> dict[Scope, AppliedRevision]:
+    return consumer.report.applied_by_scope() if consumer.report is not None else {}
 
 
 def _cache(
@@ -172,8 +172,8 @@ def _kernel(consumer: LeaseReport, pages: ProxyPages) -> tuple[str, Finding | No
 
 def _lost(
     consumer: LeaseReport,
-    place: Place,
-    applied: Held,
+    place: Scope,
+    applied: AppliedRevision,
     objects: tuple[Listed, ...],
     pages: ProxyPages,
 ) -> Finding:

@@ -16,8 +16,8 @@ from sliceplane.consume.progress import (
     ANNOTATION_REVISION,
     BEHIND_S,
     LEASE_NAMESPACE,
-    Held,
-    Place,
+    AppliedRevision,
+    Scope,
 )
 from sliceplane.diagnose.drift.facts import LeaseReport, Listed
 from sliceplane.kit.times import format_time
@@ -126,7 +126,7 @@ def missing_of(consumer: LeaseReport, slices: Iterable[Listed]) -> Iterator[List
     """Yields the slices that the consumer reads and has not reported as applied. Deleted slices are
     not considered.
     """
-    places = consumer.report.places() if consumer.report is not None else {}
+    places = consumer.report.applied_by_scope() if consumer.report is not None else {}
     applied = {
         selection: at.revision
         for (plural, selection), at in places.items()
@@ -201,8 +201,8 @@ def disconnected(consumer: LeaseReport, now: float) -> Finding:
 
 def lost_event(
     consumer: LeaseReport,
-    place: Place,
-    applied: Held,
+    place: Scope,
+    applied: AppliedRevision,
     than: str,
     *,
     digest: str = "",

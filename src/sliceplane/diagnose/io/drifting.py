@@ -27,7 +27,7 @@ from sliceplane.api.meta import Object, Projection, revision_of
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Resource, Services
 from sliceplane.consume.progress import BEHIND_S, LABEL_COMPONENT, LEASE_NAMESPACE
-from sliceplane.consume.selections import readings_of_service
+from sliceplane.consume.selections import list_selections_of_service
 from sliceplane.consume.served import rule_differences
 from sliceplane.diagnose.drift.answer import Drift
 from sliceplane.diagnose.drift.envoy import (
@@ -284,7 +284,7 @@ async def _compare_local_rules(client: Reader) -> dict[str, float]:
         by_service[listed(item).service].append(item)
     now = time.time()
     differences: dict[str, float] = {}
-    for service in filter(readings_of_service, services):
+    for service in filter(list_selections_of_service, services):
         slices = by_service[service.metadata.key]
         age_s = now - max((item.written_at for item in slices), default=0.0)
         for phrase in rule_differences(service, slices, rules):

@@ -131,11 +131,13 @@ class EndpointView:
 
     async def _tell(self) -> None:
         from sliceplane.consume.io.reporting import Consumer, reporting
-        from sliceplane.consume.selections import SERVICE_READING
+        from sliceplane.consume.selections import SERVICE_SELECTION_PREFIX
         from sliceplane.watch.io.reflect import loop_clock
 
         clock = loop_clock(time.time())
-        informers = {f"{SERVICE_READING}{self.namespace}/{self.service}": self._informer.running}
+        informers = {
+            f"{SERVICE_SELECTION_PREFIX}{self.namespace}/{self.service}": self._informer.running
+        }
         name = f"{self.service}-{self._tells}"
         consumer = Consumer("view", name, informers, clock, namespace=self.namespace)
         await self._reporting.enter_async_context(

@@ -233,7 +233,7 @@ class Questions:
             case ("drift",):
                 return _drifted(client, clock)
             case ("drains",):
-                return self._barriers.look(client, clock)
+                return self._barriers.refresh(client, clock)
             case ("trace", source, target, protocol, node, namespace):
                 return _traced(
                     client, source, target, protocol=protocol, node=node, namespace=namespace

@@ -18,10 +18,10 @@ from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.api.scheme import Leases
 from sliceplane.consume.drain.reports import (
     BODY_BYTES_MAX,
-    HELD_S_MAX,
-    PLACES_MAX,
+    SCOPES_MAX,
+    WAIT_S_MAX,
+    ConsumerAnswer,
     Reports,
-    Wanted,
     posts,
     questions,
 )
@@ -81,9 +81,9 @@ class ReportService:
         self._consumers.add((name, news))
         now = asyncio.get_running_loop().time
         try:
-            async with asyncio.timeout(min(post.wait_seconds, HELD_S_MAX)):
+            async with asyncio.timeout(min(post.wait_seconds, WAIT_S_MAX)):
                 while not self._closed:
-                    wanted = self._reports.wanted(name, now())
+                    wanted = self._reports.answer_consumer(name, now())
                     if wanted is not None:
                         return encode(wanted)
                     news.clear()
@@ -92,21 +92,21 @@ class ReportService:
             pass
         finally:
             self._consumers.discard((name, news))
-        return encode(Wanted())
+        return encode(ConsumerAnswer())
 
     async def _answer_barrier(self, body: bytes) -> bytes:
         question = questions.decode(body)
-        if len(question.versions.places()) > PLACES_MAX:
-            raise bad_request(f"{PROGRESS_PATH}: more than {PLACES_MAX} versions")
+        if len(question.versions.revisions_by_scope()) > SCOPES_MAX:
+            raise bad_request(f"{PROGRESS_PATH}: more than {SCOPES_MAX} versions")
         now = asyncio.get_running_loop().time()
         self._reports.on_question(question, now)
         for name, consumer in self._consumers:
-            if self._reports.wanted(name, now) is not None:
+            if self._reports.answer_consumer(name, now) is not None:
                 consumer.set()
         news = asyncio.Event()
         self._barriers.add(news)
         try:
-            async with asyncio.timeout(min(question.wait_seconds, HELD_S_MAX)):
+            async with asyncio.timeout(min(question.wait_seconds, WAIT_S_MAX)):
                 while not self._closed and not self._reports.since(question.after).reports:
                     news.clear()
                     await news.wait()

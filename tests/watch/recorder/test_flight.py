@@ -98,10 +98,10 @@ def test_a_node_that_diverged_saves_and_other_events_do_not(setting: Setting) ->
             component="one",
         )
 
-    life = setting.flight.recorder.begin("one", setting.now)
-    life.turn(Work(notes=(note("Other"),)), 5, setting.now)
+    record = setting.flight.recorder.begin("one", setting.now)
+    record.batch_taken(Work(notes=(note("Other"),)), 5, setting.now)
     assert setting.flight.look() == ""
-    life.turn(Work(notes=(note(CACHE_DIFFERS),)), 5, setting.now)
+    record.batch_taken(Work(notes=(note(CACHE_DIFFERS),)), 5, setting.now)
     assert setting.flight.look() == "a node diverged: node-7"
     recording = read_lines(list(setting.flight.lines("now")))
     marks = [entry.text for entry in entries(recording) if isinstance(entry, Marked)]

@@ -218,8 +218,8 @@ class Controller(Protocol):
 
 @runtime_checkable
 class Measured(Protocol):
-    """A controller with figures for monitoring.  They begin anew with each life; monitoring knows
-    how to read that.
+    """A controller with figures for monitoring.  They restart at zero with each controller loop,
+    which monitoring systems expect.
     """
 
     def samples(self, now: float) -> tuple[Family, ...]:

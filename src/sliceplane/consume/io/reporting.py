@@ -145,7 +145,7 @@ class Consumer:
         for (_, reading), revision in wanted.items():
             place = (self._informers[reading].resource.plural, reading)
             if held[place].revision < revision:
-                self._informers[reading].relist("a drain barrier asks", told=False)
+                self._informers[reading].relist("a drain barrier asks", is_logged=False)
 
 
 def _is_of_all(subject: Object | None) -> bool:

@@ -367,19 +367,21 @@ def _version_of(result: bytes) -> tuple[str, int]:
 
 def _shows(body: bytes, write: Write) -> bool:
     """The endpoints of *body*, an object as it came, are as *write* has them, to the byte."""
-    start, shown = write.body.find(_ENDPOINTS), body.find(_ENDPOINTS)
-    return start > 0 and shown > 0 and body.startswith(write.body[start:-1], shown)
+    start, endpoints_start = write.body.find(_ENDPOINTS), body.find(_ENDPOINTS)
+    return (
+        start > 0 and endpoints_start > 0 and body.startswith(write.body[start:-1], endpoints_start)
+    )
 
 
 def _is_large(value: Object) -> bool:
     return isinstance(value, EndpointSlice) and len(value.endpoints or ()) > ENDPOINTS_WHOLE_MAX
 
 
-def _same(known: Any, value: Object) -> bool:
+def _same(recorded: Any, value: Object) -> bool:
     """The same version of the same object, which a server shows alike each time."""
-    if known is None:
+    if recorded is None:
         return False
-    ours, theirs = known.metadata, value.metadata
+    ours, theirs = recorded.metadata, value.metadata
     return bool(ours.resource_version == theirs.resource_version and ours.uid == theirs.uid)
 
 

@@ -209,8 +209,8 @@ class EndpointSliceController(SyncController):
                 ),
                 queue="endpoint_slice",
             ),
-            at_once=self._config.concurrent_service_endpoint_syncs,
-            plans_per_turn=None,
+            max_in_progress=self._config.concurrent_service_endpoint_syncs,
+            plans_per_batch=None,
         )
         self._engine = SliceEngine(
             *(

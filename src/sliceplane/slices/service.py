@@ -219,12 +219,12 @@ class ServiceState:
         ``finish``.
         """
         assert not self._own.in_flight, f"{self.key} has a plan under way"
-        for name in self._own.give_up(now):
+        for name in self._own.drop_expired(now):
             self._file(name)
         self._has_more = False
         if self.shape is None:
             return SlicePlan()
-        if self._own.wait_once():
+        if self._own.defer_plan():
             return SlicePlan(stale=True)
         if self.members is None:
             return self._plan_hand_over(self.shape, now)

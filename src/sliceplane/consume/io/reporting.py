@@ -147,7 +147,7 @@ class Consumer:
         for (_, selection), revision in required.items():
             scope = (self._informers[selection].resource.plural, selection)
             if applied[scope].revision < revision:
-                self._informers[selection].relist("a drain barrier asks", told=False)
+                self._informers[selection].relist("a drain barrier asks", is_logged=False)
 
 
 def _is_of_all(subject: Object | None) -> bool:

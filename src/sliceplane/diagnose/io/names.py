@@ -27,7 +27,7 @@ from sliceplane.dns.cluster_names import ZoneConfig
 from sliceplane.dns.io.service import watches
 from sliceplane.dns.server import ALIASES_MAX
 from sliceplane.dns.service import NamedService
-from sliceplane.dns.view import DnsView, FoundName
+from sliceplane.dns.view import DnsView, LookupResult
 from sliceplane.dns.wire import name_of, text_of, type_text
 from sliceplane.watch.cache import Change
 from sliceplane.watch.io.base import Reader
@@ -51,7 +51,7 @@ class NameLookup(NamedTuple):
     but one may be among the objects that could not be read.
     """
 
-    result: FoundName | None
+    result: LookupResult | None
     is_unknown: bool
 
     @property
@@ -79,13 +79,13 @@ async def look_up_name(
     ]
     for entry in unread if why else ():
         show(f"; not read: no right to {entry.right}")
-    place = view.places.of(client)
+    place = view.locations.of(client)
     if why and zone.zone_answers:
         show(
             f"; for a client at {client}: node {place.node or 'unknown'}, zone "
             f"{place.zone or 'unknown'}"
         )
-    result: FoundName | None = None
+    result: LookupResult | None = None
     named: NamedService | None = None
     is_unknown = False
     for tried in tries:
@@ -248,7 +248,7 @@ def _resolve(
     *,
     why: bool,
     followed: int = 0,
-) -> FoundName | None:
+) -> LookupResult | None:
     result = view.find(wire.labels_of(name_of(name).lower()), kind, place)
     if result is None:
         show(f"; {name} is no name of the cluster: it would be forwarded")

@@ -205,7 +205,7 @@ class _Loading:
                         self._step(
                             RecordedStep(at, order + place, key, NONE, NONE, writer), old, new
                         )
-                case [Code.TURN, at, _, _, jobs]:
+                case [Code.BATCH, at, _, _, jobs]:
                     for text, writes in jobs:
                         if text in self._planned:
                             sizes = tuple((VERBS[write[0]], write[1], write[5]) for write in writes)

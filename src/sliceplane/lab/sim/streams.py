@@ -224,7 +224,7 @@ class SimulatedInformer:
     def relist(self) -> None:
         """Replaces an open watch by a list, as the production informer does."""
         if self._stream is not None:
-            self.reflector.list_anew(self._scheduler.now)
+            self.reflector.list_again(self._scheduler.now)
             self._apply_actions()
 
     def cut(self) -> None:

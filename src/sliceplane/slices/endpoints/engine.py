@@ -154,8 +154,8 @@ class EndpointsState:
     def plan(self, now: float) -> EndpointsPlan:
         """Returns the write that is due. If there is one, it is in flight until ``finish``."""
         assert not self.own.in_flight, f"{self.key} has a write under way"
-        self.own.give_up(now)
-        if self.own.wait_once():
+        self.own.drop_expired(now)
+        if self.own.defer_plan():
             return EndpointsPlan(stale=True)
         write = self._write()
         self.own.in_flight = write is not None

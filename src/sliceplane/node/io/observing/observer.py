@@ -24,7 +24,7 @@ from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import EndpointSlices, Services
-from sliceplane.consume.progress import Place, Progress
+from sliceplane.consume.progress import Progress, Scope
 from sliceplane.consume.selections import ALL
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.ip import Family
@@ -68,8 +68,8 @@ class Observer:
     ) -> None:
         self.node_name: Final = node_name
         self.progress = Progress(node_name, families)
-        self.reports_wanted = asyncio.Event()
-        self.held_more = asyncio.Event()
+        self.report_due = asyncio.Event()
+        self.revision_applied = asyncio.Event()
         #: the rules that were compared last: "nftables", "iptables-nft", "iptables-legacy"; "": none
         self.source = ""
         self._clock = clock
@@ -289,9 +289,9 @@ class Observer:
         self._ready.set()
 
     def _on_checked(self) -> None:
-        self.held_more.set()
-        if self.progress.asked:
-            self.reports_wanted.set()
+        self.revision_applied.set()
+        if self.progress.has_requests:
+            self.report_due.set()
 
     async def _keep_sweeping(self) -> None:
         """Looks for differences that no change of the API explains, and for those that last."""
@@ -307,7 +307,7 @@ class Observer:
                 for sentence in agreement.late(self._graphs[family], now)
             )
             if self._late:
-                self.reports_wanted.set()
+                self.report_due.set()
             if now - swept_at >= SWEEP_PERIOD_S:
                 swept_at = now
                 await self._sweep()
@@ -348,5 +348,5 @@ class Observer:
         yield from self._late
         yield from self._unowned
 
-    def catch_up(self, wanted: Mapping[Place, int]) -> None:
+    def relist_if_behind(self, required: Mapping[Scope, int]) -> None:
         """Does nothing: a check follows each change."""

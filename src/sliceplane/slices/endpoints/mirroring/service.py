@@ -140,8 +140,8 @@ class MirrorState:
         ``finish``.
         """
         assert not self._own.in_flight, f"{self.key} has a plan under way"
-        self._own.give_up(now)
-        if self._own.wait_once():
+        self._own.drop_expired(now)
+        if self._own.defer_plan():
             return MirrorPlan(stale=True)
         plan = (
             self._mirror(self.endpoints, limits)

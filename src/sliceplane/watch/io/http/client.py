@@ -108,8 +108,8 @@ class _ListOfOne(msgspec.Struct, frozen=True):
 _list_decoder = msgspec.json.Decoder(_List)
 #: ends at a second item: there may be half a million
 _one_decoder = msgspec.json.Decoder(_ListOfOne)
-#: of a list of one object; a shorter one may have any number
-_FEW_BYTES: Final = 64 * 1024
+#: a list of one object that is longer is decoded as such; a shorter one may have any number
+_SHORT_LIST_BYTES: Final = 64 * 1024
 
 
 class _Request(msgspec.Struct, frozen=True):
@@ -254,7 +254,7 @@ class HttpClient(Verbs):
         path = selection.resource.path(selection.namespace)
         body = await self._send(_Request("GET", path, params, bytes_max=PAGE_BYTES_MAX))
         try:
-            is_long = selection.is_of_one and len(body) > _FEW_BYTES
+            is_long = selection.is_of_one and len(body) > _SHORT_LIST_BYTES
             page = (_one_decoder if is_long else _list_decoder).decode(body)
         except UNREADABLE as error:
             raise internal(f"{self.server} answered a list that cannot be read: {error}") from error
@@ -360,7 +360,7 @@ class HttpClient(Verbs):
                     ends = time.monotonic() + REQUEST_TIMEOUT_S
                 yield portion
         finally:
-            self._pool.give_back(connection)
+            self._pool.release(connection)
 
     async def __aenter__(self) -> Self:
         return self
@@ -385,7 +385,7 @@ class HttpClient(Verbs):
         try:
             yield connection
         finally:
-            self._pool.give_back(connection)
+            self._pool.release(connection)
 
     async def _answer(self, request: _Request) -> _Answer:
         """To a request that was accepted.  Raises ``StatusError``, ``Unreachable``."""
@@ -421,13 +421,13 @@ class HttpClient(Verbs):
 
     async def _exchange(self, request: _Request, *, refused: str | None) -> _Answer:
         """*refused*: the authorization that was answered with 401 just now."""
-        await self._take_turn(request.method)
+        await self._wait_for_rate_limit(request.method)
         authorization = await self._authorization(refused)
         connection: ClientConnection | None = None
         try:
             message = self._message(request, authorization)
             async with asyncio.timeout(REQUEST_TIMEOUT_S) as limit:
-                connection = await self._ask(request, message, look=refused is not None)
+                connection = await self._ask(request, message, recheck_files=refused is not None)
                 status, headers = connection.answer.status, connection.answer.headers
                 retry_after = headers.get("retry-after", "")
                 if request.stream and status < 300:
@@ -442,7 +442,7 @@ class HttpClient(Verbs):
             raise self._unreachable(error) from error
         finally:
             if connection is not None:
-                self._pool.give_back(connection)
+                self._pool.release(connection)
 
     async def _body(self, request: _Request, connection: ClientConnection, coding: str) -> bytes:
         """Raises ``TooLarge``."""
@@ -453,24 +453,26 @@ class HttpClient(Verbs):
             return body
         if allowance is None:
             return unzipped(body, bytes_max)
-        plain = unzipped(body, min(bytes_max, allowance.left))
+        plain = unzipped(body, min(bytes_max, allowance.remaining))
         allowance.take(len(plain) - len(body))
         return plain
 
-    async def _ask(self, request: _Request, message: bytes, *, look: bool) -> ClientConnection:
-        """The connection on which the head of the answer has come.  *look*: as for the pool."""
+    async def _ask(
+        self, request: _Request, message: bytes, *, recheck_files: bool
+    ) -> ClientConnection:
+        """Returns the connection with the head of the answer.  *recheck_files*: as for the pool."""
         method = request.method
         began = time.monotonic()
         code = "<error>"
         try:
             while True:
-                connection = await self._pool.take(look=look)
+                connection = await self._pool.take(recheck_files=recheck_files)
                 try:
                     code = str((await connection.ask(method, message)).status)
                     return connection
                 except BaseException as error:
                     unheard = connection.idle_since is not None and not connection.answer.began
-                    self._pool.give_back(connection)
+                    self._pool.release(connection)
                     if not (
                         isinstance(error, ConnectionError) and unheard and request.may_be_repeated
                     ):
@@ -496,7 +498,7 @@ class HttpClient(Verbs):
             headers.append(("Content-Length", "0"))
         return request_head(request.method, target, headers) + (request.body or b"")
 
-    async def _take_turn(self, method: str) -> None:
+    async def _wait_for_rate_limit(self, method: str) -> None:
         if self._limit is not None:
             wait = self._limit.take(time.monotonic())
             self.metrics.limited(method, wait)

@@ -18,6 +18,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from sliceplane.api.core import Node, Service
@@ -28,7 +29,7 @@ from sliceplane.consume.progress import Progress, Scope
 from sliceplane.consume.selections import ALL
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.ip import Family
-from sliceplane.kit.metrics import Metrics
+from sliceplane.kit.metrics import Kind, Metrics
 from sliceplane.kit.rng import Rng
 from sliceplane.node.io.inputs import Changes, InputHandlers, Inputs
 from sliceplane.node.io.node_proxy import watches
@@ -94,31 +95,16 @@ class Observer:
 
     def _declare_metrics(self) -> Metrics:
         metrics = Metrics()
-        for name, text, read in (
-            ("services", "Services whose rules are compared.", self._count_services),
-            ("pending_services", "Services whose rules do not agree yet.", lambda: self.pending),
-            ("late_services", "Services that have not agreed for 30 s.", lambda: len(self._late)),
-            (
-                "loads",
-                "How often all rules were read.",
-                lambda: self._nft.loads + self._saved.reads,
-            ),
-            ("checks", "Comparisons of rules with the API.", lambda: self._checks),
-        ):
-            kind = "counter" if name in ("loads", "checks") else "gauge"
-            suffix = "_total" if kind == "counter" else ""
-            metrics.computed(
-                kind,
-                f"sliceplane_observer_{name}{suffix}",
-                text,
-                lambda read=read: [((), float(read()))],
-            )
-        metrics.computed(
-            "gauge",
-            "sliceplane_observerstaleness_seconds",
-            "Age of the oldest cache.",
-            lambda: [((), self.staleness_s())],
+        rows: tuple[tuple[Kind, str, str, Callable[[], float]], ...] = (
+            ("gauge", "services", "Services whose rules are compared.", self._count_services),
+            ("gauge", "pending_services", "Services that do not agree.", lambda: self.pending),
+            ("gauge", "late_services", "The same, for 30 s.", lambda: len(self._late)),
+            ("counter", "loads_total", "How often all rules were read.", self._count_loads),
+            ("counter", "checks_total", "Comparisons with the API.", lambda: self._checks),
+            ("gauge", "staleness_seconds", "Age of the oldest cache.", self.staleness_s),
         )
+        for kind, name, text, read in rows:
+            metrics.computed(kind, f"sliceplane_observer_{name}", text, partial(_single, read))
         metrics.computed(
             "gauge",
             "sliceplane_observer_source",
@@ -127,6 +113,9 @@ class Observer:
             "rules",
         )
         return metrics
+
+    def _count_loads(self) -> int:
+        return self._nft.loads + self._saved.reads
 
     def _count_services(self) -> int:
         return sum(agreement.services for agreement in self._agreements.values())
@@ -234,7 +223,6 @@ class Observer:
         self._checks += 1
         self._nft.catch_up()
         if self._nft.is_current and any(graph.is_hooked for graph in self._nft.graphs.values()):
-            self._problem = ""
             numbers = self._begin()
             self._finish(numbers, self._nft.graphs, "nftables")
         elif self._nft.is_current or self._nft.problem:
@@ -256,7 +244,6 @@ class Observer:
         if not any(graph.is_hooked for graph in self._saved.graphs.values()):
             self._report_absent()
             return
-        self._problem = ""
         self._finish(numbers, self._saved.graphs, f"iptables-{self._saved.variant}")
 
     def _report_absent(self) -> None:
@@ -285,6 +272,14 @@ class Observer:
         for family in numbers:
             complete = self._agreements[family].check_rules(graphs[family], self._clock())
             self.progress.on_written(family, complete)
+        absent = [
+            family
+            for family, agreement in self._agreements.items()
+            if agreement.services and not graphs[family].is_hooked
+        ]
+        self._problem = (
+            f"the kernel has no {' and '.join(absent)} rules of kube-proxy" if absent else ""
+        )
         self._graphs = graphs
         self._ready.set()
 
@@ -350,3 +345,7 @@ class Observer:
 
     def relist_if_behind(self, required: Mapping[Scope, int]) -> None:
         """Does nothing: a check follows each change."""
+
+
+def _single(read: Callable[[], float]) -> list[tuple[tuple[str, ...], float]]:
+    return [((), float(read()))]

@@ -134,6 +134,8 @@ class ProgressReport(msgspec.Struct, frozen=True, omit_defaults=True):
     behind: dict[str, ClientLag] = {}
     #: clients that are behind and that drains no longer wait for, by Service
     unacknowledged: dict[str, str] = {}
+    #: the rules that an observer compares, such as ``kube-proxy nftables``; "": the reporter's own
+    observed: str = ""
 
     def revisions(self) -> dict[Scope, int]:
         """Returns the revisions by scope, with those of clients that are behind."""
@@ -210,6 +212,7 @@ class Progress:
         self._unasked: tuple[int, ...] = ()
         self._behind: Mapping[str, ClientLag] = {}
         self._unacknowledged: Mapping[str, str] = {}
+        self._observed_rules = ""
         self._requests: list[_Request] = []
         self._last_report: ProgressReport | None = None
         self._reported_at: float | None = None
@@ -303,6 +306,10 @@ class Progress:
         """Notes when each health check port was last requested, or opened."""
         unasked = sorted(port for port, at in last_request_by_port.items() if now - at >= UNASKED_S)
         self._unasked = tuple(unasked[:UNASKED_MAX])
+
+    def on_rules(self, rules: str) -> None:
+        """Notes whose rules are reported, if they are another program's."""
+        self._observed_rules = rules
 
     def on_behind(self, behind: Mapping[str, ClientLag], unacknowledged: Mapping[str, str]) -> None:
         """Notes the clients of this consumer that have less than it reports, by selection."""
@@ -414,6 +421,7 @@ class Progress:
             self._unasked,
             dict(self._behind),
             dict(self._unacknowledged),
+            self._observed_rules,
         )
 
     def check(self) -> None:
@@ -441,7 +449,14 @@ def _content(report: ProgressReport) -> tuple[object, ...]:
         if applied.revision
     }
     clients = (report.behind, report.unacknowledged)
-    return (digests, report.problems, report.inputs_since, report.unasked, clients)
+    return (
+        digests,
+        report.problems,
+        report.inputs_since,
+        report.unasked,
+        clients,
+        report.observed,
+    )
 
 
 def spread_of(word: str, nodes: int) -> str:

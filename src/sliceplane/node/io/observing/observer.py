@@ -269,6 +269,7 @@ class Observer:
         if source != self.source:
             _log.info("the rules of kube-proxy are compared", node=self.node_name, rules=source)
         self.source = source
+        self.progress.on_rules(f"kube-proxy {source}")
         for family in numbers:
             complete = self._agreements[family].check_rules(graphs[family], self._clock())
             self.progress.on_written(family, complete)

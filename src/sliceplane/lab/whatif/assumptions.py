@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from sliceplane.api.findings.wording import count, some
-from sliceplane.consume.balancing.shares import Place
+from sliceplane.consume.balancing.shares import ClientLocation
 from sliceplane.lab.whatif.world import WhatIfWorld
 
 if TYPE_CHECKING:
@@ -31,7 +31,11 @@ def rate(a_second: Fraction) -> str:
 
 
 def assumptions(
-    question: WhatIfQuestion, world: WhatIfWorld, places: Sequence[Place], pending: int, runs: int
+    question: WhatIfQuestion,
+    world: WhatIfWorld,
+    places: Sequence[ClientLocation],
+    pending: int,
+    runs: int,
 ) -> tuple[str, ...]:
     return (
         _clients(question, places),
@@ -124,7 +128,7 @@ def _runs(runs: int, pending: int, *, wrote: bool) -> Iterator[str]:
         )
 
 
-def _clients(question: WhatIfQuestion, places: Sequence[Place]) -> str:
+def _clients(question: WhatIfQuestion, places: Sequence[ClientLocation]) -> str:
     zones = sorted({place.at.zone for place in places})
     parts = ", ".join(
         f"{zone_name(zone)} "

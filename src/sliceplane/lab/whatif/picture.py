@@ -19,8 +19,8 @@ from sliceplane.api.selectors.grammar import parse_labels
 from sliceplane.api.service_rules import is_externally_accessible
 from sliceplane.consume.balancing.shares import (
     AllowedLoad,
+    ClientLocation,
     EndpointKind,
-    Place,
     TrafficShares,
     at_nodes,
     at_zones,
@@ -83,7 +83,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 
     slices: int
     kinds: Counter[EndpointKind]
-    places: tuple[Place, ...]
+    places: tuple[ClientLocation, ...]
     loads: Loads
     outside: TrafficShares | None
     each_json: Fraction
@@ -126,7 +126,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 
 def loads(
     kinds: Counter[EndpointKind],
-    places: Sequence[Place],
+    places: Sequence[ClientLocation],
     clients: Clients,
     remaining: Fraction,
     *,
@@ -219,7 +219,9 @@ def family_of(service: Service) -> Family | None:
     return next((family for family in FAMILIES if family == first), None)
 
 
-def _places(state: ClusterState, clients: Clients, lost: Collection[str]) -> tuple[Place, ...]:
+def _places(
+    state: ClusterState, clients: Clients, lost: Collection[str]
+) -> tuple[ClientLocation, ...]:
     working = [node for node in state.nodes if is_working(node) and _zone(node) not in lost]
     if clients.traffic:
         places = at_zones(
@@ -243,7 +245,7 @@ def _places(state: ClusterState, clients: Clients, lost: Collection[str]) -> tup
     )
 
 
-def _of_nodes(nodes: Sequence[Node]) -> tuple[Place, ...]:
+def _of_nodes(nodes: Sequence[Node]) -> tuple[ClientLocation, ...]:
     return at_nodes([_locality(node) for node in nodes])
 
 

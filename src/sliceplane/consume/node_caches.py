@@ -118,7 +118,7 @@ class NodeCaches:
                 self._changed.add(scope)
 
     def on_mark(self, mark: Mark, now: float) -> tuple[str, ...]:
-        """Notes that everything up to *mark* is observed. Returns nodes whose caches newly differ."""
+        """Notes that all up to *mark* is observed. Returns nodes whose caches newly differ."""
         plural = _PLURALS.get(mark.resource)
         if plural is None:
             return ()

@@ -8,16 +8,16 @@ and the digest of the cache at that revision (``watch.digest``), problems with t
 sentences, and since when the caches receive no events, if they do not.
 
 **Sound.**  A revision counts when the informer has delivered *everything* up to it
-(``watch.cache.Mark``), so bookmarks and lists count, and a slice that this node does not read delays
-nothing. A write of rules carries the marks from its start; the report has the lowest of the address
-families. So a revision is never reported early, and late by one report at most.
+(``watch.cache.Mark``), so bookmarks and lists count, and a slice that this node does not read
+delays nothing. A write of rules carries the marks from its start; the report has the lowest of the
+address families. So a revision is never reported early, and late by one report at most.
 
 **When.**  At the proxy's own interval: ``CHANGED_PERIOD_S`` after the last time if anything but
-revisions changed, else every ``IDLE_PERIOD_S``, as often as a kubelet at the most, whatever Services
-do. And on demand: a slice whose annotation ``sliceplane.dev/report`` changes requests a report from
-every node that reads it, as soon as the kernel has that slice. The value is any word, or
-``WORD/SECONDS``: the seconds over which nodes spread their answers. A node's delay follows from its
-name and the word, so it needs no random numbers.
+revisions changed, else every ``IDLE_PERIOD_S``, as often as a kubelet at the most, whatever
+Services do. And on demand: a slice whose annotation ``sliceplane.dev/report`` changes requests a
+report from every node that reads it, as soon as the kernel has that slice. The value is any word,
+or ``WORD/SECONDS``: the seconds over which nodes spread their answers. A node's delay follows from
+its name and the word, so it needs no random numbers.
 
 Revisions of one resource are ordered (``store``; KEP-5504 for other servers); a revision that is
 not a number is ignored.
@@ -90,7 +90,8 @@ PROBLEM_LENGTH_MAX: Final = 200
 #: if there are more, the oldest is dropped and the report is later
 TAKEN_MAX: Final = 64
 
-#: plural of a resource, and name of a selection of its objects: what one revision of a report covers
+#: plural of a resource, and name of a selection of its objects: what one revision of a report
+#: covers
 Scope = tuple[str, str]
 FOLLOWED: Final[tuple[Resource, ...]] = (EndpointSlices, Services)
 _PLURALS: Final = {resource.key: resource.plural for resource in FOLLOWED}

@@ -74,9 +74,9 @@ def rule_differences(
             targets = rules.get(destination)
             if not targets:
                 if ready and not is_partial:
-                    said = "has no rule for" if targets is None else "refuses"
+                    effect = "has no rule for" if targets is None else "refuses"
                     yield (
-                        f"{said} {destination}, and "
+                        f"{effect} {destination}, and "
                         f"{part(len(ready), len(all_there), 'endpoint', 'is')} ready"
                     )
                 continue

@@ -38,7 +38,7 @@ from sliceplane.consume.model import (
     first_of,
 )
 from sliceplane.consume.servicemap import health_port, read
-from sliceplane.consume.slicecache import EndpointOrigin, HeldSlice, SliceCache
+from sliceplane.consume.slicecache import CachedSlice, EndpointOrigin, SliceCache
 from sliceplane.consume.usable import Locality
 from sliceplane.kit.ip import Family, networks
 from sliceplane.kit.times import parse_time
@@ -350,7 +350,7 @@ class ServiceTracker:
         """Returns the origins of the endpoints of *key*; see ``SliceCache.origins``."""
         return self._slices.origins(key, slice_key)
 
-    def slices(self, key: ServiceKey) -> dict[str, HeldSlice]:
+    def slices(self, key: ServiceKey) -> dict[str, CachedSlice]:
         """Returns the slices of *key*; see ``SliceCache.slices``."""
         return self._slices.slices(key)
 

@@ -134,7 +134,7 @@ class PortEndpoints:
     @property
     def unusable(self) -> int:
         """Returns the number of endpoints without an address of the same host for every client."""
-        return len(self._unusable) + sum(merge.left_out for merge in self._merges.values())
+        return len(self._unusable) + sum(merge.unusable_count for merge in self._merges.values())
 
     @property
     def is_too_large(self) -> bool:

@@ -98,13 +98,13 @@ class Heard:
 
 
 def compared(server: Server) -> list[News]:
-    """What ``--once`` finds, in this process."""
+    """What ``--wait_until_compared`` finds, in this process."""
 
     async def look() -> list[News]:
         client = HttpClient(kubeconfig.load(server.plane.kubeconfig), read_only=True)
         run, heard = ShadowRun(client, EndpointSliceConfig(), grace_s=0.5), Heard()
         run.start()
-        assert await run.once(heard, 20.0)
+        assert await run.wait_until_compared(heard, 20.0)
         await run.close()
         await client.close()
         assert run.client.refused == 0

@@ -58,8 +58,8 @@ def check_shadow_flags(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> 
 
 class Printed:
     """A ``diagnose.shadow.io.hosting.ShadowOutput``. A picture on a terminal, lines elsewhere; JSON
-    lines where they are wanted. A run that ends by itself (*once*) prints a table at its end, and
-    no lines on the way: people read each difference once.
+    lines where they are wanted. A run that ends by itself (*wait_until_compared*) prints a table at
+    its end, and no lines on the way: people read each difference once.
 
     A JSON line that cannot be written (a full disk) is lost, and the log says so once; watching
     goes on, and the next line is tried. ``lost`` counts them.
@@ -201,7 +201,9 @@ async def _run(
             await check_readable(client, run.watches)
         run.start()
         working = asyncio.create_task(
-            _follow(run, output) if once_timeout_s is None else run.once(output, once_timeout_s)
+            _follow(run, output)
+            if once_timeout_s is None
+            else run.wait_until_compared(output, once_timeout_s)
         )
         await work_until(stop, working)
         # That a signal cancelled the work is no failure.

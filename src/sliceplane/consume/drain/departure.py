@@ -12,11 +12,12 @@ has applied it has none of the earlier states. For three reasons that is more th
 revisions:
 
 * A deleted slice has no revision; that of the next mark of the watch is used. What happened before
-  a Pod was added is not observed at all: so every reading must have applied the revision of that time, too.
+  a Pod was added is not observed at all: so every selection must have applied the revision of that
+  time, too.
 * With subsets a node reads several selections, each at a revision of its own, and may apply a
   mix of states that never existed: in one an endpoint is no longer ready, in another one is not yet
-  ready, and so the node falls back. While the Pod serves, the goal therefore follows every write of such a
-  Service.
+  ready, and so the node falls back. While the Pod serves, the goal therefore follows every write of
+  such a Service.
 * Several writes may come before a mark, and the Pod may have been used between two of them.
 """
 
@@ -63,7 +64,7 @@ class DrainSubject(NamedTuple):
 
 
 def subject_of(pod: Pod) -> DrainSubject:
-    """Returns the subject for *pod*. A Pod in the host's network shares its address: it has none."""
+    """Returns the subject for *pod*, without addresses if the Pod is in the host's network."""
     addresses = frozenset(() if pod.spec.host_network else pod.status.ips)
     meta = pod.metadata
     return DrainSubject(meta.namespace, meta.name, meta.uid, pod.spec.node_name, addresses)

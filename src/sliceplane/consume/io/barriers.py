@@ -1,5 +1,5 @@
-"""The drain barriers of a cluster, read-only: draining Pods, nodes that are waited for, and barriers
-that have ended.
+"""The drain barriers of a cluster, read-only: draining Pods, nodes that are waited for, and
+barriers that have ended.
 
 One reader refreshes it repeatedly from lists. Changes between two lists are the input of the core
 that a drain and the controller use, too, so a draining Pod retains the revisions that nodes must

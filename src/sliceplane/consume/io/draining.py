@@ -1,5 +1,5 @@
-"""The drain barrier over any API server: observes the slices of some Pods, marks the Pods, and waits
-for the nodes.
+"""The drain barrier over any API server: observes the slices of some Pods, marks the Pods, and
+waits for the nodes.
 
 The order matters: everything is read first, so that the removal of the Pod is observed, and the
 plan is reported: the effect on Services, and what could not be read. A plan that removes the last

@@ -185,9 +185,9 @@ class DriftFacts(msgspec.Struct, frozen=True):
     node: str = ""
     service: str = ""
 
-    def at(self, place: Scope, revision: int) -> tuple[Listed, ...] | str:
-        """Returns the objects of *place* at *revision*, or why they are unknown."""
-        plural, selection = place
+    def at(self, scope: Scope, revision: int) -> tuple[Listed, ...] | str:
+        """Returns the objects of *scope* at *revision*, or why they are unknown."""
+        plural, selection = scope
         result = self.past.get((plural, revision))
         if result is None:
             listed_at, objects = self.now_of.get(plural, (0, ()))

@@ -128,10 +128,10 @@ def missing_of(consumer: LeaseReport, slices: Iterable[Listed]) -> Iterator[List
     """Yields the slices that the consumer reads and has not reported as applied. Deleted slices are
     not considered.
     """
-    places = consumer.report.applied_by_scope() if consumer.report is not None else {}
+    applied_by_scope = consumer.report.applied_by_scope() if consumer.report is not None else {}
     applied = {
         selection: at.revision
-        for (plural, selection), at in places.items()
+        for (plural, selection), at in applied_by_scope.items()
         if plural == "endpointslices"
     }
     for item in slices:
@@ -222,7 +222,7 @@ def disconnected(consumer: LeaseReport, now: float) -> Finding:
 
 def lost_event(
     consumer: LeaseReport,
-    place: Scope,
+    scope: Scope,
     applied: AppliedRevision,
     than: str,
     *,
@@ -230,7 +230,7 @@ def lost_event(
     remedy: str,
 ) -> Finding:
     """N4. *than*: a clause about what the content differs from; *digest*: the server's."""
-    plural, selection = place
+    plural, selection = scope
     other = f", and the server's is {digest}" if digest else ""
     return finding(
         "N4",

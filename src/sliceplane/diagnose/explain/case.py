@@ -52,7 +52,7 @@ class ClientCase:
             node_name = client.name
         self.node: Node | None = facts.get(NODES, "", node_name) if node_name else None
         zone = client.name if client.kind == "zone" else zone_of(self.node)
-        self.place = Locality(node_name, zone)
+        self.location = Locality(node_name, zone)
         #: True if the client is an object that was read, a zone that has a Node, or an address
         self.exists = {
             "pod": self.pod is not None,

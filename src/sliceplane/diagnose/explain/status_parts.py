@@ -69,7 +69,7 @@ def status(facts: StatusFacts) -> PlaneStatus:
         too_young=len(facts.lint.too_young),
         services=facts.lint.services,
         is_blind=facts.lint.is_blind,
-        not_looked_at=tuple(dict.fromkeys((*unread, *facts.lint.not_looked_at))),
+        unchecked=tuple(dict.fromkeys((*unread, *facts.lint.unchecked))),
         missing_rights=facts.lint.missing_rights,
     )
 

@@ -140,14 +140,14 @@ async def read_envoy_drift(client: Reader, admin: str) -> EnvoyDrift:
     """*admin*: the URL of an Envoy's admin pages.  Raises ``NoAdminPages``, and as ``read_drift``
     does.
     """
-    first = await _compare_envoy_once(client, admin)
+    first = await _compare_envoy(client, admin)
     if not first.differs:
         return first
     await asyncio.sleep(RECHECK_DELAY_S)
-    return confirm_differences(first, await _compare_envoy_once(client, admin))
+    return confirm_differences(first, await _compare_envoy(client, admin))
 
 
-async def _compare_envoy_once(client: Reader, admin: str) -> EnvoyDrift:
+async def _compare_envoy(client: Reader, admin: str) -> EnvoyDrift:
     info, clusters = [
         await _admin_page(admin, path) for path in ("/server_info", "/clusters?format=json")
     ]

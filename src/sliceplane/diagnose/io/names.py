@@ -79,11 +79,11 @@ async def look_up_name(
     ]
     for entry in unread if why else ():
         show(f"; not read: no right to {entry.right}")
-    place = view.locations.of(client)
+    location = view.locations.of(client)
     if why and zone.zone_answers:
         show(
-            f"; for a client at {client}: node {place.node or 'unknown'}, zone "
-            f"{place.zone or 'unknown'}"
+            f"; for a client at {client}: node {location.node or 'unknown'}, zone "
+            f"{location.zone or 'unknown'}"
         )
     result: LookupResult | None = None
     named: NamedService | None = None
@@ -94,7 +94,7 @@ async def look_up_name(
             show(f"; {tried} {type_text(kind)}: not known without the right to {missing.right}")
             is_unknown = True
             continue
-        result = _resolve(view, tried, kind, place, show, why=why)
+        result = _resolve(view, tried, kind, location, show, why=why)
         if (
             named is None
             and result is not None
@@ -243,13 +243,13 @@ def _resolve(
     view: DnsView,
     name: str,
     kind: int,
-    place: Locality,
+    location: Locality,
     show: Callable[[str], None],
     *,
     why: bool,
     followed: int = 0,
 ) -> LookupResult | None:
-    result = view.find(wire.labels_of(name_of(name).lower()), kind, place)
+    result = view.find(wire.labels_of(name_of(name).lower()), kind, location)
     if result is None:
         show(f"; {name} is no name of the cluster: it would be forwarded")
         return None
@@ -267,6 +267,6 @@ def _resolve(
             show(f"{name} {view.config.ttl_s} IN {type_text(records.kind)} {data}")
     if result.alias and kind != wire.CNAME and followed < ALIASES_MAX:
         return _resolve(
-            view, text_of(result.alias), kind, place, show, why=why, followed=followed + 1
+            view, text_of(result.alias), kind, location, show, why=why, followed=followed + 1
         )
     return result

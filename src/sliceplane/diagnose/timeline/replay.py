@@ -236,8 +236,8 @@ class Replay:
                 return True
             at_write = next(
                 (
-                    place
-                    for place, pair in enumerate(zip(ours, theirs.writes, strict=False))
+                    position
+                    for position, pair in enumerate(zip(ours, theirs.writes, strict=False))
                     if pair[0] != pair[1]
                 ),
                 min(len(ours), len(theirs.writes)),

@@ -184,12 +184,12 @@ def _walk_elements(path: str, old: Sequence[Any], new: Sequence[Any]) -> Iterato
 def _named(elements: Sequence[Any]) -> dict[str, Any]:
     """Returns elements by the member that identifies them, else by position."""
     named: dict[str, Any] = {}
-    for place, element in enumerate(elements):
+    for position, element in enumerate(elements):
         named_as = element.get if isinstance(element, dict) else partial(_member, element)
         name = next((str(value) for value in map(named_as, _NAMES) if value), "")
         addresses = named_as("addresses")
-        name = str(addresses[0]) if addresses else name or str(place)
-        named[name if name not in named else f"{name}/{place}"] = element
+        name = str(addresses[0]) if addresses else name or str(position)
+        named[name if name not in named else f"{name}/{position}"] = element
     return named
 
 

@@ -143,13 +143,13 @@ class _Trace:
     def answer(self) -> XdsTraceAnswer:
         rows = list(self._rows())
         targets = tuple(row for row in rows if row.share != "0")
-        place = self._view.place
+        location = self._view.place
         policy = self._choice.policy
         spec = self._service.spec
         return XdsTraceAnswer(
             verdict="picks" if targets else "fails",
             reason=self._reason(len(targets)),
-            client=XdsClientView(node=place.node, zone=place.zone, region=place.region),
+            client=XdsClientView(node=location.node, zone=location.zone, region=location.region),
             cluster=str(self._settings.key),
             version=self._version,
             service=TracedService(
@@ -338,8 +338,8 @@ def _lines(answer: XdsTraceAnswer, width: int | None) -> Iterator[str]:
         f"{kind} {name}"
         for kind, name in (("node", client.node), ("zone", client.zone), ("region", client.region))
     ]
-    places = [text for text in at if not text.endswith(" ")]
-    yield fact("client", ", ".join(places) or "at an unknown location")
+    parts = [text for text in at if not text.endswith(" ")]
+    yield fact("client", ", ".join(parts) or "at an unknown location")
     yield fact("cluster", f"{answer.cluster}, version {answer.version}")
     yield fact("policy", f"{answer.service.policy_field} {answer.service.policy}")
     if answer.hints is not None:

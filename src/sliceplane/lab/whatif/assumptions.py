@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from sliceplane.api.findings.wording import count, some
-from sliceplane.consume.balancing.shares import Place
+from sliceplane.consume.balancing.shares import ClientLocation
 from sliceplane.lab.whatif.world import WhatIfWorld
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def rate(a_second: Fraction) -> str:
 def assumptions(
     question: WhatIfQuestion,
     world: WhatIfWorld,
-    client_locations: Sequence[Place],
+    client_locations: Sequence[ClientLocation],
     pending: int,
     runs: int,
 ) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ def _runs(runs: int, pending: int, *, wrote: bool) -> Iterator[str]:
         )
 
 
-def _clients(question: WhatIfQuestion, client_locations: Sequence[Place]) -> str:
+def _clients(question: WhatIfQuestion, client_locations: Sequence[ClientLocation]) -> str:
     zones = sorted({location.at.zone for location in client_locations})
     parts = ", ".join(
         f"{zone_name(zone)} "

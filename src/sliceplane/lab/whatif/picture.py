@@ -19,8 +19,8 @@ from sliceplane.api.selectors.grammar import parse_labels
 from sliceplane.api.service_rules import is_externally_accessible
 from sliceplane.consume.balancing.shares import (
     AllowedLoad,
+    ClientLocation,
     EndpointKind,
-    Place,
     TrafficShares,
     at_nodes,
     at_zones,
@@ -83,7 +83,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 
     slices: int
     kinds: Counter[EndpointKind]
-    client_locations: tuple[Place, ...]
+    client_locations: tuple[ClientLocation, ...]
     loads: Loads
     outside: TrafficShares | None
     each_json: Fraction
@@ -132,7 +132,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 
 def loads(
     kinds: Counter[EndpointKind],
-    client_locations: Sequence[Place],
+    client_locations: Sequence[ClientLocation],
     clients: Clients,
     remaining: Fraction,
     *,
@@ -227,7 +227,7 @@ def family_of(service: Service) -> Family | None:
 
 def _client_locations(
     state: ClusterState, clients: Clients, lost: Collection[str]
-) -> tuple[Place, ...]:
+) -> tuple[ClientLocation, ...]:
     working = [node for node in state.nodes if is_working(node) and _zone(node) not in lost]
     if clients.traffic:
         client_locations = at_zones(
@@ -251,7 +251,7 @@ def _client_locations(
     )
 
 
-def _of_nodes(nodes: Sequence[Node]) -> tuple[Place, ...]:
+def _of_nodes(nodes: Sequence[Node]) -> tuple[ClientLocation, ...]:
     return at_nodes([_locality(node) for node in nodes])
 
 

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from sliceplane.consume.io.accounts import Rule
-from sliceplane.consume.io.child import ChildService, shown_place
+from sliceplane.consume.io.child import ChildService, format_address
 from sliceplane.kit.io.identity import in_use
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.start_error import StartError
@@ -51,7 +51,7 @@ class XdsService(ChildService):
 
     def __init__(self, listen: tuple[str, int], pages: tuple[str, int] | None = None) -> None:
         super().__init__("xds", "--bind-address", listen, RULES)
-        self._pages = () if pages is None else (f"--metrics-bind-address={shown_place(*pages)}",)
+        self._pages = () if pages is None else (f"--metrics-bind-address={format_address(*pages)}",)
 
     def flags(self, context: ServiceContext) -> tuple[str, ...]:
         pki = context.pki

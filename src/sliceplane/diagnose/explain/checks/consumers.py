@@ -194,19 +194,19 @@ def _unlike_others(
     """
     by_version: dict[tuple[Scope, int], list[tuple[LeaseReport, AppliedRevision]]] = {}
     for proxy in proxies:
-        for place, applied in (
+        for scope, applied in (
             proxy.report.applied_by_scope() if proxy.report is not None else {}
         ).items():
             if applied.revision:
-                by_version.setdefault((place, applied.revision), []).append((proxy, applied))
+                by_version.setdefault((scope, applied.revision), []).append((proxy, applied))
     named: set[str] = set()
-    for (place, _), group in sorted(by_version.items()):
+    for (scope, _), group in sorted(by_version.items()):
         counts = Counter(applied.digest for _, applied in group)
         usual, number = counts.most_common(1)[0]
         for proxy, applied in group if number >= OTHERS_MIN else ():
             if applied.digest != usual and counts[applied.digest] == 1 and proxy.node not in named:
                 named.add(proxy.node)
-                yield proxy, place, applied
+                yield proxy, scope, applied
 
 
 def _misnamed(facts: Facts, proxy: LeaseReport) -> Iterator[Finding]:

@@ -70,7 +70,7 @@ def internal_local(case: ServiceCase) -> Iterable[Finding]:
         return
     bare = _nodes_without(case)
     if case.client is not None:
-        bare = [name for name in bare if name == case.client.place.node]
+        bare = [name for name in bare if name == case.client.location.node]
     if bare:
         yield case.finding(
             "X1",
@@ -238,7 +238,7 @@ def _nodes_without(case: ServiceCase) -> list[str]:
 def _node_names(case: ServiceCase) -> list[str]:
     """Returns the Nodes that take Pods, and the client's Node."""
     taking = case.facts.derived(_taking_pods)
-    node = case.client.place.node if case.client is not None else ""
+    node = case.client.location.node if case.client is not None else ""
     return taking if not node or node in taking else [*taking, node]
 
 

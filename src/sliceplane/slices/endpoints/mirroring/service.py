@@ -113,10 +113,10 @@ class MirrorState:
         meta = observed.metadata
         if meta.deletion_timestamp is not None:
             return self.on_slice_gone(meta.name, meta.uid)
-        shown = self._own.on_observed(meta, lambda: observed)
-        if shown is Observation.ECHO:
+        observation = self._own.on_observed(meta, lambda: observed)
+        if observation is Observation.ECHO:
             self._own.keep(observed)  # shares the cache's object
-        return shown is Observation.NEW
+        return observation is Observation.NEW
 
     def on_slice_gone(self, name: str, uid: str) -> bool:
         """Handles a slice that left the cache, is terminating, or is no longer labelled as ours.
@@ -207,7 +207,7 @@ class MirrorState:
                 before = kept.content
                 after = kept.group.content
                 if kept.changed:
-                    (last if kept.gives else updates).append(
+                    (last if kept.loses_endpoints else updates).append(
                         update_slice(kept.stored, desired_meta, kept.group)
                     )
                 added += len(after.keys() - before.keys())

@@ -177,5 +177,5 @@ class PacketDecision:
     def choice(self) -> Choice[NodeEndpoint]:
         """The endpoints that the applied policy selects."""
         endpoints = [origin.endpoint for origin in self.origins]
-        place = self.run.plane.tracker.place
+        place = self.run.plane.tracker.locality
         return choose_local(endpoints, place) if self.used == "Local" else choose(endpoints, place)

@@ -323,7 +323,7 @@ class NodeProxy:
         self.progress.on_problems(health.reasons + health.warnings)
         self.progress.on_inputs(health.input_staleness_s or 0.0, self._clock())
 
-    def catch_up(self, wanted: Mapping[Place, int]) -> None:
+    def catch_up(self, requested: Mapping[Place, int]) -> None:
         """Does nothing: the watch of all Services' slices always receives events soon."""
 
     def versions(self, resource: str) -> dict[str, dict[str, str]]:

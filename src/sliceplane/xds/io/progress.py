@@ -100,6 +100,6 @@ class AckReporter(Consumer):
         self.on_applied()
         self.reports_wanted.set()
 
-    def catch_up(self, wanted: Mapping[Place, int]) -> None:
+    def catch_up(self, requested: Mapping[Place, int]) -> None:
         """Ignores versions of laggards: a client that is behind is no reason to list."""
-        super().catch_up({place: version for place, version in wanted.items() if place[1] == ALL})
+        super().catch_up({key: version for key, version in requested.items() if key[1] == ALL})

@@ -142,7 +142,7 @@ class Laggards(Generic[C]):
                 laggard.services[service] = revision
                 self._report = None
 
-    def give_up(self, client: C, now: float) -> None:
+    def abandon(self, client: C, now: float) -> None:
         """Ends the wait of drains for *client*.  Idempotent."""
         laggard = self._clients[client]
         if laggard.is_waited:
@@ -154,7 +154,7 @@ class Laggards(Generic[C]):
 
     def end(self, client: C, now: float) -> None:
         """Removes *client*: it is up to date, or disconnected."""
-        self.give_up(client, now)
+        self.abandon(client, now)
         del self._clients[client]
         self._report = None
 
@@ -168,7 +168,7 @@ class Laggards(Generic[C]):
                 state = self._account(laggard.account, now)
                 state.advance(now)
                 if state.remaining_s <= 0.0:
-                    self.give_up(client, now)
+                    self.abandon(client, now)
         return self.abandoned != before
 
     def report(self) -> LagReport:

@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 @cluster_command(
     "drain",
     scope="namespace",
-    once=False,
+    is_bounded=False,
     examples=[
         (
             "a Pod, which is deleted when no node sends to it any more",
@@ -169,9 +169,9 @@ class _Run:
         self._what = f"{kind} {name}"
         self._action = "connecting to the API server"
         self._progress = ProgressLine(plain=True)
-        place = "" if kind == "node" else f" -n {shlex.quote(namespace)}"
+        namespace_flag = "" if kind == "node" else f" -n {shlex.quote(namespace)}"
         self._undo_command = (
-            f"sliceplane drain {kind} {shlex.quote(name)}{place}{cluster_flags} --undo"
+            f"sliceplane drain {kind} {shlex.quote(name)}{namespace_flag}{cluster_flags} --undo"
         )
 
     async def drain(self, options: DrainOptions) -> DrainAnswer:
@@ -182,8 +182,8 @@ class _Run:
         pods = await self._find()
         rng = Rng(int.from_bytes(os.urandom(8)))
         drain = partial(drain_pods, self._client, clock=self._clock, rng=rng, reporter=self)
-        in_turn = self._kind == "deployment" and options.removal and not options.dry_run
-        if in_turn and pods:
+        is_rolling = self._kind == "deployment" and options.removal and not options.dry_run
+        if is_rolling and pods:
             rolling = RollingDrain(
                 self._client,
                 f"{self._namespace}/{self._name}",

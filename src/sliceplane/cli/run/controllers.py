@@ -124,7 +124,7 @@ def command(
                 run_shadow(connection, _slice_config(flags), flags, once_timeout if once else None)
             )
         if once or cleanup:
-            raise SystemExit(run(_once(connection, entries, flags, once_timeout)))
+            raise SystemExit(run(_reconcile_and_exit(connection, entries, flags, once_timeout)))
         run(_serve(connection, entries, election, flags))
     except (KubeconfigError, PageError, CannotRead, Unreachable) as error:
         note(f"Error: {error}")
@@ -216,13 +216,13 @@ async def _print_ready(waiting: Any) -> None:
     print_ready(await waiting)
 
 
-async def _once(
+async def _reconcile_and_exit(
     connection: Connection,
     entries: tuple[ControllerEntry, ...],
     flags: dict[str, Any],
     timeout_s: float,
 ) -> int:
-    """The exit code: 0 if everything is as it should be."""
+    """Reconciles everything and returns the exit code: 0 if the cluster has the desired state."""
     from sliceplane.controllers.io.standalone import reconcile_until_idle
 
     stop = begin_service()

@@ -179,9 +179,9 @@ class PacketDecision:
     def choice(self) -> Choice[NodeEndpoint]:
         """The endpoints that the applied policy selects."""
         endpoints = [origin.endpoint for origin in self.origins]
-        location = self.run.plane.tracker.place
+        locality = self.run.plane.tracker.locality
         return (
-            choose_local(endpoints, location)
+            choose_local(endpoints, locality)
             if self.used == "Local"
-            else choose(endpoints, location)
+            else choose(endpoints, locality)
         )

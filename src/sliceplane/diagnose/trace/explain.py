@@ -130,7 +130,9 @@ def _answer(decision: PacketDecision) -> TraceAnswer:
             protocol=packet.proto.upper(),
             is_=decision.inquiry.cluster.roles(packet.daddr, packet.dport),
         ),
-        node=NodeView(name=flight.node.metadata.name, zone=decision.run.plane.tracker.place.zone),
+        node=NodeView(
+            name=flight.node.metadata.name, zone=decision.run.plane.tracker.locality.zone
+        ),
         service=_service_view(decision),
         hints=_hints(decision),
         masquerade=_masquerade(decision, targets),

@@ -260,7 +260,7 @@ class Forwarder:
         if self._queries.is_in_flight(key):
             return True
         if not self._flights.take(waiter.account):
-            self._waiting.give(waiter.account, waiter.cost)
+            self._waiting.release(waiter.account, waiter.cost)
             return False
         self._payers[key] = waiter.account
         return True
@@ -298,7 +298,7 @@ class Forwarder:
                 continue
             key = outcome.key
             account = self._payers.pop(key)
-            self._flights.give(account)
+            self._flights.release(account)
             content = outcome.content
             is_current = self._zones.get(outcome.zone.zone) is outcome.zone
             if content is not None:
@@ -343,7 +343,7 @@ class Forwarder:
             if not self._unsent_answers or size > _ANSWER_BYTES_PER_STEP:
                 return
             waiter, content, flags = self._unsent_answers.popleft()
-            self._waiting.give(waiter.account, waiter.cost)
+            self._waiting.release(waiter.account, waiter.cost)
             size += self._answer(waiter, content, flags=flags)
 
     def _refuse(self, waiter: _Waiter, error: int, text: str) -> None:

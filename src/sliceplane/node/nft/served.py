@@ -45,15 +45,15 @@ class _Reader:
             destination: frozenset()
             for destination in map(_destination, self._keys(NO_ENDPOINTS.name))
         }
-        for key, verdict in self._looked_up(SERVICE_IPS.name).items():
+        for key, verdict in self._elements_of(SERVICE_IPS.name).items():
             result[_destination(key)] = frozenset(self._targets(verdict.split()[-1], set()))
-        cluster_ips = set(self._looked_up(CLUSTER_IPS.name))
-        for key, value in self._looked_up(SINGLE_ENDPOINTS.name).items():
+        cluster_ips = set(self._elements_of(CLUSTER_IPS.name))
+        for key, value in self._elements_of(SINGLE_ENDPOINTS.name).items():
             if key.split(" . ")[0] in cluster_ips:
                 result.setdefault(_destination(key), frozenset((_target(value),)))
         for count in BUCKET_COUNTS:
-            members = set(self._looked_up(bucket_set(count).name))
-            for key, value in self._looked_up(bucket_map(count).name).items():
+            members = set(self._elements_of(bucket_set(count).name))
+            for key, value in self._elements_of(bucket_map(count).name).items():
                 destination, _, _ = key.rpartition(" . ")
                 if destination in members and destination.split(" . ")[0] in cluster_ips:
                     earlier = result.get(_destination(destination), frozenset())
@@ -63,7 +63,7 @@ class _Reader:
     def _keys(self, container: str) -> dict[str, str]:
         return self._elements.get(container, {})
 
-    def _looked_up(self, container: str) -> dict[str, str]:
+    def _elements_of(self, container: str) -> dict[str, str]:
         """Returns the elements of a container that packets of both hooks are looked up in."""
         return self._keys(container) if container in self._used_everywhere else {}
 

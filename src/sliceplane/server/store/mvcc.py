@@ -85,7 +85,7 @@ class Store:
         self._shelves.clear()
         self._owned.clear()
         for namespace in self.object_bytes:
-            self.object_bytes.give_all(namespace)
+            self.object_bytes.release_all(namespace)
         for event in history:
             if event.revision <= compacted:
                 assert event.type is EventType.ADDED, (

@@ -133,7 +133,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._account:
-            self._listener.accounts.give(self._account)
+            self._listener.accounts.release(self._account)
             self._account = ""
         self._enter(_Phase.ANSWER)
         self._stop_stalling()

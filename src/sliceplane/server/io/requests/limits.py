@@ -177,7 +177,7 @@ class RequestCharges:
         """Idempotent."""
         amount = self._amounts.pop(budget, 0)
         if amount:
-            self._in_flight.budgets[budget].give(self._user.name, amount)
+            self._in_flight.budgets[budget].release(self._user.name, amount)
 
     async def take_seat(self) -> None:
         """Returns when the request, which is there as a whole, may be executed.  Raises

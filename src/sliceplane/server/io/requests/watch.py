@@ -268,7 +268,7 @@ class Backlogs:
         beyond its share.
         """
         for account in self.shares:
-            self.shares.give_all(account)
+            self.shares.release_all(account)
         slow = [
             (watch.waiting, number, watch)
             for number, watch in enumerate(self._watches)

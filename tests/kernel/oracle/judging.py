@@ -86,6 +86,8 @@ class Tally:
     worlds: int = 0
     questions: int = 0
     connections: int = 0
+    #: questions that ``trace`` was asked, too
+    traces: int = 0
     #: by what was said and what was so
     verdicts: Counter[str] = field(default_factory=Counter)
     #: codes of warnings about what works
@@ -104,7 +106,7 @@ class Tally:
         listed = Counter(each.kind for each in self.disagreements if each.is_listed)
         return (
             f"{self.worlds} worlds, {self.questions} questions, {self.connections:,} connections, "
-            f"{len(self.faults)} contradicted by explain, {len(self.failed)} not played; listed: "
+            f"{self.traces} traces, {len(self.faults)} contradictions, {len(self.failed)} not played; listed: "
             + (", ".join(f"{number} {kind}" for kind, number in sorted(listed.items())) or "none")
         )
 
@@ -236,6 +238,7 @@ async def _unmake(place: Field, world: WorldPlan, made: _Made) -> None:
 
 
 async def _judge(place: Field, world: WorldPlan, made: _Made, tally: Tally) -> None:
+    all_heard: list[Heard] = []
     for question in world.questions:
         await place.forget_flows()
         heard = await _listen_to(place, world, question)
@@ -255,11 +258,58 @@ async def _judge(place: Field, world: WorldPlan, made: _Made, tally: Tally) -> N
             tally.warned[said.codes[0]] += 1
         if said.verdict == "cannot tell":
             tally.untold[said.why] += 1
+        planted = f"(planted: {', '.join(world.faults)}; {', '.join(made.notes)})"
         if kind:
-            planted = f"{', '.join(world.faults)}; {', '.join(made.notes)}"
-            tally.disagreements.append(
-                Disagreement(kind, world.seed, question, f"{heard} (planted: {planted})", said.text)
-            )
+            disagreement = Disagreement(kind, world.seed, question, f"{heard} {planted}", said.text)
+            tally.disagreements.append(disagreement)
+        if world.proxy == "runs" and world.damage == "none" and not question.headless:
+            tally.traces += 1
+            wrong = await _traced_otherwise(place, world, heard)
+            if wrong:
+                disagreement = Disagreement(
+                    "trace", world.seed, question, f"{heard} {planted}", wrong
+                )
+                tally.disagreements.append(disagreement)
+        all_heard.append(heard)
+    tally.disagreements += await _linted_otherwise(place, world, all_heard)
+
+
+async def _traced_otherwise(place: Field, world: WorldPlan, heard: Heard) -> str:
+    """What ``trace`` says of connections of the node, if they end otherwise; else ""."""
+    question = heard.question
+    code, out, errors = await place.command(
+        *("trace", "-n", world.namespace, "--from", f"node/{HERE}", "-o", "json"),
+        *("--to", f"{question.service}:{question.port}"),
+    )
+    if code == 2:  # it has no such port
+        return "" if not heard.endpoints else errors
+    answer = json.loads(out)
+    listening = world.listening()
+    expected = {
+        f"{each['address']}:{each['port']}"
+        if each["port"] in listening.get(each["address"], ())
+        else "refused"
+        for each in answer["targets"]
+        if answer["verdict"] == "dnat"
+    } or {"dropped" if answer["verdict"] == "drop" else "refused"}
+    if {*heard.answers["node"]} <= expected:
+        return ""
+    return f"{answer['verdict']} to {sorted(expected)}: {answer['reason']}"
+
+
+async def _linted_otherwise(
+    place: Field, world: WorldPlan, all_heard: list[Heard]
+) -> list[Disagreement]:
+    """Errors of ``lint`` about Services of which every port works."""
+    _, out, _ = await place.command("lint", "-n", world.namespace, "-o", "json")
+    failing = {heard.question.service for heard in all_heard if not heard.works}
+    questions = {heard.question.service: heard.question for heard in all_heard}
+    return [
+        Disagreement("lint", world.seed, questions[name], "works", finding["sentence"])
+        for finding in json.loads(out)["findings"]
+        if finding["severity"] == "error" and finding["subject"]["kind"] == "Service"
+        if (name := finding["subject"]["name"]) in questions and name not in failing
+    ]
 
 
 async def _listen_to(place: Field, world: WorldPlan, question: Question) -> Heard:

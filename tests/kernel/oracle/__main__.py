@@ -45,21 +45,26 @@ async def play_all(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--proxy", choices=get_args(ProxyKind), default="ours nftables")
+    kinds = get_args(ProxyKind)
+    parser.add_argument("--proxy", choices=kinds, nargs="+", default=["ours nftables"])
     parser.add_argument("--worlds", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long")
     parser.add_argument("--kube-proxy", default="", help="a kube-proxy that is built already")
     asked = parser.parse_args()
+    seeds = range(asked.first, asked.first + asked.worlds)
+    tallies = [_tally_of(proxy, asked.kube_proxy, seeds, asked.seconds) for proxy in asked.proxy]
+    return 1 if any(tally.faults or tally.failed for tally in tallies) else 0
+
+
+def _tally_of(proxy: ProxyKind, kube_proxy: str, seeds: range, patience_s: float) -> Tally:
     with tempfile.TemporaryDirectory(prefix="sliceplane-oracle-") as folder:
-        kube_proxy = asked.kube_proxy
-        if "kube-proxy" in asked.proxy and not kube_proxy:
+        if "kube-proxy" in proxy and not kube_proxy:
             kube_proxy = build(kubernetes.MODULE, Path(folder), "./kube-proxy", OPTIMISED)
-        seeds = range(asked.first, asked.first + asked.worlds)
-        tally = asyncio.run(play_all(Path(folder), asked.proxy, kube_proxy, seeds, asked.seconds))
+        tally = asyncio.run(play_all(Path(folder), proxy, kube_proxy, seeds, patience_s))
     print(tally.text())
-    tell(f"{asked.proxy}: {tally.line()}")
-    return 1 if tally.faults or tally.failed else 0
+    tell(f"{proxy}: {tally.line()}")
+    return tally
 
 
 if __name__ == "__main__":

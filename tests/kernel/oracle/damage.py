@@ -16,13 +16,37 @@ if TYPE_CHECKING:
 async def damaged(place: Field, world: WorldPlan) -> str:
     """Does it; returns the command."""
     choice = random.Random(f"damage {world.seed}")
-    if "iptables" in place.kind:
+    if world.damage == "leftover":
+        command = await _leftover(place, world)
+    elif "iptables" in place.kind:
         command = await _of_iptables(place, world.damage, choice)
     else:
         command = await _of_nftables(place, world.damage, choice)
     if command:
         await place.inside("listed", *command)
     return " ".join(command) or "nothing to take"
+
+
+async def _leftover(place: Field, world: WorldPlan) -> tuple[str, ...]:
+    """Rules of a kube-proxy that ran here before, and led to Pods that are gone."""
+    path = f"/api/v1/namespaces/{world.namespace}/services"
+    addresses = [
+        item["spec"]["clusterIP"] for item in (await place.inside("ask", "GET", path))["items"]
+    ]
+    rules = [
+        f"-A KUBE-SERVICES -d {address}/32 -p tcp -m tcp --dport 80 -j KUBE-SEP-OLD"
+        for address in addresses
+        if address != "None"
+    ]
+    text = "\\n".join(
+        (
+            *("*nat", ":KUBE-SERVICES - [0:0]", ":KUBE-SEP-OLD - [0:0]"),
+            *("-A PREROUTING -j KUBE-SERVICES", "-A OUTPUT -j KUBE-SERVICES", *rules),
+            "-A KUBE-SEP-OLD -p tcp -m tcp -j DNAT --to-destination 10.244.1.77:8080",
+            "COMMIT\\n",
+        )
+    )
+    return ("sh", "-c", f"printf '{text}' | iptables-legacy-restore --noflush")
 
 
 async def _of_nftables(place: Field, damage: str, choice: random.Random) -> tuple[str, ...]:

@@ -29,8 +29,8 @@ SLICE_LABEL: Final = "kubernetes.io/service-name"
 PodState = Literal["ready", "unready", "terminating", "leaving", "ended", "pending"]
 #: ``mute``: no process listens; ``elsewhere``: one listens at another port
 Process = Literal["listens", "mute", "elsewhere"]
-#: what somebody takes out of the kernel by hand
-Damage = Literal["none", "element", "rule", "container", "chain", "table"]
+#: what somebody takes out of the kernel by hand; ``leftover``: an earlier proxy's rules are there
+Damage = Literal["none", "element", "rule", "container", "chain", "table", "leftover"]
 #: ``stopped``: before the changes (SIGSTOP); ``dead``: it ended before them; ``absent``: and its
 #: rules went with it
 Proxy = Literal["runs", "stopped", "dead", "absent"]
@@ -161,6 +161,8 @@ class _Maker:
         if proxy != "absent" and self._random.random() < 0.35:
             damage = self._random.choice(("element", "rule", "container", "chain", "table"))
             self._faults.append(f"{damage} deleted")
+        elif proxy == "runs" and random.Random(f"leftover {self._seed}").random() < 0.1:
+            damage = "leftover"
         return WorldPlan(
             self._seed,
             pods,
@@ -287,56 +289,38 @@ class _Maker:
         }
 
     def _while_away(self, pods: tuple[PodPlan, ...]) -> tuple[Proxy, tuple[Change, ...]]:
+        """The state of the proxy, and the changes that it does not see."""
         if self._random.random() >= 0.3:
             return "runs", ()
         proxy: Proxy = self._random.choice(("stopped", "dead", "absent"))
         self._faults.append(f"proxy {proxy}")
-        services = [
-            each
+        served = [
+            each["metadata"]["name"]
             for each in self._documents
             if each["kind"] == "Service" and each["spec"].get("clusterIP") != "None"
         ]
         changes: list[Change] = []
-        for _ in range(self._random.randint(1, 2)):
+        for number in range(self._random.randint(1, 2)):
             what = self._random.choice(("pod", "target", "new", "service"))
             self._faults.append(f"then {what} changed")
             match what:
                 case "pod":
                     changes.append(Change("status", {"name": self._random.choice(pods).name}))
-                case "target" if services:
-                    port = self._random.choice((PORTS["admin"], PORTS["http"]))
-                    changes.append(
-                        Change(
-                            "patch",
-                            {
-                                "name": self._random.choice(services)["metadata"]["name"],
-                                "patch": [
-                                    {
-                                        "op": "replace",
-                                        "path": "/spec/ports/0/targetPort",
-                                        "value": port,
-                                    }
-                                ],
-                            },
-                        )
-                    )
+                case "target" if served:
+                    target = self._random.choice((PORTS["admin"], PORTS["http"]))
+                    changes.append(self._first_port(served, "targetPort", target))
                 case "new":
-                    changes.append(Change("create", self._late_service(len(changes))))
-                case "service" if services:
-                    spoilt = self._random.choice(services)
-                    changes.append(
-                        Change(
-                            "patch",
-                            {
-                                "name": spoilt["metadata"]["name"],
-                                "patch": [
-                                    {"op": "replace", "path": "/spec/ports/0/port", "value": 82}
-                                ],
-                            },
-                        )
-                    )
-                    self._questions.append(Question(spoilt["metadata"]["name"], 82))
+                    changes.append(Change("create", self._late_service(number)))
+                case "service" if served:
+                    changes.append(self._first_port(served, "port", 82))
+                    self._questions.append(Question(changes[-1].document["name"], 82))
         return proxy, tuple(changes)
+
+    def _first_port(self, names: list[str], field: str, value: int) -> Change:
+        """Another value of the first port of a Service."""
+        path = f"/spec/ports/0/{field}"
+        patch = [{"op": "replace", "path": path, "value": value}]
+        return Change("patch", {"name": self._random.choice(names), "patch": patch})
 
     def _late_service(self, number: int) -> Doc:
         name = f"late-{number}"

@@ -13,16 +13,32 @@ from typing import Any, Final
 
 from sliceplane.consume.served import ClusterDestination, Served, ServedTarget
 from sliceplane.node.nft.buckets import BUCKET_COUNTS, bucket_map, bucket_set
-from sliceplane.node.nft.layout import CLUSTER_IPS, NO_ENDPOINTS, SERVICE_IPS, SINGLE_ENDPOINTS
+from sliceplane.node.nft.layout import (
+    CLUSTER_IPS,
+    HAIRPIN,
+    NO_ENDPOINTS,
+    SERVICE_IPS,
+    SINGLE_ENDPOINTS,
+)
 from sliceplane.node.nft.listing import Form
 
 #: both must lead to a map: packets of Pods enter by the first, those of the node itself by the second
 _HOOKS: Final = ("nat-prerouting", "nat-output")
 
 
+_MASQUERADING_HOOK: Final = "nat-postrouting"
+
+
 def served(form: Form) -> Served:
     """Returns the destinations of *form*, a table of ours (``listing.listed``)."""
     return _Reader(form).read()
+
+
+def hairpins(form: Form) -> Served:
+    """Returns by destination the targets that reach themselves by it: their connections to
+    themselves are looked up in a set, and masqueraded.
+    """
+    return _Reader(form).hairpins()
 
 
 class _Reader:
@@ -59,6 +75,19 @@ class _Reader:
                     earlier = result.get(_destination(destination), frozenset())
                     result[_destination(destination)] = earlier | {_target(value)}
         return result
+
+    def hairpins(self) -> Served:
+        if HAIRPIN.name not in set(self._used(_MASQUERADING_HOOK, set())):
+            return {}
+        keys = {tuple(key.split(" . ")[1:]) for key in self._keys(HAIRPIN.name)}
+        return {
+            destination: frozenset(
+                target
+                for target in targets
+                if (target.address, destination.protocol, str(target.port)) in keys
+            )
+            for destination, targets in self.read().items()
+        }
 
     def _keys(self, container: str) -> dict[str, str]:
         return self._elements.get(container, {})

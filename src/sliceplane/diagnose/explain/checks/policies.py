@@ -230,8 +230,15 @@ def mesh(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _nodes_without(case: ServiceCase) -> list[str]:
-    """Returns the Nodes that take Pods and have no ready endpoint."""
-    holders = {endpoint.node_name for _, endpoint in case.ready}
+    """Returns the Nodes that take Pods and have no endpoint to use: none that is ready, and none
+    that serves while it terminates (KEP-1669).
+    """
+    holders = {
+        endpoint.node_name
+        for _, endpoint in case.endpoints
+        if endpoint.conditions.ready is not False
+        or (endpoint.conditions.terminating and endpoint.conditions.serving is not False)
+    }
     return [name for name in _node_names(case) if name not in holders]
 
 

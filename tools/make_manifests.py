@@ -16,8 +16,8 @@ _NOT_HELM = re.compile(
 )
 #: what helm assumes of no server by itself
 POLICY_KIND = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
-#: file -> how it begins, and the values it is rendered with
-FILES = {
+#: file -> how it begins, and the values of each rendering in it
+FILES: dict[str, tuple[str, *tuple[tuple[str, ...], ...]]] = {
     "controllers.yaml": (
         "The controllers, two replicas.  The cluster's own must be off: docs/hand-over.md.",
         ("--set=controllers.mode=work",),
@@ -41,6 +41,10 @@ FILES = {
             "--set=proxy.enabled=true",
             "--set=proxy.apiServer.host=API-SERVER",
         ),
+    ),
+    "observer.yaml": (
+        "The observer of nodes that kube-proxy serves; it writes no rule.",
+        ("--set=controllers.enabled=false", "--set=observer.enabled=true"),
     ),
     "dns.yaml": (
         "The name server, two replicas, beside the cluster's own.",
@@ -72,13 +76,20 @@ FILES = {
             "--set=proxy.enabled=true",
             "--set=proxy.apiServer.host=API-SERVER",
         ),
+        (
+            f"--api-versions={POLICY_KIND}",
+            "--show-only=templates/lease-policy.yaml",
+            "--set=controllers.enabled=false",
+            "--set=observer.enabled=true",
+        ),
     ),
 }
 
 
 def manifest(name: str) -> str:
-    told, values = FILES[name]
-    text = _NOT_HELM.sub("", rendered(*values)).replace("\n\n---\n", "\n---\n")
+    told, *renderings = FILES[name]
+    whole = "".join(rendered(*values) for values in renderings)
+    text = _NOT_HELM.sub("", whole).replace("\n\n---\n", "\n---\n")
     return f"# {told}\n# Made from deploy/helm/sliceplane by tools/make_manifests.py.\n{text}"
 
 

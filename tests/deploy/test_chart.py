@@ -66,6 +66,14 @@ VALUES = {
         "--set=controllers.mode=work",
         "--set=controllers.run={endpointslice-controller,reverse-mirror-controller}",
     ),
+    "observer": (
+        "--set=controllers.enabled=false",
+        "--set=observer.enabled=true",
+        "--set=observer.extraArgs={--log-format=json}",
+        "--set=observer.podAnnotations.a=b",
+        "--set=metrics.serviceMonitor.enabled=true",
+        f"--api-versions={POLICY_KIND}",
+    ),
     "names": (
         "--set=controllers.enabled=false",
         "--set=dns.enabled=true",
@@ -123,6 +131,11 @@ def test_everything_is_what_kubernetes_takes(values: tuple[str, ...]) -> None:
         (("--set=controllers.mode=wrok",), "controllers/mode"),
         (("--set=controllers.run={}",), "controllers/run"),
         (("--set=xds.listeners=all",), "xds/listeners"),
+        (("--set=observer.healthz.port=1",), "healthz' not allowed"),
+        (
+            (*PROXY, "--set=observer.enabled=true"),
+            "both would write the Lease of the node: --set observer.enabled=false",
+        ),
         (
             ("--set=proxy.enabled=true",),
             (

@@ -11,6 +11,8 @@ import pytest
 from tests.deploy.helm import documents, rendered
 from tools.make_manifests import POLICY_KIND
 
+from sliceplane.consume.progress import LEASE_PREFIX
+
 #: the first test may have to build helm
 pytestmark = pytest.mark.timeout(900)
 
@@ -21,6 +23,8 @@ EVERYTHING = (
     "--set=proxy.enabled=true",
     "--set=proxy.apiServer.host=192.0.2.1",
 )
+#: it refuses to run beside the proxy
+OBSERVER = ("--set=controllers.enabled=false", "--set=observer.enabled=true")
 READ = "list watch"
 EVENTS = {("*", "events.events.k8s.io", ""): "create patch"}
 SLICES = "endpointslices.discovery.k8s.io"
@@ -68,7 +72,17 @@ RIGHTS: dict[str, dict[tuple[str, str, str], str]] = {
         ("*", "servicecidrs.networking.k8s.io", ""): READ,
         ("kube-node-lease", LEASES, ""): "create patch",
     },
+    "observer": {
+        ("*", "services", ""): READ,
+        ("*", "nodes", ""): READ,
+        ("*", SLICES, ""): READ,
+        ("kube-node-lease", LEASES, ""): "create patch",
+    },
 }
+#: in the network namespace of the node, as root
+CAPABILITIES = {"proxy": ["NET_ADMIN"], "observer": ["NET_ADMIN", "NET_RAW"]}
+#: of what the Lease of a Pod has the name
+OWN = {"dns": "pod-name", "xds": "pod-name", "proxy": "node-name", "observer": "node-name"}
 #: what no container of ours has, in whatever mode the chart is
 SHUT = {
     "allowPrivilegeEscalation": False,
@@ -78,7 +92,11 @@ SHUT = {
 
 @pytest.fixture(scope="module")
 def chart() -> list[dict[str, Any]]:
-    return documents(rendered(*EVERYTHING, f"--api-versions={POLICY_KIND}"))
+    return [
+        document
+        for values in (EVERYTHING, OBSERVER)
+        for document in documents(rendered(*values, f"--api-versions={POLICY_KIND}"))
+    ]
 
 
 def of(chart: list[dict[str, Any]], *kinds: str) -> dict[str, dict[str, Any]]:
@@ -162,7 +180,7 @@ def test_who_may_write_leases_is_held_to_its_own(
         f"request.userInfo.username == '{user}'"
     ]
     (validation,) = spec["validations"]
-    own = {"dns": "pod-name", "xds": "pod-name", "proxy": "node-name"}.get(component)
+    own = OWN.get(component)
     if own is None:
         assert (
             "request.namespace == 'kube-system' && variables.name == 'sliceplane-controllers'"
@@ -174,6 +192,9 @@ def test_who_may_write_leases_is_held_to_its_own(
             f"request.userInfo.extra['authentication.kubernetes.io/{own}'][0]" in variables["own"]
         )
         assert "variables.name == variables.own" in validation["expression"]
+        prefix = LEASE_PREFIX if own == "node-name" else f"sliceplane-{component}-"
+        assert f"? '{prefix}' + request.userInfo.extra" in variables["own"]
+        assert f"variables.name.startsWith('{prefix}')" in validation["expression"]
     bindings = [each for each in chart if each["kind"] == "ValidatingAdmissionPolicyBinding"]
     (binding,) = (
         each["spec"]
@@ -199,16 +220,15 @@ def test_a_container_has_no_more_than_it_needs(chart: list[dict[str, Any]], comp
     assert pod["enableServiceLinks"] is False
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not {"hostPID", "hostIPC", "shareProcessNamespace"} & set(pod)
-    assert pod.get("hostNetwork", False) is (component == "proxy")
+    assert pod.get("hostNetwork", False) is (component in CAPABILITIES)
     (container,) = pod["containers"]
     assert "initContainers" not in pod
     context = container["securityContext"]
     assert context.items() >= SHUT.items()
-    assert context["capabilities"] == {"drop": ["ALL"]} | (
-        {"add": ["NET_ADMIN"]} if component == "proxy" else {}
-    )
+    added = {"add": CAPABILITIES[component]} if component in CAPABILITIES else {}
+    assert context["capabilities"] == {"drop": ["ALL"]} | added
     assert not context.get("privileged")
-    if component != "proxy":
+    if component not in CAPABILITIES:
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] > 0
     assert [volume["name"] for volume in pod.get("volumes", ())] == (

@@ -20,6 +20,7 @@ import pytest
 import yaml
 from tests.deploy.helm import documents, rendered
 from tests.e2e.running import ROOT, Plane, kubectl, running_plane
+from tests.kernel.kube_proxy_table import TABLE
 from tests.kernel.netns import Net
 from tests.waiting import until
 from tests.xds.conftest import DELTA
@@ -307,4 +308,27 @@ def test_the_proxy_needs_what_it_is_given(tmp_path: Path) -> None:
     rights, refused = asked(audit, user)
     assert refused == []
     assert granted(*values) - rights <= SELDOM | LEASE_RIGHTS
+    assert rights <= granted(*values)
+
+
+@pytest.mark.kernel
+def test_the_observer_needs_what_it_is_given(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.log"
+    values = ("--set=controllers.enabled=false", "--set=observer.enabled=true")
+    with Net("sor") as net, running_plane(tmp_path, f"--audit-log-path={audit}") as plane:
+        host = net.add_host("node", ip4="10.10.0.1/16", ip6="fd10::1/64")
+        host.exec(["nft", "-f", "-"], stdin=TABLE.format(family="ip", address="ipv4_addr"))
+        kubeconfig, user = installed(plane, tmp_path, "observer", *values)
+        kubectl(plane, "apply", "-f", "-", document="---".join((NODE, SERVICES)))
+        flags = (f"--kubeconfig={kubeconfig}", "--node=n1", f"--netns={host.netns}")
+        with running("observe", *flags):
+            until(
+                lambda: (
+                    "sliceplane-proxy-n1"
+                    in kubectl(plane, "get", "leases", "-n", "kube-node-lease", "-o", "name")
+                )
+            )
+    rights, refused = asked(audit, user)
+    assert refused == []
+    assert granted(*values) - rights <= LEASE_RIGHTS
     assert rights <= granted(*values)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.running import ROOT, Plane, running_plane, spawn, stop
+from tests.kernel.kube_proxy_table import TABLE
 from tests.kernel.netns import Net
 
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
@@ -27,6 +28,7 @@ EXPOSURE_MAX = {
     "sliceplane": 1.6,
     "sliceplane-agent": 1.6,
     "sliceplane-controllers": 1.6,
+    "sliceplane-observer": 2.0,
     "sliceplane-proxy": 3.5,
 }
 START_S = 120.0
@@ -88,7 +90,8 @@ def test_the_unit_leaves_little_to_an_intruder(path: Path, systemd_analyze: str)
 
 def test_capabilities_are_those_that_are_needed() -> None:
     bounds = {path.stem: unit(path)["Service"]["CapabilityBoundingSet"] for path in UNITS}
-    assert bounds.pop("sliceplane-proxy") == "CAP_NET_ADMIN CAP_NET_RAW"
+    for reading_rules in ("sliceplane-proxy", "sliceplane-observer"):
+        assert bounds.pop(reading_rules) == "CAP_NET_ADMIN CAP_NET_RAW"
     assert bounds == dict.fromkeys(("sliceplane", "sliceplane-agent", "sliceplane-controllers"), "")
 
 
@@ -113,6 +116,7 @@ def started(
         "STATE_DIRECTORY": str(folder / "state"),
         "CREDENTIALS_DIRECTORY": str(folder),
         "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT / "src"),
         **environment,
     }
     words = [
@@ -191,3 +195,24 @@ def test_the_proxy_says_when_the_kernel_has_the_rules(
                 process.communicate()
         finally:
             stop(server)
+
+
+@pytest.mark.kernel
+def test_the_observer_says_when_it_has_compared_the_rules(
+    plane: Plane, manager: socket.socket, tmp_path: Path
+) -> None:
+    with Net("sou") as net:
+        host = net.add_host("node", ip4="10.10.0.1/16", ip6="fd10::1/64")
+        host.exec(["nft", "-f", "-"], stdin=TABLE.format(family="ip", address="ipv4_addr"))
+        process = started(
+            UNITS_BY_NAME["sliceplane-observer"],
+            tmp_path,
+            SLICEPLANE_OBSERVE_NETNS=host.netns,
+        )
+        try:
+            told = manager.recv(4096).decode()
+            assert re.match(r"READY=1\nSTATUS=node=\S+ rules=nftables ipv4-services=\d", told)
+            _ends_well(process, manager)
+        finally:
+            process.kill()
+            process.communicate()

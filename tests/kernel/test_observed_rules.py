@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.kernel.kube_proxy_table import TABLE
 from tests.kernel.netns import Host, Net
 from tests.waiting import eventually
 
@@ -18,21 +19,6 @@ from sliceplane.node.io.observing.nft_reader import NftReader
 from sliceplane.node.observing.graph import RuleGraph, read_destination, read_target
 
 pytestmark = pytest.mark.kernel
-
-#: as kube-proxy 1.36 lays them out: endpoints in a map, or with session affinity in chains
-TABLE = """
-table {family} kube-proxy {{
- map service-ips {{ type {address} . inet_proto . inet_service : verdict; }}
- map service-nodeports {{ type inet_proto . inet_service : verdict; }}
- chain services {{
-  {family} daddr . meta l4proto . th dport vmap @service-ips
-  fib daddr type local meta l4proto . th dport vmap @service-nodeports
- }}
- chain mark-for-masquerade {{ meta mark set mark or 0x4000; }}
- chain nat-output {{ type nat hook output priority -100; jump services; }}
- chain nat-prerouting {{ type nat hook prerouting priority -100; jump services; }}
-}}
-"""
 
 
 def listed(graph: RuleGraph) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-{{- /* Names and labels that templates share.  A component is "controllers" or "proxy". */ -}}
+{{- /* Names and labels that templates share.  A component is "controllers", "proxy" and so on. */ -}}
 
 {{- define "sliceplane.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}

@@ -81,7 +81,11 @@ class Observer:
         self._missing = {Services.key, EndpointSlices.key}
         self._wake = asyncio.Event()
         self._ready = asyncio.Event()
-        self._checks = 0
+        #: number of comparisons, those that found no rules included
+        self.checks = 0
+        self._reported_problem = ""
+        #: iptables rules were changed, or were not read for long
+        self._saved_may_differ = False
         self._attempt = 0
         self._read_at = -math.inf
         #: sentences for the report: Services that differ for long, rules of no Service
@@ -100,7 +104,7 @@ class Observer:
             ("gauge", "pending_services", "Services that do not agree.", lambda: self.pending),
             ("gauge", "late_services", "The same, for 30 s.", lambda: len(self._late)),
             ("counter", "loads_total", "How often all rules were read.", self._count_loads),
-            ("counter", "checks_total", "Comparisons with the API.", lambda: self._checks),
+            ("counter", "checks_total", "Comparisons with the API.", lambda: self.checks),
             ("gauge", "staleness_seconds", "Age of the oldest cache.", self.staleness_s),
         )
         for kind, name, text, read in rows:
@@ -188,7 +192,7 @@ class Observer:
 
     def _on_other_table(self, table: str) -> None:
         if table == _NAT and self.source != "nftables":
-            self._attempt = 0
+            self._saved_may_differ = True
             self._wake.set()
 
     async def _keep_checking(self) -> None:
@@ -220,7 +224,7 @@ class Observer:
 
     async def _check(self) -> None:
         """Raises ``OSError`` and ``UnreadableRules``."""
-        self._checks += 1
+        self.checks += 1
         self._nft.catch_up()
         if self._nft.is_current and any(graph.is_hooked for graph in self._nft.graphs.values()):
             numbers = self._begin()
@@ -231,14 +235,15 @@ class Observer:
     async def _check_saved(self) -> None:
         """Reads the iptables rules if that is due, and compares them."""
         now = self._clock()
-        is_changed = self.has_changes
+        is_changed = self.has_changes or self._saved_may_differ
         is_due = now >= self._read_at + (PAUSE_S if is_changed else RETRY.delay_s(self._attempt))
-        if not is_changed and not self.pending and self.source:
+        if self.source.startswith("iptables") and not is_changed and not self.pending:
             return
         if not is_due:
             return
         self._attempt += 1
         self._read_at = now
+        self._saved_may_differ = False
         numbers = self._begin()
         await self._saved.read()
         if not any(graph.is_hooked for graph in self._saved.graphs.values()):
@@ -286,7 +291,8 @@ class Observer:
 
     def _on_checked(self) -> None:
         self.revision_applied.set()
-        if self.progress.has_requests:
+        if self.progress.has_requests or self._problem != self._reported_problem:
+            self._reported_problem = self._problem
             self.report_due.set()
 
     async def _keep_sweeping(self) -> None:
@@ -306,6 +312,7 @@ class Observer:
                 self.report_due.set()
             if now - swept_at >= SWEEP_PERIOD_S:
                 swept_at = now
+                self._saved_may_differ = True
                 await self._sweep()
 
     async def _sweep(self) -> None:

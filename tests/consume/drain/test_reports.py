@@ -26,7 +26,7 @@ from sliceplane.consume.drain.reports import (
     wanteds,
 )
 from sliceplane.consume.progress import Held, ProgressReport
-from sliceplane.server.io.requests.reports import HeldReports, rights
+from sliceplane.server.io.requests.reports import ReportService, rights
 
 NODE = "kube-node-lease/sliceplane-proxy-n1"
 
@@ -102,12 +102,12 @@ def test_thousands_spread_their_answers_and_the_memory_is_bounded() -> None:
     assert (len(reports), reports.wanted("n1", 0.0)) == (CONSUMERS_MAX, None)
 
 
-def post(held: HeldReports, path: str, body: Any) -> asyncio.Task[bytes]:
+def post(held: ReportService, path: str, body: Any) -> asyncio.Task[bytes]:
     return asyncio.create_task(held.answer(path, encode(body)))
 
 
 async def test_a_node_that_is_asked_answers_and_nothing_waits_for_a_time() -> None:
-    held = HeldReports(lambda: 1000.0)
+    held = ReportService(lambda: 1000.0)
     path = f"{PROGRESS_PATH}/{NODE}"
     async with asyncio.timeout(PATIENCE_S):
         node = post(held, path, ConsumerPost(told(7), 60.0))
@@ -129,7 +129,7 @@ async def test_a_node_that_is_asked_answers_and_nothing_waits_for_a_time() -> No
 
 
 async def test_what_is_no_report_is_refused() -> None:
-    held = HeldReports(lambda: 1000.0)
+    held = ReportService(lambda: 1000.0)
     for body, code in (
         (b"{", 400),
         (b'{"report":{"endpointslices":[]}}', 400),

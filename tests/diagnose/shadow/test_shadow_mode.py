@@ -405,7 +405,7 @@ def test_what_people_read() -> None:
     ), said
     (again,) = findings_of_lines([json_line(first)])
     assert (again.code, again.sentence) == ("E1", f"zone of web-0: {'b' * 60}, should be a (IPv4)")
-    assert again.evidence[0].wanted == "a"
+    assert again.evidence[0].expected == "a"
 
 
 def test_differences_beyond_the_limit_are_counted_and_push_nobody_out() -> None:

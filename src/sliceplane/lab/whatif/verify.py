@@ -78,7 +78,9 @@ def read_outcome(
         deletes=counted["delete"],
         slices=len(slices),
         ready=ready,
-        shares=shares(kinds, prediction.after.places, local=prediction.after.policy == "Local"),
+        shares=shares(
+            kinds, prediction.after.client_locations, local=prediction.after.policy == "Local"
+        ),
         problem=recording.problem,
     )
 

@@ -36,6 +36,7 @@ POD_AGE_S: Final = 7200
 #: kinds of disagreement that API objects and rules cannot show, with the reason
 EXCEPTIONS: Final = {
     "not listening": "a ready Pod's process does not listen: no object shows it; --probe does",
+    "second proxy": "rules of two proxies (N6): which of them packets meet first is chance",
     "lost endpoint": "the rules lack one of several endpoints: what would choose it may fail",
 }
 
@@ -414,6 +415,8 @@ async def _named(
     kind = _disagreement(heard, said)
     if kind == "broken, and works" and said.codes[0] == "N5" and "does not lead" in said.text:
         return "lost endpoint"
+    if kind == "broken, and works" and said.codes[0] == "N6":
+        return "second proxy"
     if kind == "well, and fails":
         probed = await explained(place, world, question, "--probe")
         if "refused" in str(heard) and {"T1", "T6"} & {*probed.codes}:

@@ -161,7 +161,7 @@ class _Maker:
         if proxy != "absent" and self._random.random() < 0.35:
             damage = self._random.choice(("element", "rule", "container", "chain", "table"))
             self._faults.append(f"{damage} deleted")
-        elif proxy == "runs" and random.Random(f"leftover {self._seed}").random() < 0.1:
+        elif proxy == "runs" and random.Random(f"earlier proxy {self._seed}").random() < 0.1:
             damage = "leftover"
         return WorldPlan(
             self._seed,

@@ -13,6 +13,8 @@ CONDITION: Final = "sliceplane.dev/Drained"
 GATE: Final = "sliceplane.dev/serving"
 #: nodes that a sentence names
 NAMED_MAX: Final = 3
+#: why nothing is known of a node that has no Lease
+NEVER_TOLD: Final = "it never told anything"
 
 Outcome = Literal["drained", "time over", "cannot know"]
 #: of the whole: also that nothing was marked, or all marks were taken back, for the sake of a

@@ -25,7 +25,7 @@ from typing import Final, Literal, NamedTuple
 
 from sliceplane.api.core import Lease, Node
 from sliceplane.api.meta import revision_of
-from sliceplane.consume.drain.answer import DrainVerdict, Missing, State, Use
+from sliceplane.consume.drain.answer import NEVER_TOLD, DrainVerdict, Missing, State, Use
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
@@ -140,9 +140,7 @@ def compare(
         if node.held is None or silent_s > forget_s:
             if node.ready:
                 required += 1
-                why = (
-                    "it never told anything" if node.held is None else "its proxy stopped long ago"
-                )
+                why = NEVER_TOLD if node.held is None else "its proxy stopped long ago"
                 unknown.append(Missing(node.name, why))
             continue
         required += 1

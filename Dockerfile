@@ -1,5 +1,5 @@
 # One image for every command.  `up`, `apiserver` and `controllers` run as they are, on a read-only file system; `proxy`
-# wants user 0, CAP_NET_ADMIN and the host's network.
+# wants user 0, CAP_NET_ADMIN and the host's network, `observe` CAP_NET_RAW, too.
 #
 #   make image                                                   # build it without Docker, and try it
 #   docker build -t sliceplane:0.1.0 .
@@ -26,7 +26,7 @@ RUN /opt/builder/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel
  && /opt/sliceplane/bin/python -m compileall -q /opt/sliceplane/lib
 
 FROM ${BASE}
-# What the node proxy runs.  The user has a name; its folder is there with its owner, which an empty volume takes over.
+# What node proxy and observer run.  The user has a name; its folder is there with its owner, which an empty volume takes over.
 RUN apt-get update \
  && apt-get install -y --no-install-recommends nftables iptables iproute2 conntrack \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/* \

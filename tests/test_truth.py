@@ -66,6 +66,7 @@ FEATURES: Final[dict[str, tuple[str, ...]]] = {
         "controllers.traffic_distribution",
     ),
     "Node proxy": ("node.nft.table", "node.iptables.table", "proxy", "trace"),
+    "Beside kube-proxy": ("node.observing.agreement", "node.io.observing.observer", "observe"),
     "What if": ("lab.whatif.prediction", "what-if", "estimate"),
     "DNS": ("dns.server", "dns"),
     "xDS": ("xds.catalog", "xds"),

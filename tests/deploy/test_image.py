@@ -56,6 +56,11 @@ START_S = 120.0
             HealthPage("::1", 9, tls=False),
         ),
         ("sliceplane controllers", {}, None),
+        (
+            "sliceplane observe --metrics-bind-address 127.0.0.1:10262",
+            {},
+            HealthPage("127.0.0.1", 10262, tls=False),
+        ),
         ("sliceplane proxy", {}, HealthPage("127.0.0.1", 10256, tls=False)),
         ("sliceplane trace --from 10.0.0.1", {}, None),
     ],

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.e2e.running import ROOT, kubectl, spawn, stop
+from tests.kernel.kube_proxy_table import TABLE
 from tests.kernel.netns import Host, Net
 
 RULES = ROOT / "deploy" / "prometheus" / "sliceplane.rules.yaml"
@@ -158,7 +159,8 @@ def served(node: Host, tmp_path_factory: pytest.TempPathFactory) -> dict[str, se
         )
         pages = {"apiserver": kubectl(plane, "get", "--raw", "/metrics")}
         kubeconfig = f"--kubeconfig={plane.kubeconfig}"
-        for program, port in (("controllers", 10257), ("proxy", 10249)):
+        node.exec(["nft", "-f", "-"], stdin=TABLE.format(family="ip", address="ipv4_addr"))
+        for program, port in (("controllers", 10257), ("proxy", 10249), ("observe", 10262)):
             bound = f"--metrics-bind-address=127.0.0.1:{port}"
             more = ["--controllers=*,traffic-distribution"] if program == "controllers" else []
             child = node.spawn(
@@ -167,6 +169,7 @@ def served(node: Host, tmp_path_factory: pytest.TempPathFactory) -> dict[str, se
             assert child.stdout is not None
             assert child.stdout.readline().startswith("ready ")
             pages[program] = node.exec(["curl", "-sS", f"http://127.0.0.1:{port}/metrics"]).stdout
+        pages["observer"] = pages.pop("observe")
         return {program: _names(text) for program, text in pages.items()}
     finally:
         node.close()
@@ -213,6 +216,7 @@ def test_what_an_alert_asks_of_a_program_is_served_by_that_program(
 
 _API = 'job="sliceplane-apiserver",instance="a"'
 _PROXY = 'job="sliceplane-proxy",instance="n1"'
+_OBSERVER = 'job="sliceplane-observer",instance="n2"'
 _CONTROLLERS = 'job="sliceplane-controllers",instance="c"'
 _QUEUE = 'job="sliceplane-controllers",instance="c",name="endpoint"'
 _PROGRAMMED = (
@@ -314,6 +318,11 @@ PLANTED: dict[str, dict[str, str]] = {
     },
     "SliceplaneNoLocalEndpoints": {
         f'kubeproxy_sync_proxy_rules_no_local_endpoints_total{{{_PROXY},ip_family="IPv4",traffic_policy="internal"}}': "1x29 0x60"  # noqa: E501
+    },
+    "SliceplaneKubeProxyLate": {f"sliceplane_observer_late_services{{{_OBSERVER}}}": "3x29 0x60"},
+    "SliceplaneNodeNotObserved": {
+        f'sliceplane_observer_source{{{_OBSERVER},rules="none"}}': "1x29 _x60",
+        f'sliceplane_observer_source{{{_OBSERVER},rules="nftables"}}': "_x29 1x60",
     },
 }
 FIRES_AT, CLEAR_AT = "28m", "58m"

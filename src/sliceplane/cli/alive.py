@@ -41,7 +41,7 @@ def find_health_page(arguments: Sequence[str], environment: Mapping[str, str]) -
         (
             argument
             for argument in arguments
-            if argument in ("up", "apiserver", "controllers", "proxy")
+            if argument in ("up", "apiserver", "controllers", "proxy", "observe")
         ),
         "",
     )
@@ -59,8 +59,8 @@ def find_health_page(arguments: Sequence[str], environment: Mapping[str, str]) -
             return _health_page(
                 flag_value("bind-address", "127.0.0.1"), flag_value("secure-port", "6443"), tls=True
             )
-        case "controllers" | "proxy":
-            # Controllers have their health pages beside their metrics, too.
+        case "controllers" | "proxy" | "observe":
+            # All but the proxy have their health pages beside their metrics, too.
             default = (
                 "0.0.0.0:10256" if command == "proxy" else flag_value("metrics-bind-address", "")
             )

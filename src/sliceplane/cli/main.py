@@ -32,7 +32,7 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
         ),
         "observe": (
             "sliceplane.cli.run.observe",
-            "Report what this node's kube-proxy has applied; changes no rule.",
+            "Report what this node's kube-proxy has applied.",
         ),
         "dns": ("sliceplane.cli.run.dns", "Answer the names of Services and endpoints (DNS)."),
         "xds": (

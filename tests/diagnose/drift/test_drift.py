@@ -315,7 +315,9 @@ def test_the_text_fits_a_terminal_and_json_is_stable() -> None:
             "kernel",
         )
     ]
-    assert as_text(judge(facts())) == "no node proxy of Sliceplane reports here"
+    assert as_text(judge(facts())) == (
+        "no node reports here; 'sliceplane observe' does it on nodes with kube-proxy"
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ CONDITION: Final = "sliceplane.dev/Drained"
 GATE: Final = "sliceplane.dev/serving"
 #: nodes that a sentence names
 NAMED_MAX: Final = 3
+#: why nothing is known of a node that has no Lease
+NEVER_REPORTED: Final = "it never reported"
 
 Outcome = Literal["drained", "time over", "cannot know"]
 #: of all Pods together: also that nothing was marked, or all marks were taken back, to protect a

@@ -25,7 +25,7 @@ from typing import Final, Literal, NamedTuple
 
 from sliceplane.api.core import Lease, Node
 from sliceplane.api.meta import revision_of
-from sliceplane.consume.drain.answer import DrainVerdict, Missing, State, Use
+from sliceplane.consume.drain.answer import NEVER_REPORTED, DrainVerdict, Missing, State, Use
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
@@ -144,7 +144,7 @@ def compare(
         if node.applied is None or silent_s > forget_s:
             if node.ready:
                 required += 1
-                why = "it never reported" if node.applied is None else "its proxy stopped long ago"
+                why = NEVER_REPORTED if node.applied is None else "its proxy stopped long ago"
                 unknown.append(Missing(node.name, why))
             continue
         required += 1

@@ -8,6 +8,7 @@ from sliceplane.api.findings.text import fact
 from sliceplane.api.findings.wording import count, some
 from sliceplane.consume.drain.answer import (
     NAMED_MAX,
+    NEVER_REPORTED,
     DrainAnswer,
     DrainPlan,
     PortImpact,
@@ -18,6 +19,7 @@ from sliceplane.kit.columns import table
 
 _HEADS = ("Service", "port", "family", "ready now", "without them", "")
 _WORD_WIDTH = 13
+_OBSERVE = "run 'sliceplane observe' on nodes with kube-proxy"
 
 
 def plan_lines(plan: DrainPlan, width: int | None) -> Iterator[str]:
@@ -36,6 +38,8 @@ def plan_lines(plan: DrainPlan, width: int | None) -> Iterator[str]:
         yield from fact(
             "  not known", f"{some(nodes, NAMED_MAX)}: {why}", width, word_width=_WORD_WIDTH
         )
+        if why == NEVER_REPORTED:
+            yield from fact("  remedy", _OBSERVE, width, word_width=_WORD_WIDTH)
     for phrase in plan.unreadable:
         yield from fact("  not seen", phrase, width, word_width=_WORD_WIDTH)
 

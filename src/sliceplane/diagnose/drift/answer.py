@@ -111,7 +111,7 @@ def _lines(drift: Drift, width: int | None) -> Iterator[str]:
             heads, [_cells(row) for row in drift.rows], rows_max=ROWS_MAX, elsewhere="--output json"
         )
     else:
-        yield "no node proxy of Sliceplane reports here"
+        yield "no node reports here; 'sliceplane observe' does it on nodes with kube-proxy"
     for finding in drift.findings:
         yield from lines_of(finding, "cause", width)
     for phrase in drift.unchecked:

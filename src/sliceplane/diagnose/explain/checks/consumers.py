@@ -126,7 +126,8 @@ def of_node(case: NodeCase) -> Iterable[Finding]:
             certainty="possible",
             weight="warning",
             effect="if nothing else serves Services there, its clients reach none",
-            remedy="start sliceplane proxy there, or see why it does not start: its log",
+            remedy="start sliceplane observe there if kube-proxy serves it, else sliceplane proxy; if "
+            "it is there, its log says why it does not report",
         )
 
 

@@ -10,7 +10,7 @@ from tests.diagnose.explain.world import World, ago, healthy, write_slice
 
 from sliceplane.consume.served import ClusterDestination, ServedTarget
 from sliceplane.diagnose.explain.kernel import KernelFacts, RuleSet
-from sliceplane.diagnose.explain.question import ClientPlace, Explanation
+from sliceplane.diagnose.explain.question import ClientReference, Explanation
 
 CART_IP = ClusterDestination("10.96.0.2", "tcp", 80)
 #: of ``healthy``: a Pod on each node
@@ -97,7 +97,7 @@ def test_seed_314_an_unready_pod_is_a_warning_if_it_is_published() -> None:
 def test_seed_210_a_node_whose_endpoint_serves_while_it_leaves_drops_nothing() -> None:
     world = healthy()
     spec_of(world)["internalTrafficPolicy"] = "Local"
-    node_1 = {"client": ClientPlace("node", "node-1")}
+    node_1 = {"client": ClientReference("node", "node-1")}
     conditions = world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"][1]["conditions"]
     conditions.update(ready=False, serving=True, terminating=True)
     assert "X1" not in world.codes(**node_1)

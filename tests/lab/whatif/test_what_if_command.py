@@ -21,7 +21,7 @@ from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
 from sliceplane.cli import progress
 from sliceplane.cli.lab.what_if import read_cluster
-from sliceplane.cli.lab.what_if_plot import draw
+from sliceplane.cli.lab.what_if_plot import write_plot
 from sliceplane.cli.main import main
 from sliceplane.lab.sim.cluster import Cluster
 from sliceplane.lab.whatif.prediction import Prediction
@@ -141,7 +141,7 @@ def test_a_picture_is_the_same_each_time(snapshot: Path, tmp_path: Path) -> None
     question = predicted(snapshot, "zone-lost=zone-b")
     paths = [tmp_path / f"{number}.svg" for number in (1, 2)]
     for path in paths:
-        draw(question, path)
+        write_plot(question, path)
     first, second = (path.read_bytes() for path in paths)
     assert first == second
     assert first[:5] == b"<?xml"

@@ -126,6 +126,16 @@ def test_seed_6_another_name_of_the_machine_does_not_hide_its_node() -> None:
     assert "N5" not in world.codes(), "which Node this is, is not known"
 
 
+def test_seed_59_rules_of_two_proxies_are_no_fault_of_a_headless_service() -> None:
+    world = healthy()
+    two = (RuleSet("kube-proxy's nftables", False, ""), RuleSet("Sliceplane's nftables", True, ""))
+    world.kernel = KernelFacts(rule_sets=two, bridge_calls=False)
+    assert "N6" in world.codes()
+    spec_of(world).update(clusterIP="None", clusterIPs=["None"])
+    spec_of(world)["ports"][0]["port"] = 8080
+    assert world.codes() == []
+
+
 def test_seed_115_a_kernel_that_masquerades_nothing_is_not_well() -> None:
     world = healthy()
     world.kernel = kernel(*TARGETS)

@@ -44,7 +44,7 @@ def reads(case: ServiceCase) -> Iterator[Selection]:
 def multiple_rule_sets(case: ExplainCase) -> Iterable[Finding]:
     """N6. The rules of the last proxy that ran here should stay: ours, if it is among them."""
     sets = case.kernel.rule_sets or ()
-    if len(sets) < 2:
+    if len(sets) < 2 or _is_headless(case):
         return
     others = [entry for entry in sets if not entry.ours] or list(sets)
     yield case.finding(
@@ -102,6 +102,11 @@ def own_connections(case: ServiceCase) -> Iterable[Finding]:
             effect=f"a Pod of {case.name} here gets no answer when its own endpoint is chosen",
             remedy=REWRITE_RULES,
         )
+
+
+def _is_headless(case: ExplainCase) -> bool:
+    """Returns True for a Service whose packets no rule translates."""
+    return isinstance(case, ServiceCase) and case.is_headless
 
 
 def _this_node(case: ServiceCase) -> str:
@@ -226,7 +231,7 @@ def _stale_flows(
 def bridge_bypasses_nat(case: ExplainCase) -> Iterable[Finding]:
     """N11"""
     kernel = case.kernel
-    if kernel.bridge_calls is not False:
+    if kernel.bridge_calls is not False or _is_headless(case):
         return
     for bridge, ports in kernel.bridges.items():
         yield case.finding(
@@ -245,7 +250,7 @@ def bridge_bypasses_nat(case: ExplainCase) -> Iterable[Finding]:
 def no_hairpin(case: ExplainCase) -> Iterable[Finding]:
     """N12"""
     kernel = case.kernel
-    for bridge, ports in kernel.bridges.items():
+    for bridge, ports in () if _is_headless(case) else kernel.bridges.items():
         without = [port for port in ports if not port.hairpin]
         if bridge not in kernel.promiscuous and without:
             yield case.finding(
@@ -265,7 +270,7 @@ def checksums_of_tunnels(case: ExplainCase) -> Iterable[Finding]:
     --random-fully.
     """
     kernel = case.kernel
-    if not kernel.offloading or _has_checksum_fix(kernel.release):
+    if _is_headless(case) or not kernel.offloading or _has_checksum_fix(kernel.release):
         return
     name = kernel.offloading[0]
     yield case.finding(

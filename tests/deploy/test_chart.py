@@ -69,7 +69,6 @@ VALUES = {
     "observer": (
         "--set=controllers.enabled=false",
         "--set=observer.enabled=true",
-        "--set=observer.extraArgs={--log-format=json}",
         "--set=observer.podAnnotations.a=b",
         "--set=metrics.serviceMonitor.enabled=true",
         f"--api-versions={POLICY_KIND}",

@@ -23,6 +23,7 @@ from tests.deploy.helm import MANIFESTS, documents, rendered
 from tests.deploy.test_chart import VALUES
 from tests.deploy.test_rights import NODE, RIGHTS_AND_WHO
 from tests.e2e.running import ROOT, Plane, kubectl, spawn, stop
+from tests.kernel.kube_proxy_table import TABLE
 from tests.kernel.netns import Host, Net
 
 pytestmark = [pytest.mark.kernel, pytest.mark.kubectl, pytest.mark.timeout(900)]
@@ -38,6 +39,7 @@ SAME_AS = {
     "controllers-shadow.yaml": "as it comes",
     "controllers.yaml": "work",
     "proxy.yaml": "proxy alone",
+    "observer.yaml": "observer",
     "dns.yaml": "names",
     "xds.yaml": "xds",
 }
@@ -49,7 +51,9 @@ CASES: dict[str, tuple[str, ...]] = {
 @pytest.fixture(scope="module")
 def node() -> Iterator[Host]:
     with Net("dep") as net:
-        yield net.add_host("node", ip4="10.10.0.1/16", ip6="fd10::1/64")
+        host = net.add_host("node", ip4="10.10.0.1/16", ip6="fd10::1/64")
+        host.exec(["nft", "-f", "-"], stdin=TABLE.format(family="ip", address="ipv4_addr"))
+        yield host
 
 
 @pytest.fixture(scope="module")

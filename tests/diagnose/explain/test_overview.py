@@ -69,9 +69,7 @@ def test_nodes_that_report_nothing_are_unknown_and_the_remedy_is_named() -> None
     without_proxies(world)
     (gap,) = report_of(world).unknown
     assert gap.sentence.startswith("3 of 3 Nodes reported no progress (node-0, node-1, node-2)")
-    assert gap.remedy == (
-        "run 'sliceplane observe' on those with kube-proxy, 'sliceplane proxy' on others"
-    )
+    assert gap.remedy == "run 'sliceplane observe' on them (kube-proxy), or 'sliceplane proxy'"
 
 
 def test_missing_rights_are_named_with_the_command_that_grants_them() -> None:

@@ -112,7 +112,7 @@ def _unknown(facts: StatusFacts, read: PlaneStatus) -> Iterator[Unknown]:
         yield Unknown(
             f"{part(len(silent), len(facts.nodes), 'Node')} reported no progress "
             f"({some(silent)}), so drains and drift cannot be proven there",
-            "run 'sliceplane observe' on those with kube-proxy, 'sliceplane proxy' on others",
+            "run 'sliceplane observe' on them (kube-proxy), or 'sliceplane proxy'",
         )
 
 

@@ -15,8 +15,9 @@ from tests.kernel.kube_proxy_table import TABLE
 from tests.kernel.netns import Host, Net
 from tests.waiting import eventually
 
-from sliceplane.node.io.observing.nft_reader import NftReader
-from sliceplane.node.observing.graph import RuleGraph, read_destination, read_target
+from sliceplane.consume.served import ClusterDestination, ServedTarget
+from sliceplane.node.io.observing.nft_reader import NftReader, read_graphs
+from sliceplane.node.observing.graph import RuleGraph, read_destination, read_target, served
 
 pytestmark = pytest.mark.kernel
 
@@ -162,5 +163,10 @@ async def test_both_families_and_a_table_that_is_removed() -> None:
                 "node port 30080/TCP": ["[fd00::1]:8080"],
             }
             assert not reader.graphs["IPv4"].is_hooked
+            # ``explain --kernel`` reads them once.
+            once = await asyncio.to_thread(read_graphs, ("IPv6",), host.netns)
+            destination = ClusterDestination("fd00:96::1", "tcp", 80)
+            targets = frozenset({ServedTarget("fd00::1", 8080)})
+            assert served(once["IPv6"]) == {destination: targets}
             write(host, "delete table ip6 kube-proxy")
             await eventually(lambda: not reader.graphs["IPv6"].is_hooked)

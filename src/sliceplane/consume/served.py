@@ -32,7 +32,7 @@ class ClusterDestination(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.address}:{self.port}/{self.protocol.upper()}"
+        return f"{_authority(self.address, self.port)}/{self.protocol.upper()}"
 
 
 class ServedTarget(NamedTuple):
@@ -42,7 +42,11 @@ class ServedTarget(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.address}:{self.port}"
+        return _authority(self.address, self.port)
+
+
+def _authority(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 #: targets by destination; none: connections there are refused

@@ -20,6 +20,7 @@ from sliceplane.consume.served import Served
 from sliceplane.diagnose.explain.kernel import BridgePort, KernelFacts, RuleSet, parse_ipvs
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.node.conntrack import UdpFlow, parse_flow
+from sliceplane.node.io.observing.nft_reader import read_graphs
 from sliceplane.node.iptables.served import hairpins as hairpins_by_iptables
 from sliceplane.node.iptables.served import served as served_by_iptables
 from sliceplane.node.nft.layout import NODE_PORT_IPS
@@ -27,6 +28,8 @@ from sliceplane.node.nft.listing import listed
 from sliceplane.node.nft.names import TABLE
 from sliceplane.node.nft.served import hairpins as hairpins_of
 from sliceplane.node.nft.served import served
+from sliceplane.node.observing.graph import UnreadableRules
+from sliceplane.node.observing.graph import served as by_graph
 
 TIMEOUT_S: Final = 20.0
 #: seconds until a kernel that differs from the API is read again
@@ -41,6 +44,7 @@ _PROMISCUOUS: Final = 0x100
 _SERVICES: Final = "KUBE-SERVICES"
 
 
+_BY_KUBE_PROXY: Final = "kube-proxy's nftables"
 _BY_IPTABLES: Final = "KUBE-* of iptables-nft"
 _BY_LEGACY: Final = "KUBE-* of iptables-legacy"
 #: the programs that list such rules, one for each family
@@ -155,7 +159,7 @@ async def _rule_sets(unread: list[str]) -> tuple[RuleSet, ...]:
     if TABLE in tables:
         sets.append(RuleSet("Sliceplane's nftables", True, "sliceplane proxy --cleanup"))
     if "kube-proxy" in tables:
-        sets.append(RuleSet("kube-proxy's nftables", False, "kube-proxy --cleanup"))
+        sets.append(RuleSet(_BY_KUBE_PROXY, False, "kube-proxy --cleanup"))
     if ("nat", _SERVICES) in chains:
         sets.append(RuleSet(_BY_IPTABLES, False, "kube-proxy --cleanup"))
     try:
@@ -166,9 +170,9 @@ async def _rule_sets(unread: list[str]) -> tuple[RuleSet, ...]:
     return tuple(sets)
 
 
-async def _served(rule_sets: tuple[RuleSet, ...] | None) -> tuple[Served, Served]:
-    """Returns the targets of the cluster IPs, and those that reach themselves, by our nftables, or
-    by the iptables of any proxy.  Raises ``_Unread``.
+async def _served(rule_sets: tuple[RuleSet, ...] | None) -> tuple[Served, Served | None]:
+    """Returns the targets of the cluster IPs, and those that reach themselves (``None``: unknown),
+    by any proxy's nftables or iptables.  Raises ``_Unread``.
     """
     if rule_sets is None:
         raise _Unread("rules of Services (nftables cannot be listed)")
@@ -176,6 +180,8 @@ async def _served(rule_sets: tuple[RuleSet, ...] | None) -> tuple[Served, Served
     hairpins: Served = {}
     if not any(entry.ours for entry in rule_sets):
         others = ", ".join(entry.title for entry in rule_sets)
+        if others == _BY_KUBE_PROXY:
+            return await _served_by_kube_proxy(), None
         programs = _SAVING.get(others)
         if programs is None:
             why = f"{others} are not compared" if others else "no proxy wrote any here"
@@ -194,6 +200,15 @@ async def _served(rule_sets: tuple[RuleSet, ...] | None) -> tuple[Served, Served
             if "No such file" not in str(error):  # a kernel without that family
                 raise
     return destinations, hairpins
+
+
+async def _served_by_kube_proxy() -> Served:
+    """Raises ``_Unread``."""
+    try:
+        graphs = await asyncio.to_thread(read_graphs, FAMILIES)
+    except (OSError, UnreadableRules) as error:
+        raise _Unread(f"rules of Services ({error})") from error
+    return {key: targets for graph in graphs.values() for key, targets in by_graph(graph).items()}
 
 
 async def _offloading(unread: list[str]) -> tuple[str, ...]:

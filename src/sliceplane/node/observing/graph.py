@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
+from sliceplane.consume.served import ClusterDestination, Served, ServedTarget
 from sliceplane.kit.ip import Family
 
 PROTOCOL_NUMBERS: Final = {"TCP": 6, "UDP": 17, "SCTP": 132}
@@ -48,29 +49,15 @@ class Rule(msgspec.Struct, frozen=True, gc=False):
 _NO_EFFECT: Final = Rule()
 
 
-class Target(NamedTuple):
-    """An address and port for people."""
-
-    address: str
-    port: int
-
-    def __str__(self) -> str:
-        return (
-            f"[{self.address}]:{self.port}"
-            if ":" in self.address
-            else f"{self.address}:{self.port}"
-        )
-
-
 def packed_target(address: str, port: int) -> bytes:
     """Returns the bytes of a canonical address and a port."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     return socket.inet_pton(family, address) + port.to_bytes(_PORT_BYTES, "big")
 
 
-def read_target(packed: bytes) -> Target:
+def read_target(packed: bytes) -> ServedTarget:
     address = packed[:-_PORT_BYTES]
-    return Target(
+    return ServedTarget(
         socket.inet_ntop(_ADDRESS_FAMILIES[len(address)], address),
         int.from_bytes(packed[-_PORT_BYTES:], "big"),
     )
@@ -91,6 +78,18 @@ def read_destination(key: bytes) -> str:
     if len(key) == 1 + _PORT_BYTES:
         return f"node port {int.from_bytes(key[-_PORT_BYTES:], 'big')}/{protocol}"
     return f"{read_target(key[:-3] + key[-_PORT_BYTES:])}/{protocol}"
+
+
+def served(graph: RuleGraph) -> Served:
+    """Returns the targets of each destination, as other readers of rules do; without node ports."""
+    result: Served = {}
+    for key in graph.destinations():
+        if len(key) > 1 + _PORT_BYTES:
+            address, port = read_target(key[:-3] + key[-_PORT_BYTES:])
+            protocol = PROTOCOL_NAMES.get(key[-3], str(key[-3])).lower()
+            targets = frozenset(map(read_target, graph.targets(key)))
+            result[ClusterDestination(address, protocol, port)] = targets
+    return result
 
 
 class RuleGraph:

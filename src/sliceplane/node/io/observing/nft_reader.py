@@ -17,7 +17,7 @@ import asyncio
 import errno
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -136,7 +136,7 @@ class NftReader:
     async def _load(self) -> None:
         """Reads everything, then applies the events that arrived meanwhile."""
         began = time.monotonic()
-        await asyncio.to_thread(self._dump)
+        await asyncio.to_thread(_dump, self._decoder, self.graphs, self._netns)
         queued, self._queued = self._queued or [], None
         for at, data in enumerate(queued):
             self._apply(data)
@@ -146,33 +146,6 @@ class NftReader:
         self.loads += 1
         self.load_s = time.monotonic() - began
         self._is_loaded = True
-
-    def _dump(self) -> None:
-        """Reads all chains, rules and maps of both families, in a thread.  Raises ``OSError``."""
-        with netfilter_socket(self._netns) as sock:
-            sock.settimeout(_TIMEOUT_S)
-            for graph in self.graphs.values():
-                graph.clear()
-                chains = self._request(sock, chains_request(graph)).chains
-                for chain in dict.fromkeys(chains):
-                    self._request(sock, rules_request(graph, chain))
-                for name in dict.fromkeys(self._request(sock, sets_request(graph)).sets):
-                    self._request(sock, elements_request(graph, name))
-
-    def _request(self, sock: socket.socket, request: bytes) -> Part:
-        """Sends a request for a dump and applies the answer; repeats it if changes interrupted it."""
-        for _ in range(_ATTEMPTS_MAX):
-            sock.sendto(request, (0, 0))
-            whole = Part()
-            while not whole.done:
-                part = self._decoder.apply(sock.recv(_RECEIVE_BYTES))
-                whole.chains += part.chains
-                whole.sets += part.sets
-                whole.interrupted |= part.interrupted
-                whole.done = part.done
-            if not whole.interrupted:
-                return whole
-        raise OSError(errno.EAGAIN, "the rules change too often to be read")
 
     def _on_readable(self) -> None:
         try:
@@ -230,3 +203,39 @@ class NftReader:
             self._on_other(name)
         if self._is_loaded:
             self._on_change()
+
+
+def read_graphs(families: tuple[Family, ...], netns: str = "") -> dict[Family, RuleGraph]:
+    """Returns the rules as they are now. Blocks. Raises ``OSError`` and ``UnreadableRules``."""
+    graphs = {family: RuleGraph(family) for family in families}
+    _dump(Decoder(graphs), graphs, netns)
+    return graphs
+
+
+def _dump(decoder: Decoder, graphs: Mapping[Family, RuleGraph], netns: str) -> None:
+    """Reads all chains, rules and maps into *graphs*, those of *decoder*.  Blocks."""
+    with netfilter_socket(netns) as sock:
+        sock.settimeout(_TIMEOUT_S)
+        for graph in graphs.values():
+            graph.clear()
+            chains = _request(sock, decoder, chains_request(graph)).chains
+            for chain in dict.fromkeys(chains):
+                _request(sock, decoder, rules_request(graph, chain))
+            for name in dict.fromkeys(_request(sock, decoder, sets_request(graph)).sets):
+                _request(sock, decoder, elements_request(graph, name))
+
+
+def _request(sock: socket.socket, decoder: Decoder, request: bytes) -> Part:
+    """Sends a request for a dump and applies the answer; repeats it if changes interrupted it."""
+    for _ in range(_ATTEMPTS_MAX):
+        sock.sendto(request, (0, 0))
+        whole = Part()
+        while not whole.done:
+            part = decoder.apply(sock.recv(_RECEIVE_BYTES))
+            whole.chains += part.chains
+            whole.sets += part.sets
+            whole.interrupted |= part.interrupted
+            whole.done = part.done
+        if not whole.interrupted:
+            return whole
+    raise OSError(errno.EAGAIN, "the rules change too often to be read")

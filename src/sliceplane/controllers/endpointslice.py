@@ -19,8 +19,9 @@ from typing import Final, Literal
 
 import msgspec
 
+from sliceplane.api.adoption import MANAGED_BY_ADOPTED, Scope
 from sliceplane.api.core import Node, Pod, Service
-from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.discovery import LABEL_MANAGED_BY, MANAGED_BY_CONTROLLER, EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import TOPOLOGY_AWARE_SUBSETTING, Gates
 from sliceplane.api.meta import Object, ObjectMeta
@@ -128,6 +129,8 @@ class SliceMetrics(Metrics):
                 changed.observe(family.writes)
 
 
+#: the slices that controllers of adopted Services need: their own, and those of upstream's
+_BOTH_SETS: Final = f"{LABEL_MANAGED_BY} in ({MANAGED_BY_CONTROLLER},{MANAGED_BY_ADOPTED})"
 SLICE_DELAY_MIN_S: Final = 1.0
 MERGE_DELAY_MIN_S: Final = 1.0
 MAX_SYNCS_LIMIT: Final = 50
@@ -155,6 +158,7 @@ class EndpointSliceConfig(msgspec.Struct, frozen=True, kw_only=True):
     find_heuristic: Find = find_shipped
     hold_mass_removals: bool = False
     probe_held: bool = False
+    scope: Scope = Scope.SELECTING
 
     def __post_init__(self) -> None:
         for name, value, limit in (
@@ -197,6 +201,7 @@ class EndpointSliceController(SyncController):
     ) -> None:
         """*problems* receives the reasons why Services have no hints."""
         self._config = config or EndpointSliceConfig()
+        adopts = self._config.scope is Scope.ADOPTED
         super().__init__(
             ControllerInfo(
                 name="endpointslice-controller",
@@ -205,7 +210,7 @@ class EndpointSliceController(SyncController):
                     Selection(Services),
                     Selection(Pods),
                     Selection(Nodes),
-                    Selection(EndpointSlices),
+                    Selection(EndpointSlices, label_selector=_BOTH_SETS if adopts else ""),
                 ),
                 queue="endpoint_slice",
             ),
@@ -222,6 +227,7 @@ class EndpointSliceController(SyncController):
             claim_unlabelled=self._config.claim_unlabelled_slices,
             selector_changes=self._config.selector_changes,
             hold_by_default=self._config.hold_mass_removals,
+            scope=self._config.scope,
         )
         self._batch_period_s = self._config.endpointslice_updates_batch_period_s
         self._removals = MassRemovals(self._engine, probes=self._config.probe_held)

@@ -22,6 +22,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Final
 
+from sliceplane.api.adoption import Scope
 from sliceplane.api.codec import decode
 from sliceplane.api.core import Endpoints, Service
 from sliceplane.api.discovery import ANNOTATION_LEADER
@@ -249,9 +250,15 @@ class EndpointsEngine:
         self,
         capacity: Capacity = Capacity.TRUNCATE,
         selector_changes: SelectorChanges = SelectorChanges.HAND_OVER,
+        scope: Scope = Scope.SELECTING,
     ) -> None:
+        """With *scope* ADOPTED, only objects of adopted Services are written, and none is deleted:
+        upstream's controller deletes the Endpoints of every Service that is gone.
+        """
         self._capacity = capacity
-        self._selector_changes = selector_changes
+        self._adopts = scope is Scope.ADOPTED
+        self._selector_changes = SelectorChanges.UPSTREAM if self._adopts else selector_changes
+        self._scope = scope
         self._states: dict[str, EndpointsState] = {}
         self._pending = PendingWrites()
         self._routes: PodRoutes[EndpointsState] = PodRoutes()
@@ -262,9 +269,8 @@ class EndpointsEngine:
     def on_service(self, new: Service) -> str:
         # KEP-0752 requires the label. Upstream omits it, since it has no code that removes it with
         # the selector.
-        shape = endpoints_shape(
-            new, skip_mirror=self._selector_changes is SelectorChanges.HAND_OVER
-        )
+        skip_mirror = self._selector_changes is SelectorChanges.HAND_OVER or self._adopts
+        shape = endpoints_shape(new, skip_mirror=skip_mirror, scope=self._scope)
         state = self._state(shape.key)
         before = state.shape
         if before is not None and before.same_addresses(shape):
@@ -279,6 +285,7 @@ class EndpointsEngine:
         if state is not None and state.shape is not None:
             self._unfile(state)
             state.set_shape(None, ())
+            state.to_delete = state.to_delete and not self._adopts
             self._drop_if_empty(state)
 
     def _reshape(self, state: EndpointsState, shape: EndpointsShape) -> None:
@@ -303,7 +310,7 @@ class EndpointsEngine:
             if new is None
             else state.on_endpoints(new)
         )
-        if state.is_stray and state.is_ours:
+        if state.is_stray and state.is_ours and not self._adopts:
             state.to_delete = True
         self._drop_if_empty(state)
         return (state.key,) if changed and (state.shape is not None or state.to_delete) else ()
@@ -312,6 +319,8 @@ class EndpointsEngine:
         """Marks objects without a Service for deletion, ours or not. Called at the start, when all
         Services are cached.
         """
+        if self._adopts:
+            return ()
         strays = [state for state in self._states.values() if state.is_stray]
         for state in strays:
             state.to_delete = True

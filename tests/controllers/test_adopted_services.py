@@ -19,7 +19,6 @@ from sliceplane.api.adoption import (
     Stage,
     parse_selector,
     selector_of,
-    selector_text,
     stage_of,
 )
 from sliceplane.api.core import Endpoints, Pod, Service
@@ -34,6 +33,7 @@ from sliceplane.api.discovery import (
     EndpointSlice,
     SliceEndpoint,
 )
+from sliceplane.api.findings.wording import pairs_text
 from sliceplane.api.meta import ObjectMeta, OwnerReference
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
@@ -135,7 +135,7 @@ def test_each_stage_has_one_selector_for_each_reader(
     "selector", [{"app": "web"}, {"a.b/c": "", "app": "web"}, {"x": "1", "y": "v-1.2_3"}]
 )
 def test_a_selector_survives_the_annotation(selector: dict[str, str]) -> None:
-    assert parse_selector(selector_text(selector)) == selector
+    assert parse_selector(pairs_text(selector)) == selector
 
 
 @pytest.mark.parametrize(

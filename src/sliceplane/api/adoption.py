@@ -14,7 +14,6 @@ it, and ours give way as soon as upstream's slices have every endpoint of ours.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
@@ -79,11 +78,6 @@ def parse_selector(text: str) -> dict[str, str]:
             raise ValueError(f"{key} is named twice")
         pairs[key] = value
     return pairs
-
-
-def selector_text(selector: Mapping[str, str]) -> str:
-    """Returns ``app=web,tier=front``: the annotation, and a label selector of the API."""
-    return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
 
 
 def adopted_selector(service: Service) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from sliceplane.api.adoption import selector_of
 from sliceplane.api.core import Namespace, Node, Pod, Service
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
@@ -136,7 +137,7 @@ class ClusterNames:
         if triggered and named.kind == "headless" and named.service is not None:
             kind = (
                 "headless_with_selector"
-                if named.service.spec.selector
+                if selector_of(named.service)
                 else "headless_without_selector"
             )
             try:

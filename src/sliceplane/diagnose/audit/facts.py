@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from sliceplane.api.adoption import selector_of
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import (
     ANNOTATION_LEADER,
@@ -92,7 +93,7 @@ def service_facts(service: Service) -> ServiceFacts:
     if spec.type == "ExternalName":
         role: ServiceRole = "external name"
     else:
-        role = "selecting" if spec.selector else "without selector"
+        role = "selecting" if selector_of(service) else "without selector"
     targets = {port.target_port for port in spec.ports or () if isinstance(port.target_port, str)}
     named = tuple(intern(name) for name in sorted(targets))
     families = spec.ip_families or ()

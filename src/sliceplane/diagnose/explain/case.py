@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, ClassVar, Final, TypeVar
 
+from sliceplane.api import adoption
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_ZONE, SliceEndpoint
 from sliceplane.api.findings.codes import Severity
@@ -341,8 +342,8 @@ def _existing(item: T | None) -> T:
 
 
 def selector_of(service: Service) -> dict[str, str]:
-    """Returns the selector of *service*; empty: it selects nothing."""
-    return {} if service.spec.type == "ExternalName" else service.spec.selector or {}
+    """Returns the selector of *service*, adopted or not; empty: it selects nothing."""
+    return {} if service.spec.type == "ExternalName" else adoption.selector_of(service)
 
 
 def zone_of(node: Node | None) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from sliceplane.api.adoption import selector_of
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice
 from sliceplane.api.findings.wording import count
@@ -357,7 +358,7 @@ def _service_part(service: Service) -> dict[str, Any]:
             }
             for port in spec.ports or ()
         ],
-        "selector": spec.selector or {},
+        "selector": selector_of(service),
         "distribution": spec.traffic_distribution or "",
         "internalPolicy": spec.internal_traffic_policy or "",
         "affinity": spec.session_affinity,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
+from sliceplane.api.adoption import MANAGED_BY_ADOPTED
 from sliceplane.api.core import ContainerPort, ServicePort
 from sliceplane.api.discovery import (
     LABEL_MANAGED_BY,
@@ -195,7 +196,9 @@ def port_of_own_slice(case: ServiceCase) -> Iterable[Finding]:
     expected = {(port.name, port.protocol) for port in _ports(case)}
     for endpoint_slice in case.slices:
         manager = endpoint_slice.manager
-        if case.selector and manager in (MANAGED_BY_CONTROLLER, MANAGED_BY_MIRRORING):
+        if case.selector and manager in (
+            *(MANAGED_BY_CONTROLLER, MANAGED_BY_ADOPTED, MANAGED_BY_MIRRORING),
+        ):
             # those are built from Pods, and E4 reports mirrored slices of a Service with a selector
             continue
         names = {

@@ -29,9 +29,10 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointsObjects, Pods, Services
+from sliceplane.controllers.other_writers import KEY as OTHER_WRITERS
+from sliceplane.controllers.other_writers import ObservantController, OtherWriters
 from sliceplane.controllers.service_syncs import (
     FirstSync,
-    SyncController,
     actionable_error,
     note_about,
     to_write,
@@ -75,7 +76,7 @@ class EndpointsConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class EndpointsController(SyncController):
+class EndpointsController(ObservantController):
     """The controller. Jobs are keyed ``namespace/name`` of the Service, and of its Endpoints."""
 
     def __init__(
@@ -102,6 +103,7 @@ class EndpointsController(SyncController):
             self._config.selector_changes,
             self._config.scope,
         )
+        self._others = OtherWriters(EndpointsObjects, EVENT_COMPONENT)
         #: objects of adopted Services that are not excluded from mirroring, so not in the cache
         self._unmarked: set[str] = set()
         self._first_sync = first_sync or FirstSync()
@@ -119,7 +121,10 @@ class EndpointsController(SyncController):
                 touched = self._engine.on_pod(*change.typed(Pod))
                 self.add_touched(touched, self._config.endpoint_updates_batch_period_s, now)
             case Endpoints():
-                for key in self._engine.on_endpoints(*change.typed(Endpoints)):
+                old, new = change.typed(Endpoints)
+                for key in self._engine.on_endpoints(old, new):
+                    if self._synced and old is not None and new is not None:
+                        self._note_edit(key, new, now)
                     self.add(
                         (key,),
                         STRAY_DELAY_S if self._engine.shape(key) is None else EDIT_DELAY_S,
@@ -127,6 +132,11 @@ class EndpointsController(SyncController):
                     )
             case unexpected:
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
+
+    def _note_edit(self, key: str, observed: Endpoints, now: float) -> None:
+        shape = self._engine.shape(key)
+        if shape is not None and shape.active and not self._engine.is_writing(key):
+            self.note_edit(key, observed.metadata, now)
 
     def _on_service(self, service: Service, *, gone: bool, now: float) -> None:
         if gone:
@@ -152,15 +162,21 @@ class EndpointsController(SyncController):
     # -- work
 
     def job(self, key: str, now: float) -> Job | None:
+        if key == OTHER_WRITERS:
+            return self.edit_job(now)
         if key in self._unmarked:
             return Job(key=key, writes=(_exclusion(key),))
         plan = self._engine.plan(key, now)
         if plan.write is not None:
+            self.note_own_write(key, now)
             return Job(key=key, writes=(to_write(EndpointsObjects, plan.write),), token=plan)
         self._end(key, failed=plan.stale, now=now)
         return None
 
     def on_done(self, done: Done, now: float) -> None:
+        if done.job.key == OTHER_WRITERS:
+            self.on_edit_read(done, now)
+            return
         plan = done.job.token
         if plan is None:
             self._unmarked.discard(done.job.key)

@@ -28,9 +28,10 @@ from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.defragment import WRITES_PER_MINUTE_DEFAULT, Defragmenter
 from sliceplane.controllers.mass_removal import MassRemovals
+from sliceplane.controllers.other_writers import KEY as OTHER_WRITERS
+from sliceplane.controllers.other_writers import ObservantController, OtherWriters
 from sliceplane.controllers.service_syncs import (
     HintProblems,
-    SyncController,
     actionable_error,
     note_about,
     to_write,
@@ -193,7 +194,7 @@ class EndpointSliceConfig(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class EndpointSliceController(SyncController):
+class EndpointSliceController(ObservantController):
     """The controller. Jobs are keyed ``namespace/name`` of the Service."""
 
     def __init__(
@@ -230,6 +231,7 @@ class EndpointSliceController(SyncController):
             scope=self._config.scope,
         )
         self._batch_period_s = self._config.endpointslice_updates_batch_period_s
+        self._others = OtherWriters(EndpointSlices, EVENT_COMPONENT)
         self._removals = MassRemovals(self._engine, probes=self._config.probe_held)
         self._problems = problems or HintProblems()
         self._problems.begin()
@@ -256,8 +258,7 @@ class EndpointSliceController(SyncController):
                 touched = self._engine.on_node(*change.typed(Node), missing=change.missing)
                 self.add_touched(touched, self._batch_period_s, now)
             case EndpointSlice():
-                keys = self._engine.on_slice(*change.typed(EndpointSlice))
-                self.add(keys, max(SLICE_DELAY_MIN_S, self._batch_period_s), now)
+                self._on_slice(*change.typed(EndpointSlice), now=now)
             case unexpected:
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
 
@@ -268,6 +269,16 @@ class EndpointSliceController(SyncController):
             self.add((service.metadata.key,), 0.0, now)
         else:
             self.add(self._engine.on_service(service), 0.0, now)
+
+    def _on_slice(
+        self, old: EndpointSlice | None, new: EndpointSlice | None, *, now: float
+    ) -> None:
+        keys = self._engine.on_slice(old, new)
+        self.add(keys, max(SLICE_DELAY_MIN_S, self._batch_period_s), now)
+        if self._synced and old is not None and new is not None and self._engine.is_ours(new):
+            for key in keys:
+                if not self._engine.is_writing(key):
+                    self.note_edit(key, new.metadata, now)
 
     # -- work
 
@@ -280,6 +291,8 @@ class EndpointSliceController(SyncController):
         return msgspec.structs.replace(work, relist=relist) if relist else work
 
     def job(self, key: str, now: float) -> Job | None:
+        if key == OTHER_WRITERS:
+            return self.edit_job(now)
         if self._removals.is_own(key):
             job = self._removals.job(key, now)
             if job is None:
@@ -297,6 +310,7 @@ class EndpointSliceController(SyncController):
         if self._merges is not None:
             plan = self._merge(self._merges, key, plan, now)
         if plan.writes:
+            self.note_own_write(key, now)
             writes = tuple(
                 to_write(EndpointSlices, write, write.content.values()) for write in plan.writes
             )
@@ -325,6 +339,9 @@ class EndpointSliceController(SyncController):
 
     def on_done(self, done: Done, now: float) -> None:
         plan = done.job.token
+        if done.job.key == OTHER_WRITERS:
+            self.on_edit_read(done, now)
+            return
         if self._removals.is_own(done.job.key):
             self.add(self._removals.on_done(done, now), 0.0, now)
             self.end(done.job.key, failed=done.error is not None, deadline=None, now=now)

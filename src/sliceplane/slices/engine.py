@@ -260,6 +260,14 @@ class SliceEngine:
                 touched[successor.key] = None
         return tuple(touched)
 
+    def is_ours(self, observed: EndpointSlice) -> bool:
+        return bool(self._service_of(observed))
+
+    def is_writing(self, key: str) -> bool:
+        """Returns True if a plan of *key* is under way, so that events may be of its writes."""
+        service = self._services.get(key)
+        return service is not None and service.is_writing
+
     # -- plan and result
 
     def shape(self, key: str) -> ServiceShape | None:

@@ -100,6 +100,10 @@ class ServiceState:
         )
 
     @property
+    def is_writing(self) -> bool:
+        return self._own.in_flight
+
+    @property
     def empty(self) -> bool:
         """True if the state can be dropped: no Service, no slice and no write in flight."""
         return self.shape is None and not self._own

@@ -332,6 +332,11 @@ class EndpointsEngine:
         state = self._states.get(key)
         return None if state is None else state.shape
 
+    def is_writing(self, key: str) -> bool:
+        """Returns True if a plan of *key* is under way, so that events may be of its write."""
+        state = self._states.get(key)
+        return state is not None and state.own.in_flight
+
     def needs_retry(self, key: str) -> bool:
         """Returns True if a failed sync of *key* must be retried."""
         state = self._states.get(key)

@@ -11,16 +11,6 @@ import pytest
 from tests.controllers.controller_plane import ControllerPlane
 from tests.slices.fake_cluster import make_node, make_pod, make_service, replace
 
-from sliceplane.api.adoption import (
-    ANNOTATION_ADOPTION,
-    ANNOTATION_SELECTOR,
-    MANAGED_BY_ADOPTED,
-    Scope,
-    Stage,
-    parse_selector,
-    selector_of,
-    stage_of,
-)
 from sliceplane.api.core import Endpoints, Pod, Service
 from sliceplane.api.discovery import (
     LABEL_ENDPOINTS_MANAGED_BY,
@@ -36,6 +26,16 @@ from sliceplane.api.discovery import (
 from sliceplane.api.findings.wording import pairs_text
 from sliceplane.api.meta import ObjectMeta, OwnerReference
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
+from sliceplane.api.selectors.adoption import (
+    ANNOTATION_ADOPTION,
+    ANNOTATION_SELECTOR,
+    MANAGED_BY_ADOPTED,
+    AdoptionStage,
+    Scope,
+    parse_selector,
+    selector_of,
+    stage_of,
+)
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S
@@ -104,23 +104,29 @@ class Plane(ControllerPlane):
 @pytest.mark.parametrize(
     ("annotations", "selects", "stage", "theirs", "readers"),
     [
-        ({}, False, Stage.UNSELECTED, {}, {}),
-        ({}, True, Stage.UPSTREAM, {}, {"app": "web"}),
-        (ADOPTING, True, Stage.ADOPTING, {"app": "web"}, {"app": "web"}),
-        (ADOPTED, False, Stage.ADOPTED, {"app": "web"}, {"app": "web"}),
-        (ADOPTING, False, Stage.ADOPTED, {"app": "web"}, {"app": "web"}),
-        (RELEASING, False, Stage.ADOPTED, {"app": "web"}, {"app": "web"}),
-        (RELEASING, True, Stage.RELEASING, {"app": "web"}, {"app": "web"}),
-        (ADOPTED, True, Stage.CONFLICT, {}, {"app": "web"}),
-        ({ANNOTATION_SELECTOR: ""}, False, Stage.INVALID, {}, {}),
-        ({ANNOTATION_SELECTOR: "app in (web)"}, False, Stage.INVALID, {}, {}),
-        ({**ADOPTING, ANNOTATION_SELECTOR: "web"}, True, Stage.CONFLICT, {}, {"app": "web"}),
+        ({}, False, AdoptionStage.UNSELECTED, {}, {}),
+        ({}, True, AdoptionStage.UPSTREAM, {}, {"app": "web"}),
+        (ADOPTING, True, AdoptionStage.ADOPTING, {"app": "web"}, {"app": "web"}),
+        (ADOPTED, False, AdoptionStage.ADOPTED, {"app": "web"}, {"app": "web"}),
+        (ADOPTING, False, AdoptionStage.ADOPTED, {"app": "web"}, {"app": "web"}),
+        (RELEASING, False, AdoptionStage.ADOPTED, {"app": "web"}, {"app": "web"}),
+        (RELEASING, True, AdoptionStage.RELEASING, {"app": "web"}, {"app": "web"}),
+        (ADOPTED, True, AdoptionStage.CONFLICT, {}, {"app": "web"}),
+        ({ANNOTATION_SELECTOR: ""}, False, AdoptionStage.INVALID, {}, {}),
+        ({ANNOTATION_SELECTOR: "app in (web)"}, False, AdoptionStage.INVALID, {}, {}),
+        (
+            {**ADOPTING, ANNOTATION_SELECTOR: "web"},
+            True,
+            AdoptionStage.CONFLICT,
+            {},
+            {"app": "web"},
+        ),
     ],
 )
 def test_each_stage_has_one_selector_for_each_reader(
     annotations: dict[str, str],
     selects: bool,
-    stage: Stage,
+    stage: AdoptionStage,
     theirs: dict[str, str],
     readers: dict[str, str],
 ) -> None:

@@ -94,11 +94,11 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "Operate it": {
         "adopt": (
-            "sliceplane.cli.query.adopt",
+            "sliceplane.cli.moves.adopt",
             "Move Services from a cluster's own controllers to ours.",
         ),
         "release": (
-            "sliceplane.cli.query.release",
+            "sliceplane.cli.moves.release",
             "Move adopted Services back to a cluster's own controllers.",
         ),
         "drain": (

@@ -9,7 +9,7 @@ This controller also deletes the objects, since Endpoints have no ownerReference
 their Service, and, shortly after the start, those without a Service. The delay protects Endpoints
 whose Service is just being created.
 
-With the scope of adopted Services (``api.adoption``) only Endpoints that are excluded from
+With the scope of adopted Services (``api.selectors.adoption``) only Endpoints that are excluded from
 mirroring are watched, since all of ours are. An object that is not excluded yet refuses a create;
 it gets the label, and then it is in the cache.
 """
@@ -21,7 +21,6 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.api.adoption import Scope
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Endpoints, Pod, Service
 from sliceplane.api.discovery import LABEL_SKIP_MIRROR
@@ -29,6 +28,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointsObjects, Pods, Services
+from sliceplane.api.selectors.adoption import Scope
 from sliceplane.controllers.other_writers import KEY as OTHER_WRITERS
 from sliceplane.controllers.other_writers import ObservantController, OtherWriters
 from sliceplane.controllers.service_syncs import (

@@ -19,13 +19,13 @@ from typing import Final, Literal
 
 import msgspec
 
-from sliceplane.api.adoption import MANAGED_BY_ADOPTED, Scope
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import LABEL_MANAGED_BY, MANAGED_BY_CONTROLLER, EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import TOPOLOGY_AWARE_SUBSETTING, Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
+from sliceplane.api.selectors.adoption import MANAGED_BY_ADOPTED, Scope
 from sliceplane.controllers.defragment import WRITES_PER_MINUTE_DEFAULT, Defragmenter
 from sliceplane.controllers.mass_removal import MassRemovals
 from sliceplane.controllers.other_writers import KEY as OTHER_WRITERS
@@ -37,6 +37,7 @@ from sliceplane.controllers.service_syncs import (
     to_write,
 )
 from sliceplane.kit.metrics import DEFAULT_BUCKETS, Family, Metrics, exponential_buckets
+from sliceplane.slices.adoption import EngineClaims
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine
 from sliceplane.slices.heuristics.queries import Find
 from sliceplane.slices.heuristics.shipped import find_shipped
@@ -225,10 +226,9 @@ class EndpointSliceController(ObservantController):
                 self._config.find_heuristic,
             ),
             subsetting=self._config.approach,
-            claim_unlabelled=self._config.claim_unlabelled_slices,
+            claims=EngineClaims(self._config.scope, self._config.claim_unlabelled_slices),
             selector_changes=self._config.selector_changes,
             hold_by_default=self._config.hold_mass_removals,
-            scope=self._config.scope,
         )
         self._batch_period_s = self._config.endpointslice_updates_batch_period_s
         self._others = OtherWriters(EndpointSlices, EVENT_COMPONENT)

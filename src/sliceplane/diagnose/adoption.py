@@ -2,7 +2,7 @@
 controllers to ours, or back.
 
 ``next_step`` is a function of what the server has: the next request, a reason to wait, or the end.
-The Service itself records how far it is (``api.adoption``), so a command that was killed after any
+The Service itself records how far it is (``api.selectors.adoption``), so a command that was killed after any
 request is completed by the same command, run again. Each request is a no-op if it is repeated.
 
 Both directions have the same order: both controllers write slices, then the old one stops, then its
@@ -20,16 +20,6 @@ from typing import Final, Literal
 
 import msgspec
 
-from sliceplane.api.adoption import (
-    ADOPTING,
-    ANNOTATION_ADOPTION,
-    ANNOTATION_SELECTOR,
-    MANAGED_BY_ADOPTED,
-    RELEASING,
-    Stage,
-    adopted_selector,
-    stage_of,
-)
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Endpoints, Service
 from sliceplane.api.discovery import (
@@ -42,6 +32,16 @@ from sliceplane.api.findings.wording import pairs_text
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
+from sliceplane.api.selectors.adoption import (
+    ADOPTING,
+    ANNOTATION_ADOPTION,
+    ANNOTATION_SELECTOR,
+    MANAGED_BY_ADOPTED,
+    RELEASING,
+    AdoptionStage,
+    adopted_selector,
+    stage_of,
+)
 from sliceplane.slices.adoption import Target, ready_targets
 from sliceplane.watch.controller.base import deletion, object_patch
 
@@ -75,39 +75,39 @@ class MovingService(msgspec.Struct, frozen=True, kw_only=True):
         return self.service.metadata.key
 
 
-class Request(msgspec.Struct, frozen=True):
+class MoveRequest(msgspec.Struct, frozen=True):
     """The next request, and its effect as a clause for the user."""
 
     effect: str
     write: Write
 
 
-class Wait(msgspec.Struct, frozen=True):
+class MoveWait(msgspec.Struct, frozen=True):
     """The reason why nothing can be requested yet; ``remedy``: what to do if that lasts."""
 
     reason: str
     remedy: str = ""
 
 
-class Finished(msgspec.Struct, frozen=True):
+class MoveFinished(msgspec.Struct, frozen=True):
     """The Service is where it should be."""
 
 
-class Refused(Exception):
+class MoveRefused(Exception):
     """The Service cannot move; the text is for the user."""
 
 
-Step = Request | Wait | Finished
+Step = MoveRequest | MoveWait | MoveFinished
 
 
 def next_step(moving: MovingService, direction: Direction, waited_s: float) -> Step:
-    """Returns what is next. *waited_s*: seconds since the last request. Raises ``Refused``."""
+    """Returns what is next. *waited_s*: seconds since the last request. Raises ``MoveRefused``."""
     return _next_of_adopt(moving) if direction == "adopt" else _next_of_release(moving, waited_s)
 
 
-def give_up(moving: MovingService) -> Request | None:
+def give_up(moving: MovingService) -> MoveRequest | None:
     """Returns the request that takes back an adoption which has not moved the selector yet."""
-    if stage_of(moving.service) is not Stage.ADOPTING:
+    if stage_of(moving.service) is not AdoptionStage.ADOPTING:
         return None
     return _annotate(moving, "the annotations are removed again", selector=None, adoption=None)
 
@@ -116,7 +116,7 @@ def steps_of_adopt(moving: MovingService) -> tuple[str, ...]:
     """Returns the steps of an adoption as clauses, with the numbers of this Service."""
     service = moving.service
     stage = stage_of(service)
-    if stage is Stage.ADOPTED:
+    if stage is AdoptionStage.ADOPTED:
         return ("nothing: it is adopted",)
     theirs = moving.of(MANAGED_BY_CONTROLLER)
     ready = {address for *_, address in ready_targets(theirs)}
@@ -137,40 +137,40 @@ def _next_of_adopt(moving: MovingService) -> Step:
     service = moving.service
     stage = stage_of(service)
     _check_adoptable(service, stage)
-    if stage is Stage.ADOPTED:
+    if stage is AdoptionStage.ADOPTED:
         return _after_adoption(moving)
     text = pairs_text(service.spec.selector or {})
     annotations = service.metadata.annotations or {}
-    if stage is not Stage.ADOPTING or annotations[ANNOTATION_SELECTOR] != text:
+    if stage is not AdoptionStage.ADOPTING or annotations[ANNOTATION_SELECTOR] != text:
         return _annotate(moving, "both controllers write slices", selector=text, adoption=ADOPTING)
     ours, theirs = moving.of(MANAGED_BY_ADOPTED), moving.of(MANAGED_BY_CONTROLLER)
     missing = ready_targets(theirs) - ready_targets(ours)
     if not ours or missing:
         reason = _missing("our", missing) if ours else "our controller has written no EndpointSlice"
-        return Wait(reason, f"do controllers run? {START_CONTROLLERS}")
+        return MoveWait(reason, f"do controllers run? {START_CONTROLLERS}")
     if not _is_unmirrored(moving.endpoints):
         return _exclude_from_mirroring(service)
     change: Document = {"spec": {"selector": None}}
     return _annotate(moving, "the selector is in the annotation", change, text, adoption=None)
 
 
-def _check_adoptable(service: Service, stage: Stage) -> None:
+def _check_adoptable(service: Service, stage: AdoptionStage) -> None:
     key = service.metadata.key
     if service.spec.type == "ExternalName":
-        raise Refused(f"{key} is of type ExternalName: it has no endpoints")
+        raise MoveRefused(f"{key} is of type ExternalName: it has no endpoints")
     if service.metadata.is_deleting:
-        raise Refused(f"{key} is being deleted")
+        raise MoveRefused(f"{key} is being deleted")
     if controlled_by(service):
-        raise Refused(f"{key}: {controlled_by(service)} writes its selector at each rollout")
+        raise MoveRefused(f"{key}: {controlled_by(service)} writes its selector at each rollout")
     _check_stage(service, stage)
 
 
-def _check_stage(service: Service, stage: Stage) -> None:
+def _check_stage(service: Service, stage: AdoptionStage) -> None:
     key = service.metadata.key
-    if stage is Stage.UNSELECTED:
-        raise Refused(f"{key} has no selector: somebody else writes its endpoints")
-    if stage is Stage.INVALID:
-        raise Refused(
+    if stage is AdoptionStage.UNSELECTED:
+        raise MoveRefused(f"{key} has no selector: somebody else writes its endpoints")
+    if stage is AdoptionStage.INVALID:
+        raise MoveRefused(
             f"{key}: annotation {ANNOTATION_SELECTOR} is no selector; to repair it: kubectl -n "
             f"{service.metadata.namespace} annotate --overwrite service {service.metadata.name} "
             f"{ANNOTATION_SELECTOR}=KEY=VALUE,..."
@@ -189,15 +189,15 @@ def _after_adoption(moving: MovingService) -> Step:
         (MANAGED_BY_MIRRORING, "upstream has not deleted mirrored EndpointSlices"),
     ):
         if moving.of(manager):
-            return Wait(reason, f"do controllers run? {START_CONTROLLERS}")
-    return Finished()
+            return MoveWait(reason, f"do controllers run? {START_CONTROLLERS}")
+    return MoveFinished()
 
 
 def _is_unmirrored(endpoints: Endpoints | None) -> bool:
     return endpoints is None or (endpoints.metadata.labels or {}).get(LABEL_SKIP_MIRROR) == "true"
 
 
-def _exclude_from_mirroring(service: Service) -> Request:
+def _exclude_from_mirroring(service: Service) -> MoveRequest:
     write = Write(
         verb="patch",
         resource=EndpointsObjects,
@@ -206,7 +206,7 @@ def _exclude_from_mirroring(service: Service) -> Request:
         body=encode({"metadata": {"labels": {LABEL_SKIP_MIRROR: "true"}}}),
         tolerate=("NotFound",),
     )
-    return Request("Endpoints are excluded from mirroring", write)
+    return MoveRequest("Endpoints are excluded from mirroring", write)
 
 
 # -- and back
@@ -215,9 +215,9 @@ def _exclude_from_mirroring(service: Service) -> Request:
 def _next_of_release(moving: MovingService, waited_s: float) -> Step:
     service = moving.service
     stage = stage_of(service)
-    if stage in (Stage.INVALID, Stage.UNSELECTED):
+    if stage in (AdoptionStage.INVALID, AdoptionStage.UNSELECTED):
         _check_stage(service, stage)
-    if stage is Stage.ADOPTED:
+    if stage is AdoptionStage.ADOPTED:
         selector = adopted_selector(service)
         change: Document = {"spec": {"selector": selector}}
         text = (service.metadata.annotations or {})[ANNOTATION_SELECTOR]
@@ -225,18 +225,18 @@ def _next_of_release(moving: MovingService, waited_s: float) -> Step:
     ours, theirs = moving.of(MANAGED_BY_ADOPTED), moving.of(MANAGED_BY_CONTROLLER)
     missing = ready_targets(ours) - ready_targets(theirs)
     if ours and (missing or not theirs):
-        return Wait(
+        return MoveWait(
             _missing("upstream's", missing),
             "does kube-controller-manager run its EndpointSlice controller? are endpoints "
             "retained? sliceplane guard status",
         )
-    if stage is not Stage.UPSTREAM:
+    if stage is not AdoptionStage.UPSTREAM:
         return _annotate(moving, "our controllers stop", selector=None, adoption=None)
     if not ours:
-        return Finished()
+        return MoveFinished()
     if waited_s < CONTROLLER_GRACE_S:
-        return Wait("our controller has not deleted its EndpointSlices")
-    return Request("our EndpointSlices are deleted", deletion(EndpointSlices, ours[0].metadata))
+        return MoveWait("our controller has not deleted its EndpointSlices")
+    return MoveRequest("our EndpointSlices are deleted", deletion(EndpointSlices, ours[0].metadata))
 
 
 # -- helpers
@@ -248,13 +248,13 @@ def _annotate(
     change: Document | None = None,
     selector: str | None = None,
     adoption: str | None = None,
-) -> Request:
+) -> MoveRequest:
     """Returns a patch of this version of the Service. ``None`` removes an annotation."""
     meta = moving.service.metadata
     annotations = {ANNOTATION_SELECTOR: selector, ANNOTATION_ADOPTION: adoption}
     metadata = {"resourceVersion": meta.resource_version, "annotations": annotations}
     write = object_patch(Services, meta, {**(change or {}), "metadata": metadata}, tolerate=())
-    return Request(effect, write)
+    return MoveRequest(effect, write)
 
 
 def _missing(whose: str, missing: frozenset[Target]) -> str:

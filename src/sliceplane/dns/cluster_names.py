@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.api.adoption import selector_of
 from sliceplane.api.core import Namespace, Node, Pod, Service
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
+from sliceplane.api.selectors.adoption import selector_of
 from sliceplane.dns.places import Places
 from sliceplane.dns.pods import PodNames, PodsByAddress
 from sliceplane.dns.reverse import Reverse

@@ -14,8 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from sliceplane.api.adoption import ANNOTATION_SELECTOR, MANAGED_BY_ADOPTED, Stage
+import msgspec
+
 from sliceplane.api.discovery import MANAGED_BY_CONTROLLER, EndpointSlice
+from sliceplane.api.selectors.adoption import (
+    ANNOTATION_SELECTOR,
+    MANAGED_BY_ADOPTED,
+    AdoptionStage,
+    Scope,
+)
 
 #: name, protocol and number of a port (``None`` for a slice without ports), and an address
 Target = tuple[str, str, int | None, str]
@@ -29,8 +36,8 @@ _UNREADABLE: Final = (
 )
 #: reason and message of the Event for a stage that needs a person
 STAGE_PROBLEMS: Final = {
-    Stage.CONFLICT: ("AdoptionConflict", _APPLIED_AGAIN),
-    Stage.INVALID: ("InvalidSelector", _UNREADABLE),
+    AdoptionStage.CONFLICT: ("AdoptionConflict", _APPLIED_AGAIN),
+    AdoptionStage.INVALID: ("InvalidSelector", _UNREADABLE),
 }
 _MANAGERS: Final = (MANAGED_BY_ADOPTED, MANAGED_BY_CONTROLLER)
 
@@ -50,6 +57,17 @@ def ready_targets(slices: Iterable[EndpointSlice]) -> frozenset[Target]:
                     for address in endpoint.addresses
                 )
     return frozenset(targets)
+
+
+class EngineClaims(msgspec.Struct, frozen=True):
+    """The Services and slices that belong to an engine.
+
+    ``unlabelled``: slices without the managed-by label are the engine's if a Service controls them
+    (KEP-0752 as of 2019, upgrade from 1.16).
+    """
+
+    scope: Scope = Scope.SELECTING
+    unlabelled: bool = False
 
 
 class SliceSets:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sliceplane.api.adoption import Scope
+from sliceplane.api.selectors.adoption import Scope
 from sliceplane.slices.adoption import SliceSets
 from sliceplane.slices.facts import NodeFacts
 from sliceplane.slices.heuristics.queries import Find

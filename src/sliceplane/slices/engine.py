@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
-from sliceplane.api.adoption import Scope
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.requests import PortProbe
+from sliceplane.api.selectors.adoption import Scope
 from sliceplane.consume.removal_hold import Hold
+from sliceplane.slices.adoption import EngineClaims
 from sliceplane.slices.cluster import ClusterFacts, SliceSettings
 from sliceplane.slices.facts import NodeFacts, PodFacts
 from sliceplane.slices.heuristics.queries import Find
@@ -42,6 +43,7 @@ MAX_ENDPOINTS_LIMIT: Final = 1000
 Keys = tuple[str, ...]
 
 
+_ORDINARY: Final = EngineClaims()
 _ZONAL: Final = (HintMode.AUTO, HintMode.PLUGIN)
 
 
@@ -55,16 +57,13 @@ class SliceEngine:
         find: Find = find_shipped,
         *,
         subsetting: Subsetting = Subsetting.OFF,
-        claim_unlabelled: bool = False,
+        claims: EngineClaims = _ORDINARY,
         selector_changes: SelectorChanges = SelectorChanges.HAND_OVER,
         hold_by_default: bool = False,
-        scope: Scope = Scope.SELECTING,
     ) -> None:
         """*subsetting* is the approach of Services without the annotation; ``OFF`` disables the
         feature for all Services. *hold_by_default*: mass removals are retained for Services without
-        the annotation. *claim_unlabelled*: slices without the managed-by label are ours if a
-        Service controls them (KEP-0752 as of 2019, upgrade from 1.16). *scope*: the Services of
-        this engine; slices of others are not touched.
+        the annotation. *claims*: slices of others, and of other Services, are not touched.
         """
         assert 1 <= max_endpoints_per_slice <= MAX_ENDPOINTS_LIMIT, (
             f"max endpoints {max_endpoints_per_slice}"
@@ -74,12 +73,12 @@ class SliceEngine:
             find=find,
             selector_changes=selector_changes,
             hold_by_default=hold_by_default,
-            scope=scope,
+            scope=claims.scope,
         )
-        self._scope = scope
+        self._scope = claims.scope
         self._gates = gates or Gates()
         self._subsetting = subsetting
-        self._claim_unlabelled = claim_unlabelled
+        self._claim_unlabelled = claims.unlabelled
         self._cluster = ClusterFacts()
         self._zones_changed = False
         self._node_zones_changed = False

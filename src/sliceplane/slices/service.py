@@ -19,10 +19,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from sliceplane.api.adoption import Scope, Stage
 from sliceplane.api.core import Pod
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
+from sliceplane.api.selectors.adoption import AdoptionStage, Scope
 from sliceplane.kit.ip import Family
 from sliceplane.slices.adoption import STAGE_PROBLEMS
 from sliceplane.slices.cluster import ClusterFacts, SliceSettings
@@ -85,7 +85,7 @@ class ServiceState:
         self._slices_added = 0
         #: the current plan leaves writes to the next one
         self._has_more = False
-        self._reported_stage = Stage.UPSTREAM
+        self._reported_stage = AdoptionStage.UPSTREAM
         #: the problem with the annotation for subsetting that was reported last
         self._reported_problem = ""
 
@@ -253,7 +253,7 @@ class ServiceState:
             writes = proofs
             families = []
             self._has_more = True
-        if not writes and self.shape.stage is Stage.ADOPTED:
+        if not writes and self.shape.stage is AdoptionStage.ADOPTED:
             writes = self._leftovers(self.shape)
         self._own.in_flight = bool(writes)
         self._slices_added = 0
@@ -334,10 +334,12 @@ class ServiceState:
         any. Nothing is deleted for an invalid annotation, or while upstream has written nothing for
         a selector.
         """
-        selects = shape.stage in (Stage.UPSTREAM, Stage.CONFLICT) and not shape.external
+        selects = (
+            shape.stage in (AdoptionStage.UPSTREAM, AdoptionStage.CONFLICT) and not shape.external
+        )
         theirs = self._cluster.sets.theirs(self.key)
         notices = self._stage_notices(shape.stage)
-        if not owned or shape.stage is Stage.INVALID or (selects and not theirs):
+        if not owned or shape.stage is AdoptionStage.INVALID or (selects and not theirs):
             return SlicePlan(notices=notices)
         for address_type in {stored.address_type for stored in owned}:
             if self._cluster.sets.is_covered(self.key, address_type):
@@ -346,7 +348,7 @@ class ServiceState:
                 self._hand_over.on_successor_gone(address_type)
         return replace(self._plan_obsolete(shape, owned, now), notices=notices)
 
-    def _stage_notices(self, stage: Stage) -> tuple[Notice, ...]:
+    def _stage_notices(self, stage: AdoptionStage) -> tuple[Notice, ...]:
         """Returns the Event for a stage that needs a person, once for each time it begins."""
         if stage is self._reported_stage:
             return ()

@@ -13,7 +13,6 @@ from types import MappingProxyType
 
 import msgspec
 
-from sliceplane.api.adoption import Scope, Stage, selector_of, stage_of
 from sliceplane.api.core import Service, ServicePort
 from sliceplane.api.discovery import (
     LABEL_FOR_REGION,
@@ -31,6 +30,7 @@ from sliceplane.api.gates import (
     Gates,
 )
 from sliceplane.api.meta import OwnerReference
+from sliceplane.api.selectors.adoption import AdoptionStage, Scope, selector_of, stage_of
 from sliceplane.kit.ip import FAMILIES, Family, family, parse_lenient
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.kit.times import parse_time
@@ -113,7 +113,7 @@ class ServiceShape(msgspec.Struct, frozen=True, kw_only=True):
     #: annotations for the heuristic; empty without one
     annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
     #: between upstream's controllers and ours; matters to controllers of adopted Services only
-    stage: Stage = Stage.UPSTREAM
+    stage: AdoptionStage = AdoptionStage.UPSTREAM
 
     @property
     def view(self) -> ServiceView:
@@ -204,7 +204,7 @@ def shape_of(
         hold_requested=requests_hold(service.metadata.annotations),
         released_at=_released_at(service),
         annotations=_parameters(service) if hints is HintMode.PLUGIN else {},
-        stage=stage_of(service) if scope is Scope.ADOPTED else Stage.UPSTREAM,
+        stage=stage_of(service) if scope is Scope.ADOPTED else AdoptionStage.UPSTREAM,
     )
 
 

@@ -22,6 +22,8 @@ class MergingReader:
         self.complete = False
         #: what was missing, after each event after which something was
         self.missed: list[set[str]] = []
+        #: managers of slices, after each event
+        self.seen_managers: list[set[str]] = []
         self.events: Counter[str] = Counter()
 
     def on_event(self, kind: str, observed: EndpointSlice) -> None:
@@ -33,6 +35,7 @@ class MergingReader:
             self._slices.pop(key, None)
         else:
             self._slices[key] = observed
+        self.seen_managers.append(set(self.managers()))
         missing = self.expected - self.ready()
         self.complete = self.complete or not missing
         if self.complete and missing:

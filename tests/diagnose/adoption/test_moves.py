@@ -13,14 +13,6 @@ import pytest
 from tests.diagnose.adoption.merging import MergingReader
 from tests.waiting import eventually
 
-from sliceplane.api.adoption import (
-    ANNOTATION_ADOPTION,
-    ANNOTATION_SELECTOR,
-    MANAGED_BY_ADOPTED,
-    Scope,
-    Stage,
-    stage_of,
-)
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Endpoints, Service
 from sliceplane.api.discovery import LABEL_SKIP_MIRROR, MANAGED_BY_CONTROLLER, EndpointSlice
@@ -34,13 +26,21 @@ from sliceplane.api.scheme import (
     Resource,
     Services,
 )
+from sliceplane.api.selectors.adoption import (
+    ANNOTATION_ADOPTION,
+    ANNOTATION_SELECTOR,
+    MANAGED_BY_ADOPTED,
+    AdoptionStage,
+    Scope,
+    stage_of,
+)
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import (
     EndpointSliceMirroringController,
     MirroringConfig,
 )
-from sliceplane.diagnose.adoption import Direction, Refused
+from sliceplane.diagnose.adoption import Direction, MoveRefused
 from sliceplane.diagnose.io.adopting import Moved, list_adopted, move, read_moving, take_back
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io.inprocess import InProcessClient
@@ -246,7 +246,9 @@ async def test_a_command_killed_after_any_request_is_completed_by_the_same_comma
         await world.move(direction)
         adopts = direction == "adopt"
         await world.has_only(MANAGED_BY_ADOPTED if adopts else MANAGED_BY_CONTROLLER)
-        assert stage_of(await world.service()) is (Stage.ADOPTED if adopts else Stage.UPSTREAM)
+        assert stage_of(await world.service()) is (
+            AdoptionStage.ADOPTED if adopts else AdoptionStage.UPSTREAM
+        )
         assert world.reader.missed == []
 
 
@@ -257,7 +259,7 @@ async def test_release_undoes_an_adoption_that_was_killed_anywhere(writes: int) 
             await world.move("adopt", StoppingClient(world.client, writes))
         await world.move("release")
         await world.has_only(MANAGED_BY_CONTROLLER)
-        assert stage_of(await world.service()) is Stage.UPSTREAM
+        assert stage_of(await world.service()) is AdoptionStage.UPSTREAM
         assert world.reader.missed == []
 
 
@@ -315,7 +317,7 @@ async def test_applied_again_from_git_the_service_has_one_set_of_slices() -> Non
         await world.has_only(MANAGED_BY_ADOPTED)
         await world.patch_service({"spec": {"selector": {"app": "web", "tier": "front"}}})
         await world.has_only(MANAGED_BY_CONTROLLER)
-        assert stage_of(await world.service()) is Stage.CONFLICT
+        assert stage_of(await world.service()) is AdoptionStage.CONFLICT
         assert world.reader.missed == []
         await world.move("adopt")
         await world.has_only(MANAGED_BY_ADOPTED)
@@ -324,14 +326,14 @@ async def test_applied_again_from_git_the_service_has_one_set_of_slices() -> Non
 
 async def test_without_controllers_an_adoption_is_taken_back_and_the_reason_is_told() -> None:
     async with running(ours=False) as world:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(MoveRefused) as refused:
             await world.move("adopt", timeout_s=5)
         assert str(refused.value) == (
             "shop/web: the time is over: our controller has written no EndpointSlice; do "
             "controllers run? sliceplane controllers --adopted-only; the annotations are removed "
             "again"
         )
-        assert stage_of(await world.service()) is Stage.UPSTREAM
+        assert stage_of(await world.service()) is AdoptionStage.UPSTREAM
         assert set(world.reader.managers()) == {MANAGED_BY_CONTROLLER}
 
 
@@ -394,13 +396,13 @@ async def test_what_cannot_be_adopted_is_refused_before_anything_is_written(
 ) -> None:
     async with running() as world:
         await world.patch_service(change)
-        with pytest.raises(Refused, match=text.replace("?", r"\?")):
+        with pytest.raises(MoveRefused, match=text.replace("?", r"\?")):
             await world.move("adopt", StoppingClient(world.client, 0))
 
 
 async def test_a_service_that_is_not_there_is_named() -> None:
     async with running() as world:
-        with pytest.raises(Refused, match="there is no Service shop/none"):
+        with pytest.raises(MoveRefused, match="there is no Service shop/none"):
             await read_moving(world.client, "shop", "none")
         await world.move("adopt")
         assert [s.metadata.key for s in await list_adopted(world.client, "")] == ["shop/web"]

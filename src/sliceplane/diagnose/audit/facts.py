@@ -8,7 +8,6 @@ from typing import Final, Literal
 
 import msgspec
 
-from sliceplane.api.adoption import selector_of
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import (
     ANNOTATION_LEADER,
@@ -19,6 +18,7 @@ from sliceplane.api.discovery import (
     MANAGED_BY_REVERSE_MIRROR,
 )
 from sliceplane.api.meta import Projection
+from sliceplane.api.selectors.adoption import selector_of
 from sliceplane.diagnose.audit.addresses import READY, TERMINATING, WAITING, Packed, pack, packed
 from sliceplane.diagnose.explain.objects import FullEndpoints, FullSlice, WrittenMeta
 from sliceplane.kit.ip import family, parse_lenient

@@ -13,11 +13,11 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.api.adoption import MANAGED_BY_ADOPTED
 from sliceplane.api.discovery import ANNOTATION_LEADER, LABEL_SKIP_MIRROR, MANAGED_BY_CONTROLLER
 from sliceplane.api.findings.codes import cause_of
 from sliceplane.api.findings.finding import Evidence, Finding, ObjectName, rank
 from sliceplane.api.findings.wording import count, some
+from sliceplane.api.selectors.adoption import MANAGED_BY_ADOPTED
 from sliceplane.diagnose.audit.addresses import READY, TERMINATING, WAITING, Packed, spelled, unpack
 from sliceplane.diagnose.audit.facts import EndpointsFacts, FieldWriter, ServiceFacts, SliceFacts
 

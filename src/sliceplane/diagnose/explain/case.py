@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, ClassVar, Final, TypeVar
 
-from sliceplane.api import adoption
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_ZONE, SliceEndpoint
 from sliceplane.api.findings.codes import Severity
@@ -18,6 +17,7 @@ from sliceplane.api.findings.finding import Certainty, Evidence, Finding, Object
 from sliceplane.api.findings.wording import pairs_text, patch
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import PortProbe, ProbeOutcome, Selection
+from sliceplane.api.selectors import adoption
 from sliceplane.consume.usable import Locality
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.kernel import KernelFacts

@@ -13,7 +13,6 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.api.adoption import ANNOTATION_SELECTOR
 from sliceplane.api.codec import decode
 from sliceplane.api.core import Endpoints, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
@@ -21,14 +20,15 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
+from sliceplane.api.selectors.adoption import ANNOTATION_SELECTOR
 from sliceplane.diagnose.adoption import (
     READERS,
     Direction,
-    Finished,
+    MoveFinished,
+    MoveRefused,
+    MoveRequest,
+    MoveWait,
     MovingService,
-    Refused,
-    Request,
-    Wait,
     git_lines,
     give_up,
     next_step,
@@ -111,13 +111,13 @@ async def advice_on(client: Reader, key: str) -> tuple[str, ...]:
 
 
 async def read_moving(client: Reader, namespace: str, name: str) -> MovingService:
-    """Raises ``Refused`` if there is no such Service, ``StatusError`` and ``Unreachable``."""
+    """Raises ``MoveRefused`` if there is no such Service, ``StatusError`` and ``Unreachable``."""
     try:
         service = decode(await client.get(Services, namespace, name), Service)
     except StatusError as error:
         if error.code != 404:
             raise
-        raise Refused(f"there is no Service {namespace}/{name}") from error
+        raise MoveRefused(f"there is no Service {namespace}/{name}") from error
     selection = Selection(EndpointSlices, namespace, f"{LABEL_SERVICE_NAME}={name}")
     slices = await list_objects(client, selection, EndpointSlice)
     try:
@@ -148,7 +148,7 @@ async def move(
     """Moves the Service *key* (``namespace/name``). *report* gets the reason of each wait, *on_step*
     the effect of each request.
 
-    Raises ``Refused`` if it cannot move or the time is over, ``StatusError`` and ``Unreachable``.
+    Raises ``MoveRefused`` if it cannot move or the time is over, ``StatusError`` and ``Unreachable``.
     """
     namespace, _, name = key.partition("/")
     clock = asyncio.get_running_loop().time
@@ -158,23 +158,23 @@ async def move(
         moving = await read_moving(client, namespace, name)
         step = next_step(moving, direction, clock() - requested)
         match step:
-            case Finished():
+            case MoveFinished():
                 return Moved(key, direction, tuple(effects), clock() - began)
-            case Request():
+            case MoveRequest():
                 if await _performed(client, step):
                     effects.append(step.effect)
                     on_step(step.effect)
                     requested = clock()
-            case Wait():
+            case MoveWait():
                 report(f"{key}: {step.reason}")
                 if clock() - began >= timeout_s:
                     await _give_up(client, moving, step)
                 await asyncio.sleep(POLL_S)
         if clock() - began >= 2 * timeout_s:
-            raise Refused(f"{key}: other writers change it all the time; try again")
+            raise MoveRefused(f"{key}: other writers change it all the time; try again")
 
 
-async def _performed(client: Client, request: Request) -> bool:
+async def _performed(client: Client, request: MoveRequest) -> bool:
     """Returns False if another writer was faster, so that the next round decides again."""
     try:
         await client.perform(request.write)
@@ -185,14 +185,14 @@ async def _performed(client: Client, request: Request) -> bool:
     return True
 
 
-async def _give_up(client: Client, moving: MovingService, wait: Wait) -> None:
-    """Takes back what a command that waits in vain has done. Raises ``Refused``."""
+async def _give_up(client: Client, moving: MovingService, wait: MoveWait) -> None:
+    """Takes back what a command that waits in vain has done. Raises ``MoveRefused``."""
     request = give_up(moving)
     end = ""
     if request is not None and await _performed(client, request):
         end = f"; {request.effect}"
     remedy = f"; {wait.remedy}" if wait.remedy else ""
-    raise Refused(f"{moving.key}: the time is over: {wait.reason}{remedy}{end}")
+    raise MoveRefused(f"{moving.key}: the time is over: {wait.reason}{remedy}{end}")
 
 
 async def take_back(client: Client, key: str) -> bool:

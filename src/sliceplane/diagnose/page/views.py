@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
-from sliceplane.api.adoption import selector_of
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice
 from sliceplane.api.findings.wording import count
+from sliceplane.api.selectors.adoption import selector_of
 from sliceplane.diagnose.page.feed import PageView
 from sliceplane.diagnose.page.model import BUCKET_S, ENDPOINT_COLUMNS, STATES, ClusterModel
 from sliceplane.diagnose.page.tables import PageTable, Row, table_of

@@ -22,12 +22,12 @@ from functools import partial
 from operator import attrgetter
 from typing import Final
 
-from sliceplane.api.adoption import Scope
 from sliceplane.api.codec import decode
 from sliceplane.api.core import Endpoints, Service
 from sliceplane.api.discovery import ANNOTATION_LEADER
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
+from sliceplane.api.selectors.adoption import Scope
 from sliceplane.slices.endpoints.members import (
     EndpointsMembers,
     EndpointsPlan,

@@ -11,7 +11,6 @@ from enum import Enum
 
 import msgspec
 
-from sliceplane.api.adoption import Scope, Stage, selector_of, stage_of
 from sliceplane.api.core import Service, ServicePort
 from sliceplane.api.discovery import (
     ENDPOINTS_MANAGED_BY_CONTROLLER,
@@ -19,6 +18,7 @@ from sliceplane.api.discovery import (
     LABEL_HEADLESS,
     LABEL_SKIP_MIRROR,
 )
+from sliceplane.api.selectors.adoption import AdoptionStage, Scope, selector_of, stage_of
 from sliceplane.kit.ip import Family, family, parse_lenient
 
 
@@ -96,7 +96,7 @@ def endpoints_shape(
 def role_of(service: Service, scope: Scope = Scope.SELECTING) -> Role:
     if service.spec.type == "ExternalName":
         return Role.EXTERNAL_NAME
-    if scope is Scope.ADOPTED and stage_of(service) is not Stage.ADOPTED:
+    if scope is Scope.ADOPTED and stage_of(service) is not AdoptionStage.ADOPTED:
         # There is only one object, so upstream's controller has it while spec.selector exists.
         return Role.WITHOUT_SELECTOR
     # an empty selector would be dropped by a storage round trip: it selects nothing

@@ -174,7 +174,7 @@ def discovery_config(flags: dict[str, Any], gates: Gates, find_heuristic: Find) 
     """Returns the configuration from *flags*, which include the values of ``discovery_options`` and
     ``slice_options``.
     """
-    from sliceplane.api.adoption import Scope
+    from sliceplane.api.selectors.adoption import Scope
     from sliceplane.controllers.defragment import WRITES_PER_MINUTE_DEFAULT
     from sliceplane.controllers.endpoints import EndpointsConfig
     from sliceplane.controllers.endpointslice import EndpointSliceConfig

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from sliceplane.api.adoption import MANAGED_BY_ADOPTED, Stage, stage_of
 from sliceplane.api.discovery import (
     LABEL_MANAGED_BY,
     LABEL_SERVICE_NAME,
@@ -21,6 +20,7 @@ from sliceplane.api.discovery import (
 from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.wording import count, lasting, part, since, some, verb
 from sliceplane.api.requests import Selection
+from sliceplane.api.selectors.adoption import MANAGED_BY_ADOPTED, AdoptionStage, stage_of
 from sliceplane.consume.agents.registration import MANAGED_BY as AGENTS
 from sliceplane.diagnose.audit.facts import endpoints_facts, service_facts, slice_facts
 from sliceplane.diagnose.audit.judge import judge
@@ -169,7 +169,11 @@ def one_pod_twice(case: ServiceCase) -> Iterable[Finding]:
     """E12: one Pod in slices of different managers. One manager moves an endpoint by adding before
     it removes. E19 reports a Service that moves between two managers.
     """
-    if stage_of(case.service) not in (Stage.UPSTREAM, Stage.UNSELECTED, Stage.ADOPTED):
+    if stage_of(case.service) not in (
+        AdoptionStage.UPSTREAM,
+        AdoptionStage.UNSELECTED,
+        AdoptionStage.ADOPTED,
+    ):
         return
     places: dict[tuple[str, str], list[EndpointSlice]] = {}
     for endpoint_slice, endpoint in case.endpoints:

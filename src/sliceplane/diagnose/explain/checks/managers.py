@@ -11,10 +11,15 @@ from collections.abc import Iterable, Iterator
 from itertools import combinations
 from typing import Final
 
-from sliceplane.api.adoption import ANNOTATION_ADOPTION, ANNOTATION_SELECTOR, Stage, stage_of
 from sliceplane.api.discovery import MANAGED_BY_CONTROLLER, MANAGED_BY_MIRRORING
 from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.wording import lasting
+from sliceplane.api.selectors.adoption import (
+    ANNOTATION_ADOPTION,
+    ANNOTATION_SELECTOR,
+    AdoptionStage,
+    stage_of,
+)
 from sliceplane.diagnose.audit.judge import CONTROLLERS
 from sliceplane.diagnose.explain.case import ServiceCase, evidence_of
 from sliceplane.diagnose.explain.objects import ENDPOINTS, SLICES, FullEndpoints, FullSlice
@@ -26,9 +31,9 @@ TOGETHER_S: Final = 60.0
 RECENT_S: Final = 600.0
 
 _STAGES: Final = {
-    Stage.ADOPTING: ("its move to our controllers is not complete", "adopt"),
-    Stage.RELEASING: ("its move back to upstream's controllers is not complete", "release"),
-    Stage.CONFLICT: ("it was adopted, and then applied again with spec.selector", "adopt"),
+    AdoptionStage.ADOPTING: ("its move to our controllers is not complete", "adopt"),
+    AdoptionStage.RELEASING: ("its move back to upstream's controllers is not complete", "release"),
+    AdoptionStage.CONFLICT: ("it was adopted, and then applied again with spec.selector", "adopt"),
 }
 
 
@@ -39,7 +44,7 @@ def between_controllers(case: ServiceCase) -> Iterable[Finding]:
     selector = case.field(
         f"metadata.annotations[{ANNOTATION_SELECTOR}]", annotations.get(ANNOTATION_SELECTOR, "")
     )
-    if stage is Stage.INVALID:
+    if stage is AdoptionStage.INVALID:
         yield case.finding(
             "E19",
             "it is adopted by an annotation that is no selector",
@@ -58,7 +63,7 @@ def between_controllers(case: ServiceCase) -> Iterable[Finding]:
             selector,
             case.field(f"metadata.annotations[{ANNOTATION_ADOPTION}]", moving),
             effect="upstream's controllers have it"
-            if stage is Stage.CONFLICT
+            if stage is AdoptionStage.CONFLICT
             else "both controllers write EndpointSlices",
             remedy=f"sliceplane {command} service {case.name} -n {case.namespace}",
         )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from sliceplane.api.adoption import MANAGED_BY_ADOPTED
 from sliceplane.api.core import ContainerPort, ServicePort
 from sliceplane.api.discovery import (
     LABEL_MANAGED_BY,
@@ -21,6 +20,7 @@ from sliceplane.api.discovery import (
 )
 from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.wording import count, nearest, part, some
+from sliceplane.api.selectors.adoption import MANAGED_BY_ADOPTED
 from sliceplane.consume.agents.registration import MANAGED_BY as MANAGED_BY_AGENTS
 from sliceplane.diagnose.explain.case import ServiceCase, evidence_of, list_names
 from sliceplane.diagnose.explain.checks.pods.workloads import root_of

@@ -92,11 +92,11 @@ def command(
 
 
 async def _planned(planning: Awaitable[MovePlan]) -> MovePlan | str:
-    from sliceplane.diagnose.adoption import Refused
+    from sliceplane.diagnose.adoption import MoveRefused
 
     try:
         return await planning
-    except Refused as refused:
+    except MoveRefused as refused:
         return str(refused)
 
 
@@ -190,7 +190,7 @@ class _Moves:
 
     async def _move(self, key: str) -> None:
         from sliceplane.api.errors import StatusError
-        from sliceplane.diagnose.adoption import Refused
+        from sliceplane.diagnose.adoption import MoveRefused
         from sliceplane.diagnose.io.adopting import advice_on, move
 
         def on_step(effect: str) -> None:
@@ -206,7 +206,7 @@ class _Moves:
             )
             if self._direction == "adopt":
                 self._answer.advice[key] = await advice_on(self._client, key)
-        except Refused as refused:
+        except MoveRefused as refused:
             self._answer.failed[key] = str(refused)
         except StatusError as error:
             await self._fail(key, f"the server refuses: {error}")

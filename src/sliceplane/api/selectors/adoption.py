@@ -33,7 +33,7 @@ MANAGED_BY_ADOPTED: Final = "endpointslice-controller.sliceplane.dev"
 _LABELS_MAX: Final = 256
 
 
-class Stage(Enum):
+class AdoptionStage(Enum):
     """The state of a Service between upstream's controllers and ours."""
 
     UNSELECTED = "has no selector"
@@ -58,7 +58,7 @@ class Scope(Enum):
 
 
 #: stages in which controllers of adopted Services write slices
-_OURS: Final = (Stage.ADOPTING, Stage.ADOPTED, Stage.RELEASING)
+_OURS: Final = (AdoptionStage.ADOPTING, AdoptionStage.ADOPTED, AdoptionStage.RELEASING)
 
 
 def parse_selector(text: str) -> dict[str, str]:
@@ -91,17 +91,17 @@ def adopted_selector(service: Service) -> dict[str, str]:
         return {}
 
 
-def stage_of(service: Service) -> Stage:
+def stage_of(service: Service) -> AdoptionStage:
     annotations = service.metadata.annotations or {}
     selects = bool(service.spec.selector)
     if ANNOTATION_SELECTOR not in annotations:
-        return Stage.UPSTREAM if selects else Stage.UNSELECTED
+        return AdoptionStage.UPSTREAM if selects else AdoptionStage.UNSELECTED
     valid = bool(adopted_selector(service))
     if not selects:
-        return Stage.ADOPTED if valid else Stage.INVALID
-    moves = {ADOPTING: Stage.ADOPTING, RELEASING: Stage.RELEASING}
+        return AdoptionStage.ADOPTED if valid else AdoptionStage.INVALID
+    moves = {ADOPTING: AdoptionStage.ADOPTING, RELEASING: AdoptionStage.RELEASING}
     direction = annotations.get(ANNOTATION_ADOPTION, "") if valid else ""
-    return moves.get(direction, Stage.CONFLICT)
+    return moves.get(direction, AdoptionStage.CONFLICT)
 
 
 def selector_of(service: Service, scope: Scope | None = None) -> dict[str, str]:

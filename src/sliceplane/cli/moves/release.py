@@ -10,8 +10,8 @@ import click
 from sliceplane.cli.answers import Output
 from sliceplane.cli.cluster import TargetCluster, cluster_command
 from sliceplane.cli.flags import duration, switch
+from sliceplane.cli.moves.adopt import run_moves, service_names
 from sliceplane.cli.object_names import kind_and_name
-from sliceplane.cli.query.adopt import run_moves, service_names
 
 if TYPE_CHECKING:
     from sliceplane.watch.io.base import Client

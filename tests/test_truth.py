@@ -85,7 +85,12 @@ FEATURES: Final[dict[str, tuple[str, ...]]] = {
     "A recorder": ("diagnose.timeline.replay", "recorder", "timeline"),
     "A conformance kit": ("lab.conformance.steps", "conformance"),
     "A Python client": ("consume.io.client.view",),
-    "For existing clusters": ("controllers.io.standalone", "controllers"),
+    "For existing clusters": (
+        "controllers.io.standalone",
+        "controllers",
+        "adopt",
+        "release",
+    ),
     "The way out of Endpoints": ("diagnose.audit.judge", "endpoints"),
     "Proof": ("lab.sim.simulation", "simulate"),
 }

@@ -30,6 +30,13 @@ FILES: dict[str, tuple[str, *tuple[tuple[str, ...], ...]]] = {
         ),
         ("--set=controllers.mode=shadow",),
     ),
+    "controllers-adopted.yaml": (
+        (
+            "The controllers of adopted Services, beside the cluster's own.  Before these are "
+            "deleted: sliceplane release --all"
+        ),
+        ("--set=controllers.adoptedOnly=true", "--set=controllers.releaseOnUninstall=false"),
+    ),
     "proxy.yaml": (
         (
             "The node proxy.  kube-proxy must be off.  Replace API-SERVER by the address where "

@@ -202,7 +202,7 @@ def test_a_foreign_edit_of_the_label_costs_one_write() -> None:
     each = plane.cluster.slices()[0]
     labels = {**(each.metadata.labels or {}), LABEL_FOR_ZONE: "elsewhere"}
     plane.cluster.put(replace(each, metadata=replace(each.metadata, labels=labels)))
-    assert plane.writes() == ["update"]
+    assert plane.writes() == ["update", "get"], "and the question who has edited it"
     assert plane.subsets() == each_zone(30)
 
 

@@ -73,6 +73,7 @@ VALUES = {
         "--set=metrics.serviceMonitor.enabled=true",
         f"--api-versions={POLICY_KIND}",
     ),
+    "adopted": ("--set=controllers.adoptedOnly=true",),
     "names": (
         "--set=controllers.enabled=false",
         "--set=dns.enabled=true",
@@ -201,6 +202,20 @@ def test_a_shadow_may_write_nothing() -> None:
                 "list",
                 "watch",
             }
+
+
+def test_an_uninstall_releases_adopted_services_first() -> None:
+    found = documents(rendered(*VALUES["adopted"]))
+    hooks = [each for each in found if "helm.sh/hook" in each["metadata"].get("annotations", {})]
+    assert sorted(each["kind"] for each in hooks) == [
+        *("ClusterRole", "ClusterRoleBinding", "Job", "ServiceAccount"),
+    ]
+    (job,) = (each for each in hooks if each["kind"] == "Job")
+    command, *flags = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    told = CliRunner().invoke(main, [command, "--help"]).output
+    assert all(flag.partition("=")[0] in told for flag in flags)
+    left = documents(rendered(*VALUES["adopted"], "--set=controllers.releaseOnUninstall=false"))
+    assert not [each for each in left if each["kind"] == "Job"]
 
 
 @pytest.mark.parametrize("name", FILES)

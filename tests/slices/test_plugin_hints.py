@@ -122,6 +122,35 @@ class Plane:
 # -- what comes with us
 
 
+@pytest.mark.parametrize(
+    ("annotations", "field", "hinted"),
+    [
+        ({"service.kubernetes.io/topology-mode": BALANCED}, None, True),
+        ({"service.kubernetes.io/topology-aware-hints": BALANCED}, None, True),
+        ({"service.kubernetes.io/topology-mode": BALANCED}, "PreferSameNode", True),
+        (
+            {
+                "service.kubernetes.io/topology-mode": BALANCED,
+                "service.kubernetes.io/topology-aware-hints": "Disabled",
+            },
+            None,
+            False,
+        ),
+        ({"service.kubernetes.io/topology-mode": "Balanced"}, None, False),
+        ({"service.kubernetes.io/topology-mode": "test.dev/Unknown"}, None, False),
+    ],
+)
+def test_the_annotation_names_a_heuristic_where_a_server_refuses_it_in_the_field(
+    annotations: dict[str, str], field: str | None, hinted: bool
+) -> None:
+    """KEP-2433 leaves values with a domain to implementations."""
+    plane = Plane("", traffic_distribution=field, annotations=annotations)
+    plane.pods(*["n0"] * 8, *["n1"] * 2)
+    plane.settle()
+    assert len(plane.hints()) == (10 if hinted else 0)
+    assert not any("@" in hints for hints in plane.hints().values()), "no hints of PreferSameNode"
+
+
 def test_balanced_spills_just_enough() -> None:
     plane = Plane(BALANCED)
     plane.pods(*["n0"] * 8, *["n1"] * 2)

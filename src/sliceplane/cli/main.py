@@ -97,6 +97,14 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
         ),
     },
     "Operate it": {
+        "adopt": (
+            "sliceplane.cli.moves.adopt",
+            "Move Services from a cluster's own controllers to ours.",
+        ),
+        "release": (
+            "sliceplane.cli.moves.release",
+            "Move adopted Services back to a cluster's own controllers.",
+        ),
         "drain": (
             "sliceplane.cli.query.drain",
             "Take Pods out of Services, and wait until no node sends to them.",

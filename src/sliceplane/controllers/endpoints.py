@@ -8,6 +8,10 @@ its Endpoints for a second. A failure is retried with exponential back-off.
 This controller also deletes the objects, since Endpoints have no ownerReference: together with
 their Service, and, shortly after the start, those without a Service. The delay protects Endpoints
 whose Service is just being created.
+
+With the scope of adopted Services (``api.selectors.adoption``) only Endpoints that are excluded from
+mirroring are watched, since all of ours are. An object that is not excluded yet refuses a create;
+it gets the label, and then it is in the cache.
 """
 
 from __future__ import annotations
@@ -17,14 +21,18 @@ from typing import Final
 
 import msgspec
 
+from sliceplane.api.codec import encode
 from sliceplane.api.core import Endpoints, Pod, Service
+from sliceplane.api.discovery import LABEL_SKIP_MIRROR
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointsObjects, Pods, Services
+from sliceplane.api.selectors.adoption import Scope
+from sliceplane.controllers.other_writers import KEY as OTHER_WRITERS
+from sliceplane.controllers.other_writers import ObservantController, OtherWriters
 from sliceplane.controllers.service_syncs import (
     FirstSync,
-    SyncController,
     actionable_error,
     note_about,
     to_write,
@@ -35,7 +43,7 @@ from sliceplane.slices.endpoints.members import EndpointsPlan, EndpointsWrite
 from sliceplane.slices.endpoints.subsets import capacity_at
 from sliceplane.slices.succession import SelectorChanges
 from sliceplane.watch.cache import Change
-from sliceplane.watch.controller.base import ControllerInfo, Done, Job, Selection
+from sliceplane.watch.controller.base import ControllerInfo, Done, Job, Selection, Write
 
 RETRY_BACKOFF: Final = Backoff(base_s=0.005, cap_s=1000.0)
 #: seconds between a foreign edit of an object, or the event of our own write, and its sync
@@ -43,6 +51,8 @@ EDIT_DELAY_S: Final = 1.0
 #: seconds between the detection of an object without a Service and its deletion
 STRAY_DELAY_S: Final = 3.0
 EVENT_COMPONENT: Final = "endpoint-controller"
+_UNMIRRORED: Final = f"{LABEL_SKIP_MIRROR}=true"
+_EXCLUDE: Final = encode({"metadata": {"labels": {LABEL_SKIP_MIRROR: "true"}}})
 
 
 class EndpointsConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +67,7 @@ class EndpointsConfig(msgspec.Struct, frozen=True, kw_only=True):
     endpoint_updates_batch_period_s: float = 0.0
     selector_changes: SelectorChanges = SelectorChanges.HAND_OVER
     gates: Gates = msgspec.field(default_factory=Gates)
+    scope: Scope = Scope.SELECTING
 
     def __post_init__(self) -> None:
         if self.concurrent_endpoint_syncs < 1:
@@ -65,26 +76,36 @@ class EndpointsConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class EndpointsController(SyncController):
+class EndpointsController(ObservantController):
     """The controller. Jobs are keyed ``namespace/name`` of the Service, and of its Endpoints."""
 
     def __init__(
         self, config: EndpointsConfig | None = None, first_sync: FirstSync | None = None
     ) -> None:
         self._config = config or EndpointsConfig()
+        adopts = self._config.scope is Scope.ADOPTED
         super().__init__(
             ControllerInfo(
                 name="endpoints-controller",
                 aliases=("endpoint", "endpoints"),
-                watches=(Selection(Services), Selection(Pods), Selection(EndpointsObjects)),
+                watches=(
+                    Selection(Services),
+                    Selection(Pods),
+                    Selection(EndpointsObjects, label_selector=_UNMIRRORED if adopts else ""),
+                ),
                 queue="endpoint",
             ),
             max_in_progress=self._config.concurrent_endpoint_syncs,
             backoff=RETRY_BACKOFF,
         )
         self._engine = EndpointsEngine(
-            capacity_at(self._config.gates.release), self._config.selector_changes
+            capacity_at(self._config.gates.release),
+            self._config.selector_changes,
+            self._config.scope,
         )
+        self._others = OtherWriters(EndpointsObjects, EVENT_COMPONENT)
+        #: objects of adopted Services that are not excluded from mirroring, so not in the cache
+        self._unmarked: set[str] = set()
         self._first_sync = first_sync or FirstSync()
         self._first_sync.begin()
         #: keys whose first sync has not ended
@@ -100,7 +121,10 @@ class EndpointsController(SyncController):
                 touched = self._engine.on_pod(*change.typed(Pod))
                 self.add_touched(touched, self._config.endpoint_updates_batch_period_s, now)
             case Endpoints():
-                for key in self._engine.on_endpoints(*change.typed(Endpoints)):
+                old, new = change.typed(Endpoints)
+                for key in self._engine.on_endpoints(old, new):
+                    if self._synced and old is not None and new is not None:
+                        self._note_edit(key, new, now)
                     self.add(
                         (key,),
                         STRAY_DELAY_S if self._engine.shape(key) is None else EDIT_DELAY_S,
@@ -108,6 +132,11 @@ class EndpointsController(SyncController):
                     )
             case unexpected:
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
+
+    def _note_edit(self, key: str, observed: Endpoints, now: float) -> None:
+        shape = self._engine.shape(key)
+        if shape is not None and shape.active and not self._engine.is_writing(key):
+            self.note_edit(key, observed.metadata, now)
 
     def _on_service(self, service: Service, *, gone: bool, now: float) -> None:
         if gone:
@@ -133,14 +162,26 @@ class EndpointsController(SyncController):
     # -- work
 
     def job(self, key: str, now: float) -> Job | None:
+        if key == OTHER_WRITERS:
+            return self.edit_job(now)
+        if key in self._unmarked:
+            return Job(key=key, writes=(_exclusion(key),))
         plan = self._engine.plan(key, now)
         if plan.write is not None:
+            self.note_own_write(key, now)
             return Job(key=key, writes=(to_write(EndpointsObjects, plan.write),), token=plan)
         self._end(key, failed=plan.stale, now=now)
         return None
 
     def on_done(self, done: Done, now: float) -> None:
+        if done.job.key == OTHER_WRITERS:
+            self.on_edit_read(done, now)
+            return
         plan = done.job.token
+        if plan is None:
+            self._unmarked.discard(done.job.key)
+            self._end(done.job.key, failed=done.error is not None, now=now)
+            return
         assert isinstance(plan, EndpointsPlan), f"job {done.job.key} has a foreign token {plan!r}"
         assert plan.write is not None, f"job {done.job.key} has no write"
         self._engine.finish(
@@ -149,6 +190,8 @@ class EndpointsController(SyncController):
         error = actionable_error(done)
         if error is not None:
             self._report(done.job.key, plan.write, error)
+            if error.reason == "AlreadyExists" and self._config.scope is Scope.ADOPTED:
+                self._unmarked.add(done.job.key)
         self._end(done.job.key, failed=error is not None, now=now)
 
     def _end(self, key: str, *, failed: bool, now: float) -> None:
@@ -189,3 +232,17 @@ class EndpointsController(SyncController):
         assert self._first_sync.over or not self._synced or self._unvisited, (
             "the first sync is over and was not reported"
         )
+
+
+def _exclusion(key: str) -> Write:
+    """Returns the patch that excludes the Endpoints *key* from mirroring."""
+    namespace, _, name = key.partition("/")
+    return Write(
+        verb="patch",
+        resource=EndpointsObjects,
+        namespace=namespace,
+        name=name,
+        body=_EXCLUDE,
+        patch_type="merge",
+        tolerate=("NotFound",),
+    )

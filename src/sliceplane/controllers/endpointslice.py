@@ -20,21 +20,24 @@ from typing import Final, Literal
 import msgspec
 
 from sliceplane.api.core import Node, Pod, Service
-from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.discovery import LABEL_MANAGED_BY, MANAGED_BY_CONTROLLER, EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import TOPOLOGY_AWARE_SUBSETTING, Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
+from sliceplane.api.selectors.adoption import MANAGED_BY_ADOPTED, Scope
 from sliceplane.controllers.defragment import WRITES_PER_MINUTE_DEFAULT, Defragmenter
 from sliceplane.controllers.mass_removal import MassRemovals
+from sliceplane.controllers.other_writers import KEY as OTHER_WRITERS
+from sliceplane.controllers.other_writers import ObservantController, OtherWriters
 from sliceplane.controllers.service_syncs import (
     HintProblems,
-    SyncController,
     actionable_error,
     note_about,
     to_write,
 )
 from sliceplane.kit.metrics import DEFAULT_BUCKETS, Family, Metrics, exponential_buckets
+from sliceplane.slices.adoption import EngineClaims
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine
 from sliceplane.slices.heuristics.queries import Find
 from sliceplane.slices.heuristics.shipped import find_shipped
@@ -128,6 +131,8 @@ class SliceMetrics(Metrics):
                 changed.observe(family.writes)
 
 
+#: the slices that controllers of adopted Services need: their own, and those of upstream's
+_BOTH_SETS: Final = f"{LABEL_MANAGED_BY} in ({MANAGED_BY_CONTROLLER},{MANAGED_BY_ADOPTED})"
 SLICE_DELAY_MIN_S: Final = 1.0
 MERGE_DELAY_MIN_S: Final = 1.0
 MAX_SYNCS_LIMIT: Final = 50
@@ -155,6 +160,7 @@ class EndpointSliceConfig(msgspec.Struct, frozen=True, kw_only=True):
     find_heuristic: Find = find_shipped
     hold_mass_removals: bool = False
     probe_held: bool = False
+    scope: Scope = Scope.SELECTING
 
     def __post_init__(self) -> None:
         for name, value, limit in (
@@ -189,7 +195,7 @@ class EndpointSliceConfig(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class EndpointSliceController(SyncController):
+class EndpointSliceController(ObservantController):
     """The controller. Jobs are keyed ``namespace/name`` of the Service."""
 
     def __init__(
@@ -197,6 +203,7 @@ class EndpointSliceController(SyncController):
     ) -> None:
         """*problems* receives the reasons why Services have no hints."""
         self._config = config or EndpointSliceConfig()
+        adopts = self._config.scope is Scope.ADOPTED
         super().__init__(
             ControllerInfo(
                 name="endpointslice-controller",
@@ -205,7 +212,7 @@ class EndpointSliceController(SyncController):
                     Selection(Services),
                     Selection(Pods),
                     Selection(Nodes),
-                    Selection(EndpointSlices),
+                    Selection(EndpointSlices, label_selector=_BOTH_SETS if adopts else ""),
                 ),
                 queue="endpoint_slice",
             ),
@@ -219,11 +226,12 @@ class EndpointSliceController(SyncController):
                 self._config.find_heuristic,
             ),
             subsetting=self._config.approach,
-            claim_unlabelled=self._config.claim_unlabelled_slices,
+            claims=EngineClaims(self._config.scope, self._config.claim_unlabelled_slices),
             selector_changes=self._config.selector_changes,
             retain_by_default=self._config.hold_mass_removals,
         )
         self._batch_period_s = self._config.endpointslice_updates_batch_period_s
+        self._others = OtherWriters(EndpointSlices, EVENT_COMPONENT)
         self._removals = MassRemovals(self._engine, probes=self._config.probe_held)
         self._problems = problems or HintProblems()
         self._problems.begin()
@@ -250,8 +258,7 @@ class EndpointSliceController(SyncController):
                 touched = self._engine.on_node(*change.typed(Node), missing=change.missing)
                 self.add_touched(touched, self._batch_period_s, now)
             case EndpointSlice():
-                keys = self._engine.on_slice(*change.typed(EndpointSlice))
-                self.add(keys, max(SLICE_DELAY_MIN_S, self._batch_period_s), now)
+                self._on_slice(*change.typed(EndpointSlice), now=now)
             case unexpected:
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
 
@@ -262,6 +269,16 @@ class EndpointSliceController(SyncController):
             self.add((service.metadata.key,), 0.0, now)
         else:
             self.add(self._engine.on_service(service), 0.0, now)
+
+    def _on_slice(
+        self, old: EndpointSlice | None, new: EndpointSlice | None, *, now: float
+    ) -> None:
+        keys = self._engine.on_slice(old, new)
+        self.add(keys, max(SLICE_DELAY_MIN_S, self._batch_period_s), now)
+        if self._synced and old is not None and new is not None and self._engine.is_ours(new):
+            for key in keys:
+                if not self._engine.is_writing(key):
+                    self.note_edit(key, new.metadata, now)
 
     # -- work
 
@@ -274,6 +291,8 @@ class EndpointSliceController(SyncController):
         return msgspec.structs.replace(work, relist=relist) if relist else work
 
     def job(self, key: str, now: float) -> Job | None:
+        if key == OTHER_WRITERS:
+            return self.edit_job(now)
         if self._removals.is_own(key):
             job = self._removals.job(key, now)
             if job is None:
@@ -291,6 +310,7 @@ class EndpointSliceController(SyncController):
         if self._merges is not None:
             plan = self._merge(self._merges, key, plan, now)
         if plan.writes:
+            self.note_own_write(key, now)
             writes = tuple(
                 to_write(EndpointSlices, write, write.content.values()) for write in plan.writes
             )
@@ -319,6 +339,9 @@ class EndpointSliceController(SyncController):
 
     def on_done(self, done: Done, now: float) -> None:
         plan = done.job.token
+        if done.job.key == OTHER_WRITERS:
+            self.on_edit_read(done, now)
+            return
         if self._removals.is_own(done.job.key):
             self.add(self._removals.on_done(done, now), 0.0, now)
             self.end(done.job.key, failed=done.error is not None, deadline=None, now=now)

@@ -16,12 +16,13 @@ from typing import Final
 import msgspec
 
 from sliceplane.api.core import Endpoints, Service
-from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.discovery import MANAGED_BY_MIRRORING, EndpointSlice
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
+from sliceplane.controllers.other_writers import KEY as OTHER_WRITERS
+from sliceplane.controllers.other_writers import ObservantController, OtherWriters
 from sliceplane.controllers.service_syncs import (
     FirstSync,
-    SyncController,
     actionable_error,
     note_about,
     to_write,
@@ -144,7 +145,7 @@ class _MirrorToken(msgspec.Struct, frozen=True):
     began: float
 
 
-class EndpointSliceMirroringController(SyncController):
+class EndpointSliceMirroringController(ObservantController):
     """The controller. Jobs are keyed ``namespace/name`` of the Endpoints."""
 
     def __init__(
@@ -170,6 +171,7 @@ class EndpointSliceMirroringController(SyncController):
             self._config.max_endpoints_per_subset, self._config.max_endpoints_per_slice
         )
         self._engine = MirrorEngine(limits, hand_over=hand_over)
+        self._others = OtherWriters(EndpointSlices, EVENT_COMPONENT)
         self._metrics = MirroringMetrics(self._engine)
         self._first_sync = first_sync or FirstSync()
         self._started = False
@@ -187,9 +189,24 @@ class EndpointSliceMirroringController(SyncController):
                 self.add(self._engine.on_endpoints(new, observed.metadata.key), 0.0, now)
             case EndpointSlice():
                 batch = self._config.endpointslice_updates_batch_period_s
-                self.add(self._engine.on_slice(*change.typed(EndpointSlice)), batch, now)
+                keys = self._engine.on_slice(*change.typed(EndpointSlice))
+                self.add(keys, batch, now)
+                self._note_edits(keys, *change.typed(EndpointSlice), now)
             case unexpected:
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
+
+    def _note_edits(
+        self,
+        keys: tuple[str, ...],
+        old: EndpointSlice | None,
+        new: EndpointSlice | None,
+        now: float,
+    ) -> None:
+        if not self._started or old is None or new is None:
+            return
+        for key in keys if new.manager == MANAGED_BY_MIRRORING else ():
+            if not self._engine.is_writing(key):
+                self.note_edit(key, new.metadata, now)
 
     def on_synced(self, now: float) -> None:
         super().on_synced(now)
@@ -207,12 +224,15 @@ class EndpointSliceMirroringController(SyncController):
         return super().take_work(now, max_jobs) if self._started else Work()
 
     def job(self, key: str, now: float) -> Job | None:
+        if key == OTHER_WRITERS:
+            return self.edit_job(now)
         plan = self._engine.plan(key, now)
         if plan.sizes is not None:
             self._metrics.planned(plan.sizes)
         for notice in plan.notices:
             self._warn(key, notice)
         if plan.writes:
+            self.note_own_write(key, now)
             writes = tuple(to_write(EndpointSlices, write) for write in plan.writes)
             return Job(key=key, writes=writes, token=_MirrorToken(plan, now))
         self._metrics.synced(0.0)
@@ -220,6 +240,9 @@ class EndpointSliceMirroringController(SyncController):
         return None
 
     def on_done(self, done: Done, now: float) -> None:
+        if done.job.key == OTHER_WRITERS:
+            self.on_edit_read(done, now)
+            return
         token = done.job.token
         assert isinstance(token, _MirrorToken), f"job {done.job.key} has a foreign token {token!r}"
         plan = token.plan

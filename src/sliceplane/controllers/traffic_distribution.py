@@ -39,7 +39,12 @@ from sliceplane.kit.metrics import Family, merged
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.kit.times import format_time
 from sliceplane.slices.heuristics.queries import Find
-from sliceplane.slices.shape import is_headless, requests_annotation_hints, traffic_distribution
+from sliceplane.slices.shape import (
+    annotation_heuristic,
+    is_headless,
+    requests_annotation_hints,
+    traffic_distribution,
+)
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.controller.base import (
     CACHE_DIFFERS,
@@ -268,7 +273,8 @@ class TrafficDistributionController(KeyedController):
 
     def _accepted(self, service: Service) -> DesiredCondition:
         value = service.spec.traffic_distribution or ""
-        if requests_annotation_hints(service.metadata.annotations or {}):
+        annotations = service.metadata.annotations or {}
+        if requests_annotation_hints(annotations) or annotation_heuristic(annotations):
             text = (
                 "the annotation service.kubernetes.io/topology-mode takes precedence over "
                 "trafficDistribution"

@@ -14,6 +14,7 @@ import msgspec
 from sliceplane.api.core import Namespace, Node, Pod, Service
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
+from sliceplane.api.selectors.adoption import selector_of
 from sliceplane.dns.locations import ClientLocations
 from sliceplane.dns.pods import PodNames, PodsByAddress
 from sliceplane.dns.reverse import Reverse
@@ -136,7 +137,7 @@ class ClusterNames:
         if triggered and named.kind == "headless" and named.service is not None:
             kind = (
                 "headless_with_selector"
-                if named.service.spec.selector
+                if selector_of(named.service)
                 else "headless_without_selector"
             )
             try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from sliceplane.api.selectors.adoption import Scope
+from sliceplane.slices.adoption import SliceSets
 from sliceplane.slices.facts import NodeFacts
 from sliceplane.slices.heuristics.queries import Find
 from sliceplane.slices.hinting.topology import ZoneShares
@@ -24,6 +26,7 @@ class SliceSettings(msgspec.Struct, frozen=True, kw_only=True):
     find: Find
     selector_changes: SelectorChanges
     retain_by_default: bool
+    scope: Scope = Scope.SELECTING
 
 
 class ClusterFacts:
@@ -32,6 +35,8 @@ class ClusterFacts:
     """
 
     def __init__(self) -> None:
+        #: slices of adopted Services and of upstream's controller; empty in another scope
+        self.sets = SliceSets()
         self.nodes: dict[str, NodeFacts] = {}
         self.zones = ZoneShares()
         self.node_zones = NodeZones()

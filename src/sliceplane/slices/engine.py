@@ -15,16 +15,13 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 from sliceplane.api.core import Node, Pod, Service
-from sliceplane.api.discovery import (
-    LABEL_MANAGED_BY,
-    LABEL_SERVICE_NAME,
-    MANAGED_BY_CONTROLLER,
-    EndpointSlice,
-)
+from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.requests import PortProbe
+from sliceplane.api.selectors.adoption import Scope
 from sliceplane.consume.removal_hold import RemovalRetention
+from sliceplane.slices.adoption import EngineClaims
 from sliceplane.slices.cluster import ClusterFacts, SliceSettings
 from sliceplane.slices.facts import NodeFacts, PodFacts
 from sliceplane.slices.heuristics.queries import Find
@@ -46,6 +43,7 @@ MAX_ENDPOINTS_LIMIT: Final = 1000
 Keys = tuple[str, ...]
 
 
+_ORDINARY: Final = EngineClaims()
 _ZONAL: Final = (HintMode.AUTO, HintMode.PLUGIN)
 
 
@@ -59,14 +57,13 @@ class SliceEngine:
         find: Find = find_shipped,
         *,
         subsetting: Subsetting = Subsetting.OFF,
-        claim_unlabelled: bool = False,
+        claims: EngineClaims = _ORDINARY,
         selector_changes: SelectorChanges = SelectorChanges.HAND_OVER,
         retain_by_default: bool = False,
     ) -> None:
         """*subsetting* is the approach of Services without the annotation; ``OFF`` disables the
         feature for all Services. *retain_by_default*: mass removals are retained for Services
-        without the annotation. *claim_unlabelled*: slices without the managed-by label are ours if
-        a Service controls them (KEP-0752 as of 2019, upgrade from 1.16).
+        without the annotation. *claims*: slices of others, and of other Services, are not touched.
         """
         assert 1 <= max_endpoints_per_slice <= MAX_ENDPOINTS_LIMIT, (
             f"max endpoints {max_endpoints_per_slice}"
@@ -76,10 +73,12 @@ class SliceEngine:
             find=find,
             selector_changes=selector_changes,
             retain_by_default=retain_by_default,
+            scope=claims.scope,
         )
+        self._scope = claims.scope
         self._gates = gates or Gates()
         self._subsetting = subsetting
-        self._claim_unlabelled = claim_unlabelled
+        self._claim_unlabelled = claims.unlabelled
         self._cluster = ClusterFacts()
         self._zones_changed = False
         self._node_zones_changed = False
@@ -179,7 +178,7 @@ class SliceEngine:
         return keys
 
     def on_service(self, new: Service) -> Keys:
-        shape = shape_of(new, self._gates, self._subsetting)
+        shape = shape_of(new, self._gates, self._subsetting, self._scope)
         service = self._service(shape.key)
         before = service.shape
         if before == shape:
@@ -238,6 +237,11 @@ class SliceEngine:
         before = self._service_of(old)
         after = self._service_of(new)
         touched: dict[str, None] = {}
+        if self._scope is Scope.ADOPTED:
+            theirs = self._cluster.sets.on_slice(old, new)
+            service = self._services.get(theirs)
+            if service is not None and service.minds_theirs:
+                touched[theirs] = None
         if old is not None and before and before != after:
             service = self._services.get(before)
             if service is not None:
@@ -249,11 +253,19 @@ class SliceEngine:
             if service.on_slice(new):
                 touched[after] = None
             self._drop_if_empty(service)  # a terminating slice does not count
-        elif new is not None:
+        elif new is not None and self._scope is Scope.SELECTING:
             successor = self._services.get(f"{new.metadata.namespace}/{_service_name(new)}")
             if successor is not None and successor.on_successor(new):
                 touched[successor.key] = None
         return tuple(touched)
+
+    def is_ours(self, observed: EndpointSlice) -> bool:
+        return bool(self._service_of(observed))
+
+    def is_writing(self, key: str) -> bool:
+        """Returns True if a plan of *key* is under way, so that events may be of its writes."""
+        service = self._services.get(key)
+        return service is not None and service.is_writing
 
     # -- plan and result
 
@@ -408,7 +420,7 @@ class SliceEngine:
         if observed is None or not name:
             return ""
         managed_by = labels.get(LABEL_MANAGED_BY)
-        ours = managed_by == MANAGED_BY_CONTROLLER
+        ours = managed_by == self._scope.manager
         if managed_by is None and self._claim_unlabelled:
             owners = observed.metadata.owner_references or ()
             ours = any(

@@ -17,10 +17,14 @@ from functools import partial
 from operator import attrgetter
 from typing import Final
 
+from msgspec.structs import replace
+
 from sliceplane.api.core import Pod
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
+from sliceplane.api.selectors.adoption import AdoptionStage, Scope
 from sliceplane.kit.ip import Family
+from sliceplane.slices.adoption import STAGE_PROBLEMS
 from sliceplane.slices.cluster import ClusterFacts, SliceSettings
 from sliceplane.slices.content import Content, PortResolver, Stored, read_slice
 from sliceplane.slices.facts import PodFacts
@@ -81,6 +85,7 @@ class ServiceState:
         self._slices_added = 0
         #: the current plan leaves writes to the next one
         self._has_more = False
+        self._reported_stage = AdoptionStage.UPSTREAM
         #: the problem with the annotation for subsetting that was reported last
         self._reported_problem = ""
 
@@ -93,6 +98,10 @@ class ServiceState:
             len(self.slices) + (self._slices_added if self._own.in_flight else 0) if packers else 0,
             sum(max(packer.fewest_slices, 1) for packer in packers),
         )
+
+    @property
+    def is_writing(self) -> bool:
+        return self._own.in_flight
 
     @property
     def empty(self) -> bool:
@@ -228,6 +237,7 @@ class ServiceState:
             return SlicePlan(stale=True)
         if self.members is None:
             return self._plan_hand_over(self.shape, now)
+        self._reported_stage = self.shape.stage
         self._trigger.note(self.members.take_trigger_time(), self.shape.created)
         removal_notices = self.removals.apply(self.members, self.shape, now)
         self.members.reconcile(now)
@@ -243,6 +253,8 @@ class ServiceState:
             writes = proofs
             families = []
             self._has_more = True
+        if not writes and self.shape.stage is AdoptionStage.ADOPTED:
+            writes = self._leftovers(self.shape)
         self._own.in_flight = bool(writes)
         self._slices_added = 0
         self._writing = {write.name: write.content for write in writes if write.verb == "update"}
@@ -286,13 +298,63 @@ class ServiceState:
             for _, stored in sorted(self.slices.items())
             if shape.owns(stored.meta.owner_references)
         ]
+        if self._settings.scope is Scope.ADOPTED:
+            return self._plan_return(shape, owned, now)
         if self._settings.selector_changes is SelectorChanges.UPSTREAM or not owned:
             return SlicePlan()
+        return self._plan_obsolete(shape, owned, now)
+
+    def _plan_obsolete(self, shape: ServiceShape, owned: list[Stored], now: float) -> SlicePlan:
         self._hand_over.advance(now, timeout_s=0.0 if shape.external else HAND_OVER_TIMEOUT_S)
         obsolete = [stored for stored in owned if self._hand_over.is_over(stored.address_type)]
         self._own.in_flight = bool(obsolete)
         self._slices_added = 0
         return SlicePlan(tuple(map(delete_slice, obsolete)))
+
+    # -- adoption (``slices.adoption``)
+
+    @property
+    def minds_theirs(self) -> bool:
+        """True if upstream's slices of this Service may require writes."""
+        return self.members is not None or bool(self.slices)
+
+    def _leftovers(self, shape: ServiceShape) -> list[SliceWrite]:
+        """Returns deletions of upstream's slices of an adopted Service, which nobody keeps true.
+        For use only if nothing else is to write, so that the server has all of ours.
+        """
+        return [
+            SliceWrite.delete(observed.metadata, address_type=observed.address_type, content={})
+            for observed in self._cluster.sets.theirs(self.key)
+            if shape.owns(observed.metadata.owner_references)
+        ]
+
+    def _plan_return(self, shape: ServiceShape, owned: list[Stored], now: float) -> SlicePlan:
+        """Plans deletions for a Service that is not adopted, or not any more. Our slices of an
+        address type wait for upstream's to have their endpoints, for a limited time once there are
+        any. Nothing is deleted for an invalid annotation, or while upstream has written nothing for
+        a selector.
+        """
+        selects = (
+            shape.stage in (AdoptionStage.UPSTREAM, AdoptionStage.CONFLICT) and not shape.external
+        )
+        theirs = self._cluster.sets.theirs(self.key)
+        notices = self._stage_notices(shape.stage)
+        if not owned or shape.stage is AdoptionStage.INVALID or (selects and not theirs):
+            return SlicePlan(notices=notices)
+        for address_type in {stored.address_type for stored in owned}:
+            if self._cluster.sets.is_covered(self.key, address_type):
+                self._hand_over.on_successor(address_type)
+            else:
+                self._hand_over.on_successor_gone(address_type)
+        return replace(self._plan_obsolete(shape, owned, now), notices=notices)
+
+    def _stage_notices(self, stage: AdoptionStage) -> tuple[Notice, ...]:
+        """Returns the Event for a stage that needs a person, once for each time it begins."""
+        if stage is self._reported_stage:
+            return ()
+        self._reported_stage = stage
+        message = STAGE_PROBLEMS.get(stage)
+        return () if message is None else (Notice(True, *message),)
 
     def snapshot(self, now: float) -> ServiceSnapshot | None:
         """Returns the desired endpoints and the slices, without a plan; ``None`` for no Service.

@@ -20,7 +20,6 @@ from sliceplane.api.discovery import (
     LABEL_HEADLESS,
     LABEL_MANAGED_BY,
     LABEL_SERVICE_NAME,
-    MANAGED_BY_CONTROLLER,
 )
 from sliceplane.api.gates import (
     ENDPOINT_SLICE_NODE_NAME,
@@ -31,6 +30,7 @@ from sliceplane.api.gates import (
     Gates,
 )
 from sliceplane.api.meta import OwnerReference
+from sliceplane.api.selectors.adoption import AdoptionStage, Scope, selector_of, stage_of
 from sliceplane.kit.ip import FAMILIES, Family, family, parse_lenient
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.kit.times import parse_time
@@ -112,6 +112,8 @@ class ServiceShape(msgspec.Struct, frozen=True, kw_only=True):
     released_at: float = 0.0
     #: annotations for the heuristic; empty without one
     annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
+    #: between upstream's controllers and ours; matters to controllers of adopted Services only
+    stage: AdoptionStage = AdoptionStage.UPSTREAM
 
     @property
     def view(self) -> ServiceView:
@@ -167,12 +169,16 @@ class ServiceShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shape_of(
-    service: Service, gates: Gates = _NEWEST, subsetting: Subsetting = Subsetting.OFF
+    service: Service,
+    gates: Gates = _NEWEST,
+    subsetting: Subsetting = Subsetting.OFF,
+    scope: Scope = Scope.SELECTING,
 ) -> ServiceShape:
-    """Returns the shape of *service*. *subsetting* is the approach of Services without the
-    annotation.
+    """Returns the shape of *service* for controllers of *scope*. *subsetting* is the approach of
+    Services without the annotation.
     """
     spec = service.spec
+    selector = selector_of(service, scope)
     approach, problem = subsetting_of(service, subsetting)
     hints = hint_mode(service, gates)
     return ServiceShape(
@@ -183,13 +189,13 @@ def shape_of(
         terminating=service.metadata.deletion_timestamp is not None,
         # an empty selector would be dropped by a storage round trip: it selects nothing
         external=spec.type == "ExternalName",
-        active=spec.type != "ExternalName" and bool(spec.selector),
-        selector=spec.selector or {},
+        active=spec.type != "ExternalName" and bool(selector),
+        selector=selector,
         families=families_of(service),
         ports=spec.ports or (),
         publish_not_ready=spec.publish_not_ready_addresses,
         hints=hints,
-        labels=slice_labels(service, subsets=approach is not Subsetting.OFF),
+        labels=slice_labels(service, subsets=approach is not Subsetting.OFF, manager=scope.manager),
         distribution=traffic_distribution(service, gates),
         node_names=gates.enabled(ENDPOINT_SLICE_NODE_NAME),
         all_conditions=gates.enabled(ENDPOINT_SLICE_TERMINATING_CONDITION),
@@ -198,6 +204,7 @@ def shape_of(
         retention_requested=requests_retention(service.metadata.annotations),
         released_at=_released_at(service),
         annotations=_parameters(service) if hints is HintMode.PLUGIN else {},
+        stage=stage_of(service) if scope is Scope.ADOPTED else AdoptionStage.UPSTREAM,
     )
 
 
@@ -246,7 +253,9 @@ def is_headless(service: Service) -> bool:
     return service.spec.cluster_ip in ("", "None")
 
 
-def slice_labels(service: Service, *, subsets: bool = False) -> dict[str, str]:
+def slice_labels(
+    service: Service, *, subsets: bool = False, manager: str = Scope.SELECTING.manager
+) -> dict[str, str]:
     """Returns the labels of a Service's slices, sorted by key: the Service's own, except reserved
     ones, and the labels that identify its slices.
 
@@ -256,7 +265,7 @@ def slice_labels(service: Service, *, subsets: bool = False) -> dict[str, str]:
     if subsets:
         labels = {k: v for k, v in labels.items() if k not in _SUBSET_LABELS}
     labels[LABEL_SERVICE_NAME] = service.metadata.name
-    labels[LABEL_MANAGED_BY] = MANAGED_BY_CONTROLLER
+    labels[LABEL_MANAGED_BY] = manager
     if is_headless(service):
         labels[LABEL_HEADLESS] = ""
     return dict(sorted(labels.items()))
@@ -272,9 +281,9 @@ def _parameters(service: Service) -> dict[str, str]:
 
 
 def hint_mode(service: Service, gates: Gates = _NEWEST) -> HintMode:
-    """Returns the mode of hints. The annotation value ``Auto`` takes precedence over the field,
-    whatever its result. Unknown values, and values of a disabled feature, are ignored (KEP-4444,
-    "Feature Enablement and Rollback").
+    """Returns the mode of hints. The annotation takes precedence over the field, whatever its
+    result. Unknown values, and values of a disabled feature, are ignored (KEP-4444, "Feature
+    Enablement and Rollback").
     """
     if not gates.enabled(TOPOLOGY_AWARE_HINTS):
         return HintMode.NONE
@@ -285,11 +294,12 @@ def hint_mode(service: Service, gates: Gates = _NEWEST) -> HintMode:
 
 
 def traffic_distribution(service: Service, gates: Gates = _NEWEST) -> str:
-    """Returns the field's value if it is valid and enabled; otherwise ""."""
-    value = service.spec.traffic_distribution or ""
-    if requests_annotation_hints(service.metadata.annotations or {}) or not gates.enabled(
-        SERVICE_TRAFFIC_DISTRIBUTION
-    ):
+    """Returns the field's value if it is valid and enabled; otherwise "". A heuristic that the
+    annotation names takes precedence.
+    """
+    annotations = service.metadata.annotations or {}
+    value = annotation_heuristic(annotations) or service.spec.traffic_distribution or ""
+    if requests_annotation_hints(annotations) or not gates.enabled(SERVICE_TRAFFIC_DISTRIBUTION):
         return ""
     if value not in _HINT_MODES:
         return value if is_domain_qualified(value) else ""
@@ -299,7 +309,19 @@ def traffic_distribution(service: Service, gates: Gates = _NEWEST) -> str:
 
 
 def requests_annotation_hints(annotations: Mapping[str, str]) -> bool:
-    value = annotations.get(
-        ANNOTATION_TOPOLOGY_AWARE_HINTS, annotations.get(ANNOTATION_TOPOLOGY_MODE)
-    )
-    return value in ("Auto", "auto")
+    return _topology_mode(annotations) in ("Auto", "auto")
+
+
+def annotation_heuristic(annotations: Mapping[str, str]) -> str:
+    """Returns the heuristic that the annotation names; "" for none.
+
+    KEP-2433 leaves values with a domain to implementations, and upstream's controller ignores them.
+    An API server of upstream refuses such values in ``spec.trafficDistribution``.
+    """
+    value = _topology_mode(annotations)
+    return value if is_domain_qualified(value) else ""
+
+
+def _topology_mode(annotations: Mapping[str, str]) -> str:
+    mode = annotations.get(ANNOTATION_TOPOLOGY_MODE, "")
+    return annotations.get(ANNOTATION_TOPOLOGY_AWARE_HINTS, mode)

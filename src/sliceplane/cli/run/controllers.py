@@ -63,6 +63,10 @@ LEASE_NAME = "sliceplane-controllers"
 @cluster_options
 @controllers_option
 @shadow_options
+@switch(
+    "--adopted-only",
+    "Work for adopted Services alone (sliceplane adopt), beside upstream's controllers.",
+)
 @switch("--once", "Reconcile (or compare) everything, print a summary, exit.")
 @duration("--once-timeout", "When --once gives up.", "5m")
 @switch("--cleanup", "Take away what reverse-mirror-controller made, and exit; as --once.")
@@ -99,7 +103,8 @@ def command(
 
     Beside a cluster's own kube-controller-manager, switch its controllers off first
     (--controllers=*,-endpointslice-controller,-endpoints-controller,-endpointslice-mirroring-controller):
-    two writers of one set of objects undo each other's work. With --shadow nothing is written: what
+    two writers of one set of objects undo each other's work. If that is impossible (EKS, GKE, AKS),
+    --adopted-only works for the Services that "sliceplane adopt" moved. With --shadow nothing is written: what
     a cluster's own controller wrote is compared with what this one would, and the exit code of
     --once is 0 (the same), 1 (different) or 2 (trouble).
 
@@ -115,6 +120,7 @@ def command(
     if cleanup and chosen not in ("reverse-mirror-controller", "reverse-mirror"):
         raise click.UsageError("--cleanup is for --controllers=reverse-mirror-controller alone")
     check_shadow_flags(chosen, flags, cleanup=cleanup)
+    _check_adopted_only(flags, cleanup=cleanup)
     entries = _entries(chosen, flags, cleanup=cleanup)
     election = _election(flags)
     try:
@@ -129,6 +135,18 @@ def command(
     except (KubeconfigError, PageError, CannotRead, Unreachable) as error:
         note(f"Error: {error}")
         raise SystemExit(NO_ANSWER if flags["shadow"] else 1) from error
+
+
+def _check_adopted_only(flags: dict[str, Any], *, cleanup: bool) -> None:
+    """Raises ``click.UsageError`` for flags that contradict ``--adopted-only``."""
+    contradictions = {
+        "--shadow": flags["shadow"],
+        "--cleanup": cleanup,
+        "--claim-unlabelled-slices": flags["claim_unlabelled_slices"],
+    }
+    for name, is_set in contradictions.items():
+        if flags["adopted_only"] and is_set:
+            raise click.UsageError(f"--adopted-only contradicts {name}")
 
 
 def _slice_config(flags: dict[str, Any]) -> EndpointSliceConfig:
@@ -160,12 +178,18 @@ def _election(flags: dict[str, Any]) -> ElectionConfig | None:
 
 def _entries(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> tuple[ControllerEntry, ...]:
     """The controllers of the flags.  Raises ``click.BadParameter`` for a name that none has."""
-    from sliceplane.controllers.io.catalogue import default_controllers, reverse_mirror
+    from sliceplane.controllers.io.catalogue import (
+        adopting_controllers,
+        default_controllers,
+        reverse_mirror,
+    )
     from sliceplane.controllers.io.heuristics import InstalledHeuristics
 
     gates = gates_of(flags["feature_gates"], "")
     check_slice_options(flags, gates)
     config = discovery_config(flags, gates, InstalledHeuristics().find)
+    if flags["adopted_only"]:
+        return choose(chosen, lambda: adopting_controllers(config))
     # The reverse mirror runs for who asks for it by name, never by ``*``.
     return choose(
         chosen,

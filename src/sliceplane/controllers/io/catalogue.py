@@ -89,6 +89,21 @@ def default_controllers(
     return tuple(entries)
 
 
+def adopting_controllers(config: DiscoveryConfig) -> tuple[ControllerEntry, ...]:
+    """Returns the controllers of adopted Services, for a *config* of that scope. Endpoints of other
+    Services are mirrored by upstream's controller.
+    """
+    slices, endpoints = config.slices, config.endpoints
+    return (
+        ControllerEntry(
+            lambda: EndpointSliceController(slices), slices.concurrent_service_endpoint_syncs
+        ),
+        ControllerEntry(
+            lambda: EndpointsController(endpoints), endpoints.concurrent_endpoint_syncs
+        ),
+    )
+
+
 def reverse_mirror(*, cleanup: bool = False) -> ControllerEntry:
     """Returns the optional controller that mirrors slices to Endpoints. With *cleanup* it deletes
     its objects and makes no more.

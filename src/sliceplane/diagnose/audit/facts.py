@@ -18,6 +18,7 @@ from sliceplane.api.discovery import (
     MANAGED_BY_REVERSE_MIRROR,
 )
 from sliceplane.api.meta import Projection
+from sliceplane.api.selectors.adoption import selector_of
 from sliceplane.diagnose.audit.addresses import READY, TERMINATING, WAITING, Packed, pack, packed
 from sliceplane.diagnose.explain.objects import FullEndpoints, FullSlice, WrittenMeta
 from sliceplane.kit.ip import family, parse_lenient
@@ -92,7 +93,7 @@ def service_facts(service: Service) -> ServiceFacts:
     if spec.type == "ExternalName":
         role: ServiceRole = "external name"
     else:
-        role = "selecting" if spec.selector else "without selector"
+        role = "selecting" if selector_of(service) else "without selector"
     targets = {port.target_port for port in spec.ports or () if isinstance(port.target_port, str)}
     named = tuple(intern(name) for name in sorted(targets))
     families = spec.ip_families or ()

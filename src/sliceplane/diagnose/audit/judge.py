@@ -17,6 +17,7 @@ from sliceplane.api.discovery import ANNOTATION_LEADER, LABEL_SKIP_MIRROR, MANAG
 from sliceplane.api.findings.codes import cause_of
 from sliceplane.api.findings.finding import Evidence, Finding, ObjectName, rank
 from sliceplane.api.findings.wording import count, some
+from sliceplane.api.selectors.adoption import MANAGED_BY_ADOPTED
 from sliceplane.diagnose.audit.addresses import READY, TERMINATING, WAITING, Packed, spelled, unpack
 from sliceplane.diagnose.audit.facts import EndpointsFacts, FieldWriter, ServiceFacts, SliceFacts
 
@@ -36,6 +37,8 @@ CONTROLLERS: Final = frozenset(
         "sliceplane-controllers",
     )
 )
+#: managers of slices that are made of Pods
+_SLICES_OF_PODS: Final = (MANAGED_BY_CONTROLLER, MANAGED_BY_ADOPTED)
 HARMLESS: Final = frozenset(("T2", "E5", "L5", "L6", "L7"))
 FLEETING: Final = frozenset(("L1", "L2", "L3", "E4", "E15", "E12", "T2"))
 
@@ -69,7 +72,7 @@ class _Name(msgspec.Struct, frozen=True):
         endpoints = self.endpoints
         yield from self._of_mirrored()
         portless = _without_port(
-            service, [facts for facts in self.slices if facts.manager == MANAGED_BY_CONTROLLER]
+            service, [facts for facts in self.slices if facts.manager in _SLICES_OF_PODS]
         )
         if service is not None and portless:
             names = some([f'"{name}"' for name in service.named_ports])
@@ -253,7 +256,7 @@ def _counterparts(
         return slices
     # Others may add slices for the same Service (with endpoints of other clusters, say), which
     # Endpoints do not have.
-    own = [facts for facts in slices if facts.manager == MANAGED_BY_CONTROLLER]
+    own = [facts for facts in slices if facts.manager in _SLICES_OF_PODS]
     return own or [facts for facts in slices if not facts.mirrored]
 
 

@@ -17,6 +17,7 @@ from sliceplane.api.findings.finding import Certainty, Evidence, Finding, Object
 from sliceplane.api.findings.wording import pairs_text, patch
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import PortProbe, ProbeOutcome, Selection
+from sliceplane.api.selectors import adoption
 from sliceplane.consume.usable import Locality
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.kernel import KernelFacts
@@ -366,8 +367,8 @@ def _existing(item: T | None) -> T:
 
 
 def selector_of(service: Service) -> dict[str, str]:
-    """Returns the selector of *service*; empty: it selects nothing."""
-    return {} if service.spec.type == "ExternalName" else service.spec.selector or {}
+    """Returns the selector of *service*, adopted or not; empty: it selects nothing."""
+    return {} if service.spec.type == "ExternalName" else adoption.selector_of(service)
 
 
 def zone_of(node: Node | None) -> str:

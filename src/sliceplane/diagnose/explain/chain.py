@@ -25,6 +25,7 @@ from sliceplane.diagnose.explain.checks import (
     consumers,
     foreign_slices,
     kernels,
+    managers,
     names,
     policies,
     ports,
@@ -127,7 +128,10 @@ CHAIN: Final[tuple[Link, ...]] = (
     Link("ports", {ServiceCase: LinkPart(ports.CHECKS, slices.reads)}),
     Link("slices", {ServiceCase: LinkPart(slices.CHECKS, slices.reads)}),
     Link(PROBE, {ServiceCase: LinkPart((ports.refused,), slices.reads)}),
-    Link("other slices", {ServiceCase: LinkPart(foreign_slices.CHECKS, foreign_slices.reads)}),
+    Link(
+        "other slices",
+        {ServiceCase: LinkPart((*managers.CHECKS, *foreign_slices.CHECKS), foreign_slices.reads)},
+    ),
     Link(
         "hints",
         {

@@ -17,6 +17,7 @@ import msgspec
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice
 from sliceplane.api.findings.wording import count
+from sliceplane.api.selectors.adoption import selector_of
 from sliceplane.diagnose.page.feed import PageView
 from sliceplane.diagnose.page.model import BUCKET_S, ENDPOINT_COLUMNS, STATES, ClusterModel
 from sliceplane.diagnose.page.tables import PageTable, Row, table_of
@@ -357,7 +358,7 @@ def _service_part(service: Service) -> dict[str, Any]:
             }
             for port in spec.ports or ()
         ],
-        "selector": spec.selector or {},
+        "selector": selector_of(service),
         "distribution": spec.traffic_distribution or "",
         "internalPolicy": spec.internal_traffic_policy or "",
         "affinity": spec.session_affinity,

@@ -31,6 +31,7 @@ from sliceplane.diagnose.shadow.ledger import DifferenceLedger
 from sliceplane.diagnose.shadow.metrics import shadow_metrics
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.workqueue import RETRY_BACKOFF
+from sliceplane.slices.adoption import EngineClaims
 from sliceplane.slices.engine import Keys, SliceEngine
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
 from sliceplane.watch.cache import Change
@@ -91,7 +92,7 @@ class ShadowController(QueueController):
         self._engine = SliceEngine(
             *(config.max_endpoints_per_slice, config.gates, config.find_heuristic),
             subsetting=config.approach,
-            claim_unlabelled=config.claim_unlabelled_slices,
+            claims=EngineClaims(unlabelled=config.claim_unlabelled_slices),
             selector_changes=config.selector_changes,
         )
         self._unrest: dict[str, _Unrest] = {}

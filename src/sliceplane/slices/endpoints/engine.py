@@ -27,6 +27,7 @@ from sliceplane.api.core import Endpoints, Service
 from sliceplane.api.discovery import ANNOTATION_LEADER
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
+from sliceplane.api.selectors.adoption import Scope
 from sliceplane.slices.endpoints.members import (
     EndpointsMembers,
     EndpointsPlan,
@@ -249,9 +250,15 @@ class EndpointsEngine:
         self,
         capacity: Capacity = Capacity.TRUNCATE,
         selector_changes: SelectorChanges = SelectorChanges.HAND_OVER,
+        scope: Scope = Scope.SELECTING,
     ) -> None:
+        """With *scope* ADOPTED, only objects of adopted Services are written, and none is deleted:
+        upstream's controller deletes the Endpoints of every Service that is gone.
+        """
         self._capacity = capacity
-        self._selector_changes = selector_changes
+        self._adopts = scope is Scope.ADOPTED
+        self._selector_changes = SelectorChanges.UPSTREAM if self._adopts else selector_changes
+        self._scope = scope
         self._states: dict[str, EndpointsState] = {}
         self._pending = PendingWrites()
         self._routes: PodRoutes[EndpointsState] = PodRoutes()
@@ -262,9 +269,8 @@ class EndpointsEngine:
     def on_service(self, new: Service) -> str:
         # KEP-0752 requires the label. Upstream omits it, since it has no code that removes it with
         # the selector.
-        shape = endpoints_shape(
-            new, skip_mirror=self._selector_changes is SelectorChanges.HAND_OVER
-        )
+        skip_mirror = self._selector_changes is SelectorChanges.HAND_OVER or self._adopts
+        shape = endpoints_shape(new, skip_mirror=skip_mirror, scope=self._scope)
         state = self._state(shape.key)
         before = state.shape
         if before is not None and before.same_addresses(shape):
@@ -279,6 +285,7 @@ class EndpointsEngine:
         if state is not None and state.shape is not None:
             self._unfile(state)
             state.set_shape(None, ())
+            state.to_delete = state.to_delete and not self._adopts
             self._drop_if_empty(state)
 
     def _reshape(self, state: EndpointsState, shape: EndpointsShape) -> None:
@@ -303,7 +310,7 @@ class EndpointsEngine:
             if new is None
             else state.on_endpoints(new)
         )
-        if state.is_stray and state.is_ours:
+        if state.is_stray and state.is_ours and not self._adopts:
             state.to_delete = True
         self._drop_if_empty(state)
         return (state.key,) if changed and (state.shape is not None or state.to_delete) else ()
@@ -312,6 +319,8 @@ class EndpointsEngine:
         """Marks objects without a Service for deletion, ours or not. Called at the start, when all
         Services are cached.
         """
+        if self._adopts:
+            return ()
         strays = [state for state in self._states.values() if state.is_stray]
         for state in strays:
             state.to_delete = True
@@ -322,6 +331,11 @@ class EndpointsEngine:
     def shape(self, key: str) -> EndpointsShape | None:
         state = self._states.get(key)
         return None if state is None else state.shape
+
+    def is_writing(self, key: str) -> bool:
+        """Returns True if a plan of *key* is under way, so that events may be of its write."""
+        state = self._states.get(key)
+        return state is not None and state.own.in_flight
 
     def needs_retry(self, key: str) -> bool:
         """Returns True if a failed sync of *key* must be retried."""

@@ -18,6 +18,7 @@ from sliceplane.api.discovery import (
     LABEL_HEADLESS,
     LABEL_SKIP_MIRROR,
 )
+from sliceplane.api.selectors.adoption import AdoptionStage, Scope, selector_of, stage_of
 from sliceplane.kit.ip import Family, family, parse_lenient
 
 
@@ -65,20 +66,25 @@ class EndpointsShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def endpoints_shape(
-    service: Service, *, skip_mirror: bool, managed_by: str = ENDPOINTS_MANAGED_BY_CONTROLLER
+    service: Service,
+    *,
+    skip_mirror: bool,
+    managed_by: str = ENDPOINTS_MANAGED_BY_CONTROLLER,
+    scope: Scope = Scope.SELECTING,
 ) -> EndpointsShape:
-    """Returns the shape of *service*. *managed_by* and *skip_mirror* determine labels of its
-    Endpoints.
+    """Returns the shape of *service* for controllers of *scope*. *managed_by* and *skip_mirror*
+    determine labels of its Endpoints.
     """
     meta = service.metadata
     spec = service.spec
+    role = role_of(service, scope)
     return EndpointsShape(
         namespace=meta.namespace,
         name=meta.name,
         uid=meta.uid,
         created=meta.creation_timestamp,
-        role=role_of(service),
-        selector=spec.selector or {},
+        role=role,
+        selector=selector_of(service, scope) if role is Role.SELECTING else {},
         family=primary_family(service),
         ports=spec.ports or (),
         publish_not_ready=spec.publish_not_ready_addresses,
@@ -87,11 +93,14 @@ def endpoints_shape(
     )
 
 
-def role_of(service: Service) -> Role:
+def role_of(service: Service, scope: Scope = Scope.SELECTING) -> Role:
     if service.spec.type == "ExternalName":
         return Role.EXTERNAL_NAME
+    if scope is Scope.ADOPTED and stage_of(service) is not AdoptionStage.ADOPTED:
+        # There is only one object, so upstream's controller has it while spec.selector exists.
+        return Role.WITHOUT_SELECTOR
     # an empty selector would be dropped by a storage round trip: it selects nothing
-    return Role.SELECTING if service.spec.selector else Role.WITHOUT_SELECTOR
+    return Role.SELECTING if selector_of(service, scope) else Role.WITHOUT_SELECTOR
 
 
 def primary_family(service: Service) -> Family | None:

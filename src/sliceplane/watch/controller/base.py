@@ -164,6 +164,8 @@ class EventNote(msgspec.Struct, frozen=True, kw_only=True):
     #: a second object that the note is about
     related: Object | None = None
     related_resource: Resource | None = None
+    #: an operator must see it in the log, too
+    is_logged: bool = False
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):

@@ -324,3 +324,40 @@ nearly(
     *API_ON_LOOPBACK,
     EVERYTHING,
 )
+
+
+# E19
+
+ADOPTED = {"sliceplane.dev/selector": "app=cart"}
+ADOPTED_MANAGER = "endpointslice-controller.sliceplane.dev"
+
+
+def moving(**annotations: str) -> Edit:
+    more = {f"sliceplane.dev/{name}": text for name, text in annotations.items()}
+    return put(f"{CART}:metadata.annotations", {**ADOPTED, **more})
+
+
+NO_SELECTOR = cut(f"{CART}:spec.selector")
+OF_OURS = put(f"{SLICE}:metadata.labels", {SERVICE_NAME: "cart", MANAGED_BY: ADOPTED_MANAGER})
+planted("E19", "an_adopted_service_was_applied_again", moving())
+planted("E19", "an_adoption_was_killed", moving(adoption="adopting"))
+planted("E19", "a_release_was_killed", moving(adoption="releasing"))
+planted("E19", "nobody_can_read_the_selector", moving(selector="app in (cart)"), NO_SELECTOR)
+nearly("E19 E3 E12 T5 B8 B1", "a_service_is_adopted", moving(), NO_SELECTOR, OF_OURS)
+
+# E20
+
+
+def writers(path: str, **ages: float) -> Edit:
+    names = {"upstream": "kube-controller-manager", "ours": "sliceplane-controllers"}
+    entries = [
+        {"manager": names.get(name, name), "operation": "Update", "time": ago(age)}
+        for name, age in ages.items()
+    ]
+    return put(f"{path}:metadata.managedFields", entries)
+
+
+planted("E20", "both_controllers_run", writers(SLICE, upstream=30.0, ours=25.0))
+nearly("E20", "a_hand_over_was_a_while_ago", writers(SLICE, upstream=900.0, ours=890.0))
+nearly("E20", "one_controller_followed_the_other", writers(SLICE, upstream=300.0, ours=20.0))
+nearly("E20", "a_person_has_edited_a_slice", writers(SLICE, upstream=30.0, edit=20.0))

@@ -174,6 +174,7 @@ def discovery_config(flags: dict[str, Any], gates: Gates, find_heuristic: Find) 
     """Returns the configuration from *flags*, which include the values of ``discovery_options`` and
     ``slice_options``.
     """
+    from sliceplane.api.selectors.adoption import Scope
     from sliceplane.controllers.defragment import WRITES_PER_MINUTE_DEFAULT
     from sliceplane.controllers.endpoints import EndpointsConfig
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
@@ -183,6 +184,7 @@ def discovery_config(flags: dict[str, Any], gates: Gates, find_heuristic: Find) 
     from sliceplane.slices.succession import SelectorChanges
 
     changes = SelectorChanges(flags["selector_changes"])
+    scope = Scope.ADOPTED if flags.get("adopted_only") else Scope.SELECTING
     return DiscoveryConfig(
         slices=EndpointSliceConfig(
             max_endpoints_per_slice=flags["max_endpoints_per_slice"],
@@ -198,12 +200,14 @@ def discovery_config(flags: dict[str, Any], gates: Gates, find_heuristic: Find) 
             defragment=flags["defragment"],
             defragment_writes_per_minute=flags["defragment_writes_per_minute"]
             or WRITES_PER_MINUTE_DEFAULT,
+            scope=scope,
         ),
         endpoints=EndpointsConfig(
             concurrent_endpoint_syncs=flags["concurrent_endpoint_syncs"],
             endpoint_updates_batch_period_s=flags["endpoint_updates_batch_period"],
             selector_changes=changes,
             gates=gates,
+            scope=scope,
         ),
         mirroring=MirroringConfig(
             concurrent_service_endpoint_syncs=flags["mirroring_concurrent_service_endpoint_syncs"],

@@ -20,6 +20,7 @@ from sliceplane.api.discovery import (
 from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.wording import count, lasting, part, since, some, verb
 from sliceplane.api.requests import Selection
+from sliceplane.api.selectors.adoption import MANAGED_BY_ADOPTED, AdoptionStage, stage_of
 from sliceplane.consume.agents.registration import MANAGED_BY as AGENTS
 from sliceplane.diagnose.audit.facts import endpoints_facts, service_facts, slice_facts
 from sliceplane.diagnose.audit.judge import judge
@@ -30,6 +31,8 @@ from sliceplane.diagnose.explain.objects import ENDPOINTS, PODS, SERVICES, SLICE
 FOREIGN_MAX: Final = 3
 #: addresses of a truncated Endpoints object (kubernetes.io, "Over-capacity endpoints")
 ENDPOINTS_MAX: Final = 1000
+
+_CONTROLLERS: Final = (MANAGED_BY_CONTROLLER, MANAGED_BY_ADOPTED, MANAGED_BY_MIRRORING)
 
 
 def reads(case: ServiceCase) -> Iterator[Selection]:
@@ -90,10 +93,7 @@ def _foreign(case: ServiceCase) -> Iterator[tuple[str, EndpointSlice]]:
     own = {address for pod in case.live for address in pod.status.ips}
     for endpoint_slice, endpoint in case.ready:
         manager = endpoint_slice.manager
-        if (
-            manager in (MANAGED_BY_CONTROLLER, MANAGED_BY_MIRRORING, AGENTS)
-            or endpoint_slice.address_type == "FQDN"
-        ):
+        if manager in (*_CONTROLLERS, AGENTS) or endpoint_slice.address_type == "FQDN":
             continue
         for address in endpoint.addresses[:1]:
             if address not in own:
@@ -167,8 +167,14 @@ def _owner_uid(endpoint_slice: EndpointSlice) -> str:
 
 def one_pod_twice(case: ServiceCase) -> Iterable[Finding]:
     """E12: one Pod in slices of different managers. One manager moves an endpoint by adding before
-    it removes.
+    it removes. E19 reports a Service that moves between two managers.
     """
+    if stage_of(case.service) not in (
+        AdoptionStage.UPSTREAM,
+        AdoptionStage.UNSELECTED,
+        AdoptionStage.ADOPTED,
+    ):
+        return
     slices_by_pod: dict[tuple[str, str], list[EndpointSlice]] = {}
     for endpoint_slice, endpoint in case.endpoints:
         if (pod := _pod_name(endpoint)) and endpoint_slice not in slices_by_pod.setdefault(
@@ -179,7 +185,7 @@ def one_pod_twice(case: ServiceCase) -> Iterable[Finding]:
         managers = {item.manager for item in slices}
         if len(managers) > 1 and MANAGED_BY_MIRRORING not in managers:
             # The controller would recreate its own.
-            others = [item for item in slices if item.manager != MANAGED_BY_CONTROLLER]
+            others = [item for item in slices if item.manager not in _CONTROLLERS] or slices
             later = max(others, key=lambda item: item.metadata.creation_timestamp or "")
             yield case.finding(
                 "E12",

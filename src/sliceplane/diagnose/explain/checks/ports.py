@@ -21,6 +21,7 @@ from sliceplane.api.discovery import (
 from sliceplane.api.findings.codes import Severity
 from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.wording import count, nearest, part, some
+from sliceplane.api.selectors.adoption import MANAGED_BY_ADOPTED
 from sliceplane.consume.agents.registration import MANAGED_BY as MANAGED_BY_AGENTS
 from sliceplane.diagnose.explain.case import ServiceCase, evidence_of, list_names
 from sliceplane.diagnose.explain.checks.pods.workloads import root_of
@@ -200,7 +201,9 @@ def port_of_own_slice(case: ServiceCase) -> Iterable[Finding]:
     expected = {(port.name, port.protocol) for port in _ports(case)}
     for endpoint_slice in case.slices:
         manager = endpoint_slice.manager
-        if case.selector and manager in (MANAGED_BY_CONTROLLER, MANAGED_BY_MIRRORING):
+        if case.selector and manager in (
+            *(MANAGED_BY_CONTROLLER, MANAGED_BY_ADOPTED, MANAGED_BY_MIRRORING),
+        ):
             # those are built from Pods, and E4 reports mirrored slices of a Service with a selector
             continue
         names = {

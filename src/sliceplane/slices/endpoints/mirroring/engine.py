@@ -115,6 +115,11 @@ class MirrorEngine:
         state = self._states.get(key)
         return None if state is None else state.endpoints
 
+    def is_writing(self, key: str) -> bool:
+        """Returns True if a plan of *key* is under way, so that events may be of its writes."""
+        state = self._states.get(key)
+        return state is not None and state.is_writing
+
     def has_state(self, key: str) -> bool:
         return key in self._states
 

@@ -88,6 +88,10 @@ class MirrorState:
         self._reported = ""
 
     @property
+    def is_writing(self) -> bool:
+        return self._own.in_flight
+
+    @property
     def empty(self) -> bool:
         """True if the state can be dropped: no object that may be mirrored, no slice, no write in
         flight.

@@ -208,6 +208,10 @@ class LoopShell:
         work = self._loop.take_work(quantized(self._clock()))
         for note in work.notes:
             self._means.note(note)
+            if note.is_logged:
+                about = note.regarding.metadata.key
+                name = self._controller.info.name
+                _log.warning(note.note, controller=name, reason=note.reason, about=about)
         if work.relist:
             for informer, watched in zip(
                 self._informers, self._controller.info.watches, strict=True

@@ -1,0 +1,1 @@
+"""Commands that move Services between a cluster's own controllers and ours."""

@@ -240,12 +240,14 @@ async def measure(small: bool) -> list[Result]:
                     )
                 )
             if not small:
-                held_s = await cut_off(client, fleets[-1], before, services)
+                get_backoff_s = await cut_off(client, fleets[-1], before, services)
                 back = time.monotonic()
                 assert await asyncio.to_thread(fleet(len(counts) - 1).line, START_S) == "ready"
                 assert await _slices(client) == before, "an endpoint was withdrawn"
                 cut = f"{counts[-1]:,} of {size} killed"
-                results.append(Result(name="until they are held", size=cut, value=held_s, unit="s"))
+                results.append(
+                    Result(name="until they are held", size=cut, value=get_backoff_s, unit="s")
+                )
                 results.append(
                     Result(
                         name="until they are back",

@@ -24,7 +24,7 @@ from sliceplane.consume.progress import (
     COMPONENT,
     LABEL_COMPONENT,
     LEASE_DURATION_S,
-    Held,
+    AppliedRevision,
     ProgressReport,
 )
 from sliceplane.controllers.node_progress import NodeProgress
@@ -111,7 +111,10 @@ def fleet(small: bool) -> list[Result]:
     zone = digest_of(held[number] for number in range(1, slices, ZONES))
     reports = [
         ProgressReport(
-            endpointslices={"shared": Held(version, shared), "zone=z1": Held(version, zone)}
+            endpointslices={
+                "shared": AppliedRevision(version, shared),
+                "zone=z1": AppliedRevision(version, zone),
+            }
         )
         for _ in range(nodes)
     ]

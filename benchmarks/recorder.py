@@ -53,7 +53,7 @@ from sliceplane.watch.io.hosting.host import ControllerEntry, make_host
 from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
 from sliceplane.watch.recorder.file import Header, read_lines, write_lines
-from sliceplane.watch.recorder.recorder import LifeRecord, Recorder
+from sliceplane.watch.recorder.recorder import LoopRecord, Recorder
 
 BYTES_BUDGET = 300.0
 CPU_BUDGET_PERCENT = 2.0
@@ -99,8 +99,8 @@ class Flips:
     def record(self) -> tuple[float, Recorder]:
         """CPU seconds of a flip, and the recorder."""
         recorder = Recorder(LIMIT_BYTES, SALT, self.told[0][0])
-        life = recorder.begin("endpointslice-controller", self.told[0][0])
-        life.synced(self.told[0][0])
+        record = recorder.begin("endpointslice-controller", self.told[0][0])
+        record.synced(self.told[0][0])
         nothing = Work()
         told = [
             (now, change, Work(jobs=(job,)), done, echoes)
@@ -109,15 +109,15 @@ class Flips:
         gc.collect()
         began = time.process_time()
         for now, change, work, done, echoes in told:
-            life.change(change, now)
-            life.turn(work, 5, now)
-            life.done(done, now + 0.003)
+            record.change(change, now)
+            record.batch_taken(work, 5, now)
+            record.done(done, now + 0.003)
             for echo, body in zip(echoes, done.results, strict=True):
                 if echo.new is not None:
                     recorder.note_body(echo.new.metadata.resource_version, body)
-                life.change(echo, now + 0.004)
-            life.turn(nothing, 5, now + 0.004)
-            life.turn(nothing, 5, now + 1.004)
+                record.change(echo, now + 0.004)
+            record.batch_taken(nothing, 5, now + 0.004)
+            record.batch_taken(nothing, 5, now + 1.004)
         recorder.encode()
         spent = time.process_time() - began
         assert not recorder.fault, recorder.fault
@@ -251,15 +251,15 @@ def big_recording(entries: int, services: int, pods: int = 10) -> list[bytes]:
     now = 1_800_000_000.0
     recorder = Recorder(LIMIT_BYTES, SALT, now)
     names = ("endpointslice-controller", "endpoints-controller", "garbage-collector-controller")
-    lives = [recorder.begin(name, now) for name in names]
+    records = [recorder.begin(name, now) for name in names]
     held: dict[tuple[int, int], Pod] = {}
     slices: dict[int, EndpointSlice] = {}
     version = 0
 
     def tell(change: Change[Object]) -> None:
-        for life in lives:
-            life.change(change, now)
-            life.turn(Work(), 5, now)
+        for record in records:
+            record.change(change, now)
+            record.batch_taken(Work(), 5, now)
 
     for service in range(services):
         for number in range(pods):
@@ -291,7 +291,7 @@ def big_recording(entries: int, services: int, pods: int = 10) -> list[bytes]:
         slices[service] = _slice(
             service, [held[service, place] for place in range(pods)], version + 1
         )
-        _write(lives[0], service, slices[service], now)
+        _write(records[0], service, slices[service], now)
         tell(Change(EndpointSlices.key, before, slices[service]))
     return list(write_lines(Header(), recorder.segments()))
 
@@ -329,7 +329,7 @@ def _slice(service: int, pods: list[Pod], version: int = 1) -> EndpointSlice:
     )
 
 
-def _write(life: LifeRecord, service: int, new: EndpointSlice, now: float) -> None:
+def _write(record: LoopRecord, service: int, new: EndpointSlice, now: float) -> None:
     write = Write(
         verb="update",
         resource=EndpointSlices,
@@ -338,8 +338,8 @@ def _write(life: LifeRecord, service: int, new: EndpointSlice, now: float) -> No
         body=b"{}",
     )
     job = Job(key=f"{NAMESPACE}/svc-{service}", writes=(write,))
-    life.turn(Work(jobs=(job,)), 5, now)
-    life.done(Done(job, (encode(new),)), now + 0.003)
+    record.batch_taken(Work(jobs=(job,)), 5, now)
+    record.done(Done(job, (encode(new),)), now + 0.003)
 
 
 def question(entries: int, services: int) -> list[Result]:

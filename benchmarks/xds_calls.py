@@ -62,7 +62,7 @@ from sliceplane.client import drain
 from sliceplane.server.io.keys.pki import Pki
 from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import load
-from sliceplane.xds.bootstrap import BootstrapWish, envoy_bootstrap, grpc_bootstrap
+from sliceplane.xds.bootstrap import BootstrapOptions, envoy_bootstrap, grpc_bootstrap
 
 Kind = str
 KINDS = ("grpc", "envoy")
@@ -122,7 +122,7 @@ def others() -> Iterator[Wanted]:
 class Stage:
     """Clients of one xDS server, each started when it is wanted, and the Pods."""
 
-    def __init__(self, folder: Path, stack: AsyncExitStack, wish: BootstrapWish) -> None:
+    def __init__(self, folder: Path, stack: AsyncExitStack, wish: BootstrapOptions) -> None:
         self._folder = folder
         self._stack = stack
         self._wish = wish
@@ -200,9 +200,9 @@ async def first_answer(caller: Process) -> str:
     return text
 
 
-def secured(folder: Path) -> BootstrapWish:
+def secured(folder: Path) -> BootstrapOptions:
     pki = Pki(folder / "data" / "pki")
-    return BootstrapWish(
+    return BootstrapOptions(
         host="127.0.0.1",
         port=XDS_PORT,
         ca_file=str(pki.ca_file),
@@ -373,7 +373,7 @@ async def kill(rate: int, kinds: tuple[Kind, ...]) -> list[Result]:
         await populate(folder / "data", [*cluster(PODS, sticky=False), *others()])
         served = stack.enter_context(PlaneProcess(folder))
         client = await stack.enter_async_context(HttpClient(load(served.kubeconfig)))
-        stage = Stage(folder, stack, BootstrapWish(host="127.0.0.1", port=0, insecure=True))
+        stage = Stage(folder, stack, BootstrapOptions(host="127.0.0.1", port=0, insecure=True))
         replicas = [
             stage.run(f"xds-{port}", *replica(served, port))
             for port in (XDS_PORT + 1, XDS_PORT + 2)

@@ -40,7 +40,7 @@ FRESH: Final = "SLICEPLANE_TEST_FRESH_PROCESS"
 ROOT: Final = Path(__file__).parents[1]
 #: whose modules the template runs
 PACKAGES: Final = ("sliceplane", "benchmarks")
-WORKER: Final = "sliceplane.server.io.heavy.worker"
+WORKER: Final = "sliceplane.server.io.offload.worker"
 #: not loaded before it is asked for: other packages' threads and settings, the program itself
 _LATER: Final = (
     *(f"sliceplane.server.io.storage.{name}" for name in ("etcd", "replicated", "shared")),

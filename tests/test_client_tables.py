@@ -18,8 +18,8 @@ from tests.fuzz.heavy_bodies import APPLY, CONFIG_MAPS, JSON_PATCH, MERGE, STRAT
 from tests.fuzz.requests import JSON, PROTOBUF, YAML
 
 from sliceplane import __path__ as package_path
-from sliceplane.server.io.heavy.pool import Inline
-from sliceplane.server.io.heavy.service import Heavy
+from sliceplane.server.io.offload.pool import Inline
+from sliceplane.server.io.offload.service import OffloadService
 
 SOURCE = Path(package_path[0])
 SECURITY = SOURCE.parents[1] / "docs" / "security.md"
@@ -144,7 +144,7 @@ async def test_what_is_remembered_without_a_bound_does_not_grow_with_what_client
     after the first.
     """
     sizes = []
-    async with Application(1, Heavy(Inline())) as application:
+    async with Application(1, OffloadService(Inline())) as application:
         for number in range(3):
             for ask in invented(number):
                 await application.whole(ask)

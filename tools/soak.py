@@ -151,6 +151,21 @@ RUNS: Final = {
         "1,000,000 events",
         "rules that are left behind",
     ),
+    "worlds": SoakRun(
+        "`explain` against packets, with our proxy",
+        ("-m", "tests.kernel.oracle", "--proxy", "ours nftables", "ours iptables"),
+        "200 worlds in each mode",
+        "[well](#explain-against-packets) of what fails, broken of what works",
+    ),
+    "kube-proxy-worlds": SoakRun(
+        "`explain` against packets, with kube-proxy (builds it with Go)",
+        (
+            *("-m", "tests.kernel.oracle", "--first", "200"),
+            *("--proxy", "kube-proxy iptables", "kube-proxy nftables"),
+        ),
+        "200 worlds in each mode",
+        "the same",
+    ),
     "proxy-memory": SoakRun(
         "node proxy's memory",
         _slow("tests/proxy/test_proxy_history.py"),

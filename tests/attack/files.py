@@ -431,7 +431,7 @@ def secrets_in_a_recording() -> set[str]:
     """Those that are there after kinds with templates were seen and written."""
     template = _planted()
     recorder = Recorder(1 << 22, b"0123456789abcdef", 1.0)
-    life = recorder.begin("one", 1.0)
+    record = recorder.begin("one", 1.0)
     documents = [
         (Pods, {"spec": template["spec"]}),
         (Deployments, {"spec": {"template": template}}),
@@ -449,12 +449,12 @@ def secrets_in_a_recording() -> set[str]:
         body = encode(
             {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta, **document}
         )
-        life.change(Change(kind.key, None, decode(body, kind.projection)), 1.0)
+        record.change(Change(kind.key, None, decode(body, kind.projection)), 1.0)
         job = Job(
             key=kind.key, writes=(Write(verb="create", resource=kind, namespace="shop", body=body),)
         )
-        life.turn(Work(jobs=(job,)), 5, 1.0)
-        life.done(Done(job, (body,)), 1.0)
+        record.batch_taken(Work(jobs=(job,)), 5, 1.0)
+        record.done(Done(job, (body,)), 1.0)
     recording = read_lines(list(write_lines(Header(), recorder.segments())))
     blocks = [
         block

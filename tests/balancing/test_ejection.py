@@ -7,7 +7,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.consume.balancing.ejection import FIRST_S, KNOWN_MAX, LONGEST_S, Ejections
+from sliceplane.consume.balancing.ejection import FAILED_MAX, FIRST_S, LONGEST_S, Ejections
 from sliceplane.consume.balancing.model import Endpoint
 from sliceplane.consume.balancing.pool import EndpointPool
 
@@ -42,10 +42,10 @@ def test_one_of_one_is_never_out() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     ejections = Ejections()
-    for number in range(3 * KNOWN_MAX):
+    for number in range(3 * FAILED_MAX):
         ejections.on_failure(f"e{number}", float(number))
         ejections.check()
-    assert ejections.failures(f"e{3 * KNOWN_MAX - 1}") == 1
+    assert ejections.failures(f"e{3 * FAILED_MAX - 1}") == 1
     assert ejections.failures("e0") == 0
 
 

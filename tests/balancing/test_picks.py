@@ -43,7 +43,7 @@ class Bench:
         self, numbers: list[int], zones: tuple[str, ...] = (), hinted: bool = False, place: str = ""
     ) -> None:
         self.view = BalancedService(
-            PortChoice(None), family=None, place=Locality(zone=place), honour_hints=True
+            PortChoice(None), family=None, location=Locality(zone=place), honour_hints=True
         )
         self._zones, self._hinted = zones, hinted
         self._held: EndpointSlice | None = None

@@ -215,7 +215,7 @@ def left_out_is_not_picked(
     st.integers(0, 2**32),
 )
 def test_any_history(history: list[Step], looks: list[bool], seed: int) -> None:
-    view = BalancedService(PortChoice("http"), family=None, place=PLACE, honour_hints=True)
+    view = BalancedService(PortChoice("http"), family=None, location=PLACE, honour_hints=True)
     rng = Rng(seed)
     pickers = [
         view.attach(picker)

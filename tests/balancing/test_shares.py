@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from sliceplane.consume.balancing.shares import (
     OVERLOAD,
     AllowedLoad,
+    ClientLocation,
     EndpointKind,
-    Place,
     at_zones,
     chance,
     cure,
@@ -38,9 +38,10 @@ def clients(numbers: list[int]) -> dict[str, Fraction]:
     }
 
 
-def places(numbers: list[int]) -> tuple[Place, ...]:
+def places(numbers: list[int]) -> tuple[ClientLocation, ...]:
     return tuple(
-        Place(Locality(f"node-{zone}", zone), share) for zone, share in clients(numbers).items()
+        ClientLocation(Locality(f"node-{zone}", zone), share)
+        for zone, share in clients(numbers).items()
     )
 
 
@@ -146,7 +147,7 @@ def test_local_outside_halves_a_nodes_share_among_its_endpoints() -> None:
         {EndpointKind(zone="zone-a", node="n1"): 3, EndpointKind(zone="zone-b", node="n2"): 1}
     )
     entries = [
-        Place(Locality(node, zone), Fraction(1, 3))
+        ClientLocation(Locality(node, zone), Fraction(1, 3))
         for node, zone in (("n1", "zone-a"), ("n2", "zone-b"), ("n3", ""))
     ]
     found = shares(made, entries, local=True, way="outside")
@@ -162,7 +163,7 @@ def test_same_node_then_zone_then_all() -> None:
         }
     )
     entries = [
-        Place(Locality(node, zone), Fraction(1, 4))
+        ClientLocation(Locality(node, zone), Fraction(1, 4))
         for node, zone in (("n1", "zone-a"), ("n2", "zone-b"), ("n3", "zone-a"), ("n4", "zone-c"))
     ]
     found = shares(made, entries)
@@ -192,7 +193,8 @@ def test_same_node_then_zone_then_all() -> None:
 )
 def test_each_node_chooses_as_its_proxy_does(made: dict[EndpointKind, int]) -> None:
     entries = [
-        Place(Locality(f"n{number}", ZONES[number % 2]), Fraction(1, 4)) for number in range(4)
+        ClientLocation(Locality(f"n{number}", ZONES[number % 2]), Fraction(1, 4))
+        for number in range(4)
     ]
     each, dropped = Counter[EndpointKind](), 0
     for place in entries:
@@ -207,7 +209,7 @@ def test_each_node_chooses_as_its_proxy_does(made: dict[EndpointKind, int]) -> N
 
 
 def test_a_client_without_zone_is_counted_as_leaving_it() -> None:
-    found = shares(kinds([1, 1], hinted=True), [Place(Locality("n", ""), Fraction(1))])
+    found = shares(kinds([1, 1], hinted=True), [ClientLocation(Locality("n", ""), Fraction(1))])
     assert found.leaving == 1
     assert found.greatest[0] == 1
 
@@ -262,7 +264,7 @@ def test_places_of_measured_traffic() -> None:
         (nodes[1], Fraction(3, 8)),
         (Locality("", "zone-b"), Fraction(1, 4)),
     ]
-    assert without(found, "zone-a") == (Place(Locality("", "zone-b"), Fraction(1)),)
+    assert without(found, "zone-a") == (ClientLocation(Locality("", "zone-b"), Fraction(1)),)
 
 
 @pytest.mark.parametrize(

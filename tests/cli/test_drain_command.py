@@ -117,7 +117,7 @@ async def test_nodes_that_tell_nothing_are_named_first_and_the_marks_are_taken_b
                 shop, "po", f"{shop.name}-0", "--unknown", unknown, "--timeout", "3s"
             )
             assert (result.exit_code, marked(shop)) == (code, left), result.output
-            assert "not known foreign: it never told anything" in " ".join(result.stderr.split())
+            assert "not known foreign: it never reported" in " ".join(result.stderr.split())
             assert "foreign" in result.stdout
     finally:
         await asyncio.to_thread(shop.plane.delete, "node", "foreign")

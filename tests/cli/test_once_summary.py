@@ -9,7 +9,7 @@ import math
 from sliceplane.api.errors import StatusError, forbidden
 from sliceplane.api.scheme import Nodes, Pods, Resource, Services
 from sliceplane.cli.run.controllers import summary_text
-from sliceplane.controllers.io.standalone import OnceSummary
+from sliceplane.controllers.io.standalone import ReconcileSummary
 from sliceplane.watch.actions import Counters
 from sliceplane.watch.controller.base import Selection
 from sliceplane.watch.controller.events import RecorderStatus
@@ -29,7 +29,7 @@ def informer(
 
 def text(*informers: InformerStatus) -> list[str]:
     status = HostStatus(informers, (), RecorderStatus(0, 0, 0, 0, 0), 0.0)
-    return summary_text(OnceSummary(4.0, status, ("endpointslice-controller",))).splitlines()
+    return summary_text(ReconcileSummary(4.0, status, ("endpointslice-controller",))).splitlines()
 
 
 def test_what_could_not_be_read_is_named_with_the_reason() -> None:

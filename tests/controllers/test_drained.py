@@ -13,8 +13,8 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices, Leases, Pods, Services
-from sliceplane.consume.drain.reports import Heard, questions
-from sliceplane.consume.progress import Held, ProgressReport
+from sliceplane.consume.drain.reports import BarrierAnswer, questions
+from sliceplane.consume.progress import AppliedRevision, ProgressReport
 from sliceplane.controllers.drained import DrainedController
 from sliceplane.kit.times import format_micro_time
 from sliceplane.watch.cache import Change, Mark
@@ -33,7 +33,7 @@ class Story:
         self.now = NOW
         self.seen: dict[tuple[str, str], Any] = {}
         #: what the server's memory answers; ``None``: it has none
-        self.memory: Heard | None = None
+        self.memory: BarrierAnswer | None = None
         self.questions: list[Write] = []
         self.controller.on_synced(NOW)
 
@@ -126,7 +126,7 @@ class Story:
 
 
 def progress_of(version: int, *held: EndpointSlice) -> ProgressReport:
-    return ProgressReport({"all": Held(version, digest_of(held))})
+    return ProgressReport({"all": AppliedRevision(version, digest_of(held))})
 
 
 def begin(annotations: dict[str, str]) -> Story:
@@ -169,14 +169,14 @@ def test_a_pod_of_no_service_is_drained_at_once() -> None:
 
 def test_a_node_that_tells_in_the_servers_memory_is_asked_for_no_write() -> None:
     story = begin(OPTED)
-    story.memory = Heard(1)
+    story.memory = BarrierAnswer(1)
     story.pod(annotations=OPTED, dying=True)
     gone = story.slice(11, ready=False)
     taken = story.controller.take_work(story.now, 10).jobs
     (job,) = [job for job in taken if job.writes[0].verb == "ask"]
     wanted = questions.decode(job.writes[0].body).versions
     assert (wanted.endpointslices["all"], wanted.endpointslices["*"]) == (11, 10)
-    answer = Heard(
+    answer = BarrierAnswer(
         2,
         {
             "kube-node-lease/sliceplane-proxy-n1": progress_of(11, gone),
@@ -190,7 +190,7 @@ def test_a_node_that_tells_in_the_servers_memory_is_asked_for_no_write() -> None
 
 def test_a_node_that_the_servers_memory_does_not_know_is_asked_by_an_annotation() -> None:
     story = begin(OPTED)
-    story.memory = Heard(1)
+    story.memory = BarrierAnswer(1)
     story.pod(annotations=OPTED, dying=True)
     story.slice(11, ready=False)
     began = story.now

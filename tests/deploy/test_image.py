@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from sliceplane.cli.alive import HealthPage, place_of
+from sliceplane.cli.alive import HealthPage, find_health_page
 
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "build" / "image"
@@ -68,7 +68,7 @@ START_S = 120.0
 def test_a_health_check_asks_the_process_that_the_container_runs(
     line: str, environment: dict[str, str], place: HealthPage | None
 ) -> None:
-    assert place_of(line.split(), environment) == place
+    assert find_health_page(line.split(), environment) == place
 
 
 def test_the_base_is_pinned_and_its_digest_can_be_exchanged() -> None:

@@ -260,7 +260,7 @@ def forwarded(
         if isinstance(answer, Forward):
             reached += 1
             if not is_cached:
-                server.on_upstream_asked(answer)
+                server.on_upstream_query(answer)
     return reached
 
 

@@ -344,7 +344,7 @@ async def test_a_cluster_is_followed() -> None:
         assert (await exchanged(asked(), "127.0.0.1", port)).rcode() == dns.rcode.SERVFAIL
         assert not resolver.pages()["/readyz"]().healthy  # type: ignore[union-attr]
         following = asyncio.create_task(
-            resolver.follow(client, Rng(1), watches(ZoneConfig()), tells="here")
+            resolver.follow(client, Rng(1), watches(ZoneConfig()), reported_as="here")
         )
         await resolver.wait_ready()
         assert resolver.pages()["/readyz"]().healthy  # type: ignore[union-attr]

@@ -257,11 +257,11 @@ def test_any_bytes_get_an_answer_that_parses_or_none_the_same_both_ways(
     packet: bytes, transport: str
 ) -> None:
     server = WORLD.server
-    turn = server._turn
+    turn = server._rotation
     quick = server.answer(packet, "10.1.0.9", transport, NOW)  # type: ignore[arg-type]
-    server._turn = turn
+    server._rotation = turn
     assert quick == server.answer_slowly(packet, "10.1.0.9", transport, NOW)  # type: ignore[arg-type]
-    server._turn = turn
+    server._rotation = turn
     assert quick == server.answer(packet, "10.1.0.9", transport, NOW)  # type: ignore[arg-type]
     if isinstance(quick, bytes):
         parsed = dns.message.from_wire(quick)

@@ -294,7 +294,7 @@ def test_zone_answers_can_be_switched_off_and_never_reach_hosts() -> None:
 
 
 def test_a_nodes_own_server_knows_where_its_clients_are() -> None:
-    cluster = zones_cluster(place="node-3")
+    cluster = zones_cluster(own_node="node-3")
     assert cluster.addresses("peers.default", client="169.254.20.9") == ["10.1.3.1", "10.1.3.2"]
 
 

@@ -13,7 +13,7 @@ from tests.effort import effort
 
 from sliceplane.api.meta import Object
 from sliceplane.consume.usable import Locality, choose
-from sliceplane.dns import places
+from sliceplane.dns import locations
 from sliceplane.dns.wire import name_of
 from sliceplane.kit.ip import parse_network_lenient
 
@@ -73,10 +73,10 @@ def steps(draw: st.DrawFn) -> tuple[tuple[str, str], Object | None]:
 
 
 def answers(cluster: Cluster, client: str) -> list[object]:
-    cluster.server._turn = 0
+    cluster.server._rotation = 0
     found = []
     for packet in PACKETS:
-        cluster.server._turn = 0
+        cluster.server._rotation = 0
         found.append(cluster.server.answer(packet, client, "tcp", NOW))
     return found
 
@@ -129,10 +129,10 @@ def test_a_list_of_nodes_is_put_in_order_once(monkeypatch: pytest.MonkeyPatch) -
         looked_at.append(text)
         return parse_network_lenient(text)
 
-    monkeypatch.setattr(places, "parse_network_lenient", parsed)
+    monkeypatch.setattr(locations, "parse_network_lenient", parsed)
     nodes = [node(f"n{at}", "z1", pods=f"10.{at}.0.0/16") for at in range(50)]
     cluster = Cluster(*nodes)
     for _ in range(2):
-        assert cluster.server.view.places.of("10.7.1.2") == Locality(node="n7", zone="z1")
+        assert cluster.server.view.locations.of("10.7.1.2") == Locality(node="n7", zone="z1")
         cluster.put(*nodes)
     assert len(looked_at) == 50

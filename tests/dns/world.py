@@ -136,9 +136,9 @@ class Cluster:
         """Twice, so that the quick way and the slow one are both taken, and must agree."""
         absolute = name if name.endswith(".") else f"{name}.svc.{ZONE}"
         packet = dns.message.make_query(absolute, kind, id=77, **query).to_wire()
-        before = self.server._turn
+        before = self.server._rotation
         slow = self.server.answer_slowly(packet, client, transport, NOW)
-        self.server._turn = before
+        self.server._rotation = before
         quick = self.server.answer(packet, client, transport, NOW)
         assert isinstance(quick, bytes), quick
         assert quick == slow, f"{quick.hex()} is not {slow!r}"

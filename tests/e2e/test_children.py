@@ -269,7 +269,7 @@ def test_a_worker_in_the_middle_of_a_job_ends_with_its_server() -> None:
         "import subprocess, sys, time\n"
         "from sliceplane.kit.io.process.lifeline import lifeline\n"
         "environment, descriptors, _ = lifeline()\n"
-        "worker = subprocess.Popen((sys.executable, '-m', 'sliceplane.server.io.heavy.worker'), "
+        "worker = subprocess.Popen((sys.executable, '-m', 'sliceplane.server.io.offload.worker'), "
         "env=environment,\n"
         "                          pass_fds=descriptors, stdin=subprocess.PIPE, "
         "stdout=subprocess.PIPE)\n"

@@ -31,7 +31,7 @@ from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.diagnose.io.guarding import release_retained
 from sliceplane.kit.rng import Rng
-from sliceplane.slices.removing.guard import ANNOTATION_MASS_REMOVAL, HOLD
+from sliceplane.slices.removing.guard import ANNOTATION_MASS_REMOVAL, RETAIN_VALUE
 from sliceplane.watch.cache import Change
 from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.hosting.host import ControllerHost
@@ -46,7 +46,7 @@ NODES = 3
 SERVICE = {
     "apiVersion": "v1",
     "kind": "Service",
-    "metadata": {"name": "web", "annotations": {ANNOTATION_MASS_REMOVAL: HOLD}},
+    "metadata": {"name": "web", "annotations": {ANNOTATION_MASS_REMOVAL: RETAIN_VALUE}},
     "spec": {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}]},
 }
 

@@ -35,7 +35,7 @@ from sliceplane.consume.progress import (
     LABEL_COMPONENT,
     LEASE_NAMESPACE,
 )
-from sliceplane.slices.removing.guard import REASON_HELD
+from sliceplane.slices.removing.guard import REASON_RETAINED
 
 TOKEN: Final = "a-secret-of-the-kubeconfig"
 #: colour, window title, clipboard, carriage return, C1, bidirectional override, and a line that
@@ -320,7 +320,7 @@ def honest_document(kind: str) -> dict[str, Any]:
 def _store() -> FakeApi:
     world = healthy()
     held = {
-        "type": REASON_HELD,
+        "type": REASON_RETAINED,
         "status": "True",
         "reason": "Held",
         "message": "3 endpoints",

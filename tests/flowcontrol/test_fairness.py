@@ -12,12 +12,12 @@ from tests.effort import effort
 from sliceplane.server.fairness.control import FlowControl
 from sliceplane.server.fairness.defaults import LEVELS
 from sliceplane.server.fairness.seats import AHEAD_S_MAX, SeatTicket
-from sliceplane.server.fairness.types import Asked, Flow
+from sliceplane.server.fairness.types import Flow, RequestAttributes
 
 EVERYBODY = "system:authenticated"
 ACCOUNTS = ("system:serviceaccounts", EVERYBODY)
-LIST_PODS = Asked(verb="list", resource="pods", namespace="default")
-UPDATE_LEASE = Asked(
+LIST_PODS = RequestAttributes(verb="list", resource="pods", namespace="default")
+UPDATE_LEASE = RequestAttributes(
     verb="update", group="coordination.k8s.io", resource="leases", namespace="kube-node-lease"
 )
 
@@ -26,12 +26,12 @@ def control() -> FlowControl:
     return FlowControl(reads=400, writes=200)
 
 
-def account(flows: FlowControl, number: int = 0, asked: Asked = LIST_PODS) -> Flow:
+def account(flows: FlowControl, number: int = 0, asked: RequestAttributes = LIST_PODS) -> Flow:
     return flows.classify(f"system:serviceaccount:shop:robot-{number}", ACCOUNTS, asked)
 
 
 def fill(flows: FlowControl, flow: Flow, count: int, now: float = 0.0) -> list[SeatTicket]:
-    return [flows.seats["read"].ask(flow, now)[0] for _ in range(count)]
+    return [flows.seats["read"].acquire(flow, now)[0] for _ in range(count)]
 
 
 def test_who_is_in_which_level() -> None:
@@ -41,23 +41,23 @@ def test_who_is_in_which_level() -> None:
         (
             "system:anonymous",
             ("system:unauthenticated",),
-            Asked("get", path="/readyz"),
+            RequestAttributes("get", path="/readyz"),
         ): "probes/exempt",
         (
             "system:anonymous",
             ("system:unauthenticated",),
-            Asked("get", path="/livez/ping"),
+            RequestAttributes("get", path="/livez/ping"),
         ): "probes/exempt",
         (
             "system:anonymous",
             ("system:unauthenticated",),
-            Asked("get", path="/version"),
+            RequestAttributes("get", path="/version"),
         ): "global-default/global-default",
         ("system:node:n1", ("system:nodes", EVERYBODY), UPDATE_LEASE): "system-node-high/node-high",
         (
             "system:node:n1",
             ("system:nodes", EVERYBODY),
-            Asked("patch", "", "nodes/status"),
+            RequestAttributes("patch", "", "nodes/status"),
         ): "system-node-high/node-high",
         ("system:node:n1", ("system:nodes", EVERYBODY), LIST_PODS): "system-nodes/system",
         ("system:kube-proxy", (EVERYBODY,), UPDATE_LEASE): "sliceplane-node-proxies/system",
@@ -128,13 +128,13 @@ def test_nominal_seats_are_upstreams_shares() -> None:
     ids=["admin", "node lease", "node", "leader", "user"],
 )
 def test_a_thousand_workloads_leave_a_seat_for(
-    name: str, groups: tuple[str, ...], asked: Asked
+    name: str, groups: tuple[str, ...], asked: RequestAttributes
 ) -> None:
     flows = control()
     for number in range(1000):
         fill(flows, account(flows, number), 10)
     flows.check()
-    ticket, reason = flows.seats["read"].ask(flows.classify(name, groups, asked), 1.0)
+    ticket, reason = flows.seats["read"].acquire(flows.classify(name, groups, asked), 1.0)
     assert (ticket.state, reason) == ("seated", None)
 
 
@@ -163,7 +163,7 @@ def test_a_level_gets_its_nominal_seats_back_from_those_who_borrowed_them() -> N
     hers = fill(flows, jane, 33)
     assert sum(ticket.state == "seated" for ticket in hers) == 17
     for number, ticket in enumerate(hogs):
-        for _ in seats.leave(ticket, 1.0):
+        for _ in seats.release(ticket, 1.0):
             pass
         if number == 15:
             break
@@ -178,13 +178,13 @@ def test_who_asks_for_little_passes_who_asks_for_much() -> None:
     now, hogs = 0.0, [ticket for ticket in tickets if ticket.state == "seated"]
     for ticket in hogs[:20]:
         now += 0.05
-        seats.leave(ticket, now)
+        seats.release(ticket, now)
     quiet = fill(flows, account(flows, 1), 1, now)[0]
     assert quiet.state == "waiting"
     passed = 0
     for ticket in hogs[20:]:
         now += 0.05
-        passed += len(seats.leave(ticket, now))
+        passed += len(seats.release(ticket, now))
         if quiet.state == "seated":
             break
     assert passed <= AHEAD_S_MAX / 0.05 + 1
@@ -214,7 +214,7 @@ def test_nobody_is_passed_for_ever(hogs: list[tuple[int, float]], backlog: int) 
     for number, seconds in hogs:
         now += seconds
         fill(flows, account(flows, number), 1, now)
-        came = seats.leave(sitting.pop(0), now)
+        came = seats.release(sitting.pop(0), now)
         sitting += came
         passed_late += sum(ticket is not victim for ticket in came) if now > AHEAD_S_MAX else 0
         flows.check()
@@ -237,7 +237,7 @@ def test_what_nobody_speaks_of_is_refused_and_does_not_wait() -> None:
     flows = control()
     nobody = flows.classify("nobody", (), LIST_PODS)
     seated = 0
-    while (answer := flows.seats["read"].ask(nobody, 0.0))[1] is None:
+    while (answer := flows.seats["read"].acquire(nobody, 0.0))[1] is None:
         seated += 1
     assert answer[1] == "concurrency-limit"
     assert seated >= 9
@@ -245,9 +245,9 @@ def test_what_nobody_speaks_of_is_refused_and_does_not_wait() -> None:
 
 def test_no_seats_at_all_refuse_at_once() -> None:
     flows = FlowControl(reads=0, writes=0)
-    assert flows.seats["write"].ask(account(flows), 0.0)[1] == "concurrency-limit"
+    assert flows.seats["write"].acquire(account(flows), 0.0)[1] == "concurrency-limit"
     assert (
-        flows.seats["write"].ask(flows.classify("a", ("system:masters",), LIST_PODS), 0.0)[1]
+        flows.seats["write"].acquire(flows.classify("a", ("system:masters",), LIST_PODS), 0.0)[1]
         is None
     )
 
@@ -255,8 +255,8 @@ def test_no_seats_at_all_refuse_at_once() -> None:
 def test_writes_that_stand_still_leave_reads_alone() -> None:
     flows = control()
     for _ in range(1000):
-        flows.seats["write"].ask(account(flows), 0.0)
-    assert flows.seats["read"].ask(account(flows), 0.0)[0].state == "seated"
+        flows.seats["write"].acquire(account(flows), 0.0)
+    assert flows.seats["read"].acquire(account(flows), 0.0)[0].state == "seated"
 
 
 def test_lines_of_the_past_are_forgotten() -> None:
@@ -266,10 +266,10 @@ def test_lines_of_the_past_are_forgotten() -> None:
         pass
     for number in range(5000):
         ticket = fill(flows, account(flows, number + 1), 1, number * 2.0)[0]
-        seats.leave(ticket, number * 2.0)
-    room = seats._rooms["workload-low"]
-    assert len(room.lines) < 300
-    assert len(room.heap) < 4 * len(room.lines) + 65
+        seats.release(ticket, number * 2.0)
+    pool = seats._pools["workload-low"]
+    assert len(pool.lines) < 300
+    assert len(pool.heap) < 4 * len(pool.lines) + 65
     flows.check()
 
 

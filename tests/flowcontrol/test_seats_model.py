@@ -112,14 +112,16 @@ class SeatsAgainstModel(RuleBasedStateMachine):
 
     @rule(flow=st.sampled_from(FLOWS))
     def ask(self, flow: Flow) -> None:
-        ticket, reason = self.seats.ask(flow, self.now)
+        ticket, reason = self.seats.acquire(flow, self.now)
         level = flow.level
         line, all_lines = self.having("line", flow=flow), self.having("line", level=level.name)
         if not all_lines and self.room(level.name):
             expected = None, "seat"
         elif not level.queues:
             expected = "concurrency-limit", ""
-        elif len(line) >= level.places_of_one_flow or len(line) >= level.places - len(all_lines):
+        elif len(line) >= level.flow_queue_capacity or len(line) >= level.queue_capacity - len(
+            all_lines
+        ):
             expected = "queue-full", ""
         else:
             expected = None, "line"
@@ -144,8 +146,8 @@ class SeatsAgainstModel(RuleBasedStateMachine):
             expected = self.model_dispatch()
         elif was_first and self.having("line", flow=flow):
             self.model_enter(flow)
-        assert list(self.seats.leave(gone.ticket, self.now)) == expected
-        assert self.seats.leave(gone.ticket, self.now) == ()
+        assert list(self.seats.release(gone.ticket, self.now)) == expected
+        assert self.seats.release(gone.ticket, self.now) == ()
 
     @rule(seconds=st.sampled_from([0.001, 0.01, 0.5, 3.0]))
     def pass_time(self, seconds: float) -> None:

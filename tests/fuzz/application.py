@@ -21,15 +21,15 @@ from tests.troubles import Troubles
 from sliceplane.api.scheme import OPTIONAL_RESOURCES, RESOURCES, SERVED
 from sliceplane.api.users import User
 from sliceplane.kit.rng import Rng
-from sliceplane.server.io.heavy.service import Heavy
 from sliceplane.server.io.metrics import ServerMetrics
 from sliceplane.server.io.nonresource.discovery import Discovery
 from sliceplane.server.io.nonresource.pages import HealthChecks
+from sliceplane.server.io.offload.service import OffloadService
 from sliceplane.server.io.requests import app as app_module
 from sliceplane.server.io.requests.app import ApiServer, Services
 from sliceplane.server.io.requests.auth import Tokens
 from sliceplane.server.io.requests.limits import Limits
-from sliceplane.server.io.requests.reports import HeldReports
+from sliceplane.server.io.requests.reports import ReportService
 from sliceplane.server.io.requests.resources import ResourceHandlers
 from sliceplane.server.io.requests.timers import HubTicker, Revocation
 from sliceplane.server.io.requests.watch import WatchHandler
@@ -126,7 +126,7 @@ class _OneToken(NoTokens):
 class Application:
     """An async context manager.  What the server logs as its own fault is in ``faults``."""
 
-    def __init__(self, seed: int, heavy: Heavy | None = None) -> None:
+    def __init__(self, seed: int, heavy: OffloadService | None = None) -> None:
         self.store, _ = begin(0, RegistryConfig(), NOW)
         self.hub = Hub(self.store)
         trouble = Troubles()
@@ -153,7 +153,7 @@ class Application:
             decide=self.registry.decide,
             store=self.store,
             limits=Limits(),
-            reports=HeldReports(lambda: NOW),
+            reports=ReportService(lambda: NOW),
             clock=lambda: NOW,
         )
         self.app = ApiServer(services)

@@ -164,7 +164,7 @@ class NameFuzz:
         )
         self._change()
         self._forwarder = Forwarder(
-            draw=lambda: self._rng.getrandbits(64), is_own=self._cluster.server.view.is_own
+            random_bits=lambda: self._rng.getrandbits(64), is_own=self._cluster.server.view.is_own
         )
         self._forwarder.on_zones((ZoneServers(ROOT, (_SERVER,)),), self._now)
         self._sent: list[SendQuery] = []
@@ -225,9 +225,9 @@ class NameFuzz:
         transport = rng.choice(("udp", "udp", "tcp"))
         client = rng.choice(("10.1.0.9", "8.8.8.8", "fd00::1"))
         server = self._cluster.server
-        turn = server._turn
+        turn = server._rotation
         answer = server.answer(packet, client, transport, self._now)  # type: ignore[arg-type]
-        server._turn = turn
+        server._rotation = turn
         if answer != server.answer_slowly(packet, client, transport, self._now):  # type: ignore[arg-type]
             self._findings.add("the two ways differ", packet.hex())
         if isinstance(answer, Forward):

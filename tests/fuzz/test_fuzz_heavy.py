@@ -12,8 +12,8 @@ from tests.fuzz import requests
 from tests.fuzz.application import Answer, Application, Ask
 from tests.fuzz.cases import check_watches
 
-from sliceplane.server.io.heavy.pool import Inline
-from sliceplane.server.io.heavy.service import Heavy
+from sliceplane.server.io.offload.pool import Inline
+from sliceplane.server.io.offload.service import OffloadService
 
 BLOCKS, CASES, REQUESTS = 4, 8, 40
 #: of those, the ones that ``make soak`` adds
@@ -47,7 +47,7 @@ async def test_writes_worked_out_elsewhere_end_the_same(block: int) -> None:
     worked_out = 0
     for number in range(1000 + block * CASES, 1000 + (block + 1) * CASES):
         rng, names = Random(number), ["web"]
-        heavy = Heavy(Inline(), heavy_bytes=-1)
+        heavy = OffloadService(Inline(), offload_bytes=-1)
         async with Application(number) as plain, Application(number, heavy) as elsewhere:
             for _ in range(REQUESTS):
                 ask = requests.make(rng, names)

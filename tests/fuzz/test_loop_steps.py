@@ -26,8 +26,8 @@ from tests.fuzz.requests import JSON, PROTOBUF, YAML
 from tests.fuzz.watchdog import Watchdog, watching
 
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.server.io.heavy.pool import Inline
-from sliceplane.server.io.heavy.service import Heavy
+from sliceplane.server.io.offload.pool import Inline
+from sliceplane.server.io.offload.service import OffloadService
 from sliceplane.server.registry.types import Body, Context, Target, WriteOptions
 
 CASES = 8
@@ -62,8 +62,8 @@ async def _run(application: Application, ask: Ask, dog: Watchdog) -> Answer:
 
 
 @asynccontextmanager
-async def workers() -> AsyncIterator[Heavy]:
-    heavy = Heavy()
+async def workers() -> AsyncIterator[OffloadService]:
+    heavy = OffloadService()
     try:
         yield heavy
     finally:
@@ -86,7 +86,7 @@ async def test_no_step_is_long_over_the_fuzz_corpus(capsys: pytest.CaptureFixtur
     assert dog.content, dog.longest
 
 
-async def _work_on(name: str, heavy: Heavy) -> tuple[Watchdog, int]:
+async def _work_on(name: str, heavy: OffloadService) -> tuple[Watchdog, int]:
     for _ in range(TRIES):
         async with Application(1, heavy) as application:
             await application.ask(
@@ -193,7 +193,10 @@ async def test_no_step_is_long_for_a_collection_of_any_length() -> None:
 
 async def test_a_long_list_is_the_same_as_one_made_at_once() -> None:
     lists = []
-    for heavy in (Heavy(Inline(), heavy_bytes=1 << 30), Heavy(Inline(), heavy_bytes=-1)):
+    for heavy in (
+        OffloadService(Inline(), offload_bytes=1 << 30),
+        OffloadService(Inline(), offload_bytes=-1),
+    ):
         async with Application(1, heavy) as application:
             await _create_many(application, 1_200, data={"a": "<b>&"})
             pages = {}

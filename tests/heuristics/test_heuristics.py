@@ -24,7 +24,7 @@ from sliceplane.slices.heuristics.spread_constraints import (
 )
 from sliceplane.slices.heuristics.types import (
     Allocation,
-    EndpointPlace,
+    EndpointLocation,
     HeuristicError,
     Hints,
     Portion,
@@ -62,7 +62,7 @@ def zones_of(**shares: float) -> tuple[ZoneView, ...]:
 def test_an_endpoint_serves_the_domain_over_which_its_pod_was_spread(
     keys: tuple[str, ...], expected: Hints
 ) -> None:
-    endpoint = EndpointPlace(zone="a", region="r1", node="n1", topology_keys=keys)
+    endpoint = EndpointLocation(zone="a", region="r1", node="n1", topology_keys=keys)
     assert (
         SpreadConstraints().hints(WEB, endpoint, (*ZONES, ZoneView(name="z", region="r2")))
         == expected
@@ -70,12 +70,12 @@ def test_an_endpoint_serves_the_domain_over_which_its_pod_was_spread(
 
 
 def test_a_node_without_labels_gives_no_hint() -> None:
-    endpoint = EndpointPlace(node="n1", topology_keys=(KEY_ZONE, KEY_REGION))
+    endpoint = EndpointLocation(node="n1", topology_keys=(KEY_ZONE, KEY_REGION))
     assert SpreadConstraints().hints(WEB, endpoint, ZONES) == Hints()
 
 
 def test_a_region_of_more_zones_than_an_endpoint_can_name_is_told() -> None:
-    endpoint = EndpointPlace(zone="z0", region="r1", topology_keys=(KEY_REGION,))
+    endpoint = EndpointLocation(zone="z0", region="r1", topology_keys=(KEY_REGION,))
     many = tuple(ZoneView(name=f"z{number}", region="r1") for number in range(9))
     with pytest.raises(HeuristicError, match="has 9 zones"):
         SpreadConstraints().hints(WEB, endpoint, many)

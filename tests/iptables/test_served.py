@@ -9,7 +9,7 @@ from tests.nft.test_served import EMPTY, ONE, OUTSIDE, SEVERAL, STICKY, WHOLE, o
 
 from sliceplane.consume.served import ClusterDestination, ServedTarget
 from sliceplane.node.io.render import render
-from sliceplane.node.iptables.served import served
+from sliceplane.node.iptables.served import hairpins, served
 from sliceplane.node.plane import NodePlaneConfig
 
 #: as kube-proxy 1.36 has it, in both families
@@ -45,6 +45,27 @@ def test_rules_of_kube_proxy_are_read() -> None:
         ClusterDestination("fd00::5", "tcp", 80): frozenset({ServedTarget("fd01::7", 8080)}),
         ClusterDestination("fd00::6", "udp", 53): frozenset(),
     }
+
+
+SELF = """\
+-A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
+-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
+-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
+-A KUBE-POSTROUTING -m comment --comment "SNAT" -j MASQUERADE --random-fully
+COMMIT
+"""
+
+
+@pytest.mark.parametrize(
+    "missing", ["", *SELF.splitlines()[:2], SELF.splitlines()[3], "-s fd01::7"]
+)
+def test_seeds_115_and_206_a_pod_reaches_itself_if_every_rule_for_it_is_there(missing: str) -> None:
+    whole = OF_KUBE_PROXY.replace("COMMIT\n", SELF, 1)
+    lines = [line for line in whole.splitlines() if not missing or missing not in line]
+    target = frozenset({ServedTarget("fd01::7", 8080)})
+    destination = ClusterDestination("fd00::5", "tcp", 80)
+    found = hairpins("\n".join(lines)).get(destination, frozenset())
+    assert found == (frozenset() if missing else target)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -492,13 +492,25 @@ async def measure_stopped(count: int) -> dict[str, Any]:
     return {"drains": count, "named": named.total(), **named}
 
 
-async def measure_drains(
-    count: int, rate: int, client_of: type[HttpClient] = HttpClient
-) -> dict[str, Any]:
+#: a town whose nodes reported once, and from then on only when a report is requested
+QuietTown = Callable[[type[HttpClient]], AbstractAsyncContextManager[Town]]
+
+
+@asynccontextmanager
+async def quiet_town(client_of: type[HttpClient]) -> AsyncIterator[Town]:
     async with town(beat_s=10.0, client_of=client_of) as place:
-        await asyncio.sleep(10.5)  # each told once, and from then on only when asked
-        async with place.load(rate) as results:
-            took, late = await drains(place, count)
+        await asyncio.sleep(10.5)
+        yield place
+
+
+async def measure_drains(
+    count: int,
+    rate: int,
+    client_of: type[HttpClient] = HttpClient,
+    town_of: QuietTown = quiet_town,
+) -> dict[str, Any]:
+    async with town_of(client_of) as place, place.load(rate) as results:
+        took, late = await drains(place, count)
     made = sum(result[0] for result in results)
     ordered = sorted(took)
     return {
@@ -514,29 +526,27 @@ async def measure_drains(
     }
 
 
-async def measure_rollout(hook: float | None, rate: int) -> dict[str, Any]:
+async def measure_rollout(
+    hook: float | None, rate: int, town_of: QuietTown = quiet_town
+) -> dict[str, Any]:
     """Each Pod ends after *hook* seconds, or at the barrier's answer, and another takes its
     place.
     """
-    async with town(beat_s=10.0) as place:
-        await asyncio.sleep(10.0)
-        async with place.load(rate) as results:
-            began = time.monotonic()
-            for number in range(PODS):
-                await asyncio.to_thread(place.plane.delete, "pods", f"web-{number}")
-                if hook is None:
-                    done = await place.drain(number, mark=False)
-                    assert done.outcome == "drained", sentence(done)
-                else:
-                    await asyncio.sleep(hook)
-                await place.say(number, "close")
-                await place.client.delete(
-                    Pods, "default", f"web-{number}", b'{"gracePeriodSeconds":0}'
-                )
-                await place.say(number, "open")
-                await asyncio.to_thread(place.plane.apply, [place.pod(number)])
-                await place.plane.until(lambda: place._ready() == PODS)
-            seconds = time.monotonic() - began
+    async with town_of(HttpClient) as place, place.load(rate) as results:
+        began = time.monotonic()
+        for number in range(PODS):
+            await asyncio.to_thread(place.plane.delete, "pods", f"web-{number}")
+            if hook is None:
+                done = await place.drain(number, mark=False)
+                assert done.outcome == "drained", sentence(done)
+            else:
+                await asyncio.sleep(hook)
+            await place.say(number, "close")
+            await place.client.delete(Pods, "default", f"web-{number}", b'{"gracePeriodSeconds":0}')
+            await place.say(number, "open")
+            await asyncio.to_thread(place.plane.apply, [place.pod(number)])
+            await place.plane.until(lambda: place._ready() == PODS)
+        seconds = time.monotonic() - began
     return {
         "hook": "barrier" if hook is None else f"sleep {hook:g}",
         "connections": sum(result[0] for result in results),

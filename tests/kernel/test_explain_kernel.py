@@ -110,7 +110,7 @@ def test_a_table_that_somebody_flushed_is_not_well(host: Host, command: str) -> 
         answer = world.ask(ExplainQuestion("service", "cart", "shop"))
         if command.startswith("delete"):
             assert answer.is_blind
-            assert "kernel: rules of Services (no proxy wrote any here)" in answer.not_looked_at
+            assert "kernel: rules of Services (no proxy wrote any here)" in answer.unchecked
         else:
             assert answer.findings[0].code == "N5", answer.findings
         assert "kernel" not in answer.well

@@ -61,7 +61,7 @@ def test_against_a_list(steps: list[tuple[str, str, int]]) -> None:
         if what == "give":
             if (user, amount) in held:
                 held.remove((user, amount))
-                shares.give(user, amount)
+                shares.release(user, amount)
             continue
         total = sum(size for _, size in held)
         mine = sum(size for name, size in held if name == user)

@@ -15,7 +15,7 @@ from tests.nft.test_single_endpoints import elements, taken, touches_no_chain
 
 from sliceplane.node.nft.buckets import (
     BUCKET_COUNTS,
-    DRAWS,
+    NUMGEN_ATTEMPTS,
     Buckets,
     bucket_commands,
     bucket_map,
@@ -115,7 +115,7 @@ def test_a_room_is_kept_while_it_is_not_too_large() -> None:
 
 def test_rooms_are_large_enough_and_draws_many_enough() -> None:
     assert BUCKET_COUNTS[-1] == TARGETS_PER_CHAIN_MAX
-    assert Fraction(13, 16) ** DRAWS < Fraction(1, NUMGEN_VALUES**2)
+    assert Fraction(13, 16) ** NUMGEN_ATTEMPTS < Fraction(1, NUMGEN_VALUES**2)
 
 
 @pytest.mark.parametrize("size", BUCKET_COUNTS[:3])
@@ -131,7 +131,7 @@ def test_the_rules_of_a_room_draw_so_often(size: int) -> None:
         )
 
     (begin,) = (part.chain for part in rules["cluster-ip-endpoints"] if isinstance(part, Jump))
-    assert draws(begin) == DRAWS
+    assert draws(begin) == NUMGEN_ATTEMPTS
 
 
 numbers = st.lists(st.integers(1, 40), unique=True, min_size=2, max_size=30).map(tuple)

@@ -12,7 +12,7 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.consume.served import ClusterDestination, ServedTarget
 from sliceplane.node.nft.listing import Form, expected
 from sliceplane.node.nft.objects import contents_of
-from sliceplane.node.nft.served import served
+from sliceplane.node.nft.served import hairpins, served
 from sliceplane.node.nft.table import nft_plane
 from sliceplane.node.plane import NodePlaneConfig
 from sliceplane.node.snapshot import NodeObjects, feed
@@ -95,6 +95,16 @@ WHOLE = {
 
 def test_every_shape_of_a_destination_is_read() -> None:
     assert served(form()) == WHOLE
+
+
+@pytest.mark.parametrize("name", ["container hairpin-connections", "chain nat-postrouting", ""])
+def test_seed_115_a_pod_reaches_itself_if_the_hook_looks_it_up(name: str) -> None:
+    whole = form()
+    whole["container hairpin-connections"].append("10.244.0.1 . 10.244.0.1 . tcp . 8080")
+    if name:
+        del whole[name][1:]
+    target = frozenset({ServedTarget("10.244.0.1", 8080)})
+    assert hairpins(whole).get(SEVERAL, frozenset()) == (frozenset() if name else target)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from tests.xds.conftest import (
 from tests.xds.test_identity import account, certificate, permit, secured
 
 from sliceplane.cli.main import main
-from sliceplane.xds.bootstrap import BootstrapWish
+from sliceplane.xds.bootstrap import BootstrapOptions
 
 __all__ = ["client", "live", "secured", "served", "shop"]
 
@@ -74,7 +74,7 @@ async def test_envoy_starts_with_it(
     port = free_port()
     at = server_flag(way, served, secured)
     text = printed("--for=envoy", at, "--node-id=edge", f"--admin-port={port}", *flags)
-    wish = BootstrapWish(host="", port=0, node_id="edge", admin_port=port)
+    wish = BootstrapOptions(host="", port=0, node_id="edge", admin_port=port)
     async with running(tmp_path, wish, lambda _: yaml.safe_load(text)) as edge:
         await holds(edge, f"{shop.namespace}/web:http", places(1, 2))
         assert await edge.counter("update_rejected") == 0
@@ -88,7 +88,7 @@ async def test_python_grpc_starts_with_it(
     flags = await credentials(way, live, shop, tmp_path)
     text = printed("--for=grpc", server_flag(way, served, secured), "--node-id=shop", *flags)
     asks = {"GRPC_EXPERIMENTAL_XDS_BOOTSTRAP_CALL_CREDS": "true"}
-    wish = BootstrapWish(host="", port=0, node_id="shop")
+    wish = BootstrapOptions(host="", port=0, node_id="shop")
     async with grpc_program(tmp_path, wish, bootstrap=text, **asks) as program:
         backend = await program.ask("backend", at)
         await shop.service()

@@ -25,7 +25,7 @@ from sliceplane.api.meta import Document
 from sliceplane.client import EndpointSlices, HttpClient, Services
 from sliceplane.diagnose.io.drifting import read_envoy_drift
 from sliceplane.kit.rng import Rng
-from sliceplane.xds.bootstrap import BootstrapWish, envoy_bootstrap
+from sliceplane.xds.bootstrap import BootstrapOptions, envoy_bootstrap
 
 __all__ = ["client", "live", "served", "shop"]
 
@@ -64,7 +64,7 @@ class Envoy:
 @asynccontextmanager
 async def running(
     folder: Path,
-    wish: BootstrapWish,
+    wish: BootstrapOptions,
     changed: Callable[[Document], Document] = lambda document: document,
 ) -> AsyncIterator[Envoy]:
     """*changed*: the bootstrap, as a test would have it."""
@@ -187,7 +187,7 @@ async def test_after_random_histories_with_other_servers_envoy_holds_what_the_ap
     await shop.service()
     numbers = set(range(1, 40))
     await shop.slice("web-1", 9000, *hosts(*sorted(numbers)))
-    wish = BootstrapWish(
+    wish = BootstrapOptions(
         host="127.0.0.1", port=port, insecure=True, node_id="edge", admin_port=free_port()
     )
     async with running(tmp_path, wish) as edge:

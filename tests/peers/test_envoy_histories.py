@@ -26,7 +26,7 @@ from tests.xds.conftest import Shop, client, live, shop, xds_server
 from sliceplane.api import codec
 from sliceplane.api.meta import Document
 from sliceplane.client import EndpointSlices, HttpClient, Nodes, Services
-from sliceplane.xds.bootstrap import BootstrapWish
+from sliceplane.xds.bootstrap import BootstrapOptions
 from sliceplane.xds.catalog import XdsConfig
 from sliceplane.xds.streams.status import ClientReport
 
@@ -411,7 +411,7 @@ async def test_after_random_histories_envoys_hold_what_the_api_means(
         stack.push_async_callback(servers.stop)
         envoys = {}
         for node, leds in (("n1", "true"), ("n2", "false")):
-            wish = BootstrapWish(
+            wish = BootstrapOptions(
                 host="127.0.0.1",
                 port=port,
                 insecure=True,

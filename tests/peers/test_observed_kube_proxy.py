@@ -168,7 +168,7 @@ def test_a_flushed_table_and_another_mode_are_noticed(kube_proxy: str, tmp_path:
     with observed(tmp_path, kube_proxy) as (node, backends):
         with node.kube_proxy("nftables"), node.observer():
             node.node.exec(["nft", "delete", "table", "ip", "kube-proxy"])
-            until(lambda: "no rules of kube-proxy" in node.problems())
+            until(lambda: "no IPv4 rules of kube-proxy" in node.problems())
         node.node.exec(["nft", "flush", "ruleset"])
         node.log.unlink()
         with node.kube_proxy("iptables"), node.observer():

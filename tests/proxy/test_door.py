@@ -179,7 +179,7 @@ async def test_few_descriptors_mean_few_connections(
 
 @pytest.mark.looptime  # a question on a busy machine is not taken for silence
 async def test_service_health_ports_are_guarded_too() -> None:
-    health, port = ServiceHealth("IPv4", lambda: True, guard=Door(head_s=0.2)), free_port()
+    health, port = ServiceHealth("IPv4", lambda: True, port_door=Door(head_s=0.2)), free_port()
     await health.update({ServiceKey("ns", "svc"): HealthCheck(port, 1)}, ("127.0.0.1",))
     assert await closed_within(await asyncio.open_connection("127.0.0.1", port), 60)
     assert await asked(port) == 200

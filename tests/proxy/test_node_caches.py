@@ -18,10 +18,10 @@ from sliceplane.consume.progress import (
     COMPONENT,
     LABEL_COMPONENT,
     LEASE_DURATION_S,
-    Held,
+    AppliedRevision,
     ProgressReport,
 )
-from sliceplane.consume.selections import ALL, readings_of_slice
+from sliceplane.consume.selections import ALL, list_selections_of_slice
 from sliceplane.controllers.node_progress import NodeProgress
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.cache import Change, Mark
@@ -67,12 +67,12 @@ class History:
     def report(self, revision: int, *readings: str, lost: str = "") -> ProgressReport:
         state = self.state(revision)
         held = {
-            reading: Held(
+            reading: AppliedRevision(
                 revision,
                 digest_of(
                     item
                     for name, item in state.items()
-                    if reading in readings_of_slice(item) and name != lost
+                    if reading in list_selections_of_slice(item) and name != lost
                 ),
             )
             for reading in readings
@@ -105,7 +105,9 @@ def test_a_true_report_is_equal_and_a_false_one_is_not(seed: int) -> None:
             "n", history.report(revision, ALL, "shared", "zone=b", "zone=none"), float(step)
         )
         assert caches.verdict("n").kind == "equal", (step, revision)
-        there = [name for name, item in history.state(revision).items() if readings_of_slice(item)]
+        there = [
+            name for name, item in history.state(revision).items() if list_selections_of_slice(item)
+        ]
         if there:
             fresh = f"lost-{step}"
             lost = history.report(revision, ALL, lost=there[rng.below(len(there))])
@@ -127,11 +129,13 @@ def test_what_was_before_a_list_is_not_judged() -> None:
         caches.on_change(Change(KEY, None, item))
     caches.on_mark(Mark(KEY, str(history.revision), listed=True), 0.0)
     caches.on_report(
-        "n", ProgressReport(endpointslices={ALL: Held(history.revision - 1, "0" * 16)}), 1.0
+        "n",
+        ProgressReport(endpointslices={ALL: AppliedRevision(history.revision - 1, "0" * 16)}),
+        1.0,
     )
     assert caches.verdict("n").kind == ""
     caches.on_report(
-        "n", ProgressReport(endpointslices={ALL: Held(history.revision, "0" * 16)}), 1.0
+        "n", ProgressReport(endpointslices={ALL: AppliedRevision(history.revision, "0" * 16)}), 1.0
     )
     assert caches.verdict("n").kind == "differ"
 
@@ -147,7 +151,9 @@ def test_the_past_is_forgotten_and_memory_stays_bounded() -> None:
         old = new
     (history,) = (held for place, held in caches._histories.items() if place[1] == ALL)
     assert 10 * KEPT_S <= len(history._times) <= 20 * KEPT_S + 64
-    caches.on_report("n", ProgressReport(endpointslices={ALL: Held(5, "0" * 16)}), 2000.0)
+    caches.on_report(
+        "n", ProgressReport(endpointslices={ALL: AppliedRevision(5, "0" * 16)}), 2000.0
+    )
     assert caches.verdict("n").kind == ""
 
 
@@ -182,7 +188,9 @@ def test_monitoring_is_told_of_every_state() -> None:
     progress = NodeProgress()
     progress.on_change(Change(KEY, None, slice_of("a", 5)))
     progress.on_mark(Mark(KEY, "5", listed=True), 0.0)
-    good = ProgressReport(endpointslices={"shared": Held(5, digest_of([slice_of("a", 5)]))})
+    good = ProgressReport(
+        endpointslices={"shared": AppliedRevision(5, digest_of([slice_of("a", 5)]))}
+    )
     for node in ("n1", "n2", "n3", "n4"):
         progress.on_lease(f"sliceplane-proxy-{node}", lease(node, good), 0.0)
     assert figures(progress, 1.0) == ({"current": 4}, 0)
@@ -190,8 +198,12 @@ def test_monitoring_is_told_of_every_state() -> None:
     progress.on_mark(Mark(KEY, "9"), 10.0)
     assert figures(progress, 10.0 + BEHIND_S - 1) == ({"current": 4}, 0), "they have time"
     assert figures(progress, 10.0 + BEHIND_S) == ({"behind": 4}, BEHIND_S)
-    lost = ProgressReport(endpointslices={"shared": Held(9, good.endpointslices["shared"].digest)})
-    told = ProgressReport(endpointslices={"shared": Held(9, digest_of([slice_of("a", 9)]))})
+    lost = ProgressReport(
+        endpointslices={"shared": AppliedRevision(9, good.endpointslices["shared"].digest)}
+    )
+    told = ProgressReport(
+        endpointslices={"shared": AppliedRevision(9, digest_of([slice_of("a", 9)]))}
+    )
     bad = ProgressReport(
         endpointslices=told.endpointslices,
         problems=("IPv4 rules are not written: no buffer space",),
@@ -223,7 +235,9 @@ def test_a_node_that_is_behind_in_several_readings_counts_once() -> None:
     }
     for node, held in versions.items():
         report = ProgressReport(
-            endpointslices={reading: Held(version, "") for reading, version in held.items()}
+            endpointslices={
+                reading: AppliedRevision(version, "") for reading, version in held.items()
+            }
         )
         progress.on_lease(f"sliceplane-proxy-{node}", lease(node, report), 0.0)
     lag = progress.lag({"all": 9, "shared": 9, "zone=a": 9}, 1.0)

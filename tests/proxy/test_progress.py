@@ -25,10 +25,10 @@ from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REPORT,
     ANNOTATION_REVISION,
-    ASKED_PERIOD_S,
     CHANGED_PERIOD_S,
     IDLE_PERIOD_S,
     INPUTS_OLD_S,
+    ON_DEMAND_PERIOD_S,
     UNASKED_MAX,
     UNASKED_S,
     Progress,
@@ -125,9 +125,9 @@ def test_the_digest_is_of_the_version_that_is_held() -> None:
     seen(progress, 6)
     progress.on_written("IPv4")
     place = (EndpointSlices.plural, ALL)
-    assert progress.held == {place: (5, digest_of([slice_of(5)]))}
+    assert progress.applied == {place: (5, digest_of([slice_of(5)]))}
     progress.on_idle("IPv4")
-    assert progress.held == {place: (6, digest_of([slice_of(6)]))}
+    assert progress.applied == {place: (6, digest_of([slice_of(6)]))}
 
 
 def test_a_server_that_was_restored_from_a_backup_takes_the_version_back() -> None:
@@ -160,7 +160,7 @@ def test_it_is_told_soon_after_a_change_and_now_and_then() -> None:
     assert progress.next_deadline() == 1020.0 + IDLE_PERIOD_S
     progress.on_problems(("IPv4 rules are not written: no buffer space",))
     assert progress.next_deadline() == 1020.0 + CHANGED_PERIOD_S
-    assert progress.asked_deadline() == 1020.0 + ASKED_PERIOD_S, (
+    assert progress.on_demand_deadline() == 1020.0 + ON_DEMAND_PERIOD_S, (
         "trouble does not wait for the beat"
     )
 
@@ -187,22 +187,22 @@ def test_a_slice_that_asks_for_a_report_gets_one_when_the_kernel_has_it() -> Non
     progress = Progress("n1", ("IPv4",))
     asks = slice_of(5, **{ANNOTATION_REPORT: "before/0"})
     progress.on_change(Change(EndpointSlices.key, None, asks), ALL, 900.0)
-    assert not progress.asked, "at the start everything is told anyway"
+    assert not progress.has_requests, "at the start everything is told anyway"
     told(progress, 1000.0)
     again = slice_of(7, **{ANNOTATION_REPORT: "drain-1/0"})
     progress.on_change(Change(EndpointSlices.key, asks, again), ALL, 1001.0)
     seen(progress, 7)
-    assert progress.asked
-    assert progress.asked_deadline() is None, "the kernel does not have it"
+    assert progress.has_requests
+    assert progress.on_demand_deadline() is None, "the kernel does not have it"
     progress.on_taken("IPv4")
     progress.on_written("IPv4")
-    assert progress.asked_deadline() == 1001.0
-    progress.take_report(1001.0, at_beat=False)
-    assert not progress.asked
+    assert progress.on_demand_deadline() == 1001.0
+    progress.take_report(1001.0, is_periodic=False)
+    assert not progress.has_requests
     assert progress.next_deadline() == 1000.0 + IDLE_PERIOD_S, "the beat goes on as it did"
     same = slice_of(8, **{ANNOTATION_REPORT: "drain-1/0"})
     progress.on_change(Change(EndpointSlices.key, again, same), ALL, 1002.0)
-    assert not progress.asked, "another change of the slice asks for nothing"
+    assert not progress.has_requests, "another change of the slice asks for nothing"
 
 
 def test_nodes_spread_their_answers_and_each_answers_at_its_own_time() -> None:
@@ -214,7 +214,7 @@ def test_nodes_spread_their_answers_and_each_answers_at_its_own_time() -> None:
         )
         seen(progress, 7)
         progress.on_idle("IPv4")
-        deadline = progress.asked_deadline()
+        deadline = progress.on_demand_deadline()
         assert deadline is not None
         return deadline - 100.0
 
@@ -395,11 +395,11 @@ async def test_a_server_that_refuses_is_asked_again_and_the_rules_are_written() 
 def test_ports_that_no_balancer_asked_for_ten_minutes_are_told() -> None:
     progress = Progress("node-1", ("IPv4",))
     progress.take_report(1000.0)
-    progress.on_asked({31234: 1000.0, 31235: 1599.0}, 1000.0 + UNASKED_S - 1)
+    progress.on_health_check_requests({31234: 1000.0, 31235: 1599.0}, 1000.0 + UNASKED_S - 1)
     assert progress.report().unasked == ()
     before = progress.next_deadline()
-    progress.on_asked({31234: 1000.0, 31235: 1599.0}, 1000.0 + UNASKED_S)
+    progress.on_health_check_requests({31234: 1000.0, 31235: 1599.0}, 1000.0 + UNASKED_S)
     assert progress.report().unasked == (31234,)
     assert progress.next_deadline() < before, "something has changed"
-    progress.on_asked(dict.fromkeys(range(1, 1000), 0.0), 1000.0)
+    progress.on_health_check_requests(dict.fromkeys(range(1, 1000), 0.0), 1000.0)
     assert len(progress.report().unasked) == UNASKED_MAX

@@ -136,7 +136,7 @@ def test_a_kind_that_is_only_listed_says_so_to_whoever_writes(resource: Any) -> 
         path = parse(resource.path("default", name))
         assert path is not None
         with pytest.raises(Exception, match=f"does not implement {resource.kind}") as raised:
-            resolve(path, verb_of(method, path, wants_watch=False))
+            resolve(path, verb_of(method, path, is_watch=False))
         assert raised.value.code == 405  # type: ignore[attr-defined]
         assert raised.value.allowed_methods == ("GET",)  # type: ignore[attr-defined]
 

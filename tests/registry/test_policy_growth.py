@@ -120,11 +120,11 @@ def test_a_binding_costs_its_own_subjects(monkeypatch: pytest.MonkeyPatch) -> No
     index.on_stored(Key(Roles.storage_key, "n", "r"), role("a"))
     for number in range(2_000):
         bind(index, f"b{number:05}", "r", "g1", "g2")
-    place = index._places["n", "g:g1"]
-    assert len(place.roles) == 1
+    roles_of_group = index._roles_by_subject["n", "g:g1"]
+    assert len(roles_of_group.roles) == 1
     for name in ("b00000", "b01999", "b00500"):
         index.on_removed(Key(RoleBindings.storage_key, "n", name))
-    assert place.roles == [("b00001", Key(Roles.storage_key, "n", "r"))]
+    assert roles_of_group.roles == [("b00001", Key(Roles.storage_key, "n", "r"))]
     wanted = Attributes(verb="get", resource="a", namespace="n")
     reason = index.decide(User(name="x", groups=("g2",)), wanted).reason
     assert reason == 'RBAC: allowed by RoleBinding "b00001/n" of Role "r" to Group "g2"'

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.effort import effort
 
 from sliceplane.server.registry.authorization import coverage
-from sliceplane.server.registry.authorization.coverage import TooManySteps, covers, missing
+from sliceplane.server.registry.authorization.coverage import StepsExceeded, covers, missing
 from sliceplane.server.registry.authorization.rules import PolicyRule
 
 EVERYTHING = (
@@ -235,7 +235,7 @@ def test_what_is_made_to_be_hard_is_given_up_in_time() -> None:
         PolicyRule(verbs=without("v", bit), groups=without("g", bit), resources=without("r", bit))
         for bit in range(16)
     ]
-    with pytest.raises(TooManySteps):
+    with pytest.raises(StepsExceeded):
         covers(held, [cube(1000)])
     few = PolicyRule(verbs=cube(12).verbs, groups=cube(12).groups, resources=cube(12).resources)
     assert covers(held, [few])

@@ -99,15 +99,15 @@ class World:
         head = decode_head(state[layout.head].value)
         rows = [decode_row(kv.value) for key, kv in state.items() if key.startswith(layout.objects)]
         rows.sort(key=lambda row: row.record.revision)
-        turns = [
-            (key[len(layout.turns) :].decode(), kv.mod_revision)
+        queued = [
+            (key[len(layout.queue) :].decode(), kv.mod_revision)
             for key, kv in state.items()
-            if key.startswith(layout.turns)
+            if key.startswith(layout.queue)
         ]
         return (
             Loaded(tuple(chain(rows, head.revision)), head.revision, head.revision),
             self.etcd.head,
-            turns,
+            queued,
         )
 
     def head_name(self) -> HeadName:
@@ -115,7 +115,7 @@ class World:
 
     def _begin(self) -> Node:
         self.lives += 1
-        loaded, position, turns = self.snapshot()
+        loaded, position, queued = self.snapshot()
         store = Store.restore(loaded.history, loaded.revision, loaded.compacted)
         hub = Hub(store)
         registry = Registry(store, rng=Rng(self.lives), config=CONFIG)
@@ -127,7 +127,7 @@ class World:
             position=position,
             name=self.head_name(),
         )
-        replica.turns.reset(turns, self.now)
+        replica.writer_queue.reset(queued, self.now)
         return Node(replica.server, store, hub, registry, replica, self.etcd.revision)
 
     # One thing at a time
@@ -171,7 +171,7 @@ class World:
             )
             self.reads += 1
 
-        node.replica.reads.want(done)
+        node.replica.reads.add(done)
 
     def send(self, node: Node) -> None:
         replica = node.replica
@@ -183,8 +183,8 @@ class World:
         if number is not None:
             head, name = self.etcd.head, self.head_name()
             node.inbox.append(lambda: replica.on_head(number, head, name, self.now))
-        if replica.has_idle_turn():
-            self.etcd.txn(_gone(self.layout.turn(replica.server)))
+        if replica.is_queued_without_work():
+            self.etcd.txn(_gone(self.layout.queue_key(replica.server)))
 
     def arrive(self, node: Node, *, lose_answer: bool) -> None:
         """A batch reaches etcd.  Without its answer it is sent again, as long as its fate is
@@ -225,9 +225,9 @@ class World:
         self.nodes[index] = self._begin()
 
     def reload(self, node: Node) -> None:
-        loaded, position, turns = self.snapshot()
+        loaded, position, queued = self.snapshot()
         node.fed = self.etcd.revision
-        node.replica.on_reloaded(loaded, position, self.head_name(), turns, self.now)
+        node.replica.on_reloaded(loaded, position, self.head_name(), queued, self.now)
 
     def settle(self) -> None:
         """Until nothing is left to do."""
@@ -239,7 +239,7 @@ class World:
                 self.feed(node, 1000)
             self.now += 0.01
             if not any(
-                node.requests or node.replica.busy or node.replica.reads.wanted
+                node.requests or node.replica.busy or node.replica.reads.has_waiting
                 for node in self.nodes
             ):
                 break

@@ -17,7 +17,7 @@ from sliceplane.api.scheme import ConfigMaps
 from sliceplane.api.users import User
 from sliceplane.kit.rng import Rng
 from sliceplane.server.io.inprocess import InProcessClient
-from sliceplane.server.io.requests.reports import HeldReports
+from sliceplane.server.io.requests.reports import ReportService
 from sliceplane.server.io.requests.timers import HubTicker
 from sliceplane.server.io.storage.etcd.backend import EtcdBackend
 from sliceplane.server.io.storage.etcd.client import EtcdConfig
@@ -62,7 +62,7 @@ class Server:
             self.registry,
             self.committer,
             self.ticker,
-            HeldReports(time.time),
+            ReportService(time.time),
             clock=time.time,
             user=User(name="tester", groups=("system:masters",)),
         )

@@ -18,7 +18,7 @@ from sliceplane.api.scheme import ConfigMaps, Namespaces, Pods, Resource, Resour
 from sliceplane.server.registry.registry import Registry
 from sliceplane.server.registry.types import Body, DeleteOptions, ListOptions, Target, WriteOptions
 from sliceplane.server.store.batches import Ticket
-from sliceplane.server.store.turns import PATIENCE_S
+from sliceplane.server.store.writer_queue import PATIENCE_S
 
 OPTIONS = WriteOptions()
 #: without a token's volume, whose name is drawn
@@ -218,7 +218,7 @@ def test_nothing_is_left_of_who_gave_up() -> None:
     node.replica.submit(refused, 0.0)
     refused.abandoned = True
     world.settle()
-    assert not node.replica._doubtful
+    assert not node.replica._unconfirmed
     runs = []
     queued = Ticket(lambda: runs.append(1), lambda _: 0, lambda *_: None)
     node.replica.head += 1  # another server was first, and its batch has not come yet

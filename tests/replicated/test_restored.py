@@ -55,7 +55,7 @@ class Restored(World):
             self.feed(node, 100)
 
     def read_by(self, node: Node) -> None:
-        node.replica.reads.want(lambda: None)
+        node.replica.reads.add(lambda: None)
         self.send(node)
         self.answer(node)
 
@@ -63,7 +63,7 @@ class Restored(World):
 def objects(world: World) -> dict[bytes, Any]:
     """And the head: all but turns."""
     return {
-        key: kv for key, kv in world.etcd.state.items() if not key.startswith(world.layout.turns)
+        key: kv for key, kv in world.etcd.state.items() if not key.startswith(world.layout.queue)
     }
 
 
@@ -221,7 +221,7 @@ async def test_a_start_on_a_restored_etcd_goes_on_beyond(tmp_path: Path) -> None
             again.backend.close()
             another = _pretending(config, wrong)
             snapshot = another.snapshot()
-            assert "restored from a backup" in snapshot.told
+            assert "restored from a backup" in snapshot.notice
             assert (
                 snapshot.loaded.revision == snapshot.loaded.compacted == newest + REVISIONS_BEYOND
             )
@@ -235,7 +235,7 @@ async def test_a_start_on_a_restored_etcd_goes_on_beyond(tmp_path: Path) -> None
                 )
                 >= 60
             )
-            assert another.snapshot().told == "", "once is enough"
+            assert another.snapshot().notice == "", "once is enough"
             another.close()
             # The next one pretends on what the real one has noted.
             real = Server(config)
@@ -269,7 +269,7 @@ async def test_a_compaction_point_never_goes_back(etcd: Member) -> None:
         beyond, backend = one.store.revision + REVISIONS_BEYOND, one.backend
         seen: asyncio.Queue[Any] = asyncio.Queue()
         loop = asyncio.get_running_loop()
-        backend.ask_head(lambda found: loop.call_soon_threadsafe(seen.put_nowait, found))
+        backend.read_head(lambda found: loop.call_soon_threadsafe(seen.put_nowait, found))
         head = await seen.get()
         raised = backend.layout.going_beyond(
             head.position, head.head, "finder", Origin(head.cluster, 0), beyond

@@ -31,15 +31,15 @@ async def test_a_write_is_seen_by_linearizable_reads_of_the_other_at_once(etcd: 
             assert await two.get("a") == str(number)
             await two.put("a", f"{number}b")
             assert await one.get("a") == f"{number}b"
-        assert two.committer.replica.reads.questions > 0
+        assert two.committer.replica.reads.queries > 0
 
 
 async def test_waiting_reads_share_a_question(etcd: Member) -> None:
     async with servers(1, etcd.url) as (one,):
         await one.put("a", "1")
-        before = one.committer.replica.reads.questions
+        before = one.committer.replica.reads.queries
         await asyncio.gather(*(one.get("a") for _ in range(200)))
-        assert one.committer.replica.reads.questions - before <= 3
+        assert one.committer.replica.reads.queries - before <= 3
 
 
 async def test_of_two_who_create_the_same_one_is_told_so(etcd: Member) -> None:

@@ -20,8 +20,8 @@ from sliceplane.kit.io import log as log_module
 from sliceplane.kit.io.logs import output as log_output
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.server.io.audit.log import (
-    LEFT_OUT,
     LINE_BYTES_MAX,
+    OMITTED_ANNOTATION,
     STRANGER_LINE_BYTES_MAX,
     STRANGERS_BURST,
     TRUNCATED,
@@ -120,22 +120,22 @@ def test_strangers_are_sampled_and_counted(
         connection.request("GET", path, headers=headers)
         connection.getresponse().read()
     asked = {event["auditID"] for event in audited.events() if event["requestURI"] == path}
-    left_out = audited.log.left_out.value
-    assert left_out == 60
-    assert len(asked) + left_out == sent
+    omitted = audited.log.omitted.value
+    assert omitted == 60
+    assert len(asked) + omitted == sent
     # A second later there is room again, and the next one tells how many are not there.
     audited.pass_time(1.0)
     connection.request("GET", path, headers=headers)
     connection.getresponse().read()
     connection.close()
     told = [
-        event["annotations"][LEFT_OUT]
+        event["annotations"][OMITTED_ANNOTATION]
         for event in audited.events()
-        if LEFT_OUT in event.get("annotations", {})
+        if OMITTED_ANNOTATION in event.get("annotations", {})
     ]
-    assert sum(map(int, told)) == left_out
+    assert sum(map(int, told)) == omitted
     metrics = audited.server.get("/metrics").body.decode()
-    assert f"sliceplane_audit_left_out_requests_total {float(left_out)}" in metrics
+    assert f"sliceplane_audit_left_out_requests_total {float(omitted)}" in metrics
     reply = audited.server.get("/api/v1/nodes")
     assert audited.lines_of(reply.headers["Audit-Id"]), "users are always told of"
 

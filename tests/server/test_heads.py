@@ -23,7 +23,11 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from sliceplane.kit.io.tls.unauthenticated import ConnectionTiming
 from sliceplane.server.io.config import Periods
 from sliceplane.server.io.connections import connection as connection_module
-from sliceplane.server.io.connections.connection import KNOWN_HEAD, UNKNOWN_HEAD, HttpConnection
+from sliceplane.server.io.connections.connection import (
+    AUTHENTICATED_HEAD,
+    UNAUTHENTICATED_HEAD,
+    HttpConnection,
+)
 from sliceplane.server.io.requests.limits import Limits
 from sliceplane.server.io.requests.request import _joined
 
@@ -62,7 +66,7 @@ def token(server: Server) -> bytes:
 
 
 def test_so_many_headers_are_taken_from_strangers_and_no_more(server: Server) -> None:
-    fields = [b"X-%d: y" % number for number in range(UNKNOWN_HEAD.fields - 2)]
+    fields = [b"X-%d: y" % number for number in range(UNAUTHENTICATED_HEAD.fields - 2)]
     assert talk(server, head(*fields)).startswith(b"HTTP/1.1 200 ")
     assert talk(server, head(*fields, b"X-One: more")) == REFUSAL
 
@@ -77,15 +81,17 @@ def test_so_large_heads_are_taken_from_strangers_and_no_larger(server: Server, w
                 return head(b"X-A: " + b"y" * size)
         return head(*(b"X-A: " + b"y" * (size // 64) for _ in range(64)))
 
-    assert talk(server, made(UNKNOWN_HEAD.size - 1024)).startswith(b"HTTP/1.1 200 ")
-    assert talk(server, made(UNKNOWN_HEAD.size + 1024)) == REFUSAL
+    assert talk(server, made(UNAUTHENTICATED_HEAD.size - 1024)).startswith(b"HTTP/1.1 200 ")
+    assert talk(server, made(UNAUTHENTICATED_HEAD.size + 1024)) == REFUSAL
 
 
 def test_who_has_authenticated_may_send_larger_heads(server: Server) -> None:
     """By certificate at once, by token from the second request on: selectors and Impersonate-Extra
     may be long.
     """
-    large = head(*(b"X-%d: " % number + b"y" * 1000 for number in range(KNOWN_HEAD.fields - 100)))
+    large = head(
+        *(b"X-%d: " % number + b"y" * 1000 for number in range(AUTHENTICATED_HEAD.fields - 100))
+    )
     assert talk(server, large, certificate=True).startswith(b"HTTP/1.1 200 ")
     known = b"Authorization: Bearer " + token(server)
     with dial(server) as tls:
@@ -94,7 +100,7 @@ def test_who_has_authenticated_may_send_larger_heads(server: Server) -> None:
         tls.sendall(large)
         assert read_all(tls).startswith(b"HTTP/1.1 200 ")
     assert talk(server, large) == REFUSAL
-    assert talk(server, head(*[b"a:b"] * KNOWN_HEAD.fields), certificate=True) == REFUSAL
+    assert talk(server, head(*[b"a:b"] * AUTHENTICATED_HEAD.fields), certificate=True) == REFUSAL
 
 
 def test_a_refused_head_is_counted(server: Server) -> None:
@@ -109,7 +115,7 @@ def test_heads_that_wait_behind_an_unfinished_answer_have_one_bound_together(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream reads on behind itself, and pipelined heads would pile up."""
-    monkeypatch.setattr(connection_module, "KNOWN_HEAD", UNKNOWN_HEAD)
+    monkeypatch.setattr(connection_module, "AUTHENTICATED_HEAD", UNAUTHENTICATED_HEAD)
     monkeypatch.setattr(connection_module, "PIPELINED_REQUESTS_MAX", 1_000_000)
     with dial(server, certificate=True) as tls:
         tls.sendall(b"GET /api/v1/namespaces?watch=1 HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -21,12 +21,12 @@ from tests.waiting import eventually
 
 from sliceplane.api.errors import StatusError
 from sliceplane.kit.metrics import Metrics
-from sliceplane.server.io.heavy import jobs
-from sliceplane.server.io.heavy.jobs import Job, T
-from sliceplane.server.io.heavy.pool import Inline, Pool, WorkerDied
-from sliceplane.server.io.heavy.service import ATTEMPTS_MAX, Heavy, HeavyTurns
-from sliceplane.server.io.metrics import HELD_S, LoopSteps
-from sliceplane.server.io.requests.limits import TooMany
+from sliceplane.server.io.metrics import LONG_STEP_S, LoopSteps
+from sliceplane.server.io.offload import jobs
+from sliceplane.server.io.offload.jobs import Job, T
+from sliceplane.server.io.offload.pool import Inline, Pool, WorkerDied
+from sliceplane.server.io.offload.service import ATTEMPTS_MAX, OffloadQueue, OffloadService
+from sliceplane.server.io.requests.limits import OverCapacity
 from sliceplane.server.io.requests.lists import Pace
 from sliceplane.server.io.requests.render import RenderedError
 from sliceplane.server.io.requests.response import PLAIN_JSON
@@ -95,12 +95,12 @@ def test_a_user_has_one_turn_at_a_time_and_none_waits_while_there_is_room(
     steps: list[tuple[str, str]],
 ) -> None:
     async def run() -> None:
-        turns = HeavyTurns(together=2, waiting_of_user_max=3, waiting_max=6)
+        queue = OffloadQueue(together=2, waiting_of_user_max=3, waiting_max=6)
         running: list[str] = []
         requests: list[tuple[asyncio.Task[None], asyncio.Event]] = []
 
         async def request(user: str, done: asyncio.Event) -> None:
-            async with turns.admit(user):
+            async with queue.admit(user):
                 assert user not in running, f"{user} has two turns"
                 running.append(user)
                 assert len(running) <= 2, f"too many: {running}"
@@ -119,28 +119,28 @@ def test_a_user_has_one_turn_at_a_time_and_none_waits_while_there_is_room(
                 requests.pop()[0].cancel()
             for _ in range(6):
                 await asyncio.sleep(0)
-            turns.check()
+            queue.check()
             assert sorted(running) == sorted(set(running))
-            assert turns.waiting <= 6
+            assert queue.waiting <= 6
         for task, _ in requests:
             task.cancel()
         await asyncio.gather(*(task for task, _ in requests), return_exceptions=True)
         await asyncio.sleep(0)
-        turns.check()
-        assert (len(turns._busy), turns.waiting) == (0, 0)
+        queue.check()
+        assert (len(queue._busy), queue.waiting) == (0, 0)
 
     asyncio.run(run())
 
 
 async def test_one_who_sends_many_is_refused_and_another_is_served_next() -> None:
-    turns, order, gate = (
-        HeavyTurns(together=1, waiting_of_user_max=3, waiting_max=10),
+    queue, order, gate = (
+        OffloadQueue(together=1, waiting_of_user_max=3, waiting_max=10),
         [],
         asyncio.Event(),
     )
 
     async def request(user: str) -> None:
-        async with turns.admit(user):
+        async with queue.admit(user):
             await gate.wait()
             order.append(user)
 
@@ -150,7 +150,7 @@ async def test_one_who_sends_many_is_refused_and_another_is_served_next() -> Non
     await asyncio.sleep(0)
     gate.set()
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert sum(isinstance(result, TooMany) for result in results) == 2 == turns.refused.value
+    assert sum(isinstance(result, OverCapacity) for result in results) == 2 == queue.refused.value
     assert order == ["greedy", "greedy", "modest", "greedy", "greedy"]
 
 
@@ -212,16 +212,16 @@ class _Interfering(Inline):
 @pytest.mark.parametrize(("times", "code"), [(0, 200), (2, 200), (ATTEMPTS_MAX, 409)])
 async def test_a_heavy_patch_meets_what_was_written_meanwhile(times: int, code: int) -> None:
     async def write(number: int) -> None:
-        heavy.heavy_bytes = 1 << 30  # this one is quick
+        heavy.offload_bytes = 1 << 30  # this one is quick
         await application.whole(
             asked("PATCH", f"{CONFIG_MAPS}/a", b'{"data":{"other":"%d"}}' % number, MERGE)
         )
-        heavy.heavy_bytes = 100
+        heavy.offload_bytes = 100
 
-    heavy = Heavy(_Interfering(times, write), heavy_bytes=1 << 30)
+    heavy = OffloadService(_Interfering(times, write), offload_bytes=1 << 30)
     async with Application(1, heavy) as application:
         await application.whole(asked("POST", CONFIG_MAPS, b'{"metadata":{"name":"a"}}'))
-        heavy.heavy_bytes = 100
+        heavy.offload_bytes = 100
         answer = await application.whole(
             asked("PATCH", f"{CONFIG_MAPS}/a", b'{"data":{"mine":"1"}}', MERGE)
         )
@@ -241,16 +241,16 @@ async def test_two_heavy_services_never_get_one_address() -> None:
     """What was chosen elsewhere may be taken by the time that it is to be stored."""
 
     async def write(number: int) -> None:
-        heavy.heavy_bytes = 1 << 30
+        heavy.offload_bytes = 1 << 30
         for each in range(300):
             body = {
                 "metadata": {"name": f"s{number}-{each}"},
                 "spec": {"type": "NodePort", "ports": [{"port": 80}]},
             }
             await application.whole(asked("POST", SERVICES, json.dumps(body).encode()))
-        heavy.heavy_bytes = 100
+        heavy.offload_bytes = 100
 
-    heavy = Heavy(_Interfering(3, write), heavy_bytes=100)
+    heavy = OffloadService(_Interfering(3, write), offload_bytes=100)
     async with Application(1, heavy) as application:
         ports = [{"port": 80 + number, "name": f"p{number}"} for number in range(200)]
         body = {"metadata": {"name": "web"}, "spec": {"type": "NodePort", "ports": ports}}
@@ -260,7 +260,7 @@ async def test_two_heavy_services_never_get_one_address() -> None:
 
 
 async def test_questions_about_tokens_are_small() -> None:
-    async with Application(1, Heavy(Inline())) as application:
+    async with Application(1, OffloadService(Inline())) as application:
         body = json.dumps({"spec": {"token": "x" * 100_000}}).encode()
         answer = await application.whole(
             asked("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body)
@@ -276,7 +276,7 @@ async def test_of_many_long_works_one_slice_runs_in_a_turn_of_the_loop() -> None
 
     async def work(number: int) -> None:
         for _ in range(5):
-            await pace.turn()
+            await pace.next_slice()
             running.append(number)
 
     tasks = [asyncio.create_task(work(number)) for number in range(20)]
@@ -305,11 +305,11 @@ async def test_who_held_the_loop_is_told_once(monkeypatch: pytest.MonkeyPatch) -
         await asyncio.sleep(0)
         now[0] += seconds
 
-    for seconds in (HELD_S / 2, HELD_S * 2, HELD_S * 3, HELD_S * 4):
+    for seconds in (LONG_STEP_S / 2, LONG_STEP_S * 2, LONG_STEP_S * 3, LONG_STEP_S * 4):
         await steps.timed(request(seconds), lambda: {"audit_id": "x"})
     assert [each["times"] for each in told] == [1]
-    now[0] += steps_module.TELL_S
-    await steps.timed(request(HELD_S * 2), lambda: {"audit_id": "y"})
+    now[0] += steps_module.LOG_INTERVAL_S
+    await steps.timed(request(LONG_STEP_S * 2), lambda: {"audit_id": "y"})
     assert told[1] == {"audit_id": "y", "milliseconds": 100, "longest": 200, "times": 3}
 
 

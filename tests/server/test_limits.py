@@ -10,13 +10,13 @@ import pytest
 from tests.waiting import turns
 
 from sliceplane.api.users import User
-from sliceplane.server.fairness.types import Asked
+from sliceplane.server.fairness.types import RequestAttributes
 from sliceplane.server.io.requests.limits import (
     BODY_BYTES_LEAST,
     InFlight,
     Limits,
+    OverCapacity,
     RequestCharges,
-    TooMany,
 )
 
 ACCOUNTS = ("system:serviceaccounts", "system:authenticated")
@@ -24,7 +24,7 @@ ACCOUNTS = ("system:serviceaccounts", "system:authenticated")
 
 def charges(in_flight: InFlight, name: str) -> RequestCharges:
     user = User(name=name, groups=ACCOUNTS)
-    flow = in_flight.flows.classify(name, ACCOUNTS, Asked("list", resource="pods"))
+    flow = in_flight.flows.classify(name, ACCOUNTS, RequestAttributes("list", resource="pods"))
     return RequestCharges(in_flight, flow, user, "read")
 
 
@@ -62,7 +62,7 @@ async def test_who_stands_in_line_gets_the_next_seat() -> None:
 @pytest.mark.looptime
 async def test_who_stood_in_line_for_too_long_is_told_to_come_back() -> None:
     in_flight, _ = await full()
-    with pytest.raises(TooMany):
+    with pytest.raises(OverCapacity):
         await charges(in_flight, "quiet").take_seat()
     assert in_flight.flows.tally("service-accounts").refused["time-out"] == 1
     assert in_flight.flows.tally("service-accounts").waiting == 0
@@ -104,7 +104,7 @@ async def test_bodies_of_one_user_leave_room_for_another() -> None:
     in_flight = InFlight(Limits(bodies_bytes_max=100 * BODY_BYTES_LEAST))
     for _ in range(45):
         charges(in_flight, "hog").on_body(1)
-    with pytest.raises(TooMany):
+    with pytest.raises(OverCapacity):
         charges(in_flight, "hog").on_body(1)
     charges(in_flight, "quiet").on_body(1)
 
@@ -114,7 +114,7 @@ async def test_waits_for_the_future_have_an_end_for_one_user() -> None:
     waiting = [charges(in_flight, name) for name in ("hog", "hog", "quiet")]
     for each in waiting:
         each.raise_to("future-reads", 1)
-    with pytest.raises(TooMany):
+    with pytest.raises(OverCapacity):
         charges(in_flight, "hog").raise_to("future-reads", 1)
     waiting[0].release("future-reads")
     charges(in_flight, "hog").raise_to("future-reads", 1)
@@ -128,7 +128,7 @@ def test_a_stream_that_is_refused_holds_nothing_once_it_is_closed() -> None:
     in_flight = InFlight(Limits(watch_bytes_max=1_000))
     charges(in_flight, "hog").open_stream(400)
     refused = charges(in_flight, "hog")
-    with pytest.raises(TooMany):
+    with pytest.raises(OverCapacity):
         refused.open_stream(400)
     refused.close()
     assert (in_flight.budgets["watches"].total, in_flight.budgets["watch-bytes"].total) == (1, 400)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from sliceplane.slices.heuristics.shipped import find_shipped
 from sliceplane.slices.heuristics.types import (
     Allocation,
-    EndpointPlace,
+    EndpointLocation,
     Heuristic,
     HeuristicError,
     Hints,
@@ -66,10 +66,10 @@ class Local:
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
-        self.asked: list[EndpointPlace] = []
+        self.asked: list[EndpointLocation] = []
 
     def hints(
-        self, service: ServiceView, endpoint: EndpointPlace, zones: tuple[ZoneView, ...]
+        self, service: ServiceView, endpoint: EndpointLocation, zones: tuple[ZoneView, ...]
     ) -> Hints:
         self.asked.append(endpoint)
         found = self.answer(endpoint, zones) if callable(self.answer) else self.answer

@@ -29,7 +29,7 @@ from sliceplane.slices.heuristics.shipped import find_shipped
 from sliceplane.slices.heuristics.spread_constraints import KEY_HOSTNAME, KEY_REGION, KEY_ZONE
 from sliceplane.slices.heuristics.types import (
     Allocation,
-    EndpointPlace,
+    EndpointLocation,
     Heuristic,
     HeuristicError,
     Hints,
@@ -277,7 +277,7 @@ def test_a_text_is_bounded() -> None:
     def long(*_: object) -> Hints:
         raise HeuristicError("x" * 10_000)
 
-    found = query_local(Local(long), ServiceView(namespace="n", name="s"), EndpointPlace(), ())
+    found = query_local(Local(long), ServiceView(namespace="n", name="s"), EndpointLocation(), ())
     assert isinstance(found, str)
     assert len(found) == PROBLEM_MAX
 

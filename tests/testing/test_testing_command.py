@@ -109,6 +109,8 @@ def test_what_cannot_be_is_a_sentence(
         check=False,
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("Error: ")
-    assert told in done.stderr
+    # On a busy machine the server that it starts may log before that it was held up.
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("Error: "), done.stderr
+    assert told in last
     assert "Traceback" not in done.stderr

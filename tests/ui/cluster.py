@@ -27,7 +27,7 @@ from sliceplane.consume.progress import (
     LEASE_DURATION_S,
     LEASE_NAMESPACE,
     LEASE_PREFIX,
-    Held,
+    AppliedRevision,
     ProgressReport,
 )
 from sliceplane.diagnose.page.io.login_door import LoginDoor
@@ -141,7 +141,7 @@ def proxy_lease(
     (``slices``).
     """
     known, newest = (told, revision) if told is not None else slices(plane)
-    held = Held(newest, digest_of_versions(known))
+    held = AppliedRevision(newest, digest_of_versions(known))
     report = ProgressReport(endpointslices={"all": held})
     return {
         "apiVersion": "coordination.k8s.io/v1",

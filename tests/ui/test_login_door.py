@@ -437,11 +437,11 @@ async def test_questions_and_streams_are_shared_by_account(
         async with browser.session.get(url, headers=SAME) as response:
             assert response.status == 503
             assert account in await response.text()
-        shares.give(account)
+        shares.release(account)
         async with browser.session.get(url, headers=SAME) as response:
             assert response.status == 200
         await eventually(lambda shares=shares: shares.used_by(account), (taken - 1).__eq__)
-        shares.give(account, taken - 1)
+        shares.release(account, taken - 1)
 
 
 async def test_a_namespace_that_is_no_name_is_refused(

@@ -27,7 +27,7 @@ from sliceplane.api.core import Node, Service, ServiceSpec, ServiceStatus
 from sliceplane.api.discovery import EndpointConditions, EndpointSlice, SliceEndpoint
 from sliceplane.api.meta import ObjectMeta, ObjectReference, ObservedCondition
 from sliceplane.diagnose.page.model import ClusterModel
-from sliceplane.slices.removing.guard import REASON_HELD
+from sliceplane.slices.removing.guard import REASON_RETAINED
 from sliceplane.testing import Plane
 from sliceplane.watch.cache import Change
 
@@ -359,7 +359,9 @@ def test_hostile_names_are_text_wherever_they_are_shown(page: RunningPage, tab: 
             metadata=item,
             spec=ServiceSpec(selector={item.name: item.name}, cluster_ip=item.name),
             status=ServiceStatus(
-                conditions=(ObservedCondition(type=REASON_HELD, status="True", message=item.name),)
+                conditions=(
+                    ObservedCondition(type=REASON_RETAINED, status="True", message=item.name),
+                )
             ),
         )
         for item in meta

@@ -25,7 +25,7 @@ from sliceplane.client import EndpointSlices, HttpClient, Namespaces, Services, 
 from sliceplane.kit.io.interfaces import addresses
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.io.reflect import loop_clock
-from sliceplane.xds.bootstrap import BootstrapWish, grpc_bootstrap
+from sliceplane.xds.bootstrap import BootstrapOptions, grpc_bootstrap
 from sliceplane.xds.catalog import XdsCatalog, XdsConfig
 from sliceplane.xds.io.admission import AdmissionConfig
 from sliceplane.xds.io.server import XdsServer
@@ -109,8 +109,8 @@ class Served:
         self.server = server
         self.port = port
 
-    def wish(self, **members: Any) -> BootstrapWish:
-        return BootstrapWish(host="127.0.0.1", port=self.port, insecure=True, **members)
+    def wish(self, **members: Any) -> BootstrapOptions:
+        return BootstrapOptions(host="127.0.0.1", port=self.port, insecure=True, **members)
 
 
 @asynccontextmanager
@@ -188,7 +188,7 @@ class GrpcProgram:
 
 @asynccontextmanager
 async def grpc_program(
-    folder: Path, wish: BootstrapWish, *command: str, bootstrap: str = "", **variables: str
+    folder: Path, wish: BootstrapOptions, *command: str, bootstrap: str = "", **variables: str
 ) -> AsyncIterator[GrpcProgram]:
     """*command*: another program that can be asked the same.  *bootstrap*: not the one that is made
     of *wish*.

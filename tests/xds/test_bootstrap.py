@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sliceplane.xds.bootstrap import BootstrapWish, grpc_bootstrap
+from sliceplane.xds.bootstrap import BootstrapOptions, grpc_bootstrap
 
 
 @pytest.mark.parametrize(("zone", "locality"), [("eu-1a", {"zone": "eu-1a"}), ("", {})])
@@ -15,6 +15,8 @@ def test_a_node_of_grpc_has_a_locality_also_without_a_zone(
     node element".
     """
     assert (
-        grpc_bootstrap(BootstrapWish(host="127.0.0.1", port=18000, zone=zone))["node"]["locality"]
+        grpc_bootstrap(BootstrapOptions(host="127.0.0.1", port=18000, zone=zone))["node"][
+            "locality"
+        ]
         == locality
     )

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from sliceplane.xds.bootstrap import BootstrapWish, envoy_bootstrap
+from sliceplane.xds.bootstrap import BootstrapOptions, envoy_bootstrap
 
 #: a port without a name has its number in the cluster's name
 PORT = os.environ["SLICEPLANE_PORT"] or "80"
@@ -48,7 +48,7 @@ def start(envoy: str, folder: Path, admin_port: int) -> list[subprocess.Popen[by
     assert xds.stdout is not None
     if not xds.stdout.readline():
         raise SystemExit(f"sliceplane xds ended with {xds.wait()}")
-    wish = BootstrapWish(
+    wish = BootstrapOptions(
         host="127.0.0.1",
         port=port,
         insecure=True,

@@ -140,13 +140,13 @@ class AgentController(KeyedController):
         self._update_verdict(probe.key, now)
 
     def on_report(self, key: str, kind: Kind, passed: bool, text: str, now: float) -> bool:
-        """See ``Health.on_told``; *key* is ``namespace/name`` of the Service."""
-        has_check = self._health[key].on_told(kind, passed, text, now)
+        """See ``Health.on_status``; *key* is ``namespace/name`` of the Service."""
+        has_check = self._health[key].on_status(kind, passed, text, now)
         self._update_verdict(key, now)
         return has_check
 
     def _update_verdict(self, key: str, now: float) -> None:
-        well = self._health[key].well(now)
+        well = self._health[key].is_healthy(now)
         if self._verdicts.get(key) is not well:
             self._verdicts[key] = well
             self.enqueue(key.partition("/")[0], now)
@@ -329,7 +329,7 @@ class AgentController(KeyedController):
             return "failing"  # even while draining, it has no endpoint to serve
         if self._phase == "draining":
             return "draining"
-        well = self._health[registration.key].well(now)
+        well = self._health[registration.key].is_healthy(now)
         if well is None:
             return self._previous_state(registration, stored)
         return "passing" if well else "failing"
@@ -434,7 +434,7 @@ class AgentController(KeyedController):
         )
         if unreached:
             return unreached
-        suspended_s = self._health[registration.key].held_s(now)
+        suspended_s = self._health[registration.key].get_backoff_s(now)
         return (
             f"it failed so often that it is believed again in {suspended_s:.0f} s"
             if suspended_s

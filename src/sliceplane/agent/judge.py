@@ -10,10 +10,10 @@ It never decides on a cache alone: the controller queries the server first (``ne
 are worth more than a clean list. Expired agents are *retained* for ``RETAIN_S`` if, within one
 duration, at least 3 agents and more than half of a Service's are silent, or at least 5 and more
 than a third of their namespace's. After that a tenth is released every ``STEP_S``
-(``consume.removal_hold.Hold``), for each namespace separately. A partition of the whole cluster may
-affect few agents in each namespace. Their agents are also retained if more than a third are silent
-in each of at least 3 namespaces, and these are more than half of all namespaces with agents. So one
-namespace cannot cause a retention in another.
+(``consume.removal_hold.RemovalRetention``), for each namespace separately. A partition of the whole
+cluster may affect few agents in each namespace. Their agents are also retained if more than a third
+are silent in each of at least 3 namespaces, and these are more than half of all namespaces with
+agents. So one namespace cannot cause a retention in another.
 
 Agents that missed two renewals count as silent; otherwise the first victims would be withdrawn
 before the third completes the pattern. Only an agent with a Lease *and* an endpoint counts: any
@@ -29,7 +29,7 @@ from math import inf
 from typing import Final
 
 from sliceplane.consume.agents.registration import LEASE_S
-from sliceplane.consume.removal_hold import Hold
+from sliceplane.consume.removal_hold import RemovalRetention
 
 #: a Lease is overdue after this fraction of its duration: two renewals are missing
 OVERDUE_FRACTION: Final = 2 / 3
@@ -80,7 +80,7 @@ class LeaseJudge:
         #: whether each retained agent was probed; in the order in which they fell silent
         self._retained: dict[str, bool] = {}
         #: by namespace
-        self._retentions: dict[str, Hold] = {}
+        self._retentions: dict[str, RemovalRetention] = {}
         #: number of changes of the retained agents or of their Services
         self.retention_changes = 0
 
@@ -235,7 +235,7 @@ class LeaseJudge:
             self._stop_retaining(key)
         return tuple(released)
 
-    def get_retention(self, namespace: str) -> Hold | None:
+    def get_retention(self, namespace: str) -> RemovalRetention | None:
         return self._retentions.get(namespace)
 
     def retained_in(self, namespace: str) -> tuple[str, ...]:
@@ -300,9 +300,9 @@ class LeaseJudge:
         retention = self._retentions.get(namespace)
         if retention is None:
             peak = sum(agent.namespace == namespace for agent in self._agents.values())
-            self._retentions[namespace] = Hold(now, peak, count, RETAIN_S, STEP_S)
+            self._retentions[namespace] = RemovalRetention(now, peak, count, RETAIN_S, STEP_S)
         elif count > retention.count and now < retention.until:
-            self._retentions[namespace] = Hold(
+            self._retentions[namespace] = RemovalRetention(
                 retention.since, retention.peak, count, RETAIN_S, STEP_S
             )
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from sliceplane.agent.judge import LeaseJudge
 from sliceplane.api.core import Service
 from sliceplane.api.meta import Document
-from sliceplane.consume.agents.registration import ANNOTATION_RELEASE, CONDITION_HELD
+from sliceplane.consume.agents.registration import ANNOTATION_RELEASE, CONDITION_AGENT_REMOVAL
 from sliceplane.kit.times import format_time
 
 
@@ -41,7 +41,7 @@ class RetentionNotices:
             self._release_requests.pop(key, None)
             return False
         for condition in new.status.conditions or ():
-            if condition.type == CONDITION_HELD:
+            if condition.type == CONDITION_AGENT_REMOVAL:
                 self._observed[key] = (condition.status, condition.message)
         requested = (new.metadata.annotations or {}).get(ANNOTATION_RELEASE, "")
         is_new = bool(requested) and requested != self._release_requests.get(key)
@@ -71,7 +71,7 @@ class RetentionNotices:
             return None
         status, message = desired
         return {
-            "type": CONDITION_HELD,
+            "type": CONDITION_AGENT_REMOVAL,
             "status": status,
             "reason": "ManySilent" if status == "True" else "Over",
             "message": message,

@@ -47,8 +47,8 @@ class FieldError(msgspec.Struct, frozen=True):
 FieldErrors = list[FieldError]
 
 
-def while_few(errors: Sized, items: Iterable[T]) -> Iterator[T]:
-    """*items* for as long as there are fewer than ``ERRORS_MAX`` *errors*, which the caller adds
+def until_error_limit(errors: Sized, items: Iterable[T]) -> Iterator[T]:
+    """Yields *items* while there are fewer than ``ERRORS_MAX`` *errors*, which the caller adds
     to.
     """
     for item in items:
@@ -276,7 +276,7 @@ def invalid(kind: str, group: str, name: str, errors: FieldErrors) -> StatusErro
     """422 from field errors, in their order.  *kind* is the KIND, not the plural."""
     assert errors, "invalid() needs at least one error"
     qualified = f"{kind}.{group}" if group else kind
-    quoted = _few_enough(errors)
+    quoted = _within_limits(errors)
     # As upstream: a complaint that two rules make is one text, but stays two causes.
     texts = list(dict.fromkeys(str(error) for error in quoted))
     if len(quoted) < len(errors) or len(quoted) >= ERRORS_MAX:
@@ -289,7 +289,7 @@ def invalid(kind: str, group: str, name: str, errors: FieldErrors) -> StatusErro
     return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {listed}', details)
 
 
-def _few_enough(errors: FieldErrors) -> FieldErrors:
+def _within_limits(errors: FieldErrors) -> FieldErrors:
     """Returns the first of *errors*, at least one, whose texts fit into ERRORS_CHARACTERS_MAX."""
     remaining = ERRORS_CHARACTERS_MAX
     for index, error in enumerate(errors[:ERRORS_MAX]):

@@ -28,15 +28,15 @@ TIMEOUT_S = 3.0
 
 
 class HealthPage(msgspec.Struct, frozen=True):
-    """Where a health page is."""
+    """The address of a health page."""
 
     host: str
     port: int
     tls: bool
 
 
-def place_of(arguments: Sequence[str], environment: Mapping[str, str]) -> HealthPage | None:
-    """Where the process with this command line has its health page; None if it has none."""
+def find_health_page(arguments: Sequence[str], environment: Mapping[str, str]) -> HealthPage | None:
+    """Returns the health page of the process with this command line; None if it has none."""
     command = next(
         (
             argument
@@ -56,7 +56,7 @@ def place_of(arguments: Sequence[str], environment: Mapping[str, str]) -> Health
 
     match command:
         case "up" | "apiserver":
-            return _place(
+            return _health_page(
                 flag_value("bind-address", "127.0.0.1"), flag_value("secure-port", "6443"), tls=True
             )
         case "controllers" | "proxy" | "observe":
@@ -65,25 +65,23 @@ def place_of(arguments: Sequence[str], environment: Mapping[str, str]) -> Health
                 "0.0.0.0:10256" if command == "proxy" else flag_value("metrics-bind-address", "")
             )
             host, _, port = flag_value("healthz-bind-address", default).rpartition(":")
-            return _place(host, port, tls=False)
+            return _health_page(host, port, tls=False)
     return None
 
 
-def _place(host: str, port: str, *, tls: bool) -> HealthPage | None:
-    """All addresses of the machine are asked for on loopback."""
+def _health_page(host: str, port: str, *, tls: bool) -> HealthPage | None:
+    """Returns the page at this address; an unspecified address is queried on loopback."""
     name = host.strip("[]")
     here = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)
     return HealthPage(here, int(port), tls) if port.isdigit() else None
 
 
-def probe(place: HealthPage, path: str) -> tuple[int, str]:
-    """The status and the first line of the answer.  Raises ``OSError`` where nothing listens or
-    nothing comes.
-    """
+def probe(page: HealthPage, path: str) -> tuple[int, str]:
+    """Returns the status and the first line of the answer.  Raises ``OSError`` without an answer."""
     connection = (
-        http.client.HTTPSConnection(place.host, place.port, timeout=TIMEOUT_S, context=_trusting())
-        if place.tls
-        else http.client.HTTPConnection(place.host, place.port, timeout=TIMEOUT_S)
+        http.client.HTTPSConnection(page.host, page.port, timeout=TIMEOUT_S, context=_trusting())
+        if page.tls
+        else http.client.HTTPConnection(page.host, page.port, timeout=TIMEOUT_S)
     )
     try:
         connection.request("GET", path)
@@ -103,22 +101,24 @@ def _trusting() -> ssl.SSLContext:
 
 
 def main(process: Path = Path("/proc/1")) -> int:
-    """The exit code."""
+    """Prints the health of the process and returns the exit code."""
 
     def entries(name: str) -> list[str]:
         return (process / name).read_bytes().decode(errors="replace").strip("\0").split("\0")
 
     arguments = entries("cmdline")
-    place = place_of(arguments, dict(entry.partition("=")[::2] for entry in entries("environ")))
-    if place is None:
+    page = find_health_page(
+        arguments, dict(entry.partition("=")[::2] for entry in entries("environ"))
+    )
+    if page is None:
         print(f"it runs, without a health page (--healthz-bind-address): {' '.join(arguments)}")
         return 0
     try:
-        status, line = probe(place, "/livez")
+        status, line = probe(page, "/livez")
     except OSError as error:
-        print(f"{place.host} port {place.port}: {error}")
+        print(f"{page.host} port {page.port}: {error}")
         return 1
-    print(f"{place.host} port {place.port}: {status} {printable(line)}")
+    print(f"{page.host} port {page.port}: {status} {printable(line)}")
     return 0 if status == 200 else 1
 
 

@@ -91,11 +91,11 @@ def show(text: str, *, newline: bool = True, exit_code: int = 1) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        give_up_stdout()
+        discard_stdout()
         fail(f"cannot write to stdout: {(error.strerror or str(error)).lower()}", exit_code)
 
 
-def give_up_stdout() -> None:
+def discard_stdout() -> None:
     """Discards the buffer of standard output, which would fail again at the end of the process,
     with another exit code.
     """

@@ -69,8 +69,8 @@ class TargetCluster(NamedTuple):
     context: str | None
     #: the option ``-n``; "": the kubeconfig's, or all of them
     namespace: str = ""
-    #: the command asks one question, with a bound in time and bytes (``watch.io.bounds``)
-    once: bool = True
+    #: the command sends one query, with a bound in time and bytes (``watch.io.bounds``)
+    is_bounded: bool = True
 
     def connect(self) -> Connection:
         return connect(self.kubeconfig, self.context)
@@ -95,7 +95,7 @@ class TargetCluster(NamedTuple):
             from sliceplane.watch.io.http.client import HttpClient
 
             timeout_s = meta.get(_TIMEOUT, QUESTION_TIMEOUT_S)
-            bounds = question(timeout_s) if self.once else nullcontext()
+            bounds = question(timeout_s) if self.is_bounded else nullcontext()
             async with HttpClient(connection) as client, bounds:
                 return await work(client, self.namespace or connection.namespace)
 
@@ -175,16 +175,16 @@ def cluster_command(
     scope: Literal["", "namespace", "all"] = "",
     watch: bool = False,
     output: bool = True,
-    once: bool = True,
+    is_bounded: bool = True,
 ) -> Callable[[Callable[..., None]], click.Command]:
-    """Makes a function a command that asks an API server. It gets a ``cluster``, unless *output* is
-    false an ``output``, and with *watch* a ``watch``.
+    """Makes a function a command that queries an API server. It gets a ``cluster``, unless *output*
+    is false an ``output``, and with *watch* a ``watch``.
 
-    *scope*: the option ``-n`` names one namespace, or chooses one of all. *once*: it asks one
-    question, which ``--request-timeout`` bounds.
+    *scope*: the option ``-n`` names one namespace, or chooses one of all. *is_bounded*: the command
+    sends one query, which ``--request-timeout`` bounds.
     """
     output_options = (_watch_option,) * watch + (output_option,) * output
-    connection_options = (*_CONNECTION, _timeout_option)[: 3 if once else 2]
+    connection_options = (*_CONNECTION, _timeout_option)[: 3 if is_bounded else 2]
 
     def decorate(function: Callable[..., None]) -> click.Command:
         @wraps(function)
@@ -195,7 +195,7 @@ def cluster_command(
             namespace: str = "",
             **flags: Any,
         ) -> None:
-            is_question = once and not flags.get("watch")
+            is_question = is_bounded and not flags.get("watch")
             cluster = TargetCluster(kubeconfig, context, namespace, is_question)
             function(*arguments, cluster=cluster, **flags)
 
@@ -339,12 +339,14 @@ def end_confused(error: BaseException, ctx: click.Context) -> None:
 
 
 def _confusion(error: BaseException) -> str:
-    """Names the place, too: if the objects are valid it is a fault of this program."""
+    """Returns the message, with the source line: if the objects are valid, this program has a
+    fault.
+    """
     steps = traceback.extract_tb(error.__traceback__)
-    place = f"{Path(steps[-1].filename).name}:{steps[-1].lineno}" if steps else "an unknown place"
+    source = f"{Path(steps[-1].filename).name}:{steps[-1].lineno}" if steps else "an unknown place"
     why = printable(str(error)[:SENTENCE_CHARACTERS_MAX])
     return (
-        f"the server sent objects that no API server accepts: {type(error).__name__} at {place}: "
+        f"the server sent objects that no API server accepts: {type(error).__name__} at {source}: "
         f"{why}"
     )
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from sliceplane.cli.answers import give_up_stdout
+from sliceplane.cli.answers import discard_stdout
 from sliceplane.kit.terminal_text import printable_lines
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def line_printer(control: str = "", *, is_secret: bool = False) -> Iterator[Call
             piece, error = problems.pop()
             line = "" if is_secret else piece.decode().rstrip("\n")
             get_logger("cli").warning("cannot print to stdout", line=line, problem=str(error))
-            give_up_stdout()
+            discard_stdout()
 
     writer = LineWriter("stdout", write, bytes_max=_QUEUED_BYTES_MAX)
     try:

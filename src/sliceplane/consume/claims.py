@@ -2,7 +2,7 @@
 which node port.
 
 Any user who may write Services may put any address into ``externalIPs``, and every node would lead
-what its Pods send there to that user's endpoints (CVE-2020-8554). So an address is only asked for,
+what its Pods send there to that user's endpoints (CVE-2020-8554). So an address is only requested,
 and this module says who has it:
 
 1. The cluster IP of a Service is that Service's alone, and an address of a range of cluster IPs, of
@@ -16,7 +16,7 @@ A Service that does not get a destination has no rule of any kind for it, in no 
 from what ``honoured`` leaves. The same answer comes out on every node that knows the same objects,
 in whatever order it heard of them.
 
-**Nodes.**  A proxy learns other Nodes only when a Service asks for an external IP. Until it knows
+**Nodes.**  A proxy learns other Nodes only when a Service requests an external IP. Until it knows
 them, external IPs are *withheld*; load balancers' addresses, which no ordinary user sets, are not.
 
 **Cost.**  Of a Service without such addresses and node ports: one entry for its cluster IP. Of any
@@ -35,11 +35,11 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from sliceplane.consume.grounds import Ground, Grounds
+from sliceplane.consume.grounds import AddressOwners, Ground
 from sliceplane.consume.model import ServedPort, ServiceKey, special
 
 #: an address, a protocol and a port; of node ports the address is ""
-Place = tuple[str, str, int]
+Destination = tuple[str, str, int]
 Why = Literal["special", "cluster IP", "taken", "other Service", "Nodes unknown"]
 
 _BALANCER, _EXTERNAL = 0, 1
@@ -47,17 +47,17 @@ _NODE_PORT: Final = ""
 
 
 class ClaimRefusal(NamedTuple):
-    """A Service does not get what it asks for.  ``place``: its first destination at that
+    """A refused request of a Service.  ``destination``: its first destination at that
     address.
     """
 
-    place: Place
+    destination: Destination
     why: Why
     #: who has it: a Service, a Node, a range; or what kind of address it is
     holder: str
 
     def __str__(self) -> str:
-        ip, protocol, port = self.place
+        ip, protocol, port = self.destination
         where = f"{ip} port {port}/{protocol}" if ip else f"node port {port}/{protocol}"
         match self.why:
             case "special":
@@ -73,7 +73,7 @@ class ClaimRefusal(NamedTuple):
 
 
 class _Claim(NamedTuple):
-    """Orders those who ask for one place; the first has it."""
+    """A request for a destination. The first in order gets it."""
 
     rank: int
     undated: bool
@@ -81,26 +81,28 @@ class _Claim(NamedTuple):
     key: ServiceKey
 
 
-_Asked = dict[Place, int]  # place -> rank
+_RequestedRanks = dict[Destination, int]  # destination -> rank
 
 
 class AddressClaims:
     """See the module.  Every change says which Services get more or less than before."""
 
     def __init__(self) -> None:
-        self._grounds = Grounds()
+        self._address_owners = AddressOwners()
         self._ports: dict[tuple[str, int], str] = {}
         self._cluster_ips: dict[str, list[ServiceKey]] = {}  # sorted
-        self._asked: dict[ServiceKey, tuple[str, _Asked]] = {}
-        self._claims: dict[Place, list[_Claim]] = {}
-        self._places: dict[str, dict[Place, None]] = {}  # address -> its places
+        self._requested: dict[ServiceKey, tuple[str, _RequestedRanks]] = {}
+        self._claims: dict[Destination, list[_Claim]] = {}
+        self._destinations_by_address: dict[
+            str, dict[Destination, None]
+        ] = {}  # address -> its destinations
         self._order: list[tuple[int, str]] = []  # those addresses by number
-        self._external = 0  # Services that ask for external IPs
+        self._external = 0  # Services that request external IPs
         self._withheld = False
 
     @property
-    def wants_nodes(self) -> bool:
-        """Some Service asks for an external IP, so what belongs to any Node has to be known."""
+    def needs_nodes(self) -> bool:
+        """Returns True if a Service requests an external IP: all Nodes' addresses are needed."""
         return self._external > 0
 
     def on_service(
@@ -124,9 +126,9 @@ class AddressClaims:
             if after:
                 insort(self._cluster_ips.setdefault(after, []), key)
             marked = {winner for _, winner in won ^ self._won_at((before, after))}
-        asked = _places_of(new)
-        dated = (created, asked) if asked else ("", asked)
-        if dated != self._asked.get(key, ("", {})):
+        requested = _requested_destinations(new)
+        dated = (created, requested) if requested else ("", requested)
+        if dated != self._requested.get(key, ("", {})):
             marked |= self._ask(key, *dated)
         return marked
 
@@ -134,15 +136,17 @@ class AddressClaims:
         """*owner* (a few words, such as ``Node n1``) has these addresses and networks, and no
         others.
         """
-        concerned = self._asked_within(self._grounds.get(owner)) | self._asked_within(ground)
+        concerned = self._requested_within(
+            self._address_owners.get(owner)
+        ) | self._requested_within(ground)
         won = self._won_at(concerned)
-        if not self._grounds.set(owner, ground):
+        if not self._address_owners.set(owner, ground):
             return set()
         return {winner for _, winner in won ^ self._won_at(concerned)}
 
     def owners(self) -> tuple[str, ...]:
         """The owners that have some ground."""
-        return self._grounds.owners()
+        return self._address_owners.owners()
 
     def reserve_ports(self, owner: str, ports: Iterable[tuple[str, int]]) -> None:
         """(protocol, port) that a program of this node listens on.  Before the first Service."""
@@ -156,13 +160,17 @@ class AddressClaims:
         if withheld == self._withheld:
             return set()
         self._withheld = withheld
-        return {key for key, (_, asked) in self._asked.items() if _EXTERNAL in asked.values()}
+        return {
+            key
+            for key, (_, requested) in self._requested.items()
+            if _EXTERNAL in requested.values()
+        }
 
     def honoured(self, key: ServiceKey, ports: tuple[ServedPort, ...]) -> tuple[ServedPort, ...]:
-        """*ports* of *key* (those that ``on_service`` was told) with what it gets.  O(its
+        """*ports* of *key* (the argument of ``on_service``) with what it gets.  O(its
         destinations).
         """
-        if key not in self._asked:
+        if key not in self._requested:
             return ports
         return tuple([self._granted(key, port) for port in ports])
 
@@ -170,48 +178,64 @@ class AddressClaims:
         """Returns the refused requests of *key*: one for each address, and each node port; sorted.
         O(its destinations).
         """
-        _, asked = self._asked.get(key, ("", {}))
+        _, requested = self._requested.get(key, ("", {}))
         refusals: dict[tuple[str, int], ClaimRefusal] = {}
-        for place in sorted(asked):
-            refusal = self._refusal(key, place, asked[place])
+        for destination in sorted(requested):
+            refusal = self._refusal(key, destination, requested[destination])
             if refusal is not None:
-                refusals.setdefault((place[0], 0 if place[0] else place[2]), refusal)
+                refusals.setdefault(
+                    (destination[0], 0 if destination[0] else destination[2]), refusal
+                )
         return tuple(refusals.values())
 
-    def refusal(self, key: ServiceKey, place: Place) -> ClaimRefusal | None:
-        """Why *key* does not get *place*; ``None``: it gets it, or does not ask."""
-        _, asked = self._asked.get(key, ("", {}))
-        return self._refusal(key, place, asked[place]) if place in asked else None
+    def refusal(self, key: ServiceKey, destination: Destination) -> ClaimRefusal | None:
+        """Returns why *key* does not get *destination*; ``None``: it does, or requests no such."""
+        _, requested = self._requested.get(key, ("", {}))
+        return (
+            self._refusal(key, destination, requested[destination])
+            if destination in requested
+            else None
+        )
 
     # -- asking
 
-    def _ask(self, key: ServiceKey, created: str, asked: _Asked) -> set[ServiceKey]:
-        was_created, was = self._asked.pop(key, ("", {}))
-        self._external += (_EXTERNAL in asked.values()) - (_EXTERNAL in was.values())
-        if asked:
-            self._asked[key] = created, asked
+    def _ask(self, key: ServiceKey, created: str, requested: _RequestedRanks) -> set[ServiceKey]:
+        was_created, was = self._requested.pop(key, ("", {}))
+        self._external += (_EXTERNAL in requested.values()) - (_EXTERNAL in was.values())
+        if requested:
+            self._requested[key] = created, requested
         marked: set[ServiceKey] = set()
-        for place in was.keys() | asked.keys():
-            old = _Claim(was[place], not was_created, was_created, key) if place in was else None
-            new = _Claim(asked[place], not created, created, key) if place in asked else None
+        for destination in was.keys() | requested.keys():
+            old = (
+                _Claim(was[destination], not was_created, was_created, key)
+                if destination in was
+                else None
+            )
+            new = (
+                _Claim(requested[destination], not created, created, key)
+                if destination in requested
+                else None
+            )
             if old != new:
-                marked |= self._replace(place, old, new)
+                marked |= self._replace(destination, old, new)
         return marked
 
-    def _replace(self, place: Place, old: _Claim | None, new: _Claim | None) -> set[ServiceKey]:
-        claims = self._claims.setdefault(place, [])
+    def _replace(
+        self, destination: Destination, old: _Claim | None, new: _Claim | None
+    ) -> set[ServiceKey]:
+        claims = self._claims.setdefault(destination, [])
         before = claims[0].key if claims else None
         if old is not None:
             at = bisect_left(claims, old)
-            assert claims[at] == old, f"{place}: {old} is not among {len(claims)} claims"
+            assert claims[at] == old, f"{destination}: {old} is not among {len(claims)} claims"
             del claims[at]
         if new is not None:
             insort(claims, new)
         if claims:
-            self._note_place(place)
+            self._add_destination(destination)
         else:
-            del self._claims[place]
-            self._forget_place(place)
+            del self._claims[destination]
+            self._remove_destination(destination)
         after = claims[0].key if claims else None
         return (
             {winner for winner in (before, after) if winner is not None}
@@ -219,25 +243,25 @@ class AddressClaims:
             else set()
         )
 
-    def _note_place(self, place: Place) -> None:
-        ip = place[0]
-        if ip not in self._places:
-            self._places[ip] = {}
+    def _add_destination(self, destination: Destination) -> None:
+        ip = destination[0]
+        if ip not in self._destinations_by_address:
+            self._destinations_by_address[ip] = {}
             if ip:
                 insort(self._order, (_number(ip), ip))
-        self._places[ip][place] = None
+        self._destinations_by_address[ip][destination] = None
 
-    def _forget_place(self, place: Place) -> None:
-        ip = place[0]
-        del self._places[ip][place]
-        if not self._places[ip]:
-            del self._places[ip]
+    def _remove_destination(self, destination: Destination) -> None:
+        ip = destination[0]
+        del self._destinations_by_address[ip][destination]
+        if not self._destinations_by_address[ip]:
+            del self._destinations_by_address[ip]
             if ip:
                 del self._order[bisect_left(self._order, (_number(ip), ip))]
 
-    def _asked_within(self, ground: Ground) -> set[str]:
-        """The addresses that Services ask for and that *ground* has.  O(the result)."""
-        addresses = {ip for ip in ground.addresses if ip in self._places}
+    def _requested_within(self, ground: Ground) -> set[str]:
+        """Returns the requested addresses that *ground* has.  O(the result)."""
+        addresses = {ip for ip in ground.addresses if ip in self._destinations_by_address}
         for text in ground.networks:
             network = ipaddress.ip_network(text)
             first = bisect_left(self._order, (int(network.network_address), ""))
@@ -252,104 +276,108 @@ class AddressClaims:
         number = port.port
         # By the best rank: an external IP that is the Service's own load balancer's address is not
         # withheld.
-        asked = self._asked[key][1]
+        requested = self._requested[key][1]
         external = tuple(
-            [ip for ip in port.external_ips if self._has(key, (ip, protocol, number), asked)]
+            [ip for ip in port.external_ips if self._has(key, (ip, protocol, number), requested)]
         )
-        vips = tuple([ip for ip in port.vips if self._has(key, (ip, protocol, number), asked)])
+        vips = tuple([ip for ip in port.vips if self._has(key, (ip, protocol, number), requested)])
         node_port = port.node_port
-        if node_port and not self._has(key, (_NODE_PORT, protocol, node_port), asked):
+        if node_port and not self._has(key, (_NODE_PORT, protocol, node_port), requested):
             node_port = 0
         if (external, vips, node_port) == (port.external_ips, port.vips, port.node_port):
             return port
         return msgspec.structs.replace(port, external_ips=external, vips=vips, node_port=node_port)
 
-    def _has(self, key: ServiceKey, place: Place, asked: _Asked) -> bool:
-        if self._withheld and asked[place] == _EXTERNAL:
+    def _has(self, key: ServiceKey, destination: Destination, requested: _RequestedRanks) -> bool:
+        if self._withheld and requested[destination] == _EXTERNAL:
             return False
-        return self._claims[place][0].key == key and not self._is_guarded(place)
+        return self._claims[destination][0].key == key and not self._is_guarded(destination)
 
-    def _is_guarded(self, place: Place) -> bool:
-        ip, protocol, port = place
+    def _is_guarded(self, destination: Destination) -> bool:
+        ip, protocol, port = destination
         if not ip:
             return (protocol, port) in self._ports
-        return ip in self._cluster_ips or bool(self._grounds.holder(ip)) or bool(special(ip))
+        return ip in self._cluster_ips or bool(self._address_owners.holder(ip)) or bool(special(ip))
 
-    def _won_at(self, ips: Iterable[str]) -> set[tuple[Place, ServiceKey]]:
-        """Returns the places at these addresses and their present owners; "" in *ips* is
+    def _won_at(self, ips: Iterable[str]) -> set[tuple[Destination, ServiceKey]]:
+        """Returns the destinations at these addresses and their present owners; "" in *ips* is
         ignored.
         """
         return {
-            (place, self._claims[place][0].key)
+            (destination, self._claims[destination][0].key)
             for ip in ips
             if ip
-            for place in self._places.get(ip, ())
-            if not self._is_guarded(place)
+            for destination in self._destinations_by_address.get(ip, ())
+            if not self._is_guarded(destination)
         }
 
-    def _refusal(self, key: ServiceKey, place: Place, rank: int) -> ClaimRefusal | None:
-        ip, protocol, port = place
+    def _refusal(self, key: ServiceKey, destination: Destination, rank: int) -> ClaimRefusal | None:
+        ip, protocol, port = destination
         if not ip:
             owner = self._ports.get((protocol, port))
             if owner is not None:
-                return ClaimRefusal(place, "taken", owner)
+                return ClaimRefusal(destination, "taken", owner)
         elif kind := special(ip):
-            return ClaimRefusal(place, "special", kind)
+            return ClaimRefusal(destination, "special", kind)
         elif ip in self._cluster_ips:
-            return ClaimRefusal(place, "cluster IP", str(self._cluster_ips[ip][0]))
-        elif owner := self._grounds.holder(ip):
-            return ClaimRefusal(place, "taken", owner)
-        first = self._claims[place][0].key
+            return ClaimRefusal(destination, "cluster IP", str(self._cluster_ips[ip][0]))
+        elif owner := self._address_owners.holder(ip):
+            return ClaimRefusal(destination, "taken", owner)
+        first = self._claims[destination][0].key
         if first != key:
-            return ClaimRefusal(place, "other Service", str(first))
+            return ClaimRefusal(destination, "other Service", str(first))
         return (
-            ClaimRefusal(place, "Nodes unknown", "")
+            ClaimRefusal(destination, "Nodes unknown", "")
             if rank == _EXTERNAL and self._withheld
             else None
         )
 
     def check(self, services: Iterator[tuple[ServiceKey, tuple[ServedPort, ...]]]) -> None:
         """*services*: what all of them want.  O(state)."""
-        self._grounds.check()
-        claims: dict[Place, list[_Claim]] = {}
+        self._address_owners.check()
+        claims: dict[Destination, list[_Claim]] = {}
         cluster_ips: dict[str, list[ServiceKey]] = {}
         for key, ports in services:
             cluster_ips.setdefault(ports[0].cluster_ip, []).append(key)
-            asked = _places_of(ports)
-            created, known = self._asked.get(key, ("", {}))
-            assert asked == known, f"{key} asks for {asked}, known is {known}"
-            for place, rank in asked.items():
-                claims.setdefault(place, []).append(_Claim(rank, not created, created, key))
-        assert {place: sorted(of_place) for place, of_place in claims.items()} == self._claims, (
-            f"{self._claims}"
+            requested = _requested_destinations(ports)
+            created, recorded = self._requested.get(key, ("", {}))
+            assert requested == recorded, f"{key} asks for {requested}, known is {recorded}"
+            for destination, rank in requested.items():
+                claims.setdefault(destination, []).append(_Claim(rank, not created, created, key))
+        assert {
+            destination: sorted(of_destination) for destination, of_destination in claims.items()
+        } == self._claims, f"{self._claims}"
+        expected_cluster_ips = {ip: sorted(keys) for ip, keys in cluster_ips.items()}
+        assert expected_cluster_ips == self._cluster_ips, (
+            f"{self._cluster_ips} should be {expected_cluster_ips}"
         )
-        held = {ip: sorted(keys) for ip, keys in cluster_ips.items()}
-        assert held == self._cluster_ips, f"{self._cluster_ips} should be {held}"
-        places = {
-            (ip, *rest) for ip, places_there in self._places.items() for _, *rest in places_there
+        destinations = {
+            (ip, *rest) for ip, there in self._destinations_by_address.items() for _, *rest in there
         }
-        assert places == self._claims.keys(), f"{self._places} are not the places of {self._claims}"
-        order = sorted((_number(ip), ip) for ip in self._places if ip)
+        assert destinations == self._claims.keys(), (
+            f"{self._destinations_by_address} are not the destinations of {self._claims}"
+        )
+        order = sorted((_number(ip), ip) for ip in self._destinations_by_address if ip)
         assert order == self._order, f"{self._order} should be {order}"
-        external = sum(_EXTERNAL in asked.values() for _, asked in self._asked.values())
+        external = sum(_EXTERNAL in requested.values() for _, requested in self._requested.values())
         assert external == self._external, (
-            f"{self._external} Services ask for external IPs, not {external}"
+            f"{self._external} Services request external IPs, not {external}"
         )
 
 
-def _places_of(ports: tuple[ServedPort, ...]) -> _Asked:
-    """Returns the requested places, with the best rank of each."""
-    asked: _Asked = {}
+def _requested_destinations(ports: tuple[ServedPort, ...]) -> _RequestedRanks:
+    """Returns the requested destinations, with the best rank of each."""
+    requested: _RequestedRanks = {}
     for port in ports:
         protocol = port.name.protocol
         number = port.port
         for ip in port.external_ips:
-            asked.setdefault((ip, protocol, number), _EXTERNAL)
+            requested.setdefault((ip, protocol, number), _EXTERNAL)
         for ip in port.vips:
-            asked[ip, protocol, number] = _BALANCER
+            requested[ip, protocol, number] = _BALANCER
         if port.node_port:
-            asked[_NODE_PORT, protocol, port.node_port] = _BALANCER
-    return asked
+            requested[_NODE_PORT, protocol, port.node_port] = _BALANCER
+    return requested
 
 
 def _number(ip: str) -> int:

@@ -32,7 +32,7 @@ _NOTHING: Final = Ground()
 _Range = tuple[int, int]  # length of the prefix, its bits
 
 
-class Grounds:
+class AddressOwners:
     """All grounds by owner: a few words, such as ``Node n1``."""
 
     def __init__(self) -> None:
@@ -117,21 +117,21 @@ def _ranges(networks: Iterable[str]) -> Iterable[_Range]:
         )
 
 
-def _join(index: dict[T, tuple[str, ...]], place: T, owner: str) -> bool:
-    """Adds an owner; returns True if the place is new."""
-    owners = index.get(place, ())
+def _join(index: dict[T, tuple[str, ...]], key: T, owner: str) -> bool:
+    """Adds an owner; returns True if the key is new."""
+    owners = index.get(key, ())
     if owner not in owners:
-        index[place] = tuple(sorted((*owners, owner)))
+        index[key] = tuple(sorted((*owners, owner)))
     return not owners
 
 
-def _leave(index: dict[T, tuple[str, ...]], place: T, owner: str) -> bool:
-    """Removes an owner; returns True if the place is gone."""
-    if place not in index:
+def _leave(index: dict[T, tuple[str, ...]], key: T, owner: str) -> bool:
+    """Removes an owner; returns True if the key is gone."""
+    if key not in index:
         return False
-    owners = tuple(other for other in index[place] if other != owner)
+    owners = tuple(other for other in index[key] if other != owner)
     if owners:
-        index[place] = owners
+        index[key] = owners
         return False
-    del index[place]
+    del index[key]
     return True

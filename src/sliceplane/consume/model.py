@@ -37,28 +37,28 @@ _SPECIAL: Final = (
 _BROADCAST: Final = "255.255.255.255"
 
 
-def canonical_of(text: str, wanted: Family) -> str | None:
-    """*text* spelled canonically if it is an address of the family *wanted*, else ``None``.
+def canonical_of(text: str, address_family: Family) -> str | None:
+    """*text* spelled canonically if it is an address of the family *address_family*, else ``None``.
 
     Leading zeros are decimal and an IPv4-mapped IPv6 address is IPv4 (as ``ParseIPSloppy`` of
     k8s.io/utils). A canonical IPv4 text comes back as the same object, so that a model shares it
     with the cache it came from.
     """
     if _CANONICAL_IPV4.fullmatch(text):
-        return text if wanted == "IPv4" else None
+        return text if address_family == "IPv4" else None
     address = parse_lenient(text)
-    if address is None or family(address) != wanted:
+    if address is None or family(address) != address_family:
         return None
     return str(address)
 
 
-def ordinary_of(text: str, wanted: Family) -> str | None:
+def ordinary_of(text: str, address_family: Family) -> str | None:
     """``canonical_of``, but ``None`` for a special address too: a node that led traffic to its own
     loopback would open what listens there to the network (CVE-2020-8558).
     """
     if _ORDINARY_IPV4.fullmatch(text):
-        return text if wanted == "IPv4" else None
-    ip = canonical_of(text, wanted)
+        return text if address_family == "IPv4" else None
+    ip = canonical_of(text, address_family)
     return None if ip is None or special(ip) else ip
 
 
@@ -165,9 +165,11 @@ class Categories(msgspec.Struct, frozen=True):
 _NO_ENDPOINTS = Categories()
 
 
-def categorize(endpoints: Sequence[NodeEndpoint], port: ServedPort, place: Locality) -> Categories:
-    """The endpoints that each policy of *port* may use on the node at *place* (``consume.usable``
-    has the rule).
+def categorize(
+    endpoints: Sequence[NodeEndpoint], port: ServedPort, location: Locality
+) -> Categories:
+    """The endpoints that each policy of *port* may use on the node at *location*
+    (``consume.usable`` has the rule).
 
     The policies fall back to terminating endpoints independently of each other: Local may use
     terminating Pods of this node while Cluster uses ready ones elsewhere.
@@ -177,12 +179,12 @@ def categorize(endpoints: Sequence[NodeEndpoint], port: ServedPort, place: Local
     cluster: tuple[NodeEndpoint, ...] = ()
     narrowed = False
     if port.uses_cluster_endpoints:
-        choice = choose(endpoints, place)
+        choice = choose(endpoints, location)
         cluster = choice.endpoints
         narrowed = choice.narrowed
     if not port.uses_local_endpoints:
         return Categories(cluster=cluster, reachable=cluster, has_any=bool(cluster))
-    local = choose_local(endpoints, place).endpoints
+    local = choose_local(endpoints, location).endpoints
     has_any = bool(cluster) or any(
         endpoint.ready or is_still_serving(endpoint) for endpoint in endpoints
     )

@@ -1,12 +1,12 @@
-"""Whose cache is the server's state: digests that node proxies tell, against those that this
-controller had.
+"""Comparison of the caches of node proxies with the controller's own, by digest.
 
-A proxy tells version and digest of each thing that it reads (``consume.progress``); the controller
-computes the same from its own watch and keeps what it was at each version of the last minutes.
-Equal at one version: that node's cache *is* what the server held. Unequal: an event was lost, on
-the node's way or on ours (if all nodes differ at once it is ours, and a restart of the controllers
-mends it). A version that we have not reached yet waits until we have; one from before our memory
-(before a list, which tells a sum and no history) is not judged, and the node's next report is.
+A proxy reports revision and digest of each selection that it reads (``consume.progress``). The
+controller computes the same digests from its own watch, and retains those of the last minutes.
+Equal at one revision: that node's cache *is* the server's state. Unequal: an event was lost, on its
+way to the node or to the controller (if all nodes differ at once it was the controller's, and a
+restart of the controllers repairs that). A revision that the controller has not reached yet is
+judged when it has. A revision older than the retained digests (or than a list, which has no
+history) is not judged; the node's next report is.
 """
 
 from __future__ import annotations
@@ -19,33 +19,37 @@ from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices
-from sliceplane.consume.progress import FOLLOWED, Held, Place, ProgressReport
-from sliceplane.consume.selections import SERVICE_READING, readings_of_service, readings_of_slice
+from sliceplane.consume.progress import FOLLOWED, AppliedRevision, ProgressReport, Scope
+from sliceplane.consume.selections import (
+    SERVICE_SELECTION_PREFIX,
+    list_selections_of_service,
+    list_selections_of_slice,
+)
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.digest import Terms, digest_text
 
-#: how long it is remembered what a digest was; more than two reports of a proxy
+#: seconds for which former digests are retained; more than two reports of a proxy
 KEPT_S: Final = 120.0
-#: and of how many changes of one reading
+#: maximum number of retained digests of one selection
 KEPT_MAX: Final = 20_000
 
 _PLURALS: Final = {resource.key: resource.plural for resource in FOLLOWED}
 
 
 class Verdict(NamedTuple):
-    """The verdict on a node's cache: since when it is known to ``differ``, in what and at which
-    version; or that all of it is ``equal``; or neither.
+    """The verdict on a node's cache: ``differ``, with the scope, the revision and since when;
+    ``equal`` in all scopes; or "", neither.
     """
 
     kind: str = ""
-    place: Place = ("", "")
+    scope: Scope = ("", "")
     revision: int = 0
     since: float = 0.0
 
 
 class _History:
-    """The history of one reading: its digests, each with the version from which on it held. O(1) a
-    change, O(log changes) a question.
+    """The history of one selection: its digests, each with its first revision. O(1) per change,
+    O(log changes) per query.
     """
 
     def __init__(self, revision: int, value: int, now: float) -> None:
@@ -64,13 +68,13 @@ class _History:
             del self._revisions[:half], self._values[:half], self._times[:half]
 
     def at(self, revision: int) -> int | None:
-        """``None``: not remembered."""
+        """Returns the digest at *revision*; ``None``: not retained."""
         index = bisect_right(self._revisions, revision) - 1
         return self._values[index] if index >= 0 else None
 
     def changed_after(self, revision: int) -> float | None:
-        """When the first change after *revision* came to us; ``None``: there was none that we
-        remember.
+        """Returns when the first change after *revision* was observed; ``None``: none is
+        retained.
         """
         index = max(bisect_right(self._revisions, revision), 1)
         return self._times[index] if index < len(self._times) else None
@@ -81,58 +85,58 @@ class NodeCaches:
 
     def __init__(self) -> None:
         self._terms = {resource.plural: Terms() for resource in FOLLOWED}
-        self._values: dict[Place, int] = {}
-        self._histories: dict[Place, _History] = {}
-        self._changed: set[Place] = set()
-        #: of each resource: how far we are, and from where on we know every version
+        self._values: dict[Scope, int] = {}
+        self._histories: dict[Scope, _History] = {}
+        self._changed: set[Scope] = set()
+        #: by resource: the observed revision, and the first one from which all are retained
         self._marks = {resource.plural: 0 for resource in FOLLOWED}
         self._floors = {resource.plural: 0 for resource in FOLLOWED}
-        self._reports: dict[str, dict[Place, Held]] = {}
-        self._judged: dict[str, dict[Place, Verdict]] = {}
-        #: nodes with a verdict that says so; to look at, not to change
+        self._reports: dict[str, dict[Scope, AppliedRevision]] = {}
+        self._verdicts: dict[str, dict[Scope, Verdict]] = {}
+        #: nodes with a verdict ``differ``; read-only for others
         self.differing: set[str] = set()
-        #: (version, node) of reports that were ahead of us, the lowest first; each node once
+        #: (revision, node) of reports that are ahead of the controller, as a heap; each node once
         self._ahead: dict[str, list[tuple[int, str]]] = {
             resource.plural: [] for resource in FOLLOWED
         }
         self._waiting: dict[str, set[str]] = {resource.plural: set() for resource in FOLLOWED}
 
-    # Our own watch
+    # The watch of the controller
 
     def on_change(self, change: Change[Object]) -> None:
         plural = _PLURALS.get(change.resource)
         if plural is None:
             return
-        goes, comes = self._terms[plural].of(change.old, change.new)
-        for value, readings in (
-            (goes, _readings(plural, change.old)),
-            (comes, _readings(plural, change.new)),
+        removed, added = self._terms[plural].of(change.old, change.new)
+        for value, selections in (
+            (removed, _list_selections(plural, change.old)),
+            (added, _list_selections(plural, change.new)),
         ):
-            for reading in readings:
-                place = (plural, reading)
-                self._values[place] = self._values.get(place, 0) ^ value
-                self._changed.add(place)
+            for selection in selections:
+                scope = (plural, selection)
+                self._values[scope] = self._values.get(scope, 0) ^ value
+                self._changed.add(scope)
 
     def on_mark(self, mark: Mark, now: float) -> tuple[str, ...]:
-        """Everything up to *mark* is known.  The nodes whose caches turn out to differ."""
+        """Notes that all up to *mark* is observed. Returns nodes whose caches newly differ."""
         plural = _PLURALS.get(mark.resource)
         if plural is None:
             return ()
         if mark.listed or not self._marks[plural] or mark.revision < self._marks[plural]:
             self._floors[plural] = mark.revision
-            for place in [place for place in self._values if place[0] == plural]:
-                self._histories[place] = _History(mark.revision, self._values[place], now)
+            for scope in [scope for scope in self._values if scope[0] == plural]:
+                self._histories[scope] = _History(mark.revision, self._values[scope], now)
         else:
-            for place in self._changed:
-                if place not in self._histories:  # it was empty until now
-                    self._histories[place] = _History(self._floors[plural], 0, now)
-                self._histories[place].append(mark.revision, self._values[place], now)
+            for scope in self._changed:
+                if scope not in self._histories:  # it was empty until now
+                    self._histories[scope] = _History(self._floors[plural], 0, now)
+                self._histories[scope].append(mark.revision, self._values[scope], now)
         self._changed.clear()
         self._marks[plural] = mark.revision
         return tuple(sorted(node for node in self._caught_up(plural) if self._judge(node, now)))
 
     def _caught_up(self, plural: str) -> tuple[str, ...]:
-        """Nodes whose reports are ahead of us no more."""
+        """Returns the nodes whose reports are no longer ahead of the controller."""
         ahead, nodes = self._ahead[plural], []
         while ahead and ahead[0][0] <= self._marks[plural]:
             _, node = heapq.heappop(ahead)
@@ -143,104 +147,106 @@ class NodeCaches:
         return tuple(nodes)
 
     def _note_ahead(self, node: str) -> None:
-        for (plural, _), held in self._reports.get(node, {}).items():
+        for (plural, _), applied in self._reports.get(node, {}).items():
             if (
-                held.revision > self._marks.get(plural, held.revision)
+                applied.revision > self._marks.get(plural, applied.revision)
                 and node not in self._waiting[plural]
             ):
-                heapq.heappush(self._ahead[plural], (held.revision, node))
+                heapq.heappush(self._ahead[plural], (applied.revision, node))
                 self._waiting[plural].add(node)
 
     # Reports
 
     def on_report(self, node: str, report: ProgressReport | None, now: float) -> bool:
-        """*report* ``None``: the node tells nothing, or is gone.  True: its cache turns out to
-        differ.
+        """Returns True if the cache of *node* newly differs. *report* is ``None`` if the node
+        reports nothing or is gone.
         """
         if report is None:
             self._reports.pop(node, None)
-            self._judged.pop(node, None)
+            self._verdicts.pop(node, None)
             self.differing.discard(node)
             return False
-        places = self._reports[node] = report.places()
-        judged = self._judged.setdefault(node, {})
-        for place in [place for place in judged if place not in places]:
-            del judged[place]
+        applied_by_scope = self._reports[node] = report.applied_by_scope()
+        verdicts = self._verdicts.setdefault(node, {})
+        for scope in [scope for scope in verdicts if scope not in applied_by_scope]:
+            del verdicts[scope]
         self._note_ahead(node)
         return self._judge(node, now)
 
     def _judge(self, node: str, now: float) -> bool:
-        """True: it differs, and did not before."""
-        judged = self._judged.get(node)
-        if judged is None:
+        """Returns True if the cache of *node* differs now and did not before."""
+        verdicts = self._verdicts.get(node)
+        if verdicts is None:
             return False
-        for place, held in self._reports[node].items():
-            own = self._digest_at(place, held.revision)
+        for scope, applied in self._reports[node].items():
+            own = self._digest_at(scope, applied.revision)
             if own is None:
                 continue
-            old = judged.get(place)
-            kind = "equal" if own == held.digest else "differ"
+            old = verdicts.get(scope)
+            kind = "equal" if own == applied.digest else "differ"
             since = old.since if old is not None and old.kind == kind else now
-            judged[place] = Verdict(kind, place, held.revision, since)
+            verdicts[scope] = Verdict(kind, scope, applied.revision, since)
         differed = node in self.differing
-        if any(verdict.kind == "differ" for verdict in judged.values()):
+        if any(verdict.kind == "differ" for verdict in verdicts.values()):
             self.differing.add(node)
         else:
             self.differing.discard(node)
         return not differed and node in self.differing
 
-    def _digest_at(self, place: Place, revision: int) -> str | None:
-        plural, _ = place
+    def _digest_at(self, scope: Scope, revision: int) -> str | None:
+        plural, _ = scope
         if (
             plural not in self._marks
             or not self._floors[plural] <= revision <= self._marks[plural]
             or not revision
         ):
             return None
-        if place[1].startswith(SERVICE_READING):
-            return None  # we keep none of single Services
-        history = self._histories.get(place)
+        if scope[1].startswith(SERVICE_SELECTION_PREFIX):
+            return None  # no digests are retained of single Services
+        history = self._histories.get(scope)
         value = 0 if history is None else history.at(revision)
         return None if value is None else digest_text(value)
 
-    # Answers
+    # Queries
 
     def verdict(self, node: str) -> Verdict:
-        judged = self._judged.get(node, {})
-        differing = [judged[place] for place in sorted(judged) if judged[place].kind == "differ"]
+        verdicts = self._verdicts.get(node, {})
+        differing = [
+            verdicts[scope] for scope in sorted(verdicts) if verdicts[scope].kind == "differ"
+        ]
         if differing:
             return differing[0]
-        whole = bool(judged) and judged.keys() == self._reports[node].keys()
-        return min(judged.values(), key=lambda verdict: verdict.revision) if whole else Verdict()
+        whole = bool(verdicts) and verdicts.keys() == self._reports[node].keys()
+        return min(verdicts.values(), key=lambda verdict: verdict.revision) if whole else Verdict()
 
     def behind_since(self, node: str) -> float | None:
-        """When the first change of EndpointSlices came that *node* has not told it holds; ``None``:
-        it holds all.
+        """Returns when the first change of EndpointSlices was observed that *node* has not reported
+        as applied; ``None``: it has applied all.
         """
         since = [
-            history.changed_after(held.revision)
-            for place, held in self._reports.get(node, {}).items()
-            if place[0] == EndpointSlices.plural
-            and (history := self._histories.get(place)) is not None
+            history.changed_after(applied.revision)
+            for scope, applied in self._reports.get(node, {}).items()
+            if scope[0] == EndpointSlices.plural
+            and (history := self._histories.get(scope)) is not None
         ]
         return min((moment for moment in since if moment is not None), default=None)
 
     def check(self) -> None:
-        for place, history in self._histories.items():
-            assert place in self._changed or history.value == self._values[place], (
-                f"{place} has an old digest"
+        for scope, history in self._histories.items():
+            assert scope in self._changed or history.value == self._values[scope], (
+                f"{scope} has an old digest"
             )
         for plural, ahead in self._ahead.items():
             assert sorted(node for _, node in ahead) == sorted(self._waiting[plural]), (
                 f"{plural}: {ahead}"
             )
         assert self.differing == {
-            node for node in self._judged if self.verdict(node).kind == "differ"
+            node for node in self._verdicts if self.verdict(node).kind == "differ"
         }, self.differing
-        assert self._judged.keys() == self._reports.keys(), "verdicts on nodes that told nothing"
+        assert self._verdicts.keys() == self._reports.keys(), "verdicts on nodes without a report"
 
 
-def _readings(plural: str, seen: Object | None) -> tuple[str, ...]:
+def _list_selections(plural: str, subject: Object | None) -> tuple[str, ...]:
     if plural == EndpointSlices.plural:
-        return readings_of_slice(seen if isinstance(seen, EndpointSlice) else None)
-    return readings_of_service(seen if isinstance(seen, Service) else None)
+        return list_selections_of_slice(subject if isinstance(subject, EndpointSlice) else None)
+    return list_selections_of_service(subject if isinstance(subject, Service) else None)

@@ -1,26 +1,26 @@
-"""How far a node is, and when to tell: for each thing that it reads, the version whose consequences
-the kernel holds.
+"""How far a node has applied its inputs, and when it reports that.
 
-A proxy tells in one Lease per node (``kube-node-lease/sliceplane-proxy-NODE``), in two annotations;
-the rest of the Lease says that the proxy lives. ``endpointslices-revision`` is the least version of
-all readings of EndpointSlices. ``progress`` is a JSON object: for each resource and reading
-(``consume.selections``) the version and the digest of the cache at that version (``watch.digest``),
-what is wrong with the kernel's rules, in words, and since when the caches hear nothing, if they do.
+A proxy reports in one Lease per node (``kube-node-lease/sliceplane-proxy-NODE``), in two
+annotations; the rest of the Lease shows that the proxy is alive. ``endpointslices-revision`` is the
+lowest applied revision of all selections of EndpointSlices. ``progress`` is a JSON object
+(``ProgressReport``): for each resource and selection (``consume.selections``) the applied revision
+and the digest of the cache at that revision (``watch.digest``), problems with the kernel's rules as
+sentences, and since when the caches receive no events, if they do not.
 
-**Sound.**  A version counts when the informer says that *everything* up to it was told
-(``watch.cache.Mark``), so bookmarks and lists count, and a slice that this node does not read holds
-nothing up. A write carries the marks of its beginning; the least of the families is told. So a
-version is never told early, and late by one report at most.
+**Sound.**  A revision counts when the informer has delivered *everything* up to it
+(``watch.cache.Mark``), so bookmarks and lists count, and a slice that this node does not read
+delays nothing. A write of rules carries the marks from its start; the report has the lowest of the
+address families. So a revision is never reported early, and late by one report at most.
 
-**When.**  At the proxy's own beat: ``CHANGED_PERIOD_S`` after the last time if anything but
-versions changed, else every ``IDLE_PERIOD_S``, as often as a kubelet at the most, whatever Services
-do. And on demand: a slice whose annotation ``sliceplane.dev/report`` changes asks every node that
-reads it for a report as soon as the kernel has that slice. Its value is any word, or
-``WORD/SECONDS``: over how many seconds nodes spread their answers (which node when follows from the
-names, so that it needs no dice).
+**When.**  At the proxy's own interval: ``CHANGED_PERIOD_S`` after the last time if anything but
+revisions changed, else every ``IDLE_PERIOD_S``, as often as a kubelet at the most, whatever
+Services do. And on demand: a slice whose annotation ``sliceplane.dev/report`` changes requests a
+report from every node that reads it, as soon as the kernel has that slice. The value is any word,
+or ``WORD/SECONDS``: the seconds over which nodes spread their answers. A node's delay follows from
+its name and the word, so it needs no random numbers.
 
-Revisions of one resource are ordered (``store``; KEP-5504 for other servers); one that is no number
-is passed over.
+Revisions of one resource are ordered (``store``; KEP-5504 for other servers); a revision that is
+not a number is ignored.
 """
 
 from __future__ import annotations
@@ -47,48 +47,52 @@ LEASE_NAMESPACE: Final = "kube-node-lease"
 LEASE_PREFIX: Final = "sliceplane-proxy-"
 LABEL_COMPONENT: Final = "sliceplane.dev/component"
 COMPONENT: Final = "node-proxy"
-#: of name servers and of xDS servers (``consume.io.reporting``)
+#: kinds of other consumers: name servers and xDS servers (``consume.io.reporting``)
 DNS: Final = "dns"
 XDS: Final = "xds"
 ANNOTATION_REVISION: Final = "sliceplane.dev/endpointslices-revision"
 ANNOTATION_PROGRESS: Final = "sliceplane.dev/progress"
-#: on an EndpointSlice: every node that reads it is to report
+#: on an EndpointSlice: requests a report from every node that reads it
 ANNOTATION_REPORT: Final = "sliceplane.dev/report"
 
 CHANGED_PERIOD_S: Final = 10.0
 IDLE_PERIOD_S: Final = 30.0
-#: between two reports on demand
-ASKED_PERIOD_S: Final = 0.1
-#: between two reports on account of clients that are behind
+#: minimum seconds between two reports on demand
+ON_DEMAND_PERIOD_S: Final = 0.1
+#: minimum seconds between two reports because of clients that are behind
 BEHIND_PERIOD_S: Final = 1.0
-#: reports on demand that a server takes, a second; and nodes whose answers need not be spread
+#: reports on demand that a server takes in a second
 REPORTS_PER_S: Final = 500
-FEW_NODES: Final = 50
-#: over how long nodes spread answers if the request does not say, and at most
+#: up to so many nodes need not spread their answers
+SMALL_CLUSTER_NODES: Final = 50
+#: seconds over which nodes spread answers, unless the request has a number
 SPREAD_S: Final = 1.0
 SPREAD_MAX_S: Final = 30.0
-#: a proxy that was not heard of for so long has stopped, or its node is gone
+#: a proxy that has not renewed its Lease for so many seconds has stopped, or its node is gone
 LEASE_DURATION_S: Final = 90
-#: a consumer reports within its period of 10 s that it holds a change, and the ways take time
+#: seconds to report a change as applied: a consumer's period is 10 s, and requests take time
 BEHIND_S: Final = 15.0
-#: a report that has not come by then is late: the proxy has stopped or stands still, though its
-#: Lease lasts on
+#: seconds after which the next report is late: the proxy has stopped or is suspended, although its
+#: Lease is still valid
 REPORT_LATE_S: Final = 45.0
-#: a watch that is quiet and healthy is asked about sooner; a cache that is older hears nothing of
-#: the API server
+#: seconds since the caches were last current after which they count as disconnected from the API
+#: server; a quiet and healthy watch is probed sooner
 INPUTS_OLD_S: Final = 120.0
-#: load balancers ask a health check port every few seconds
+#: seconds without a request after which a health check port counts as unused; load balancers send
+#: one every few seconds
 UNASKED_S: Final = 600.0
 UNASKED_MAX: Final = 50
-#: what is told of a kernel in trouble: sentences, and characters of each
+#: problems of the kernel's rules in one report
 PROBLEMS_MAX: Final = 3
+#: characters of each of these problems
 PROBLEM_LENGTH_MAX: Final = 200
-#: transactions of which is remembered what they carried while large Services wait for their turn;
-#: if there are more, the oldest is forgotten and the report is later
+#: transactions whose carried revisions are retained while large Services wait for their portions;
+#: if there are more, the oldest is dropped and the report is later
 TAKEN_MAX: Final = 64
 
-#: resource and reading
-Place = tuple[str, str]
+#: plural of a resource, and name of a selection of its objects: what one revision of a report
+#: covers
+Scope = tuple[str, str]
 FOLLOWED: Final[tuple[Resource, ...]] = (EndpointSlices, Services)
 _PLURALS: Final = {resource.key: resource.plural for resource in FOLLOWED}
 
@@ -98,16 +102,16 @@ def lease_prefix(kind: str) -> str:
     return LEASE_PREFIX if kind == COMPONENT else f"sliceplane-{kind}-"
 
 
-class Held(NamedTuple):
-    """A version, and the digest of the cache as it was then."""
+class AppliedRevision(NamedTuple):
+    """A revision that is applied, and the digest of the cache at that revision."""
 
     revision: int
     digest: str
 
 
 class ClientLag(NamedTuple):
-    """The version of EndpointSlices that a client of the consumer has, and by what people know the
-    client.
+    """The revision of EndpointSlices that a client of the consumer has, and the client's name for
+    users.
     """
 
     revision: int
@@ -115,34 +119,38 @@ class ClientLag(NamedTuple):
 
 
 class ProgressReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The annotation ``progress``: ``[version, digest]`` by reading, and what is wrong with the
-    rules. ``inputs_since``: seconds since the epoch when what it reads was last known to be
-    current, if that is long ago.
+    """The annotation ``progress``: ``[revision, digest]`` by selection, and problems of the rules.
+    ``inputs_since``: seconds since the epoch when the caches were last current, if that is at least
+    ``INPUTS_OLD_S`` ago, else 0.
     """
 
-    endpointslices: dict[str, Held] = {}
-    services: dict[str, Held] = {}
+    endpointslices: dict[str, AppliedRevision] = {}
+    services: dict[str, AppliedRevision] = {}
     problems: tuple[str, ...] = ()
     inputs_since: int = 0
-    #: health check ports of Services that no load balancer has asked for ``UNASKED_S``
+    #: health check ports of Services that received no request for ``UNASKED_S`` seconds
     unasked: tuple[int, ...] = ()
-    #: Services (``SERVICE_READING``, ``NAMESPACE_READING``) of which clients of a consumer have
-    #: less than it reports
+    #: clients of a consumer that have less than it reports, by Service
+    #: (``SERVICE_SELECTION_PREFIX``, ``NAMESPACE_SELECTION_PREFIX``)
     behind: dict[str, ClientLag] = {}
-    #: the same, of clients that drains do not wait for any more
+    #: clients that are behind and that drains no longer wait for, by Service
     unacknowledged: dict[str, str] = {}
+    #: the rules that an observer compares, such as ``kube-proxy nftables``; "": the reporter's own
+    observed: str = ""
 
-    def revisions(self) -> dict[Place, int]:
-        """By place, those of clients that are behind included."""
-        found = {place: held.revision for place, held in self.places().items()}
-        for reading, lag in self.behind.items():
-            found[EndpointSlices.plural, reading] = lag.revision
-        return found
+    def revisions(self) -> dict[Scope, int]:
+        """Returns the revisions by scope, with those of clients that are behind."""
+        revisions = {scope: applied.revision for scope, applied in self.applied_by_scope().items()}
+        for selection, lag in self.behind.items():
+            revisions[EndpointSlices.plural, selection] = lag.revision
+        return revisions
 
-    def places(self) -> dict[Place, Held]:
-        readings = ((EndpointSlices, self.endpointslices), (Services, self.services))
+    def applied_by_scope(self) -> dict[Scope, AppliedRevision]:
+        resources = ((EndpointSlices, self.endpointslices), (Services, self.services))
         return {
-            (resource.plural, name): held for resource, of in readings for name, held in of.items()
+            (resource.plural, name): applied
+            for resource, by_selection in resources
+            for name, applied in by_selection.items()
         }
 
 
@@ -150,7 +158,7 @@ _decoder = msgspec.json.Decoder(ProgressReport)
 
 
 def read_report(text: str) -> ProgressReport | None:
-    """``None``: *text* is no such annotation."""
+    """Returns the report in the annotation *text*; ``None`` if it cannot be decoded."""
     try:
         return _decoder.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -158,9 +166,9 @@ def read_report(text: str) -> ProgressReport | None:
 
 
 class _Request(NamedTuple):
-    """ProgressReport when *place* is held at *revision*, but not before *due*."""
+    """A requested report: due when *scope* is applied at *revision*, but not before *due*."""
 
-    place: Place
+    scope: Scope
     revision: int
     due: float
 
@@ -178,7 +186,7 @@ class Progress:
         kind: str = COMPONENT,
         namespace: str = LEASE_NAMESPACE,
     ) -> None:
-        """*node*: its name, or that of another *kind* of consumer (a word), whose Lease is in
+        """*node*: the name of the node, or of another *kind* of consumer (a word). Its Lease is in
         *namespace*.
         """
         self.changed_period_s: Final = changed_period_s
@@ -187,31 +195,35 @@ class Progress:
         self.namespace: Final = namespace
         self._kind = kind
         self._node = node
-        #: the Node, with which the Lease goes
+        #: the Node, which owns the Lease
         self._owner: OwnerReference | None = None
-        self._digests: dict[Place, Digest] = {}
-        #: what the model was told, what the transaction under way carries of it, and what the
-        #: kernel holds
-        self._seen: dict[Place, Held] = {}
-        self._carried: dict[Family, deque[tuple[int, dict[Place, Held]]]] = {
+        self._digests: dict[Scope, Digest] = {}
+        #: the revisions that the model has observed
+        self._observed: dict[Scope, AppliedRevision] = {}
+        #: the revisions that transactions under way carry, with the number of each transaction
+        self._carried: dict[Family, deque[tuple[int, dict[Scope, AppliedRevision]]]] = {
             family: deque(maxlen=TAKEN_MAX) for family in families
         }
-        self._held: dict[Family, dict[Place, Held]] = {family: {} for family in families}
+        #: the revisions that the kernel has applied
+        self._applied_by_family: dict[Family, dict[Scope, AppliedRevision]] = {
+            family: {} for family in families
+        }
         self._problems: tuple[str, ...] = ()
         self._inputs_since = 0
         self._unasked: tuple[int, ...] = ()
         self._behind: Mapping[str, ClientLag] = {}
         self._unacknowledged: Mapping[str, str] = {}
+        self._observed_rules = ""
         self._requests: list[_Request] = []
-        self._told: ProgressReport | None = None
-        self._told_at: float | None = None
-        #: of these, the last at the beat: a report on demand takes the place of none
-        self._beat_at = 0.0
+        self._last_report: ProgressReport | None = None
+        self._reported_at: float | None = None
+        #: when the last periodic report was written; reports on demand do not replace one
+        self._periodic_report_at = 0.0
 
-    # -- what happens
+    # -- events
 
-    def on_change(self, change: Change[Object], reading: str, now: float) -> None:
-        """The model was told of it, as of *reading*."""
+    def on_change(self, change: Change[Object], selection: str, now: float) -> None:
+        """Notes that the model observed *change* in *selection*."""
         subject = change.object
         if isinstance(subject, Node):
             if subject.metadata.name == self._node:
@@ -225,57 +237,57 @@ class Progress:
         plural = _PLURALS.get(change.resource)
         if plural is None:
             return
-        place = (plural, reading)
-        self._digests.setdefault(place, Digest()).on_change(change.old, change.new)
+        scope = (plural, selection)
+        self._digests.setdefault(scope, Digest()).on_change(change.old, change.new)
         if isinstance(change.new, EndpointSlice):
-            asked = (change.new.metadata.annotations or {}).get(ANNOTATION_REPORT, "")
+            requested = (change.new.metadata.annotations or {}).get(ANNOTATION_REPORT, "")
             before = (
                 (change.old.metadata.annotations or {}).get(ANNOTATION_REPORT, "")
                 if change.old
                 else ""
             )
-            if asked and asked != before and self._told_at is not None:
-                due = now + _spread_s(asked) * _fraction(self._node, asked)
-                self._requests.append(_Request(place, change.new.metadata.revision, due))
+            if requested and requested != before and self._reported_at is not None:
+                due = now + _spread_s(requested) * _fraction(self._node, requested)
+                self._requests.append(_Request(scope, change.new.metadata.revision, due))
 
-    def on_mark(self, resource: str, reading: str, mark: Mark | None) -> None:
-        """The model was told of everything of *resource* (its key) up to *mark*; ``None``: it
-        begins to read it.
+    def on_mark(self, resource: str, selection: str, mark: Mark | None) -> None:
+        """Notes that the model observed everything of *resource* (its key) up to *mark*; ``None``:
+        it starts to read it.
         """
         plural = _PLURALS.get(resource)
         if plural is not None:
-            place = (plural, reading)
-            digest = self._digests.setdefault(place, Digest())
-            self._seen[place] = Held(0 if mark is None else mark.revision, digest.text)
+            scope = (plural, selection)
+            digest = self._digests.setdefault(scope, Digest())
+            self._observed[scope] = AppliedRevision(
+                0 if mark is None else mark.revision, digest.text
+            )
 
-    def on_dropped(self, resource: str, reading: str) -> None:
-        """It is read no more."""
+    def on_dropped(self, resource: str, selection: str) -> None:
+        """Notes that the node no longer reads *selection* of *resource* (its key)."""
         plural = _PLURALS.get(resource)
         if plural is not None:
-            self._digests.pop((plural, reading), None)
-            self._seen.pop((plural, reading), None)
+            self._digests.pop((plural, selection), None)
+            self._observed.pop((plural, selection), None)
 
     def on_taken(self, family: Family, number: int = 0) -> None:
-        """Transaction *number* begins; it carries everything seen so far, but for what is left for
-        a later one.
+        """Notes that transaction *number* begins. It carries everything observed so far, except
+        portions that are left to later transactions.
         """
         if not number:
             self._carried[family].clear()
-        self._carried[family].append((number, dict(self._seen)))
+        self._carried[family].append((number, dict(self._observed)))
 
     def on_written(self, family: Family, complete: int = 0) -> None:
-        """The kernel took the last one, and has all that was seen before transaction *complete* and
-        with it.
+        """Notes that the kernel accepted the last transaction, and has applied everything that was
+        carried up to transaction *complete*.
         """
         carried = self._carried[family]
         while carried and carried[0][0] <= complete:
-            self._held[family] = carried.popleft()[1]
+            self._applied_by_family[family] = carried.popleft()[1]
 
     def on_idle(self, family: Family) -> None:
-        """Nothing waits to be written: what was seen had no consequences here, or they are
-        there.
-        """
-        self._held[family] = dict(self._seen)
+        """Notes that no write is pending: everything observed is applied or needs no rules."""
+        self._applied_by_family[family] = dict(self._observed)
         self._carried[family].clear()
 
     def on_problems(self, problems: tuple[str, ...]) -> None:
@@ -283,88 +295,99 @@ class Progress:
         self._problems = tuple(problem[:PROBLEM_LENGTH_MAX] for problem in problems[:PROBLEMS_MAX])
 
     def on_inputs(self, age_s: float, now: float) -> None:
-        """So long ago the oldest of the caches was known to be current."""
+        """Notes that the oldest of the caches was last current *age_s* ago."""
         if age_s < INPUTS_OLD_S:
             self._inputs_since = 0
         elif not self._inputs_since and age_s < inf:
             self._inputs_since = int(now - age_s)
 
-    def on_asked(self, asked: Mapping[int, float], now: float) -> None:
-        """When each health check port was asked last, or opened."""
-        unasked = sorted(port for port, at in asked.items() if now - at >= UNASKED_S)
+    def on_health_check_requests(
+        self, last_request_by_port: Mapping[int, float], now: float
+    ) -> None:
+        """Notes when each health check port was last requested, or opened."""
+        unasked = sorted(port for port, at in last_request_by_port.items() if now - at >= UNASKED_S)
         self._unasked = tuple(unasked[:UNASKED_MAX])
 
+    def on_rules(self, rules: str) -> None:
+        """Notes whose rules are reported, if they are another program's."""
+        self._observed_rules = rules
+
     def on_behind(self, behind: Mapping[str, ClientLag], unacknowledged: Mapping[str, str]) -> None:
-        """Clients of this consumer that have less than it reports, by reading."""
+        """Notes the clients of this consumer that have less than it reports, by selection."""
         self._behind = behind
         self._unacknowledged = unacknowledged
 
     @property
-    def held(self) -> dict[Place, Held]:
-        """Returns the versions that every family's rules hold; including former readings until no
-        rules depend on them.
+    def applied(self) -> dict[Scope, AppliedRevision]:
+        """Returns the revisions that the rules of every address family have. Former selections are
+        included until no rules depend on them.
         """
-        families = list(self._held.values())
-        places = sorted(self._seen.keys() | set[Place]().union(*families))
-        return {place: min(held.get(place, Held(0, "")) for held in families) for place in places}
+        families = list(self._applied_by_family.values())
+        scopes = sorted(self._observed.keys() | set[Scope]().union(*families))
+        return {
+            scope: min(applied.get(scope, AppliedRevision(0, "")) for applied in families)
+            for scope in scopes
+        }
 
     @property
     def revision(self) -> int:
-        """The least version of EndpointSlices; 0: nothing yet."""
-        return _least(self.held)
+        """The lowest applied revision of EndpointSlices; 0: none yet."""
+        return _least(self.applied)
 
-    # -- telling
+    # -- reports
 
     def next_deadline(self) -> float:
-        """When the Lease is to be written at the beat, if nothing changes before."""
-        if self._told_at is None:
+        """Returns when the next periodic report is due, if nothing changes before."""
+        if self._reported_at is None:
             return 0.0
-        told = self._told
-        same = told is not None and _content(told) == _content(self.report())
-        return self._beat_at + (self._idle_period_s if same else self.changed_period_s)
+        last_report = self._last_report
+        same = last_report is not None and _content(last_report) == _content(self.report())
+        return self._periodic_report_at + (self._idle_period_s if same else self.changed_period_s)
 
     @property
-    def asked(self) -> bool:
-        """Reports are due on demand, now or when the kernel has what they are to tell of."""
+    def has_requests(self) -> bool:
+        """Returns True if reports were requested, due now or when the kernel has applied them."""
         return bool(self._requests)
 
-    def asked_deadline(self) -> float | None:
-        """When the Lease is to be written on demand, or since other problems are to be told;
-        ``None``: not before the next write of rules, or request.
+    def on_demand_deadline(self) -> float | None:
+        """Returns when a report is due on demand, or because problems or clients that are behind
+        changed; ``None``: not before the next write of rules, or request.
         """
-        held = self.held
-        due = [item.due for item in self._requests if _revision(held, item.place) >= item.revision]
-        if self._told is not None and self._told.problems != self._problems:
+        applied = self.applied
+        due = [
+            item.due for item in self._requests if _revision(applied, item.scope) >= item.revision
+        ]
+        if self._last_report is not None and self._last_report.problems != self._problems:
             due.append(0.0)
-        if self._told is not None and self._told.behind.keys() != self._behind.keys():
-            due.append((self._told_at or 0.0) + BEHIND_PERIOD_S)
-        return max(min(due), (self._told_at or 0.0) + ASKED_PERIOD_S) if due else None
+        if self._last_report is not None and self._last_report.behind.keys() != self._behind.keys():
+            due.append((self._reported_at or 0.0) + BEHIND_PERIOD_S)
+        return max(min(due), (self._reported_at or 0.0) + ON_DEMAND_PERIOD_S) if due else None
 
-    def holds(self, wanted: Mapping[Place, int]) -> bool:
-        """All versions that are wanted of what it reads."""
-        held = self.report().revisions()
-        return all(held.get(place, revision) >= revision for place, revision in wanted.items())
+    def has_applied(self, required: Mapping[Scope, int]) -> bool:
+        """Returns True if all *required* revisions of the selections that it reads are applied."""
+        applied = self.report().revisions()
+        return all(applied.get(scope, revision) >= revision for scope, revision in required.items())
 
     def on_failure(self) -> None:
-        """The last report did not arrive: it is due again as if something had changed."""
-        self._told = None
+        """Notes that the last report did not arrive: it is due again, like a change."""
+        self._last_report = None
 
-    def take_report(self, now: float, *, at_beat: bool = True) -> bytes:
-        """The Lease as it is to be now: a document to create, and a merge patch."""
-        report = self._told = self.report()
-        self._told_at = now
-        if at_beat:
-            self._beat_at = now
-        held = report.places()
+    def take_report(self, now: float, *, is_periodic: bool = True) -> bytes:
+        """Returns the Lease to write now, both a document to create and a merge patch."""
+        report = self._last_report = self.report()
+        self._reported_at = now
+        if is_periodic:
+            self._periodic_report_at = now
+        applied = report.applied_by_scope()
         self._requests = [
-            item for item in self._requests if _revision(held, item.place) < item.revision
+            item for item in self._requests if _revision(applied, item.scope) < item.revision
         ]
         metadata: Document = {
             "name": self.name,
             "namespace": self.namespace,
             "labels": {LABEL_COMPONENT: self._kind},
             "annotations": {
-                ANNOTATION_REVISION: str(_least(held)),
+                ANNOTATION_REVISION: str(_least(applied)),
                 ANNOTATION_PROGRESS: encode(report).decode(),
             },
         }
@@ -385,10 +408,12 @@ class Progress:
         )
 
     def report(self) -> ProgressReport:
-        """As it is now; nothing counts as told by it."""
-        by_resource: dict[str, dict[str, Held]] = {resource.plural: {} for resource in FOLLOWED}
-        for (resource, reading), held in self.held.items():
-            by_resource[resource][reading] = held
+        """Returns the current report, without noting it as written."""
+        by_resource: dict[str, dict[str, AppliedRevision]] = {
+            resource.plural: {} for resource in FOLLOWED
+        }
+        for (resource, selection), applied in self.applied.items():
+            by_resource[resource][selection] = applied
         return ProgressReport(
             by_resource[EndpointSlices.plural],
             by_resource[Services.plural],
@@ -397,6 +422,7 @@ class Progress:
             self._unasked,
             dict(self._behind),
             dict(self._unacknowledged),
+            self._observed_rules,
         )
 
     def check(self) -> None:
@@ -404,41 +430,55 @@ class Progress:
             digest.check()
 
 
-def _least(held: dict[Place, Held]) -> int:
+def _least(applied: dict[Scope, AppliedRevision]) -> int:
     slices = [
-        at.revision for (resource, _), at in held.items() if resource == EndpointSlices.plural
+        at.revision for (resource, _), at in applied.items() if resource == EndpointSlices.plural
     ]
     return min(slices, default=0)
 
 
-def _revision(held: dict[Place, Held], place: Place) -> int:
-    """A reading that was given up holds up no request."""
-    return held[place].revision if place in held else 2**64
+def _revision(applied: dict[Scope, AppliedRevision], scope: Scope) -> int:
+    """Returns the revision of *scope*. A selection that is no longer read delays no request."""
+    return applied[scope].revision if scope in applied else 2**64
 
 
 def _content(report: ProgressReport) -> tuple[object, ...]:
-    """All but versions, which bookmarks raise every minute."""
-    digests = {place: held.digest for place, held in report.places().items() if held.revision}
+    """Returns all of *report* but revisions, which bookmarks raise every minute."""
+    digests = {
+        scope: applied.digest
+        for scope, applied in report.applied_by_scope().items()
+        if applied.revision
+    }
     clients = (report.behind, report.unacknowledged)
-    return (digests, report.problems, report.inputs_since, report.unasked, clients)
+    return (
+        digests,
+        report.problems,
+        report.inputs_since,
+        report.unasked,
+        clients,
+        report.observed,
+    )
 
 
 def spread_of(word: str, nodes: int) -> str:
     """Returns the request *word* with the seconds over which many *nodes* must spread their
     answers.
     """
-    return f"{word}/{0 if nodes <= FEW_NODES else -(-nodes // REPORTS_PER_S)}"
+    return f"{word}/{0 if nodes <= SMALL_CLUSTER_NODES else -(-nodes // REPORTS_PER_S)}"
 
 
-def _spread_s(asked: str) -> float:
-    seconds = asked.rpartition("/")[2] if "/" in asked else ""
+def _spread_s(request: str) -> float:
+    seconds = request.rpartition("/")[2] if "/" in request else ""
     return (
         min(float(seconds), SPREAD_MAX_S) if seconds.isascii() and seconds.isdecimal() else SPREAD_S
     )
 
 
-def _fraction(node: str, asked: str) -> float:
-    """At which point of the spread *node* answers, from 0 to 1: any, but the same each time."""
+def _fraction(node: str, request: str) -> float:
+    """Returns the point of the spread at which *node* answers, from 0 to 1; always the same for the
+    same *request*.
+    """
     return (
-        int.from_bytes(blake2b(f"{node}\0{asked}".encode(), digest_size=4).digest(), "big") / 2**32
+        int.from_bytes(blake2b(f"{node}\0{request}".encode(), digest_size=4).digest(), "big")
+        / 2**32
     )

@@ -1,8 +1,8 @@
-"""The schedule of a mass removal that is held: for a while nothing of it goes, then a share of it
-each minute.
+"""The schedule of a suspended mass removal: for a while nothing is removed, then a share each
+minute.
 
-The slice engine holds endpoints of Services (``slices.removing.guard``), the controller of agents
-those of agents that fell silent together (``agent.judge``).
+The slice engine retains endpoints of Services (``slices.removing.guard``), the controller of agents
+those of agents that became silent together (``agent.judge``).
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ import msgspec
 
 from sliceplane.kit.times import format_time
 
-HOLD_S: Final = 300.0
-#: after the hold, this share of the peak is removed in each period
+RETAIN_S: Final = 300.0
+#: after the retention, this share of the peak is removed in each period
 STEP_S: Final = 60.0
 STEP_SHARE: Final = 0.1
 
 
-class Hold(msgspec.Struct, frozen=True):
-    """``count``: the most endpoints held at a time; after ``hold_s`` some are removed every
-    ``step_s`` seconds.
+class RemovalRetention(msgspec.Struct, frozen=True):
+    """``count``: the maximum number of retained endpoints; after ``retain_s`` some are removed
+    every ``step_s`` seconds.
     """
 
     since: float
     peak: int
     count: int
-    hold_s: float = HOLD_S
+    retain_s: float = RETAIN_S
     step_s: float = STEP_S
 
     @property
     def until(self) -> float:
-        return self.since + self.hold_s
+        return self.since + self.retain_s
 
     def keeps(self, now: float) -> int:
         if now < self.until:

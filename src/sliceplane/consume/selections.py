@@ -1,12 +1,11 @@
-"""The slices that a node reads, and the merge of several readings into one (KEP-2030; KEP-0752,
-"Kube-Proxy").
+"""The selections of slices that a node reads, and their merge (KEP-2030; KEP-0752, "Kube-Proxy").
 
 With the gate EndpointSliceSubsetting a node reads three selections: slices for all nodes, slices
-for its zone, slices for its region. Each has an informer of its own, and they know nothing of each
-other: a slice that is given to another zone leaves one selection and comes in another, in either
-order, and when a node's zone changes two selections of zones are read for a moment. ``Union`` makes
-one stream of differences of them: a slice is there while any selection has it, and is what its
-newest version says.
+for its zone, slices for its region. Each has its own informer, and the informers are not
+synchronized: a slice that moves to another zone is removed from one selection and added to another,
+in either order. When a node's zone changes, two selections of zones are read for a moment.
+``Union`` merges them into one stream of changes: a slice exists while any selection has it, and its
+newest version counts.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from sliceplane.api.gates import (
     Gates,
 )
 from sliceplane.api.scheme import EndpointSlices
-from sliceplane.consume.progress import Place
+from sliceplane.consume.progress import Scope
 
 _SUBSETS: Final = Gates(chosen={ENDPOINT_SLICE_SUBSETTING: True})
 
@@ -54,47 +53,49 @@ def common_selector(gates: Gates) -> str:
 
 def own_selectors(gates: Gates, node: Node | None) -> tuple[str, ...]:
     """Returns the further selectors of *node*: slices for its zone, and for its region. A label
-    that it has not selects nothing.
+    that the node lacks selects nothing.
     """
     if node is None or not gates.enabled(ENDPOINT_SLICE_SUBSETTING):
         return ()
     labels = node.metadata.labels or {}
-    wanted = (
+    label_values = (
         (LABEL_FOR_ZONE, labels.get(LABEL_ZONE)),
         (LABEL_FOR_REGION, labels.get(LABEL_REGION)),
     )
-    return tuple(f"!{LABEL_HEADLESS},{label}={value}" for label, value in wanted if value)
+    return tuple(f"!{LABEL_HEADLESS},{label}={value}" for label, value in label_values if value)
 
 
-def own_readings(node: Node) -> tuple[str, ...]:
-    """The names of what a proxy on *node* reads besides ``SHARED``, where it reads that."""
-    return tuple(reading_of(selector) for selector in own_selectors(_SUBSETS, node))
+def list_selections_of_node(node: Node) -> tuple[str, ...]:
+    """Returns the selections that a proxy on *node* reads besides ``SHARED``, if it reads that."""
+    return tuple(name_selection(selector) for selector in own_selectors(_SUBSETS, node))
 
 
-#: names of what is read: all slices, those for all zones and regions, a zone's, a region's; and of
-#: Services, all that proxies serve
+#: selection of all slices, and of all Services that proxies serve
 ALL: Final = "all"
+#: selection of the slices for all zones and regions
 SHARED: Final = "shared"
-#: and then "namespace/name": the slices of one Service, which no node proxy reads alone
-SERVICE_READING: Final = "service/"
-#: all Services of a namespace; "*": of every one
-NAMESPACE_READING: Final = "namespace/"
+#: followed by "namespace/name": the slices of one Service, which no node proxy reads alone
+SERVICE_SELECTION_PREFIX: Final = "service/"
+#: followed by a namespace: all its Services; "*": those of every namespace
+NAMESPACE_SELECTION_PREFIX: Final = "namespace/"
 _ZONE: Final = "zone="
 _REGION: Final = "region="
 
 
-def reading_of(selector: str) -> str:
-    """The name of what is read with *selector*, one of those of this module."""
+def name_selection(selector: str) -> str:
+    """Returns the name of the selection of *selector*, a selector of this module."""
     for label, name in ((LABEL_FOR_ZONE, _ZONE), (LABEL_FOR_REGION, _REGION)):
-        before, found, value = selector.partition(f",{label}=")
-        if found and before == f"!{LABEL_HEADLESS}":
+        before, separator, value = selector.partition(f",{label}=")
+        if separator and before == f"!{LABEL_HEADLESS}":
             return f"{name}{value}"
     return SHARED if f",!{LABEL_FOR_ZONE}" in selector else ALL
 
 
-def readings_of_slice(seen: EndpointSlice | None) -> tuple[str, ...]:
-    """Every reading that shows *seen*: three at most, however many zones there are."""
-    labels = seen.metadata.labels or {} if seen is not None else {LABEL_HEADLESS: ""}
+def list_selections_of_slice(endpoint_slice: EndpointSlice | None) -> tuple[str, ...]:
+    """Returns every selection that contains the slice: at most three, for any number of zones."""
+    labels = (
+        endpoint_slice.metadata.labels or {} if endpoint_slice is not None else {LABEL_HEADLESS: ""}
+    )
     if LABEL_HEADLESS in labels:
         return ()
     zone, region = labels.get(LABEL_FOR_ZONE), labels.get(LABEL_FOR_REGION)
@@ -107,19 +108,19 @@ def readings_of_slice(seen: EndpointSlice | None) -> tuple[str, ...]:
     )
 
 
-def readings_of_service(seen: Service | None) -> tuple[str, ...]:
-    """As ``readings_of_slice``."""
+def list_selections_of_service(service: Service | None) -> tuple[str, ...]:
+    """Returns every selection that contains *service*: one at most."""
     if (
-        seen is None
-        or LABEL_SERVICE_PROXY_NAME in (seen.metadata.labels or {})
-        or seen.spec.cluster_ip == "None"
+        service is None
+        or LABEL_SERVICE_PROXY_NAME in (service.metadata.labels or {})
+        or service.spec.cluster_ip == "None"
     ):
         return ()
     return (ALL,)
 
 
 class SliceChange(NamedTuple):
-    """At least one of the two is there."""
+    """A change of a slice: at least one of the two versions exists."""
 
     old: EndpointSlice | None
     new: EndpointSlice | None
@@ -129,63 +130,70 @@ class Union:
     """Selections by name.  Owned by one node proxy; O(1) per event."""
 
     def __init__(self) -> None:
-        self._found: dict[
-            str, dict[str, EndpointSlice]
-        ] = {}  # slice -> selection -> as it was seen there
+        #: observed version by key of the slice and selection
+        self._versions: dict[str, dict[str, EndpointSlice]] = {}
 
     def on_change(
         self, selection: str, old: EndpointSlice | None, new: EndpointSlice | None
     ) -> SliceChange | None:
-        """Returns the change of the whole that an event in *selection* is; ``None``: no change."""
+        """Returns the change of the union that an event in *selection* causes; ``None``: none."""
         subject = new if new is not None else old
         assert subject is not None, "an event has an old or a new object"
         key = subject.metadata.key
-        seen = self._found.setdefault(key, {})
-        before = _newest(seen)
+        versions = self._versions.setdefault(key, {})
+        before = _newest(versions)
         if new is not None:
-            seen[selection] = new
+            versions[selection] = new
         else:
-            seen.pop(selection, None)
-        after = _newest(seen)
-        if not seen:
-            del self._found[key]
+            versions.pop(selection, None)
+        after = _newest(versions)
+        if not versions:
+            del self._versions[key]
         return None if before is after else SliceChange(before, after)
 
     def drop(self, selection: str) -> tuple[SliceChange, ...]:
-        """*selection* is read no more.  O(slices)."""
-        gone = [(key, seen[selection]) for key, seen in self._found.items() if selection in seen]
-        seen = (
+        """Removes *selection* and returns the changes of the union.  O(slices)."""
+        removed = [
+            (key, versions[selection])
+            for key, versions in self._versions.items()
+            if selection in versions
+        ]
+        changes = (
             self.on_change(selection, old, None)
-            for _, old in sorted(gone, key=lambda pair: pair[0])
+            for _, old in sorted(removed, key=lambda pair: pair[0])
         )
-        return tuple(difference for difference in seen if difference is not None)
+        return tuple(change for change in changes if change is not None)
 
     def check(self) -> None:
-        """Nothing is kept of a slice that no selection has."""
-        assert all(self._found.values()), "a slice is kept that no selection has"
+        """Asserts that no slice is retained that no selection has."""
+        assert all(self._versions.values()), "a slice is retained that no selection has"
 
 
-def _newest(seen: dict[str, EndpointSlice]) -> EndpointSlice | None:
-    return max(seen.values(), key=lambda item: item.metadata.revision, default=None)
+def _newest(versions: dict[str, EndpointSlice]) -> EndpointSlice | None:
+    return max(versions.values(), key=lambda item: item.metadata.revision, default=None)
 
 
-#: every reading of EndpointSlices, except those of one Service
-EVERY: Final[Place] = (EndpointSlices.plural, "*")
+#: every selection of EndpointSlices, except those of one Service
+EVERY: Final[Scope] = (EndpointSlices.plural, "*")
 
 
-def place_of_service(service: str) -> Place:
-    """The place of consumers that read the slices of *service* alone; with the name "*", of any
-    Service in its namespace.
+def service_scope(service: str) -> Scope:
+    """Returns the scope of consumers that read the slices of *service* alone; with the name "*",
+    those of any Service in its namespace.
     """
-    return (EndpointSlices.plural, f"{SERVICE_READING}{service}")
+    return (EndpointSlices.plural, f"{SERVICE_SELECTION_PREFIX}{service}")
 
 
-def needed(place: Place, goal: Mapping[Place, int]) -> int:
-    """Returns the version that a reader of *place* must hold for *goal*; 0: any will do."""
-    plural, reading = place
-    if reading.startswith(NAMESPACE_READING):
-        namespace = reading.removeprefix(NAMESPACE_READING)
-        services = SERVICE_READING if namespace == "*" else f"{SERVICE_READING}{namespace}/"
+def required_revision(scope: Scope, goal: Mapping[Scope, int]) -> int:
+    """Returns the revision that a reader of *scope* must have applied for *goal*; 0: any."""
+    plural, selection = scope
+    if selection.startswith(NAMESPACE_SELECTION_PREFIX):
+        namespace = selection.removeprefix(NAMESPACE_SELECTION_PREFIX)
+        services = (
+            SERVICE_SELECTION_PREFIX
+            if namespace == "*"
+            else f"{SERVICE_SELECTION_PREFIX}{namespace}/"
+        )
         return max(
             (
                 at
@@ -195,7 +203,9 @@ def needed(place: Place, goal: Mapping[Place, int]) -> int:
             default=0,
         )
     of_all = EVERY
-    if reading.startswith(SERVICE_READING):
-        of_all = place_of_service(f"{reading.removeprefix(SERVICE_READING).partition('/')[0]}/*")
+    if selection.startswith(SERVICE_SELECTION_PREFIX):
+        of_all = service_scope(
+            f"{selection.removeprefix(SERVICE_SELECTION_PREFIX).partition('/')[0]}/*"
+        )
     floor = goal.get(of_all, 0) if plural == EVERY[0] else 0
-    return max(goal.get(place, 0), floor)
+    return max(goal.get(scope, 0), floor)

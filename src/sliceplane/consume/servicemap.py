@@ -106,9 +106,11 @@ def read(service: Service, family: Family) -> tuple[tuple[ServedPort, ...], Exce
         )
         for name, (number, node_port) in served
     )
-    left = len(all_vips) + len(all_external) - len(vips) - len(external) + len(externals[READ_MAX:])
-    left_ranges = len(all_ranges) - len(ranges) + len(sources[READ_MAX:])
-    return ports, Excess(len(numbers) - len(served), left, left_ranges)
+    excess_addresses = (
+        len(all_vips) + len(all_external) - len(vips) - len(external) + len(externals[READ_MAX:])
+    )
+    excess_ranges = len(all_ranges) - len(ranges) + len(sources[READ_MAX:])
+    return ports, Excess(len(numbers) - len(served), excess_addresses, excess_ranges)
 
 
 def why_not_served(service: Service) -> str:
@@ -131,8 +133,8 @@ def why_not_served(service: Service) -> str:
 def health_port(service: Service) -> int:
     """healthCheckNodePort, where it means something; else 0."""
     spec = service.spec
-    wanted = has_health_check_port(spec.type, spec.external_traffic_policy)
-    return spec.health_check_node_port if wanted and is_port(spec.health_check_node_port) else 0
+    is_needed = has_health_check_port(spec.type, spec.external_traffic_policy)
+    return spec.health_check_node_port if is_needed and is_port(spec.health_check_node_port) else 0
 
 
 def _affinity_s(service: Service) -> int:

@@ -2,7 +2,7 @@
 
 ```
 _service_of:  "ns/slice" -> ServiceKey            which Service a slice counts for *now*
-_slices:      ServiceKey -> "ns/slice" -> HeldSlice    ports and endpoints, shared with the informer's objects
+_slices:      ServiceKey -> "ns/slice" -> CachedSlice    ports and endpoints, as the informer has them
 ```
 
 An endpoint moves between slices when its port map changes or its slice is repacked; for a moment a
@@ -67,9 +67,9 @@ _NOT_READY = EndpointConditions(ready=False, serving=False, terminating=False)
 
 def slices_of(endpoints: Endpoints | None) -> dict[str, EndpointSlice]:
     """By key; names are of no object that a server could have."""
-    made: dict[str, EndpointSlice] = {}
+    slices: dict[str, EndpointSlice] = {}
     if endpoints is None:
-        return made
+        return slices
     meta = endpoints.metadata
     for number, subset in enumerate(endpoints.subsets or ()):
         ports = tuple(
@@ -91,8 +91,8 @@ def slices_of(endpoints: Endpoints | None) -> dict[str, EndpointSlice]:
             each = EndpointSlice(
                 metadata=metadata, address_type=family, endpoints=endpoints_of_family, ports=ports
             )
-            made[metadata.key] = each
-    return made
+            slices[metadata.key] = each
+    return slices
 
 
 def differences(
@@ -128,7 +128,7 @@ def _endpoints(subset: EndpointSubset, family: Family) -> Iterator[SliceEndpoint
                 yield one(address, conditions)
 
 
-class HeldSlice(msgspec.Struct, frozen=True):
+class CachedSlice(msgspec.Struct, frozen=True):
     """The part of a slice that is kept: its contents, shared with the informer's cache, and its
     age.
     """
@@ -158,7 +158,7 @@ class SliceCache:
         #: endpoints times ports in all slices of a Service, usable or not: what it costs to read
         #: them
         self.sizes: dict[ServiceKey, int] = {}
-        self._slices: dict[ServiceKey, dict[str, HeldSlice]] = {}
+        self._slices: dict[ServiceKey, dict[str, CachedSlice]] = {}
 
     def on_slice(self, key: str, new: EndpointSlice | None) -> tuple[ServiceKey, ...]:
         """The slice *key* is now *new* (``None``: gone). The Services whose endpoints may have
@@ -175,24 +175,24 @@ class SliceCache:
                 return ()
             self._remove(before, key)
             return (before,)
-        held = HeldSlice(new.ports or (), new.endpoints or (), (new.metadata.revision, key))
+        cached = CachedSlice(new.ports or (), new.endpoints or (), (new.metadata.revision, key))
         if before is None:
-            self._put(after, key, held)
+            self._put(after, key, cached)
             return (after,)
         if before != after:
             self._remove(before, key)
-            self._put(after, key, held)
+            self._put(after, key, cached)
             return (before, after)
         siblings = self._slices[before]
         old = siblings[key]
-        changed = old.ports != held.ports or old.endpoints != held.endpoints
+        changed = old.ports != cached.ports or old.endpoints != cached.endpoints
         if not changed and len(siblings) > 1:
             # Also backwards: a server restored from a backup counts its revisions from an older
             # one.
-            low, high = sorted((old.age, held.age))
+            low, high = sorted((old.age, cached.age))
             changed = any(low < other.age < high for other in siblings.values())
-        siblings[key] = held
-        self.sizes[before] += _size(held) - _size(old)
+        siblings[key] = cached
+        self.sizes[before] += _size(cached) - _size(old)
         return (before,) if changed else ()
 
     def services(self) -> tuple[ServiceKey, ...]:
@@ -209,9 +209,9 @@ class SliceCache:
         merged = self._merged(service, tuple(self._slices.get(service, ())))
         result: dict[ServicePortName, list[NodeEndpoint]] = {}
         for name in sorted(merged):
-            known = merged[name]
-            if known:
-                result[name] = [known[key][0] for key in sorted(known)]
+            origins = merged[name]
+            if origins:
+                result[name] = [origins[key][0] for key in sorted(origins)]
         return result
 
     def origins(
@@ -228,7 +228,7 @@ class SliceCache:
             for name in sorted(merged)
         }
 
-    def slices(self, service: ServiceKey) -> dict[str, HeldSlice]:
+    def slices(self, service: ServiceKey) -> dict[str, CachedSlice]:
         """Returns the slices that count for *service* now, by key, sorted."""
         return dict(sorted(self._slices.get(service, {}).items()))
 
@@ -238,31 +238,31 @@ class SliceCache:
         ordered = sorted(map(slices.__getitem__, keys), key=attrgetter("age"))
         # How many endpoints each port may have, so that all of them are within the bound.
         most = TARGETS_MAX
-        if sum(len(held.ports) * len(held.endpoints) for held in ordered) > TARGETS_MAX:
+        if sum(len(cached.ports) * len(cached.endpoints) for cached in ordered) > TARGETS_MAX:
             most = share(
                 TARGETS_MAX,
-                len({(port.name, port.protocol) for held in ordered for port in held.ports}),
+                len({(port.name, port.protocol) for cached in ordered for port in cached.ports}),
             )
-        for held in ordered:
-            for port in held.ports:
+        for cached in ordered:
+            for port in cached.ports:
                 number = port.port or 0
                 if port.name is not None and is_port(number):
                     name = ServicePortName(service, port.name, port.protocol or PROTOCOL_DEFAULT)
-                    known = merged.setdefault(name, {})
-                    room = most - len(known)
+                    origins = merged.setdefault(name, {})
+                    room = most - len(origins)
                     sources = (
-                        held.endpoints
-                        if room >= len(held.endpoints)
-                        else held.endpoints[: max(0, room)]
+                        cached.endpoints
+                        if room >= len(cached.endpoints)
+                        else cached.endpoints[: max(0, room)]
                     )
-                    self._merge(sources, held.age[1], number, known)
+                    self._merge(sources, cached.age[1], number, origins)
         return merged
 
     def _merge(
-        self, sources: tuple[SliceEndpoint, ...], slice_key: str, port: int, known: _Merge
+        self, sources: tuple[SliceEndpoint, ...], slice_key: str, port: int, origins: _Merge
     ) -> None:
-        """Adds one port of one slice to *known*.  A start reads every endpoint of the cluster here:
-        mind each line.
+        """Adds one port of one slice to *origins*.  A start reads every endpoint of the cluster
+        here: mind each line.
         """
         family = self._family
         node_name = self._node_name
@@ -275,7 +275,7 @@ class SliceCache:
             hints = source.hints
             terminating = conditions.terminating is True
             key = prefix + ip + suffix
-            stored = known.get(key)
+            stored = origins.get(key)
             if (
                 stored is not None
                 and terminating
@@ -283,7 +283,7 @@ class SliceCache:
                 and not _same_pod(stored[1], source)
             ):
                 continue
-            known[key] = (
+            origins[key] = (
                 NodeEndpoint(
                     ip,
                     port,
@@ -302,10 +302,10 @@ class SliceCache:
                 slice_key,
             )
 
-    def _put(self, service: ServiceKey, key: str, held: HeldSlice) -> None:
+    def _put(self, service: ServiceKey, key: str, cached: CachedSlice) -> None:
         self._service_of[key] = service
-        self._slices.setdefault(service, {})[key] = held
-        self.sizes[service] = self.sizes.get(service, 0) + _size(held)
+        self._slices.setdefault(service, {})[key] = cached
+        self.sizes[service] = self.sizes.get(service, 0) + _size(cached)
 
     def _remove(self, service: ServiceKey, key: str) -> None:
         del self._service_of[key]
@@ -330,8 +330,8 @@ class SliceCache:
 _Merge = dict[str, tuple[NodeEndpoint, SliceEndpoint, str]]
 
 
-def _size(held: HeldSlice) -> int:
-    return len(held.ports) * len(held.endpoints)
+def _size(cached: CachedSlice) -> int:
+    return len(cached.ports) * len(cached.endpoints)
 
 
 def _same_pod(first: SliceEndpoint, other: SliceEndpoint) -> bool:

@@ -1,4 +1,4 @@
-"""The rule by which endpoints may be used from a place, or not: one rule for every consumer.
+"""The rule by which endpoints may be used from a location, or not: one rule for every consumer.
 
 Node proxies (``consume.model.categorize``), ``sliceplane trace`` (``diagnose.trace.reasons`` words
 it) and clients (``consume.balancing.usable`` keeps it by differences) ask here, so that they cannot
@@ -83,7 +83,7 @@ class Choice(NamedTuple, Generic[E]):
 
     endpoints: tuple[E, ...]
     policy: Policy
-    place: Locality
+    location: Locality
     hints: HintUse | None
     #: hints left out some that are ready
     narrowed: bool = False
@@ -114,35 +114,35 @@ class Why(Enum):
 
 
 _USED = frozenset({Why.READY, Why.NODE_NAMED, Why.ZONE_NAMED, Why.STILL_SERVING})
-_NOT_LOOKED_AT = HintUse("nobody ready", "nobody ready")
+_NOT_NEEDED = HintUse("nobody ready", "nobody ready")
 _hints_of_nodes: Callable[[AnyEndpoint], tuple[str, ...]] = attrgetter("node_hints")
 _hints_of_zones: Callable[[AnyEndpoint], tuple[str, ...]] = attrgetter("zone_hints")
 
 
-def choose(endpoints: Sequence[E], place: Locality, *, honour_hints: bool = True) -> Choice[E]:
+def choose(endpoints: Sequence[E], location: Locality, *, honour_hints: bool = True) -> Choice[E]:
     """Under the policy ``Cluster``."""
     ready = tuple([endpoint for endpoint in endpoints if endpoint.ready])
     used = ready
-    hints = _NOT_LOOKED_AT if honour_hints else None
+    hints = _NOT_NEEDED if honour_hints else None
     if ready and honour_hints:
         of_zone: HintOutcome = "not needed"
-        used, of_node = _naming(ready, place.node, _hints_of_nodes)
+        used, of_node = _naming(ready, location.node, _hints_of_nodes)
         if of_node != "honoured":
-            used, of_zone = _naming(ready, place.zone, _hints_of_zones)
+            used, of_zone = _naming(ready, location.zone, _hints_of_zones)
             used = used if of_zone == "honoured" else ready
         hints = HintUse(of_node, of_zone)
     # Hints never leave none of several ready endpoints, so where none is used, none is ready
     # anywhere.
     return Choice(
-        used or _still_serving(endpoints), "Cluster", place, hints, len(used) != len(ready)
+        used or _still_serving(endpoints), "Cluster", location, hints, len(used) != len(ready)
     )
 
 
-def choose_local(endpoints: Sequence[P], place: Locality) -> Choice[P]:
+def choose_local(endpoints: Sequence[P], location: Locality) -> Choice[P]:
     """Under the policy ``Local``."""
     here = [endpoint for endpoint in endpoints if endpoint.is_local]
     used = tuple([endpoint for endpoint in here if endpoint.ready])
-    return Choice(used or _still_serving(here), "Local", place, None)
+    return Choice(used or _still_serving(here), "Local", location, None)
 
 
 def why(endpoint: P, choice: Choice[P]) -> Why:
@@ -156,9 +156,13 @@ def why(endpoint: P, choice: Choice[P]) -> Why:
             return Why.STOPPED
         return Why.STILL_SERVING if choice.falls_back else Why.OTHERS_READY
     if choice.hints is not None and choice.hints.node == "honoured":
-        return Why.NODE_NAMED if choice.place.node in endpoint.node_hints else Why.OTHER_NODE_NAMED
+        return (
+            Why.NODE_NAMED if choice.location.node in endpoint.node_hints else Why.OTHER_NODE_NAMED
+        )
     if choice.hints is not None and choice.hints.zone == "honoured":
-        return Why.ZONE_NAMED if choice.place.zone in endpoint.zone_hints else Why.OTHER_ZONE_NAMED
+        return (
+            Why.ZONE_NAMED if choice.location.zone in endpoint.zone_hints else Why.OTHER_ZONE_NAMED
+        )
     return Why.READY
 
 
@@ -167,12 +171,12 @@ def is_still_serving(endpoint: AnyEndpoint) -> bool:
     return endpoint.serving and endpoint.terminating
 
 
-def outcome_of(place: str, *, every_one_names: bool, one_names_it: bool) -> HintOutcome:
+def outcome_of(location: str, *, every_one_names: bool, one_names_it: bool) -> HintOutcome:
     """Returns the outcome of the hints of one kind, for at least one ready endpoint.
     *every_one_names*: every ready endpoint names places of the kind; *one_names_it*: one names
-    *place*.
+    *location*.
     """
-    if not place:
+    if not location:
         return "place unknown"
     if not every_one_names:
         return "incomplete"
@@ -184,13 +188,13 @@ def _still_serving(endpoints: Sequence[E]) -> tuple[E, ...]:
 
 
 def _naming(
-    ready: tuple[E, ...], place: str, hints_of: Callable[[AnyEndpoint], tuple[str, ...]]
+    ready: tuple[E, ...], location: str, hints_of: Callable[[AnyEndpoint], tuple[str, ...]]
 ) -> tuple[tuple[E, ...], HintOutcome]:
-    """Returns the endpoints that name *place*, and the outcome of the hints."""
+    """Returns the endpoints that name *location*, and the outcome of the hints."""
     every_one_names = all(map(hints_of, ready))
     naming = (
-        tuple([endpoint for endpoint in ready if place in hints_of(endpoint)])
-        if place and every_one_names
+        tuple([endpoint for endpoint in ready if location in hints_of(endpoint)])
+        if location and every_one_names
         else ()
     )
-    return naming, outcome_of(place, every_one_names=every_one_names, one_names_it=bool(naming))
+    return naming, outcome_of(location, every_one_names=every_one_names, one_names_it=bool(naming))

@@ -25,9 +25,9 @@ from sliceplane.api.scheme import Leases, Nodes, Pods
 from sliceplane.consume.drain.answer import CONDITION, DrainVerdict, message
 from sliceplane.consume.drain.barrier import ASK_PERIOD_S
 from sliceplane.consume.drain.cluster import SELECTIONS, DrainCluster
-from sliceplane.consume.drain.departure import leaves, subject_of
-from sliceplane.consume.drain.reports import LOOK_S, MEMORY_S, pause_s, question
-from sliceplane.consume.progress import FEW_NODES, Place
+from sliceplane.consume.drain.departure import is_draining, subject_of
+from sliceplane.consume.drain.reports import LARGE_CLUSTER_PAUSE_S, MEMORY_S, pause_s, question
+from sliceplane.consume.progress import SMALL_CLUSTER_NODES, Scope
 from sliceplane.kit.times import format_time
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.controller.base import ControllerInfo, Done, Selection, Write, condition_write
@@ -89,8 +89,8 @@ class DrainedController(KeyedController):
             self._forget(key)
             return
         self._pods[key] = pod
-        self._cluster.departures.add(subject_of(pod))
-        if not leaves(pod):
+        self._cluster.draining_pods.add(subject_of(pod))
+        if not is_draining(pod):
             self._draining.pop(key, None)
             self._waiting_since.pop(key, None)
         elif _condition(pod) != "True":
@@ -98,7 +98,7 @@ class DrainedController(KeyedController):
         self.enqueue(key, now)
 
     def _forget(self, key: str) -> None:
-        self._cluster.departures.discard(key)
+        self._cluster.draining_pods.discard(key)
         for kept in (
             self._pods,
             self._draining,
@@ -112,7 +112,7 @@ class DrainedController(KeyedController):
         """Queues all draining Pods, delayed if there are many nodes: thousands of them report one
         after the other, and checking every Pod takes a while.
         """
-        delay_s = 0.0 if len(self._cluster.nodes) <= FEW_NODES else LOOK_S
+        delay_s = 0.0 if len(self._cluster.nodes) <= SMALL_CLUSTER_NODES else LARGE_CLUSTER_PAUSE_S
         for key in self._draining:
             self.enqueue_after(key, delay_s, now)
 
@@ -125,7 +125,7 @@ class DrainedController(KeyedController):
         if pod is None:
             return ()
         current = _condition(pod)
-        if not leaves(pod):
+        if not is_draining(pod):
             return (
                 (self._condition_write(pod, "False", "Serving", "", now),)
                 if current == "True"
@@ -146,21 +146,21 @@ class DrainedController(KeyedController):
         return ()
 
     def _verdict(self, key: str, now: float) -> DrainVerdict | None:
-        if not self._cluster.departures.is_known(key):
+        if not self._cluster.draining_pods.is_tracked(key):
             # A Pod without a Service may wait long for the next mark.
-            for other in self._cluster.departures.look():
+            for other in self._cluster.draining_pods.update():
                 if other != key and other in self._draining:
                     self.enqueue(other, now)
-            if not self._cluster.departures.is_known(key):
+            if not self._cluster.draining_pods.is_tracked(key):
                 return None
         return self._cluster.verdict(key, self._cluster.facts(), now)
 
     def _query(self) -> tuple[Write, ...]:
-        goal: dict[Place, int] = {}
+        goal: dict[Scope, int] = {}
         for key in self._waiting_since:
-            for place, revision in self._cluster.departures.goal(key).items():
-                goal[place] = max(revision, goal.get(place, 0))
-        return (question(goal, self._cluster.heard),) if goal else ()
+            for scope, revision in self._cluster.draining_pods.goal(key).items():
+                goal[scope] = max(revision, goal.get(scope, 0))
+        return (question(goal, self._cluster.answer_number),) if goal else ()
 
     def _ask(self, key: str, verdict: DrainVerdict, now: float) -> tuple[Write, ...]:
         waits_until = self._waiting_since.setdefault(key, now) + MEMORY_S
@@ -176,7 +176,7 @@ class DrainedController(KeyedController):
         self._requested_at[key] = now
         self._requests += 1
         self.enqueue_after(key, ASK_PERIOD_S, now)
-        return self._cluster.asks(key, f"{key}.{self._requests}", verdict.required)
+        return self._cluster.request_reports(key, f"{key}.{self._requests}", verdict.required)
 
     def _condition_write(self, pod: Pod, status: str, reason: str, text: str, now: float) -> Write:
         condition = {
@@ -196,14 +196,14 @@ class DrainedController(KeyedController):
             return
         pod = self._pods.get(key)
         if done.error is None and pod is not None and done.job.writes[0].resource is Pods:
-            self._written[key] = (pod.metadata.uid, "True" if leaves(pod) else "False")
+            self._written[key] = (pod.metadata.uid, "True" if is_draining(pod) else "False")
             self._draining.pop(key, None)
             self._waiting_since.pop(key, None)
 
     def _on_answer(self, done: Done, now: float) -> None:
         answer = next(iter(done.results), b"")
         if answer:
-            self._cluster.on_heard(answer, now)
+            self._cluster.on_answer(answer, now)
         else:
             self._no_memory_until = now + _NO_MEMORY_S
         self._query_due = now + pause_s(len(self._cluster.nodes))

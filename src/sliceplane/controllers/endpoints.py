@@ -79,7 +79,7 @@ class EndpointsController(SyncController):
                 watches=(Selection(Services), Selection(Pods), Selection(EndpointsObjects)),
                 queue="endpoint",
             ),
-            at_once=self._config.concurrent_endpoint_syncs,
+            max_in_progress=self._config.concurrent_endpoint_syncs,
             backoff=RETRY_BACKOFF,
         )
         self._engine = EndpointsEngine(

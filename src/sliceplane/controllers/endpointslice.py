@@ -209,8 +209,8 @@ class EndpointSliceController(SyncController):
                 ),
                 queue="endpoint_slice",
             ),
-            at_once=self._config.concurrent_service_endpoint_syncs,
-            plans_per_turn=None,
+            max_in_progress=self._config.concurrent_service_endpoint_syncs,
+            plans_per_batch=None,
         )
         self._engine = SliceEngine(
             *(
@@ -221,7 +221,7 @@ class EndpointSliceController(SyncController):
             subsetting=self._config.approach,
             claim_unlabelled=self._config.claim_unlabelled_slices,
             selector_changes=self._config.selector_changes,
-            hold_by_default=self._config.hold_mass_removals,
+            retain_by_default=self._config.hold_mass_removals,
         )
         self._batch_period_s = self._config.endpointslice_updates_batch_period_s
         self._removals = MassRemovals(self._engine, probes=self._config.probe_held)

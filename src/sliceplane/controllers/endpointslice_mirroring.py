@@ -162,7 +162,7 @@ class EndpointSliceMirroringController(SyncController):
                 ),
                 queue="endpoint_slice_mirroring",
             ),
-            at_once=self._config.concurrent_service_endpoint_syncs,
+            max_in_progress=self._config.concurrent_service_endpoint_syncs,
             backoff=RETRY_BACKOFF,
         )
         hand_over = self._config.selector_changes is SelectorChanges.HAND_OVER

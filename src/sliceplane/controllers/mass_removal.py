@@ -26,9 +26,9 @@ from sliceplane.slices.engine import SliceEngine
 from sliceplane.slices.hinting.hint_policy import Notice
 from sliceplane.slices.removing.guard import (
     REASON_EXPIRED,
-    REASON_HELD,
     REASON_OVER,
     REASON_RELEASED,
+    REASON_RETAINED,
 )
 from sliceplane.slices.removing.losses import ConfirmationQuery
 from sliceplane.watch.controller.base import Done, Job, Selection, Write, condition_write
@@ -47,7 +47,7 @@ NAMESPACES_MAX: Final = 8
 RELIST_PAUSE_S: Final = 10.0
 #: outcomes of mass removals, by the reasons of their notices
 _OUTCOMES: Final = {
-    REASON_HELD: "held",
+    REASON_RETAINED: "held",
     REASON_RELEASED: "released",
     REASON_EXPIRED: "expired",
     REASON_OVER: "over",
@@ -126,7 +126,7 @@ class MassRemovals:
         key = service.metadata.key
         self._conditions.pop(key, None)
         for condition in () if gone else service.status.conditions or ():
-            if condition.type == REASON_HELD:
+            if condition.type == REASON_RETAINED:
                 self._conditions[key] = (condition.status, condition.message)
 
     def on_notices(self, notices: Sequence[Notice]) -> None:
@@ -147,7 +147,7 @@ class MassRemovals:
         else:
             self._unconfirmed[key] = None
             due.append((CONFIRM_KEY, max(0.0, query.due - now)))
-        if self._probes and self._engine.hold(key) is not None:
+        if self._probes and self._engine.get_retention(key) is not None:
             self._rounds.setdefault(key, _Round(now))
             due.append((_PROBE, 0.0))
         else:
@@ -330,9 +330,9 @@ class MassRemovals:
         """Returns status and message of the condition; ``None`` for a Service that never retained
         endpoints.
         """
-        hold = self._engine.hold(key)
-        if hold is not None:
-            return ("True", str(hold))
+        retention = self._engine.get_retention(key)
+        if retention is not None:
+            return ("True", str(retention))
         return ("False", "nothing is held") if key in self._conditions else None
 
     def _condition_job(self, condition_key: str, now: float) -> Job | None:
@@ -343,9 +343,9 @@ class MassRemovals:
             return None
         status, message = desired
         condition = {
-            "type": REASON_HELD,
+            "type": REASON_RETAINED,
             "status": status,
-            "reason": REASON_HELD if status == "True" else REASON_OVER,
+            "reason": REASON_RETAINED if status == "True" else REASON_OVER,
             "message": message,
             "lastTransitionTime": format_time(now),
         }

@@ -151,10 +151,10 @@ class NodeProgress:
         count = 0
         furthest: list[tuple[int, str]] = []
         more: dict[str, int] = dict.fromkeys(self._caches.differing, 0)
-        for reading, revision in goal.items():
-            nodes = self._sorted.get(reading, [])
+        for selection, revision in goal.items():
+            nodes = self._sorted.get(selection, [])
             behind = bisect_left(nodes, (revision, ""))
-            if reading in _COMMON:  # each node has one of these
+            if selection in _COMMON:  # each node has one of these
                 count += behind
                 furthest += nodes[: min(behind, NAMED_MAX)]
             else:
@@ -171,7 +171,9 @@ class NodeProgress:
     def _is_counted(self, name: str, goal: Mapping[str, int]) -> bool:
         revisions = self._nodes[name].revisions
         return any(
-            revisions[reading] < goal.get(reading, 0) for reading in _COMMON if reading in revisions
+            revisions[selection] < goal.get(selection, 0)
+            for selection in _COMMON
+            if selection in revisions
         )
 
     def _refresh(self, now: float) -> None:
@@ -181,8 +183,8 @@ class NodeProgress:
             self._forget(name)
         self._sorted = {}
         for name, node in self._nodes.items():
-            for reading, revision in node.revisions.items():
-                self._sorted.setdefault(reading, []).append((revision, name))
+            for selection, revision in node.revisions.items():
+                self._sorted.setdefault(selection, []).append((revision, name))
         for nodes in self._sorted.values():
             nodes.sort()
         self._reporting = sum(node.valid_until > now for node in self._nodes.values())
@@ -248,8 +250,8 @@ def _node_of(
     revisions = {_EVERY: revision_of(revision)}
     if report is not None:
         revisions = {
-            reading: applied.revision
-            for (resource, reading), applied in report.places().items()
+            selection: applied.revision
+            for (resource, selection), applied in report.applied_by_scope().items()
             if resource == EndpointSlices.plural
         }
     return _Node(

@@ -129,11 +129,11 @@ class ReverseMirrorController(KeyedController):
     def _note_trigger(self, key: str, change: Change[Object]) -> None:
         assert change.new is not None, f"{key}: a slice changed without a new version"
         text = (change.new.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME)
-        is_known = (
+        is_parsed = (
             change.old is not None
             and (change.old.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME) == text
         )
-        time = 0 if is_known else parse_nanoseconds(text)
+        time = 0 if is_parsed else parse_nanoseconds(text)
         if time:
             self._triggers[key] = min(time, self._triggers.get(key, time))
 

@@ -6,7 +6,7 @@ an Event, since one Service would cost an Event for each node. This controller a
 rules to the same objects and writes one Event. It does not know flags of proxies
 (``--cluster-cidr``, ``--bind-address``), so a node may refuse more than is reported.
 
-A Service is checked ``SETTLE_S`` after a change of it, or of the owner of an address that it
+A Service is checked ``DELAY_S`` after a change of it, or of the owner of an address that it
 requests. An Event is written if its text differs from the last one.
 """
 
@@ -34,7 +34,7 @@ NOT_SERVED: Final = "AddressNotServed"
 TOO_LARGE: Final = "ServiceTooLarge"
 COMPONENT: Final = "service-claims-controller"
 
-SETTLE_S: Final = 1.0
+DELAY_S: Final = 1.0
 #: refusals that one Event lists
 REPORTED_MAX: Final = 3
 
@@ -123,7 +123,7 @@ class ServiceClaimsController(KeyedController):
             case unexpected:
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
         for key in sorted(affected):
-            self.enqueue_after(str(key), SETTLE_S, now)
+            self.enqueue_after(str(key), DELAY_S, now)
 
     def _each(self, method: str, name: str, new: Object | None) -> set[ServiceKey]:
         return set[ServiceKey]().union(

@@ -94,11 +94,13 @@ class SyncController(QueueController):
         self,
         info: ControllerInfo,
         *,
-        at_once: int,
+        max_in_progress: int,
         backoff: Backoff = RETRY_BACKOFF,
-        plans_per_turn: int | None = PLANS_PER_TURN,
+        plans_per_batch: int | None = PLANS_PER_TURN,
     ) -> None:
-        super().__init__(info, backoff=backoff, at_once=at_once, plans_per_turn=plans_per_turn)
+        super().__init__(
+            info, backoff=backoff, max_in_progress=max_in_progress, plans_per_batch=plans_per_batch
+        )
 
     def add(self, keys: Iterable[str], delay_s: float, now: float) -> None:
         """Queues *keys* after *delay_s*; without a delay until the caches are filled, since every

@@ -8,7 +8,7 @@ the objects of other writers.
 The controller watches Services, EndpointSlices and the node proxies' Leases, so it works in any
 cluster. Writes are strategic patches of the status subresource, of our conditions only, and only if
 one of them changed. Texts have no numbers that vary with every Pod, a change is checked after
-``SETTLE_S``, and a node is late only after ``GRACE_S``. So a rolling update of a Service whose
+``DELAY_S``, and a node is late only after ``GRACE_S``. So a rolling update of a Service whose
 hints stay costs no write. A message begins with the code of the corresponding finding of
 ``sliceplane explain``, with names and numbers.
 
@@ -32,7 +32,7 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document, Object, ObjectMeta, ObservedCondition, is_older
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Services
 from sliceplane.consume.progress import COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE
-from sliceplane.consume.selections import readings_of_slice
+from sliceplane.consume.selections import list_selections_of_slice
 from sliceplane.controllers.node_progress import Differing, NodeProgress
 from sliceplane.controllers.service_syncs import HintProblems
 from sliceplane.kit.metrics import Family, merged
@@ -59,7 +59,7 @@ NO_HINTS: Final = "Z13"
 TYPES: Final = (ACCEPTED, PROGRAMMED, HONORED)
 
 #: seconds from a change to its check: slices change one by one
-SETTLE_S: Final = 1.0
+DELAY_S: Final = 1.0
 #: seconds between two checks of a Service whose nodes are behind
 BEHIND_PERIOD_S: Final = 10.0
 #: seconds after which a node that is behind is late
@@ -156,7 +156,7 @@ class TrafficDistributionController(KeyedController):
                 self._counted.pop(key, None)
         elif cached is None or not _is_outdated(service, cached):
             self._services[key] = service
-            self.enqueue_after(key, SETTLE_S, now)
+            self.enqueue_after(key, DELAY_S, now)
 
     def _on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None, now: float) -> None:
         before, after = _key_of(old), _key_of(new)
@@ -171,36 +171,36 @@ class TrafficDistributionController(KeyedController):
         for key, observed in ((before, old), (after, new)):
             if key in self._slices:
                 newest = self._newest.setdefault(key, {})
-                for reading in readings_of_slice(observed):
+                for selection in list_selections_of_slice(observed):
                     if new is None:
-                        self._removed.add((key, reading))
+                        self._removed.add((key, selection))
                     else:
-                        newest[reading] = max(newest.get(reading, 0), new.metadata.revision)
+                        newest[selection] = max(newest.get(selection, 0), new.metadata.revision)
             if key in self._services:
-                self.enqueue_after(key, SETTLE_S, now)
+                self.enqueue_after(key, DELAY_S, now)
 
     def on_mark(self, mark: Mark, now: float) -> None:
         """Implements ``watch.controller.base.MarkReader``."""
         self._report_differing(self._progress.on_mark(mark, now), now)
         if mark.resource == EndpointSlices.key:
-            for key, reading in self._removed:
+            for key, selection in self._removed:
                 if key in self._newest:
-                    self._newest[key][reading] = max(
-                        self._newest[key].get(reading, 0), mark.revision
+                    self._newest[key][selection] = max(
+                        self._newest[key].get(selection, 0), mark.revision
                     )
             self._removed.clear()
 
     def _enqueue_all(self, now: float) -> None:
         for key in self._services:
-            self.enqueue_after(key, SETTLE_S, now)
+            self.enqueue_after(key, DELAY_S, now)
 
     def _report_differing(self, differing: tuple[Differing, ...], now: float) -> None:
         if differing:
             self._enqueue_all(now)
         for node, owner, verdict in differing:
-            resource, reading = verdict.place
+            resource, selection = verdict.scope
             text = (
-                f"the node proxy's cache of {resource} ({reading}) at version {verdict.revision} "
+                f"the node proxy's cache of {resource} ({selection}) at version {verdict.revision} "
                 "is not what the server"
             )
             meta = ObjectMeta(name=node, uid=owner.uid if owner is not None else node)
@@ -377,10 +377,12 @@ class TrafficDistributionController(KeyedController):
         for key, slices in self._slices.items():
             assert slices, f"{key} has no slices"
             for endpoint_slice in slices.values():
-                for reading in readings_of_slice(endpoint_slice):
-                    known = self._newest[key].get(reading, 0)
+                for selection in list_selections_of_slice(endpoint_slice):
+                    recorded = self._newest[key].get(selection, 0)
                     newest = endpoint_slice.metadata.revision
-                    assert known >= newest, f"{key} {reading}: {known}, a slice has {newest}"
+                    assert recorded >= newest, (
+                        f"{key} {selection}: {recorded}, a slice has {newest}"
+                    )
         assert self._newest.keys() == self._slices.keys(), (
             f"{self._newest.keys() ^ self._slices.keys()} have one only"
         )

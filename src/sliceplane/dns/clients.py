@@ -98,19 +98,19 @@ class ClientRights(NamedTuple):
 
 
 class DnsClients:
-    """Rights by address, as text; those of the clients that asked last are kept.  *is_in_cluster*:
-    of a Pod or node.
+    """Rights by address, as text; those of the most recent clients are cached.  *is_in_cluster*
+    returns True for the address of a Pod or node.
     """
 
     def __init__(self, config: AnswerConfig, is_in_cluster: Callable[[bytes], bool]) -> None:
         self._config = config
         self._is_in_cluster = is_in_cluster
-        self.known: Final[dict[str, ClientRights]] = {}
+        self.rights_by_address: Final[dict[str, ClientRights]] = {}
 
     def of(self, client: str) -> ClientRights:
-        return self.known.get(client) or self._look(client)
+        return self.rights_by_address.get(client) or self._evaluate(client)
 
-    def _look(self, client: str) -> ClientRights:
+    def _evaluate(self, client: str) -> ClientRights:
         address = ipaddress.ip_address(client.partition("%")[0])
         if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
@@ -125,9 +125,9 @@ class DnsClients:
             any(address in network for network in config.shared_resolvers),
             address.packed[:8].hex(),
         )
-        if len(self.known) >= CLIENTS_MAX:
-            self.known.clear()
-        self.known[client] = rights
+        if len(self.rights_by_address) >= CLIENTS_MAX:
+            self.rights_by_address.clear()
+        self.rights_by_address[client] = rights
         return rights
 
 
@@ -185,23 +185,23 @@ class RateLimit:
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
-        #: by the keyed hash of network and name, for a name is as long as its client likes: what is
-        #: left, when that was, and how many were kept back; the longest unused first
+        #: by the keyed hash of network and name, as clients choose the length of a name: tokens,
+        #: the time of their count, and suppressed answers; the longest unused first
         self._buckets: OrderedDict[int, tuple[float, float, int]] = OrderedDict()
 
     def verdict(
         self, packed: bytes, name: bytes, now: float
     ) -> Literal["", "truncated", "dropped"]:
         key = hash((packed[: _NETWORK_OCTETS[len(packed)]], name))
-        left, since, kept_back = self._buckets.pop(key, (self._rate, now, 0))
-        left = min(self._rate, left + (now - since) * self._rate)
-        if left >= 1:
-            self._buckets[key] = (left - 1, now, 0)
+        tokens, since, kept_back = self._buckets.pop(key, (self._rate, now, 0))
+        tokens = min(self._rate, tokens + (now - since) * self._rate)
+        if tokens >= 1:
+            self._buckets[key] = (tokens - 1, now, 0)
         else:
             kept_back += 1
-            self._buckets[key] = (left, now, kept_back)
+            self._buckets[key] = (tokens, now, kept_back)
         if len(self._buckets) > BUCKETS_MAX:
             self._buckets.popitem(last=False)
-        if left >= 1:
+        if tokens >= 1:
             return ""
         return "dropped" if kept_back % 2 else "truncated"

@@ -14,7 +14,7 @@ import msgspec
 from sliceplane.api.core import Namespace, Node, Pod, Service
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
-from sliceplane.dns.places import Places
+from sliceplane.dns.locations import ClientLocations
 from sliceplane.dns.pods import PodNames, PodsByAddress
 from sliceplane.dns.reverse import Reverse
 from sliceplane.dns.service import NamedService
@@ -33,7 +33,7 @@ _PROGRAMMING_BUCKETS: Final = exponential_buckets(0.001, 2, 20)
 class ZoneConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``domains``: names of zones, each with the whole cluster. ``addresses``: the server's, for
     ``ns.dns``. ``namespaces``: all if empty. ``reverse_cidrs``: names of their addresses are ours,
-    even if no object has them. ``place``: the Node of all clients of a node's own server.
+    even if no object has them. ``own_node``: the Node of all clients of a node's own server.
     """
 
     domains: tuple[str, ...] = ("cluster.local",)
@@ -44,7 +44,7 @@ class ZoneConfig(msgspec.Struct, frozen=True, kw_only=True):
     addresses: tuple[str, ...] = ()
     zone_answers: bool = True
     client_zones: tuple[tuple[Network, str], ...] = ()
-    place: str = ""
+    own_node: str = ""
 
 
 class ClusterNames:
@@ -55,7 +55,7 @@ class ClusterNames:
         self.zones: Final = tuple(name_of(domain).lower() for domain in config.domains)
         self._zone_labels: Final = tuple((zone, labels_of(zone)) for zone in self.zones)
         self.reverse: Final = Reverse(config.reverse_cidrs)
-        self.places: Final = Places(config.client_zones, self.reverse.place_of)
+        self.locations: Final = ClientLocations(config.client_zones, self.reverse.locality_of)
         self._services: dict[bytes, NamedService] = {}
         self._pods: Final = PodsByAddress()
         self._namespaces: dict[str, bool] = {}
@@ -93,7 +93,7 @@ class ClusterNames:
                     if change.new is not None:
                         self._namespaces[subject.metadata.name] = True
                 case Node():
-                    self.places.on_node(
+                    self.locations.on_node(
                         subject.metadata.name, None if change.new is None else subject
                     )
                 case _:
@@ -154,8 +154,8 @@ class ClusterNames:
             return None
         if not (0 < len(name.encode()) <= LABEL_MAX and 0 < len(namespace.encode()) <= LABEL_MAX):
             return None
-        made = NamedService(namespace, name)
-        return self._services.setdefault(made.relative, made)
+        named = NamedService(namespace, name)
+        return self._services.setdefault(named.relative, named)
 
     def _counts(self) -> list[tuple[tuple[str], float]]:
         services = [named for named in self._services.values() if named.exists]

@@ -20,7 +20,7 @@ from typing import Final
 from sliceplane.dns import wire
 from sliceplane.dns.records import SrvSet
 from sliceplane.dns.service import NamedService
-from sliceplane.dns.view import FoundName
+from sliceplane.dns.view import LookupResult
 
 #: memory of results at names that exist
 RESULTS_BYTES_MAX: Final = 32 << 20
@@ -39,40 +39,42 @@ class KeptResults:
     def __init__(self) -> None:
         #: by lower-cased name, then by the octets of the type; never another object, for the server
         #: keeps it, too
-        self.by_name: Final[dict[bytes, dict[bytes, FoundName]]] = {}
+        self.by_name: Final[dict[bytes, dict[bytes, LookupResult]]] = {}
         self._denied: set[bytes] = set()
         self._services: set[NamedService] = set()
         self.result_bytes = 0
         self.denial_bytes = 0
 
-    def keep(self, name: bytes, kind: int, found: FoundName, *, is_narrowed: bool) -> FoundName:
-        """The result to answer with: *found*, or the same in the form in which it is kept.
+    def keep(
+        self, name: bytes, kind: int, result: LookupResult, *, is_narrowed: bool
+    ) -> LookupResult:
+        """The result to answer with: *result*, or the same in the form in which it is kept.
         *is_narrowed*: it depends on the client.
         """
-        named = found.service
+        named = result.service
         # Any number of types and of names below ``_zone`` can be made up.
         if kind not in wire.TYPE_NAMES or b"\5_zone" in name:
-            return found
-        if found.rcode == wire.NXDOMAIN:
-            size = _RESULT_BYTES + 2 * len(name) + len(found.why)
+            return result
+        if result.rcode == wire.NXDOMAIN:
+            size = _RESULT_BYTES + 2 * len(name) + len(result.why)
             if self.denial_bytes + size > DENIALS_BYTES_MAX:
                 self.drop_denials()
             self._denied.add(name)
             self.denial_bytes += size
         elif named is None or is_narrowed:
-            return found
+            return result
         else:
-            found = _built(found)
-            size = _RESULT_BYTES + 2 * len(name) + len(found.why) + _records_bytes(found)
+            result = _built(result)
+            size = _RESULT_BYTES + 2 * len(name) + len(result.why) + _records_bytes(result)
             if size > _SIZE_MAX:
-                return found
+                return result
             if self.result_bytes + size > RESULTS_BYTES_MAX:
                 self._drop_results()
             named.kept[name] = named.kept.get(name, 0) + size
             self._services.add(named)
             self.result_bytes += size
-        self.by_name.setdefault(name, {})[kind.to_bytes(2, "big")] = found
-        return found
+        self.by_name.setdefault(name, {})[kind.to_bytes(2, "big")] = result
+        return result
 
     def drop(self, touched: Iterable[NamedService]) -> None:
         """These Services changed."""
@@ -102,19 +104,19 @@ class KeptResults:
         assert self.denial_bytes <= DENIALS_BYTES_MAX, self.denial_bytes
 
 
-def _built(found: FoundName) -> FoundName:
+def _built(result: LookupResult) -> LookupResult:
     """With small sets of SRV records built for good."""
-    records = found.records.built() if isinstance(found.records, SrvSet) else None
+    records = result.records.built() if isinstance(result.records, SrvSet) else None
     if records is None:
-        return found
-    extras = tuple(islice(found.extras, _EXTRAS_MAX + 1))
-    return found if len(extras) > _EXTRAS_MAX else found._replace(records=records, extras=extras)
+        return result
+    extras = tuple(islice(result.extras, _EXTRAS_MAX + 1))
+    return result if len(extras) > _EXTRAS_MAX else result._replace(records=records, extras=extras)
 
 
-def _records_bytes(found: FoundName) -> int:
-    size = 0 if found.records is None else found.records.kept_bytes
+def _records_bytes(result: LookupResult) -> int:
+    size = 0 if result.records is None else result.records.kept_bytes
     return (
-        size + sum(48 + len(extra) for extra in found.extras)
-        if isinstance(found.extras, tuple)
+        size + sum(48 + len(extra) for extra in result.extras)
+        if isinstance(result.extras, tuple)
         else size
     )

@@ -63,13 +63,13 @@ class RecordSet:
         """Memory of the set, with its data."""
         return 2 * self._total + 48 * len(self.data)
 
-    def window(self, turn: int, room: int) -> tuple[int, bytes, bool]:
-        """How many records fit in *room* bytes, these records, beginning with another one each
-        *turn*, and True if they are all.
+    def window(self, rotation: int, room: int) -> tuple[int, bytes, bool]:
+        """Returns the number of records that fit in *room* bytes, these records, beginning with
+        record number *rotation*, and True if they are all.
         """
         data = self.data
         count = len(data)
-        start = turn % count
+        start = rotation % count
         if self._total <= room:
             if self._size and self._twice:
                 start *= self._size
@@ -80,8 +80,8 @@ class RecordSet:
             chosen = (*data[start : start + count], *data[: max(0, start + count - len(data))])
             return count, self._prefix.join((b"", *chosen)), False
         taken: list[bytes] = []
-        for place in range(count):
-            record = data[(start + place) % count]
+        for index in range(count):
+            record = data[(start + index) % count]
             if len(record) > room:
                 break
             room -= len(record)
@@ -131,10 +131,10 @@ class SrvSet:
         """Labels and numbers are the Service's own."""
         return 256 + 128 * len(self._targets)
 
-    def window(self, turn: int, room: int) -> tuple[int, bytes, bool]:
+    def window(self, rotation: int, room: int) -> tuple[int, bytes, bool]:
         """Does the same as ``RecordSet.window``."""
         taken: list[bytes] = []
-        for record in self._from(turn):
+        for record in self._from(rotation):
             room -= len(record)
             if room < 0:
                 return len(taken), b"".join(taken), False
@@ -155,17 +155,17 @@ class SrvSet:
             return None
         return RecordSet(SRV, 0, list(self._from(0)))
 
-    def _from(self, turn: int) -> Iterator[bytes]:
-        """All records, once round, beginning with another one each *turn*."""
+    def _from(self, rotation: int) -> Iterator[bytes]:
+        """Yields all records once, beginning with number *rotation*."""
         prefix, suffix, near = self._prefix, self._suffix, self._near
         bare = 6 + len(suffix)
         # A label may stand in several pairs: its ports differ between slices.
-        seen: set[tuple[bytes, int]] | None = set() if len(self._targets) > 1 else None
-        for label, number in self._round(turn % self._count):
-            if seen is not None:
-                if (label, number) in seen:
+        emitted: set[tuple[bytes, int]] | None = set() if len(self._targets) > 1 else None
+        for label, number in self._round(rotation % self._count):
+            if emitted is not None:
+                if (label, number) in emitted:
                     continue
-                seen.add((label, number))
+                emitted.add((label, number))
             is_far = near is not None and label not in near
             size = len(label)
             head = _srv_head.pack(
@@ -182,11 +182,11 @@ class SrvSet:
 
     def _round(self, start: int) -> Iterator[tuple[bytes, int]]:
         for is_before in (False, True):
-            left = start
+            to_skip = start
             for labels, numbers in self._targets:
                 whole = len(labels) * len(numbers)
-                here = min(left, whole)
-                left -= here
+                here = min(to_skip, whole)
+                to_skip -= here
                 for at in range(here) if is_before else range(here, whole):
                     yield labels[at // len(numbers)], numbers[at % len(numbers)]
 

@@ -79,8 +79,8 @@ class Reverse:
                 classes.setdefault(rank, set()).add(label_of(change.label) + named.relative)
         return sorted(classes[min(classes)])[:NAMES_MAX] if classes else []
 
-    def place_of(self, packed: bytes) -> Locality:
-        """Where the endpoint with this address is."""
+    def locality_of(self, packed: bytes) -> Locality:
+        """Returns the location of the endpoint with this address."""
         for _, change in self._hosts.get(packed, ()):
             endpoint = change.host.endpoint
             if endpoint.zone or endpoint.node:

@@ -37,9 +37,9 @@ from sliceplane.dns.clients import (
 from sliceplane.dns.cluster_names import ZoneConfig
 from sliceplane.dns.counts import DnsCounts
 from sliceplane.dns.kept import KeptResults
-from sliceplane.dns.places import NOWHERE
+from sliceplane.dns.locations import NOWHERE
 from sliceplane.dns.records import pointer_to, soa
-from sliceplane.dns.view import DnsView, FoundName
+from sliceplane.dns.view import DnsView, LookupResult
 from sliceplane.dns.wire import DnsQuestion, Malformed
 from sliceplane.watch.cache import Change
 
@@ -90,10 +90,10 @@ class NameServer:
         self._config = config
         self._kept = KeptResults()
         self._results: Final = self._kept.by_name
-        self._clients = DnsClients(config, self.view.places.is_in_cluster)
+        self._clients = DnsClients(config, self.view.locations.is_in_cluster)
         self._limit = RateLimit(config.rate) if config.rate else None
         self._work = WorkShares()
-        self._turn = 0
+        self._rotation = 0
         self.synced = False
         self._stale = False
         self._opts = {do: wire.opt(do=do) for do in (False, True)}
@@ -105,7 +105,7 @@ class NameServer:
     def apply(self, changes: Iterable[Change[Object]], now: float) -> None:
         self._kept.drop(self.view.apply(changes, now))
         self._kept.drop_denials()
-        self._clients.known.clear()
+        self._clients.rights_by_address.clear()
 
     def on_second(self, *, is_overloaded: bool = False) -> None:
         """A second is over: clients have their shares of work anew.  *is_overloaded*: datagrams
@@ -113,7 +113,7 @@ class NameServer:
         """
         self._work.begin_second(is_overloaded=is_overloaded)
 
-    def on_upstream_asked(self, forward: Forward) -> None:
+    def on_upstream_query(self, forward: Forward) -> None:
         """The forwarder had no answer to *forward* and asks an upstream, which costs more."""
         self._work.add(forward.transport, forward.account, FORWARD_WORK)
 
@@ -143,8 +143,8 @@ class NameServer:
         if results is None:
             return self.answer_slowly(packet, client, transport, now)
         kind = packet[end : end + 2]
-        found = results.get(kind)
-        if found is None or packet[end + 2 : end + 4] != _CLASS_IN:
+        result = results.get(kind)
+        if result is None or packet[end + 2 : end + 4] != _CLASS_IN:
             return self.answer_slowly(packet, client, transport, now)
         limit = wire.PLAIN_BYTES
         opt = b""
@@ -158,7 +158,7 @@ class NameServer:
             limit = min(max(int.from_bytes(packet[-8:-6], "big"), limit), wire.PAYLOAD_BYTES)
         if transport != "udp":
             limit = wire.TCP_BYTES
-        rights = self._clients.known.get(client) or self._clients.of(client)
+        rights = self._clients.rights_by_address.get(client) or self._clients.of(client)
         if not rights.allowed:
             return self.answer_slowly(packet, client, transport, now)
         self.metrics.on_request(transport, rights, kind, do=do)
@@ -166,11 +166,11 @@ class NameServer:
         if (
             self._limit is not None
             and transport == "udp"
-            and (verdict := self._limited(rights, name, found, now))
+            and (verdict := self._limited(rights, name, result, now))
         ):
             return self._limited_answer(verdict, packet[:2], flags, packet[12 : end + 4], opt)
         return self._composed(
-            packet[:2], flags, packet[12 : end + 4], found, limit=limit, opt=opt, rights=rights
+            packet[:2], flags, packet[12 : end + 4], result, limit=limit, opt=opt, rights=rights
         )
 
     def answer_slowly(
@@ -197,29 +197,29 @@ class NameServer:
         if refusal is not None:
             return refusal
         kept = self._results.get(key, {}).get(kind)
-        found = kept
-        if found is None:
+        result = kept
+        if result is None:
             is_placed = not rights.shared and self.view.zone_of(labels) is not None
-            found = self.view.find(
-                labels, question.type, self._place(client) if is_placed else NOWHERE
+            result = self.view.find(
+                labels, question.type, self._locality_of(client) if is_placed else NOWHERE
             )
-        if found is None:
+        if result is None:
             return self._not_ours(inquiry)
         if (
             self._limit is not None
             and transport == "udp"
-            and (verdict := self._limited(rights, question.name, found, now))
+            and (verdict := self._limited(rights, question.name, result, now))
         ):
             number = question.id.to_bytes(2, "big")
             return self._limited_answer(
                 verdict, number, question.flags, question.wire, self._opt(question)
             )
-        if found.alias and question.type not in (wire.CNAME, wire.ANY):
-            return self._followed(inquiry, found)
+        if result.alias and question.type not in (wire.CNAME, wire.ANY):
+            return self._followed(inquiry, result)
         if kept is None:
-            is_narrowed = found.service is not None and self.view.is_narrowed(found.service)
-            found = self._kept.keep(key, question.type, found, is_narrowed=is_narrowed)
-        return self._composed_for(inquiry, found)
+            is_narrowed = result.service is not None and self.view.is_narrowed(result.service)
+            result = self._kept.keep(key, question.type, result, is_narrowed=is_narrowed)
+        return self._composed_for(inquiry, result)
 
     def _refusal(self, inquiry: _Inquiry, labels: tuple[bytes, ...]) -> bytes | None:
         """Returns the error that the client gets whatever there is at the name."""
@@ -248,16 +248,16 @@ class NameServer:
         number = question.id.to_bytes(2, "big")
         return self._truncated(number, question.flags, question.wire, self._opt(question))
 
-    def _place(self, client: str) -> Locality:
-        own = self.view.config.place
-        return self.view.places.of_node(own) if own else self.view.places.of(client)
+    def _locality_of(self, client: str) -> Locality:
+        own = self.view.config.own_node
+        return self.view.locations.of_node(own) if own else self.view.locations.of(client)
 
-    def _limited(self, rights: ClientRights, name: bytes, found: FoundName, now: float) -> str:
+    def _limited(self, rights: ClientRights, name: bytes, result: LookupResult, now: float) -> str:
         """Returns the outcome, "" if the client may have an answer.  All names of a zone that do
         not exist share one limit: clients can make them up.
         """
         assert self._limit is not None, "there is a limit"
-        of = found.zone if found.rcode == wire.NXDOMAIN else name.lower()
+        of = result.zone if result.rcode == wire.NXDOMAIN else name.lower()
         verdict = self._limit.verdict(rights.packed, of, now)
         if verdict:
             self.metrics.limited.of(verdict).value += 1
@@ -270,13 +270,13 @@ class NameServer:
 
     # -- answers
 
-    def _composed_for(self, inquiry: _Inquiry, found: FoundName) -> bytes:
+    def _composed_for(self, inquiry: _Inquiry, result: LookupResult) -> bytes:
         question, _, transport, rights = inquiry
         return self._composed(
             question.id.to_bytes(2, "big"),
             question.flags,
             question.wire,
-            found,
+            result,
             limit=question.payload_of(transport),
             opt=self._opt(question),
             rights=rights,
@@ -287,42 +287,42 @@ class NameServer:
         number: bytes,
         flags: int,
         question: bytes,
-        found: FoundName,
+        result: LookupResult,
         *,
         limit: int,
         opt: bytes,
         rights: ClientRights,
     ) -> bytes:
-        flags = wire.QR | wire.AA | flags & (wire.RD | wire.CD) | found.rcode
+        flags = wire.QR | wire.AA | flags & (wire.RD | wire.CD) | result.rcode
         if self._config.forwards and rights.recursion:
             flags |= wire.RA
         room = limit - wire.HEADER_BYTES - len(question) - len(opt)
         more = 1 if opt else 0
-        records = found.records
+        records = result.records
         if records is None:
-            zone = pointer_to(len(question) - 4 - len(found.zone))
-            body = self._soa(zone, found)
-            counts = (1, 1, 0) if found.is_soa else (1, 0, 1)
+            zone = pointer_to(len(question) - 4 - len(result.zone))
+            body = self._soa(zone, result)
+            counts = (1, 1, 0) if result.is_soa else (1, 0, 1)
         else:
             if room > SMALL_OCTETS and not self._is_paid(records.size, room, rights):
                 flags = flags & (wire.RD | wire.CD | wire.RA) | wire.QR | wire.REFUSED
                 return number + wire.header(0, flags, 1, more=more)[2:] + question + opt
-            self._turn += 1
-            count, body, is_whole = records.window(self._turn, room)
+            self._rotation += 1
+            count, body, is_whole = records.window(self._rotation, room)
             counts = (1, count, 0)
             if not is_whole:
                 flags |= wire.TC
-            elif found.extras:
+            elif result.extras:
                 parts = [body]
                 room -= len(body)
-                for extra in found.extras:
+                for extra in result.extras:
                     if len(extra) > room:
                         break
                     room -= len(extra)
                     parts.append(extra)
                     more += 1
                 body = b"".join(parts)
-        self.metrics.on_response(found.rcode)
+        self.metrics.on_response(result.rcode)
         head = (flags << 64 | counts[0] << 48 | counts[1] << 32 | counts[2] << 16 | more).to_bytes(
             10, "big"
         )
@@ -340,11 +340,11 @@ class NameServer:
             self.metrics.on_response(wire.REFUSED)
         return is_paid
 
-    def _soa(self, zone: bytes, found: FoundName) -> bytes:
+    def _soa(self, zone: bytes, result: LookupResult) -> bytes:
         ttl_s = self.view.config.ttl_s
-        if found.is_soa:
+        if result.is_soa:
             return soa(zone, self.view.serial, ttl_s, ttl_s)
-        return soa(zone, self.view.serial, found.keep_s, found.keep_s)
+        return soa(zone, self.view.serial, result.keep_s, result.keep_s)
 
     def _truncated(self, number: bytes, flags: int, question: bytes, opt: bytes) -> bytes:
         """Returns an answer with TC and no records: a client that really asked retries over TCP."""
@@ -391,15 +391,15 @@ class NameServer:
 
     # -- aliases
 
-    def _followed(self, inquiry: _Inquiry, found: FoundName) -> bytes | Forward:
+    def _followed(self, inquiry: _Inquiry, result: LookupResult) -> bytes | Forward:
         """Returns the records of ExternalName Services, and then those of the name that they lead
         to.
         """
         question, client, _, rights = inquiry
         aliases: list[tuple[bytes, bytes]] = []
         owner = question.name
-        place = NOWHERE if rights.shared else self._place(client)
-        last: FoundName | None = found
+        locality = NOWHERE if rights.shared else self._locality_of(client)
+        last: LookupResult | None = result
         while last is not None and last.alias:
             if len(aliases) == ALIASES_MAX:
                 return self._error(
@@ -407,7 +407,7 @@ class NameServer:
                 )
             aliases.append((owner, last.alias))
             owner = last.alias
-            last = self.view.find(wire.labels_of(owner.lower()), question.type, place)
+            last = self.view.find(wire.labels_of(owner.lower()), question.type, locality)
         if last is None and self._config.forwards and rights.recursion and question.flags & wire.RD:
             return self._forward(inquiry, aliases, owner)
         return self._chain(inquiry, tuple(aliases), last)
@@ -416,7 +416,7 @@ class NameServer:
         self,
         inquiry: _Inquiry,
         aliases: tuple[tuple[bytes, bytes], ...],
-        last: FoundName | None,
+        last: LookupResult | None,
     ) -> bytes:
         question, _, transport, rights = inquiry
         ttl_s = self.view.config.ttl_s

@@ -44,7 +44,7 @@ class PortSet:
         for name, protocol, number in offers:
             numbers.setdefault((name, protocol), {})[number] = None
             every[number] = None
-        self._numbers = {key: tuple(found) for key, found in numbers.items()}
+        self._numbers = {key: tuple(ports) for key, ports in numbers.items()}
         self._every = tuple(every)
         #: with an SRV record below each
         self.protocols = frozenset(protocol for name, protocol in numbers if name)
@@ -261,16 +261,16 @@ class NamedService:
         self._host_count += 1 if change.present else -1
         hinted = bool(change.host.endpoint.zone_hints or change.host.endpoint.node_hints)
         if change.present:
-            several = [*hosts] if hosts else [change.host]
+            updated = [*hosts] if hosts else [change.host]
             if hosts:
-                insort(several, change.host, key=_order)
-            self.hosts[change.label] = tuple(several)
+                insort(updated, change.host, key=_order)
+            self.hosts[change.label] = tuple(updated)
             self._hinted += hinted
         else:
-            left = list(hosts)
-            left.remove(change.host)
-            if left:
-                self.hosts[change.label] = tuple(left)
+            remaining = list(hosts)
+            remaining.remove(change.host)
+            if remaining:
+                self.hosts[change.label] = tuple(remaining)
             else:
                 del self.hosts[change.label]
             self._hinted -= hinted
@@ -295,11 +295,11 @@ class NamedService:
             return False
         return not self.service.spec.publish_not_ready_addresses
 
-    def near(self, place: Locality) -> tuple[NearOutcome, HostSubset | None]:
-        """The hosts that hints name for clients at *place*; ``None``: all of them.
+    def near(self, locality: Locality) -> tuple[NearOutcome, HostSubset | None]:
+        """Returns the hosts that hints name for clients at *locality*; ``None``: all of them.
 
-        The rule is that of ``consume.usable.choose``, over an index by place: clients are at
-        thousands of places, and one that forges its address chooses among them.
+        The rule is that of ``consume.usable.choose``, over an index by location: clients are at
+        thousands of locations, and one that forges its address chooses among them.
         """
         if self._hints is None:
             ready = [host.endpoint for hosts in self.hosts.values() for host in hosts]
@@ -312,10 +312,10 @@ class NamedService:
                 else {},
             )
         outcome: NearOutcome = "node"
-        subset = self._hints.by_node.get(place.node) if place.node else None
+        subset = self._hints.by_node.get(locality.node) if locality.node else None
         if subset is None:
             outcome = "zone"
-            subset = self._hints.by_zone.get(place.zone) if place.zone else None
+            subset = self._hints.by_zone.get(locality.zone) if locality.zone else None
         if subset is None or subset.count == self._host_count:
             return "all", None
         return outcome, subset
@@ -366,11 +366,11 @@ class NamedService:
                 return SrvTargets((), 0)
             chosen = self._whole_subset() if subset is None else subset
             labels_of, counts = {**chosen.labels}, chosen.counts
-        found = [
+        matching = [
             (ports, numbers) for ports in labels_of if (numbers := ports.numbers(port, protocol))
         ]
-        count = sum(counts[ports] * len(numbers) for ports, numbers in found)
-        return SrvTargets([(labels_of[ports], numbers) for ports, numbers in found], count)
+        count = sum(counts[ports] * len(numbers) for ports, numbers in matching)
+        return SrvTargets([(labels_of[ports], numbers) for ports, numbers in matching], count)
 
     def _whole_subset(self) -> HostSubset:
         if self._whole is None:
@@ -386,19 +386,20 @@ class NamedService:
         return self._own_ports
 
     def check(self) -> None:
-        """Everything kept is what the merges show.  O(endpoints)."""
-        shown = [
+        """Asserts that all state agrees with the merges.  O(endpoints)."""
+        visible = [
             (host_label(endpoint), endpoint)
             for merge in self._merges.values()
             for endpoint in merge.visible.values()
             if endpoint.ready
         ]
         kept = [(label, host.endpoint) for label, hosts in self.hosts.items() for host in hosts]
-        assert sorted(map(repr, shown)) == sorted(map(repr, kept)), (
-            f"merges show {shown}, hosts are {kept}"
+        assert sorted(map(repr, visible)) == sorted(map(repr, kept)), (
+            f"merges show {visible}, hosts are {kept}"
         )
         packed = sorted(
-            {ipaddress.ip_address(endpoint.address).packed for _, endpoint in shown}, key=_by_family
+            {ipaddress.ip_address(endpoint.address).packed for _, endpoint in visible},
+            key=_by_family,
         )
         assert [*self.addresses["IPv4"], *self.addresses["IPv6"]] == packed, (
             "addresses are not those of the hosts"

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from sliceplane.consume.usable import Locality
 from sliceplane.dns.cluster_names import ClusterNames, ZoneConfig
-from sliceplane.dns.places import NOWHERE
+from sliceplane.dns.locations import NOWHERE
 from sliceplane.dns.pods import dashed_address
 from sliceplane.dns.records import RecordSet, SrvSet, encoded
 from sliceplane.dns.reverse import reversed_address
@@ -51,7 +51,7 @@ _SIZE_OF: Final = {A: 4, AAAA: 16}
 _HINFO: Final = b"\x07RFC8482\0"
 
 
-class FoundName(NamedTuple):
+class LookupResult(NamedTuple):
     """The result of a lookup. ``extras``: whole records for the additional section. ``keep_s``:
     seconds that clients cache a negative one. ``is_soa``: the zone's SOA record is the answer.
     ``alias``: the name that its one record leads to. ``why``: an explanation for a person.
@@ -83,25 +83,25 @@ class DnsView(ClusterNames):
 
     def zone_of(self, labels: tuple[bytes, ...]) -> bytes | None:
         """Returns our longest zone that has the name of these labels, lower-cased."""
-        held = [zone for zone, of in self._zone_labels if labels[-len(of) :] == of]
-        return max(held, key=len, default=None)
+        matching = [zone for zone, of in self._zone_labels if labels[-len(of) :] == of]
+        return max(matching, key=len, default=None)
 
     def find(
-        self, labels: tuple[bytes, ...], kind: int, place: Locality = NOWHERE
-    ) -> FoundName | None:
+        self, labels: tuple[bytes, ...], kind: int, locality: Locality = NOWHERE
+    ) -> LookupResult | None:
         """Looks up *kind* at the name of these labels, lower-cased; ``None``: the name is not
         ours.
         """
         zone = self.zone_of(labels)
         if zone is not None:
-            return self._in_zone(zone, labels[: len(labels) - len(labels_of(zone))], kind, place)
+            return self._in_zone(zone, labels[: len(labels) - len(labels_of(zone))], kind, locality)
         if len(labels) > 2 and labels[-1] == b"arpa" and labels[-2] in _REVERSE_ZONES:
             return self._reversed(labels, kind)
         return None
 
     def _in_zone(
-        self, zone: bytes, labels: tuple[bytes, ...], kind: int, place: Locality
-    ) -> FoundName:
+        self, zone: bytes, labels: tuple[bytes, ...], kind: int, locality: Locality
+    ) -> LookupResult:
         match labels:
             case ():
                 return self._apex(zone, kind)
@@ -111,19 +111,19 @@ class DnsView(ClusterNames):
             case (b"ns", b"dns"):
                 return self._data(zone, kind, self._own_addresses(), "this server's address")
             case (b"dns",) | (b"svc",) | (b"pod",):
-                return FoundName(zone, why="names are below it, and no record at it")
+                return LookupResult(zone, why="names are below it, and no record at it")
             case (*_, b"svc"):
-                return self._below_svc(zone, labels[:-1], kind, place)
+                return self._below_svc(zone, labels[:-1], kind, locality)
             case (*_, b"pod"):
                 return self._pod(zone, labels[:-1], kind)
-        return FoundName(
+        return LookupResult(
             zone, NXDOMAIN, keep_s=NEVER_TTL_S, why="below a zone there are only svc, pod and dns"
         )
 
-    def _apex(self, zone: bytes, kind: int) -> FoundName:
+    def _apex(self, zone: bytes, kind: int) -> LookupResult:
         server = b"\2ns\3dns" + zone
         if kind == SOA:
-            return FoundName(zone, is_soa=True, why="the zone itself")
+            return LookupResult(zone, is_soa=True, why="the zone itself")
         if kind == NS:
             own = self._own_addresses()
             glue = [
@@ -132,7 +132,7 @@ class DnsView(ClusterNames):
                 if data
             ]
             extras = tuple(server + record[2:] for records in glue for record in records.records())
-            return FoundName(
+            return LookupResult(
                 zone,
                 records=encoded(NS, self.config.ttl_s, [server]),
                 extras=extras,
@@ -148,54 +148,54 @@ class DnsView(ClusterNames):
         ]
         return {of: [item for item in packed if len(item) == size] for of, size in _SIZE_OF.items()}
 
-    def _data(self, zone: bytes, kind: int, data: dict[int, list[bytes]], why: str) -> FoundName:
+    def _data(self, zone: bytes, kind: int, data: dict[int, list[bytes]], why: str) -> LookupResult:
         """Returns the records of *kind* at a name that exists."""
         if kind == ANY:
-            return FoundName(
+            return LookupResult(
                 zone,
                 records=encoded(HINFO, self.config.ttl_s, [_HINFO]),
                 why="ANY is not answered (RFC 8482)",
             )
-        held = data.get(kind)
-        if not held:
-            return FoundName(zone, why=f"{why}: it exists, and has no record of this type")
+        contents = data.get(kind)
+        if not contents:
+            return LookupResult(zone, why=f"{why}: it exists, and has no record of this type")
         if kind in _SIZE_OF:
-            return FoundName(
-                zone, records=RecordSet(kind, self.config.ttl_s, held, _SIZE_OF[kind]), why=why
+            return LookupResult(
+                zone, records=RecordSet(kind, self.config.ttl_s, contents, _SIZE_OF[kind]), why=why
             )
-        return FoundName(zone, records=encoded(kind, self.config.ttl_s, held), why=why)
+        return LookupResult(zone, records=encoded(kind, self.config.ttl_s, contents), why=why)
 
     # -- Services
 
     def _below_svc(
-        self, zone: bytes, labels: tuple[bytes, ...], kind: int, place: Locality
-    ) -> FoundName:
+        self, zone: bytes, labels: tuple[bytes, ...], kind: int, locality: Locality
+    ) -> LookupResult:
         namespace = labels[-1].decode("ascii", "replace")
         if len(labels) == 1:
             if self.has_namespace(namespace):
                 return self._data(zone, kind, {}, f"the Namespace {namespace}")
-            return FoundName(zone, NXDOMAIN, why=f"there is no Namespace {namespace}")
+            return LookupResult(zone, NXDOMAIN, why=f"there is no Namespace {namespace}")
         above = labels[:-2]
         named = self._services.get(label_of(labels[-2]) + label_of(labels[-1]) + b"\3svc")
         if not _can_be(above):
-            return FoundName(
+            return LookupResult(
                 zone, NXDOMAIN, keep_s=NEVER_TTL_S, service=named, why="no record has such a name"
             )
         of = f"the Service {namespace}/{labels[-2].decode('ascii', 'replace')}"
         if named is None or named.service is None:
             missing = of if self.has_namespace(namespace) else f"the Namespace {namespace}"
-            return FoundName(zone, NXDOMAIN, service=named, why=f"{missing} does not exist")
+            return LookupResult(zone, NXDOMAIN, service=named, why=f"{missing} does not exist")
         if not named.exists:
-            return FoundName(
+            return LookupResult(
                 zone,
                 NXDOMAIN,
                 service=named,
                 why=f"{of} is headless and has no endpoint that is ready",
             )
-        found = self._of_service(zone, named, above, kind, place=place, of=of)
-        if found.narrowed:
-            self.narrowed.of(found.narrowed).value += 1
-        return found._replace(service=named)
+        result = self._of_service(zone, named, above, kind, locality=locality, of=of)
+        if result.narrowed:
+            self.narrowed.of(result.narrowed).value += 1
+        return result._replace(service=named)
 
     def _of_service(
         self,
@@ -204,14 +204,14 @@ class DnsView(ClusterNames):
         above: tuple[bytes, ...],
         kind: int,
         *,
-        place: Locality,
+        locality: Locality,
         of: str,
-    ) -> FoundName:
+    ) -> LookupResult:
         if named.kind == "external":
             return self._external(zone, named, above, kind, of)
         match above:
             case ():
-                return self._at_service(zone, named, kind, place, of)
+                return self._at_service(zone, named, kind, locality, of)
             case (label,) if label.startswith(b"_") and named.has_protocol(
                 label[1:].decode("ascii", "replace")
             ):
@@ -223,33 +223,33 @@ class DnsView(ClusterNames):
             case (port, protocol) if (
                 port.startswith(b"_") and protocol.startswith(b"_") and protocol != b"_zone"
             ):
-                wanted = (
+                port_key = (
                     port[1:].decode("ascii", "replace"),
                     protocol[1:].decode("ascii", "replace"),
                 )
-                if not all(wanted) or not named.srv(*wanted).pairs:
-                    return FoundName(
-                        zone, NXDOMAIN, why=f"{of} has no {wanted[1]} port {wanted[0]}"
+                if not all(port_key) or not named.srv(*port_key).pairs:
+                    return LookupResult(
+                        zone, NXDOMAIN, why=f"{of} has no {port_key[1]} port {port_key[0]}"
                     )
-                return self._srv(zone, named, wanted, kind, of=of, place=place)
-            case (*words, b"_zone") if named.kind == "headless":
-                return self._of_zone(zone, named, tuple(words), kind, of)
-        return FoundName(zone, NXDOMAIN, why=f"{of} exists, and has no such host or port")
+                return self._srv(zone, named, port_key, kind, of=of, locality=locality)
+            case (*inner, b"_zone") if named.kind == "headless":
+                return self._of_zone(zone, named, tuple(inner), kind, of)
+        return LookupResult(zone, NXDOMAIN, why=f"{of} exists, and has no such host or port")
 
     def _external(
         self, zone: bytes, named: NamedService, above: tuple[bytes, ...], kind: int, of: str
-    ) -> FoundName:
+    ) -> LookupResult:
         assert named.service is not None, "its kind is known"
         alias = alias_of(named.service)
         if above:
-            return FoundName(
+            return LookupResult(
                 zone, NXDOMAIN, why=f"{of} is of the type ExternalName: nothing is below it"
             )
         if alias is None or kind == ANY:
             return self._data(
                 zone, kind, {}, f"{of}, whose externalName {named.service.spec.external_name!r}"
             )
-        return FoundName(
+        return LookupResult(
             zone,
             records=encoded(CNAME, self.config.ttl_s, [alias]),
             alias=alias,
@@ -257,10 +257,10 @@ class DnsView(ClusterNames):
         )
 
     def _at_service(
-        self, zone: bytes, named: NamedService, kind: int, place: Locality, of: str
-    ) -> FoundName:
+        self, zone: bytes, named: NamedService, kind: int, locality: Locality, of: str
+    ) -> LookupResult:
         if kind == SRV:
-            return self._srv(zone, named, (None, None), kind, of=of, place=place)
+            return self._srv(zone, named, (None, None), kind, of=of, locality=locality)
         if kind not in _FAMILY_OF:
             return self._data(zone, kind, {}, of)
         family = _FAMILY_OF[kind]
@@ -268,13 +268,13 @@ class DnsView(ClusterNames):
             return self._data(
                 zone, kind, {kind: named.cluster_addresses()[family]}, f"{of}: its cluster IPs"
             )
-        if not self.is_narrowed(named) or place == NOWHERE:
+        if not self.is_narrowed(named) or locality == NOWHERE:
             return self._data(
                 zone, kind, {kind: named.addresses[family]}, f"{of}: its ready endpoints"
             )
-        outcome, subset = named.near(place)
+        outcome, subset = named.near(locality)
         near = named.addresses[family] if subset is None else subset.addresses(family)
-        why = f"{of}: its ready endpoints for a client in {place.zone or '?'} ({outcome})"
+        why = f"{of}: its ready endpoints for a client in {locality.zone or '?'} ({outcome})"
         return self._data(zone, kind, {kind: near}, why)._replace(narrowed=outcome)
 
     def is_narrowed(self, named: NamedService) -> bool:
@@ -283,10 +283,10 @@ class DnsView(ClusterNames):
 
     def _host(
         self, zone: bytes, named: NamedService, label: bytes, kind: int, of: str
-    ) -> FoundName:
+    ) -> LookupResult:
         hosts = named.hosts.get(label)
         if not hosts:
-            return FoundName(zone, NXDOMAIN, why=f"{of} has no ready endpoint of this name")
+            return LookupResult(zone, NXDOMAIN, why=f"{of} has no ready endpoint of this name")
         if kind == SRV:
             return self._srv(zone, named, (None, None), kind, of=of, label=label)
         data = {
@@ -303,18 +303,18 @@ class DnsView(ClusterNames):
         kind: int,
         *,
         of: str,
-        place: Locality = NOWHERE,
+        locality: Locality = NOWHERE,
         label: bytes = b"",
         subset: HostSubset | None = None,
-    ) -> FoundName:
-        """*port*: its name and protocol. *place*: the client's location; near endpoints have the
+    ) -> LookupResult:
+        """*port*: its name and protocol. *locality*: the client's location; near endpoints have the
         better priority. The target's name is not compressed (RFC 2782); its addresses are extras.
         """
         targets = named.srv(*port, label, subset) if kind == SRV else None
         if targets is None or not targets.pairs:
             return self._data(zone, kind, {}, f"{of}: a port")
-        is_narrowed = self.is_narrowed(named) and place != NOWHERE
-        near = named.near(place)[1] if is_narrowed else None
+        is_narrowed = self.is_narrowed(named) and locality != NOWHERE
+        near = named.near(locality)[1] if is_narrowed else None
         near_total = targets.total if near is None else named.srv(*port, subset=near).total
         ttl_s = self.config.ttl_s
         records = SrvSet(
@@ -325,21 +325,21 @@ class DnsView(ClusterNames):
             totals=(near_total, targets.total - near_total),
         )
         extras = _TargetAddresses(named, zone, records, ttl_s)
-        return FoundName(zone, records=records, extras=extras, why=f"{of}: its ports")
+        return LookupResult(zone, records=records, extras=extras, why=f"{of}: its ports")
 
     def _of_zone(
-        self, zone: bytes, named: NamedService, words: tuple[bytes, ...], kind: int, of: str
-    ) -> FoundName:
+        self, zone: bytes, named: NamedService, inner: tuple[bytes, ...], kind: int, of: str
+    ) -> LookupResult:
         """``ZONE.pin._zone.SERVICE``: the endpoints that are in a zone; ``prefer``: all, if it has
         none (coredns/coredns#8388).
         """
-        if not words or words[-1] not in (b"pin", b"prefer"):
-            return FoundName(zone, NXDOMAIN, why="below _zone there are pin and prefer")
-        wanted = b".".join(words[:-1]).decode("ascii", "replace")
-        if not wanted:
+        if not inner or inner[-1] not in (b"pin", b"prefer"):
+            return LookupResult(zone, NXDOMAIN, why="below _zone there are pin and prefer")
+        zone_name = b".".join(inner[:-1]).decode("ascii", "replace")
+        if not zone_name:
             return self._data(zone, kind, {}, "names of zones are below it")
-        subset = named.in_zone(wanted)
-        if subset is None and words[-1] == b"prefer":
+        subset = named.in_zone(zone_name)
+        if subset is None and inner[-1] == b"prefer":
             return self._at_service(zone, named, kind, NOWHERE, of)
         if kind == SRV:
             return self._srv(zone, named, (None, None), kind, of=of, subset=subset or HostSubset())
@@ -348,32 +348,32 @@ class DnsView(ClusterNames):
             if subset is None
             else {of_kind: subset.addresses(family) for of_kind, family in _FAMILY_OF.items()}
         )
-        return self._data(zone, kind, data, f"{of}: its ready endpoints in the zone {wanted}")
+        return self._data(zone, kind, data, f"{of}: its ready endpoints in the zone {zone_name}")
 
     # -- the rest
 
-    def _pod(self, zone: bytes, labels: tuple[bytes, ...], kind: int) -> FoundName:
+    def _pod(self, zone: bytes, labels: tuple[bytes, ...], kind: int) -> LookupResult:
         namespace = labels[-1].decode("ascii", "replace")
         mode = self.config.pods
         if mode == "disabled" or len(labels) > 2:
-            return FoundName(
+            return LookupResult(
                 zone, NXDOMAIN, keep_s=NEVER_TTL_S, why="names of Pods are not served (--pods)"
             )
         if not self.has_namespace(namespace):
-            return FoundName(zone, NXDOMAIN, why=f"there is no Namespace {namespace}")
+            return LookupResult(zone, NXDOMAIN, why=f"there is no Namespace {namespace}")
         if len(labels) == 1:
             return self._data(zone, kind, {}, f"the Namespace {namespace}")
         address = dashed_address(labels[0])
         if address is None:
-            return FoundName(zone, NXDOMAIN, keep_s=NEVER_TTL_S, why="no address with dashes")
+            return LookupResult(zone, NXDOMAIN, keep_s=NEVER_TTL_S, why="no address with dashes")
         if mode == "verified" and not self._pods.has(namespace, address.packed):
-            return FoundName(
+            return LookupResult(
                 zone, NXDOMAIN, why=f"no Pod of the Namespace {namespace} has this address"
             )
         of_kind = A if address.version == 4 else AAAA
         return self._data(zone, kind, {of_kind: [address.packed]}, "the address that it names")
 
-    def _reversed(self, labels: tuple[bytes, ...], kind: int) -> FoundName | None:
+    def _reversed(self, labels: tuple[bytes, ...], kind: int) -> LookupResult | None:
         zone = _REVERSE_ZONES[labels[-2]]
         packed = reversed_address(labels)
         if packed is None:
@@ -398,14 +398,14 @@ class DnsView(ClusterNames):
             self.reverse.is_ours(packed) or bool(self.reverse.names(packed))
         )
 
-    def unknown_address(self, labels: tuple[bytes, ...]) -> FoundName | None:
+    def unknown_address(self, labels: tuple[bytes, ...]) -> LookupResult | None:
         """Returns the answer for a reversed name without an address; ``None``: these labels are
         none.
         """
         if len(labels) < 2 or labels[-1] != b"arpa" or labels[-2] not in _REVERSE_ZONES:
             return None
         zone = _REVERSE_ZONES[labels[-2]]
-        return FoundName(zone, NXDOMAIN, why="no Service and no ready endpoint has this address")
+        return LookupResult(zone, NXDOMAIN, why="no Service and no ready endpoint has this address")
 
 
 class _TargetAddresses:

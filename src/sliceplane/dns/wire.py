@@ -166,12 +166,12 @@ def read_query(packet: bytes) -> DnsQuestion | Malformed | None:
             raise WireError("the question ends early")
         kind, cls = _two.unpack_from(packet, offset)
         offset += 4
-        for place in range(records):
+        for index in range(records):
             record = read_record(packet, offset)
             offset = record.end
             if record.type != OPT:
                 continue
-            if edns is not None or record.name != ROOT or place < answers + authorities:
+            if edns is not None or record.name != ROOT or index < answers + authorities:
                 raise WireError("a second OPT, or one that is none")
             if record.ttl >> 16 & 0xFF:
                 section = packet[HEADER_BYTES : HEADER_BYTES + len(name) + 4]
@@ -232,8 +232,8 @@ def opt(rcode: int = NOERROR, *, do: bool = False, ede: int | None = None, text:
     """
     data = b""
     if ede is not None:
-        words = text.encode()[:200]
-        data = _two.pack(_OPTION_EDE, 2 + len(words)) + ede.to_bytes(2, "big") + words
+        encoded = text.encode()[:200]
+        data = _two.pack(_OPTION_EDE, 2 + len(encoded)) + ede.to_bytes(2, "big") + encoded
     return (
         ROOT
         + _fields.pack(OPT, PAYLOAD_BYTES, rcode >> 4 << 24 | (DO if do else 0), len(data))
@@ -362,11 +362,11 @@ def data_text(kind: int, data: bytes) -> str:
                 f"{text_of(data[6:])}"
             )
         case 13 | 16:
-            words = []
+            strings = []
             while data:
-                words.append(data[1 : 1 + data[0]].decode("ascii", "replace"))
+                strings.append(data[1 : 1 + data[0]].decode("ascii", "replace"))
                 data = data[1 + data[0] :]
-            return " ".join(f'"{word}"' for word in words)
+            return " ".join(f'"{string}"' for string in strings)
     return f"\\# {len(data)} {data.hex()}"  # RFC 3597 section 5
 
 

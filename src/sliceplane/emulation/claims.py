@@ -31,7 +31,7 @@ from sliceplane.watch.controller.base import Done, Write
 
 C = TypeVar("C", bound=Object)
 #: namespace and label pair; "" and "" is every label
-_Place = tuple[str, str, str]
+_LabelKey = tuple[str, str, str]
 _MISSED = ("NotFound", "Conflict", "Invalid")
 
 
@@ -42,11 +42,11 @@ class Claims(Generic[C]):
         self._owners = owners
         self._children = children
         self._selectors: dict[
-            str, tuple[_Place, LabelRequirements]
+            str, tuple[_LabelKey, LabelRequirements]
         ] = {}  # owner key -> where it is filed, selector
-        self._filed: dict[_Place, set[str]] = {}  # -> owner keys
+        self._filed: dict[_LabelKey, set[str]] = {}  # -> owner keys
         self._orphans: dict[str, C] = {}  # child key -> child without a controlling owner
-        self._orphans_at: dict[_Place, set[str]] = {}
+        self._orphans_at: dict[_LabelKey, set[str]] = {}
         self._alive: set[str] = set()  # uids of owners that the server confirmed, until they adopt
         self._refused: dict[
             str, str
@@ -66,16 +66,16 @@ class Claims(Generic[C]):
             (selector.match_labels or {}).items(),
             key=lambda pair: (pair[0] != LABEL_TEMPLATE_HASH, pair),
         )
-        place = (namespace, *pairs[0]) if pairs else (namespace, "", "")
-        self._selectors[key] = place, from_label_selector(selector)
-        self._filed.setdefault(place, set()).add(key)
+        label_key = (namespace, *pairs[0]) if pairs else (namespace, "", "")
+        self._selectors[key] = label_key, from_label_selector(selector)
+        self._filed.setdefault(label_key, set()).add(key)
 
     def on_child(self, old: C | None, new: C | None) -> tuple[str, ...]:
         """Keys of the owners that may want the child as it is now."""
         if old is not None:
             self._orphans.pop(old.metadata.key, None)
-            for place in _places(old):
-                _discard(self._orphans_at, place, old.metadata.key)
+            for label_key in _label_keys(old):
+                _discard(self._orphans_at, label_key, old.metadata.key)
             if new is None or new.metadata.uid != old.metadata.uid:
                 self._refused.pop(old.metadata.uid, None)
         if new is None or controller_uid(new):
@@ -83,10 +83,12 @@ class Claims(Generic[C]):
         self._orphans[new.metadata.key] = new
         labels = new.metadata.labels
         adoptable: list[str] = []
-        for place in _places(new):
-            self._orphans_at.setdefault(place, set()).add(new.metadata.key)
+        for label_key in _label_keys(new):
+            self._orphans_at.setdefault(label_key, set()).add(new.metadata.key)
             adoptable += [
-                key for key in self._filed.get(place, ()) if self._selectors[key][1].matches(labels)
+                key
+                for key in self._filed.get(label_key, ())
+                if self._selectors[key][1].matches(labels)
             ]
         return tuple(sorted(adoptable))
 
@@ -99,14 +101,14 @@ class Claims(Generic[C]):
         meta = owner.metadata
         if meta.is_deleting or meta.key not in self._selectors:
             return ()
-        place, selector = self._selectors[meta.key]
+        label_key, selector = self._selectors[meta.key]
         strays = [
             child
             for child in owned
             if not selector.matches(child.metadata.labels) and not self._in_vain(child)
         ]
         writes = [self._reference(child, {"$patch": "delete", "uid": meta.uid}) for child in strays]
-        orphans = [self._orphans[key] for key in sorted(self._orphans_at.get(place, ()))]
+        orphans = [self._orphans[key] for key in sorted(self._orphans_at.get(label_key, ()))]
         adoptable = [
             child
             for child in orphans
@@ -169,15 +171,15 @@ class Claims(Generic[C]):
         )
 
     def check(self) -> None:
-        filed = {key: place for place, keys in self._filed.items() for key in keys}
-        assert filed == {key: place for key, (place, _) in self._selectors.items()}, (
+        filed = {key: label_key for label_key, keys in self._filed.items() for key in keys}
+        assert filed == {key: label_key for key, (label_key, _) in self._selectors.items()}, (
             f"{filed} != {self._selectors}"
         )
-        placed: dict[str, set[_Place]] = {}
-        for place, keys in self._orphans_at.items():
+        placed: dict[str, set[_LabelKey]] = {}
+        for label_key, keys in self._orphans_at.items():
             for key in keys:
-                placed.setdefault(key, set()).add(place)
-        assert placed == {key: set(_places(child)) for key, child in self._orphans.items()}, (
+                placed.setdefault(key, set()).add(label_key)
+        assert placed == {key: set(_label_keys(child)) for key, child in self._orphans.items()}, (
             "orphans by label"
         )
         assert not any(controller_uid(child) for child in self._orphans.values()), (
@@ -185,7 +187,7 @@ class Claims(Generic[C]):
         )
 
 
-def _places(child: Object) -> list[_Place]:
+def _label_keys(child: Object) -> list[_LabelKey]:
     namespace = child.metadata.namespace
     return [
         (namespace, "", ""),
@@ -193,9 +195,9 @@ def _places(child: Object) -> list[_Place]:
     ]
 
 
-def _discard(index: dict[_Place, set[str]], place: _Place, key: str) -> None:
-    keys = index.get(place)
+def _discard(index: dict[_LabelKey, set[str]], label_key: _LabelKey, key: str) -> None:
+    keys = index.get(label_key)
     if keys is not None:
         keys.discard(key)
         if not keys:
-            del index[place]
+            del index[label_key]

@@ -6,7 +6,7 @@ A Node fits if the template's node selector and affinity want it and its taints 
 those that ``pkg/controller/daemon/util/daemonset_util.go`` lists. A Pod is bound to its Node by an
 affinity to the Node's name, which the emulated scheduler obeys.
 
-A plan first makes each Node have the Pods that it should have (``_DaemonSetPlan.place``); only when
+A plan first gives each Node its Pods (``_DaemonSetPlan.sync_nodes``); only when
 nothing is to be done there does a rollout take its next step (``_DaemonSetPlan.roll``). A Node
 whose Pod is missing or not available counts as unavailable.
 """
@@ -85,7 +85,7 @@ class DaemonSetController(OwnerController[DaemonSet, Pod]):
         plan = _DaemonSetPlan(owner, self._nodes, placed, available)
         writes: tuple[Write, ...] = ()
         if not owner.metadata.is_deleting and not self.refusal_under_backoff(owner, now):
-            writes = (plan.place() or plan.roll())[:CREATES_PER_JOB_MAX]
+            writes = (plan.sync_nodes() or plan.roll())[:CREATES_PER_JOB_MAX]
         return writes + plan.status()
 
 
@@ -137,9 +137,9 @@ class _DaemonSetPlan:
     def _rolls(self) -> bool:
         return self._owner.spec.update_strategy.type == "RollingUpdate"
 
-    def place(self) -> tuple[Write, ...]:
-        """Deletions of Pods that have ended, are too many or are where they should not be; then
-        what is missing.
+    def sync_nodes(self) -> tuple[Write, ...]:
+        """Returns deletions of Pods that have ended, are too many or are on the wrong Node; then
+        creations of the missing ones.
         """
         deletions: list[Write] = []
         for node, pods in sorted(self._placed.items()):
@@ -166,9 +166,9 @@ class _DaemonSetPlan:
     def roll(self) -> tuple[Write, ...]:
         if not self._rolls:
             return ()
-        return self._roll_with_surge() if self._surge else self._roll_in_place()
+        return self._roll_with_surge() if self._surge else self._roll_without_surge()
 
-    def _roll_in_place(self) -> tuple[Write, ...]:
+    def _roll_without_surge(self) -> tuple[Write, ...]:
         broken: list[Pod] = []
         sound: list[Pod] = []
         unavailable = 0

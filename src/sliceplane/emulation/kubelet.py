@@ -327,13 +327,13 @@ class KubeletController(KeyedController):
         debuggers = debuggers_status(pod, now)
         if debuggers is not None:
             return (_status(pod, debuggers),)
-        wants = self._is_desired_ready(pod)
+        is_desired_ready = self._is_desired_ready(pod)
         containers = pod.condition("ContainersReady")
         due = parse_time(pod.status.start_time or _LONG_AGO) + self._config.ready_s
-        if wants and now < due and (containers is None or containers.status != "True"):
+        if is_desired_ready and now < due and (containers is None or containers.status != "True"):
             self.enqueue_after(key, due - now, now)
             return ()
-        state = readiness(pod, containers=wants)
+        state = readiness(pod, containers=is_desired_ready)
         return () if state.is_reported_by(pod) else (_status(pod, ready_status(pod, state, now)),)
 
     def _start(self, pod: Pod, addresses: tuple[str, ...], now: float) -> tuple[Write, ...]:

@@ -77,8 +77,8 @@ class Refusals:
     def of(self, uid: str) -> Refusal | None:
         return self._refused.get(uid)
 
-    def holding(self, owner: Object, now: float) -> Refusal | None:
-        """Returns the refusal of *owner* if it is too early to try again."""
+    def current(self, owner: Object, now: float) -> Refusal | None:
+        """Returns the refusal of *owner* that is still backed off, if there is one."""
         refusal = self._refused.get(owner.metadata.uid)
         if refusal is None or now >= refusal.until:
             return None
@@ -172,7 +172,7 @@ class OwnerController(KeyedController, Generic[O, C]):
 
     def refusal_under_backoff(self, owner: O, now: float) -> Refusal | None:
         """Returns the refusal of this owner's children if it is too early to try again."""
-        refusal = self._refusals.holding(owner, now)
+        refusal = self._refusals.current(owner, now)
         if refusal is not None:
             self.enqueue_after(owner.metadata.key, refusal.until - now, now)
         return refusal

@@ -141,30 +141,30 @@ class Metrics:
         self._declared.append((Family(name, kind, help_text, labels), read))
 
     def counter(self, name: str, help_text: str) -> Count:
-        return self._one("counter", name, help_text, Count())
+        return self._unlabelled("counter", name, help_text, Count())
 
     def gauge(self, name: str, help_text: str) -> Count:
-        return self._one("gauge", name, help_text, Count())
+        return self._unlabelled("gauge", name, help_text, Count())
 
     def histogram(self, name: str, help_text: str, bounds: tuple[float, ...]) -> Histogram:
-        return self._one("histogram", name, help_text, Histogram(bounds))
+        return self._unlabelled("histogram", name, help_text, Histogram(bounds))
 
     def counters(self, name: str, help_text: str, *labels: str) -> Labelled[Count]:
-        return self._many("counter", name, help_text, labels, Count)
+        return self._labelled("counter", name, help_text, labels, Count)
 
     def gauges(self, name: str, help_text: str, *labels: str) -> Labelled[Count]:
-        return self._many("gauge", name, help_text, labels, Count)
+        return self._labelled("gauge", name, help_text, labels, Count)
 
     def histograms(
         self, name: str, help_text: str, bounds: tuple[float, ...], *labels: str
     ) -> Labelled[Histogram]:
-        return self._many("histogram", name, help_text, labels, lambda: Histogram(bounds))
+        return self._labelled("histogram", name, help_text, labels, lambda: Histogram(bounds))
 
-    def _one(self, kind: Kind, name: str, help_text: str, series: _Series) -> _Series:
+    def _unlabelled(self, kind: Kind, name: str, help_text: str, series: _Series) -> _Series:
         self.computed(kind, name, help_text, series.read)
         return series
 
-    def _many(
+    def _labelled(
         self, kind: Kind, name: str, help_text: str, labels: Labels, make: Callable[[], _Series]
     ) -> Labelled[_Series]:
         series = Labelled(make)

@@ -79,7 +79,7 @@ class Shares:
         most = self.most if standing == "vital" else self.most - self.most // 10
         return used + amount <= most - self.total
 
-    def give(self, account: str, amount: int = 1) -> None:
+    def release(self, account: str, amount: int = 1) -> None:
         """Returns *amount* that ``take`` charged *account* with."""
         remaining = self._amounts[account] - amount
         assert remaining >= 0, f"{account} returns {amount} and has {self._amounts[account]}"
@@ -89,7 +89,7 @@ class Shares:
             del self._amounts[account]
         self.total -= amount
 
-    def give_all(self, account: str) -> None:
+    def release_all(self, account: str) -> None:
         """Returns all that *account* has; idempotent."""
         self.total -= self._amounts.pop(account, 0)
 

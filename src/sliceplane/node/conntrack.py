@@ -21,21 +21,21 @@ from sliceplane.consume.model import NodeEndpoint, ServedPort, canonical_of
 from sliceplane.kit.ip import Family
 
 #: an address and a port
-Place = tuple[str, int]
+SocketAddress = tuple[str, int]
 
 
 class UdpFlow(NamedTuple):
     """A UDP flow: its destination, and the endpoint that answers.  These two decide if it is stale."""
 
-    sent_to: Place
-    answered_by: Place
+    sent_to: SocketAddress
+    answered_by: SocketAddress
 
 
 class TrackedFlow(NamedTuple):
     """One entry of the table: its flow, and the client and zone that identify it to the kernel."""
 
     flow: UdpFlow
-    client: Place
+    client: SocketAddress
     zone: int = 0
 
 
@@ -47,8 +47,8 @@ class Expected:
     """
 
     def __init__(self) -> None:
-        self._by_place: dict[Place, tuple[frozenset[Place], ...]] = {}
-        self._by_node_port: dict[int, tuple[frozenset[Place], ...]] = {}
+        self._by_address: dict[SocketAddress, tuple[frozenset[SocketAddress], ...]] = {}
+        self._by_node_port: dict[int, tuple[frozenset[SocketAddress], ...]] = {}
 
     def add(self, port: ServedPort, endpoints: Iterable[NodeEndpoint]) -> None:
         """Adds a UDP service port with all its endpoints: only serving ones may answer, regardless of
@@ -60,19 +60,19 @@ class Expected:
         )
         more = (serving,) if serving else ()
         for ip in (port.cluster_ip, *port.external_ips, *port.vips):
-            place = (ip, port.port)
-            self._by_place[place] = self._by_place.get(place, ()) + more
+            address = (ip, port.port)
+            self._by_address[address] = self._by_address.get(address, ()) + more
         if port.node_port:
             self._by_node_port[port.node_port] = self._by_node_port.get(port.node_port, ()) + more
 
     def __bool__(self) -> bool:
-        return bool(self._by_place)
+        return bool(self._by_address)
 
     def is_stale(self, flow: UdpFlow) -> bool:
         """Returns True if *flow* uses an observed service port, but leads to none of its endpoints;
         also if it was not translated at all.
         """
-        serving = self._by_place.get(flow.sent_to)
+        serving = self._by_address.get(flow.sent_to)
         if serving is None:
             serving = self._by_node_port.get(flow.sent_to[1])
         return serving is not None and not any(

@@ -112,46 +112,46 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class PlaceClaims(Generic[K, V]):
-    """The values that Services claim for places in the kernel. If several Services claim the same
-    place, the first by namespace and name wins, on every node.
+class KernelClaims(Generic[K, V]):
+    """The values that Services claim for entries in the kernel. If several Services claim the same
+    entry, the first by namespace and name wins, on every node.
     """
 
     def __init__(self) -> None:
-        #: Services and their values by place, sorted by key. Tuples, since nearly every place has one
-        #: Service, and there are as many places as rules
+        #: Services and their values by entry, sorted by key. Tuples, since nearly every entry has
+        #: one Service, and there are as many entries as rules
         self._shares: dict[K, tuple[tuple[ServiceKey, V], ...]] = {}
-        #: places whose claims have changed
+        #: entries whose claims have changed
         self.marked: set[K] = set()
 
     def __iter__(self) -> Iterator[K]:
         return iter(self._shares)
 
-    def set(self, place: K, key: ServiceKey, value: tuple[V] | None) -> None:
-        """Sets the value that *key* claims for *place*; ``None`` removes the claim. Costs little more
-        than a copy of the claims: thousands of Services may claim the place of one endpoint.
+    def set(self, entry: K, key: ServiceKey, value: tuple[V] | None) -> None:
+        """Sets the value that *key* claims for *entry*; ``None`` removes the claim. Costs little
+        more than a copy of the claims: thousands of Services may claim the entry of one endpoint.
         """
-        shares = self._shares.get(place, ())
+        shares = self._shares.get(entry, ())
         at = bisect_left(shares, key, key=itemgetter(0))
         end = at + 1 if at < len(shares) and shares[at][0] == key else at
         claim = () if value is None else ((key, value[0]),)
         shares = (*shares[:at], *claim, *shares[end:])
         if shares:
-            self._shares[place] = shares
+            self._shares[entry] = shares
         else:
-            del self._shares[place]
-        self.marked.add(place)
+            del self._shares[entry]
+        self.marked.add(entry)
 
-    def winner(self, place: K) -> tuple[V] | None:
-        """Returns the desired value of *place*, as a tuple; ``None``: no Service claims it."""
-        shares = self._shares.get(place)
+    def winner(self, entry: K) -> tuple[V] | None:
+        """Returns the desired value of *entry*, as a tuple; ``None``: no Service claims it."""
+        shares = self._shares.get(entry)
         return None if shares is None else (shares[0][1],)
 
     def check(self, expected: Iterable[tuple[ServiceKey, K, V]]) -> None:
         """Asserts that the claims are *expected*, sorted by Service.  O(state)."""
         shares: dict[K, tuple[tuple[ServiceKey, V], ...]] = {}
-        for key, place, value in expected:
-            shares[place] = (*shares.get(place, ()), (key, value))
+        for key, entry, value in expected:
+            shares[entry] = (*shares.get(entry, ()), (key, value))
         assert shares == self._shares, f"claims {self._shares} should be {shares}"
 
 

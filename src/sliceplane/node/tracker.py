@@ -38,7 +38,7 @@ from sliceplane.consume.model import (
     first_of,
 )
 from sliceplane.consume.servicemap import health_port, read
-from sliceplane.consume.slicecache import EndpointOrigin, HeldSlice, SliceCache
+from sliceplane.consume.slicecache import CachedSlice, EndpointOrigin, SliceCache
 from sliceplane.consume.usable import Locality
 from sliceplane.kit.ip import Family, networks
 from sliceplane.kit.times import parse_time
@@ -76,13 +76,13 @@ class ServiceTracker:
         self.unserved: set[ServiceKey] = set()
         self.newly_unserved: set[ServiceKey] = set()
         self._slices = SliceCache(family, node_name)
-        self._place = Locality(node=node_name)
+        self._locality = Locality(node=node_name)
         self._changed: set[ServiceKey] = set()
 
     @property
-    def place(self) -> Locality:
+    def locality(self) -> Locality:
         """Returns the location of this node."""
-        return self._place
+        return self._locality
 
     @property
     def pending(self) -> int:
@@ -198,12 +198,12 @@ class ServiceTracker:
         """
         if node is None:
             return ()
-        place = Locality(
-            node=self._place.node, zone=(node.metadata.labels or {}).get(LABEL_ZONE, "")
+        locality = Locality(
+            node=self._locality.node, zone=(node.metadata.labels or {}).get(LABEL_ZONE, "")
         )
-        if place == self._place:
+        if locality == self._locality:
             return ()
-        self._place = place
+        self._locality = locality
         return self.mark_all()
 
     def mark_all(self) -> tuple[ServiceKey, ...]:
@@ -325,7 +325,7 @@ class ServiceTracker:
     ) -> tuple[tuple[PortState, ...], int]:
         """Returns the states of *ports*, and the targets of the largest port beyond the bound."""
         states = tuple(
-            PortState(port, categorize(endpoints.get(port.name, ()), port, self._place))
+            PortState(port, categorize(endpoints.get(port.name, ()), port, self._locality))
             for port in ports
         )
         if not ports or self._slices.sizes.get(ports[0].name.service, 0) <= STICKY_MAX:
@@ -350,7 +350,7 @@ class ServiceTracker:
         """Returns the origins of the endpoints of *key*; see ``SliceCache.origins``."""
         return self._slices.origins(key, slice_key)
 
-    def slices(self, key: ServiceKey) -> dict[str, HeldSlice]:
+    def slices(self, key: ServiceKey) -> dict[str, CachedSlice]:
         """Returns the slices of *key*; see ``SliceCache.slices``."""
         return self._slices.slices(key)
 

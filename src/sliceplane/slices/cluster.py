@@ -16,14 +16,14 @@ from sliceplane.watch.controller.own_writes import PendingWrites
 class SliceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a slice engine.
 
-    ``find`` resolves the heuristic that a Service names. ``hold_by_default``: mass removals are
+    ``find`` resolves the heuristic that a Service names. ``retain_by_default``: mass removals are
     retained where neither the Service nor its Namespace has the annotation.
     """
 
     max_endpoints: int
     find: Find
     selector_changes: SelectorChanges
-    hold_by_default: bool
+    retain_by_default: bool
 
 
 class ClusterFacts:
@@ -38,7 +38,7 @@ class ClusterFacts:
         self.burst = RemovalBurst()
         #: own writes of all Services that the cache does not show yet
         self.pending = PendingWrites()
-        #: ``requests_hold`` of each Namespace, and the time at which it was read
+        #: ``requests_retention`` of each Namespace, and the time at which it was read
         self.namespaces: dict[str, tuple[bool | None, float]] = {}
 
     def set_node(self, name: str, facts: NodeFacts | None) -> tuple[bool, bool]:

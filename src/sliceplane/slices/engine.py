@@ -24,7 +24,7 @@ from sliceplane.api.discovery import (
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.requests import PortProbe
-from sliceplane.consume.removal_hold import Hold
+from sliceplane.consume.removal_hold import RemovalRetention
 from sliceplane.slices.cluster import ClusterFacts, SliceSettings
 from sliceplane.slices.facts import NodeFacts, PodFacts
 from sliceplane.slices.heuristics.queries import Find
@@ -32,7 +32,7 @@ from sliceplane.slices.heuristics.shipped import find_shipped
 from sliceplane.slices.members import SliceMembers
 from sliceplane.slices.packing.placement import ServiceSnapshot
 from sliceplane.slices.pod_routes import UNTOUCHED, Effect, PodRoutes, Touched, touched
-from sliceplane.slices.removing.guard import requests_hold
+from sliceplane.slices.removing.guard import requests_retention
 from sliceplane.slices.removing.losses import ConfirmationQuery, RemovalVerdict
 from sliceplane.slices.service import ServiceState
 from sliceplane.slices.shape import HintMode, ServiceShape, shape_of
@@ -61,12 +61,12 @@ class SliceEngine:
         subsetting: Subsetting = Subsetting.OFF,
         claim_unlabelled: bool = False,
         selector_changes: SelectorChanges = SelectorChanges.HAND_OVER,
-        hold_by_default: bool = False,
+        retain_by_default: bool = False,
     ) -> None:
         """*subsetting* is the approach of Services without the annotation; ``OFF`` disables the
-        feature for all Services. *hold_by_default*: mass removals are retained for Services without
-        the annotation. *claim_unlabelled*: slices without the managed-by label are ours if a
-        Service controls them (KEP-0752 as of 2019, upgrade from 1.16).
+        feature for all Services. *retain_by_default*: mass removals are retained for Services
+        without the annotation. *claim_unlabelled*: slices without the managed-by label are ours if
+        a Service controls them (KEP-0752 as of 2019, upgrade from 1.16).
         """
         assert 1 <= max_endpoints_per_slice <= MAX_ENDPOINTS_LIMIT, (
             f"max endpoints {max_endpoints_per_slice}"
@@ -75,7 +75,7 @@ class SliceEngine:
             max_endpoints=max_endpoints_per_slice,
             find=find,
             selector_changes=selector_changes,
-            hold_by_default=hold_by_default,
+            retain_by_default=retain_by_default,
         )
         self._gates = gates or Gates()
         self._subsetting = subsetting
@@ -321,10 +321,10 @@ class SliceEngine:
         service = self._services.get(key)
         return None if service is None else service.deadline()
 
-    def hold(self, key: str) -> Hold | None:
-        """Returns the current mass-removal hold of *key*."""
+    def get_retention(self, key: str) -> RemovalRetention | None:
+        """Returns the current mass-removal retention of *key*."""
         service = self._services.get(key)
-        return None if service is None else service.removals.guard.hold
+        return None if service is None else service.removals.guard.retention
 
     @property
     def retained(self) -> int:
@@ -344,7 +344,7 @@ class SliceEngine:
 
     def on_namespace(self, name: str, annotations: Mapping[str, str] | None, now: float) -> None:
         """Stores the annotation of a Namespace that was read."""
-        self._cluster.namespaces[name] = (requests_hold(annotations), now)
+        self._cluster.namespaces[name] = (requests_retention(annotations), now)
 
     def on_listed(
         self, key: str, pods: Mapping[str, Pod], nodes: Container[str], now: float

@@ -23,7 +23,7 @@ from sliceplane.api.meta import ObjectReference, find_condition
 from sliceplane.api.quantity import amount
 from sliceplane.kit.ip import Family, canonical_with_family
 from sliceplane.kit.times import parse_nanoseconds
-from sliceplane.slices.heuristics.types import EndpointPlace
+from sliceplane.slices.heuristics.types import EndpointLocation
 
 _CONTROL_PLANE_LABELS = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 #: ``PodFacts.readiness`` of an endpoint that takes new traffic
@@ -203,20 +203,20 @@ class NodeFacts:
     __slots__ = (
         "counted",
         "cpu_milli",
+        "location",
         "name",
         "node_hint",
-        "place",
         "view",
         "zone",
         "zone_hint",
-        "zone_place",
+        "zone_location",
     )
 
     def __init__(self, node: Node) -> None:
         labels = node.metadata.labels or {}
         self.name: Final = node.metadata.name
         self.zone: Final = labels.get(LABEL_ZONE, "")
-        self.view: Final = EndpointPlace(
+        self.view: Final = EndpointLocation(
             zone=self.zone, region=labels.get(LABEL_REGION, ""), node=self.name
         )
         self.counted: Final = node.is_ready and not any(
@@ -226,8 +226,8 @@ class NodeFacts:
         name = encode(self.name)
         zone = encode(self.zone)
         #: location of the endpoint, without and with the Node's name
-        self.zone_place: Final = b',"zone":' + zone if self.zone else b""
-        self.place: Final = node_place(self.name) + self.zone_place
+        self.zone_location: Final = b',"zone":' + zone if self.zone else b""
+        self.location: Final = encode_node_location(self.name) + self.zone_location
         for_zones = _for_zones(self.zone) if self.zone else b""
         for_nodes = b'"forNodes":[{"name":' + name + b"}]"
         #: hints for PreferSameZone (none without a zone) and for PreferSameNode
@@ -244,7 +244,7 @@ class NodeFacts:
         return (self.zone, self.view.region, self.cpu_milli) if self.counted else None
 
 
-def node_place(name: str) -> bytes:
+def encode_node_location(name: str) -> bytes:
     """Returns the piece for a Node of which only the name is known; empty for no name."""
     return b',"nodeName":' + encode(name) if name else b""
 
@@ -278,8 +278,8 @@ def _milli(quantity: str | int) -> int:
         return 0
 
 
-def endpoint_place(facts: PodFacts, node: NodeFacts | None) -> EndpointPlace:
+def endpoint_location(facts: PodFacts, node: NodeFacts | None) -> EndpointLocation:
     """Returns the location of an endpoint, as heuristics get it."""
-    view = EndpointPlace(node=facts.node_name) if node is None else node.view
+    view = EndpointLocation(node=facts.node_name) if node is None else node.view
     keys = facts.topology_keys
     return replace(view, topology_keys=keys) if keys else view

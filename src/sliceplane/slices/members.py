@@ -17,8 +17,8 @@ from sliceplane.slices.facts import (
     Addresses,
     NodeFacts,
     PodFacts,
-    endpoint_place,
-    node_place,
+    encode_node_location,
+    endpoint_location,
 )
 from sliceplane.slices.heuristics.queries import Find
 from sliceplane.slices.hinting.hint_policy import Notice
@@ -146,14 +146,14 @@ class SliceMembers:
                 losses.forget(name)
             elif old is not None and was_ready:
                 self._add_loss(name, old, by_event=False)
-        was_left_out = name in self._skipped
+        was_skipped = name in self._skipped
         changed = self._place(losses[name] if name in self._retained else facts)
         self._count(name, was_ready=was_ready)
         if not changed:
             return Effect.NONE
         if was_retained:
             return Effect.REMOVAL
-        if old is None or was_left_out:
+        if old is None or was_skipped:
             return Effect.CHANGE
         return (
             Effect.REMOVAL
@@ -287,14 +287,14 @@ class SliceMembers:
         hint = b""
         location = b""
         if node is None:
-            location = node_place(facts.node_name) if self._node_names else b""
+            location = encode_node_location(facts.node_name) if self._node_names else b""
         else:
-            location = node.place if self._node_names else node.zone_place
+            location = node.location if self._node_names else node.zone_location
             if ready and (self._hints is HintMode.ZONE or self._hints is HintMode.NODE):
                 hint = node.zone_hint if self._hints is HintMode.ZONE else node.node_hint
         if self._policies:
             hint = self._policies[family].set(
-                facts.name, endpoint_place(facts, node) if ready else None
+                facts.name, endpoint_location(facts, node) if ready else None
             )
         conditions = self._conditions[ready, serving, terminating]
         return b"".join((addresses.head, conditions, hostname, facts.target, location, hint, b"}"))

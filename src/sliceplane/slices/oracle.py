@@ -392,11 +392,11 @@ def auto_problem(ready: list[SliceEndpoint], nodes: Mapping[str, Node]) -> str:
     if len(shares) > total:
         return f"Insufficient number of endpoints ({total} endpoints, {len(shares)} zones)"
     if sum(least_of_zones(total, shares).values()) > total:
-        words = (
+        message = (
             "Unable to allocate minimum required endpoints to each zone without exceeding "
             "overload threshold"
         )
-        return f"{words} ({total} endpoints, {len(shares)} zones)"
+        return f"{message} ({total} endpoints, {len(shares)} zones)"
     return (
         ""
         if all(endpoint.zone for endpoint in ready)

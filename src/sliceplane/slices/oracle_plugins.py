@@ -12,7 +12,7 @@ from sliceplane.api.discovery import LABEL_REGION, LABEL_ZONE, EndpointSlice, Sl
 from sliceplane.api.quantity import amount
 from sliceplane.slices.heuristics.queries import Find
 from sliceplane.slices.heuristics.types import (
-    EndpointPlace,
+    EndpointLocation,
     Hints,
     LocalHeuristic,
     Portion,
@@ -101,7 +101,7 @@ def check_plugin_hints(
 def _local(
     heuristic: LocalHeuristic,
     service: ServiceView,
-    ready: list[EndpointPlace],
+    ready: list[EndpointLocation],
     zones: tuple[ZoneView, ...],
 ) -> list[Hints]:
     try:
@@ -151,11 +151,11 @@ def _zone(endpoint: SliceEndpoint, nodes: Mapping[str, Node]) -> str:
 
 def _view(
     endpoint: SliceEndpoint, pods: Mapping[str, Pod], nodes: Mapping[str, Node]
-) -> EndpointPlace:
+) -> EndpointLocation:
     pod = _pod_of(endpoint, pods)
     node = nodes.get(pod.spec.node_name)
     labels = {} if node is None else node.metadata.labels or {}
-    return EndpointPlace(
+    return EndpointLocation(
         zone=labels.get(LABEL_ZONE, ""),
         region=labels.get(LABEL_REGION, ""),
         node=pod.spec.node_name,

@@ -60,7 +60,7 @@ class ServiceState:
         self.key: Final = key
         self._cluster = cluster
         self._settings = settings
-        self.removals: Final = RemovalReview(cluster, hold_by_default=settings.hold_by_default)
+        self.removals: Final = RemovalReview(cluster, retain_by_default=settings.retain_by_default)
         #: used while the Service has no endpoints of ours
         self._hand_over = HandOver()
         self.shape: ServiceShape | None = None
@@ -164,10 +164,10 @@ class ServiceState:
         """Handles a slice that left the cache, is terminating, or is no longer labelled as ours.
         Returns False if that was known.
         """
-        was_known = self._own.on_gone(name, uid)
-        if was_known:
+        was_owned = self._own.on_gone(name, uid)
+        if was_owned:
             self._file(name)
-        return was_known
+        return was_owned
 
     def on_successor(self, observed: EndpointSlice) -> bool:
         """Handles a slice of another controller for this Service. Returns True if our slices of its
@@ -219,12 +219,12 @@ class ServiceState:
         ``finish``.
         """
         assert not self._own.in_flight, f"{self.key} has a plan under way"
-        for name in self._own.give_up(now):
+        for name in self._own.drop_expired(now):
             self._file(name)
         self._has_more = False
         if self.shape is None:
             return SlicePlan()
-        if self._own.wait_once():
+        if self._own.defer_plan():
             return SlicePlan(stale=True)
         if self.members is None:
             return self._plan_hand_over(self.shape, now)
@@ -327,9 +327,9 @@ class ServiceState:
         updates: list[SliceWrite] = []
         deletes: list[SliceWrite] = []
         for family in self._order:
-            writes_left = max_writes - len(updates) - len(deletes)
+            writes_remaining = max_writes - len(updates) - len(deletes)
             plan = self._packers[family].merge(
-                writes_left, at_least_one=at_least_one and not deletes
+                writes_remaining, at_least_one=at_least_one and not deletes
             )
             updates += [self._update(self.shape, planned) for planned in plan.updates]
             deletes += [delete_slice(planned.stored) for planned in plan.deletes]

@@ -35,7 +35,7 @@ from sliceplane.kit.ip import FAMILIES, Family, family, parse_lenient
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.kit.times import parse_time
 from sliceplane.slices.heuristics.types import ServiceView
-from sliceplane.slices.removing.guard import ANNOTATION_RELEASE, requests_hold
+from sliceplane.slices.removing.guard import ANNOTATION_RELEASE, requests_retention
 from sliceplane.slices.subsets import ANNOTATION_SUBSETTING, APPROACHES, Subsetting
 
 ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"
@@ -107,8 +107,8 @@ class ServiceShape(msgspec.Struct, frozen=True, kw_only=True):
     subsetting: Subsetting = Subsetting.OFF
     subsetting_problem: str = ""
     #: the annotation requests that mass removals are retained; ``None`` without the annotation
-    hold_requested: bool | None = None
-    #: holds that began before this time have ended; seconds since the epoch
+    retention_requested: bool | None = None
+    #: retentions that began before this time have ended; seconds since the epoch
     released_at: float = 0.0
     #: annotations for the heuristic; empty without one
     annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -195,7 +195,7 @@ def shape_of(
         all_conditions=gates.enabled(ENDPOINT_SLICE_TERMINATING_CONDITION),
         subsetting=approach,
         subsetting_problem=problem,
-        hold_requested=requests_hold(service.metadata.annotations),
+        retention_requested=requests_retention(service.metadata.annotations),
         released_at=_released_at(service),
         annotations=_parameters(service) if hints is HintMode.PLUGIN else {},
     )

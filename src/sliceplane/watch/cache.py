@@ -7,16 +7,16 @@ that apply the changes one after another always hold exactly what the cache hold
 ====================================  ==================================================================
 what the server says                  changes
 ====================================  ==================================================================
-a key that is not held                ``(None, new)``
+a key that is not cached              ``(None, new)``
 the same uid, other version           ``(old, new)``
 the same uid and version              none; only if the content differs all the same (a server that was
                                       restored from a backup reuses versions) ``(old, new)``
 another uid                           ``(old, None)`` and then ``(None, new)``: a delete is never lost
-an older version than the one held    none (a duplicate from the past); lists are always believed
-a list without a key that is held     ``(old, None)``
+an older version than the one cached  none (a duplicate from the past); lists are always believed
+a list without a key that is cached   ``(old, None)``
 ====================================  ==================================================================
 
-An object that does not decode as its projection is *unreadable*: the version that was held stays,
+An object that does not decode as its projection is *unreadable*: the cached version stays,
 as hiding an object that exists would be worse than showing it as it was; ``unreadable`` names it
 and says why.
 """
@@ -43,7 +43,7 @@ class Change(msgspec.Struct, Generic[T_co], frozen=True):
     """The difference that one event or one relist made to the cache, for one object.
 
     ``old`` None: the object is new to us. ``new`` None: it is gone. Never both. A relist yields
-    exactly the changes between what the cache held and what the server listed.
+    exactly the changes between the cache and the server's list.
 
     ``missing``: it is gone because a list lacks it; no event said that it was deleted.
     """
@@ -108,8 +108,8 @@ class Coalesced(Generic[T]):
     def note(self, change: Change[T]) -> None:
         self._resource = change.resource
         key = change.object.metadata.key
-        known = self._pending.get(key)
-        self._pending[key] = (change.old if known is None else known[0], change.new)
+        earlier = self._pending.get(key)
+        self._pending[key] = (change.old if earlier is None else earlier[0], change.new)
 
     def take(self) -> tuple[Change[T], ...]:
         """In the order of keys."""
@@ -188,7 +188,7 @@ class Cache(Generic[T]):
 
     def snapshot(self) -> tuple[Change[T], ...]:
         """The changes that take a new handler from nothing to here."""
-        return tuple(Change(self.resource.key, None, held) for held in self)
+        return tuple(Change(self.resource.key, None, cached) for cached in self)
 
     # Decoding
 
@@ -224,23 +224,23 @@ class Cache(Generic[T]):
     def put(self, loaded: T | Unreadable) -> tuple[Change[T], ...]:
         """An object was added or modified, says an event."""
         if isinstance(loaded, Unreadable):
-            held = self._objects.get(loaded.key)
-            if held is not None and is_older(
-                loaded.resource_version, held.metadata.resource_version
+            cached = self._objects.get(loaded.key)
+            if cached is not None and is_older(
+                loaded.resource_version, cached.metadata.resource_version
             ):
                 return ()
             return self._put_unreadable(loaded)
-        held = self._objects.get(loaded.metadata.key)
-        if held is not None and is_older(
-            loaded.metadata.resource_version, held.metadata.resource_version
+        cached = self._objects.get(loaded.metadata.key)
+        if cached is not None and is_older(
+            loaded.metadata.resource_version, cached.metadata.resource_version
         ):
             return ()
         return self._put(loaded)
 
     def remove(self, key: str, resource_version: str = "") -> tuple[Change[T], ...]:
         """An object was deleted at *resource_version*, says an event."""
-        held = self._objects.get(key)
-        if held is not None and is_older(resource_version, held.metadata.resource_version):
+        cached = self._objects.get(key)
+        if cached is not None and is_older(resource_version, cached.metadata.resource_version):
             return ()
         self.unreadable.pop(key, None)
         return self._drop(key)
@@ -255,10 +255,10 @@ class Cache(Generic[T]):
         changes: list[Change[T]] = []
         for key in [key for key in self.unreadable if key not in listed]:
             del self.unreadable[key]
-        for key, held in list(self._objects.items()):
+        for key, cached in list(self._objects.items()):
             if key not in listed:
                 changes.extend(self._drop(key, missing=True))
-            elif _uid(listed[key]) != held.metadata.uid:
+            elif _uid(listed[key]) != cached.metadata.uid:
                 changes.extend(self._drop(key))
         for key in sorted(listed):
             item = listed[key]
@@ -288,8 +288,8 @@ class Cache(Generic[T]):
 
     def _put_unreadable(self, item: Unreadable) -> tuple[Change[T], ...]:
         self.unreadable[item.key] = item.reason
-        held = self._objects.get(item.key)
-        if held is not None and held.metadata.uid != item.uid:
+        cached = self._objects.get(item.key)
+        if cached is not None and cached.metadata.uid != item.uid:
             return self._drop(item.key)
         return ()
 
@@ -326,13 +326,13 @@ class Cache(Generic[T]):
     def check(self) -> None:
         """Assert every invariant.  O(objects * indexes)."""
         assert list(self._objects) == sorted(self._objects), "keys are in order"
-        for key, held in self._objects.items():
-            assert held.metadata.key == key, f"{held.metadata.key!r} is filed as {key!r}"
-            assert held.kind, f"{key}: kind is not filled in"
+        for key, cached in self._objects.items():
+            assert cached.metadata.key == key, f"{cached.metadata.key!r} is filed as {key!r}"
+            assert cached.kind, f"{key}: kind is not filled in"
         for name, function in self._functions.items():
             expected: dict[str, set[str]] = {}
-            for key, held in self._objects.items():
-                for value in function(held):
+            for key, cached in self._objects.items():
+                for value in function(cached):
                     expected.setdefault(value, set()).add(key)
             assert self._indexes[name] == expected, (
                 f"index {name}: {self._indexes[name]} is not {expected}"

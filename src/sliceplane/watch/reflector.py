@@ -29,8 +29,8 @@ What the machine promises, and how:
   After a second silent watch in a row the version is doubted as well: a server that is behind it is
   silent, too.
 - **An accepted watch is news.**  A server that opens a watch at our version would send at once what
-  came after it; so a stream that stays quiet for ``SETTLED_S`` says that the cache was current when
-  it was opened.
+  came after it; so a stream that stays quiet for ``QUIET_WATCH_S`` proves that the cache was
+  current when it was opened.
 - **What can be done without is.**  Where a cluster lacks a dispensable kind, or keeps it from us,
   the cache counts as filled with nothing (or with what it had) and as current, and is looked for
   again every ``ABSENT_PERIOD_S``.
@@ -88,7 +88,7 @@ WATCH_TIMEOUT_MAX_S = 600
 IDLE_TIMEOUT_S = 90.0
 SHORT_WATCH_S = 1.0
 #: how late an event may be that a server knew of when it opened a watch
-SETTLED_S = 5.0
+QUIET_WATCH_S = 5.0
 #: client-go's: 0.8 s doubled up to 30 s, jitter up to as much again, from the start after two quiet
 #: minutes; or after a watch that was open for half a minute, which is no server in trouble
 BACKOFF = Backoff(base_s=0.8, cap_s=30.0, jitter=1.0)
@@ -171,7 +171,7 @@ class Reflector(Generic[T]):
         self._watch_began = 0.0
         self._watch_opened_at: float | None = None
         self._watch_moved = False
-        self._watch_heard = False
+        self._watch_had_event = False
         self._barren = 0
         self._silent = 0
         # Back-off.
@@ -203,8 +203,8 @@ class Reflector(Generic[T]):
         return self._deadline
 
     def staleness(self, now: float) -> float:
-        """Seconds since the cache was last known to be what the server held; ``math.inf`` before
-        the first list.
+        """Returns the seconds since the cache was last known to equal the server's state;
+        ``math.inf`` before the first list.
 
         A quiet and healthy watch stays below ``idle_timeout_s`` and a little; more means that the
         server has not been heard of. What we do without is never stale.
@@ -241,8 +241,8 @@ class Reflector(Generic[T]):
         self.counters.pages += 1
         if not self._list_version:
             if resource_version in ("", "0") or len(resource_version) > VERSION_CHARACTERS_MAX:
-                shown = resource_version[:VERSION_CHARACTERS_MAX]
-                self._list_failed(internal(f"a list with resourceVersion {shown!r}"), now)
+                excerpt = resource_version[:VERSION_CHARACTERS_MAX]
+                self._list_failed(internal(f"a list with resourceVersion {excerpt!r}"), now)
                 return
             # The first page fixes the version of the whole; and no later page makes the list more
             # current.
@@ -294,7 +294,7 @@ class Reflector(Generic[T]):
         """
         assert self.phase is Phase.WATCHING, f"an event when {self.phase}"
         self._deadline = now + self._idle_timeout_s
-        self._watch_heard = True
+        self._watch_had_event = True
         self._silent = 0
         if kind == "ERROR":
             self._actions.append(StopWatch())
@@ -339,7 +339,7 @@ class Reflector(Generic[T]):
         if error is None and not self._watch_moved and now - self._watch_began < SHORT_WATCH_S:
             error = internal("a watch ended within a second and without news")
         if error is None:
-            self._barren = 0 if self._watch_heard else self._barren + 1
+            self._barren = 0 if self._watch_had_event else self._barren + 1
             if self._barren >= BARREN_WATCHES_MAX:
                 self._relist(
                     internal(f"{self._barren} watches in a row ended without an event"),
@@ -372,9 +372,9 @@ class Reflector(Generic[T]):
             self._list_version = self._list_token = ""
             self._relist(error, now, open_=self.phase is Phase.WATCHING)
 
-    def list_anew(self, now: float) -> None:
-        """Its owner knows that the cache is wrong.  Without a back-off: the owner bounds how often
-        it says so.
+    def list_again(self, now: float) -> None:
+        """Lists again because the owner found that the cache is wrong.  Without a back-off: the
+        owner bounds how often it calls this.
         """
         if self.phase is Phase.WATCHING:
             self._leave_watch(now)
@@ -447,7 +447,7 @@ class Reflector(Generic[T]):
         self.phase = Phase.WATCHING
         self._watch_began = now
         self._watch_opened_at = None
-        self._watch_moved = self._watch_heard = False
+        self._watch_moved = self._watch_had_event = False
         self._deadline = now + self._idle_timeout_s
         self.counters.watches += 1
         spread = WATCH_TIMEOUT_MAX_S - WATCH_TIMEOUT_MIN_S + 1
@@ -481,8 +481,10 @@ class Reflector(Generic[T]):
         ``-math.inf``: no such.
         """
         opened = self._watch_opened_at
-        settled = self.phase is Phase.WATCHING and opened is not None and now - opened >= SETTLED_S
-        return opened if settled and opened is not None else -math.inf
+        is_quiet = (
+            self.phase is Phase.WATCHING and opened is not None and now - opened >= QUIET_WATCH_S
+        )
+        return opened if is_quiet and opened is not None else -math.inf
 
     def _leave_watch(self, now: float) -> None:
         """Notes the result of a watch that has ended, however it did."""
@@ -526,8 +528,8 @@ class Reflector(Generic[T]):
             self._attempt = 0
         delay = BACKOFF.delay_s(self._attempt, self._rng)
         if error.retry_after_s is not None:
-            asked = min(max(error.retry_after_s, 0), RETRY_AFTER_MAX_S)
-            delay = max(delay, asked + self._rng.uniform(0.0, 0.1 * asked))
+            retry_after_s = min(max(error.retry_after_s, 0), RETRY_AFTER_MAX_S)
+            delay = max(delay, retry_after_s + self._rng.uniform(0.0, 0.1 * retry_after_s))
         self._attempt += 1
         # The wait itself is no quiet time.
         self._failed_at = now + delay

@@ -25,17 +25,17 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object, is_older
 from sliceplane.watch.cache import Unreadable
 
-#: fewer objects, or endpoints, than that are never missed
-HELD_MIN: Final = 4
+#: with fewer cached objects, or endpoints, every list is believed
+CACHED_MIN: Final = 4
 #: a server that starts, or lags, gets so much time before it is asked again
 CONFIRM_PAUSE_S: Final = 1.0
 CONFIRM_BOUND_S: Final = 10.0
 
 
 class UnconfirmedRemovals:
-    """The unconfirmed removals of one reflector. Counters only grow: lists that lacked most of what
-    was held, and how many of them the second list did not bear out. *only_reads*: what another
-    program makes, and makes again.
+    """The unconfirmed removals of one reflector. Counters only grow: lists that lacked most of the
+    cached objects, and how many of them the second list did not bear out. *only_reads*: what
+    another program makes, and makes again.
     """
 
     def __init__(self, *, only_reads: bool = False) -> None:
@@ -46,12 +46,16 @@ class UnconfirmedRemovals:
         self._open: tuple[str, float] | None = None
 
     def needs_second_list(
-        self, held: Iterable[Object], items: Iterable[Object | Unreadable], version: str, now: float
+        self,
+        cached: Iterable[Object],
+        items: Iterable[Object | Unreadable],
+        version: str,
+        now: float,
     ) -> bool:
         """Returns True if a list of *version* with these *items* must be requested again. Costs
         O(both).
         """
-        kept = part_kept(held, items)
+        kept = part_kept(cached, items)
         if self._open is None:
             if kept < 0.5:
                 self.suspected += 1
@@ -68,17 +72,17 @@ class UnconfirmedRemovals:
         self._open = None
 
 
-def part_kept(held: Iterable[Object], items: Iterable[Object | Unreadable]) -> float:
-    """Returns the part of the lasting objects in *held* that *items* contain, too; 1 where they are
-    too few to be missed. Costs O(both).
+def part_kept(cached: Iterable[Object], items: Iterable[Object | Unreadable]) -> float:
+    """Returns the part of the lasting objects in *cached* that *items* contain, too; 1 where they
+    are too few to be missed. Costs O(both).
     """
     lasting = {
         kept.metadata.key: _weight(kept)
-        for kept in held
+        for kept in cached
         if kept.metadata.deletion_timestamp is None
     }
     total = sum(lasting.values())
-    if total < HELD_MIN:
+    if total < CACHED_MIN:
         return 1.0
     listed = {item.key if isinstance(item, Unreadable) else item.metadata.key for item in items}
     return sum(weight for key, weight in lasting.items() if key in listed) / total

@@ -18,7 +18,7 @@ CLUSTER: Final = "sliceplane-xds"
 _TYPES: Final = "type.googleapis.com/envoy.extensions"
 
 
-class BootstrapWish(msgspec.Struct, frozen=True, kw_only=True):
+class BootstrapOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a document.  Paths are those of the client's machine; "" if there is none."""
 
     host: str
@@ -37,44 +37,44 @@ class BootstrapWish(msgspec.Struct, frozen=True, kw_only=True):
     admin_port: int = 0
 
 
-def _node(wish: BootstrapWish) -> Document:
-    node: Document = {"id": wish.node_id, "cluster": wish.cluster}
-    if wish.zone:
-        node["locality"] = {"zone": wish.zone}
-    if wish.metadata:
-        node["metadata"] = dict(wish.metadata)
+def _node(options: BootstrapOptions) -> Document:
+    node: Document = {"id": options.node_id, "cluster": options.cluster}
+    if options.zone:
+        node["locality"] = {"zone": options.zone}
+    if options.metadata:
+        node["metadata"] = dict(options.metadata)
     return node
 
 
-def grpc_bootstrap(wish: BootstrapWish) -> Document:
+def grpc_bootstrap(options: BootstrapOptions) -> Document:
     """Returns the document for a file that ``GRPC_XDS_BOOTSTRAP`` names."""
     credentials: Document = {"type": "insecure"}
-    if not wish.insecure:
+    if not options.insecure:
         files = (
-            ("ca_certificate_file", wish.ca_file),
-            ("certificate_file", wish.cert_file),
-            ("private_key_file", wish.key_file),
+            ("ca_certificate_file", options.ca_file),
+            ("certificate_file", options.cert_file),
+            ("private_key_file", options.key_file),
         )
         config = {name: path for name, path in files if path}
         credentials = {"type": "tls", "config": {**config, "refresh_interval": "600s"}}
-    host = f"[{wish.host}]" if ":" in wish.host else wish.host
+    host = f"[{options.host}]" if ":" in options.host else options.host
     server: Document = {
-        "server_uri": f"{host}:{wish.port}",
+        "server_uri": f"{host}:{options.port}",
         "channel_creds": [credentials],
         "server_features": ["xds_v3"],
     }
-    if wish.token_file:
+    if options.token_file:
         server["call_creds"] = [
-            {"type": "jwt_token_file", "config": {"jwt_token_file": wish.token_file}}
+            {"type": "jwt_token_file", "config": {"jwt_token_file": options.token_file}}
         ]
     # gRPC for Node refuses a node without a locality, even an empty one.
     return {
         "xds_servers": [server],
-        "node": {**_node(wish), "locality": {"zone": wish.zone} if wish.zone else {}},
+        "node": {**_node(options), "locality": {"zone": options.zone} if options.zone else {}},
     }
 
 
-def envoy_bootstrap(wish: BootstrapWish) -> Document:
+def envoy_bootstrap(options: BootstrapOptions) -> Document:
     """Returns the document for ``envoy -c``."""
     source: Document = {"resource_api_version": "V3", "ads": {}}
     ads = {
@@ -84,71 +84,71 @@ def envoy_bootstrap(wish: BootstrapWish) -> Document:
         "grpc_services": [{"envoy_grpc": {"cluster_name": CLUSTER}}],
     }
     document: Document = {
-        "node": _node(wish),
+        "node": _node(options),
         "dynamic_resources": {
             "ads_config": ads,
             "cds_config": source,
             "lds_config": {**source, "ads": {}},
         },
-        "static_resources": {"clusters": [_cluster(wish)]},
+        "static_resources": {"clusters": [_cluster(options)]},
     }
-    if wish.token_file:
-        folder = wish.token_file.rpartition("/")[0] or "/"
-        secret = {"filename": wish.token_file, "watched_directory": {"path": folder}}
+    if options.token_file:
+        folder = options.token_file.rpartition("/")[0] or "/"
+        secret = {"filename": options.token_file, "watched_directory": {"path": folder}}
         document["static_resources"]["secrets"] = [
             {"name": "token", "generic_secret": {"secret": secret}}
         ]
-    if wish.admin_port:
-        document["admin"] = {"address": _address("127.0.0.1", wish.admin_port)}
+    if options.admin_port:
+        document["admin"] = {"address": _address("127.0.0.1", options.admin_port)}
     return document
 
 
-def _cluster(wish: BootstrapWish) -> Document:
+def _cluster(options: BootstrapOptions) -> Document:
     protocol: Document = {
         "@type": f"{_TYPES}.upstreams.http.v3.HttpProtocolOptions",
         "explicit_http_config": {
             "http2_protocol_options": {"connection_keepalive": {"interval": "30s", "timeout": "5s"}}
         },
     }
-    if wish.token_file:
+    if options.token_file:
         protocol["http_filters"] = _token_filters()
-    endpoint = {"endpoint": {"address": _address(wish.host, wish.port)}}
+    endpoint = {"endpoint": {"address": _address(options.host, options.port)}}
     cluster: Document = {
         "name": CLUSTER,
-        "type": "STATIC" if _is_address(wish.host) else "STRICT_DNS",
+        "type": "STATIC" if _is_address(options.host) else "STRICT_DNS",
         "connect_timeout": "5s",
         "load_assignment": {"cluster_name": CLUSTER, "endpoints": [{"lb_endpoints": [endpoint]}]},
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": protocol
         },
     }
-    if not _is_address(wish.host):
+    if not _is_address(options.host):
         cluster["dns_lookup_family"] = (
             "ALL"  # by default Envoy ignores IPv4 addresses if there is an IPv6 one
         )
-    if not wish.insecure:
-        cluster["transport_socket"] = _tls(wish)
+    if not options.insecure:
+        cluster["transport_socket"] = _tls(options)
     return cluster
 
 
-def _tls(wish: BootstrapWish) -> Document:
-    kind = "IP_ADDRESS" if _is_address(wish.host) else "DNS"
-    names = [{"san_type": kind, "matcher": {"exact": wish.host}}]
+def _tls(options: BootstrapOptions) -> Document:
+    kind = "IP_ADDRESS" if _is_address(options.host) else "DNS"
+    names = [{"san_type": kind, "matcher": {"exact": options.host}}]
     common: Document = {
         "validation_context": {
-            "trusted_ca": {"filename": wish.ca_file},
+            "trusted_ca": {"filename": options.ca_file},
             "match_typed_subject_alt_names": names,
         }
     }
-    if wish.cert_file:
-        chain, key = {"filename": wish.cert_file}, {"filename": wish.key_file}
+    if options.cert_file:
+        chain, key = {"filename": options.cert_file}, {"filename": options.key_file}
         common["tls_certificates"] = [{"certificate_chain": chain, "private_key": key}]
     config: Document = {
         "@type": f"{_TYPES}.transport_sockets.tls.v3.UpstreamTlsContext",
         "common_tls_context": common,
     }
     if kind == "DNS":
-        config["sni"] = wish.host
+        config["sni"] = options.host
     return {"name": "envoy.transport_sockets.tls", "typed_config": config}
 
 

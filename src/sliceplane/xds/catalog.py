@@ -24,7 +24,7 @@ import msgspec
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_REGION, LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice
 from sliceplane.consume.model import ServiceKey
-from sliceplane.xds.model import Audience, XdsPlace, XdsShared
+from sliceplane.xds.model import Audience, XdsLocation, XdsShared
 from sliceplane.xds.pools import PoolKey
 from sliceplane.xds.resource import XdsClient
 from sliceplane.xds.served import ResourceChange, ServedService
@@ -78,7 +78,7 @@ class XdsCatalog:
         self._moved: dict[XdsView, None] = {}
         #: number of locations that views left since unused pools were last dropped
         self._abandoned = 0
-        self._nodes: dict[str, XdsPlace] = {}
+        self._nodes: dict[str, XdsLocation] = {}
         #: number of nodes by zone and region
         self._regions: dict[str, dict[str, int]] = {}
 
@@ -170,7 +170,7 @@ class XdsCatalog:
         name = subject.metadata.name
         labels = after.metadata.labels or {} if after is not None else {}
         was = self._nodes.pop(name, None)
-        now = XdsPlace(name, labels.get(LABEL_ZONE, ""), labels.get(LABEL_REGION, ""))
+        now = XdsLocation(name, labels.get(LABEL_ZONE, ""), labels.get(LABEL_REGION, ""))
         if after is not None:
             self._nodes[name] = now
         if was == (now if after is not None else None):
@@ -183,7 +183,7 @@ class XdsCatalog:
                 self._dirty[key] = None
         for view in self._views.values():
             if regions_changed or view.client.node == name:
-                self._place(view)
+                self._relocate(view)
 
     def on_synced(self) -> None:
         """Notes that the first lists were delivered."""
@@ -202,22 +202,22 @@ class XdsCatalog:
         self.revision += 1
         self._dirty[key] = None
 
-    def _count(self, place: XdsPlace | None, by: int) -> bool:
+    def _count(self, location: XdsLocation | None, by: int) -> bool:
         """Counts a Node; returns True if that changes the region of its zone: that of the zone's Nodes,
         the first by name if they differ.
         """
-        if place is None or not place.zone or not place.region:
+        if location is None or not location.zone or not location.region:
             return False
-        regions = self._regions.setdefault(place.zone, {})
-        regions[place.region] = regions.get(place.region, 0) + by
-        if not regions[place.region]:
-            del regions[place.region]
-        before = self.shared.regions.pop(place.zone, None)
+        regions = self._regions.setdefault(location.zone, {})
+        regions[location.region] = regions.get(location.region, 0) + by
+        if not regions[location.region]:
+            del regions[location.region]
+        before = self.shared.regions.pop(location.zone, None)
         if regions:
-            self.shared.regions[place.zone] = min(regions)
+            self.shared.regions[location.zone] = min(regions)
         else:
-            del self._regions[place.zone]
-        return before != self.shared.regions.get(place.zone)
+            del self._regions[location.zone]
+        return before != self.shared.regions.get(location.zone)
 
     # -- views
 
@@ -237,7 +237,7 @@ class XdsCatalog:
             )
         view = self._views.get(client)
         if view is None:
-            view = self._views[client] = XdsView(self, client, self._place_of(client))
+            view = self._views[client] = XdsView(self, client, self._location_of(client))
         view.users += 1
         return view
 
@@ -259,30 +259,32 @@ class XdsCatalog:
         if self._abandoned * 4 <= len(self._views):
             return
         self._abandoned = 0
-        places = [view.place for view in self._views.values()]
-        nodes = {other.node for other in places}
-        zones = {other.zone for other in places}
+        locations = [view.location for view in self._views.values()]
+        nodes = {other.node for other in locations}
+        zones = {other.zone for other in locations}
         audiences = {
             Audience(zone, region)
-            for other in places
+            for other in locations
             for zone in ("", other.zone)
             for region in ("", other.region)
         }
-        is_used = _use_of(nodes, zones) if places else _is_unused
+        is_used = _use_of(nodes, zones) if locations else _is_unused
         for served in self.services.values():
             served.drop_audiences(audiences.__contains__)
             served.drop_pools(is_used)
 
-    def _place_of(self, client: XdsClient) -> XdsPlace:
-        place = self._nodes.get(client.node) if client.node else None
-        if place is not None:
-            return place._replace(region=place.region or self.shared.regions.get(place.zone, ""))
-        return XdsPlace(client.node, client.zone, self.shared.regions.get(client.zone, ""))
+    def _location_of(self, client: XdsClient) -> XdsLocation:
+        location = self._nodes.get(client.node) if client.node else None
+        if location is not None:
+            return location._replace(
+                region=location.region or self.shared.regions.get(location.zone, "")
+            )
+        return XdsLocation(client.node, client.zone, self.shared.regions.get(client.zone, ""))
 
-    def _place(self, view: XdsView) -> None:
-        before = view.place
-        view.place = self._place_of(view.client)
-        if view.place != before:
+    def _relocate(self, view: XdsView) -> None:
+        before = view.location
+        view.location = self._location_of(view.client)
+        if view.location != before:
             self._moved[view] = None
             self._drop_unused()
 
@@ -297,7 +299,7 @@ class XdsCatalog:
             served = self.services[key]
             changes = served.take_changes()
             for view in self._views.values():
-                for change in served.changes_for(changes, view.client, view.place):
+                for change in served.changes_for(changes, view.client, view.location):
                     result[view, change] = None
             if served.is_empty:
                 del self.services[key]
@@ -312,10 +314,10 @@ class XdsCatalog:
 
     def check(self) -> None:
         """Asserts every invariant.  O(everything)."""
-        places = [view.place for view in self._views.values()]
+        locations = [view.location for view in self._views.values()]
         for key, served in self.services.items():
             assert not served.is_empty or key in self._dirty, f"{key} is empty and unmarked"
-            served.check(places)
+            served.check(locations)
         for view in self._views.values():
             view.check()
         for glob, collection in self.shared.registry.items():

@@ -24,7 +24,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from sliceplane.consume.model import ServiceKey
 from sliceplane.consume.progress import ClientLag
-from sliceplane.consume.selections import NAMESPACE_READING, SERVICE_READING
+from sliceplane.consume.selections import NAMESPACE_SELECTION_PREFIX, SERVICE_SELECTION_PREFIX
 
 C = TypeVar("C", bound=Hashable)
 
@@ -142,7 +142,7 @@ class Laggards(Generic[C]):
                 laggard.services[service] = revision
                 self._report = None
 
-    def give_up(self, client: C, now: float) -> None:
+    def abandon(self, client: C, now: float) -> None:
         """Ends the wait of drains for *client*.  Idempotent."""
         laggard = self._clients[client]
         if laggard.is_waited:
@@ -154,7 +154,7 @@ class Laggards(Generic[C]):
 
     def end(self, client: C, now: float) -> None:
         """Removes *client*: it is up to date, or disconnected."""
-        self.give_up(client, now)
+        self.abandon(client, now)
         del self._clients[client]
         self._report = None
 
@@ -168,7 +168,7 @@ class Laggards(Generic[C]):
                 state = self._account(laggard.account, now)
                 state.advance(now)
                 if state.remaining_s <= 0.0:
-                    self.give_up(client, now)
+                    self.abandon(client, now)
         return self.abandoned != before
 
     def report(self) -> LagReport:
@@ -214,7 +214,7 @@ class Laggards(Generic[C]):
 
 
 def _selection_of(service: ServiceKey) -> str:
-    return f"{SERVICE_READING}{service.namespace}/{service.name}"
+    return f"{SERVICE_SELECTION_PREFIX}{service.namespace}/{service.name}"
 
 
 def _fold(behind: Mapping[ServiceKey, ClientLag]) -> dict[str, ClientLag]:
@@ -232,9 +232,9 @@ def _fold(behind: Mapping[ServiceKey, ClientLag]) -> dict[str, ClientLag]:
             break
         lags = by_namespace[namespace]
         entries -= len(lags) - 1
-        by_namespace[namespace] = {f"{NAMESPACE_READING}{namespace}": min(lags.values())}
+        by_namespace[namespace] = {f"{NAMESPACE_SELECTION_PREFIX}{namespace}": min(lags.values())}
     if entries > ENTRIES_MAX:
-        return {f"{NAMESPACE_READING}*": min(behind.values())}
+        return {f"{NAMESPACE_SELECTION_PREFIX}*": min(behind.values())}
     return {selection: lag for lags in by_namespace.values() for selection, lag in lags.items()}
 
 

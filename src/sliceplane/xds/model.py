@@ -30,7 +30,7 @@ from sliceplane.kit.ip import Family
 from sliceplane.xds.collections import Collections, XdsCollection
 from sliceplane.xds.endpoints import MergedEndpoint, endpoint_message, is_servable, piece
 from sliceplane.xds.pools import (
-    PLACE_UNKNOWN,
+    LOCATION_UNKNOWN,
     READY,
     TERMINATING,
     EndpointList,
@@ -43,7 +43,7 @@ from sliceplane.xds.pools import (
 from sliceplane.xds.settings import PortSettings
 
 
-class XdsPlace(NamedTuple):
+class XdsLocation(NamedTuple):
     """The location of a client; empty fields are unknown."""
 
     node: str = ""
@@ -98,10 +98,10 @@ class PortChanges(NamedTuple):
     def is_empty(self) -> bool:
         return not (self.everywhere or self.flipped or self.pools)
 
-    def reassigns(self, place: XdsPlace, used: PoolKey, *, collected: bool) -> bool:
-        """Returns True if the assignment differs for a client at *place*, which uses *used* now."""
+    def reassigns(self, location: XdsLocation, used: PoolKey, *, collected: bool) -> bool:
+        """Returns True if the assignment differs for a client at *location*, which uses *used* now."""
         if self.everywhere or (
-            self.flipped and any(key in self.flipped for key in _may_use(place))
+            self.flipped and any(key in self.flipped for key in _may_use(location))
         ):
             return True
         pool = self.pools.get(used)
@@ -134,7 +134,7 @@ class PortEndpoints:
     @property
     def unusable(self) -> int:
         """Returns the number of endpoints without an address of the same host for every client."""
-        return len(self._unusable) + sum(merge.left_out for merge in self._merges.values())
+        return len(self._unusable) + sum(merge.unusable_count for merge in self._merges.values())
 
     @property
     def is_too_large(self) -> bool:
@@ -276,21 +276,21 @@ class PortEndpoints:
             self._naming_zones == ready,
         )
 
-    def select(self, place: XdsPlace) -> PoolKey:
-        """Returns the pool of the endpoints that ``consume.usable`` selects for *place*.  O(1)."""
+    def select(self, location: XdsLocation) -> PoolKey:
+        """Returns the pool of the endpoints that ``consume.usable`` selects for *location*.  O(1)."""
         if self._settings.is_local:
-            if not place.node:
-                return PLACE_UNKNOWN
-            local = PoolKey("local", place.node)
-            ending = PoolKey("local-terminating", place.node)
+            if not location.node:
+                return LOCATION_UNKNOWN
+            local = PoolKey("local", location.node)
+            ending = PoolKey("local-terminating", location.node)
             return ending if local not in self._counts and ending in self._counts else local
         if READY not in self._counts:
             return TERMINATING if TERMINATING in self._counts else READY
         if not self._naming_nodes and not self._naming_zones:
             return READY
         for key, naming in (
-            (PoolKey("node", place.node), self._naming_nodes),
-            (PoolKey("zone", place.zone), self._naming_zones),
+            (PoolKey("node", location.node), self._naming_nodes),
+            (PoolKey("zone", location.zone), self._naming_zones),
         ):
             every = naming == self._counts[READY]
             if (
@@ -300,11 +300,11 @@ class PortEndpoints:
                 return key
         return READY
 
-    def pool(self, place: XdsPlace) -> EndpointList:
-        """Returns the list of the endpoints for *place*.  O(1), except for the first location that uses
-        it.
+    def pool(self, location: XdsLocation) -> EndpointList:
+        """Returns the list of the endpoints for *location*.  O(1), except for the first location
+        that uses it.
         """
-        key = self.select(place)
+        key = self.select(location)
         pool = self._pools.get(key)
         if pool is None:
             pool = self._pools[key] = EndpointList(
@@ -331,15 +331,15 @@ class PortEndpoints:
     def _open_collections(self) -> Collections:
         return Collections(self._settings.key, self._shared.registry, self._shared.next_epoch)
 
-    def choice(self, place: XdsPlace) -> Choice[NodeEndpoint]:
-        """Returns the endpoints that the rule itself selects for *place*, by id; ``check`` compares with
-        it. O(n).
+    def choice(self, location: XdsLocation) -> Choice[NodeEndpoint]:
+        """Returns the endpoints that the rule itself selects for *location*, by id; ``check``
+        compares with it. O(n).
         """
         rule = choose_local if self._settings.is_local else choose
-        return rule(self.sources(place), Locality(node=place.node, zone=place.zone))
+        return rule(self.sources(location), Locality(node=location.node, zone=location.zone))
 
-    def sources(self, place: XdsPlace) -> list[NodeEndpoint]:
-        """Returns all endpoints, by id, as the rule reads them for *place*.  O(n log n)."""
+    def sources(self, location: XdsLocation) -> list[NodeEndpoint]:
+        """Returns all endpoints, by id, as the rule reads them for *location*.  O(n log n)."""
         return [
             NodeEndpoint(
                 ip=endpoint.address,
@@ -347,14 +347,14 @@ class PortEndpoints:
                 ready=endpoint.ready,
                 serving=endpoint.serving,
                 terminating=endpoint.terminating,
-                is_local=endpoint.node == place.node and place.node != "",
+                is_local=endpoint.node == location.node and location.node != "",
                 zone_hints=endpoint.zone_hints,
                 node_hints=endpoint.node_hints,
             )
             for endpoint, _ in self.endpoints()
         ]
 
-    def check(self, places: Iterator[XdsPlace]) -> None:
+    def check(self, locations: Iterator[XdsLocation]) -> None:
         """Asserts that the state is that of the merges, and selects as the rule does.  O(endpoints)."""
         for merge in self._merges.values():
             merge.check()
@@ -378,23 +378,23 @@ class PortEndpoints:
                     for entry, draining in self._members(key)
                 }
             )
-        for place in places:
-            key = self.select(place)
+        for location in locations:
+            key = self.select(location)
             usable = [
                 merged.endpoint
                 for merged in self.endpoints()
                 if self._pools_with(merged).get(key) is False
             ]
-            ruled = self.choice(place).endpoints
+            ruled = self.choice(location).endpoints
             assert [(endpoint.address, endpoint.port) for endpoint in usable] == [
                 (endpoint.ip, endpoint.port) for endpoint in ruled
-            ], f"{place} uses {usable}, the rule says {ruled}"
+            ], f"{location} uses {usable}, the rule says {ruled}"
 
 
-def _may_use(place: XdsPlace) -> tuple[PoolKey, ...]:
+def _may_use(location: XdsLocation) -> tuple[PoolKey, ...]:
     return (
-        PoolKey("zone", place.zone),
-        PoolKey("node", place.node),
-        PoolKey("local", place.node),
-        PoolKey("local-terminating", place.node),
+        PoolKey("zone", location.zone),
+        PoolKey("node", location.node),
+        PoolKey("local", location.node),
+        PoolKey("local-terminating", location.node),
     )

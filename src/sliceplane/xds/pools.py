@@ -38,7 +38,7 @@ class PoolKey(NamedTuple):
 READY: Final = PoolKey("ready")
 TERMINATING: Final = PoolKey("terminating")
 #: pool of Services whose traffic stays on the node, for clients at an unknown node: always empty
-PLACE_UNKNOWN: Final = PoolKey("place unknown")
+LOCATION_UNKNOWN: Final = PoolKey("place unknown")
 
 
 class PoolEntry(NamedTuple):
@@ -250,7 +250,7 @@ class EndpointList:
                 localities = [self._cut(locality) for locality in localities]
             elif zones:
                 summary = [
-                    (*place, usable, len(pieces)) for *place, pieces, _, usable in localities
+                    (*locality, usable, len(pieces)) for *locality, pieces, _, usable in localities
                 ]
                 version = version_of(repr((summary, [zone.digest for _, zone in zones])).encode())
             body = assignment(self._key, localities)

@@ -24,7 +24,7 @@ from sliceplane.xds.model import (
     Audience,
     PortChanges,
     PortEndpoints,
-    XdsPlace,
+    XdsLocation,
     XdsShared,
 )
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER, ENDPOINT, LISTENER, ROUTES, GrpcTarget
@@ -165,10 +165,10 @@ class ServedService:
         )
 
     def changes_for(
-        self, changes: ServiceChanges, client: XdsClient, place: XdsPlace
+        self, changes: ServiceChanges, client: XdsClient, location: XdsLocation
     ) -> Iterator[ResourceChange]:
-        """Yields the part of *changes* that a client of this kind at *place* must get; a resource
-        may come twice.
+        """Yields the part of *changes* that a client of this kind at *location* must get; a
+        resource may come twice.
         """
         for port in changes.changed_ports:
             yield from self._changes_of_port(port, client)
@@ -176,11 +176,11 @@ class ServedService:
             yield ResourceChange(CHANGED[LISTENER], LISTENER, str(self.key))
         if changes.slices_changed:
             yield from self.assignments()
-        audience = self.audience(place)
+        audience = self.audience(location)
         for (port, of), changed in changes.ports.items():
             if of == audience and not changed.is_empty:
-                used = self._ports[port, of].select(place)
-                if changed.reassigns(place, used, collected=client.leds):
+                used = self._ports[port, of].select(location)
+                if changed.reassigns(location, used, collected=client.leds):
                     yield ResourceChange(
                         CHANGED[ASSIGNMENT], ASSIGNMENT, str(self.settings[port].key)
                     )
@@ -212,20 +212,21 @@ class ServedService:
 
     # -- resources
 
-    def audience(self, place: XdsPlace) -> Audience:
-        """Returns the audience of *place*. Locations that read the same slices share one: a zone that a
-        client invents has no audience of its own.
+    def audience(self, location: XdsLocation) -> Audience:
+        """Returns the audience of *location*. Locations that read the same slices share one: a zone
+        that a client invents has no audience of its own.
         """
         if not self._for_some:
             return EVERYBODY
-        zone = place.zone if any(place.zone == zone for zone, _ in self._labels) else ""
+        zone = location.zone if any(location.zone == zone for zone, _ in self._labels) else ""
         return Audience(
-            zone, place.region if any(place.region == region for _, region in self._labels) else ""
+            zone,
+            location.region if any(location.region == region for _, region in self._labels) else "",
         )
 
-    def endpoints(self, port: str, place: XdsPlace) -> PortEndpoints:
+    def endpoints(self, port: str, location: XdsLocation) -> PortEndpoints:
         """Returns the endpoints of an existing port; merged at the first request of a client."""
-        audience = self.audience(place)
+        audience = self.audience(location)
         endpoints = self._ports.get((port, audience))
         if endpoints is None:
             endpoints = self._ports[port, audience] = PortEndpoints(
@@ -237,8 +238,8 @@ class ServedService:
             endpoints.take_changes()
         return endpoints
 
-    def assignment(self, port: str, place: XdsPlace, *, collected: bool) -> XdsResource:
-        pool: EndpointList = self.endpoints(port, place).pool(place)
+    def assignment(self, port: str, location: XdsLocation, *, collected: bool) -> XdsResource:
+        pool: EndpointList = self.endpoints(port, location).pool(location)
         regions = self._shared.regions
         return pool.collected_assignment(regions) if collected else pool.assignment(regions)
 
@@ -308,11 +309,13 @@ class ServedService:
             )
         return self._built[key]
 
-    def check(self, places: Iterable[XdsPlace]) -> None:
+    def check(self, locations: Iterable[XdsLocation]) -> None:
         assert self._for_some.keys() <= self._slices.keys(), "labels of a slice that does not exist"
         for (port, audience), endpoints in self._ports.items():
             assert port in self.settings, f"endpoints of {self.key}:{port}, which is no port"
-            endpoints.check(place for place in places if self.audience(place) == audience)
+            endpoints.check(
+                location for location in locations if self.audience(location) == audience
+            )
 
 
 def _no_pool(_: PoolKey) -> bool:

@@ -14,7 +14,7 @@ from sliceplane.consume.model import ServiceKey
 from sliceplane.xds.collections import XdsCollection
 from sliceplane.xds.endpoints import assignment
 from sliceplane.xds.listeners import CAPTURE, capture_listener, grpc_listener
-from sliceplane.xds.model import PortEndpoints, XdsPlace
+from sliceplane.xds.model import PortEndpoints, XdsLocation
 from sliceplane.xds.names import (
     ASSIGNMENT,
     CLUSTER,
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 
 class XdsView:
-    """The resources that clients of one kind at one location may see. ``place``: the location by the
-    API's Nodes, else by the client's claim.
+    """The resources that clients of one kind at one location may see. ``location``: the location by
+    the API's Nodes, else by the client's claim.
     """
 
-    def __init__(self, catalog: XdsCatalog, client: XdsClient, place: XdsPlace) -> None:
+    def __init__(self, catalog: XdsCatalog, client: XdsClient, location: XdsLocation) -> None:
         self._catalog = catalog
         self.client: Final = client
-        self.place = place
+        self.location = location
         self.users = 0
         #: assignments that clients requested since the catalog's revision; a fleet that reconnects
         #: requests each again
@@ -52,7 +52,7 @@ class XdsView:
     @property
     def claims_another_zone(self) -> bool:
         """Returns True if the client claims another zone than that of its Node."""
-        return bool(self.client.zone) and self.client.zone != self.place.zone
+        return bool(self.client.zone) and self.client.zone != self.location.zone
 
     @property
     def built_assignments(self) -> Mapping[str, XdsResource]:
@@ -93,7 +93,7 @@ class XdsView:
             )
         if type_url != ASSIGNMENT:
             return self._of(served, type_url, key.port)
-        built = served.assignment(key.port, self.place, collected=self.client.leds)
+        built = served.assignment(key.port, self.location, collected=self.client.leds)
         if self.users > 1 and not catalog.has_pending:
             self._assignments[name] = built
         return built
@@ -160,7 +160,7 @@ class XdsView:
         served = None if key is None else self._catalog.services.get(key.service)
         if key is None or served is None or key.port not in served.settings:
             return None
-        return served.endpoints(key.port, self.place)
+        return served.endpoints(key.port, self.location)
 
     def absence(self, type_url: str, name: str) -> str:
         """Returns why *name* resolves to no port of a Service, as a sentence; "" if it does."""

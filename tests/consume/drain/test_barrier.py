@@ -9,7 +9,7 @@ from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease, Node
 from sliceplane.consume.drain.answer import DrainedPod, DrainVerdict, Missing, Use, sentence
 from sliceplane.consume.drain.barrier import (
-    NodeHolding,
+    ConsumerState,
     Nodes,
     Proof,
     UnknownPolicy,
@@ -31,8 +31,8 @@ AFTER = UnknownPolicy("after", 60.0)
 
 def facts(
     name: str, revision: int | None, *, until: float = NOW + 60, ready: bool | None = True
-) -> NodeHolding:
-    return NodeHolding(name, None if revision is None else {SLICES: revision}, until, ready)
+) -> ConsumerState:
+    return ConsumerState(name, None if revision is None else {SLICES: revision}, until, ready)
 
 
 def names(missing: tuple[Missing, ...]) -> list[str]:
@@ -47,7 +47,7 @@ def test_who_holds_the_goal_is_done_and_who_does_not_is_named() -> None:
 def test_a_stopped_proxy_counts_until_it_is_forgotten() -> None:
     stopped = facts("n1", 9, until=NOW - 299)
     assert names(compare(GOAL, [stopped], NOW).waiting) == ["n1 (its proxy stopped reporting)"]
-    assert not compare(GOAL, [stopped._replace(held={SLICES: 10})], NOW).waiting, (
+    assert not compare(GOAL, [stopped._replace(applied={SLICES: 10})], NOW).waiting, (
         "its kernel has it"
     )
     longer = compare(GOAL, [stopped._replace(until=NOW - 301)], NOW)
@@ -65,18 +65,18 @@ def test_unknown_is_not_done() -> None:
     assert (proof.required, proof.waiting, names(proof.unknown)) == (
         2,
         (),
-        ["blind (it never told anything)"],
+        ["blind (it never reported)"],
     )
     assert judge((), GOAL, proof, UnknownPolicy("wait"), 1e6).state == "unknown"
     after = UnknownPolicy("after", 60.0)
     assert judge((), GOAL, proof, after, 59.0).state == "unknown"
     let_go = judge((), GOAL, proof, after, 60.0)
-    assert (let_go.state, names(let_go.let_go)) == ("proven", ["blind (it never told anything)"])
+    assert (let_go.state, names(let_go.let_go)) == ("proven", ["blind (it never reported)"])
 
 
 def test_where_no_node_is_known_nothing_is_proven() -> None:
     proof = compare(GOAL, [facts("off", None, ready=False)], NOW)
-    assert names(proof.unknown) == ["every node (none is Ready, and none tells anything)"]
+    assert names(proof.unknown) == ["every node (none is Ready, and none reports)"]
     assert judge((), GOAL, proof, UnknownPolicy(), 0.0).state == "unknown"
 
 
@@ -103,19 +103,19 @@ def test_the_slowest_of_several_readings_counts() -> None:
         ("endpointslices", "zone=a"): 8,
         ("endpointslices", "region=r"): 5,
     }
-    node = NodeHolding("n1", held, NOW, True)
+    node = ConsumerState("n1", held, NOW, True)
     assert not compare(goal, [node], NOW).waiting
     for place, revision in held.items():
-        assert compare(goal, [node._replace(held={**held, place: revision - 1})], NOW).waiting, (
+        assert compare(goal, [node._replace(applied={**held, place: revision - 1})], NOW).waiting, (
             place
         )
 
 
 def test_a_proxy_of_an_older_release_tells_one_version_for_all() -> None:
     goal = {SLICES: 10, ("services", "all"): 90}
-    node = NodeHolding("n1", {EVERY: 10}, NOW, True)
+    node = ConsumerState("n1", {EVERY: 10}, NOW, True)
     assert not compare(goal, [node], NOW).waiting
-    assert compare(goal, [node._replace(held={EVERY: 9})], NOW).waiting
+    assert compare(goal, [node._replace(applied={EVERY: 9})], NOW).waiting
 
 
 @pytest.mark.parametrize(
@@ -172,14 +172,14 @@ def test_nodes_of_leases_and_leases_of_nodes() -> None:
     first = lease("n1", 5, renewed=NOW - 100)
     nodes.on_lease(None, first, NOW)
     assert nodes.facts() == [
-        NodeHolding("n1", {SLICES: 5}, NOW - 10, None),
-        NodeHolding("n2", None, 0.0, True),
+        ConsumerState("n1", {SLICES: 5}, NOW - 10, None),
+        ConsumerState("n2", None, 0.0, True),
     ]
     ahead = lease(
         "n1", 6, renewed=NOW - 1000, version=2
     )  # its clock is wrong, and it has just told
     nodes.on_lease(first, ahead, NOW)
-    assert nodes.facts()[0] == NodeHolding("n1", {SLICES: 6}, NOW + 90, None)
+    assert nodes.facts()[0] == ConsumerState("n1", {SLICES: 6}, NOW + 90, None)
     nodes.on_lease(ahead, None, NOW)
     assert [node.name for node in nodes.facts()] == ["n2"]
 
@@ -321,17 +321,16 @@ def test_what_is_said() -> None:
         "not drained after 60 s: waiting for n0, n1, n2 and 2 more"
     )
     proven = DrainVerdict(
-        "proven", revision=7, required=3, let_go=(Missing("n9", "it never told anything"),)
+        "proven", revision=7, required=3, let_go=(Missing("n9", "it never reported"),)
     )
     assert sentence(DrainedPod("shop/a", "drained", proven, 0.0421, gone=True)) == (
-        "drained: 2 nodes hold version 7 or later, after 42 ms; not known of n9 (it never told "
-        "anything); "
+        "drained: 2 nodes hold version 7 or later, after 42 ms; not known of n9 (it never reported); "
         "the Pod is gone"
     )
 
 
 def test_nodes_that_were_all_let_go_hold_nothing() -> None:
-    everyone = (Missing("every node", "none is Ready, and none tells anything"),)
+    everyone = (Missing("every node", "none is Ready, and none reports"),)
     said = sentence(
         DrainedPod("shop/a", "drained", judge((), GOAL, Proof(0, (), everyone), AFTER, 61.0), 61.0)
     )

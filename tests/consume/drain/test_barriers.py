@@ -61,7 +61,7 @@ class Lists:
     async def look(self, book: BarrierBook) -> dict[str, Any]:
         client: Any = self
         self.now += 1
-        return await book.look(client, lambda: self.now)
+        return await book.refresh(client, lambda: self.now)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ async def test_a_pod_that_leaves_and_then_vanishes(
         "cannot know",
         lists.now,
     )
-    assert row["waitingFor"] == ["n-1 (it never told anything)"]
+    assert row["waitingFor"] == ["n-1 (it never reported)"]
     since = lists.now
     assert (await lists.look(book))["going"][0]["since"] == since
     lists.pod("web", uid="another")

@@ -14,10 +14,10 @@ from tests.effort import effort
 from sliceplane.api import codec
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.consume.drain.barrier import NodeHolding, compare
-from sliceplane.consume.drain.departure import Departures, DrainSubject
-from sliceplane.consume.progress import Place
-from sliceplane.consume.selections import readings_of_slice
+from sliceplane.consume.drain.barrier import ConsumerState, compare
+from sliceplane.consume.drain.departure import DrainingPods, DrainSubject
+from sliceplane.consume.progress import Scope
+from sliceplane.consume.selections import list_selections_of_slice
 from sliceplane.consume.usable import Locality, choose, choose_local
 
 NODES = {"n1": "za", "n2": "zb"}
@@ -154,7 +154,7 @@ def view_of(states: list[State], at: dict[str, int]) -> list[EndpointSlice]:
     newest: dict[str, EndpointSlice] = {}
     for reading, version in at.items():
         for name, seen in states[version].slices.items():
-            if reading in readings_of_slice(seen) and (
+            if reading in list_selections_of_slice(seen) and (
                 name not in newest or newest[name].metadata.revision < seen.metadata.revision
             ):
                 newest[name] = seen
@@ -174,34 +174,39 @@ def test_drained_is_drained(
 ) -> None:
     states = history_of(drawn)
     last = len(states) - 1
-    departures = Departures()
-    departures.add(POD)
+    draining_pods = DrainingPods()
+    draining_pods.add(POD)
     seen = min(start, last)
-    told(departures, State({}, states[0].service), states[seen])
-    departures.on_mark(seen)
+    told(draining_pods, State({}, states[0].service), states[seen])
+    draining_pods.on_mark(seen)
     for step in steps:
         upto = min(seen + step, last)
-        told(departures, states[seen], states[upto], between=states[seen:upto])
+        told(draining_pods, states[seen], states[upto], between=states[seen:upto])
         seen = upto
-        departures.on_mark(seen)
-        look(departures, states, seen, subsets=subsets, data=data)
+        draining_pods.on_mark(seen)
+        look(draining_pods, states, seen, subsets=subsets, data=data)
 
 
 def told(
-    departures: Departures, before: State, after: State, between: list[State] | None = None
+    draining_pods: DrainingPods, before: State, after: State, between: list[State] | None = None
 ) -> None:
     """One by one, as a watch does, or in their sum, as a list."""
     path = [before, *(between or [])[1:], after]
     for old, new in itertools.pairwise(path):
         for name in sorted(old.slices.keys() | new.slices.keys()):
             if old.slices.get(name) is not new.slices.get(name):
-                departures.on_slice(old.slices.get(name), new.slices.get(name))
+                draining_pods.on_slice(old.slices.get(name), new.slices.get(name))
         if old.service is not new.service:
-            departures.on_service(old.service, new.service)
+            draining_pods.on_service(old.service, new.service)
 
 
 def look(
-    departures: Departures, states: list[State], seen: int, *, subsets: bool, data: st.DataObject
+    draining_pods: DrainingPods,
+    states: list[State],
+    seen: int,
+    *,
+    subsets: bool,
+    data: st.DataObject,
 ) -> None:
     now_used = any(
         is_used(
@@ -211,15 +216,15 @@ def look(
         )
         for node in NODES
     )
-    uses = departures.uses(POD.key)
+    uses = draining_pods.uses(POD.key)
     if now_used:
         assert uses, "kernels use it, and nothing is said"
         return
     if uses:
         # Said on the safe side: with subsets a node lacks what another one falls back on.
         return
-    goal = departures.goal(POD.key)
-    held: dict[str, dict[Place, int]] = {
+    goal = draining_pods.goal(POD.key)
+    held: dict[str, dict[Scope, int]] = {
         node: {
             **{
                 ("endpointslices", reading): data.draw(st.integers(0, seen))
@@ -237,15 +242,15 @@ def look(
     assert not compare(goal, facts(caught_up), 0.0).waiting, "all is held, and it waits"
 
 
-def facts(held: dict[str, dict[Place, int]]) -> list[NodeHolding]:
-    return [NodeHolding(node, places, 100.0, True) for node, places in held.items()]
+def facts(held: dict[str, dict[Scope, int]]) -> list[ConsumerState]:
+    return [ConsumerState(node, places, 100.0, True) for node, places in held.items()]
 
 
 def readings(node: str, *, subsets: bool) -> tuple[str, ...]:
     return ("shared", f"zone={NODES[node]}") if subsets else ("all",)
 
 
-def check_node(states: list[State], node: str, held: dict[Place, int], seen: int) -> None:
+def check_node(states: list[State], node: str, held: dict[Scope, int], seen: int) -> None:
     """In every mix of states from what it told on, as far as we know them."""
     names = [reading for plural, reading in held if plural == "endpointslices"]
     spans = [range(held["endpointslices", name], seen + 1) for name in names]

@@ -134,7 +134,7 @@ async def test_a_pod_is_drained_when_every_node_holds_it(shop: Shop) -> None:
     await shop.open()
     answer = await shop.drain()
     (pod,) = answer.pods
-    assert (answer.outcome, pod.verdict.required, answer.not_looked_at) == ("drained", 3, ()), (
+    assert (answer.outcome, pod.verdict.required, answer.unreadable) == ("drained", 3, ()), (
         sentence(pod)
     )
     ready = {endpoint.pod for endpoint in shop.plane.endpoints(shop.name) if endpoint.ready}
@@ -412,7 +412,7 @@ async def test_rights_that_are_missing_are_named_as_the_verbs_that_one_needs(
         verbs = "watch" if name == "listing" else "list and watch"
         needs = (
             f"Services: any may have a policy Local (no right to {verbs} services)",
-            f"Nodes: those that never told anything are not known (no right to {verbs} nodes)",
+            f"Nodes: those that never reported are not known (no right to {verbs} nodes)",
         )
         await asyncio.to_thread(plane.apply, role(name, given))
         as_user = replace(connection, headers=(*connection.headers, ("Impersonate-User", name)))
@@ -431,7 +431,7 @@ async def test_rights_that_are_missing_are_named_as_the_verbs_that_one_needs(
             else:
                 answer = await drain()
                 assert answer.outcome == "drained", sentence(answer.pods[0])
-        assert set(needs) <= set(answer.not_looked_at), answer.not_looked_at
+        assert set(needs) <= set(answer.unreadable), answer.unreadable
 
 
 def role(user: str, rules: list[dict[str, Any]]) -> list[dict[str, Any]]:

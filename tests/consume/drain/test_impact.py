@@ -142,7 +142,7 @@ def test_nodes_that_keep_none_are_named_under_a_local_policy() -> None:
 def test_a_guarded_port_is_named_when_every_other_endpoint_is_gone() -> None:
     first = a_slice("a", endpoint(0), endpoint(1))
     watched = impacts(first, a_slice("b", endpoint(1), service="other"))
-    watched.guard([SUBJECT])
+    watched.protect([SUBJECT])
     assert watched.emptied([SUBJECT]) == ()
     marked = a_slice("a", endpoint(0, ready=False), endpoint(1))
     watched.on_change(Change(EndpointSlices.key, first, marked))

@@ -12,7 +12,12 @@ from msgspec.structs import replace
 
 from sliceplane.api.core import Node
 from sliceplane.api.meta import ObjectMeta
-from sliceplane.consume.progress import LEASE_DURATION_S, REPORT_LATE_S, Held, ProgressReport
+from sliceplane.consume.progress import (
+    LEASE_DURATION_S,
+    REPORT_LATE_S,
+    AppliedRevision,
+    ProgressReport,
+)
 from sliceplane.diagnose.drift.answer import Drift, as_text
 from sliceplane.diagnose.drift.facts import DriftFacts, LeaseReport, Listed, ProxyPages
 from sliceplane.diagnose.drift.judge import judge, past_versions_to_read
@@ -35,8 +40,8 @@ def item(
 CART, WEB = item("cart", 40), item("web", 50)
 
 
-def held(revision: int, *items: Listed) -> Held:
-    return Held(revision, digest_of_versions((each.key, each.version) for each in items))
+def held(revision: int, *items: Listed) -> AppliedRevision:
+    return AppliedRevision(revision, digest_of_versions((each.key, each.version) for each in items))
 
 
 def told(
@@ -80,7 +85,7 @@ def test_a_proxy_that_hears_nothing_is_behind_for_that_reason() -> None:
 def test_nodes_that_hold_what_the_server_says_are_in_step() -> None:
     drift = judge(facts(told("n1"), told("n2", 50)))
     assert states(drift) == {"n1": "in step", "n2": "in step"}
-    assert (drift.differs, drift.is_blind, drift.findings, drift.not_looked_at) == (
+    assert (drift.differs, drift.is_blind, drift.findings, drift.unchecked) == (
         False,
         False,
         (),
@@ -121,7 +126,7 @@ def test_a_kernel_that_could_not_be_looked_at_deeply_is_not_as_told() -> None:
     assert [(row.kernel, row.state, deep.is_blind) for row in deep.rows] == [
         ("not looked at", "unknown", True)
     ]
-    assert deep.not_looked_at == ("n1: its proxy's pages (no such pages)", "n1: rules (not root)")
+    assert deep.unchecked == ("n1: its proxy's pages (no such pages)", "n1: rules (not root)")
 
 
 @pytest.mark.parametrize(("age_s", "state"), [(11.0, "catching up"), (34.0, "behind")])
@@ -176,7 +181,7 @@ def test_a_lost_event_is_named_with_its_object_where_the_node_can_be_asked() -> 
     unseen = judge(
         facts(lost, pages={"n1": ProxyPages(why="http://10.0.0.1:10249: connection refused")})
     )
-    assert unseen.not_looked_at == (
+    assert unseen.unchecked == (
         "n1: its proxy's pages (http://10.0.0.1:10249: connection refused)",
     )
 
@@ -189,9 +194,9 @@ def test_the_past_is_asked_for_where_the_present_does_not_tell() -> None:
     assert judge(known).is_blind
     gone = {("endpointslices", 60): "the server has no endpointslices of version 60 any more"}
     drift = judge(replace(known, past=gone))
-    assert drift.not_looked_at[0] == "n1: too young to judge (5 s behind; judged after 15 s)"
+    assert drift.unchecked[0] == "n1: too young to judge (5 s behind; judged after 15 s)"
     assert (
-        drift.not_looked_at[1]
+        drift.unchecked[1]
         == "n1: its cache (the server has no endpointslices of version 60 any more)"
     )
     assert (
@@ -236,7 +241,7 @@ def test_a_look_at_the_kernel() -> None:
     unseen = judge(
         facts(told("n1"), pages={"n1": ProxyPages(rules_why="IPv4 rules are being written")})
     )
-    assert unseen.not_looked_at == ("n1: rules (IPv4 rules are being written)",)
+    assert unseen.unchecked == ("n1: rules (IPv4 rules are being written)",)
 
 
 def test_a_proxy_that_is_no_node_and_a_node_that_never_told() -> None:
@@ -271,7 +276,7 @@ def test_an_emulated_node_is_called_so_and_no_silent_node() -> None:
     ]
     drift = judge(facts(nodes=tuple(nodes)))
     assert states(drift) == {"node-1": "emulated", "node-2": "emulated"}
-    assert drift.not_looked_at == ("2 emulated nodes: no proxy and no kernel, so no rules",)
+    assert drift.unchecked == ("2 emulated nodes: no proxy and no kernel, so no rules",)
     assert (drift.is_blind, drift.differs) == (True, False)
     assert not judge(
         facts(told("n1"), nodes=(*nodes, Node(metadata=ObjectMeta(name="n1"))))
@@ -285,7 +290,7 @@ def test_an_older_proxy_tells_no_digest() -> None:
     older = LeaseReport("n1", None, 40, NOW, LEASE_DURATION_S, "n1")
     drift = judge(facts(older, slices=(CART, item("web", 50, age_s=34.0))))
     assert states(drift) == {"n1": "behind"}
-    assert drift.not_looked_at == ("n1: its cache (its proxy reports no digest)",)
+    assert drift.unchecked == ("n1: its cache (its proxy reports no digest)",)
 
 
 def test_the_text_fits_a_terminal_and_json_is_stable() -> None:

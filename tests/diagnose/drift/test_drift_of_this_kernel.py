@@ -120,11 +120,11 @@ async def test_the_kernel_itself_is_read_where_the_proxy_has_no_pages(
         (row,) = drift.rows
         assert (row.kernel, drift.is_blind) == (kernel, is_blind), (
             drift.findings,
-            drift.not_looked_at,
+            drift.unchecked,
         )
         assert [finding.code for finding in drift.findings] == ([code] if code else [])
         if is_blind:
-            assert any("Operation not permitted" in phrase for phrase in drift.not_looked_at)
+            assert any("Operation not permitted" in phrase for phrase in drift.unchecked)
         # Without --deep what the proxy reports of its kernel stands.
         (row,) = (await look()).rows
         assert row.kernel == "as told"
@@ -145,5 +145,5 @@ async def test_a_change_that_the_kernel_may_not_have_yet_is_too_young_to_judge(
         drift = await drifting.read_drift(client, time.time, node=NODE, port=free_port(), deep=True)
         assert (drift.findings, drift.is_blind) == ((), True)
         assert any(
-            "rules (too young to judge: default/cart" in phrase for phrase in drift.not_looked_at
+            "rules (too young to judge: default/cart" in phrase for phrase in drift.unchecked
         )

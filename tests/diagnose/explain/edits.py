@@ -24,7 +24,7 @@ from tests.diagnose.explain.world import (
     write_slice,
 )
 
-from sliceplane.diagnose.explain.question import ClientPlace, ExplainQuestion
+from sliceplane.diagnose.explain.question import ClientReference, ExplainQuestion
 
 #: changes a world; if it returns a question, that is asked instead of why cart of shop fails
 Edit = Callable[[World], object]
@@ -77,7 +77,7 @@ def ask(kind: Any, name: str = "", namespace: str = "", **more: Any) -> Edit:
 
 def ask_from(kind: Any, name: str, namespace: str = "") -> Edit:
     """The question of a client of cart."""
-    client = ClientPlace(kind, name, namespace) if namespace else ClientPlace(kind, name)
+    client = ClientReference(kind, name, namespace) if namespace else ClientReference(kind, name)
     return ask("service", "cart", client=client)
 
 

@@ -48,7 +48,7 @@ def test_what_is_too_young_to_judge_is_said_with_its_age(fault: Fault) -> None:
 def test_nothing_is_found_in_a_healthy_cluster() -> None:
     answer = healthy().explain()
     assert not answer.findings
-    assert not answer.not_looked_at
+    assert not answer.unchecked
 
 
 @pytest.mark.parametrize("fault", [*PLANTED, *NEARLY, *YOUNG], ids=str)

@@ -221,4 +221,4 @@ def test_nothing_is_said_of_what_is_no_fault(part: Any) -> None:
         for finding in answer.findings
         if finding.severity != "note" or finding.too_young
     ] == []
-    assert [answer.not_looked_at for answer in answers if answer.not_looked_at] == []
+    assert [answer.unchecked for answer in answers if answer.unchecked] == []

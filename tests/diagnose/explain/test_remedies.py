@@ -127,7 +127,7 @@ def test_others_are_said_to_serve_where_there_are_others() -> None:
             if condition["type"] == "Ready":
                 condition.update(status="False", lastTransitionTime=ago(900))
     gate = _finding(world, "R7")
-    assert (gate.severity, "others" in gate.effect) == ("error", False)
+    assert (gate.severity, "others" in gate.effect) == ("warning", False)
     add_pod(world, "cart-9", "shop", "node-1", {"app": "cart"})
     world.drop("EndpointSlice", "shop", "cart-x7k2p")
     write_slice(world, "cart")

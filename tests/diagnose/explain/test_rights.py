@@ -97,9 +97,9 @@ def test_what_was_not_read_is_named_with_verb_resource_and_namespace(
     answer = world.ask(question)
     assert not answer.findings, answer.findings
     text = as_text(answer)
-    assert ("nothing is wrong\n" not in f"{text}\n") == bool(
-        answer.not_looked_at or answer.is_blind
-    ), text
+    assert ("nothing is wrong\n" not in f"{text}\n") == bool(answer.unchecked or answer.is_blind), (
+        text
+    )
     for right in answer.missing_rights:
         assert right.startswith(f"list {plural}"), right
         assert (

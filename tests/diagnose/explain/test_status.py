@@ -152,6 +152,21 @@ def test_nodes_that_are_late_are_named(plant: Callable[[World], str]) -> None:
     assert (part(found, "nodes").state, found.state) == ("attention", "attention")
 
 
+def test_nodes_whose_rules_are_observed_and_those_that_report_nothing_are_told_apart() -> None:
+    world = cluster()
+    for number, rules in ((0, "kube-proxy nftables"), (1, "kube-proxy iptables-nft")):
+        lease = world.get("Lease", "kube-node-lease", f"sliceplane-proxy-node-{number}")
+        progress = {"observed": rules}
+        lease["metadata"]["annotations"]["sliceplane.dev/progress"] = json.dumps(progress)
+    world.drop("Lease", "kube-node-lease", "sliceplane-proxy-node-2")
+    lines = part(look(world), "nodes").lines
+    assert (
+        "rules of other proxies: kube-proxy iptables-nft on 1 Node, kube-proxy nftables on 1 Node"
+        in lines
+    )
+    assert "no report of their rules: node-2" in lines
+
+
 def test_a_proxy_that_holds_less_is_named_and_may_be_on_its_way() -> None:
     world = cluster()
     line = proxy_is_behind(world)
@@ -324,6 +339,7 @@ def test_the_document_has_the_same_members_whatever_was_found() -> None:
         "slowestSeconds": 8.0,
         "silent": [],
         "versions": {f"node-{number}": 812 for number in range(3)},
+        "observed": {},
     }
 
 

@@ -20,11 +20,11 @@ from tests.diagnose.explain.world import (
     write_slice,
 )
 
-from sliceplane.diagnose.explain.question import ClientPlace, ExplainQuestion
+from sliceplane.diagnose.explain.question import ClientReference, ExplainQuestion
 
 CART = ExplainQuestion("service", "cart", "shop")
 EXCLUDED = "node.kubernetes.io/exclude-from-external-load-balancers"
-FRONT = ClientPlace("pod", "cart-0", "shop")
+FRONT = ClientReference("pod", "cart-0", "shop")
 
 
 def _balanced(world: World) -> None:
@@ -111,7 +111,7 @@ def a_node_without_endpoint_dials_the_balancer(world: World) -> ExplainQuestion:
     service["spec"].update(externalTrafficPolicy="Local", healthCheckNodePort=31000)
     service["status"] = {"loadBalancer": {"ingress": [{"ip": "203.0.113.9"}]}}
     add_node(world, "node-3", "zone-a")
-    return ExplainQuestion("service", "cart", "shop", client=ClientPlace("node", "node-3"))
+    return ExplainQuestion("service", "cart", "shop", client=ClientReference("node", "node-3"))
 
 
 @pytest.mark.parametrize(

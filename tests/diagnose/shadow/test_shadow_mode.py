@@ -98,13 +98,13 @@ class Heard:
 
 
 def compared(server: Server) -> list[News]:
-    """What ``--once`` finds, in this process."""
+    """What ``--wait_until_compared`` finds, in this process."""
 
     async def look() -> list[News]:
         client = HttpClient(kubeconfig.load(server.plane.kubeconfig), read_only=True)
         run, heard = ShadowRun(client, EndpointSliceConfig(), grace_s=0.5), Heard()
         run.start()
-        assert await run.once(heard, 20.0)
+        assert await run.wait_until_compared(heard, 20.0)
         await run.close()
         await client.close()
         assert run.client.refused == 0
@@ -405,7 +405,7 @@ def test_what_people_read() -> None:
     ), said
     (again,) = findings_of_lines([json_line(first)])
     assert (again.code, again.sentence) == ("E1", f"zone of web-0: {'b' * 60}, should be a (IPv4)")
-    assert again.evidence[0].wanted == "a"
+    assert again.evidence[0].expected == "a"
 
 
 def test_differences_beyond_the_limit_are_counted_and_push_nobody_out() -> None:

@@ -64,8 +64,8 @@ def test_halves_that_the_ring_cut_are_closed_and_marked(seed: int) -> None:
     check_pairs(events)
     assert all(event["ts"] >= 0 for event in events if "ts" in event)
     finished = Told(seed, 40)
-    life = finished.recorder.begin("late", finished.now)
-    life.turn(finished.history.work(), 5, finished.now)
+    record = finished.recorder.begin("late", finished.now)
+    record.batch_taken(finished.history.work(), 5, finished.now)
     cut = [
         event
         for event in exported(finished.recorder)

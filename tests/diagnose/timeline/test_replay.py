@@ -20,7 +20,7 @@ from sliceplane.lab.sim.simulation import Options, Simulation
 from sliceplane.server.store.types import Key
 from sliceplane.slices.packing.packer import SlicePacker
 from sliceplane.slices.service import ServiceState
-from sliceplane.watch.recorder.entries import Turned
+from sliceplane.watch.recorder.entries import BatchTaken
 from sliceplane.watch.recorder.file import Recording, read_lines
 
 #: incidents of the full run (make soak)
@@ -83,8 +83,8 @@ def test_a_thousand_incidents_replay_with_the_same_writes() -> None:
     assert found == list(seeds)
 
 
-def turns(recording: Recording) -> list[Turned]:
-    return [entry for entry in entries(recording) if isinstance(entry, Turned) and entry.jobs]
+def turns(recording: Recording) -> list[BatchTaken]:
+    return [entry for entry in entries(recording) if isinstance(entry, BatchTaken) and entry.jobs]
 
 
 def test_a_planted_regression_is_found_at_its_first_differing_write(

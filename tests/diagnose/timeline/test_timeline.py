@@ -85,8 +85,8 @@ class Story:
         self.now = BEGAN
         self.version = 0
         self.objects: dict[tuple[str, str], Object] = {}
-        self.life = self.recorder.begin("endpointslice-controller", BEGAN)
-        self.life.synced(BEGAN)
+        self.record = self.recorder.begin("endpointslice-controller", BEGAN)
+        self.record.synced(BEGAN)
 
     def put(self, resource: Resource, new: Object, writer: str = "") -> None:
         self.version += 1
@@ -107,11 +107,11 @@ class Story:
                 str(self.version), encode({"metadata": {"managedFields": managed}})
             )
         key = (resource.key, meta.name)
-        self.life.change(Change(resource.key, self.objects.get(key), new), self.now)
+        self.record.change(Change(resource.key, self.objects.get(key), new), self.now)
         self.objects[key] = new
 
     def remove(self, resource: Resource, name: str) -> None:
-        self.life.change(
+        self.record.change(
             Change(resource.key, self.objects.pop((resource.key, name)), None), self.now
         )
 
@@ -160,12 +160,12 @@ class Story:
             verb="update", resource=EndpointSlices, namespace="shop", name="web-x", body=body
         )
         job = Job(key="shop/web", writes=(write,))
-        self.life.turn(Work(jobs=(job,)), 5, self.now)
+        self.record.batch_taken(Work(jobs=(job,)), 5, self.now)
         meta = ObjectMeta(name="web-x", namespace="shop", labels={LABEL_SERVICE_NAME: "web"})
         new = EndpointSlice(
             metadata=replace(meta, resource_version=str(self.version + 1)), endpoints=endpoints
         )
-        self.life.done(Done(job, (encode(new),)), self.now)
+        self.record.done(Done(job, (encode(new),)), self.now)
         self.put(EndpointSlices, new)
 
     def progress(self, node: str, revision: int) -> None:

@@ -136,7 +136,7 @@ def test_every_question_has_one_answer_in_time_and_never_a_forged_one(
 def test_no_bytes_at_all_raise_or_end_up_in_an_answer_to_another_question(
     data: st.DataObject,
 ) -> None:
-    forwarder = Forwarder(draw=Rng(data.draw(st.integers(0, 99))).bits64)
+    forwarder = Forwarder(random_bits=Rng(data.draw(st.integers(0, 99))).bits64)
     forwarder.on_zones((zones(UPSTREAM),), 0.0)
     questions = []
     for name in NAMES[:2]:

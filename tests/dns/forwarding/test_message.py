@@ -22,8 +22,8 @@ from sliceplane.dns.forwarding.message import (
     WholeRecord,
     encode_answer,
     encode_query,
-    extract_content,
     read_reply,
+    select_content,
 )
 from sliceplane.dns.wire import CNAME, DnsQuestion, Edns, WireError, name_of
 
@@ -53,7 +53,7 @@ def question(kind: int = 1, *, edns: Edns | None = None, flags: int = 0x0100) ->
 
 
 def content(packet: bytes, kind: int = 1, *, do: bool = False) -> Content:
-    return extract_content(read_reply(packet), NAME, kind, do=do, ttl_max=3600, denial_ttl_max=1800)
+    return select_content(read_reply(packet), NAME, kind, do=do, ttl_max=3600, denial_ttl_max=1800)
 
 
 @given(
@@ -95,7 +95,7 @@ def test_any_bytes_are_a_reply_or_one_error(junk: bytes) -> None:
             reply = read_reply(packet)
         except WireError:
             continue
-        extract_content(reply, NAME, 1, do=True, ttl_max=60, denial_ttl_max=60)
+        select_content(reply, NAME, 1, do=True, ttl_max=60, denial_ttl_max=60)
 
 
 @given(st.lists(st.sampled_from(RECORDS), min_size=1, max_size=6), st.data())
@@ -111,7 +111,7 @@ def test_a_changed_reply_is_one_that_dnspython_reads_too_or_one_error(
     except WireError:
         return
     answered = encode_answer(
-        question(), extract_content(reply, NAME, 1, do=False, ttl_max=60, denial_ttl_max=60), 1232
+        question(), select_content(reply, NAME, 1, do=False, ttl_max=60, denial_ttl_max=60), 1232
     )
     told = dns.message.from_wire(answered)
     assert told.question[0].name.to_text() == "WWW.example.org."

@@ -98,7 +98,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.forwarder = Forwarder(
-            draw=Rng(self.seed).bits64,
+            random_bits=Rng(self.seed).bits64,
             is_own=self.is_own,
             stale_s=self.stale_s,
             max_concurrent=self.max_concurrent,

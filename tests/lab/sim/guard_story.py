@@ -17,7 +17,7 @@ from sliceplane.api.codec import encode
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import Selection, Verb, Write
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Nodes, Pods, Resource, Services
-from sliceplane.consume.removal_hold import HOLD_S
+from sliceplane.consume.removal_hold import RETAIN_S
 from sliceplane.kit.rng import Rng
 from sliceplane.lab.sim.checks.removals import RETAINED_MAX_S, Removals
 from sliceplane.lab.sim.faults import parse_faults
@@ -25,7 +25,7 @@ from sliceplane.lab.sim.process import Process
 from sliceplane.lab.sim.simulation import Options, Simulation
 from sliceplane.lab.sim.streams import SimulatedInformer
 from sliceplane.server.registry.types import ListOutcome
-from sliceplane.slices.removing.guard import ANNOTATION_MASS_REMOVAL, GATHER_S, HOLD
+from sliceplane.slices.removing.guard import ANNOTATION_MASS_REMOVAL, GATHER_S, RETAIN_VALUE
 from sliceplane.slices.removing.losses import CONFIRM_BOUND_S
 
 STORIES = (
@@ -179,10 +179,10 @@ class GuardStory:
                 "patch",
                 Namespaces,
                 "default",
-                {"metadata": {"annotations": {ANNOTATION_MASS_REMOVAL: HOLD}}},
+                {"metadata": {"annotations": {ANNOTATION_MASS_REMOVAL: RETAIN_VALUE}}},
             )
         elif self.hold:
-            annotations = {ANNOTATION_MASS_REMOVAL: HOLD}
+            annotations = {ANNOTATION_MASS_REMOVAL: RETAIN_VALUE}
         spec = {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}]}
         self._write(
             "create",
@@ -232,7 +232,7 @@ class GuardStory:
         self._meanwhile(deletes=True)
         silent = [name for name in silent if name in self.alive]
         if self.rng.below(2):
-            self.wait(self.rng.uniform(0.0, HOLD_S - 60.0))
+            self.wait(self.rng.uniform(0.0, RETAIN_S - 60.0))
             for name in silent:
                 self._status(name, self.alive[name], ready=True, containers=True)
             self.wait(RETAINED_MAX_S)
@@ -246,7 +246,7 @@ class GuardStory:
                 lambda: taken not in self.published(),
                 f"{taken} has the address of {heir} and stayed",
             )
-        self.wait(began + HOLD_S - 1.0 - self.sim.scheduler.now)
+        self.wait(began + RETAIN_S - 1.0 - self.sim.scheduler.now)
         self.removals.check_alive()
         self.removals.alive.clear()
         self.wait(RETAINED_MAX_S)
@@ -273,7 +273,7 @@ class GuardStory:
         server.page = page  # type: ignore[method-assign]  # a server that answers wrongly
         self._relist()
         self._meanwhile(deletes=self.number >= LASTING)
-        self.wait(self.rng.uniform(5.0, HOLD_S - 60.0))
+        self.wait(self.rng.uniform(5.0, RETAIN_S - 60.0))
         wrong[0] = False
         self._relist()
         self.wait(RETAINED_MAX_S)

@@ -17,7 +17,7 @@ from tests.lab.sim.guard_story import LASTING, STORIES, GuardStory
 
 from sliceplane.api.errors import internal
 from sliceplane.api.requests import ListPage, Selection, Write
-from sliceplane.consume.removal_hold import Hold
+from sliceplane.consume.removal_hold import RemovalRetention
 from sliceplane.controllers.mass_removal import PROBE_PERIOD_S
 from sliceplane.diagnose.io.guarding import read_retained, release_retained
 from sliceplane.lab.sim.checks.removals import RETAINED_MAX_S
@@ -26,14 +26,14 @@ from sliceplane.lab.sim.process import Process
 from sliceplane.lab.sim.server import Server
 from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.removing import losses, review
-from sliceplane.slices.removing.guard import REASON_HELD, REASON_RELEASED
+from sliceplane.slices.removing.guard import REASON_RELEASED, REASON_RETAINED
 from sliceplane.slices.removing.losses import CONFIRM_BOUND_S
 from sliceplane.watch.controller.base import Measured
 
 
 def told(seed: int, *, hold: bool | None = None) -> GuardStory:
-    """A story that went well; raises ``Broken``. Who does not say *hold* holds where a second look
-    would not help, and in every other seed elsewhere.
+    """A story that went well; raises ``Broken``. Who does not say *retention* holds where a second
+    look would not help, and in every other seed elsewhere.
     """
     needed = seed % len(STORIES) < LASTING or seed // len(STORIES) % 2 == 0
     story = GuardStory(seed, hold=needed if hold is None else hold)
@@ -71,7 +71,7 @@ def test_a_bug_that_holds_what_is_told_is_found(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_bug_that_holds_for_ever_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hold, "keeps", lambda hold, _: hold.count)
+    monkeypatch.setattr(RemovalRetention, "keeps", lambda hold, _: hold.count)
     story = GuardStory(1)
     story.begin()
     story.silence()
@@ -146,7 +146,7 @@ def test_a_hold_is_told_and_released() -> None:
         "sliceplane_mass_removal_refused_probes_total": 0,
         "sliceplane_mass_removals_total/held": 1,
     }
-    assert any("event" in line and REASON_HELD in line for line in story.lines)
+    assert any("event" in line and REASON_RETAINED in line for line in story.lines)
     assert story.published() == story.alive.keys()
     asyncio.run(
         release_retained(client, "default", ["web"], scheduler.now - 300.0)

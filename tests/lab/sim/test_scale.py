@@ -130,7 +130,7 @@ def test_a_slice_is_as_old_as_the_oldest_change_that_it_carries() -> None:
 
 def test_streams_write_as_the_production_server_does() -> None:
     played = (front.SEND_BYTES, front.BATCH_BYTES, front.STREAMS_PER_BATCH)
-    assert played == (production.SEND_BYTES, production.TURN_BYTES, CALLS_PER_BATCH)
+    assert played == (production.SEND_BYTES, production.BATCH_BYTES, CALLS_PER_BATCH)
 
 
 def test_each_cost_names_the_benchmark_that_measures_it() -> None:

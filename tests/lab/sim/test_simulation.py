@@ -17,7 +17,13 @@ from sliceplane.cli.main import main
 from sliceplane.lab.sim.checks.invariants import INVARIANTS
 from sliceplane.lab.sim.faults import KINDS, LEVELS, FaultPlan, parse_faults
 from sliceplane.lab.sim.report import replay, report, shrink
-from sliceplane.lab.sim.roster import ROSTER, Setup, all_controllers, draw_setup, parse_controllers
+from sliceplane.lab.sim.roster import (
+    ROSTER,
+    Setup,
+    all_controllers,
+    parse_controllers,
+    random_setup,
+)
 from sliceplane.lab.sim.scheduler import Scheduler
 from sliceplane.lab.sim.simulation import Options, RunVerdict, Simulation
 from sliceplane.watch.cache import Cache
@@ -153,7 +159,7 @@ def test_seeds_of_the_full_workload_that_failed_once(seed: int, steps: int, faul
 
 
 def test_leadership_passes_on_and_loses_nothing() -> None:
-    seed = next(seed for seed in range(51, 100) if draw_setup("full", seed).instances > 1)
+    seed = next(seed for seed in range(51, 100) if random_setup("full", seed).instances > 1)
     options = Options(seed=seed, steps=40, faults=parse_faults("crash=0.3,overlap=0.3,pause=0.2"))
     verdict = Simulation(options).run()
     assert verdict.violation is None, report(verdict)
@@ -161,13 +167,13 @@ def test_leadership_passes_on_and_loses_nothing() -> None:
 
 
 def test_seeds_draw_every_setup() -> None:
-    drawn = [draw_setup("full", seed) for seed in range(256)]
+    drawn = [random_setup("full", seed) for seed in range(256)]
     assert len({(each.subsetting, each.defragment, each.instances) for each in drawn}) == 4 * 2 * 2
 
 
 def test_two_leaders_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Election, "leading", lambda self, now: True)
-    seed = next(seed for seed in range(50, 100) if draw_setup("full", seed).instances > 1)
+    seed = next(seed for seed in range(50, 100) if random_setup("full", seed).instances > 1)
     verdict = run(seed, 5, "none")
     assert verdict.violation is not None
     assert verdict.violation.invariant == "one-leader"

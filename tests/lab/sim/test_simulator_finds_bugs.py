@@ -215,7 +215,7 @@ def test_a_version_is_told_that_came_while_rules_were_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def on_written(self: Progress, family: Any) -> None:
-        self._held[family] = dict(self._seen)
+        self._applied_by_family[family] = dict(self._observed)
 
     monkeypatch.setattr(Progress, "on_written", on_written)
     assert found_by_proxies() == {"mark-never-early"}
@@ -239,10 +239,12 @@ def test_the_greatest_version_of_all_readings_is_told_for_each(
     """What one watch showed says nothing of another."""
     original = Progress.on_mark
 
-    def on_mark(self: Progress, resource: str, reading: str, mark: Mark | None) -> None:
-        original(self, resource, reading, mark)
-        newest = max(held.revision for held in self._seen.values())
-        self._seen = {place: held._replace(revision=newest) for place, held in self._seen.items()}
+    def on_mark(self: Progress, resource: str, selection: str, mark: Mark | None) -> None:
+        original(self, resource, selection, mark)
+        newest = max(applied.revision for applied in self._observed.values())
+        self._observed = {
+            scope: applied._replace(revision=newest) for scope, applied in self._observed.items()
+        }
 
     monkeypatch.setattr(Progress, "on_mark", on_mark)
     assert found_by_proxies((3, *range(1, 7))) & {"mark-never-early", "mark-digest-true"}

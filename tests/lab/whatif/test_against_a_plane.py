@@ -172,9 +172,9 @@ CASES = {
 
 
 class ProtobufClient(HttpClient):
-    def _message(self, request: Any, authorization: str) -> bytes:
-        asked = replace(request, accept="application/vnd.kubernetes.protobuf;stream=watch")
-        return super()._message(asked, authorization)
+    async def _exchange(self, request: Any, *, refused: str | None) -> Any:
+        accepting = replace(request, accept="application/vnd.kubernetes.protobuf;stream=watch")
+        return await super()._exchange(accepting, refused=refused)
 
 
 @asynccontextmanager

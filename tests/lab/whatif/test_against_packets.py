@@ -84,7 +84,7 @@ def sent(found: Prediction) -> dict[tuple[str, str], Fraction]:
     """
     zones = zones_of_endpoints(found)
     flows: defaultdict[tuple[str, str], Fraction] = defaultdict(Fraction)
-    for place in found.after.places:
+    for place in found.after.client_locations:
         for address, share in traced_shares(found, place.at.node).items():
             flows[place.at.zone, zones[address.rpartition(":")[0] or address]] += (
                 share * place.share
@@ -103,7 +103,7 @@ def drawn(found: Prediction, packets: int) -> Counter[tuple[str, str]]:
     rng = Rng(20_261_122)
     zones = zones_of_endpoints(found)
     nodes: list[tuple[str, Sequence[str]]] = []
-    for place in found.after.places:
+    for place in found.after.client_locations:
         shares = traced_shares(found, place.at.node)
         parts = 1 / min(shares.values())
         assert parts.denominator == 1, "numgen draws one of so many, each as likely"

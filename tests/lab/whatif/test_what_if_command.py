@@ -29,7 +29,7 @@ from sliceplane.lab.whatif.state import READ, WhatIfError, of_lists, of_snapshot
 from sliceplane.lab.whatif.verify import check_beginning
 from sliceplane.server.store.snapshot import records_of
 from sliceplane.watch.cache import Change
-from sliceplane.watch.recorder.entries import LifeBegan
+from sliceplane.watch.recorder.entries import LoopBegan
 
 SAME_ZONE = ("--set", "traffic-distribution=PreferSameZone")
 
@@ -252,7 +252,7 @@ def test_verifying_needs_a_snapshot_of_before() -> None:
 def test_a_recording_that_begins_too_late_is_no_answer(cluster: Cluster) -> None:
     (slice_now,) = cluster.records(EndpointSlices)
     later = decode(slice_now.body, EndpointSlice)
-    entry = LifeBegan(
+    entry = LoopBegan(
         at=0.0, name="any", checkpoint=True, objects=(Change(EndpointSlices.key, None, later),)
     )
     state = replace(state_of(cluster), revision=slice_now.revision - 1)

@@ -130,7 +130,9 @@ class EtcdAlone:
     def append(self, events: Sequence[StoreEvent]) -> None:
         self._batches += 1
         basis = self._snapshot
-        batch = Batch(self._batches, basis.position, basis.name, tuple(events), (), asks=False)
+        batch = Batch(
+            self._batches, basis.position, basis.name, tuple(events), (), queues_if_refused=False
+        )
         answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._etcd.send(batch, answers.put)
         answer = answers.get()
@@ -145,7 +147,7 @@ class EtcdAlone:
     def compact(self, revision: int) -> None:
         self._etcd.compact(revision)
 
-    def give_back(self) -> bool:
+    def release_space(self) -> bool:
         return False
 
     def close(self) -> None:
@@ -222,8 +224,8 @@ class FaultyBackend:
         if what != "ok":
             raise OSError("input/output error")
 
-    def give_back(self) -> bool:
-        return self.inner.give_back()
+    def release_space(self) -> bool:
+        return self.inner.release_space()
 
     def close(self) -> None:
         self.inner.close()

@@ -78,13 +78,13 @@ def begun(folder: Path, files: dict[str, bytes | None], kit: Any) -> tuple[Store
             (folder / name).write_bytes(content)
     backend = SqliteBackend.open(folder / DATABASE)
     try:
-        store, told = kit.restore(backend), backend.told
+        store, told = kit.restore(backend), backend.notice
     finally:
         backend.close()
     again = SqliteBackend.open(folder / DATABASE)
     try:
         assert kit.same(kit.restore(again), store)
-        assert not again.told
+        assert not again.notice
     finally:
         again.close()
     return store, told
@@ -262,14 +262,14 @@ def test_a_copy_goes_on_far_beyond(life: Life, tmp_path: Path) -> None:
     life.backend.close()
     moved = life.path.parent.rename(tmp_path / "moved")
     backend = SqliteBackend.open(moved / DATABASE)
-    assert (life.kit.restore(backend).revision, backend.told) == (life.store.revision, ""), (
+    assert (life.kit.restore(backend).revision, backend.notice) == (life.store.revision, ""), (
         "moving is no copying"
     )
     backend.close()
     shutil.copytree(moved, tmp_path / "copied")
     backend = SqliteBackend.open(tmp_path / "copied" / DATABASE)
     store = life.kit.restore(backend)
-    assert "is a copy, which may be older" in backend.told
+    assert "is a copy, which may be older" in backend.notice
     assert store.revision == store.compacted == life.store.revision + REVISIONS_BEYOND
     assert names(store) == names(life.store)
     backend.close()
@@ -364,7 +364,7 @@ def test_a_database_of_the_schema_before_is_brought_up(
     assert kit.same(store, life.store)
     assert (
         "has the form of an older version and is changed to the present one: to go back"
-        in backend.told
+        in backend.notice
     )
     for number in range(3):
         kit.put(store, Key("pods", "ns", f"new-{number}"))
@@ -372,7 +372,7 @@ def test_a_database_of_the_schema_before_is_brought_up(
     backend.append(batch)
     backend.close()
     backend = SqliteBackend.open(folder / DATABASE)
-    assert backend.told == "", "it is announced once"
+    assert backend.notice == "", "it is announced once"
     assert kit.restore(backend).revision == batch[-1].revision
     backend.close()
     (folder / DATABASE).write_bytes(saved)

@@ -306,7 +306,7 @@ def test_compaction_gives_space_back(sqlite_path, kit):
         backend.compact(step)
         store.compact(step)
     steps = 0
-    while backend.give_back():
+    while backend.release_space():
         steps += 1
     assert steps > 3, "not all of it in one step"
     kit.put(store, A)

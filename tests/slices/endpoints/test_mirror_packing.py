@@ -98,11 +98,11 @@ def check_nothing_is_missing(
         for each in slices
     }
     lasting = set().union(*server.values()) & wanted.keys()
-    late = [kept for kept in found.kept if kept.changed and kept.gives]
+    late = [kept for kept in found.kept if kept.changed and kept.loses_endpoints]
     steps: list[tuple[str, set[int] | None]] = [
         (f"new-{n}", set(numbers(group))) for n, group in enumerate(found.new)
     ]
-    early = [kept for kept in found.kept if kept.changed and not kept.gives]
+    early = [kept for kept in found.kept if kept.changed and not kept.loses_endpoints]
     steps += [(kept.stored.metadata.name, set(numbers(kept.group))) for kept in (*early, *late)]
     steps += [(each.metadata.name, None) for each in found.spare]
     for name, holds in steps:
@@ -202,7 +202,7 @@ def test_a_large_object_is_cut_and_one_address_writes_one_slice() -> None:
     whole = [slice_of("all", wanted)]
     found = arrange_packed(group_of(wanted), whole, WANTED, 100)
     assert sizes(found) == [50, 100, 100]
-    assert [kept.gives for kept in found.kept] == [True]
+    assert [kept.loses_endpoints for kept in found.kept] == [True]
     slices = as_slices(found, 0)
     after = arrange_packed(group_of({**wanted, 7: False}), slices, WANTED, 100)
     assert (writes(after), sizes(after)) == (1, [50, 100, 100])

@@ -248,7 +248,7 @@ def test_what_is_known_is_what_all_that_was_told_amounts_to(steps: list[tuple[st
     world.hear_answer()
     world.relist()
     world.now += PENDING_TIMEOUT_S
-    world.own.give_up(world.now)
+    world.own.drop_expired(world.now)
     assert world.own.objects == world.server, "in the end it is what the server has"
     assert world.own.deadline() is None
     assert bool(world.own) == bool(world.server)
@@ -276,7 +276,9 @@ def refuse(world: World) -> bool:
 def test_after_a_conflict_some_plans_wait_for_the_cache() -> None:
     world = known_at("5")
     refuse(world)
-    assert [world.own.wait_once() for _ in range(STALE_PLANS + 1)] == [True] * STALE_PLANS + [False]
+    assert [world.own.defer_plan() for _ in range(STALE_PLANS + 1)] == [True] * STALE_PLANS + [
+        False
+    ]
     refuse(world)
     world.own.on_observed(meta_at("6"), lambda: meta_at("6"))
     assert not world.own.is_waiting, "the cache has caught up"
@@ -292,7 +294,7 @@ def test_what_is_known_of_a_suspect_is_proven_before_other_writes() -> None:
         return PlannedWrite.update(meta, b"as it is")
 
     assert world.own.proofs((other,), prove) == [], "nothing is planned yet"
-    assert [world.own.wait_once() for _ in range(STALE_PLANS)] == [True] * STALE_PLANS
+    assert [world.own.defer_plan() for _ in range(STALE_PLANS)] == [True] * STALE_PLANS
     (proof,) = world.own.proofs((other, own), prove)
     assert (proof.name, proof.resource_version, proof.body) == ("a", "5", b"as it is")
     assert world.own.proofs((), prove) == world.own.proofs((own, other), prove) == []
@@ -377,7 +379,7 @@ def test_a_key_waits_for_what_was_not_shown(steps: list[tuple[str, str, str, int
                 now += version
                 for name in KEYS:
                     lost = {entry[1] for entry in awaited if entry[0] == name and entry[3] <= now}
-                    assert set(pending.give_up(name, now)) == lost
+                    assert set(pending.drop_expired(name, now)) == lost
                 awaited = [entry for entry in awaited if entry[3] > now]
         pending.check()
         for name in KEYS:

@@ -22,7 +22,7 @@ from sliceplane.watch.controller.base import Selection
 from sliceplane.watch.controller.events import RecorderStatus
 from sliceplane.watch.io.hosting.host import HostStatus
 from sliceplane.watch.io.hosting.informers import InformerStatus
-from sliceplane.watch.io.hosting.life import ControllerTally
+from sliceplane.watch.io.hosting.loop_shell import ControllerTally
 from sliceplane.watch.io.hosting.runner import ControllerStatus
 
 NOW = 1_800_000_000.0

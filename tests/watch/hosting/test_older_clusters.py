@@ -21,7 +21,7 @@ from sliceplane.api.errors import StatusError, forbidden
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Resource, ServiceCIDRs, Services
 from sliceplane.controllers.io.catalogue import default_controllers
-from sliceplane.controllers.io.standalone import reconcile_once
+from sliceplane.controllers.io.standalone import reconcile_until_idle
 from sliceplane.kit.rng import Rng
 from sliceplane.node.io.healthz import health_document
 from sliceplane.node.io.kernel.nft_backend import Nftables
@@ -134,5 +134,5 @@ async def test_render_trace_and_the_look_before_once_do_without_too(older: Older
 
 async def test_controllers_of_an_older_cluster_come_to_an_end(older: Older) -> None:
     client: Any = older
-    summary = await reconcile_once(client, default_controllers(), timeout_s=20)
+    summary = await reconcile_until_idle(client, default_controllers(), timeout_s=20)
     assert summary.unfinished == ()

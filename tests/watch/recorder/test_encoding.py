@@ -22,20 +22,20 @@ from sliceplane.watch.controller.base import Done, Job, Work, Write
 from sliceplane.watch.recorder.blocks import lines_of
 from sliceplane.watch.recorder.entries import (
     Answer,
+    BatchTaken,
     Changed,
     Ended,
     Entry,
-    LifeBegan,
-    LifeEnded,
-    LifeSynced,
+    LoopBegan,
+    LoopEnded,
+    LoopSynced,
     Marked,
     RecordedAnswer,
-    Turned,
     quantized,
 )
 from sliceplane.watch.recorder.file import Header, Recording, read_lines, write_lines
 from sliceplane.watch.recorder.lines import ANSWER_BYTES_MAX
-from sliceplane.watch.recorder.recorder import LifeRecord, Recorder
+from sliceplane.watch.recorder.recorder import LoopRecord, Recorder
 from sliceplane.watch.recorder.redact import TOKEN
 
 BEGAN = 1_800_000_000.25
@@ -52,7 +52,7 @@ def redacted(version: Object | None, recorder: Recorder) -> Object | None:
 
 
 class Told:
-    """A recorder, two lives of controllers that read everything, and what they were told."""
+    """A recorder, two controller loops that read everything, and what was recorded of them."""
 
     def __init__(
         self, seed: int, steps: int, limit_bytes: int = 1 << 24, segment_bytes: int = 1 << 23
@@ -61,28 +61,28 @@ class Told:
         self.history = History(seed)
         self.entries: list[tuple[float, Any]] = []
         self.now = BEGAN
-        lives = [self.recorder.begin(name, BEGAN) for name in ("one", "two")]
-        for life in lives:
-            life.synced(BEGAN)
+        records = [self.recorder.begin(name, BEGAN) for name in ("one", "two")]
+        for record in records:
+            record.synced(BEGAN)
         for _ in range(steps):
-            self.step(lives)
+            self.step(records)
             assert not self.recorder.fault, self.recorder.fault
             self.recorder.check()
 
-    def step(self, lives: list[LifeRecord]) -> None:
+    def step(self, records: list[LoopRecord]) -> None:
         random = self.history.random
         later = self.now + random.choice((0.0, 1e-6, 0.004, 1.75, 86_400.0, 1 / 3))
         self.now = later if random.random() < 0.1 else quantized(later)
         change = self.history.change()
         for number in random.choice(((0, 1), (1, 0), (0,))):
-            lives[number].change(change, self.now)
+            records[number].change(change, self.now)
             self.entries.append((self.now, (number, change)))
         work = self.history.work()
-        lives[0].turn(work, 5, self.now)
+        records[0].batch_taken(work, 5, self.now)
         self.entries.append((self.now, (0, work)))
         done = self.history.done()
         if done is not None:
-            lives[0].done(done, self.now)
+            records[0].done(done, self.now)
             self.entries.append((self.now, (0, done)))
 
     def recording(self) -> Recording:
@@ -102,17 +102,17 @@ def plain(read: Entry, recorder: Recorder) -> Any:
     """What an entry and what was told have in common."""
     match read:
         case Changed():
-            return read.at, read.life, read.change
-        case Turned():
+            return read.at, read.loop, read.change
+        case BatchTaken():
             return (
                 read.at,
-                read.life,
+                read.loop,
                 tuple((job.key, tuple(write.digest for write in job.writes)) for job in read.jobs),
             )
         case Ended():
             return (
                 read.at,
-                read.life,
+                read.loop,
                 read.key,
                 tuple(answer.value for answer in read.answers),
                 str(read.error),
@@ -121,11 +121,11 @@ def plain(read: Entry, recorder: Recorder) -> Any:
 
 
 def expected(at: float, told: Any, recorder: Recorder) -> Any:
-    life, what = told
+    loop, what = told
     if isinstance(what, Change):
         return (
             at,
-            life,
+            loop,
             Change(what.resource, redacted(what.old, recorder), redacted(what.new, recorder)),
         )
     if hasattr(what, "jobs"):
@@ -133,12 +133,12 @@ def expected(at: float, told: Any, recorder: Recorder) -> Any:
             (job.key, tuple(recorder.redactor.digest(write) for write in job.writes))
             for job in what.jobs
         )
-        return at, life, digests
+        return at, loop, digests
     answers = tuple(
         redacted(decode(result, EndpointSlices.projection), recorder) if result else None
         for result in what.results
     )
-    return at, life, what.job.key, answers, str(what.error)
+    return at, loop, what.job.key, answers, str(what.error)
 
 
 @effort(60)
@@ -148,7 +148,9 @@ def test_what_was_told_is_read_back_in_order_with_its_times(seed: int, steps: in
     lines = list(write_lines(Header(), told.recorder.segments()))
     recording = read_lines(lines)
     assert recording.problem == ""
-    read = [entry for entry in entries(recording) if isinstance(entry, (Changed, Turned, Ended))]
+    read = [
+        entry for entry in entries(recording) if isinstance(entry, (Changed, BatchTaken, Ended))
+    ]
     assert [plain(entry, told.recorder) for entry in read] == [
         expected(at, what, told.recorder) for at, what in told.entries
     ]
@@ -180,7 +182,7 @@ def test_a_checkpoint_has_the_objects_that_were_there() -> None:
     told = Told(7, 1500, limit_bytes=60_000, segment_bytes=8_000)
     recording = told.recording()
     first = next(iter(entries(recording, len(recording.segments) - 1)))
-    assert isinstance(first, LifeBegan)
+    assert isinstance(first, LoopBegan)
     assert (first.checkpoint, first.synced, first.name) == (True, True, "one")
     held: dict[tuple[str, str], Object | None] = {
         (change.resource, change.object.metadata.name): change.new for change in first.objects
@@ -197,16 +199,16 @@ def test_a_checkpoint_has_the_objects_that_were_there() -> None:
 
 def test_lives_marks_and_their_ends_are_read_back() -> None:
     recorder = Recorder(1 << 20, SALT, BEGAN)
-    life = recorder.begin("one", BEGAN)
-    life.synced(BEGAN + 1)
+    record = recorder.begin("one", BEGAN)
+    record.synced(BEGAN + 1)
     recorder.mark("guard", "held shop/web", BEGAN + 2)
-    life.ended(BEGAN + 3, "ValueError: no")
+    record.ended(BEGAN + 3, "ValueError: no")
     read = list(entries(Recording(Header(), list(recorder.segments()))))
     assert read == [
-        LifeBegan(at=BEGAN, life=0, name="one"),
-        LifeSynced(at=BEGAN + 1, life=0),
+        LoopBegan(at=BEGAN, loop=0, name="one"),
+        LoopSynced(at=BEGAN + 1, loop=0),
         Marked(at=BEGAN + 2, kind="guard", text="held shop/web"),
-        LifeEnded(at=BEGAN + 3, life=0, fault="ValueError: no"),
+        LoopEnded(at=BEGAN + 3, loop=0, fault="ValueError: no"),
     ]
 
 
@@ -221,17 +223,17 @@ def test_a_flip_of_one_pod_is_a_few_bytes() -> None:
     """The mean of what matters: a change, told to two controllers, and the turns after it."""
     told = Told(5, 50)
     recorder = told.recorder
-    life = recorder.begin("three", told.now)
+    record = recorder.begin("three", told.now)
     segments = recorder.segments()
     before = segments[-1].size_bytes
     entries_before = segments[-1].entries
     for _ in range(500):
         told.now = quantized(told.now + 0.01)
-        life.change(told.history.change(), told.now)
-        life.turn(told.history.work(), 5, told.now)
+        record.change(told.history.change(), told.now)
+        record.batch_taken(told.history.work(), 5, told.now)
         done = told.history.done()
         if done is not None:
-            life.done(done, told.now)
+            record.done(done, told.now)
     segment = recorder.segments()[-1]
     mean = (segment.size_bytes - before) / (segment.entries - entries_before)
     assert mean < 100, f"{mean} bytes an entry"
@@ -244,7 +246,7 @@ def test_a_large_answer_rests_on_a_version_of_the_same_object_or_is_kept_whole()
 
     def answer_of(uid: str, *, shown: str) -> RecordedAnswer:
         recorder = Recorder(1 << 20, SALT, BEGAN)
-        life = recorder.begin("one", BEGAN)
+        record = recorder.begin("one", BEGAN)
         endpoints = tuple(
             SliceEndpoint(addresses=(f"10.0.0.{number}",) * 9) for number in range(30)
         )
@@ -259,15 +261,15 @@ def test_a_large_answer_rests_on_a_version_of_the_same_object_or_is_kept_whole()
             before = EndpointSlice(
                 metadata=msgspec.structs.replace(made, uid=shown, resource_version="5")
             )
-            life.change(Change(EndpointSlices.key, None, before), BEGAN)
+            record.change(Change(EndpointSlices.key, None, before), BEGAN)
         answered = encode(EndpointSlice(metadata=made, endpoints=endpoints))
         assert len(answered) > ANSWER_BYTES_MAX
         write = Write(
             verb="update", resource=EndpointSlices, namespace="shop", name="a", body=b"{}"
         )
         job = Job(key="shop/a", writes=(write,))
-        life.turn(Work(jobs=(job,)), 5, BEGAN)
-        life.done(Done(job, (answered,)), BEGAN)
+        record.batch_taken(Work(jobs=(job,)), 5, BEGAN)
+        record.done(Done(job, (answered,)), BEGAN)
         recording = Recording(Header(), list(recorder.segments()))
         (answer,) = next(entry for entry in entries(recording) if isinstance(entry, Ended)).answers
         assert answer.value is not None
@@ -281,11 +283,11 @@ def test_a_large_answer_rests_on_a_version_of_the_same_object_or_is_kept_whole()
 
 def test_a_fault_of_the_recorder_stays_its_own() -> None:
     recorder = Recorder(1 << 20, SALT, BEGAN)
-    life = recorder.begin("one", BEGAN)
-    life.change(Change("pods", None, None), BEGAN)  # what no informer tells
+    record = recorder.begin("one", BEGAN)
+    record.change(Change("pods", None, None), BEGAN)  # what no informer tells
     recorder.encode()
     assert recorder.fault
-    life.synced(BEGAN)
+    record.synced(BEGAN)
     assert recorder.segments() is not None
 
 
@@ -306,7 +308,7 @@ def test_an_object_that_went_before_its_answer_came_is_not_kept() -> None:
     once).
     """
     recorder = Recorder(1 << 20, SALT, BEGAN)
-    life = recorder.begin("one", BEGAN)
+    record = recorder.begin("one", BEGAN)
     for number in range(20):
         meta = ObjectMeta(
             name=f"a-{number}",
@@ -323,10 +325,10 @@ def test_an_object_that_went_before_its_answer_came_is_not_kept() -> None:
             key=meta.key,
             writes=(Write(verb=verb, resource=EndpointSlices, namespace="shop", name=meta.name),),
         )
-        life.change(Change(EndpointSlices.key, None, made), BEGAN)
-        life.turn(Work(jobs=(job,)), 5, BEGAN)
-        life.change(Change(EndpointSlices.key, made, None), BEGAN)
-        life.done(Done(job, (answered,)), BEGAN)
+        record.change(Change(EndpointSlices.key, None, made), BEGAN)
+        record.batch_taken(Work(jobs=(job,)), 5, BEGAN)
+        record.change(Change(EndpointSlices.key, made, None), BEGAN)
+        record.done(Done(job, (answered,)), BEGAN)
     recorder.encode()
     assert not recorder.fault
     assert len(recorder._lines) == 0
@@ -342,7 +344,7 @@ def test_an_answer_that_an_event_overtook_is_not_kept() -> None:
     version of each Pod of a ReplicaSet stayed, decoded, beside the newest.
     """
     recorder = Recorder(1 << 20, SALT, BEGAN)
-    life = recorder.begin("one", BEGAN)
+    record = recorder.begin("one", BEGAN)
     meta = ObjectMeta(name="a", namespace="shop", uid="u", resource_version="8")
     made, later = (
         EndpointSlice(metadata=msgspec.structs.replace(meta, resource_version=v))
@@ -352,10 +354,10 @@ def test_an_answer_that_an_event_overtook_is_not_kept() -> None:
         key=meta.key,
         writes=(Write(verb="create", resource=EndpointSlices, namespace="shop", name=meta.name),),
     )
-    life.turn(Work(jobs=(job,)), 5, BEGAN)
-    life.change(Change(EndpointSlices.key, None, made), BEGAN)
-    life.change(Change(EndpointSlices.key, made, later), BEGAN)
-    life.done(Done(job, (encode(made),)), BEGAN)
+    record.batch_taken(Work(jobs=(job,)), 5, BEGAN)
+    record.change(Change(EndpointSlices.key, None, made), BEGAN)
+    record.change(Change(EndpointSlices.key, made, later), BEGAN)
+    record.done(Done(job, (encode(made),)), BEGAN)
     recorder.encode()
     recorder.check()
     recording = Recording(Header(), list(recorder.segments()))

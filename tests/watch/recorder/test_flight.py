@@ -66,24 +66,24 @@ def setting(tmp_path: Path) -> Setting:
 
 def test_health_that_turns_red_saves_once(setting: Setting) -> None:
     setting.problem = "etcd: starting"
-    assert setting.flight.look() == "", "a process that starts is not well yet"
+    assert setting.flight.take_save_reason() == "", "a process that starts is not well yet"
     setting.problem = ""
-    assert setting.flight.look() == ""
+    assert setting.flight.take_save_reason() == ""
     setting.problem = "etcd: the disk is full"
-    assert setting.flight.look() == "health: etcd: the disk is full"
-    assert setting.flight.look() == "", "it is red already"
+    assert setting.flight.take_save_reason() == "health: etcd: the disk is full"
+    assert setting.flight.take_save_reason() == "", "it is red already"
 
 
 def test_a_controllers_fault_saves_and_a_crowd_of_faults_once(setting: Setting) -> None:
     recorder = setting.flight.recorder
     recorder.begin("one", setting.now).ended(setting.now, "ValueError: no")
-    assert setting.flight.look() == "a controller failed: ValueError: no"
+    assert setting.flight.take_save_reason() == "a controller failed: ValueError: no"
     setting.now += QUIET_S - 1
     recorder.begin("one", setting.now).ended(setting.now, "ValueError: again")
-    assert setting.flight.look() == ""
+    assert setting.flight.take_save_reason() == ""
     setting.now += 1
     recorder.trigger("a node diverged: node-7")
-    assert setting.flight.look() == "a node diverged: node-7"
+    assert setting.flight.take_save_reason() == "a node diverged: node-7"
 
 
 def test_a_node_that_diverged_saves_and_other_events_do_not(setting: Setting) -> None:
@@ -98,11 +98,11 @@ def test_a_node_that_diverged_saves_and_other_events_do_not(setting: Setting) ->
             component="one",
         )
 
-    life = setting.flight.recorder.begin("one", setting.now)
-    life.turn(Work(notes=(note("Other"),)), 5, setting.now)
-    assert setting.flight.look() == ""
-    life.turn(Work(notes=(note(CACHE_DIFFERS),)), 5, setting.now)
-    assert setting.flight.look() == "a node diverged: node-7"
+    record = setting.flight.recorder.begin("one", setting.now)
+    record.batch_taken(Work(notes=(note("Other"),)), 5, setting.now)
+    assert setting.flight.take_save_reason() == ""
+    record.batch_taken(Work(notes=(note(CACHE_DIFFERS),)), 5, setting.now)
+    assert setting.flight.take_save_reason() == "a node diverged: node-7"
     recording = read_lines(list(setting.flight.lines("now")))
     marks = [entry.text for entry in entries(recording) if isinstance(entry, Marked)]
     assert marks == ["Node node-7: Other: why", f"Node node-7: {CACHE_DIFFERS}: why"]

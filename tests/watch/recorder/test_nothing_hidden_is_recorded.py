@@ -167,22 +167,22 @@ def recorded(resource: Resource, document: dict[str, Any]) -> str:
     checkpointed.
     """
     recorder = Recorder(1 << 22, SALT, 1.0)
-    life = recorder.begin("one", 1.0)
+    record = recorder.begin("one", 1.0)
     body = encode(document)
     seen = decode(body, resource.projection)
-    life.change(Change(resource.key, None, seen), 1.0)
+    record.change(Change(resource.key, None, seen), 1.0)
     other = msgspec.structs.replace(
         seen, metadata=msgspec.structs.replace(seen.metadata, resource_version="9")
     )
-    life.change(Change(resource.key, seen, other), 1.0)
+    record.change(Change(resource.key, seen, other), 1.0)
     writes = tuple(
         Write(verb=verb, resource=resource, namespace="shop", name="a", body=body)
         for verb in ("create", "update", "patch", "list")
     )
     job = Job(key="shop/a", writes=writes)
-    life.turn(Work(jobs=(job,)), 5, 1.0)
+    record.batch_taken(Work(jobs=(job,)), 5, 1.0)
     listed = encode({"items": [document]})
-    life.done(Done(job, (body, body, body, listed)), 1.0)
+    record.done(Done(job, (body, body, body, listed)), 1.0)
     recorder.encode()
     recorder._begin_segment()
     return text_of(recorder)
@@ -345,27 +345,27 @@ def test_controllers_of_templates_replay_without_what_is_hidden() -> None:
     }
     recorder = Recorder(1 << 22, SALT, 1.0)
     controller = DeploymentController()
-    life = recorder.begin(controller.info.name, 1.0)
+    record = recorder.begin(controller.info.name, 1.0)
     seen = decode(encode(deployment), Deployments.projection)
     change: Change[Any] = Change(Deployments.key, None, seen)
-    life.change(change, 1.0)
+    record.change(change, 1.0)
     controller.on_change(change, 1.0)
-    life.synced(1.0)
+    record.synced(1.0)
     controller.on_synced(1.0)
     for now in (1.0, 2.0, 3.0):
         work = controller.take_work(now, 10)
-        life.turn(work, 10, now)
+        record.batch_taken(work, 10, now)
         for job in work.jobs:
             answers = tuple(_answered(write, now) for write in job.writes)
             done = Done(job, answers)
-            life.done(done, now)
+            record.done(done, now)
             controller.on_done(done, now)
             for write, answer in zip(job.writes, answers, strict=True):
                 if write.verb == "create":
                     made: Change[Any] = Change(
                         ReplicaSets.key, None, decode(answer, ReplicaSets.projection)
                     )
-                    life.change(made, now)
+                    record.change(made, now)
                     controller.on_change(made, now)
     recording = read_lines(list(write_lines(Header(), recorder.segments())))
     report = Replay({controller.info.name: DeploymentController}).run(recording)

@@ -62,7 +62,7 @@ class Story:
         self.now = BEGAN
         self.version = 1
         self.recorder = Recorder(1 << 24, b"saltsalt", BEGAN, segment_bytes=segment_bytes)
-        self.life = self.recorder.begin(NAME, BEGAN)
+        self.record = self.recorder.begin(NAME, BEGAN)
         self.controller = EndpointSliceController()
         self.told: list[Change[Object]] = []
         self.pods: dict[str, Pod] = {}
@@ -80,13 +80,13 @@ class Story:
         self.tell(Services.key, None, Service(kind="Service", metadata=meta, spec=service))
         for number in range(PODS):
             self.set_pod(f"pod-{number}", ready=True)
-        self.life.synced(self.now)
+        self.record.synced(self.now)
         self.controller.on_synced(self.now)
 
     def tell(self, resource: str, old: Object | None, new: Object | None) -> None:
         change = Change(resource, old, new)
         self.told.append(change)
-        self.life.change(change, self.now)
+        self.record.change(change, self.now)
         self.controller.on_change(change, self.now)
 
     def meta(self, name: str, uid: str) -> ObjectMeta:
@@ -132,11 +132,11 @@ class Story:
                 pods, min(self.random.choice((1, 1, 1, 2, 25)), len(pods))
             ):
                 self.set_pod(name, ready=self.random.random() < 0.5)
-        self.turn()
+        self.take_batch()
 
-    def turn(self) -> None:
+    def take_batch(self) -> None:
         work = self.controller.take_work(self.now, 5)
-        self.life.turn(work, 5, self.now)
+        self.record.batch_taken(work, 5, self.now)
         for job in work.jobs:
             self.perform(job)
 
@@ -177,7 +177,7 @@ class Story:
                 for write, answer in zip(job.writes, answers, strict=True)
             ]
         done = Done(job, tuple(answers))
-        self.life.done(done, self.now)
+        self.record.done(done, self.now)
         self.controller.on_done(done, self.now)
         self.job = None
         if shown >= 0.5:

@@ -284,7 +284,7 @@ async def test_certificates_in_files_are_read_again(tmp_path: Path, plane_server
     (tmp_path / "key").write_bytes(pki.admin_key_file.read_bytes())
     (tmp_path / "crt").write_bytes(pki.admin_file.read_bytes())
     assert connection.tls is not None
-    connection.tls.look_again()
+    connection.tls.check_files()
     await client.get(Namespaces, "", "default")
     await client.close()
 
@@ -299,13 +299,13 @@ def test_files_that_are_just_being_replaced_change_nothing(
     first = holder.current()
     path.write_text("half of it")
     assert holder.current() == first, "not looked at yet"
-    now += tls.LOOK_S
+    now += tls.FILE_CHECK_PERIOD_S
     assert holder.current() == first
     path.unlink()
-    now += tls.LOOK_S
+    now += tls.FILE_CHECK_PERIOD_S
     assert holder.current() == first
     path.write_bytes(plane_server.plane.pki.ca_file.read_bytes())
-    now += tls.LOOK_S
+    now += tls.FILE_CHECK_PERIOD_S
     number, context = holder.current()
     assert (number, context is first[1]) == (2, False)
 

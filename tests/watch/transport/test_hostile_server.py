@@ -33,6 +33,7 @@ from sliceplane.watch import paging
 from sliceplane.watch.io import bounds, kubeconfig
 from sliceplane.watch.io.connection import KubeconfigError
 from sliceplane.watch.io.http import client as http
+from sliceplane.watch.io.http import requests
 
 TIMEOUT_S: Final = 1.0
 #: where the answer is not given by time: longer than any of these takes on a busy machine
@@ -69,7 +70,7 @@ WATCHES: Final = (
 
 @pytest.fixture(autouse=True)
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "PAGE_BYTES_MAX", 16 << 20)
+    monkeypatch.setattr(requests, "PAGE_BYTES_MAX", 16 << 20)
     monkeypatch.setattr(bounds, "QUESTION_BYTES_MAX", 32 << 20)
 
 

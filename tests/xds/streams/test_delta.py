@@ -17,7 +17,7 @@ from tests.xds.streams.clients import (
 )
 
 from sliceplane.xds.names import ASSIGNMENT, CLUSTER, ENDPOINT, LISTENER
-from sliceplane.xds.streams import messages, stream
+from sliceplane.xds.streams import gate, messages, stream
 
 
 def test_a_wildcard_gets_every_cluster_and_each_assignment_that_is_asked_for(
@@ -140,7 +140,7 @@ def test_pitfall_8_a_listener_waits_for_the_clusters_that_are_under_way(
         envoy.pass_time(0.0)
     else:
         envoy.held[CLUSTER][new] = ("", b"")  # it has it, and does not say so
-        envoy.pass_time(stream.GATE_S)
+        envoy.pass_time(gate.GATE_S)
         assert envoy.stream is not None
         assert envoy.recorded.gates_forced == 1
         assert envoy.stream.next_deadline() == 100.0 + stream.LATE_S

@@ -23,7 +23,7 @@ from sliceplane.api.scheme import EndpointSlices, Nodes
 from sliceplane.consume.drain.barrier import Nodes as KnownNodes
 from sliceplane.consume.drain.barrier import compare
 from sliceplane.consume.drain.cluster import NODE_LEASES
-from sliceplane.consume.drain.reports import heards, pause_s, question
+from sliceplane.consume.drain.reports import barrier_answers, pause_s, question
 from sliceplane.consume.selections import SHARED
 from sliceplane.watch.io.base import Client, Unreachable, send
 from sliceplane.watch.paging import CACHE_BYTES_MAX, BadList, ListBounds
@@ -91,7 +91,7 @@ class _BarrierWait:
     async def _query(self) -> None:
         request = question(self._goal, self._report_number)
         try:
-            answer = heards.decode(await send(self._client, request))
+            answer = barrier_answers.decode(await send(self._client, request))
         except (StatusError, msgspec.DecodeError) as error:
             if isinstance(error, StatusError) and error.reason not in request.tolerate:
                 raise

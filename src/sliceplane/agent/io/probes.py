@@ -20,7 +20,7 @@ from urllib.parse import quote
 from sliceplane.consume.agents.checks import CheckSpec
 from sliceplane.kit.io.process.orphans import ended_with_us
 from sliceplane.watch.io.http.answers import BadStream, request_head
-from sliceplane.watch.io.http.client import PATH_SAFE
+from sliceplane.watch.io.http.requests import PATH_SAFE
 from sliceplane.watch.io.http.wire import ClientConnection
 
 #: maximum bytes of a command's output in the text

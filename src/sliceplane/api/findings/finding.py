@@ -54,19 +54,19 @@ class ObjectName(msgspec.Struct, frozen=True, order=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """A field that shows it.
+    """A field that proves a finding.
 
     ``field`` is a path as kubectl explain has it (``spec.selector``), keys of maps in brackets
-    (``labels[app]``). ``value`` is what stands there, ``was`` what stood there before, ``wanted``
-    what should, where known. ``writer`` and ``written`` (RFC 3339) say whose last write it was: ""
-    until, or unless, something knows.
+    (``labels[app]``). ``value`` is the present value, ``was`` the one before, ``expected`` the
+    right one, where known. ``writer`` and ``written`` (RFC 3339) are the user and the time of the
+    last write; "" if unknown.
     """
 
     subject: ObjectName = msgspec.field(name="object")
     field: str
     value: str
     was: str = ""
-    wanted: str = ""
+    expected: str = msgspec.field(default="", name="wanted")
     writer: str = ""
     written: str = ""
 
@@ -122,7 +122,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
                     "field": entry.field,
                     "value": entry.value,
                     "was": entry.was,
-                    "wanted": entry.wanted,
+                    "wanted": entry.expected,
                     "writer": entry.writer,
                     "written": entry.written,
                 }
@@ -143,6 +143,12 @@ def rank(finding: Finding) -> tuple[int, bool, int, ObjectName, str]:
     """Sorts by severity (too young to judge before other notes), then as the catalogue, which
     follows the path from a name to an endpoint.
     """
-    place = list(catalogue()).index(finding.code)
+    position = list(catalogue()).index(finding.code)
     is_judged = finding.too_young is None
-    return SEVERITIES.index(finding.severity), is_judged, place, finding.subject, finding.sentence
+    return (
+        SEVERITIES.index(finding.severity),
+        is_judged,
+        position,
+        finding.subject,
+        finding.sentence,
+    )

@@ -115,7 +115,7 @@ def fact(
 def evidence_text(entry: Evidence) -> str:
     value = f" {entry.value}" if entry.value else ""
     was = f", was {entry.was}" if entry.was else ""
-    wanted = f", should be {entry.wanted}" if entry.wanted else ""
+    expected = f", should be {entry.expected}" if entry.expected else ""
     writer = f", written by {entry.writer}" if entry.writer else ""
     written = f" at {entry.written}" if entry.written else ""
-    return f"{entry.subject} {entry.field}{value}{was}{wanted}{writer}{written}"
+    return f"{entry.subject} {entry.field}{value}{was}{expected}{writer}{written}"

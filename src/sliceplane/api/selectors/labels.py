@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.api.errors import bad_request, show, while_few
+from sliceplane.api.errors import bad_request, show, until_error_limit
 from sliceplane.api.meta import LabelSelector
 from sliceplane.kit.integers import NotAnInteger, parse_int64
 from sliceplane.kit.names import check_label_value, check_qualified_name
@@ -288,7 +288,7 @@ def requirement_problems(requirement: Requirement) -> list[str]:
             for index, value in enumerate(values)
             if _integer(value) is None
         )
-    for index, value in while_few(problems, enumerate(values)):
+    for index, value in until_error_limit(problems, enumerate(values)):
         wrong = "; ".join(check_label_value(value))
         if wrong:
             problems.append(

@@ -178,7 +178,7 @@ def command(
             show(report(verdict))
         sys.exit(verdict.violation is not None)
     failed: list[int] = []
-    for verdict in _many(
+    for verdict in _run_all(
         map(options, seeds if seeds is not None else _from(seed)), jobs, stop=until_failure
     ):
         show(summary(verdict))
@@ -260,8 +260,8 @@ def _shrunk(verdict: RunVerdict) -> RunVerdict:
     return shrink(verdict)
 
 
-def _many(runs: Iterator[Options], jobs: int, *, stop: bool) -> Iterator[RunVerdict]:
-    """The verdicts, in order; with *stop* until the first that fails."""
+def _run_all(runs: Iterator[Options], jobs: int, *, stop: bool) -> Iterator[RunVerdict]:
+    """Yields the verdicts of all runs, in order; with *stop* until the first that fails."""
     if jobs == 1:
         for options in runs:
             verdict = _run(options)

@@ -175,9 +175,9 @@ def command(
 
     prediction, real = attempt(work, WhatIfError, exit_code=NO_ANSWER)
     if plot is not None:
-        from sliceplane.cli.lab.what_if_plot import draw
+        from sliceplane.cli.lab.what_if_plot import write_plot
 
-        draw(prediction, plot)
+        write_plot(prediction, plot)
     output.show(
         lambda: as_document(prediction, real), lambda width: as_text(prediction, width, real)
     )

@@ -60,8 +60,8 @@ ZONES_MAX: Final = 12
 _PALE: Final = 0.35
 
 
-def draw(prediction: Prediction, path: Path) -> None:
-    """Raises ``click.ClickException`` where it cannot."""
+def write_plot(prediction: Prediction, path: Path) -> None:
+    """Writes the picture to *path*.  Raises ``click.ClickException`` if it cannot."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(14, 4.8), layout="constrained")

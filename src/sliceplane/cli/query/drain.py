@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 @cluster_command(
     "drain",
     scope="namespace",
-    once=False,
+    is_bounded=False,
     examples=[
         (
             "a Pod, which is deleted when no node sends to it any more",
@@ -169,9 +169,9 @@ class _Run:
         self._what = f"{kind} {name}"
         self._action = "connecting to the API server"
         self._progress = ProgressLine(plain=True)
-        place = "" if kind == "node" else f" -n {shlex.quote(namespace)}"
+        namespace_flag = "" if kind == "node" else f" -n {shlex.quote(namespace)}"
         self._undo_command = (
-            f"sliceplane drain {kind} {shlex.quote(name)}{place}{cluster_flags} --undo"
+            f"sliceplane drain {kind} {shlex.quote(name)}{namespace_flag}{cluster_flags} --undo"
         )
 
     async def drain(self, options: DrainOptions) -> DrainAnswer:
@@ -182,8 +182,8 @@ class _Run:
         pods = await self._find()
         rng = Rng(int.from_bytes(os.urandom(8)))
         drain = partial(drain_pods, self._client, clock=self._clock, rng=rng, reporter=self)
-        in_turn = self._kind == "deployment" and options.removal and not options.dry_run
-        if in_turn and pods:
+        is_rolling = self._kind == "deployment" and options.removal and not options.dry_run
+        if is_rolling and pods:
             rolling = RollingDrain(
                 self._client,
                 f"{self._namespace}/{self._name}",
@@ -196,7 +196,7 @@ class _Run:
         else:
             answer = await drain(pods, self._what, options)
         if answer.marked:
-            self.on_given_up((), answer.marked)
+            self.on_aborted((), answer.marked)
         return answer
 
     async def undo(self) -> UndoAnswer:
@@ -210,7 +210,7 @@ class _Run:
         self.on_progress("taking marks away")
         remaining = await marks.take_back()
         if remaining:
-            self.on_given_up((), remaining)
+            self.on_aborted((), remaining)
         return UndoAnswer(
             self._what, tuple(key for key in before if key not in remaining), remaining
         )
@@ -239,7 +239,7 @@ class _Run:
     def on_progress(self, action: str) -> None:
         self._action = action
 
-    def on_given_up(self, taken_back: tuple[str, ...], marked: tuple[str, ...]) -> None:
+    def on_aborted(self, taken_back: tuple[str, ...], marked: tuple[str, ...]) -> None:
         self._progress.clear()
         if taken_back:
             note(f"Marks taken back: {', '.join(taken_back)}")

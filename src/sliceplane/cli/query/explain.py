@@ -17,7 +17,7 @@ from sliceplane.cli.object_names import kind_and_name
 if TYPE_CHECKING:
     from sliceplane.api.findings.finding import Finding
     from sliceplane.diagnose.explain.question import (
-        ClientPlace,
+        ClientReference,
         ExplainQuestion,
         Explanation,
         QuestionKind,
@@ -118,7 +118,7 @@ def command(*, cluster: TargetCluster, what: tuple[str, ...], output: Output, **
             where if kind in ("service", "pod") else "",
             flags["port"],
             flags["protocol"] or "",
-            _place(flags["client"], where),
+            _parse_client(flags["client"], where),
         )
         return await explained(
             client, question, kernel=flags["kernel"], probe=flags["probe"], shadow=shadow_findings
@@ -176,21 +176,21 @@ def _kind_and_name(what: tuple[str, ...]) -> tuple[QuestionKind, str]:
     return cast("QuestionKind", _KINDS[kind]), name
 
 
-def _place(text: str, namespace: str) -> ClientPlace | None:
-    from sliceplane.diagnose.explain.question import ClientPlace
+def _parse_client(text: str, namespace: str) -> ClientReference | None:
+    from sliceplane.diagnose.explain.question import ClientReference
     from sliceplane.kit.ip import parse_strict
 
     if not text:
         return None
     if parse_strict(text) is not None:
-        return ClientPlace("address", text)
+        return ClientReference("address", text)
     kind, _, name = text.partition("/")
-    place = _KINDS.get(kind)
-    if place in (None, "service") or not name:
+    client_kind = _KINDS.get(kind)
+    if client_kind in (None, "service") or not name:
         raise click.UsageError(
             f"--from {text}: use pod/NAME, node/NAME, zone/NAME or an IP address"
         )
-    if place != "pod":
-        return ClientPlace(cast("Any", place), name)
+    if client_kind != "pod":
+        return ClientReference(cast("Any", client_kind), name)
     client_namespace, _, pod = name.rpartition("/")
-    return ClientPlace("pod", pod, client_namespace or namespace)
+    return ClientReference("pod", pod, client_namespace or namespace)

@@ -36,7 +36,7 @@ def command() -> None:
     "save",
     parent=command,
     output=False,
-    once=False,
+    is_bounded=False,
     short_help="Copy the state at one revision to FILE.",
     examples=[
         ("a copy of a running server", "sliceplane snapshot save monday.snapshot"),

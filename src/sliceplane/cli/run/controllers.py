@@ -32,7 +32,7 @@ from sliceplane.cli.run.shadow import check_shadow_flags, run_shadow, shadow_opt
 
 if TYPE_CHECKING:
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
-    from sliceplane.controllers.io.standalone import OnceSummary, RecordingHere
+    from sliceplane.controllers.io.standalone import ReconcileSummary, RecordingHere
     from sliceplane.watch.controller.election import ElectionConfig
     from sliceplane.watch.io.connection import Connection
     from sliceplane.watch.io.hosting.host import ControllerEntry
@@ -124,7 +124,7 @@ def command(
                 run_shadow(connection, _slice_config(flags), flags, once_timeout if once else None)
             )
         if once or cleanup:
-            raise SystemExit(run(_once(connection, entries, flags, once_timeout)))
+            raise SystemExit(run(_reconcile_and_exit(connection, entries, flags, once_timeout)))
         run(_serve(connection, entries, election, flags))
     except (KubeconfigError, PageError, CannotRead, Unreachable) as error:
         note(f"Error: {error}")
@@ -216,18 +216,20 @@ async def _print_ready(waiting: Any) -> None:
     print_ready(await waiting)
 
 
-async def _once(
+async def _reconcile_and_exit(
     connection: Connection,
     entries: tuple[ControllerEntry, ...],
     flags: dict[str, Any],
     timeout_s: float,
 ) -> int:
-    """The exit code: 0 if everything is as it should be."""
-    from sliceplane.controllers.io.standalone import reconcile_once
+    """Reconciles everything and returns the exit code: 0 if the cluster has the desired state."""
+    from sliceplane.controllers.io.standalone import reconcile_until_idle
 
     stop = begin_service()
     async with limited_client(connection, flags) as client:
-        reconciling = asyncio.create_task(reconcile_once(client, entries, timeout_s=timeout_s))
+        reconciling = asyncio.create_task(
+            reconcile_until_idle(client, entries, timeout_s=timeout_s)
+        )
         await work_until(stop, reconciling)
     if reconciling.cancelled():
         note("Error: interrupted before everything was reconciled")
@@ -237,7 +239,7 @@ async def _once(
     return 1 if summary.unfinished else 0
 
 
-def summary_text(summary: OnceSummary) -> str:
+def summary_text(summary: ReconcileSummary) -> str:
     """Returns the output of ``--once``."""
     informers = summary.status.informers
     read = ", ".join(

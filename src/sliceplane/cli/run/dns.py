@@ -147,7 +147,7 @@ async def _serve(
 
         await work_until(
             stop,
-            resolver.follow(client, rng, selections, tells=lease_name),
+            resolver.follow(client, rng, selections, reported_as=lease_name),
             answer(),
             farewell=stop_serving,
         )

@@ -327,7 +327,9 @@ async def _listening(process: _Process) -> AsyncIterator[Resolver | None]:
     from sliceplane.node.io.kernel.netns import within
     from sliceplane.watch.io.reflect import loop_clock
 
-    zone = ZoneConfig(domains=process.domains, addresses=(process.dns[0],), place=process.node_name)
+    zone = ZoneConfig(
+        domains=process.domains, addresses=(process.dns[0],), own_node=process.node_name
+    )
     forward = ForwardFlags(forward=("/etc/resolv.conf",))
     resolver = Resolver(
         zone, AnswerConfig(forwards=True), clock=loop_clock(time.time()), forward=forward

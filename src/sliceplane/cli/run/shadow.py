@@ -57,28 +57,30 @@ def check_shadow_flags(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> 
 
 
 class Printed:
-    """A ``diagnose.shadow.io.hosting.ShadowOutput``. A picture on a terminal, lines elsewhere; JSON
-    lines where they are wanted. A run that ends by itself (*once*) prints a table at its end, and
-    no lines on the way: people read each difference once.
+    """A ``diagnose.shadow.io.hosting.ShadowOutput``. A picture on a terminal, lines elsewhere;
+    and *json_lines*. *table_only*: a run that ends by itself prints only a table at its end, so
+    that people read each difference once.
 
-    A JSON line that cannot be written (a full disk) is lost, and the log says so once; watching
-    goes on, and the next line is tried. ``lost`` counts them.
+    A JSON line that cannot be written (a full disk) is lost, which is logged once; watching goes
+    on. ``lost`` counts these lines.
     """
 
-    def __init__(self, json_lines: FileIO | None, *, to_stdout: bool, once: bool = False) -> None:
+    def __init__(
+        self, json_lines: FileIO | None, *, to_stdout: bool, table_only: bool = False
+    ) -> None:
         self._json = json_lines
         self._torn = False
         self.lost = 0
         self._quiet = to_stdout
         self._live = sys.stdout.isatty() and not to_stdout
-        self._once = once
+        self._table_only = table_only
         self._reported_no_controller = False
         self._picture = ""
 
     @property
     def plain(self) -> bool:
-        """Lines for people are wanted on stdout."""
-        return not (self._live or self._quiet or self._once)
+        """True if differences are printed as lines on stdout."""
+        return not (self._live or self._quiet or self._table_only)
 
     def news(self, news: tuple[News, ...]) -> None:
         from sliceplane.diagnose.shadow.report import json_line, line
@@ -129,7 +131,7 @@ class Printed:
         self.json(json_summary(summary, now))
         if self._quiet:
             return
-        is_printed = self._live or self._once
+        is_printed = self._live or self._table_only
         differences = _table(ledger, now) if is_printed else ""
         if differences:
             print_line(differences, control=_CLEAR if self._live else "")
@@ -150,10 +152,10 @@ def run_shadow(
     connection: Connection,
     config: EndpointSliceConfig,
     flags: dict[str, Any],
-    once_timeout_s: float | None,
+    single_run_timeout_s: float | None,
 ) -> int:
-    """The exit code.  *once_timeout_s*: end after one comparison of everything; ``None``: at a
-    signal.
+    """Runs the comparison and returns the exit code.  *single_run_timeout_s*: the bound of one
+    comparison of everything, after which the run ends; ``None``: it ends at a signal.
     """
     target: Path | None = flags["shadow_output"]
     to_stdout = str(target) == "-"
@@ -163,8 +165,8 @@ def run_shadow(
         note(f"Error: --shadow-output {target}: {error.strerror}")
         return NO_ANSWER
     try:
-        output = Printed(lines, to_stdout=to_stdout, once=once_timeout_s is not None)
-        code = run(_run(connection, config, flags, output, once_timeout_s))
+        output = Printed(lines, to_stdout=to_stdout, table_only=single_run_timeout_s is not None)
+        code = run(_run(connection, config, flags, output, single_run_timeout_s))
         if not output.lost:
             return code
         note(f"Error: --shadow-output {target}: {output.lost} lines could not be written")
@@ -183,7 +185,7 @@ async def _run(
     config: EndpointSliceConfig,
     flags: dict[str, Any],
     output: Printed,
-    once_timeout_s: float | None,
+    single_run_timeout_s: float | None,
 ) -> int:
     from sliceplane.cli.run.flags.monitoring import serve_monitoring
     from sliceplane.diagnose.shadow.io.hosting import ShadowRun
@@ -197,18 +199,20 @@ async def _run(
         await serve_monitoring(
             stack, flags, run.pages(), (run.samples, client.metrics.families), run.staleness_s
         )
-        if once_timeout_s is not None:
+        if single_run_timeout_s is not None:
             await check_readable(client, run.watches)
         run.start()
         working = asyncio.create_task(
-            _follow(run, output) if once_timeout_s is None else run.once(output, once_timeout_s)
+            _follow(run, output)
+            if single_run_timeout_s is None
+            else run.wait_until_compared(output, single_run_timeout_s)
         )
         await work_until(stop, working)
         # That a signal cancelled the work is no failure.
-        complete = once_timeout_s is None if working.cancelled() else bool(working.result())
+        complete = single_run_timeout_s is None if working.cancelled() else bool(working.result())
         summary = run.summary()
         output.end(run.ledger, summary, run.now(), complete=complete)
-        if once_timeout_s is None:
+        if single_run_timeout_s is None:
             return GOOD
         if not complete:
             return NO_ANSWER

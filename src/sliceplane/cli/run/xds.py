@@ -252,7 +252,7 @@ async def _serve_pages(
         await serve_monitoring(stack, flags, pages, sources, stale)
 
 
-def _place(text: str) -> tuple[str, int]:
+def _parse_host_port(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -260,7 +260,7 @@ def _place(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-_PLACE: Final = ParsedType("host:port", _place)
+_HOST_PORT: Final = ParsedType("host:port", _parse_host_port)
 
 
 @command.command(
@@ -279,7 +279,7 @@ _PLACE: Final = ParsedType("host:port", _place)
     ],
 )
 @choice("--for kind", "The program.", ("envoy", "grpc"), required=True)
-@option("--server", "Where we serve.", _PLAIN, type=_PLACE, show_default="127.0.0.1:18000")
+@option("--server", "Where we serve.", _PLAIN, type=_HOST_PORT, show_default="127.0.0.1:18000")
 @switch("--insecure", "Without TLS, on this machine.")
 @string("--ca-file", "PATH", "Authority of the server's certificate.")
 @string("--cert-file", "PATH", "The client's certificate.")
@@ -297,7 +297,7 @@ def bootstrap(*, kind: str, server: tuple[str, int], insecure: bool, **flags: An
 
     Paths are those of the client's machine; they are not looked at.
     """
-    from sliceplane.xds.bootstrap import BootstrapWish, envoy_bootstrap, grpc_bootstrap
+    from sliceplane.xds.bootstrap import BootstrapOptions, envoy_bootstrap, grpc_bootstrap
 
     if not insecure and not flags["ca_file"]:
         raise click.UsageError(
@@ -310,7 +310,7 @@ def bootstrap(*, kind: str, server: tuple[str, int], insecure: bool, **flags: An
         ("namespace", flags["client_namespace"]),
         ("listeners", flags["listeners"]),
     )
-    wish = BootstrapWish(
+    options = BootstrapOptions(
         host=server[0],
         port=server[1],
         insecure=insecure,
@@ -325,7 +325,7 @@ def bootstrap(*, kind: str, server: tuple[str, int], insecure: bool, **flags: An
     )
     output = Output("yaml" if kind == "envoy" else "json")
     make = envoy_bootstrap if kind == "envoy" else grpc_bootstrap
-    output.show(lambda: make(wish), str)
+    output.show(lambda: make(options), str)
 
 
 @command.command(
@@ -340,7 +340,7 @@ def bootstrap(*, kind: str, server: tuple[str, int], insecure: bool, **flags: An
     "--server servers",
     "The --metrics-bind-address of a server; may be given several times.",
     (PAGES,),
-    type=_PLACE,
+    type=_HOST_PORT,
     multiple=True,
     show_default="127.0.0.1:18001",
 )

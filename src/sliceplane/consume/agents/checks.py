@@ -1,4 +1,4 @@
-"""The health of a process by its checks: results in, one word out.
+"""The health of a process, from the results of its checks.
 
 A check has kubelet's words: so many results of one kind in a row turn it (``rise``, ``fall``), the
 first look is ``initial_delay_s`` after its start. Until it has turned once it is *unknown*, and
@@ -6,7 +6,7 @@ nothing is ready by what is unknown. All checks of a process must pass; a proces
 as long as the agent lives.
 
 Damping: a process that fails for the third time in ``FLAPS_S`` is not believed at once when it
-passes again, but after 10 s, 20 s and so on up to ``HELD_MAX_S``, until it was well for
+passes again, but after 10 s, 20 s and so on up to ``BACKOFF_MAX_S``, until it was well for
 ``FLAPS_S``: each turn is a write that all nodes follow.
 
 A result counts for the process that was looked at: ``renew`` forgets what was known, and a result
@@ -22,17 +22,17 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 Kind = Literal["http", "https", "tcp", "grpc", "exec", "ttl", "process", "notify"]
-#: kinds that the shell goes and looks at; of the others it is told
+#: kinds that the shell probes; the status of the others is reported to it
 PROBED: Final = ("http", "https", "tcp", "grpc", "exec")
 
 FLAPS: Final = 3
 FLAPS_S: Final = 300.0
-#: between two looks of a check that has not passed yet, and for how long: a process that was just
-#: started is ready soon
+#: seconds between two probes of a check that has not passed yet, and for how long: a process that
+#: was just started is ready soon
 FIRST_PERIOD_S: Final = 1.0
 FIRST_S: Final = 30.0
-HELD_BASE_S: Final = 10.0
-HELD_MAX_S: Final = 300.0
+BACKOFF_BASE_S: Final = 10.0
+BACKOFF_MAX_S: Final = 300.0
 
 
 class CheckSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,12 +65,12 @@ class CheckSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckProbe(NamedTuple):
-    """A look that is due: at ``key``'s check ``number``.  ``turn`` comes back with the result."""
+    """A due probe, of check ``number`` of ``key``. The result has the same ``generation``."""
 
     key: str
     number: int
     spec: CheckSpec
-    turn: int
+    generation: int
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class _Check:
 
 
 class CheckView(NamedTuple):
-    """For people: what a check is, what it thinks (``None``: nothing yet), and what it saw last."""
+    """A check for users: name, state (``None``: unknown), and the text of the last result."""
 
     name: str
     passing: bool | None
@@ -107,22 +107,22 @@ class Health:
 
     def __init__(self, key: str, specs: tuple[CheckSpec, ...], now: float) -> None:
         self._key = key
-        self._turn = 0
+        self._generation = 0
         self._specs = specs
         self._checks: list[_Check] = []
-        self._well: bool | None = None
-        #: when it failed lately
+        self._is_healthy: bool | None = None
+        #: times of recent failures
         self._fails: deque[float] = deque()
-        self._held_until = 0.0
-        #: how often in a row it was held, with less than ``FLAPS_S`` between
-        self._holds = 0
+        self._backoff_until = 0.0
+        #: number of consecutive backoffs, with less than ``FLAPS_S`` between them
+        self._backoffs = 0
         self.renew(now)
 
     def renew(self, now: float) -> None:
-        """Another address, or the machine slept: what was seen counts no more.  A child is still
-        the same.
+        """Discards results, because the address changed or the machine was suspended. Results of a
+        child process are kept.
         """
-        self._turn += 1
+        self._generation += 1
         of_child = {
             index: check
             for index, check in enumerate(self._checks)
@@ -135,93 +135,91 @@ class Health:
             )
             for index, spec in enumerate(self._specs)
         ]
-        self._well = None
+        self._is_healthy = None
 
     def take_over(self) -> None:
-        """Another agent of this process goes on with it: looks that are under way are answered to
-        no one.
-        """
-        self._turn += 1
+        """Continues with another agent of this process: results of probes under way are ignored."""
+        self._generation += 1
         for check in self._checks:
             check.under_way = False
 
-    def well(self, now: float) -> bool | None:
-        """``None``: not known yet."""
-        self._settle(now)
-        return self._well
+    def is_healthy(self, now: float) -> bool | None:
+        """Returns True if the process is healthy; ``None``: unknown yet."""
+        self._update(now)
+        return self._is_healthy
 
     def take_probes(self, now: float) -> tuple[CheckProbe, ...]:
-        """Looks that are due.  Each is answered by ``on_result``; until then it is not asked for
-        again.
+        """Returns the probes that are due. Each is answered by ``on_result`` and not repeated
+        before.
         """
         taken = []
         for index, check in enumerate(self._checks):
             if check.spec.kind in PROBED and check.due <= now and not check.under_way:
                 check.under_way = True
-                taken.append(CheckProbe(self._key, index, check.spec, self._turn))
+                taken.append(CheckProbe(self._key, index, check.spec, self._generation))
         return tuple(taken)
 
     def on_result(self, probe: CheckProbe, passed: bool, text: str, now: float) -> None:
-        if probe.turn != self._turn:
+        if probe.generation != self._generation:
             return
         check = self._checks[probe.number]
         check.under_way = False
-        # From now, not from the look's beginning: a look that takes its whole time is not followed
-        # by the next at once.
+        # From now, not from the start of the probe: a probe that takes its whole timeout is not
+        # followed by the next immediately.
         check.on_result(passed, text)
         period_s = check.spec.period_s
         starts = check.passing is None or (not check.has_passed and now - check.since < FIRST_S)
         check.due = now + (min(period_s, FIRST_PERIOD_S) if starts else period_s)
-        self._settle(now)
+        self._update(now)
 
-    def on_told(self, kind: Kind, passed: bool, text: str, now: float) -> bool:
-        """A process that says how it is (``ttl``, ``notify``), or is seen to live or to be gone
-        (``process``).
-
-        False: there is no such check.
+    def on_status(self, kind: Kind, passed: bool, text: str, now: float) -> bool:
+        """Notes a status that a process reported (``ttl``, ``notify``), or that it runs or ended
+        (``process``). Returns False if there is no such check.
         """
         checks = [check for check in self._checks if check.spec.kind == kind]
         for check in checks:
-            # It is the process itself that speaks: once is enough.
+            # The process itself reports: once is enough.
             check.passing = check.last = passed
             check.text = text
             check.due = now + check.spec.period_s
-        self._settle(now)
+        self._update(now)
         return bool(checks)
 
     def next_deadline(self) -> float | None:
         dues = [check.due for check in self._checks if _waits(check)]
-        if self._held_until and self._well is not True:
-            dues.append(self._held_until)
+        if self._backoff_until and self._is_healthy is not True:
+            dues.append(self._backoff_until)
         return min(dues, default=None)
 
-    def _settle(self, now: float) -> None:
+    def _update(self, now: float) -> None:
         for check in self._checks:
             if check.spec.kind == "ttl" and check.passing is not False and check.due <= now:
                 check.passing = check.last = False
                 check.text = f"said nothing for {check.spec.period_s:g} s"
-        words = [check.passing for check in self._checks]
-        if False in words:
-            if self._well:
+        results = [check.passing for check in self._checks]
+        if False in results:
+            if self._is_healthy:
                 self._on_fail(now)
-            self._well = False
-        elif None not in words and now >= self._held_until:
-            self._well = True
+            self._is_healthy = False
+        elif None not in results and now >= self._backoff_until:
+            self._is_healthy = True
 
     def _on_fail(self, now: float) -> None:
         self._fails.append(now)
         while self._fails[0] < now - FLAPS_S:
             self._fails.popleft()
-        if self._holds and now - self._held_until < FLAPS_S:
-            self._holds += 1
+        if self._backoffs and now - self._backoff_until < FLAPS_S:
+            self._backoffs += 1
         else:
-            self._holds = int(len(self._fails) >= FLAPS)
-        if self._holds:
-            self._held_until = now + min(HELD_BASE_S * 2.0 ** min(self._holds - 1, 16), HELD_MAX_S)
+            self._backoffs = int(len(self._fails) >= FLAPS)
+        if self._backoffs:
+            self._backoff_until = now + min(
+                BACKOFF_BASE_S * 2.0 ** min(self._backoffs - 1, 16), BACKOFF_MAX_S
+            )
 
-    def held_s(self, now: float) -> float:
-        """How long it will not be believed to be well, because it turned so often."""
-        return max(0.0, self._held_until - now)
+    def get_backoff_s(self, now: float) -> float:
+        """Returns the seconds until it may be healthy again, because it changed so often."""
+        return max(0.0, self._backoff_until - now)
 
     def views(self) -> tuple[CheckView, ...]:
         return tuple(

@@ -266,8 +266,8 @@ def _name_misfit(grant: AgentGrant) -> str:
 def _label_misfit(labels: Mapping[str, str], label: str, value: str) -> str:
     if labels.get(label) == value:
         return ""
-    found = quote(labels[label]) if label in labels else "missing"
-    return f"by its name, the label {label} must be {quote(value)}; it is {found}"
+    text = quote(labels[label]) if label in labels else "missing"
+    return f"by its name, the label {label} must be {quote(value)}; it is {text}"
 
 
 def _address_misfit(grant: AgentGrant, written: WrittenSlice) -> str:

@@ -40,14 +40,14 @@ ANNOTATION_REFUSED: Final = "agent.sliceplane.dev/refused"
 ANNOTATION_SERVICES: Final = "agent.sliceplane.dev/services"
 #: of a Role: networks that its agent may use, with commas between them
 ANNOTATION_CIDRS: Final = "agent.sliceplane.dev/cidrs"
-#: of a Service: what is held of it is given up; any new value asks for it once
+#: of a Service: its retained endpoints are removed; any new value requests that once
 ANNOTATION_RELEASE: Final = "agent.sliceplane.dev/release"
-#: of a Service: agents of it fell silent, and their endpoints are held
-CONDITION_HELD: Final = "AgentRemovalHeld"
+#: of a Service: agents of it became silent, and their endpoints are retained
+CONDITION_AGENT_REMOVAL: Final = "AgentRemovalHeld"
 LEASE_PREFIX: Final = "agent-"
 #: what a Lease lasts; it is renewed three times meanwhile (``tenure``)
 LEASE_S: Final = 15.0
-#: an agent that asks for another duration gets the nearest of these: a silent one must not serve
+#: an agent that requests another duration gets the nearest of these: a silent one must not serve
 #: for hours, and one of milliseconds would be judged without end
 LEASE_MIN_S: Final = 1.0
 LEASE_MAX_S: Final = 300.0
@@ -56,7 +56,7 @@ PORTS_MAX: Final = 64
 #: names of a Service's ports that a sentence has
 _NAMED_MAX: Final = 5
 _HASH_LENGTH: Final = 10
-_LOOKS_LIKE_A_HASH: Final = re.compile(f"[0-9a-f]{{{_HASH_LENGTH}}}")
+_HASH_PATTERN: Final = re.compile(f"[0-9a-f]{{{_HASH_LENGTH}}}")
 
 #: ``unknown``: no check has said anything; ``lost``: the judge's word for an agent that fell silent
 State = Literal["unknown", "passing", "failing", "draining", "lost"]
@@ -126,21 +126,31 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
         """Name, family and address of each slice."""
         by_family = {family_of(address): address for address in self.addresses}
         return tuple(
-            (slice_name(self.service, self.agent, wanted), wanted, by_family[wanted])
-            for wanted in FAMILIES
-            if wanted in by_family
+            (
+                slice_name(self.service, self.agent, address_family),
+                address_family,
+                by_family[address_family],
+            )
+            for address_family in FAMILIES
+            if address_family in by_family
         )
 
     def document(
-        self, wanted: Family, state: State, *, lease_uid: str, hint: bool, publish_not_ready: bool
+        self,
+        address_family: Family,
+        state: State,
+        *,
+        lease_uid: str,
+        hint: bool,
+        publish_not_ready: bool,
     ) -> Document:
-        """The slice of the family *wanted*, as it is applied.
+        """The slice of the family *address_family*, as it is applied.
 
         *hint*: the Service prefers what is near. One endpoint without hints switches them off for
         the whole Service (kubernetes.io, "Topology Aware Routing"), so an endpoint with a zone then
         has that zone as its hint.
         """
-        name, _, address = next(entry for entry in self.slices if entry[1] == wanted)
+        name, _, address = next(entry for entry in self.slices if entry[1] == address_family)
         endpoint: Document = {
             "addresses": [address],
             "conditions": conditions(state, publish_not_ready=publish_not_ready),
@@ -172,7 +182,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
                 "annotations": {ANNOTATION_STATE: state},
                 "ownerReferences": [owner],
             },
-            "addressType": wanted,
+            "addressType": address_family,
             "endpoints": [endpoint],
             "ports": [_port(port) for port in self.ports],
         }
@@ -230,19 +240,19 @@ def lease_duration_s(written: int | None, default_s: float = LEASE_S) -> float:
     return min(max(float(written or default_s), LEASE_MIN_S), LEASE_MAX_S)
 
 
-def slice_name(service: str, agent: str, wanted: Family) -> str:
+def slice_name(service: str, agent: str, address_family: Family) -> str:
     """``SERVICE-AGENT-4`` or ``-6``; a name stands for one Service, one agent and one family.
 
     Names of Services and agents may hold dashes, so ``a-b`` of ``c`` and ``a`` of ``b-c`` would be
     alike. A hash tells them apart where the agent's name has a dash, where it looks like such a
     hash itself, and where the whole is too long.
     """
-    suffix = wanted[-1]
+    suffix = address_family[-1]
     plain = f"{service}-{agent}-{suffix}"
-    if "-" not in agent and not _LOOKS_LIKE_A_HASH.fullmatch(agent) and len(plain) <= SUBDOMAIN_MAX:
+    if "-" not in agent and not _HASH_PATTERN.fullmatch(agent) and len(plain) <= SUBDOMAIN_MAX:
         return plain
-    told_apart = sha256(f"{service}/{agent}".encode()).hexdigest()[:_HASH_LENGTH]
-    return f"{service}-{agent}-{told_apart}-{suffix}"
+    digest = sha256(f"{service}/{agent}".encode()).hexdigest()[:_HASH_LENGTH]
+    return f"{service}-{agent}-{digest}-{suffix}"
 
 
 def why_unreached(key: str, ports: Iterable[str], service: Service | None) -> str:
@@ -257,9 +267,9 @@ def why_unreached(key: str, ports: Iterable[str], service: Service | None) -> st
         not missing or service.spec.cluster_ip == NO_CLUSTER_IP
     ):  # without a cluster IP the agent's ports count alone
         return ""
-    known = ", ".join(map(repr, islice(names, _NAMED_MAX))) or "none"
-    known += f" and {len(names) - _NAMED_MAX:,} more" if len(names) > _NAMED_MAX else ""
+    names_text = ", ".join(map(repr, islice(names, _NAMED_MAX))) or "none"
+    names_text += f" and {len(names) - _NAMED_MAX:,} more" if len(names) > _NAMED_MAX else ""
     return (
-        f"Service {key} has no port {missing[0]!r}: its ports are {known}; name it with --port "
+        f"Service {key} has no port {missing[0]!r}: its ports are {names_text}; name it with --port "
         "NAME=PORT"
     )

@@ -100,11 +100,11 @@ class Ranked:
             return None
         if self._least not in self._buckets:
             self._least = min(self._buckets)
-        drawn = self._buckets[self._least].draw(rng, out)
+        drawn = self._buckets[self._least].sample(rng, out)
         if drawn is not None:
             return drawn, self._least
         for count in sorted(self._buckets):
-            drawn = self._buckets[count].draw(rng, out)
+            drawn = self._buckets[count].sample(rng, out)
             if drawn is not None:
                 return drawn, count
         return None

@@ -68,7 +68,7 @@ class Random(_Plain):
         self._rng = rng
 
     def pick(self, key: bytes, out: Set[str]) -> Endpoint | None:
-        return self._usable.pool.draw(self._rng, out)
+        return self._usable.pool.sample(self._rng, out)
 
 
 class RoundRobin(_Plain):

@@ -9,8 +9,8 @@ from collections.abc import Set
 from sliceplane.consume.balancing.model import Endpoint
 from sliceplane.kit.rng import Rng
 
-#: tries before the endpoints are looked through
-_DRAWS = 8
+#: random samples before the endpoints are searched in order
+_SAMPLES = 8
 
 
 class EndpointPool:
@@ -39,7 +39,7 @@ class EndpointPool:
         """In no order that means anything, but always the same after the same history.  O(n)."""
         return tuple(self._items)
 
-    def draw(self, rng: Rng, out: Set[str]) -> Endpoint | None:
+    def sample(self, rng: Rng, out: Set[str]) -> Endpoint | None:
         """Any that is not *out*, with the same chance while few are; O(1), or O(out).  ``None``:
         all are.
         """
@@ -49,7 +49,7 @@ class EndpointPool:
         at = rng.below(len(items))
         if not out or items[at].id not in out:
             return items[at]
-        for _ in range(_DRAWS):
+        for _ in range(_SAMPLES):
             drawn = items[rng.below(len(items))]
             if drawn.id not in out:
                 return drawn
@@ -71,7 +71,7 @@ class EndpointPool:
             self._items[index] = endpoint
 
     def discard(self, identity: str) -> None:
-        """The last one takes the free place."""
+        """Removes an endpoint; the last one moves to its index."""
         index = self._index.pop(identity, None)
         if index is None:
             return

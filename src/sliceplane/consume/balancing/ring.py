@@ -57,7 +57,7 @@ class ConsistentHash:
         self._points: list[int] = []
         #: who is at each point; two ids that hash alike share it, in their order
         self._at: dict[int, tuple[str, ...]] = {}
-        self._known: set[str] = set()
+        self._members: set[str] = set()
 
     def attach(self, usable: Usable, load: Load) -> None:
         self._usable = usable
@@ -73,15 +73,15 @@ class ConsistentHash:
             self._rebuild(pool)
             return
         for identity in touched:
-            if identity in pool and identity not in self._known:
+            if identity in pool and identity not in self._members:
                 self._join(identity)
-            elif identity not in pool and identity in self._known:
+            elif identity not in pool and identity in self._members:
                 self._leave(identity)
 
     def _rebuild(self, pool: EndpointPool) -> None:
         self._at = {}
-        self._known = {endpoint.id for endpoint in pool.endpoints()}
-        for identity in sorted(self._known):
+        self._members = {endpoint.id for endpoint in pool.endpoints()}
+        for identity in sorted(self._members):
             point = point_of(identity)
             self._at[point] = (*self._at.get(point, ()), identity)
         self._points = sorted(self._at)
@@ -92,7 +92,7 @@ class ConsistentHash:
         if not others:
             insort(self._points, point)
         self._at[point] = tuple(sorted((*others, identity)))
-        self._known.add(identity)
+        self._members.add(identity)
 
     def _leave(self, identity: str) -> None:
         point = point_of(identity)
@@ -102,7 +102,7 @@ class ConsistentHash:
         else:
             del self._at[point]
             del self._points[bisect_left(self._points, point)]
-        self._known.discard(identity)
+        self._members.discard(identity)
 
     def pick(self, key: bytes, out: Set[str]) -> Endpoint | None:
         pool = self._usable.pool
@@ -148,11 +148,11 @@ class ConsistentHash:
             yield from self._at[self._points[(first + offset) % len(self._points)]]
 
     def check(self) -> None:
-        assert self._known == {endpoint.id for endpoint in self._usable.pool.endpoints()}, (
+        assert self._members == {endpoint.id for endpoint in self._usable.pool.endpoints()}, (
             "the ring is not the pool"
         )
         at: dict[int, list[str]] = {}
-        for identity in sorted(self._known):
+        for identity in sorted(self._members):
             at.setdefault(point_of(identity), []).append(identity)
         assert {point: list(ids) for point, ids in self._at.items()} == at, (
             "an endpoint is at a wrong point"

@@ -1,9 +1,9 @@
-"""Where the connections of a Service's clients go: shares by place, by the rule of
-``consume.usable`` and no other.
+"""The distribution of a Service's connections: shares by location of the client, by the rule of
+``consume.usable``.
 
 Endpoints that no rule tells apart are one *kind*, with a count: a choice that is made among kinds
-is the choice among their endpoints. A *place* is where clients are, with its share of all
-connections. From a place each endpoint that may be used gets as many connections as any other.
+is the choice among their endpoints. A *location* is where clients are, with its share of all
+connections. Each endpoint that may be used from a location gets as many connections as any other.
 
 The *load factor* of an endpoint is its share of all connections times the number of endpoints: 1 is
 an even spread.
@@ -62,18 +62,18 @@ class AllowedLoad(msgspec.Struct, frozen=True):
 
     capacity: Fraction | None = None
 
-    def exceeded(self, found: TrafficShares) -> list[EndpointKind]:
+    def exceeded(self, result: TrafficShares) -> list[EndpointKind]:
         """Kinds whose endpoints get more."""
-        most = self.of(found.candidates)
-        return [kind for kind, share in found.each.items() if share > most]
+        most = self.of(result.candidates)
+        return [kind for kind, share in result.each.items() if share > most]
 
     def of(self, candidates: int) -> Fraction:
         """The share of one of so many endpoints."""
         return OVERLOAD / max(candidates, 1) if self.capacity is None else self.capacity
 
 
-class Place(msgspec.Struct, frozen=True):
-    """``share`` is of all connections."""
+class ClientLocation(msgspec.Struct, frozen=True):
+    """A location with clients. ``share`` is of all connections."""
 
     at: Locality
     share: Fraction
@@ -166,35 +166,35 @@ def merged_kinds(merges: Mapping[str, EndpointMerge], *, by_node: bool) -> Count
 
 
 def shares(
-    kinds: Kinds, places: Sequence[Place], *, local: bool = False, way: Way = "inside"
+    kinds: Kinds, locations: Sequence[ClientLocation], *, local: bool = False, way: Way = "inside"
 ) -> TrafficShares:
     """Under the policy ``Local`` or ``Cluster``. From outside with ``Local``, only nodes that have
-    an endpoint get connections, each as many as another: load balancers ask the nodes (*places* are
-    nodes then).
+    an endpoint get connections, each as many as another: load balancers ask the nodes (*locations*
+    are nodes then).
     """
     if way == "outside" and local:
-        places = _healthy(kinds, places)
+        locations = _healthy(kinds, locations)
     flows: defaultdict[tuple[str, str], Fraction] = defaultdict(Fraction)
     each: defaultdict[EndpointKind, Fraction] = defaultdict(Fraction)
     dropped = Fraction(0)
     candidates = _LocalCandidates(kinds) if local else _Candidates(kinds)
-    for place in _joined(places, candidates):
-        used = candidates.used(place.at)
+    for location in _joined(locations, candidates):
+        used = candidates.used(location.at)
         number = sum(kinds[kind] for kind in used)
         if not number:
-            dropped += place.share
+            dropped += location.share
             continue
         for kind in used:
-            each[kind] += place.share / number
-            flows[place.at.zone, kind.zone] += place.share * kinds[kind] / number
+            each[kind] += location.share / number
+            flows[location.at.zone, kind.zone] += location.share * kinds[kind] / number
     return TrafficShares(
         dict(sorted(flows.items())), dict(sorted(each.items())), dropped, _candidates(kinds)
     )
 
 
 class _Candidates:
-    """Among which kinds clients of a place choose. Where every ready one names nodes, those that
-    name a place's node are all that it may use; no other node is told from the rest of its zone.
+    """The kinds among which clients of a location choose. If every ready endpoint names nodes, only
+    those that name the location's node may be used; other nodes are like the rest of their zone.
     """
 
     def __init__(self, kinds: Kinds) -> None:
@@ -202,8 +202,8 @@ class _Candidates:
         self._read: dict[str, list[EndpointKind]] = {}
         self._naming: dict[str, dict[str, list[EndpointKind]]] = {}
 
-    def tells(self, at: Locality) -> bool:
-        """The node of *at* from others of its zone."""
+    def distinguishes_node(self, at: Locality) -> bool:
+        """Returns True if a rule distinguishes the node of *at* from others of its zone."""
         return at.node in self._of(at.zone)
 
     def used(self, at: Locality) -> list[EndpointKind]:
@@ -233,7 +233,7 @@ class _LocalCandidates:
             if kind.node:
                 self._on.setdefault(kind.node, []).append(kind)
 
-    def tells(self, at: Locality) -> bool:
+    def distinguishes_node(self, at: Locality) -> bool:
         return at.node in self._on
 
     def used(self, at: Locality) -> list[EndpointKind]:
@@ -244,23 +244,27 @@ class _LocalCandidates:
         ]
 
 
-def _healthy(kinds: Kinds, places: Sequence[Place]) -> list[Place]:
+def _healthy(kinds: Kinds, locations: Sequence[ClientLocation]) -> list[ClientLocation]:
     """Returns the nodes that pass a load balancer's health check: those with a ready endpoint of
     their own.
     """
     ready = {kind.node for kind in kinds if kind.ready}
-    healthy = [place for place in places if place.at.node in ready]
-    return [Place(place.at, Fraction(1, len(healthy))) for place in healthy]
+    healthy = [location for location in locations if location.at.node in ready]
+    return [ClientLocation(location.at, Fraction(1, len(healthy))) for location in healthy]
 
 
-def _joined(places: Sequence[Place], candidates: _Candidates | _LocalCandidates) -> Iterator[Place]:
-    """Places between which no rule tells a difference, as one."""
+def _joined(
+    locations: Sequence[ClientLocation], candidates: _Candidates | _LocalCandidates
+) -> Iterator[ClientLocation]:
+    """Yields the locations, merged where no rule distinguishes them."""
     sums: defaultdict[tuple[str, str], Fraction] = defaultdict(Fraction)
-    for place in places:
-        sums[place.at.node if candidates.tells(place.at) else "", place.at.zone] += place.share
+    for location in locations:
+        sums[
+            location.at.node if candidates.distinguishes_node(location.at) else "", location.at.zone
+        ] += location.share
     for (node, zone), share in sorted(sums.items()):
         if share:
-            yield Place(Locality(node, zone), share)
+            yield ClientLocation(Locality(node, zone), share)
 
 
 def _candidates(kinds: Kinds) -> int:
@@ -270,7 +274,7 @@ def _candidates(kinds: Kinds) -> int:
 
 def cure(
     kinds: Kinds,
-    places: Sequence[Place],
+    locations: Sequence[ClientLocation],
     *,
     local: bool = False,
     allowed: AllowedLoad | None = None,
@@ -283,16 +287,16 @@ def cure(
     allowed = allowed or AllowedLoad()
     grown = Counter(kinds)
     rounds = _ROUNDS_MAX
-    while over := allowed.exceeded(found := shares(grown, places, local=local)):
+    while over := allowed.exceeded(result := shares(grown, locations, local=local)):
         rounds -= 1
         if not rounds:
             return None
         for kind in over:
-            load = found.each[kind] * grown[kind]
-            grown[kind] = max(grown[kind] + 1, ceil(load / allowed.of(found.candidates)))
+            load = result.each[kind] * grown[kind]
+            grown[kind] = max(grown[kind] + 1, ceil(load / allowed.of(result.candidates)))
     if allowed.capacity is not None and not local:
         # Kinds that are used together got more than they need together.
-        while rounds and (spare := _needless(grown, kinds, places, allowed)):
+        while rounds and (spare := _needless(grown, kinds, locations, allowed)):
             rounds -= 1
             grown[spare] -= 1
     added: Counter[str] = Counter()
@@ -302,13 +306,16 @@ def cure(
 
 
 def _needless(
-    grown: Counter[EndpointKind], kinds: Kinds, places: Sequence[Place], allowed: AllowedLoad
+    grown: Counter[EndpointKind],
+    kinds: Kinds,
+    locations: Sequence[ClientLocation],
+    allowed: AllowedLoad,
 ) -> EndpointKind | None:
     """A kind of which one Pod that was added is not needed; of several the one with the most
     Pods.
     """
     for kind in sorted(grown - Counter(kinds), key=lambda kind: (-grown[kind], kind)):
-        if not allowed.exceeded(shares(grown - Counter([kind]), places)):
+        if not allowed.exceeded(shares(grown - Counter([kind]), locations)):
             return kind
     return None
 
@@ -324,25 +331,29 @@ def chance(endpoints: int, connections: int) -> float | None:
     return 1 + sqrt(2 * spread / connections) if connections > spread else None
 
 
-def at_nodes(nodes: Sequence[Locality]) -> tuple[Place, ...]:
+def at_nodes(nodes: Sequence[Locality]) -> tuple[ClientLocation, ...]:
     """Clients on *nodes*, on each as many as on another."""
-    return tuple(Place(node, Fraction(1, len(nodes))) for node in nodes)
+    return tuple(ClientLocation(node, Fraction(1, len(nodes))) for node in nodes)
 
 
-def at_zones(weights: Mapping[str, Fraction], nodes: Sequence[Locality]) -> tuple[Place, ...]:
-    """Places for shares of zones: a zone's share on its *nodes* in equal parts, or on none where it
-    has none.
+def at_zones(
+    weights: Mapping[str, Fraction], nodes: Sequence[Locality]
+) -> tuple[ClientLocation, ...]:
+    """Returns locations for shares of zones: a zone's share on its *nodes* in equal parts, or on
+    none where it has none.
     """
     total = sum(weights.values(), Fraction(0))
-    found: list[Place] = []
+    result: list[ClientLocation] = []
     for zone, weight in sorted(weights.items()):
         members = [node for node in nodes if node.zone == zone] or [Locality("", zone)]
-        found += [Place(member, Fraction(weight) / total / len(members)) for member in members]
-    return tuple(found)
+        result += [
+            ClientLocation(member, Fraction(weight) / total / len(members)) for member in members
+        ]
+    return tuple(result)
 
 
-def without(places: Sequence[Place], zone: str) -> tuple[Place, ...]:
-    """*places* without those of *zone*; the others' shares grow."""
-    left = [place for place in places if place.at.zone != zone and place.share]
-    total = sum((place.share for place in left), Fraction(0))
-    return tuple(replace(place, share=place.share / total) for place in left)
+def without(locations: Sequence[ClientLocation], zone: str) -> tuple[ClientLocation, ...]:
+    """*locations* without those of *zone*; the others' shares grow."""
+    remaining = [location for location in locations if location.at.zone != zone and location.share]
+    total = sum((location.share for location in remaining), Fraction(0))
+    return tuple(replace(location, share=location.share / total) for location in remaining)

@@ -24,8 +24,8 @@ class Usable:
     and ``is_near``.
     """
 
-    def __init__(self, place: Locality, *, honour_hints: bool = True) -> None:
-        self._place = place
+    def __init__(self, location: Locality, *, honour_hints: bool = True) -> None:
+        self._location = location
         self._honour = honour_hints
         self._ready = EndpointPool()
         self._terminating = EndpointPool()
@@ -51,7 +51,7 @@ class Usable:
         """
         if self.scope in ("node", "zone"):
             return endpoint.id in self.pool
-        return not self._place.zone or endpoint.zone == self._place.zone
+        return not self._location.zone or endpoint.zone == self._location.zone
 
     def apply(
         self, touched: Mapping[str, Endpoint | None], visible: Mapping[str, Endpoint]
@@ -85,16 +85,16 @@ class Usable:
     def _scope(self) -> Scope:
         if not len(self._ready):
             return "terminating" if len(self._terminating) else "all"
-        if self._honour and self._honours(self._place.node, self._naming_nodes, self._on_node):
+        if self._honour and self._honours(self._location.node, self._naming_nodes, self._on_node):
             return "node"
-        if self._honour and self._honours(self._place.zone, self._naming_zones, self._in_zone):
+        if self._honour and self._honours(self._location.zone, self._naming_zones, self._in_zone):
             return "zone"
         return "all"
 
-    def _honours(self, place: str, naming: int, here: EndpointPool) -> bool:
+    def _honours(self, location: str, naming: int, here: EndpointPool) -> bool:
         every_one_names = naming == len(self._ready)
         return (
-            outcome_of(place, every_one_names=every_one_names, one_names_it=len(here) > 0)
+            outcome_of(location, every_one_names=every_one_names, one_names_it=len(here) > 0)
             == "honoured"
         )
 
@@ -113,9 +113,9 @@ class Usable:
             self._ready.put(endpoint)
             self._naming_nodes += bool(endpoint.node_hints)
             self._naming_zones += bool(endpoint.zone_hints)
-            if self._place.node and self._place.node in endpoint.node_hints:
+            if self._location.node and self._location.node in endpoint.node_hints:
                 self._on_node.put(endpoint)
-            if self._place.zone and self._place.zone in endpoint.zone_hints:
+            if self._location.zone and self._location.zone in endpoint.zone_hints:
                 self._in_zone.put(endpoint)
         elif is_still_serving(endpoint):
             self._terminating.put(endpoint)
@@ -123,8 +123,8 @@ class Usable:
     def check(self, visible: Mapping[str, Endpoint]) -> None:
         """The pools are what the rule makes of *visible*.  O(endpoints)."""
         everything = [visible[identity] for identity in sorted(visible)]
-        expected = choose(everything, self._place, honour_hints=self._honour).endpoints
-        found = sorted(self.pool.endpoints(), key=lambda endpoint: endpoint.id)
-        assert tuple(found) == expected, f"usable are {found}, the rule says {expected}"
+        expected = choose(everything, self._location, honour_hints=self._honour).endpoints
+        actual = sorted(self.pool.endpoints(), key=lambda endpoint: endpoint.id)
+        assert tuple(actual) == expected, f"usable are {actual}, the rule says {expected}"
         for pool in (self._ready, self._terminating, self._on_node, self._in_zone):
             pool.check()

@@ -31,10 +31,10 @@ class BalancedService:
     """See the module."""
 
     def __init__(
-        self, port: PortChoice, *, family: Family | None, place: Locality, honour_hints: bool
+        self, port: PortChoice, *, family: Family | None, location: Locality, honour_hints: bool
     ) -> None:
         self._merge = EndpointMerge(port, family)
-        self._usable = Usable(place, honour_hints=honour_hints)
+        self._usable = Usable(location, honour_hints=honour_hints)
         self.load = Load()
         self.ejections = Ejections()
         self._pickers: list[PickStrategy] = []
@@ -98,7 +98,7 @@ class BalancedService:
         return reader
 
     def remove_reader(self, reader: Pending) -> None:
-        self._readers = [known for known in self._readers if known is not reader]
+        self._readers = [other for other in self._readers if other is not reader]
 
     def take(self, reader: Pending) -> ViewChange:
         return reader.take(self._merge.visible)
@@ -111,7 +111,7 @@ class BalancedService:
         return picker
 
     def detach(self, picker: PickStrategy) -> None:
-        self._pickers = [known for known in self._pickers if known is not picker]
+        self._pickers = [other for other in self._pickers if other is not picker]
         picker.detach(self.load)
 
     def pick(

@@ -1,5 +1,5 @@
-"""The answer of a drain: values for programs, and the condition of a Pod.  ``text`` words it for
-people.
+"""The answer of a drain: values for programs, and the condition of a Pod. ``text`` formats it for
+users.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ GATE: Final = "sliceplane.dev/serving"
 #: nodes that a sentence names
 NAMED_MAX: Final = 3
 #: why nothing is known of a node that has no Lease
-NEVER_TOLD: Final = "it never told anything"
+NEVER_REPORTED: Final = "it never reported"
 
 Outcome = Literal["drained", "time over", "cannot know"]
-#: of the whole: also that nothing was marked, or all marks were taken back, for the sake of a
-#: Service (``refused``), and that a dry run found nothing against it (``planned``)
+#: of all Pods together: also that nothing was marked, or all marks were taken back, to protect a
+#: Service (``refused``), and that a dry run had no objection (``planned``)
 DrainOutcome = Literal["drained", "time over", "cannot know", "refused", "planned"]
 
 
@@ -48,7 +48,7 @@ class Use(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """A node, or another consumer, and why it is not done."""
+    """A node or another consumer that has not applied the goal, and why."""
 
     node: str
     why: str
@@ -62,8 +62,8 @@ State = Literal["used", "waiting", "unknown", "proven"]
 
 
 class DrainVerdict(msgspec.Struct, frozen=True):
-    """The state of one barrier at one moment. ``let_go``: unknown nodes that the policy gave up;
-    ``revision``: the greatest version that a node had to hold.
+    """The state of one barrier at one moment. ``let_go``: unknown nodes that the policy ignores;
+    ``revision``: the highest revision that a node had to apply.
     """
 
     state: State
@@ -113,18 +113,18 @@ class DrainedPod(NamedTuple):
 
 
 class DrainPlan(msgspec.Struct, frozen=True):
-    """Known before the first mark: the effect on Services, and what could not be found out."""
+    """The state before the first mark: the effect on Services, and what could not be read."""
 
     what: str
     pods: tuple[str, ...]
     services: tuple[PortImpact, ...]
     unknown: tuple[Missing, ...]
     #: what could not be read, a phrase each
-    not_looked_at: tuple[str, ...]
+    unreadable: tuple[str, ...]
 
 
 class DrainAnswer(msgspec.Struct, frozen=True):
-    """``not_covered``: who may go on sending all the same; ``not_looked_at``: what could not be
+    """The answer. ``not_covered``: clients that may still send; ``unreadable``: what could not be
     read, a phrase each.
 
     ``refused``: why nothing was marked, or all marks were taken back, although time was left.
@@ -136,7 +136,7 @@ class DrainAnswer(msgspec.Struct, frozen=True):
     pods: tuple[DrainedPod, ...]
     nodes: int
     not_covered: tuple[str, ...] = ()
-    not_looked_at: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
     services: tuple[PortImpact, ...] = ()
     refused: str = ""
     taken_back: tuple[str, ...] = ()
@@ -188,7 +188,7 @@ class DrainAnswer(msgspec.Struct, frozen=True):
             "takenBack": list(self.taken_back),
             "stillMarked": list(self.marked),
             "notCovered": list(self.not_covered),
-            "notLookedAt": list(self.not_looked_at),
+            "notLookedAt": list(self.unreadable),
             "markIgnored": self.ignores_marks,
         }
 
@@ -213,7 +213,7 @@ class UndoAnswer(msgspec.Struct, frozen=True):
 
 
 def named(missing: tuple[Missing, ...]) -> str:
-    """The first few, and how many more."""
+    """Returns the first few, and the number of further ones."""
     more = len(missing) - NAMED_MAX
     return ", ".join(node.text for node in missing[:NAMED_MAX]) + (
         f" and {more} more" if more > 0 else ""

@@ -1,20 +1,20 @@
-"""The nodes that a barrier waits for, and the check that all of them hold a goal.
+"""The nodes that a barrier waits for, and the check that all of them have applied a goal.
 
-**Required** are nodes that tell in a Lease that has not run out; those whose Lease ran out less
-than ``forget_s`` ago (their kernels go on with the rules of then); and Nodes that are Ready and
-tell nothing, or stopped telling longer ago: of these nothing can be known (another proxy serves
-them, or none does), so they are **unknown**, and unknown is not done. Nodes that are not Ready and
-silent for longer than ``forget_s`` send nothing that is to be waited for. Where that leaves no node
-at all, nothing is proven, and all are unknown.
+**Required** are nodes that report in a valid Lease, and nodes whose Lease expired less than
+``forget_s`` ago, because their kernels keep the last rules. Also required are Nodes that are Ready
+and never reported, or stopped reporting longer ago. Their kernels are **unknown** (another proxy
+serves them, or none does), and unknown is not drained. Nodes that are not Ready and silent for
+longer than ``forget_s`` are not waited for. If that leaves no node at all, nothing is proven, and
+all are unknown.
 
-**Policy for the unknown**: ``wait`` for them until the time is over; ``fail`` at once; or let them
-go ``after`` so many seconds, and say so.
+**Policy for the unknown**: ``wait`` for them until the timeout; ``fail`` immediately; or ignore
+them ``after`` so many seconds, and list them in the answer.
 
-A node whose cache is known to have lost an event holds no version, whatever it says.
+A node whose cache lost an event counts as having applied nothing, whatever it reports.
 
-**Other consumers** (views, name servers, ...) tell in the same way, and a goal that concerns them
-waits for them as long as their Leases last: a client that ended sends nothing. They are no proof
-that nodes were heard.
+**Other consumers** (views, name servers, ...) report in the same way, and a goal that concerns them
+waits for them as long as their Leases last: a client that ended sends nothing. They do not prove
+that nodes reported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Final, Literal, NamedTuple
 
 from sliceplane.api.core import Lease, Node
 from sliceplane.api.meta import revision_of
-from sliceplane.consume.drain.answer import NEVER_TOLD, DrainVerdict, Missing, State, Use
+from sliceplane.consume.drain.answer import NEVER_REPORTED, DrainVerdict, Missing, State, Use
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REVISION,
@@ -34,24 +34,24 @@ from sliceplane.consume.progress import (
     LEASE_DURATION_S,
     LEASE_NAMESPACE,
     LEASE_PREFIX,
-    Place,
     ProgressReport,
+    Scope,
     read_report,
 )
 from sliceplane.consume.selections import (
     EVERY,
-    NAMESPACE_READING,
-    SERVICE_READING,
+    NAMESPACE_SELECTION_PREFIX,
+    SERVICE_SELECTION_PREFIX,
     SHARED,
-    needed,
-    own_readings,
+    list_selections_of_node,
+    required_revision,
 )
 from sliceplane.kit.times import parse_duration, time_or_zero
 
-#: a proxy that told nothing for so long after its Lease ran out was taken away, or its node is gone
+#: seconds after the end of its Lease after which a silent proxy was removed, or its node is gone
 FORGET_S: Final = 300.0
-#: between two requests for reports on account of one Pod; a request is a write itself, which a goal
-#: may follow
+#: minimum seconds between two requests for reports for one Pod; a request is itself a write, which
+#: a goal may follow
 ASK_PERIOD_S: Final = 1.0
 #: characters by which a client of a consumer is named
 CLIENT_MAX: Final = 120
@@ -78,28 +78,28 @@ def parse_policy(text: str) -> UnknownPolicy:
     raise ValueError(f"{text!r} is none of wait, fail, after=60s")
 
 
-class NodeHolding(NamedTuple):
-    """``held``: what its kernel holds, as it told last; ``None``: it never told. ``until``: when
-    its Lease runs out, on our clock. ``ready``: what its Node says; ``None``: there is no Node, or
-    it may not be read.
+class ConsumerState(NamedTuple):
+    """A node or another consumer. ``applied``: the revisions in its last report; ``None``: it never
+    reported. ``until``: the end of its Lease, on our clock. ``ready``: the condition of its Node;
+    ``None``: there is no Node, or it may not be read.
     """
 
     name: str
-    held: Mapping[Place, int] | None
+    applied: Mapping[Scope, int] | None
     until: float
     ready: bool | None
     differs: bool = False
-    #: what it is, if no node: a view, say
+    #: its kind if it is not a node, for example a view
     kind: str = ""
-    #: by reading: its client that is behind, and its client that is not waited for any more
+    #: by selection: its client that is behind, and its client that is no longer waited for
     behind: Mapping[str, str] = MappingProxyType({})
     unacknowledged: Mapping[str, str] = MappingProxyType({})
 
 
 class Proof(NamedTuple):
-    """How the nodes stand to one goal. ``required``: all that count; ``unknown``: those of which
-    nothing is known; ``others``: consumers that are no nodes and count, too; ``unacknowledged``:
-    clients of these that did not acknowledge in time, and may go on sending.
+    """The state of the nodes for one goal. ``required``: number of nodes that count; ``unknown``:
+    nodes without a usable report; ``others``: number of further consumers that count;
+    ``unacknowledged``: clients of these that did not acknowledge in time, and may still send.
     """
 
     required: int
@@ -110,13 +110,13 @@ class Proof(NamedTuple):
 
 
 def compare(
-    goal: Mapping[Place, int],
-    nodes: Iterable[NodeHolding],
+    goal: Mapping[Scope, int],
+    nodes: Iterable[ConsumerState],
     now: float,
     *,
     forget_s: float = FORGET_S,
 ) -> Proof:
-    """O(nodes)."""
+    """Compares the reports with *goal*.  O(nodes)."""
     required = others = 0
     waiting: list[Missing] = []
     unknown: list[Missing] = []
@@ -124,27 +124,31 @@ def compare(
     for node in nodes:
         silent_s = now - node.until
         if node.kind:
-            if node.held and silent_s <= 0 and any(needed(place, goal) for place in node.held):
+            if (
+                node.applied
+                and silent_s <= 0
+                and any(required_revision(scope, goal) for scope in node.applied)
+            ):
                 others += 1
-                if not _holds(node, goal):
+                if not _has_applied(node, goal):
                     waiting.append(Missing(f"{node.kind} {node.name}", _clients_behind(node, goal)))
                 unacknowledged += [
                     Missing(
                         f"{node.kind} {node.name}",
-                        f"{client} did not acknowledge {_subject(reading)}",
+                        f"{client} did not acknowledge {_subject(selection)}",
                     )
-                    for reading, client in node.unacknowledged.items()
-                    if goal.get((EVERY[0], reading))
+                    for selection, client in node.unacknowledged.items()
+                    if goal.get((EVERY[0], selection))
                 ]
             continue
-        if node.held is None or silent_s > forget_s:
+        if node.applied is None or silent_s > forget_s:
             if node.ready:
                 required += 1
-                why = NEVER_TOLD if node.held is None else "its proxy stopped long ago"
+                why = NEVER_REPORTED if node.applied is None else "its proxy stopped long ago"
                 unknown.append(Missing(node.name, why))
             continue
         required += 1
-        if _holds(node, goal):
+        if _has_applied(node, goal):
             continue
         if node.differs:
             waiting.append(Missing(node.name, "its cache lost an event"))
@@ -153,7 +157,7 @@ def compare(
                 Missing(node.name, "its proxy stopped reporting" if silent_s > 0 else "")
             )
     if not required:
-        unknown.append(Missing("every node", "none is Ready, and none tells anything"))
+        unknown.append(Missing("every node", "none is Ready, and none reports"))
     return Proof(
         required,
         tuple(sorted(waiting)),
@@ -163,46 +167,48 @@ def compare(
     )
 
 
-def _clients_behind(node: NodeHolding, goal: Mapping[Place, int]) -> str:
+def _clients_behind(node: ConsumerState, goal: Mapping[Scope, int]) -> str:
     """Names clients of a consumer that lack something of *goal*; "" if it is the consumer
     itself.
     """
-    held = node.held or {}
+    applied = node.applied or {}
     return ", ".join(
-        f"{client} has not acknowledged {_subject(reading)}"
-        for reading, client in node.behind.items()
-        if held.get((EVERY[0], reading), 0) < needed((EVERY[0], reading), goal)
+        f"{client} has not acknowledged {_subject(selection)}"
+        for selection, client in node.behind.items()
+        if applied.get((EVERY[0], selection), 0) < required_revision((EVERY[0], selection), goal)
     )
 
 
-def _subject(reading: str) -> str:
-    """Returns the subject of a reading for people: a Service as ``namespace/name``."""
-    if reading.startswith(NAMESPACE_READING):
-        return f"Services of {reading.removeprefix(NAMESPACE_READING)}"
-    return reading.removeprefix(SERVICE_READING)
+def _subject(selection: str) -> str:
+    """Returns the subject of a selection for users: a Service as ``namespace/name``."""
+    if selection.startswith(NAMESPACE_SELECTION_PREFIX):
+        return f"Services of {selection.removeprefix(NAMESPACE_SELECTION_PREFIX)}"
+    return selection.removeprefix(SERVICE_SELECTION_PREFIX)
 
 
-def _holds(node: NodeHolding, goal: Mapping[Place, int]) -> bool:
-    if node.differs or not node.held:
+def _has_applied(node: ConsumerState, goal: Mapping[Scope, int]) -> bool:
+    if node.differs or not node.applied:
         return False
-    if EVERY in node.held:  # one version for all that it reads
-        return node.held[EVERY] >= max(
-            (at for place, at in goal.items() if place[0] == EVERY[0]), default=0
+    if EVERY in node.applied:  # one revision for all that it reads
+        return node.applied[EVERY] >= max(
+            (at for scope, at in goal.items() if scope[0] == EVERY[0]), default=0
         )
-    return all(revision >= needed(place, goal) for place, revision in node.held.items())
+    return all(
+        revision >= required_revision(scope, goal) for scope, revision in node.applied.items()
+    )
 
 
 def judge(
     uses: tuple[Use, ...],
-    goal: Mapping[Place, int],
+    goal: Mapping[Scope, int],
     proof: Proof,
     policy: UnknownPolicy,
     waited_s: float,
 ) -> DrainVerdict:
-    """*waited_s*: since the barrier began."""
+    """Returns the verdict.  *waited_s*: seconds since the barrier began."""
     revision = max(goal.values(), default=0)
-    gives_up = policy.kind == "after" and waited_s >= policy.after_s
-    unknown, let_go = ((), proof.unknown) if gives_up else (proof.unknown, ())
+    policy_expired = policy.kind == "after" and waited_s >= policy.after_s
+    unknown, let_go = ((), proof.unknown) if policy_expired else (proof.unknown, ())
     state: State
     if uses:
         state = "used"
@@ -227,21 +233,21 @@ def judge(
 class Nodes:
     """The reports in Leases and Nodes, by the key of the Lease. Owned by one reader of them.
 
-    Clocks of machines differ: a Lease lives from the moment at which we saw it change, but for the
-    first look, when its own word is taken.
+    Clocks of machines differ: a Lease is valid from when its change was observed; when it is first
+    observed its own ``renewTime`` counts.
     """
 
     def __init__(self) -> None:
         self._leases: dict[str, Lease] = {}
         self._until: dict[str, float] = {}
-        self._held: dict[str, dict[Place, int] | None] = {}
+        self._applied: dict[str, dict[Scope, int] | None] = {}
         self._names: dict[str, str] = {}
         self._kinds: dict[str, str] = {}
         self._ready: dict[str, bool] = {}
-        #: by Node: what a proxy there reads by its labels, told or not
-        self._own: dict[str, tuple[Place, ...]] = {}
+        #: by Node: what a proxy there reads because of its labels, reported or not
+        self._own: dict[str, tuple[Scope, ...]] = {}
         self._differs: frozenset[str] = frozenset()
-        #: of the last report: clients that are behind, and those that are not waited for
+        #: from the last report: clients that are behind, and clients that are not waited for
         self._clients: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
 
     def __len__(self) -> int:
@@ -257,7 +263,7 @@ class Nodes:
             for kept in (
                 self._leases,
                 self._until,
-                self._held,
+                self._applied,
                 self._names,
                 self._kinds,
                 self._clients,
@@ -266,18 +272,22 @@ class Nodes:
             return
         duration_s = new.spec.lease_duration_seconds or LEASE_DURATION_S
         renewed = time_or_zero(new.spec.renew_time)
-        known = self._leases.get(lease)
+        before = self._leases.get(lease)
         self._leases[lease] = new
-        self._until[lease] = duration_s + (min(renewed, now) if known is None else now)
+        self._until[lease] = duration_s + (min(renewed, now) if before is None else now)
         self._kinds[lease] = "" if kind == COMPONENT else kind
         report = read_report((new.metadata.annotations or {}).get(ANNOTATION_PROGRESS, ""))
         if report is not None:
             self._clients[lease] = _clients_of(report, new.metadata.namespace)
-        told = _within(new.metadata.namespace, held_of(new))
+        reported = _within(new.metadata.namespace, read_applied(new))
         goes_back = (
-            known is None or new.metadata.revision < known.metadata.revision
+            before is None or new.metadata.revision < before.metadata.revision
         )  # a server was restored
-        self._held[lease] = told if told is None or goes_back else newest(self._held[lease], told)
+        self._applied[lease] = (
+            reported
+            if reported is None or goes_back
+            else merge_revisions(self._applied[lease], reported)
+        )
         owner = next(
             (owner.name for owner in new.metadata.owner_references or () if owner.kind == "Node"),
             "",
@@ -287,36 +297,36 @@ class Nodes:
         )
 
     def on_report(self, lease: str, report: ProgressReport) -> bool:
-        """The same, told otherwise than by the Lease.  False: that is not there, and nobody is
-        known by it.
+        """Notes a report that did not come by the Lease. Returns False if there is no such
+        Lease.
         """
         if lease not in self._leases:
             return False
         self._clients[lease] = _clients_of(report, lease.partition("/")[0])
-        told = _within(lease.partition("/")[0], places_of(report))
-        self._held[lease] = newest(self._held[lease], told or {})
+        reported = _within(lease.partition("/")[0], report.revisions())
+        self._applied[lease] = merge_revisions(self._applied[lease], reported or {})
         return True
 
     def on_node(self, old: Node | None, new: Node | None) -> None:
         if new is not None:
             self._ready[new.metadata.name] = new.is_ready
             self._own[new.metadata.name] = tuple(
-                (EVERY[0], reading) for reading in own_readings(new)
+                (EVERY[0], selection) for selection in list_selections_of_node(new)
             )
         elif old is not None:
             self._ready.pop(old.metadata.name, None)
             self._own.pop(old.metadata.name, None)
 
     def on_differing(self, nodes: frozenset[str]) -> None:
-        """Keys of Leases of nodes whose caches lost an event."""
+        """Notes the keys of Leases of nodes whose caches lost an event."""
         self._differs = nodes
 
-    def facts(self) -> list[NodeHolding]:
-        told = {name for lease, name in self._names.items() if not self._kinds[lease]}
+    def facts(self) -> list[ConsumerState]:
+        reported = {name for lease, name in self._names.items() if not self._kinds[lease]}
         facts = [
-            NodeHolding(
+            ConsumerState(
                 name,
-                self._held_on(lease),
+                self._applied_on(lease),
                 self._until[lease],
                 ready,
                 lease in self._differs,
@@ -327,59 +337,60 @@ class Nodes:
             for ready in (None if self._kinds[lease] else self._ready.get(name),)
         ]
         return facts + [
-            NodeHolding(name, None, 0.0, ready)
+            ConsumerState(name, None, 0.0, ready)
             for name, ready in self._ready.items()
-            if name not in told
+            if name not in reported
         ]
 
-    def _held_on(self, lease: str) -> Mapping[Place, int] | None:
-        """A Node that was given another zone may be read for already: of what was not told yet
-        nothing is held.
+    def _applied_on(self, lease: str) -> Mapping[Scope, int] | None:
+        """Returns the applied revisions. A Node that moved to another zone may already read that
+        zone's selections: 0 until they are reported.
         """
-        held = self._held[lease]
-        if not held or self._kinds[lease] or (EVERY[0], SHARED) not in held:
-            return held
-        missing = [place for place in self._own.get(self._names[lease], ()) if place not in held]
-        return {**held, **dict.fromkeys(missing, 0)} if missing else held
+        applied = self._applied[lease]
+        if not applied or self._kinds[lease] or (EVERY[0], SHARED) not in applied:
+            return applied
+        missing = [scope for scope in self._own.get(self._names[lease], ()) if scope not in applied]
+        return {**applied, **dict.fromkeys(missing, 0)} if missing else applied
 
 
-def _within(namespace: str, told: dict[Place, int] | None) -> dict[Place, int] | None:
-    """Returns the part of a report that its writer may make: writers of Leases in a namespace speak
-    only for readers of that namespace's Services.
+def _within(namespace: str, reported: dict[Scope, int] | None) -> dict[Scope, int] | None:
+    """Returns the part of a report that its writer may report: writers of Leases in a namespace
+    only report for readers of that namespace's Services.
     """
-    if namespace == LEASE_NAMESPACE or told is None:
-        return told
-    own = f"{SERVICE_READING}{namespace}/"
-    return {place: revision for place, revision in told.items() if place[1].startswith(own)}
+    if namespace == LEASE_NAMESPACE or reported is None:
+        return reported
+    own = f"{SERVICE_SELECTION_PREFIX}{namespace}/"
+    return {scope: revision for scope, revision in reported.items() if scope[1].startswith(own)}
 
 
-def held_of(lease: Lease) -> dict[Place, int] | None:
-    """A proxy of an older release tells one version for all that it reads."""
+def read_applied(lease: Lease) -> dict[Scope, int] | None:
+    """Returns the revisions in *lease*. A proxy of an older release reports one for all that it
+    reads.
+    """
     annotations = lease.metadata.annotations or {}
     report = read_report(annotations.get(ANNOTATION_PROGRESS, ""))
     if report is not None:
-        return places_of(report)
+        return report.revisions()
     revision = revision_of(annotations.get(ANNOTATION_REVISION, ""))
     return {EVERY: revision} if revision else None
 
 
-def places_of(report: ProgressReport) -> dict[Place, int]:
-    return report.revisions()
-
-
 def _clients_of(report: ProgressReport, namespace: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Clients that are behind, and that are not waited for; as ``_within``, and as a person may
-    read them.
+    """Returns the clients that are behind and those that are not waited for, limited like
+    ``_within`` and printable.
     """
-    own = "" if namespace == LEASE_NAMESPACE else f"{SERVICE_READING}{namespace}/"
-    found = {reading: lag.client for reading, lag in report.behind.items()}, report.unacknowledged
+    own = "" if namespace == LEASE_NAMESPACE else f"{SERVICE_SELECTION_PREFIX}{namespace}/"
+    both = (
+        {selection: lag.client for selection, lag in report.behind.items()},
+        report.unacknowledged,
+    )
     behind, unacknowledged = (
         {
-            reading: _printable(client)
-            for reading, client in clients.items()
-            if reading.startswith(own)
+            selection: _printable(client)
+            for selection, client in clients.items()
+            if selection.startswith(own)
         }
-        for clients in found
+        for clients in both
     )
     return behind, unacknowledged
 
@@ -388,16 +399,18 @@ def _printable(text: str) -> str:
     return "".join(mark if mark.isprintable() else "?" for mark in text[:CLIENT_MAX])
 
 
-def newest(known: Mapping[Place, int] | None, told: dict[Place, int]) -> dict[Place, int]:
-    """Two ways lead here, and either may be late: readings as *told*, versions the greater.
+def merge_revisions(
+    before: Mapping[Scope, int] | None, reported: dict[Scope, int]
+) -> dict[Scope, int]:
+    """Merges two reports, of which either may be late: the selections of *reported*, and the higher
+    revisions.
 
-    A report that is late says nothing of clients that have fallen behind since: they are behind as
-    they were known.
+    A late report lacks clients that have fallen behind since: those of *before* are kept.
     """
-    known = known or {}
-    found = {place: max(revision, known.get(place, 0)) for place, revision in told.items()}
-    if any(revision < known.get(place, 0) for place, revision in told.items()):
-        for place, revision in known.items():
-            if place[1].startswith((SERVICE_READING, NAMESPACE_READING)):
-                found.setdefault(place, revision)
-    return found
+    before = before or {}
+    merged = {scope: max(revision, before.get(scope, 0)) for scope, revision in reported.items()}
+    if any(revision < before.get(scope, 0) for scope, revision in reported.items()):
+        for scope, revision in before.items():
+            if scope[1].startswith((SERVICE_SELECTION_PREFIX, NAMESPACE_SELECTION_PREFIX)):
+                merged.setdefault(scope, revision)
+    return merged

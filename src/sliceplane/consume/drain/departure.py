@@ -1,22 +1,23 @@
-"""From which version of the slices on no kernel has a reason to send new connections to a Pod.
+"""The revision of the slices from which on no kernel sends new connections to a draining Pod.
 
-**Used** is a Pod of which a slice says ready. Used is, too, one that terminates and still serves
-where no other endpoint of the port is ready, or, with a policy ``Local``, no other on its node:
-kernels fall back on it (``consume.usable``), so here the write counts that says serving=false, or
-takes the endpoint away. Slices of every manager and family count; those of headless Services are
-read by no node proxy and do not.
+A Pod is **used** if a slice has it as ready. It is also used if it terminates and still serves
+while no other endpoint of the port is ready, or, with a policy ``Local``, no other on its node:
+kernels fall back on it (``consume.usable``) until a write sets serving=false or removes the
+endpoint. Slices of every manager and family count, except those of headless Services, which no node
+proxy reads.
 
 **The goal** is taken when the Pod turns from used to unused: for each reading
-(``consume.selections``) the version of the last write of the Service's slices there. A node that
-holds it sees none of the states from before. Three things make that more than a maximum of
-versions:
+(``consume.selections``) the revision of the last write of the Service's slices there. A node that
+has applied it has none of the earlier states. For three reasons that is more than a maximum of
+revisions:
 
-* A deleted slice has no version; the next mark of the watch is one. And what happened before we
-  began to look at a Pod is not known at all: so every reading must hold the version of then, too.
-* With subsets a node reads several selections, each at a version of its own, and may meet a mix of
-  states that never was: here an endpoint that is not ready any more, there one that is not ready
-  yet, and so the fall-back. While the Pod serves, the goal therefore follows every write of such a
-  Service.
+* A deleted slice has no revision; that of the next mark of the watch is used. What happened before
+  a Pod was added is not observed at all: so every selection must have applied the revision of that
+  time, too.
+* With subsets a node reads several selections, each at a revision of its own, and may apply a
+  mix of states that never existed: in one an endpoint is no longer ready, in another one is not yet
+  ready, and so the node falls back. While the Pod serves, the goal therefore follows every write of
+  such a Service.
 * Several writes may come before a mark, and the Pod may have been used between two of them.
 """
 
@@ -34,13 +35,13 @@ from sliceplane.api.discovery import (
 )
 from sliceplane.api.scheme import EndpointSlices, Services
 from sliceplane.consume.drain.answer import Use
-from sliceplane.consume.progress import Place
+from sliceplane.consume.progress import Scope
 from sliceplane.consume.selections import (
     ALL,
     EVERY,
     SHARED,
-    place_of_service,
-    readings_of_slice,
+    list_selections_of_slice,
+    service_scope,
 )
 from sliceplane.kit.ip import FAMILIES
 
@@ -49,9 +50,7 @@ PortKey = tuple[str, str]
 
 
 class DrainSubject(NamedTuple):
-    """A Pod to be drained.  ``addresses``: by which slices without a reference to a Pod are known
-    to mean it.
-    """
+    """A Pod to drain. ``addresses`` identify it in slices without a reference to a Pod."""
 
     namespace: str
     name: str
@@ -65,14 +64,14 @@ class DrainSubject(NamedTuple):
 
 
 def subject_of(pod: Pod) -> DrainSubject:
-    """The address of a Pod in the host's network is that of others, too, and says nothing."""
+    """Returns the subject for *pod*, without addresses if the Pod is in the host's network."""
     addresses = frozenset(() if pod.spec.host_network else pod.status.ips)
     meta = pod.metadata
     return DrainSubject(meta.namespace, meta.name, meta.uid, pod.spec.node_name, addresses)
 
 
-def leaves(pod: Pod) -> bool:
-    """It is deleted, or ``sliceplane drain`` marked it."""
+def is_draining(pod: Pod) -> bool:
+    """Returns True if *pod* is being deleted, or ``sliceplane drain`` marked it."""
     return pod.metadata.is_deleting or ANNOTATION_DRAIN in (pod.metadata.annotations or {})
 
 
@@ -82,7 +81,7 @@ class _Part(NamedTuple):
     """
 
     family: str
-    readings: frozenset[str]
+    selections: frozenset[str]
     ports: frozenset[PortKey]
     ready: int
     ready_on: Mapping[str, int]
@@ -95,35 +94,34 @@ class _State:
 
     def __init__(self) -> None:
         self.uses: tuple[Use, ...] = ()
-        self.goal: dict[Place, int] = {}
-        self.looked = False
-        #: it is still there and serves, so that kernels might come back to it
+        self.goal: dict[Scope, int] = {}
+        self.is_judged = False
+        #: it still serves, so that kernels may fall back on it again
         self.lingers = False
 
 
-class Departures:
-    """The departures of any number of Pods. Gets every slice and Service of their namespaces;
-    decides nothing before a mark, which says that every earlier change was delivered. O(the slices
-    of a changed Service), and only for subjects.
+class DrainingPods:
+    """Pods that are being drained. Observes every slice and Service of their namespaces, and
+    decides at marks, when every earlier change was delivered. O(the slices of a changed Service),
+    and only for subjects.
     """
 
-    def __init__(self, *, services_known: bool = True) -> None:
-        """*services_known*: ``on_service`` is told; else any Service may have a policy
+    def __init__(self, *, reads_services: bool = True) -> None:
+        """*reads_services*: ``on_service`` is called; else any Service may have a policy
         ``Local``.
         """
-        self._services_known = services_known
+        self._reads_services = reads_services
         self._subjects: dict[str, DrainSubject] = {}
         self._slices: dict[str, dict[str, EndpointSlice]] = {}
         self._parts: dict[str, dict[str, _Part]] = {}
         self._services: dict[str, Service] = {}
-        #: by Service and reading, the last version that touched it; 0: only the next mark tells
+        #: by Service and selection: the revision of the last write; 0: that of the next mark
         self._touched: dict[str, dict[str, int]] = {}
         self._going: set[tuple[str, str]] = set()
         self._states: dict[str, dict[str, _State]] = {}
-        #: by subject: how far all slices were known when it was first looked at
+        #: by subject: the observed revision of all slices at its first update
         self._floors: dict[str, int] = {}
-        #: since the last look: how often each Service was written, and versions of slices that were
-        #: replaced
+        #: since the last update: number of writes by Service, and replaced versions of slices
         self._changed: dict[str, int] = {}
         self._superseded: dict[str, list[EndpointSlice]] = {}
         self._new: set[str] = set()
@@ -133,13 +131,13 @@ class Departures:
     # Events
 
     def add(self, subject: DrainSubject) -> None:
-        """From the next mark on something is known of it.  Again: its addresses may have come."""
-        known = self._subjects.get(subject.key)
-        if known is not None and known.uid == subject.uid:
-            subject = subject._replace(addresses=known.addresses | subject.addresses)
-        if known == subject:
+        """Tracks *subject* from the next mark on. Call again when it has further addresses."""
+        cached = self._subjects.get(subject.key)
+        if cached is not None and cached.uid == subject.uid:
+            subject = subject._replace(addresses=cached.addresses | subject.addresses)
+        if cached == subject:
             return
-        if known is None or known.uid != subject.uid:
+        if cached is None or cached.uid != subject.uid:
             self._states[subject.key] = {}
             self._floors.pop(subject.key, None)
         self._subjects[subject.key] = subject
@@ -162,15 +160,15 @@ class Departures:
 
     def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         before, after = _service_of(old), _service_of(new)
-        for service, seen in ((before, old), (after, new)):
-            if service and seen is not None:
+        for service, endpoint_slice in ((before, old), (after, new)):
+            if service and endpoint_slice is not None:
                 self._count(service)
-                self._parts.get(service, {}).pop(seen.metadata.name, None)
-                for reading in readings_of_slice(seen):
+                self._parts.get(service, {}).pop(endpoint_slice.metadata.name, None)
+                for selection in list_selections_of_slice(endpoint_slice):
                     if new is None:
-                        self._going.add((service, reading))
+                        self._going.add((service, selection))
                     else:
-                        self._touch(service, reading, new.metadata.revision)
+                        self._touch(service, selection, new.metadata.revision)
         if old is not None and before:
             self._slices.get(before, {}).pop(old.metadata.name, None)
             if old.metadata.key in self._new:
@@ -182,22 +180,22 @@ class Departures:
     def _count(self, service: str) -> None:
         self._changed[service] = self._changed.get(service, 0) + 1
 
-    def _touch(self, service: str, reading: str, revision: int) -> None:
+    def _touch(self, service: str, selection: str, revision: int) -> None:
         touched = self._touched.setdefault(service, {})
-        touched[reading] = max(touched.get(reading, 0), revision)
+        touched[selection] = max(touched.get(selection, 0), revision)
 
     def on_mark(self, revision: int) -> tuple[str, ...]:
-        """All slices are known up to *revision*.  The subjects of which something else is known
-        now.
+        """Notes that all slices are observed up to *revision*. Returns the keys of the subjects
+        that changed.
         """
         self.revision = revision
-        for service, reading in self._going:
-            self._touch(service, reading, revision)
+        for service, selection in self._going:
+            self._touch(service, selection, revision)
         self._going.clear()
-        return self.look()
+        return self.update()
 
-    def look(self) -> tuple[str, ...]:
-        """The same without a mark: Services are another watch."""
+    def update(self) -> tuple[str, ...]:
+        """Does the same without a mark, for Services, which have a watch of their own."""
         if not self.revision:
             return ()
         moved = set(self._fresh)
@@ -207,7 +205,7 @@ class Departures:
                 self._parts.pop(service, None)
                 self._changed.setdefault(service, 0)
         for service in sorted(self._changed):
-            moved.update(self._look_at(service))
+            moved.update(self._update_service(service))
         self._changed.clear()
         self._superseded.clear()
         self._new.clear()
@@ -216,24 +214,22 @@ class Departures:
         self._fresh.clear()
         return tuple(sorted(moved))
 
-    # Answers
+    # Queries
 
     def uses(self, key: str) -> tuple[Use, ...]:
-        """Why kernels may go on using the Pod; none: it has left, see ``goal``."""
+        """Returns why kernels may still use the Pod; none: it is unused, see ``goal``."""
         states = self._states.get(key, {})
         return tuple(use for service in sorted(states) for use in states[service].uses)
 
-    def goal(self, key: str) -> dict[Place, int]:
-        """Returns the versions that a node must hold, if there are no ``uses``."""
-        goal: dict[Place, int] = {}
+    def goal(self, key: str) -> dict[Scope, int]:
+        """Returns the revisions that a node must have applied, if there are no ``uses``."""
+        goal: dict[Scope, int] = {}
         floor = self._floors.get(key, 0)
         if floor:
-            goal[EVERY] = goal[place_of_service(f"{key.partition('/')[0]}/*")] = floor
+            goal[EVERY] = goal[service_scope(f"{key.partition('/')[0]}/*")] = floor
         for service, state in self._states.get(key, {}).items():
-            for place, revision in state.goal.items():
-                for reader in (
-                    (place, place_of_service(service)) if place[0] == EVERY[0] else (place,)
-                ):
+            for scope, revision in state.goal.items():
+                for reader in (scope, service_scope(service)) if scope[0] == EVERY[0] else (scope,):
                     goal[reader] = max(goal.get(reader, 0), revision)
         return goal
 
@@ -242,19 +238,21 @@ class Departures:
         return tuple(sorted(self._states.get(key, {})))
 
     def slices(self, service: str) -> tuple[str, ...]:
-        """The keys of those that are known of it and that a kernel reads."""
-        return tuple(seen.metadata.key for seen in self._slices.get(service, {}).values())
+        """Returns the keys of the observed slices of *service* that kernels read."""
+        return tuple(
+            endpoint_slice.metadata.key for endpoint_slice in self._slices.get(service, {}).values()
+        )
 
     def subjects(self) -> tuple[DrainSubject, ...]:
         return tuple(subject for key, subject in self._subjects.items() if key not in self._fresh)
 
-    def is_known(self, key: str) -> bool:
+    def is_tracked(self, key: str) -> bool:
         return key in self._subjects and key not in self._fresh
 
-    def slices_to_ask(self, key: str) -> tuple[EndpointSlice, ...]:
-        """One slice for each reading that the goal concerns: who annotates them reaches every node
-        that matters. Of a Pod that had left before we looked no Service is known, and the
-        namespace's slices have to do.
+    def slices_to_annotate(self, key: str) -> tuple[EndpointSlice, ...]:
+        """Returns one slice for each selection of the goal, so that an annotation reaches every
+        node concerned. If the Pod was unused before it was added, its Services are unknown, and
+        all slices of the namespace are considered.
         """
         chosen: dict[tuple[str, ...], EndpointSlice] = {}
         space = key.partition("/")[0]
@@ -263,17 +261,21 @@ class Departures:
         ]:
             slices = self._slices.get(service, {})
             for name in sorted(slices):
-                readings = readings_of_slice(slices[name])
-                if readings:
-                    chosen.setdefault(readings, slices[name])
+                selections = list_selections_of_slice(slices[name])
+                if selections:
+                    chosen.setdefault(selections, slices[name])
         return tuple(chosen.values())
 
     # One Service
 
-    def _look_at(self, service: str) -> Iterable[str]:
+    def _update_service(self, service: str) -> Iterable[str]:
         slices = self._slices.get(service, {})
         find = subject_finder(self._subjects.values())
-        passed = [_part(seen, find) for seen in self._superseded.get(service, ()) if self._subjects]
+        passed = [
+            _part(endpoint_slice, find)
+            for endpoint_slice in self._superseded.get(service, ())
+            if self._subjects
+        ]
         parts = self._parts.setdefault(service, {}) if self._subjects else {}
         for name, endpoint_slice in slices.items() if self._subjects else ():
             if name not in parts:
@@ -290,8 +292,8 @@ class Departures:
                 _serves(endpoint) for part in passed for endpoint in part.subjects.get(key, ())
             )
             self._judge(self._subjects[key], service, parts, state, lingered=lingered)
-            if (state.uses, state.goal) != before or not state.looked:
-                state.looked = True
+            if (state.uses, state.goal) != before or not state.is_judged:
+                state.is_judged = True
                 yield key
         if not slices and not concerned:
             self._touched.pop(service, None)
@@ -305,7 +307,7 @@ class Departures:
         *,
         lingered: bool,
     ) -> None:
-        was_used = bool(state.uses) or not state.looked
+        was_used = bool(state.uses) or not state.is_judged
         state.uses, state.lingers = _uses(subject, service, parts, self._may_be_local(service))
         if state.uses:
             state.goal = {}
@@ -315,24 +317,29 @@ class Departures:
         follows = often and (lingered or state.lingers)
         if was_used or follows:
             state.goal = {
-                (EndpointSlices.plural, reading): revision for reading, revision in touched.items()
+                (EndpointSlices.plural, selection): revision
+                for selection, revision in touched.items()
             }
-            known = self._services.get(service)
-            if state.lingers and known is not None:
-                state.goal[Services.plural, ALL] = known.metadata.revision
+            cached = self._services.get(service)
+            if state.lingers and cached is not None:
+                state.goal[Services.plural, ALL] = cached.metadata.revision
 
     def _may_be_local(self, service: str) -> bool:
-        known = self._services.get(service)
-        if known is None:
-            return not self._services_known
-        return "Local" in (known.spec.internal_traffic_policy, known.spec.external_traffic_policy)
+        cached = self._services.get(service)
+        if cached is None:
+            return not self._reads_services
+        return "Local" in (cached.spec.internal_traffic_policy, cached.spec.external_traffic_policy)
 
 
-def _service_of(seen: EndpointSlice | None) -> str:
-    name = (seen.metadata.labels or {}).get(LABEL_SERVICE_NAME, "") if seen is not None else ""
+def _service_of(endpoint_slice: EndpointSlice | None) -> str:
+    name = (
+        (endpoint_slice.metadata.labels or {}).get(LABEL_SERVICE_NAME, "")
+        if endpoint_slice is not None
+        else ""
+    )
     return (
-        f"{seen.metadata.namespace}/{name}"
-        if seen is not None and name and readings_of_slice(seen)
+        f"{endpoint_slice.metadata.namespace}/{name}"
+        if endpoint_slice is not None and name and list_selections_of_slice(endpoint_slice)
         else ""
     )
 
@@ -342,7 +349,9 @@ FindSubject = Callable[[str, SliceEndpoint], DrainSubject | None]
 
 
 def subject_finder(subjects: Iterable[DrainSubject]) -> FindSubject:
-    """By the reference to a Pod; without one by an address."""
+    """Returns a function that finds a subject by the reference to a Pod; without one by an
+    address.
+    """
     by_name: dict[tuple[str, str], DrainSubject] = {}
     by_address: dict[tuple[str, str], DrainSubject] = {}
     for subject in subjects:
@@ -354,42 +363,44 @@ def subject_finder(subjects: Iterable[DrainSubject]) -> FindSubject:
         if target is not None and target.kind == "Pod":
             named = by_name.get((namespace, target.name))
             return named if named is not None and target.uid in ("", named.uid) else None
-        found = (by_address.get((namespace, address)) for address in endpoint.addresses)
-        return next(filter(None, found), None)
+        matches = (by_address.get((namespace, address)) for address in endpoint.addresses)
+        return next(filter(None, matches), None)
 
     return find
 
 
-def _part(seen: EndpointSlice, find: FindSubject) -> _Part:
-    """Slices with names instead of addresses are read by no kernel."""
-    of: dict[str, list[SliceEndpoint]] = {}
+def _part(endpoint_slice: EndpointSlice, find: FindSubject) -> _Part:
+    """Returns the part of a slice. No kernel reads slices with names instead of addresses."""
+    endpoints_by_subject: dict[str, list[SliceEndpoint]] = {}
     ready, ready_on = 0, dict[str, int]()
-    for endpoint in (seen.endpoints or ()) if seen.address_type in FAMILIES else ():
-        subject = find(seen.metadata.namespace, endpoint)
+    for endpoint in (
+        (endpoint_slice.endpoints or ()) if endpoint_slice.address_type in FAMILIES else ()
+    ):
+        subject = find(endpoint_slice.metadata.namespace, endpoint)
         if subject is not None:
-            of.setdefault(subject.key, []).append(endpoint)
+            endpoints_by_subject.setdefault(subject.key, []).append(endpoint)
         if endpoint.conditions.ready is not False:
             ready += 1
             node = endpoint.node_name or ""
             ready_on[node] = ready_on.get(node, 0) + 1
     ports = frozenset(
         (port.name or "", port.protocol or "TCP")
-        for port in seen.ports or ()
+        for port in endpoint_slice.ports or ()
         if port.port is not None
     )
-    readings = frozenset(readings_of_slice(seen))
+    selections = frozenset(list_selections_of_slice(endpoint_slice))
     return _Part(
-        seen.address_type,
-        readings,
+        endpoint_slice.address_type,
+        selections,
         ports,
         ready,
         ready_on,
-        {key: tuple(found) for key, found in of.items()},
+        {key: tuple(endpoints) for key, endpoints in endpoints_by_subject.items()},
     )
 
 
 def _serves(endpoint: SliceEndpoint) -> bool:
-    """It is ready, or what kernels may fall back on."""
+    """Returns True if *endpoint* is ready, or kernels may fall back on it."""
     conditions = endpoint.conditions
     return conditions.ready is not False or bool(
         conditions.terminating and conditions.serving is not False
@@ -399,7 +410,7 @@ def _serves(endpoint: SliceEndpoint) -> bool:
 def _uses(
     subject: DrainSubject, service: str, parts: Mapping[str, _Part], may_be_local: bool
 ) -> tuple[tuple[Use, ...], bool]:
-    """Also whether it is there and serves, and terminates."""
+    """Returns the uses of *subject*, and True if it serves while it terminates."""
     uses: set[Use] = set()
     lingers = False
     for part in parts.values():
@@ -422,14 +433,14 @@ def _fall_back(
     every reader of *endpoint* reads: other nodes may fall back.
     """
     node = endpoint.node_name or ""
-    seen = [
+    readable = [
         other
         for other in parts.values()
         if other.family == part.family
-        and (SHARED in other.readings or other.readings >= part.readings)
+        and (SHARED in other.selections or other.selections >= part.selections)
     ]
     for port in sorted(part.ports):
-        peers = [other for other in seen if port in other.ports]
+        peers = [other for other in readable if port in other.ports]
         if not any(peer.ready for peer in peers):
             return "nobody else"
         if may_be_local and node and not any(peer.ready_on.get(node) for peer in peers):

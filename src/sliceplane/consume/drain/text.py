@@ -8,7 +8,7 @@ from sliceplane.api.findings.text import fact
 from sliceplane.api.findings.wording import count, some
 from sliceplane.consume.drain.answer import (
     NAMED_MAX,
-    NEVER_TOLD,
+    NEVER_REPORTED,
     DrainAnswer,
     DrainPlan,
     PortImpact,
@@ -38,9 +38,9 @@ def plan_lines(plan: DrainPlan, width: int | None) -> Iterator[str]:
         yield from fact(
             "  not known", f"{some(nodes, NAMED_MAX)}: {why}", width, word_width=_WORD_WIDTH
         )
-        if why == NEVER_TOLD:
+        if why == NEVER_REPORTED:
             yield from fact("  remedy", _OBSERVE, width, word_width=_WORD_WIDTH)
-    for phrase in plan.not_looked_at:
+    for phrase in plan.unreadable:
         yield from fact("  not seen", phrase, width, word_width=_WORD_WIDTH)
 
 
@@ -66,7 +66,7 @@ def answer_text(answer: DrainAnswer | UndoAnswer) -> Iterator[tuple[str, str]]:
             why = "Pods were removed first, since the controller of their slices ignores marks"
             yield "mechanism", f"{why}: their preStop hook must outlast the barrier"
         yield from (("not covered", phrase) for phrase in answer.not_covered)
-        yield from (("not seen", phrase) for phrase in answer.not_looked_at)
+        yield from (("not seen", phrase) for phrase in answer.unreadable)
 
 
 def emptied_text(impacts: Iterable[PortImpact]) -> str:

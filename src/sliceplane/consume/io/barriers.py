@@ -1,9 +1,9 @@
-"""The drain barriers of a cluster, for who only looks: which Pods leave, which nodes are waited
-for, what has ended.
+"""The drain barriers of a cluster, read-only: draining Pods, nodes that are waited for, and
+barriers that have ended.
 
-Asked again and again by one reader of lists. What changed between two looks is fed to the core that
-a drain and the controller follow, too, so a Pod that was seen to leave keeps the versions that
-nodes must hold. Nothing is marked, and no node is asked to report: they tell at their own beat.
+One reader refreshes it repeatedly from lists. Changes between two lists are the input of the core
+that a drain and the controller use, too, so a draining Pod retains the revisions that nodes must
+apply. Nothing is marked, and no report is requested: nodes report at their own interval.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
 from sliceplane.consume.drain.answer import CONDITION, DrainedPod, Outcome, sentence
 from sliceplane.consume.drain.cluster import SELECTIONS, DrainCluster
-from sliceplane.consume.drain.departure import leaves, subject_of
+from sliceplane.consume.drain.departure import is_draining, subject_of
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.io.base import Reader
 
-#: barriers that are over and remembered, and Pods that are told at once
+#: ended barriers that are retained, and draining Pods in one document
 ENDED_MAX: Final = 50
 GOING_MAX: Final = 200
 _KINDS: Final[dict[str, type[Object]]] = {
@@ -33,7 +33,7 @@ _KINDS: Final[dict[str, type[Object]]] = {
     Nodes.key: Node,
     Leases.key: Lease,
 }
-#: of a verdict: what a person reads, and how ``sentence`` has it
+#: by state of a verdict: the state for users, and the outcome for ``sentence``
 _STATES: Final[dict[str, tuple[str, Outcome]]] = {
     "proven": ("drained", "drained"),
     "unknown": ("cannot know", "cannot know"),
@@ -43,25 +43,25 @@ _STATES: Final[dict[str, tuple[str, Outcome]]] = {
 
 
 class BarrierBook:
-    """Owned by one reader.  *namespace*: only Pods of it; "": of all."""
+    """Owned by one reader.  *namespace*: only its Pods; "": all Pods."""
 
     def __init__(self, namespace: str = "") -> None:
         self._namespace = namespace
         self._cluster: DrainCluster | None = None
-        self._known: dict[tuple[str, str], Object] = {}
+        self._cached: dict[tuple[str, str], Object] = {}
         #: what may not be read, and why
         self._unread: dict[str, str] = {}
-        #: those that leave, as told last; those that left, the newest last
+        #: rows of draining Pods, and of drained ones, the newest last
         self._going: dict[str, dict[str, Any]] = {}
         self._ended: dict[str, dict[str, Any]] = {}
 
-    async def look(self, client: Reader, clock: Callable[[], float]) -> dict[str, Any]:
-        """As a document.  Raises ``StatusError`` and ``Unreachable`` where Pods or slices cannot be
-        read.
+    async def refresh(self, client: Reader, clock: Callable[[], float]) -> dict[str, Any]:
+        """Returns the barriers as a document. Raises ``StatusError`` and ``Unreachable`` if Pods or
+        slices cannot be read.
         """
         page = await client.list(Selection(Pods, self._namespace))
         pods = {pod.metadata.key: pod for pod in (codec.decode(body, Pod) for body in page.items)}
-        leaving = {key: pods[key] for key in sorted(pods) if leaves(pods[key])}
+        leaving = {key: pods[key] for key in sorted(pods) if is_draining(pods[key])}
         if leaving or self._going:
             await self._follow(client, leaving, clock)
         now = clock()
@@ -81,7 +81,7 @@ class BarrierBook:
     async def _follow(
         self, client: Reader, leaving: Mapping[str, Pod], clock: Callable[[], float]
     ) -> None:
-        """Subjects come before what is said of them."""
+        """Adds subjects before the objects that refer to them."""
         pages = {}
         for selection in SELECTIONS:
             try:
@@ -92,38 +92,38 @@ class BarrierBook:
                 self._unread[selection.resource.key] = str(error)
         if self._cluster is None:
             self._cluster = DrainCluster(
-                services_known=Services.key in pages, leases_known=Leases.key in pages
+                reads_services=Services.key in pages, reads_leases=Leases.key in pages
             )
-        cluster, departures = self._cluster, self._cluster.departures
-        for subject in departures.subjects():
+        cluster, draining_pods = self._cluster, self._cluster.draining_pods
+        for subject in draining_pods.subjects():
             if subject.key not in leaving:
-                departures.discard(subject.key)
+                draining_pods.discard(subject.key)
         for pod in leaving.values():
-            departures.add(subject_of(pod))
+            draining_pods.add(subject_of(pod))
         now = clock()
         for key, page in pages.items():
-            found = {
+            listed = {
                 (key, item.metadata.key): item
                 for item in (codec.decode(each, _KINDS[key]) for each in page.items)
             }
             changes = [
-                Change(key, self._known.pop(at), None)
-                for at in list(self._known)
-                if at[0] == key and at not in found
+                Change(key, self._cached.pop(at), None)
+                for at in list(self._cached)
+                if at[0] == key and at not in listed
             ]
-            for at, item in found.items():
-                before = self._known.get(at)
+            for at, item in listed.items():
+                before = self._cached.get(at)
                 if (
                     before is None
                     or before.metadata.resource_version != item.metadata.resource_version
                 ):
                     changes.append(Change(key, before, item))
-            self._known.update(found)
+            self._cached.update(listed)
             for change in changes:
                 cluster.on_change(change, now)
         for key, page in pages.items():
             cluster.on_mark(Mark(key, page.resource_version, listed=True), now)
-        departures.look()
+        draining_pods.update()
 
     def _rows(self, leaving: Mapping[str, Pod], now: float) -> dict[str, dict[str, Any]]:
         if self._cluster is None:
@@ -131,10 +131,10 @@ class BarrierBook:
         cluster, facts = self._cluster, self._cluster.facts()
         rows = {}
         for key, pod in leaving.items():
-            if not cluster.departures.services(key) and ANNOTATION_DRAIN not in (
+            if not cluster.draining_pods.services(key) and ANNOTATION_DRAIN not in (
                 pod.metadata.annotations or {}
             ):
-                continue  # no kernel was told of it
+                continue  # no kernel has it
             before = self._going.get(key, {"uid": "", "since": now, "state": ""})
             same = before["uid"] == pod.metadata.uid
             if same and before["state"] == "drained":
@@ -143,17 +143,17 @@ class BarrierBook:
             since = before["since"] if same else now
             verdict = cluster.verdict(key, facts, now)
             state, outcome = _STATES[verdict.state]
-            # Its beginning is the state, in the words of a command that has ended.
-            says = sentence(DrainedPod(key, outcome, verdict, now - since)).partition(": ")[2]
-            told = pod.condition(CONDITION)
-            if told is not None and told.status == "True":
-                state, says = "drained", told.message or ""
+            # The sentence begins with the state, in the words of a command that has ended.
+            text = sentence(DrainedPod(key, outcome, verdict, now - since)).partition(": ")[2]
+            condition = pod.condition(CONDITION)
+            if condition is not None and condition.status == "True":
+                state, text = "drained", condition.message or ""
             rows[key] = {
                 "pod": key,
                 "uid": pod.metadata.uid,
                 "node": pod.spec.node_name,
                 "state": state,
-                "says": says,
+                "says": text,
                 "since": since,
                 "until": None,
                 "waitingFor": [missing.text for missing in (*verdict.waiting, *verdict.unknown)],

@@ -43,7 +43,7 @@ _AGAIN_S: Final = (0.5, 30.0)
 _log = get_logger("plane")
 
 
-def shown_place(host: str, port: int) -> str:
+def format_address(host: str, port: int) -> str:
     """Returns an address and a port as flags take them."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -71,7 +71,7 @@ class ChildService:
         self._rules = tuple(rules)
         self._grace_s = grace_s
         self._record = Path()
-        self._held = -1
+        self._lifeline_fd = -1
         self._command: tuple[str, ...] = ()
         self._process: asyncio.subprocess.Process | None = None
         self._account: ChildAccount | None = None
@@ -124,11 +124,11 @@ class ChildService:
         """
 
     async def _begin(self, listen: tuple[str, int]) -> tuple[str, int]:
-        shown = shown_place(*listen)
+        address = format_address(*listen)
         try:
-            environment, descriptors, held = lifeline(self._grace_s)
+            environment, descriptors, lifeline_fd = lifeline(self._grace_s)
             self._process = await asyncio.create_subprocess_exec(
-                *(*self._command, f"{self._listens}={shown}"),
+                *(*self._command, f"{self._listens}={address}"),
                 stdout=asyncio.subprocess.PIPE,
                 env=environment,
                 pass_fds=descriptors,
@@ -137,7 +137,7 @@ class ChildService:
             if self._grace_s:
                 os.close(descriptors[0])
                 self._let_go()
-                self._held = held
+                self._lifeline_fd = lifeline_fd
         except OSError as error:
             raise StartError(
                 f"--{self.name}: no process can be started: {error.strerror}"
@@ -149,7 +149,9 @@ class ChildService:
                 line = await self._process.stdout.readline()
         if not line.startswith(b"ready "):
             await self._end()
-            raise StartError(f"--{self.name}: nothing answers at {shown}; its own words are above")
+            raise StartError(
+                f"--{self.name}: nothing answers at {address}; its own words are above"
+            )
         own = identity(self._process.pid)
         if self._grace_s and own is not None:
             write_child_file(self._record, msgspec.json.encode(own))
@@ -157,9 +159,9 @@ class ChildService:
 
     def _let_go(self) -> None:
         """Lets the process that was started last live on for its grace."""
-        if self._held >= 0:
-            os.close(self._held)
-            self._held = -1
+        if self._lifeline_fd >= 0:
+            os.close(self._lifeline_fd)
+            self._lifeline_fd = -1
 
     async def _keep(self, context: ServiceContext) -> None:
         """An end that nobody asked for is an incident, of which a recording is saved. One that
@@ -219,7 +221,7 @@ class ChildService:
 def _living(record: Path) -> ProcessIdentity | None:
     """The process that *record* names, if it runs."""
     try:
-        known = msgspec.json.decode(record.read_bytes(), type=ProcessIdentity)
+        recorded = msgspec.json.decode(record.read_bytes(), type=ProcessIdentity)
     except (OSError, msgspec.DecodeError):
         return None
-    return known if known.is_alive else None
+    return recorded if recorded.is_alive else None

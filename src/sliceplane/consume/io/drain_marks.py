@@ -26,7 +26,7 @@ from sliceplane.kit.times import format_time
 from sliceplane.watch.controller.base import condition_write
 from sliceplane.watch.io.base import Client, Unreachable
 
-#: seconds for which marks are taken back again and again while the server is away, and for one
+#: seconds for which taking marks back is retried while the server is unreachable, and for one
 #: request
 TAKE_BACK_MAX_S: Final = 30.0
 _REQUEST_MAX_S: Final = 5.0
@@ -79,7 +79,7 @@ class DrainMarks:
             raise
         gate = gate_of(pod)
         if gate is not None and gate.status == "True":
-            await self._perform(_gate_write(pod, "False"))
+            await self._execute(_gate_write(pod, "False"))
 
     async def take_back(self) -> tuple[str, ...]:
         """Takes the marks away.  Returns the Pods that may still have one, after
@@ -124,16 +124,16 @@ class DrainMarks:
         await self._annotate(pod, None)
         gate = gate_of(pod)
         if gate is not None and (gate.status == "True" or gate.reason == _REASON):
-            await self._perform(_gate_write(pod, "True"))
+            await self._execute(_gate_write(pod, "True"))
 
     async def _annotate(self, pod: Pod, value: str | None) -> None:
         meta = pod.metadata
         body = encode({"metadata": {"uid": meta.uid, "annotations": {ANNOTATION_DRAIN: value}}})
-        await self._perform(
+        await self._execute(
             Write(verb="patch", resource=Pods, namespace=meta.namespace, name=meta.name, body=body)
         )
 
-    async def _perform(self, write: Write) -> None:
+    async def _execute(self, write: Write) -> None:
         try:
             await self._client.perform(write)
         except StatusError as error:

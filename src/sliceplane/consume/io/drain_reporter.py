@@ -1,4 +1,4 @@
-"""Progress of a drain, for people who wait for it."""
+"""Progress of a drain, for users who wait for it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sliceplane.kit.io.log import get_logger
 
 
 class DrainReporter(Protocol):
-    """Learns what a drain does while it does it."""
+    """Receives the progress of a drain."""
 
     def on_plan(self, plan: DrainPlan) -> None:
         """Called before the first mark."""
 
-    def on_progress(self, doing: str) -> None: ...
+    def on_progress(self, activity: str) -> None: ...
 
-    def on_given_up(self, taken_back: tuple[str, ...], marked: tuple[str, ...]) -> None:
+    def on_aborted(self, taken_back: tuple[str, ...], marked: tuple[str, ...]) -> None:
         """An error or a cancellation ended the drain; Pods without their marks again, and those
         that keep them.
         """
@@ -26,12 +26,12 @@ class SilentReporter:
     """A ``DrainReporter`` for callers that want only the answer."""
 
     def on_plan(self, plan: DrainPlan) -> None: ...
-    def on_progress(self, doing: str) -> None: ...
-    def on_given_up(self, taken_back: tuple[str, ...], marked: tuple[str, ...]) -> None: ...
+    def on_progress(self, activity: str) -> None: ...
+    def on_aborted(self, taken_back: tuple[str, ...], marked: tuple[str, ...]) -> None: ...
 
 
 class InformerProgress:
-    """A ``watch.io.reflect.Log``: that the server is away is progress, no line of a log."""
+    """A ``watch.io.reflect.Log``: an unreachable server is progress, not a line of a log."""
 
     def __init__(self, reporter: DrainReporter) -> None:
         self._reporter = reporter

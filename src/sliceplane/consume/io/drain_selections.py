@@ -16,10 +16,10 @@ from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
 from sliceplane.consume.drain.cluster import LEASES, NODE_LEASES
 from sliceplane.watch.io.base import Client
 
-#: consequence of a missing right, by the plural of the resource
-_CONSEQUENCES: Final = {
+#: effect of a missing right, by the plural of the resource
+_EFFECTS: Final = {
     Services.plural: "Services: any may have a policy Local",
-    Nodes.plural: "Nodes: those that never told anything are not known",
+    Nodes.plural: "Nodes: those that never reported are not known",
 }
 
 
@@ -63,7 +63,7 @@ async def readable_selections(
         elif selection.resource is not Leases:  # without Leases every node is unknown, as is said
             where = f" in {selection.namespace}" if selection.namespace else ""
             plural = selection.resource.plural
-            unread.append(f"{_CONSEQUENCES[plural]} (no right to {refusal.needs} {plural}{where})")
+            unread.append(f"{_EFFECTS[plural]} (no right to {refusal.needs} {plural}{where})")
     return selections, unread
 
 

@@ -1,19 +1,19 @@
-"""The drain barrier over any API server: follow what slices say of some Pods, mark them, and wait
-for the nodes.
+"""The drain barrier over any API server: observes the slices of some Pods, marks the Pods, and
+waits for the nodes.
 
-The order matters: everything is read first, so that the Pod is seen to leave, and the plan is
-reported: the effect on Services, and what could not be found out. A plan that takes the last ready
-endpoint of a Service's port away is refused unless it is forced. Then marks are set
-(``drain_marks``), and the clock runs. A Pod that terminates needs no mark. A drain that gives up,
-for whatever reason, takes its marks back.
+The order matters: everything is read first, so that the removal of the Pod is observed, and the
+plan is reported: the effect on Services, and what could not be read. A plan that removes the last
+ready endpoint of a Service's port is refused unless it is forced. Then marks are set
+(``drain_marks``), and the timeout starts. A Pod that terminates needs no mark. A drain that is
+aborted, for any reason, takes its marks back.
 
-Nodes are asked through the server's memory (``consume.drain.reports``); those that have not told
-soon, or all where there is none, are asked to write their Leases, by an annotation on slices of the
-Services concerned, once for each version that is waited for; where that is not allowed they tell at
-their own beat.
+Nodes are queried through the server's memory (``consume.drain.reports``). Nodes that do not report
+soon, or all if the server has no such memory, are requested to write their Leases, by an annotation
+on slices of the Services concerned, once for each revision; if that is forbidden they report at
+their own interval.
 
-Watches slices, Services, Leases of node proxies, Nodes and the Pods. What may not be read is said
-in the answer.
+Watches slices, Services, Leases of node proxies, Nodes and the Pods. The answer lists what may not
+be read.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from sliceplane.consume.drain.barrier import ASK_PERIOD_S, FORGET_S, UnknownPoli
 from sliceplane.consume.drain.cluster import DrainCluster
 from sliceplane.consume.drain.departure import DrainSubject, subject_of
 from sliceplane.consume.drain.impact import ServiceImpacts, emptied
-from sliceplane.consume.drain.reports import LOOK_S, MEMORY_S, pause_s, question
+from sliceplane.consume.drain.reports import LARGE_CLUSTER_PAUSE_S, MEMORY_S, pause_s, question
 from sliceplane.consume.drain.text import emptied_text
 from sliceplane.consume.io.drain_marks import DrainMarks, gate_of
 from sliceplane.consume.io.drain_reporter import DrainReporter, InformerProgress, SilentReporter
 from sliceplane.consume.io.drain_selections import readable_selections
 from sliceplane.consume.io.eviction import evict
-from sliceplane.consume.progress import FEW_NODES, Place
+from sliceplane.consume.progress import SMALL_CLUSTER_NODES, Scope
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.controller.base import deletion
@@ -93,9 +93,9 @@ class _Waiting:
     started: float = 0.0
     done: DrainedPod | None = None
     gone: bool = False
-    #: for which versions nodes were asked to report, and when
-    asked: frozenset[int] = frozenset()
-    asked_at: float = -math.inf
+    #: the revisions for which reports were requested, and when
+    requested_revisions: frozenset[int] = frozenset()
+    requested_at: float = -math.inf
 
 
 class Drainer:
@@ -127,12 +127,12 @@ class Drainer:
         self._unread: list[str] = []
         #: a mark had no effect on slices
         self._ignores_marks = options.ignores_marks
-        #: what nodes are waited for, all goals together, and since when; a server without a memory
-        #: is not asked again
-        self._goal: dict[Place, int] = {}
+        #: the revisions that nodes are waited for, all goals together, and since when; a server
+        #: without a memory is not queried again
+        self._goal: dict[Scope, int] = {}
         self._waits_since = math.inf
         self._has_memory = True
-        self._wanted = asyncio.Event()
+        self._nodes_awaited = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._informers: list[RunningInformer[Object]] = []
 
@@ -144,10 +144,12 @@ class Drainer:
             self._client, self._space, names, digests=self._options.digests
         )
         self._unread += unread
-        known = {selection.resource for selection in followed}
-        self._cluster = DrainCluster(services_known=Services in known, leases_known=Leases in known)
+        readable = {selection.resource for selection in followed}
+        self._cluster = DrainCluster(
+            reads_services=Services in readable, reads_leases=Leases in readable
+        )
         for waiting in self._waiting.values():
-            self._cluster.departures.add(subject_of(waiting.pod))
+            self._cluster.draining_pods.add(subject_of(waiting.pod))
         synced = []
         for selection in followed:
             informer = RunningInformer[Object](
@@ -172,8 +174,8 @@ class Drainer:
             raise Unreachable(
                 f"no list of the cluster's objects within {_SYNC_TIMEOUT_S:g} s"
             ) from error
-        self._cluster.departures.look()
-        self._tasks.append(asyncio.create_task(self._hear(), name="drain reports"))
+        self._cluster.draining_pods.update()
+        self._tasks.append(asyncio.create_task(self._query_memory(), name="drain reports"))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -182,7 +184,7 @@ class Drainer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 
-    # What happens
+    # Events
 
     def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
         now = self._clock()
@@ -208,12 +210,12 @@ class Drainer:
             waiting.gone = True
         else:
             waiting.pod = new
-            self._cluster.departures.add(subject_of(new))
+            self._cluster.draining_pods.add(subject_of(new))
 
     # The barrier
 
     async def drain(self, what: str) -> DrainAnswer:
-        """Marks, waits, and deletes if that was asked for.  Raises ``StatusError`` and
+        """Marks, waits, and deletes if that is requested.  Raises ``StatusError`` and
         ``Unreachable``.
         """
         options = self._options
@@ -221,10 +223,10 @@ class Drainer:
         unknown = self._cluster.unknown(
             self._cluster.facts(), self._clock(), forget_s=options.forget_s
         )
-        answer = DrainAnswer(what, (), 0, not_looked_at=tuple(self._unread), services=impacts)
+        answer = DrainAnswer(what, (), 0, unreadable=tuple(self._unread), services=impacts)
         if options.mark:
             self._reporter.on_plan(
-                DrainPlan(what, tuple(self._waiting), impacts, unknown, answer.not_looked_at)
+                DrainPlan(what, tuple(self._waiting), impacts, unknown, answer.unreadable)
             )
             if emptied(impacts) and not options.force:
                 why = f"it takes the last ready endpoint away from {emptied_text(emptied(impacts))}"
@@ -246,7 +248,7 @@ class Drainer:
             if options.dry_run:
                 return replace(answer, is_dry_run=True)
             if not options.force:
-                self._impacts.guard(self._subjects())
+                self._impacts.protect(self._subjects())
         try:
             refused = await self._set_marks()
             answer = replace(answer, refused=refused or await self._wait())
@@ -254,14 +256,14 @@ class Drainer:
                 answer = replace(answer, refused=await self._remove_drained())
             return await self._ended(answer)
         except BaseException:
-            await self._give_up()
+            await self._abort()
             raise
 
     def _subjects(self) -> list[DrainSubject]:
         return [subject_of(waiting.pod) for waiting in self._waiting.values()]
 
     async def _set_marks(self) -> str:
-        """Returns why the drain is given up, or ""."""
+        """Returns why the drain is aborted, or ""."""
         for number, waiting in enumerate(self._waiting.values(), 1):
             waiting.started = self._clock()
             if waiting.gone or waiting.pod.metadata.deletion_timestamp is not None:
@@ -276,14 +278,14 @@ class Drainer:
         return ""
 
     async def _wait(self) -> str:
-        """Until every Pod has its outcome.  Returns why that is given up, or ""."""
+        """Waits until every Pod has its outcome.  Returns why that is aborted, or ""."""
         while True:
-            if len(self._cluster.nodes) > FEW_NODES:
+            if len(self._cluster.nodes) > SMALL_CLUSTER_NODES:
                 await asyncio.sleep(
-                    LOOK_S
-                )  # they answer one after the other, and to look at all takes a while
+                    LARGE_CLUSTER_PAUSE_S
+                )  # they answer one after the other, and a check of all takes a while
             self._news.clear()
-            deadline = await self._look()
+            deadline = await self._judge_pods()
             lost = self._impacts.emptied(self._subjects())
             if lost:
                 return f"meanwhile no other endpoint is ready of {emptied_text(lost)}"
@@ -315,7 +317,7 @@ class Drainer:
             and now - waiting.started >= HONOURED_S
             and waiting.pod.metadata.deletion_timestamp is None
             and gate_of(waiting.pod) is None
-            and any(use.why == "ready" for use in self._cluster.departures.uses(key))
+            and any(use.why == "ready" for use in self._cluster.draining_pods.uses(key))
         ]
 
     async def _remove_first(self, ignored: Sequence[_Waiting]) -> str:
@@ -359,7 +361,7 @@ class Drainer:
             if refusal:
                 return f"no eviction of {meta.key} within the time: {refusal}"
         else:
-            await self._perform(deletion(Pods, meta))
+            await self._execute(deletion(Pods, meta))
         self._marks.forget(meta.key)
         if waiting.done is not None:
             waiting.done = waiting.done._replace(gone=True)
@@ -375,15 +377,17 @@ class Drainer:
                 f"clients of the headless Service {name}, who ask DNS"
                 for name in self._impacts.headless(self._subjects())
             ),
-            not_looked_at=tuple(self._unread),
+            unreadable=tuple(self._unread),
             ignores_marks=self._ignores_marks,
         )
         if answer.outcome == "drained" or not self._options.take_back:
             return answer
         before = self._marks.marked
-        left = await self._take_back()
+        still_marked = await self._take_back()
         return replace(
-            answer, taken_back=tuple(key for key in before if key not in left), marked=left
+            answer,
+            taken_back=tuple(key for key in before if key not in still_marked),
+            marked=still_marked,
         )
 
     async def _take_back(self) -> tuple[str, ...]:
@@ -392,18 +396,20 @@ class Drainer:
         )
         return await self._marks.take_back()
 
-    async def _give_up(self) -> None:
+    async def _abort(self) -> None:
         before = self._marks.marked
         if not before or not self._options.take_back:
             return
         try:
             await self._take_back()
         finally:
-            left = self._marks.marked
-            self._reporter.on_given_up(tuple(key for key in before if key not in left), left)
+            still_marked = self._marks.marked
+            self._reporter.on_aborted(
+                tuple(key for key in before if key not in still_marked), still_marked
+            )
 
-    async def _look(self) -> float:
-        """Judges those that wait; when to look again if nothing happens."""
+    async def _judge_pods(self) -> float:
+        """Judges the waiting Pods. Returns when to judge again if nothing happens."""
         now = self._clock()
         options = self._options
         self._cluster.lost = next(
@@ -435,7 +441,7 @@ class Drainer:
             ):
                 outcome = "cannot know"
             if verdict.waiting:
-                self._want(self._cluster.departures.goal(key), now)
+                self._await_nodes(self._cluster.draining_pods.goal(key), now)
             if outcome is not None:
                 waiting.done = DrainedPod(key, outcome, verdict, waited_s, waiting.gone)
                 continue
@@ -465,20 +471,20 @@ class Drainer:
             f"{done} of {count(len(self._waiting), 'Pod')} done; {key} {why}"
         )
 
-    def _want(self, goal: Mapping[Place, int], now: float) -> None:
+    def _await_nodes(self, goal: Mapping[Scope, int], now: float) -> None:
         self._waits_since = min(self._waits_since, now)
-        for place, revision in goal.items():
-            self._goal[place] = max(revision, self._goal.get(place, 0))
-        self._wanted.set()
+        for scope, revision in goal.items():
+            self._goal[scope] = max(revision, self._goal.get(scope, 0))
+        self._nodes_awaited.set()
 
-    async def _hear(self) -> None:
-        """Asks nodes through the server's memory, if it has one, as long as one is waited for."""
+    async def _query_memory(self) -> None:
+        """Queries nodes through the server's memory, if it has one, while one is waited for."""
         while self._has_memory:
-            await self._wanted.wait()
-            self._wanted.clear()
-            write = question(self._goal, self._cluster.heard)
+            await self._nodes_awaited.wait()
+            self._nodes_awaited.clear()
+            write = question(self._goal, self._cluster.answer_number)
             try:
-                self._cluster.on_heard(await send(self._client, write), self._clock())
+                self._cluster.on_answer(await send(self._client, write), self._clock())
             except StatusError as error:
                 self._has_memory = error.reason not in write.tolerate
             except Unreachable:
@@ -488,7 +494,7 @@ class Drainer:
 
     # Writes
 
-    async def _perform(self, write: Write) -> None:
+    async def _execute(self, write: Write) -> None:
         try:
             await self._client.perform(write)
         except StatusError as error:
@@ -496,22 +502,22 @@ class Drainer:
                 raise
 
     async def _ask(self, key: str, waiting: _Waiting, nodes: int) -> None:
-        """Every node that reads the slices concerned is to report; once for each goal."""
-        goal = frozenset(self._cluster.departures.goal(key).values())
+        """Requests a report from every node that reads the slices concerned; once for each goal."""
+        goal = frozenset(self._cluster.draining_pods.goal(key).values())
         now = self._clock()
-        if goal == waiting.asked or now - waiting.asked_at < ASK_PERIOD_S:
+        if goal == waiting.requested_revisions or now - waiting.requested_at < ASK_PERIOD_S:
             return
-        waiting.asked, waiting.asked_at = goal, now
-        for write in self._cluster.asks(key, f"{self._rng.bits64():016x}", nodes):
+        waiting.requested_revisions, waiting.requested_at = goal, now
+        for write in self._cluster.request_reports(key, f"{self._rng.bits64():016x}", nodes):
             try:
-                await self._perform(write)
+                await self._execute(write)
             except Unreachable:
-                return  # nodes tell at their own interval, too
+                return  # nodes report at their own interval, too
             except StatusError as error:
                 if error.code != 403:
                     raise
                 phrase = (
-                    "reports on demand: nodes tell every 10 s (no right to patch endpointslices)"
+                    "reports on demand: nodes report every 10 s (no right to patch endpointslices)"
                 )
                 if phrase not in self._unread:
                     self._unread.append(phrase)

@@ -1,13 +1,14 @@
-"""A consumer tells how far it is: a node proxy, or whatever else hands out endpoints
+"""Reports of the progress of a consumer: a node proxy, or anything else that serves endpoints
 (``Reporter``).
 
-**By its Lease** (``consume.progress``): one request each time, at a bounded rate, at a beat of its
-own and soon after a slice asked for it. Whether it succeeds is nothing to the rules: a server that
-refuses (the role may lack Leases) is told of once and asked again at the same slow pace.
+**By its Lease** (``consume.progress``): one request for each report, at a bounded rate, at regular
+intervals and soon after a slice requested one. The rules do not depend on its success: if a server
+refuses (the role may lack Leases), one warning is logged, and the request is repeated at the same
+slow pace.
 
-**In the server's memory** (``consume.drain.reports``), where the server has one: a request is held,
-and answered when a barrier wants more than was told. Nothing is written, and the answer comes
-within milliseconds.
+**In the server's memory** (``consume.drain.reports``), where the server has that: the server leaves
+a request open, and answers it when a barrier requires more than was reported. Nothing is written,
+and the answer arrives within milliseconds.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import PROGRESS_PATH, Write
 from sliceplane.api.scheme import Leases
-from sliceplane.consume.drain.reports import CONSUMER_HELD_S, ConsumerPost, wanteds
-from sliceplane.consume.progress import LEASE_NAMESPACE, SPREAD_MAX_S, Place, Progress
-from sliceplane.consume.selections import ALL, readings_of_slice
+from sliceplane.consume.drain.reports import CONSUMER_WAIT_S, ConsumerPost, consumer_answers
+from sliceplane.consume.progress import LEASE_NAMESPACE, SPREAD_MAX_S, Progress, Scope
+from sliceplane.consume.selections import ALL, list_selections_of_slice
 from sliceplane.kit.delays import TokenBucket
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.ip import Family
@@ -36,25 +37,24 @@ from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.io.base import Client, Unreachable, no_answer, post
 from sliceplane.watch.io.reflect import RunningInformer
 
-#: a timer may ring so much before its time, and is not set again for the rest
+#: seconds by which a timer may fire early without being set again
 EARLY_S: Final = 0.001
-#: a consumer that does not hold what is wanted tells what it holds all the same
-WANTED_MAX_S: Final = 0.25
-#: after an answer that is none, until the server's memory is tried again
+#: seconds until a consumer reports although it has not applied the required revisions
+APPLY_WAIT_MAX_S: Final = 0.25
+#: seconds until the server's memory is tried again after a failure
 RETRY_S: Final = 2.0
-#: and where there is none
+#: seconds until that if the server has no such memory
 ABSENT_S: Final = 60.0
-#: reports in answer to questions; a server that asks more often than barriers do is answered no
-#: faster
+#: maximum rate of reports in answer to questions, for a server that asks more often than barriers
 ANSWERS_PER_S: Final = 10.0
 ANSWERS_BURST: Final = 50
-#: a consumer lists anew no sooner than this after it did
+#: minimum seconds between two lists of a consumer
 RELIST_GAP_S: Final = 1.0
 
-#: a timer that rings so late: the process stood still (SIGSTOP, a frozen cgroup, a machine without
-#: a processor for it)
-STOOD_STILL_S: Final = 5.0
-#: after that, until caches and the kernel are told of
+#: a timer that fires so many seconds late: the process was suspended (SIGSTOP, a frozen cgroup, a
+#: machine without a processor for it)
+SUSPENDED_S: Final = 5.0
+#: seconds from then until caches and the kernel are reported
 CATCH_UP_S: Final = 1.0
 
 #: consumers without a kernel have no families
@@ -64,32 +64,34 @@ _log = get_logger("progress")
 
 
 class Reporter(Protocol):
-    """``reports_wanted`` is set when a report may be due, ``held_more`` when more is held."""
+    """A consumer that reports: sets ``report_due`` when a report may be due, ``revision_applied``
+    when more is applied.
+    """
 
     @property
     def progress(self) -> Progress: ...
     @property
-    def reports_wanted(self) -> asyncio.Event: ...
+    def report_due(self) -> asyncio.Event: ...
     @property
-    def held_more(self) -> asyncio.Event: ...
+    def revision_applied(self) -> asyncio.Event: ...
 
     async def wait_ready(self) -> None:
-        """Returns when there is something to tell."""
+        """Returns when there is something to report."""
 
     def note_progress(self) -> None:
-        """``progress`` is told what is known: before it is looked at."""
+        """Updates ``progress`` before it is read."""
 
-    def catch_up(self, wanted: Mapping[Place, int]) -> None:
-        """It does not hold that yet, and may have been told of nothing for long."""
+    def relist_if_behind(self, required: Mapping[Scope, int]) -> None:
+        """Lists again what is behind the *required* revisions: its watch may be stalled."""
 
 
 class Consumer:
-    """A ``Reporter`` that holds what its informers told it: a view, a name server.
+    """A ``Reporter`` that applies what its informers deliver: a view, a name server.
 
-    *informers*, by reading (``consume.selections``; ``SERVICE_READING`` and a Service's key for who
-    follows its slices alone); their own handlers come first. *kind* is a word, *name* its own among
-    those of the *kind*. The Lease is in ``LEASE_NAMESPACE`` for who reads all slices, in a
-    Service's namespace for who reads this one.
+    *informers*, by selection (``consume.selections``; ``SERVICE_SELECTION_PREFIX`` and a Service's
+    key if it reads the slices of one Service); their other handlers run first. *kind* is a word,
+    *name* is unique among consumers of the *kind*. The Lease is in ``LEASE_NAMESPACE`` if the
+    consumer reads all slices, in the Service's namespace if it reads those of one Service.
     """
 
     def __init__(
@@ -102,33 +104,33 @@ class Consumer:
         namespace: str = LEASE_NAMESPACE,
     ) -> None:
         self.progress = Progress(name, (FAMILY,), kind=kind, namespace=namespace)
-        self.reports_wanted = asyncio.Event()
-        self.held_more = asyncio.Event()
+        self.report_due = asyncio.Event()
+        self.revision_applied = asyncio.Event()
         self._clock = clock
-        self._caught_up = -math.inf
+        self._relisted_at = -math.inf
         self._informers = dict(informers)
-        for reading, informer in self._informers.items():
-            on_mark = partial(self._on_mark, reading)
-            informer.add_handler(partial(self._on_changes, reading), lambda: None, on_mark)
+        for selection, informer in self._informers.items():
+            on_mark = partial(self._on_mark, selection)
+            informer.add_handler(partial(self._on_changes, selection), lambda: None, on_mark)
 
-    def _on_changes(self, reading: str, changes: tuple[Change[Any], ...]) -> None:
-        """Notes changes; a reader of every slice reports those in ``ALL``, so that others can
-        compare: it has none of headless Services.
+    def _on_changes(self, selection: str, changes: tuple[Change[Any], ...]) -> None:
+        """Notes changes. A reader of every slice reports those in ``ALL``, without headless
+        Services, so that others can compare digests.
         """
         for change in changes:
             old, new = (
-                item if reading != ALL or _is_of_all(item) else None
+                item if selection != ALL or _is_of_all(item) else None
                 for item in (change.old, change.new)
             )
             if old is not None or new is not None:
-                self.progress.on_change(Change(change.resource, old, new), reading, self._clock())
+                self.progress.on_change(Change(change.resource, old, new), selection, self._clock())
 
-    def _on_mark(self, reading: str, mark: Mark) -> None:
-        self.progress.on_mark(mark.resource, reading, mark)
+    def _on_mark(self, selection: str, mark: Mark) -> None:
+        self.progress.on_mark(mark.resource, selection, mark)
         self.note_progress()
-        self.held_more.set()
-        if self.progress.asked:
-            self.reports_wanted.set()
+        self.revision_applied.set()
+        if self.progress.has_requests:
+            self.report_due.set()
 
     async def wait_ready(self) -> None:
         for informer in self._informers.values():
@@ -137,27 +139,27 @@ class Consumer:
     def note_progress(self) -> None:
         self.progress.on_idle(FAMILY)
 
-    def catch_up(self, wanted: Mapping[Place, int]) -> None:
-        if self._clock() - self._caught_up < RELIST_GAP_S:
+    def relist_if_behind(self, required: Mapping[Scope, int]) -> None:
+        if self._clock() - self._relisted_at < RELIST_GAP_S:
             return
-        self._caught_up = self._clock()
-        held = self.progress.held
-        for (_, reading), revision in wanted.items():
-            place = (self._informers[reading].resource.plural, reading)
-            if held[place].revision < revision:
-                self._informers[reading].relist("a drain barrier asks", told=False)
+        self._relisted_at = self._clock()
+        applied = self.progress.applied
+        for (_, selection), revision in required.items():
+            scope = (self._informers[selection].resource.plural, selection)
+            if applied[scope].revision < revision:
+                self._informers[selection].relist("a drain barrier asks", is_logged=False)
 
 
 def _is_of_all(subject: Object | None) -> bool:
-    return not isinstance(subject, EndpointSlice) or ALL in readings_of_slice(subject)
+    return not isinstance(subject, EndpointSlice) or ALL in list_selections_of_slice(subject)
 
 
 @asynccontextmanager
 async def reporting(
     client: Client, consumer: Consumer, rng: Rng, clock: Callable[[], float]
 ) -> AsyncIterator[None]:
-    """All that a consumer needs: it tells at once, and inside barriers wait for it; after it, for
-    as long as its Lease lasts where that cannot be taken away.
+    """Reports the progress of *consumer* inside the context, where barriers wait for it. After that
+    its Lease is deleted; if that fails, barriers wait until it expires.
     """
     task = asyncio.create_task(
         report_progress(client, consumer, rng, clock, spread_s=0.0), name="progress"
@@ -171,7 +173,7 @@ async def reporting(
         write = Write(
             verb="delete", resource=Leases, namespace=progress.namespace, name=progress.name
         )
-        with suppress(StatusError, Unreachable):  # it runs out by itself
+        with suppress(StatusError, Unreachable):  # the Lease expires
             await client.perform(write)
 
 
@@ -183,17 +185,17 @@ async def report_progress(
     *,
     spread_s: float | None = None,
 ) -> None:
-    """Both ways, until cancelled; begins when there is something to tell. The Lease stays, and runs
-    out by itself.
+    """Reports in both ways, until cancelled; starts when there is something to report. The Lease
+    is not deleted; it expires.
 
-    *spread_s*: thousands of proxies that were started by one command do not come at once, but
-    within so long; as long as their beat if it is not said.
+    *spread_s*: seconds over which thousands of proxies that one command started spread their first
+    reports; by default the interval of their reports.
     """
     await reporter.wait_ready()
-    within_s = reporter.progress.changed_period_s if spread_s is None else spread_s
+    first_report_within_s = reporter.progress.changed_period_s if spread_s is None else spread_s
     async with asyncio.TaskGroup() as group:
         group.create_task(
-            _keep_lease(client, reporter, rng.below(1000) / 1000 * within_s, clock),
+            _keep_lease(client, reporter, rng.below(1000) / 1000 * first_report_within_s, clock),
             name="progress: Lease",
         )
         group.create_task(_answer_barriers(client, reporter, rng), name="progress: barriers")
@@ -205,27 +207,27 @@ async def _answer_barriers(client: Client, reporter: Reporter, rng: Rng) -> None
     while True:
         await asyncio.sleep(pace.take(asyncio.get_running_loop().time()))
         reporter.note_progress()
-        body = encode(ConsumerPost(reporter.progress.report(), CONSUMER_HELD_S))
+        body = encode(ConsumerPost(reporter.progress.report(), CONSUMER_WAIT_S))
         try:
-            wanted = wanteds.decode(await post(client, path, body))
+            answer = consumer_answers.decode(await post(client, path, body))
         except (StatusError, Unreachable, *UNREADABLE) as error:
             absent = isinstance(error, StatusError) and error.code in (403, 404, 405)
             await asyncio.sleep((ABSENT_S if absent else RETRY_S) * (1 + rng.below(1000) / 1000))
             continue
-        places = wanted.versions.places()
-        if not places:
+        required = answer.versions.revisions_by_scope()
+        if not required:
             continue
-        await asyncio.sleep(min(wanted.spread_seconds, SPREAD_MAX_S) * rng.below(1000) / 1000)
+        await asyncio.sleep(min(answer.spread_seconds, SPREAD_MAX_S) * rng.below(1000) / 1000)
         try:
-            async with asyncio.timeout(WANTED_MAX_S):
+            async with asyncio.timeout(APPLY_WAIT_MAX_S):
                 while True:
-                    reporter.held_more.clear()
+                    reporter.revision_applied.clear()
                     reporter.note_progress()
-                    if reporter.progress.holds(places):
+                    if reporter.progress.has_applied(required):
                         break
-                    await reporter.held_more.wait()
+                    await reporter.revision_applied.wait()
         except TimeoutError:
-            reporter.catch_up(places)
+            reporter.relist_if_behind(required)
 
 
 async def _keep_lease(
@@ -233,44 +235,44 @@ async def _keep_lease(
 ) -> None:
     period_s = reporter.progress.changed_period_s
     await asyncio.sleep(delay_s)
-    complained = ""
-    beat = clock()
+    last_warning = ""
+    period_end = clock()
     while True:
         reporter.note_progress()
         now = clock() + EARLY_S
-        asked_at = reporter.progress.asked_deadline()
-        at_beat = now >= beat and reporter.progress.next_deadline() <= now
-        if at_beat or (asked_at is not None and asked_at <= now):
-            problem = await _write(client, reporter, clock(), at_beat=at_beat)
-            if problem and problem != complained:
-                _log.warning("how far this node is cannot be told", problem=problem)
-            complained = problem
-            asked_at = None if problem else reporter.progress.asked_deadline()
-        while beat <= now:
-            beat += period_s
-        due = max(min(beat, asked_at or beat), clock())
-        await _wanted(reporter, due - clock())
-        if clock() - due > STOOD_STILL_S:
-            # The process was stopped. Timers ring before what arrived meanwhile is read: a report
-            # made now would tell of caches that are old, and stand for the rest of a beat.
+        on_demand_at = reporter.progress.on_demand_deadline()
+        is_periodic = now >= period_end and reporter.progress.next_deadline() <= now
+        if is_periodic or (on_demand_at is not None and on_demand_at <= now):
+            problem = await _write(client, reporter, clock(), is_periodic=is_periodic)
+            if problem and problem != last_warning:
+                _log.warning("the progress of this node cannot be reported", problem=problem)
+            last_warning = problem
+            on_demand_at = None if problem else reporter.progress.on_demand_deadline()
+        while period_end <= now:
+            period_end += period_s
+        due = max(min(period_end, on_demand_at or period_end), clock())
+        await _wait_for_due_report(reporter, due - clock())
+        if clock() - due > SUSPENDED_S:
+            # The process was suspended. Timers fire before pending input is read: a report created
+            # now would contain old caches, and be valid for the rest of the period.
             await asyncio.sleep(CATCH_UP_S)
-            beat = clock()
+            period_end = clock()
 
 
-async def _wanted(reporter: Reporter, delay_s: float) -> None:
+async def _wait_for_due_report(reporter: Reporter, delay_s: float) -> None:
     """Returns after *delay_s*, or as soon as a report on demand may be due."""
     try:
         async with asyncio.timeout(delay_s):
-            await reporter.reports_wanted.wait()
+            await reporter.report_due.wait()
     except TimeoutError:
         pass
-    reporter.reports_wanted.clear()
+    reporter.report_due.clear()
 
 
-async def _write(client: Client, reporter: Reporter, now: float, *, at_beat: bool) -> str:
-    """The problem; "" if there is none."""
+async def _write(client: Client, reporter: Reporter, now: float, *, is_periodic: bool) -> str:
+    """Writes the Lease and returns the problem; "" if there is none."""
     progress = reporter.progress
-    body = progress.take_report(now, at_beat=at_beat)
+    body = progress.take_report(now, is_periodic=is_periodic)
     try:
         try:
             await client.perform(

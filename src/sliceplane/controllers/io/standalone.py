@@ -1,8 +1,8 @@
 """Controllers without an API server of their own: against any cluster, as one of several instances,
 or once.
 
-``Standalone`` runs them while this instance leads; ``reconcile_once`` runs them until no work is
-left. Both use the host of the embedded plane, over another client.
+``Standalone`` runs them while this instance leads; ``reconcile_until_idle`` runs them until no work
+is left. Both use the host of the embedded plane, over another client.
 """
 
 from __future__ import annotations
@@ -175,9 +175,9 @@ class Standalone:
         return math.inf if self._host is None else self._host.status().staleness_s
 
 
-class OnceSummary(msgspec.Struct, frozen=True):
-    """The result of ``reconcile_once``. ``unfinished``: controllers with retries due or with work
-    left.
+class ReconcileSummary(msgspec.Struct, frozen=True):
+    """The result of ``reconcile_until_idle``. ``unfinished``: controllers with retries due or with
+    work left.
     """
 
     seconds: float
@@ -185,9 +185,9 @@ class OnceSummary(msgspec.Struct, frozen=True):
     unfinished: tuple[str, ...]
 
 
-async def reconcile_once(
+async def reconcile_until_idle(
     client: Client, entries: tuple[ControllerEntry, ...], *, timeout_s: float
-) -> OnceSummary:
+) -> ReconcileSummary:
     """Runs until every controller is idle, or for *timeout_s*. Raises ``CannotRead`` and
     ``Unreachable`` before the start.
     """
@@ -205,7 +205,7 @@ async def reconcile_once(
             spent = clock() - began
             unfinished = _unfinished(status)
             if not _busy(status) or spent >= timeout_s:
-                return OnceSummary(spent, status, unfinished)
+                return ReconcileSummary(spent, status, unfinished)
     finally:
         await host.close()
 

@@ -191,7 +191,7 @@ class NamespaceController(KeyedController):
         """
         stragglers = frozenset(
             (key, object_name, content.objects[key][object_name].metadata.uid)
-            for key, names in content.left.items()
+            for key, names in content.remaining.items()
             for object_name in names
         )
         if stragglers <= self._to_delete.get(name, frozenset()):
@@ -206,15 +206,15 @@ class NamespaceController(KeyedController):
         chosen: list[tuple[str, str]] = []
         due = self._resources.keys() if content.due_resources is None else content.due_resources
         for key in (key for key in self._resources if key in due):
-            for object_name in content.left.get(key, ()):
+            for object_name in content.remaining.get(key, ()):
                 if len(chosen) == DELETES_MAX:
                     break
                 if (key, object_name) not in content.failed:
                     chosen.append((key, object_name))
         # those with the fewest failures come first, so that each is retried
         retries = sorted(
-            (place for place in content.failed if place[0] in due),
-            key=lambda place: content.failed[place][0],
+            (identity for identity in content.failed if identity[0] in due),
+            key=lambda identity: content.failed[identity][0],
         )
         chosen += retries[: DELETES_MAX - len(chosen)]
         for key, object_name in chosen:
@@ -290,23 +290,23 @@ class NamespaceController(KeyedController):
         """Queues unfinished deletions again, and stores the server's messages for failed ones."""
         content = self._contents.get(done.job.key)
         for index, write in enumerate(done.job.writes):
-            place = (write.resource.key, write.name)
+            identity = (write.resource.key, write.name)
             executed = index < len(done.results)
             if write.verb == "patch" and not executed:
                 self._written.pop(done.job.key, None)
             if write.verb != "delete" or content is None:
                 continue
             if executed:
-                if content.failed.pop(place, None):
-                    content.on_deletion_requested(*place)
+                if content.failed.pop(identity, None):
+                    content.on_deletion_requested(*identity)
                 continue
-            item = content.objects.get(place[0], {}).get(place[1])
+            item = content.objects.get(identity[0], {}).get(identity[1])
             if item is None or item.metadata.deletion_timestamp is not None:
                 continue
-            content.left.setdefault(place[0], {})[place[1]] = None
+            content.remaining.setdefault(identity[0], {})[identity[1]] = None
             if index == len(done.results) and done.error is not None:
-                times, _ = content.failed.get(place, (0, ""))
-                content.failed[place] = (times + 1, done.error.message)
+                times, _ = content.failed.get(identity, (0, ""))
+                content.failed[identity] = (times + 1, done.error.message)
 
     def check(self) -> None:
         super().check()

@@ -69,7 +69,7 @@ class NamespaceContent:
     #: objects by resource key and name
     objects: dict[str, dict[str, Object]] = field(default_factory=dict)
     #: names whose deletion was neither requested nor observed, by resource key
-    left: dict[str, dict[str, None]] = field(default_factory=dict)
+    remaining: dict[str, dict[str, None]] = field(default_factory=dict)
     #: failed deletions, by resource key and name: number of failures, and the server's message
     failed: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
     #: number of objects by resource key and finalizer; no zeros, nothing empty
@@ -90,7 +90,7 @@ class NamespaceContent:
             self.on_deletion_requested(key, meta.name)
             self.failed.pop((key, meta.name), None)
         elif old is None or old.metadata.uid != meta.uid:
-            self.left.setdefault(key, {})[meta.name] = None
+            self.remaining.setdefault(key, {})[meta.name] = None
         self.objects.setdefault(key, {})[meta.name] = item
         self._count(key, item, 1)
 
@@ -105,9 +105,9 @@ class NamespaceContent:
         self.failed.pop((key, name), None)
 
     def on_deletion_requested(self, key: str, name: str) -> None:
-        names = self.left.get(key)
+        names = self.remaining.get(key)
         if names is not None and names.pop(name, 0) is None and not names:
-            del self.left[key]
+            del self.remaining[key]
 
     @property
     def due_resources(self) -> frozenset[str] | None:
@@ -131,13 +131,13 @@ class NamespaceContent:
 
     def check(self, name: str) -> None:
         assert all(self.objects.values()), f"{name} keeps an empty kind"
-        assert all(self.left.values()), f"{name} keeps an empty kind without deletion"
-        for key, names in self.left.items():
+        assert all(self.remaining.values()), f"{name} keeps an empty kind without deletion"
+        for key, names in self.remaining.items():
             assert names.keys() <= self.objects.get(key, {}).keys(), (
                 f"{name}: {names} of {key} remain to be deleted and do not exist"
             )
         for key, object_name in self.failed:
-            assert object_name in self.left.get(key, {}), (
+            assert object_name in self.remaining.get(key, {}), (
                 f"{name}: {key} {object_name} failed and does not remain"
             )
         counted: dict[str, dict[str, int]] = {}

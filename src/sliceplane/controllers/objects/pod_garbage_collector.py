@@ -136,7 +136,7 @@ class PodGarbageCollector(KeyedController):
             self._ended.add(key)
             if len(self._ended) > self._terminated_max:
                 self.enqueue_after(_TERMINATED, CHECK_PERIOD_S, now)
-        if _is_left_to_finalizers(pod):
+        if _waits_for_finalizers(pod):
             return
         node = pod.spec.node_name
         if node:
@@ -179,13 +179,13 @@ class PodGarbageCollector(KeyedController):
         kind, _, name = key.partition("/")
         match kind:
             case "node":
-                return self._look_up_node(name, now)
+                return self._query_node(name, now)
             case "pod":
                 return self._delete(name, now)
         self._delete_surplus(now)
         return ()
 
-    def _look_up_node(self, node: str, now: float) -> tuple[Write, ...]:
+    def _query_node(self, node: str, now: float) -> tuple[Write, ...]:
         """Looks up a Node whose quarantine is over."""
         until = self._missing.get(node)
         if until is None:
@@ -216,7 +216,7 @@ class PodGarbageCollector(KeyedController):
         if (
             pod is None
             or pod.metadata.uid != verdict.uid
-            or _is_left_to_finalizers(pod)
+            or _waits_for_finalizers(pod)
             or self._returned(pod)
         ):
             del self._to_delete[key]
@@ -293,7 +293,7 @@ class PodGarbageCollector(KeyedController):
         assert not self._missing.keys() & self._nodes.keys(), "a Node is missing and there"
 
 
-def _is_left_to_finalizers(pod: Pod) -> bool:
+def _waits_for_finalizers(pod: Pod) -> bool:
     """Returns True if the Pod has ended and was deleted by force: only its finalizers keep it."""
     return (
         pod.has_ended

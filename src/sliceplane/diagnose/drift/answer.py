@@ -62,7 +62,7 @@ class Drift(msgspec.Struct, frozen=True):
 
     rows: tuple[DriftRow, ...]
     findings: tuple[Finding, ...]
-    not_looked_at: tuple[str, ...]
+    unchecked: tuple[str, ...]
 
     @property
     def differs(self) -> bool:
@@ -95,7 +95,7 @@ class Drift(msgspec.Struct, frozen=True):
                 for row in self.rows
             ],
             "findings": [finding.as_document() for finding in self.findings],
-            "notLookedAt": list(self.not_looked_at),
+            "notLookedAt": list(self.unchecked),
         }
 
 
@@ -114,7 +114,7 @@ def _lines(drift: Drift, width: int | None) -> Iterator[str]:
         yield "no node reports here; 'sliceplane observe' does it on nodes with kube-proxy"
     for finding in drift.findings:
         yield from lines_of(finding, "cause", width)
-    for phrase in drift.not_looked_at:
+    for phrase in drift.unchecked:
         yield from fact("not seen", phrase, width)
 
 

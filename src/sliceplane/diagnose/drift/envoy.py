@@ -103,8 +103,8 @@ def read_envoy(info: Mapping[str, Any], clusters: Mapping[str, Any]) -> EnvoyFac
 
 
 def _authority(host: Mapping[str, Any]) -> str:
-    place = host["address"]["socket_address"]
-    return _joined(str(place["address"]), int(place["port_value"]))
+    socket_address = host["address"]["socket_address"]
+    return _joined(str(socket_address["address"]), int(socket_address["port_value"]))
 
 
 def _joined(address: str, port: int) -> str:
@@ -121,7 +121,7 @@ def compare_envoy(envoy: EnvoyFacts, catalog: XdsCatalog) -> EnvoyDrift:
         if resource is None or view.get(CLUSTER, cluster) is None:
             rows.append(EnvoyRow(cluster, "not in the API", keeps=tuple(sorted(uses))))
             continue
-        expected = {_joined(*place) for place in draining_by_endpoint(resource.body)}
+        expected = {_joined(*endpoint) for endpoint in draining_by_endpoint(resource.body)}
         lacks, keeps = tuple(sorted(expected - uses)), tuple(sorted(uses - expected))
         rows.append(EnvoyRow(cluster, "differs" if lacks or keeps else "equal", lacks, keeps))
     ports = {
@@ -159,10 +159,10 @@ def as_text(drift: EnvoyDrift) -> str:
 
 def _lines(drift: EnvoyDrift) -> Iterator[str]:
     envoy = drift.envoy
-    place = [
+    location = [
         f"{kind} {name}" for kind, name in (("node", envoy.node), ("zone", envoy.zone)) if name
     ]
-    where = f" ({', '.join(place)})" if place else ""
+    where = f" ({', '.join(location)})" if location else ""
     bad = [row for row in drift.rows if row.state != "equal"]
     good = f"{len(drift.rows) - len(bad)} of {len(drift.rows)} clusters as the API has them"
     yield f"Envoy {envoy.id or 'without a name'}{where}: {good}"

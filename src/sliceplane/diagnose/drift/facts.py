@@ -19,12 +19,12 @@ from sliceplane.consume.progress import (
     LEASE_DURATION_S,
     REPORT_LATE_S,
     XDS,
-    Place,
     ProgressReport,
+    Scope,
     lease_prefix,
     read_report,
 )
-from sliceplane.consume.selections import readings_of_service, readings_of_slice
+from sliceplane.consume.selections import list_selections_of_service, list_selections_of_slice
 from sliceplane.kit.times import time_or_zero
 
 
@@ -50,10 +50,12 @@ def listed(observed: Object, written: float = 0.0) -> Listed:
         owner = (meta.labels or {}).get(LABEL_SERVICE_NAME, "")
         service = f"{meta.namespace}/{owner}" if owner else ""
         return Listed(
-            meta.key, meta.resource_version, readings_of_slice(observed), service, written
+            meta.key, meta.resource_version, list_selections_of_slice(observed), service, written
         )
     assert isinstance(observed, Service), f"{observed!r} is neither"
-    return Listed(meta.key, meta.resource_version, readings_of_service(observed), meta.key, written)
+    return Listed(
+        meta.key, meta.resource_version, list_selections_of_service(observed), meta.key, written
+    )
 
 
 class ConsumerWording(NamedTuple):
@@ -183,9 +185,9 @@ class DriftFacts(msgspec.Struct, frozen=True):
     node: str = ""
     service: str = ""
 
-    def at(self, place: Place, revision: int) -> tuple[Listed, ...] | str:
-        """Returns the objects of *place* at *revision*, or why they are unknown."""
-        plural, selection = place
+    def at(self, scope: Scope, revision: int) -> tuple[Listed, ...] | str:
+        """Returns the objects of *scope* at *revision*, or why they are unknown."""
+        plural, selection = scope
         result = self.past.get((plural, revision))
         if result is None:
             listed_at, objects = self.now_of.get(plural, (0, ()))

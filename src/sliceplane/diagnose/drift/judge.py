@@ -17,7 +17,7 @@ from typing import Final
 from sliceplane.api.findings.finding import Finding, rank
 from sliceplane.api.findings.wording import count, lasting
 from sliceplane.api.meta import revision_of
-from sliceplane.consume.progress import BEHIND_S, Held, Place
+from sliceplane.consume.progress import BEHIND_S, AppliedRevision, Scope
 from sliceplane.diagnose.drift import reports
 from sliceplane.diagnose.drift.answer import ORDER, Drift, DriftRow, State
 from sliceplane.diagnose.drift.facts import DriftFacts, LeaseReport, Listed, ProxyPages
@@ -43,12 +43,12 @@ def past_versions_to_read(facts: DriftFacts) -> tuple[tuple[str, int], ...]:
     """
     counts: dict[tuple[str, int], int] = {}
     for consumer in facts.consumers:
-        for place, applied in _places(consumer).items():
-            objects = facts.at(place, applied.revision)
+        for scope, applied in _applied_by_scope(consumer).items():
+            objects = facts.at(scope, applied.revision)
             if applied.revision and (
                 isinstance(objects, str) or _digest(objects) != applied.digest
             ):
-                counts[place[0], applied.revision] = counts.get((place[0], applied.revision), 0) + 1
+                counts[scope[0], applied.revision] = counts.get((scope[0], applied.revision), 0) + 1
     return tuple(sorted(counts, key=lambda at: (-counts[at], at)))
 
 
@@ -128,8 +128,8 @@ def _judge_node(
     return row, findings, unread
 
 
-def _places(consumer: LeaseReport) -> dict[Place, Held]:
-    return consumer.report.places() if consumer.report is not None else {}
+def _applied_by_scope(consumer: LeaseReport) -> dict[Scope, AppliedRevision]:
+    return consumer.report.applied_by_scope() if consumer.report is not None else {}
 
 
 def _cache(
@@ -143,12 +143,12 @@ def _cache(
             [f"{consumer.title}: its cache (its {consumer.wording.program} reports no digest)"],
         )
     why: list[str] = []
-    for place, applied in _places(consumer).items():
-        objects = facts.at(place, applied.revision)
+    for scope, applied in _applied_by_scope(consumer).items():
+        objects = facts.at(scope, applied.revision)
         if isinstance(objects, str):
             why.append(f"{consumer.title}: its cache ({objects})")
         elif _digest(objects) != applied.digest and applied.revision:
-            return "differs", _lost(consumer, place, applied, objects, pages), why
+            return "differs", _lost(consumer, scope, applied, objects, pages), why
     return ("not looked at", None, why) if why else ("equal", None, [])
 
 
@@ -172,15 +172,15 @@ def _kernel(consumer: LeaseReport, pages: ProxyPages) -> tuple[str, Finding | No
 
 def _lost(
     consumer: LeaseReport,
-    place: Place,
-    applied: Held,
+    scope: Scope,
+    applied: AppliedRevision,
     objects: tuple[Listed, ...],
     pages: ProxyPages,
 ) -> Finding:
-    theirs = pages.objects.get("/".join(place))
+    theirs = pages.objects.get("/".join(scope))
     return reports.lost_event(
         consumer,
-        place,
+        scope,
         applied,
         "" if theirs is None else f": {_differences(objects, theirs, applied.revision)}",
         digest=_digest(objects),

@@ -16,8 +16,8 @@ from sliceplane.consume.progress import (
     ANNOTATION_REVISION,
     BEHIND_S,
     LEASE_NAMESPACE,
-    Held,
-    Place,
+    AppliedRevision,
+    Scope,
 )
 from sliceplane.diagnose.drift.facts import LeaseReport, Listed
 from sliceplane.kit.times import format_time
@@ -28,6 +28,8 @@ REWRITE_RULES: Final = (
 )
 #: the words of a proxy's report if its rules were removed (``node.io``)
 _RULES_GONE: Final = "rules were gone"
+#: the words of an observer's report if another program's proxy is behind (``node.observing``)
+_OTHER_IS_BEHIND: Final = ("its proxy still sends", "its proxy does not send")
 
 
 class Judgement(NamedTuple):
@@ -126,10 +128,10 @@ def missing_of(consumer: LeaseReport, slices: Iterable[Listed]) -> Iterator[List
     """Yields the slices that the consumer reads and has not reported as applied. Deleted slices are
     not considered.
     """
-    places = consumer.report.places() if consumer.report is not None else {}
+    applied_by_scope = consumer.report.applied_by_scope() if consumer.report is not None else {}
     applied = {
         selection: at.revision
-        for (plural, selection), at in places.items()
+        for (plural, selection), at in applied_by_scope.items()
         if plural == "endpointslices"
     }
     for item in slices:
@@ -167,6 +169,8 @@ def of_kernel(consumer: LeaseReport) -> Finding | None:
     if not problem:
         return None
     evidence = in_report(consumer, f"problems: {clipped(problem)}")
+    if consumer.report is not None and consumer.report.observed:
+        return _of_observed(consumer, clipped(problem), evidence)
     if _RULES_GONE in problem:
         effect = "while they were gone, Services were unreachable from there"
         return finding(
@@ -179,6 +183,23 @@ def of_kernel(consumer: LeaseReport) -> Finding | None:
         evidence,
         effect="its kernel keeps its previous rules",
         remedy=f"give the kernel of {consumer.node} what it lacks; its proxy retries by itself",
+    )
+
+
+def _of_observed(consumer: LeaseReport, problem: str, evidence: Evidence) -> Finding:
+    """N2 if another program's proxy is behind, N5 if its rules are absent or edited."""
+    is_behind = problem.startswith(_OTHER_IS_BEHIND)
+    return finding(
+        "N2" if is_behind else "N5",
+        consumer,
+        problem,
+        evidence,
+        effect=(
+            consumer.wording.behind
+            if is_behind
+            else "connections from there go elsewhere, or nowhere"
+        ),
+        remedy=f"see the log of kube-proxy on {consumer.node}: is it stopped, or without events?",
     )
 
 
@@ -201,15 +222,15 @@ def disconnected(consumer: LeaseReport, now: float) -> Finding:
 
 def lost_event(
     consumer: LeaseReport,
-    place: Place,
-    applied: Held,
+    scope: Scope,
+    applied: AppliedRevision,
     than: str,
     *,
     digest: str = "",
     remedy: str,
 ) -> Finding:
     """N4. *than*: a clause about what the content differs from; *digest*: the server's."""
-    plural, selection = place
+    plural, selection = scope
     other = f", and the server's is {digest}" if digest else ""
     return finding(
         "N4",

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, ClassVar, Final, TypeVar
 
-from sliceplane.api.core import Node, Service
+from sliceplane.api.core import Node, Service, ServicePort
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_ZONE, SliceEndpoint
 from sliceplane.api.findings.codes import Severity
 from sliceplane.api.findings.finding import Certainty, Evidence, Finding, ObjectName, TooYoung
@@ -52,7 +52,7 @@ class ClientCase:
             node_name = client.name
         self.node: Node | None = facts.get(NODES, "", node_name) if node_name else None
         zone = client.name if client.kind == "zone" else zone_of(self.node)
-        self.place = Locality(node_name, zone)
+        self.location = Locality(node_name, zone)
         #: True if the client is an object that was read, a zone that has a Node, or an address
         self.exists = {
             "pod": self.pod is not None,
@@ -149,6 +149,11 @@ class PodsCase(ExplainCase):
         raise NotImplementedError
 
     @property
+    def is_served_by_leaving(self) -> bool:
+        """Returns True if a Pod that leaves serves while none is ready (KEP-1669)."""
+        return False
+
+    @property
     def publishes_unready(self) -> bool:
         """Returns True if Pods are endpoints before they are ready, as requested."""
         return False
@@ -232,6 +237,23 @@ class ServiceCase(PodsCase):
         )
 
     @property
+    def is_served_by_leaving(self) -> bool:
+        return any(
+            pod.is_ready and pod.metadata.is_deleting and not pod.has_ended for pod in self.selected
+        )
+
+    @property
+    def requested_ports(self) -> tuple[ServicePort, ...]:
+        """The ports of the Service that the query is about: all, unless it names one."""
+        question = self.question
+        return tuple(
+            port
+            for port in self.service.spec.ports or ()
+            if question.port in ("", str(port.port), port.name)
+            and question.protocol in ("", port.protocol)
+        )
+
+    @property
     def publishes_unready(self) -> bool:
         return self.service.spec.publish_not_ready_addresses
 
@@ -293,8 +315,11 @@ class ServiceCase(PodsCase):
     def targets(self) -> tuple[PortProbe, ...]:
         """The first ``TARGETS_MAX`` targets of connections: TCP ports of ready endpoints."""
         probes: dict[PortProbe, None] = {}
+        names = {port.name for port in self.requested_ports}
         for item, endpoint in self.ready:
             for port in item.ports or () if item.address_type != "FQDN" else ():
+                if (port.name or "") not in names and not self.is_headless:
+                    continue
                 if port.port and (port.protocol or "TCP") == "TCP" and endpoint.addresses:
                     probes[PortProbe(endpoint.addresses[0], port.port)] = None
         return tuple(probes)[:TARGETS_MAX]

@@ -147,7 +147,7 @@ CHAIN: Final[tuple[Link, ...]] = (
     Link(
         KERNEL,
         {
-            ServiceCase: LinkPart(kernels.CHECKS, slices.reads),
+            ServiceCase: LinkPart(kernels.CHECKS, kernels.reads),
             PodCase: LinkPart(kernels.NODE_CHECKS),
             NodeCase: LinkPart(kernels.NODE_CHECKS),
         },

@@ -171,7 +171,7 @@ class Investigation:
             if self._is_of_one
             else "",
             well=tuple(name for name in self._checked_links() if name not in broken | incomplete),
-            not_looked_at=(
+            unchecked=(
                 *(f"{name}: {reason}" for name, reason in blind.items()),
                 *(
                     f"{KERNEL}: {phrase}"

@@ -75,7 +75,8 @@ class KernelFacts(msgspec.Struct, frozen=True):
     ``flows``: UDP flows with their counts; ``connections``: established TCP connections likewise.
     ``offloading``: VXLAN interfaces that leave checksums to the device; ``release``: of Linux;
     ``node_port_addresses``: addresses at which our nftables serve node ports, if not all.
-    ``rules``: destinations of the cluster IPs by our rules.
+    ``rules``: destinations of the cluster IPs by its rules; ``hairpins``: those targets that
+    reach themselves by it. ``host_name`` and ``addresses`` are those of this machine.
     """
 
     flows_count: int | None = None
@@ -91,6 +92,9 @@ class KernelFacts(msgspec.Struct, frozen=True):
     release: str = ""
     node_port_addresses: tuple[str, ...] = ()
     rules: tuple[tuple[ClusterDestination, frozenset[ServedTarget]], ...] | None = None
+    hairpins: tuple[tuple[ClusterDestination, frozenset[ServedTarget]], ...] | None = None
+    host_name: str = ""
+    addresses: frozenset[str] = frozenset()
     unread: tuple[str, ...] = ()
 
     @property

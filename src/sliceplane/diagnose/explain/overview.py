@@ -102,7 +102,7 @@ def _risks(findings: Sequence[Finding]) -> tuple[Risk, ...]:
 def _unknown(facts: StatusFacts, read: PlaneStatus) -> Iterator[Unknown]:
     pages = [page for page in (facts.readyz, facts.metrics) if FORBIDDEN in page.why]
     yield from _missing_rights(read.missing_rights, sees_pages=not pages)
-    yield from (Unknown(phrase) for phrase in read.not_looked_at if FORBIDDEN not in phrase)
+    yield from (Unknown(phrase) for phrase in read.unchecked if FORBIDDEN not in phrase)
     leases = facts.leases[NODE_NAMESPACE]
     if isinstance(facts.nodes, str) or isinstance(leases, str) or not facts.nodes:
         return
@@ -151,7 +151,7 @@ def _lines(report: Overview, width: int | None) -> Iterator[str]:
         yield from rows(report.wrong, width, rows_max=ROWS_MAX)
         yield from fact("", "details: sliceplane explain, sliceplane lint", None, word_width=0)
     else:
-        is_partial = report.status.not_looked_at or report.status.missing_rights
+        is_partial = report.status.unchecked or report.status.missing_rights
         scope = " in what could be read" if is_partial else ""
         yield from fact("wrong", f"nothing found{scope}", width)
     yield ""

@@ -11,7 +11,7 @@ from sliceplane.api.findings.finding import Finding
 QuestionKind = Literal["service", "pod", "node", "zone", "everything"]
 
 
-class ClientPlace(msgspec.Struct, frozen=True):
+class ClientReference(msgspec.Struct, frozen=True):
     """``--from``: a Pod (``namespace`` and ``name``), a Node, a zone, or an address outside the
     cluster.
     """
@@ -43,7 +43,7 @@ class ExplainQuestion(msgspec.Struct, frozen=True):
     namespace: str = ""
     port: str = ""
     protocol: str = ""
-    client: ClientPlace | None = None
+    client: ClientReference | None = None
 
     def __str__(self) -> str:
         if self.kind == "everything":
@@ -55,7 +55,7 @@ class ExplainQuestion(msgspec.Struct, frozen=True):
 class Explanation(msgspec.Struct, frozen=True):
     """``findings`` are sorted: the first is the cause, unless it is a note. ``well``: links without
     findings whose reads succeeded. ``summary``: a sentence about the state of the object, "":
-    unknown. ``not_looked_at``: a phrase for each unchecked link, with the reason.
+    unknown. ``unchecked``: a phrase for each unchecked link, with the reason.
     ``missing_rights``: "VERB RESOURCE" that the server refused to the reader. ``services``: number
     of Services checked. ``is_blind``: too little could be read for a verdict.
     """
@@ -64,7 +64,7 @@ class Explanation(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
     summary: str
     well: tuple[str, ...]
-    not_looked_at: tuple[str, ...]
+    unchecked: tuple[str, ...]
     missing_rights: tuple[str, ...]
     services: int
     is_blind: bool
@@ -90,6 +90,6 @@ class Explanation(msgspec.Struct, frozen=True):
             "services": self.services,
             "findings": [finding.as_document() for finding in self.findings],
             "well": list(self.well),
-            "notLookedAt": list(self.not_looked_at),
+            "notLookedAt": list(self.unchecked),
             "missingRights": list(self.missing_rights),
         }

@@ -65,7 +65,7 @@ class PlaneStatus(msgspec.Struct, frozen=True):
     too_young: int
     services: int
     is_blind: bool
-    not_looked_at: tuple[str, ...]
+    unchecked: tuple[str, ...]
     missing_rights: tuple[str, ...]
 
     @property
@@ -95,6 +95,6 @@ class PlaneStatus(msgspec.Struct, frozen=True):
             "findings": [finding.as_document() for finding in self.findings],
             "moreFindings": self.more,
             "tooYoung": self.too_young,
-            "notLookedAt": list(self.not_looked_at),
+            "notLookedAt": list(self.unchecked),
             "missingRights": list(self.missing_rights),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -68,7 +69,7 @@ def status(facts: StatusFacts) -> PlaneStatus:
         too_young=len(facts.lint.too_young),
         services=facts.lint.services,
         is_blind=facts.lint.is_blind,
-        not_looked_at=tuple(dict.fromkeys((*unread, *facts.lint.not_looked_at))),
+        unchecked=tuple(dict.fromkeys((*unread, *facts.lint.unchecked))),
         missing_rights=facts.lint.missing_rights,
     )
 
@@ -274,12 +275,18 @@ def _nodes(facts: StatusFacts) -> Part:
             lines.append(
                 f"they hold version {high}" + (f"; {last} holds {low}" if low < high else "")
             )
+    observed = _observed(proxies)
+    if observed:
+        lines.append(f"rules of other proxies: {_by_program(observed)}")
+    unreported = [name for name in names if proxies and name not in proxies]
+    if unreported:
+        lines.append(f"no report of their rules: {some(unreported)}")
     figures = {
         "nodes": len(names),
         "ready": len(names) - len(unready),
         "notReady": unready,
         "kubelets": _ages(kubelets, late),
-        "proxies": {**_ages(ages, silent), "versions": revisions},
+        "proxies": {**_ages(ages, silent), "versions": revisions, "observed": observed},
     }
     bad = bool(unready or late or silent)
     return Part("nodes", "attention" if bad else "well", tuple(lines), figures, tuple(unread))
@@ -320,6 +327,18 @@ def _revisions(proxies: Mapping[str, Lease]) -> dict[str, int]:
         for name, lease in sorted(proxies.items())
     }
     return {name: int(text) for name, text in texts.items() if text.isascii() and text.isdecimal()}
+
+
+def _observed(proxies: Mapping[str, Lease]) -> dict[str, str]:
+    """Returns the program whose rules an observer reports, by node."""
+    reports = {name: report_of_lease(lease).report for name, lease in sorted(proxies.items())}
+    return {name: report.observed for name, report in reports.items() if report and report.observed}
+
+
+def _by_program(observed: Mapping[str, str]) -> str:
+    """Returns ``kube-proxy nftables on 2 Nodes, kube-proxy iptables-nft on 1 Node``."""
+    counts = Counter(observed.values())
+    return ", ".join(f"{program} on {count(counts[program], 'Node')}" for program in sorted(counts))
 
 
 def _consumers(facts: StatusFacts, metrics: Mapping[str, list[ScrapedSample]]) -> Part:

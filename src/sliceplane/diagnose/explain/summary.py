@@ -32,7 +32,7 @@ def _of_service(case: ServiceCase) -> str:
             f"{case.name} is a name for {spec.external_name}: DNS answers with it, "
             "without a proxy or a Pod"
         )
-    place = (
+    description = (
         "headless, DNS gives its endpoints' addresses"
         if case.is_headless
         else f"{spec.type} {spec.cluster_ip}"
@@ -48,10 +48,12 @@ def _of_service(case: ServiceCase) -> str:
         pods = f"no selector, {count(len(case.slices), 'slice')}"
         pods += f" kept by {some(sorted(managers))}" if managers else ""
     if not case.slices:
-        return f"{case.name} is {place}; {pods}" + ("" if pods.endswith("slice") else ", no slice")
+        return f"{case.name} is {description}; {pods}" + (
+            "" if pods.endswith("slice") else ", no slice"
+        )
     endpoints = _of(len(case.ready), len(case.endpoints), "endpoint")
     within = f" in {count(len(case.slices), 'slice')}" if case.selector else ""
-    return f"{case.name} is {place}; {pods}, {endpoints}{within}"
+    return f"{case.name} is {description}; {pods}, {endpoints}{within}"
 
 
 def _of(ready: int, number: int, what: str) -> str:

@@ -61,11 +61,7 @@ def _verdict(explanation: Explanation) -> str:
         return f"too young to judge; ask again in {lasting(max(waits) + 1)}"
     if explanation.findings:
         return "nothing is wrong but what is noted"
-    return (
-        "nothing is wrong in what was looked at"
-        if explanation.not_looked_at
-        else "nothing is wrong"
-    )
+    return "nothing is wrong in what was looked at" if explanation.unchecked else "nothing is wrong"
 
 
 def _age(finding: Finding) -> TooYoung:
@@ -89,7 +85,7 @@ def _below(
 
 
 def _unread_lines(explanation: Explanation, width: int | None) -> Iterator[str]:
-    for number, phrase in enumerate(explanation.not_looked_at):
+    for number, phrase in enumerate(explanation.unchecked):
         yield from fact("" if number else "not seen", phrase, width)
     if explanation.missing_rights:
         yield from fact(
@@ -116,7 +112,7 @@ def _rows(explanation: Explanation, width: int | None, notes: bool) -> Iterator[
     summary = ", ".join(count(sums[severity], severity) for severity in severities)
     summary += f", {sums['young']:,} too young to judge" if sums["young"] else ""
     summary += f" in {count(explanation.services, 'Service')}"
-    summary += ", of what was looked at" if explanation.not_looked_at else ""
+    summary += ", of what was looked at" if explanation.unchecked else ""
     if sums["note"] and not notes:
         summary += f"; {count(sums['note'], 'note')} besides, which --notes shows"
     yield from fact("", summary, width, word_width=0)
@@ -171,7 +167,7 @@ def _status_lines(status: PlaneStatus, width: int | None) -> Iterator[str]:
         yield from fact(
             "", f"and {status.more} more: sliceplane lint", width, word_width=_WORD_WIDTH
         )
-    for number, phrase in enumerate(status.not_looked_at):
+    for number, phrase in enumerate(status.unchecked):
         yield from fact("" if number else "  not seen", phrase, width, word_width=_WORD_WIDTH)
     if status.missing_rights:
         sentence = f"to see all of it you need: {', '.join(status.missing_rights)}"

@@ -27,7 +27,7 @@ from sliceplane.api.meta import Object, Projection, revision_of
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Resource, Services
 from sliceplane.consume.progress import BEHIND_S, LABEL_COMPONENT, LEASE_NAMESPACE
-from sliceplane.consume.selections import readings_of_service
+from sliceplane.consume.selections import list_selections_of_service
 from sliceplane.consume.served import rule_differences
 from sliceplane.diagnose.drift.answer import Drift
 from sliceplane.diagnose.drift.envoy import (
@@ -140,14 +140,14 @@ async def read_envoy_drift(client: Reader, admin: str) -> EnvoyDrift:
     """*admin*: the URL of an Envoy's admin pages.  Raises ``NoAdminPages``, and as ``read_drift``
     does.
     """
-    first = await _compare_envoy_once(client, admin)
+    first = await _compare_envoy(client, admin)
     if not first.differs:
         return first
     await asyncio.sleep(RECHECK_DELAY_S)
-    return confirm_differences(first, await _compare_envoy_once(client, admin))
+    return confirm_differences(first, await _compare_envoy(client, admin))
 
 
-async def _compare_envoy_once(client: Reader, admin: str) -> EnvoyDrift:
+async def _compare_envoy(client: Reader, admin: str) -> EnvoyDrift:
     info, clusters = [
         await _admin_page(admin, path) for path in ("/server_info", "/clusters?format=json")
     ]
@@ -284,7 +284,7 @@ async def _compare_local_rules(client: Reader) -> dict[str, float]:
         by_service[listed(item).service].append(item)
     now = time.time()
     differences: dict[str, float] = {}
-    for service in filter(readings_of_service, services):
+    for service in filter(list_selections_of_service, services):
         slices = by_service[service.metadata.key]
         age_s = now - max((item.written_at for item in slices), default=0.0)
         for phrase in rule_differences(service, slices, rules):

@@ -27,7 +27,7 @@ WRITES_PATH: Final = "/sliceplane/writes"
 #: the page has four writes of one object
 WRITES_BYTES_MAX: Final = 1 << 20
 #: concurrent lists: each has a connection, and bodies in decoding
-LISTS_AT_ONCE: Final = 8
+CONCURRENT_LISTS: Final = 8
 NOT_SERVED: Final = "not served by this cluster"
 
 
@@ -39,21 +39,21 @@ async def explain(
     *,
     probe: bool = False,
     shadow: Iterable[Finding] = (),
-    lists_at_once: int = LISTS_AT_ONCE,
+    concurrent_lists: int = CONCURRENT_LISTS,
 ) -> Explanation:
     """*wall_clock*: seconds since the epoch. *kernel*: of this machine, which then is a node.
     *probe*: try connections from here. *shadow*: findings of shadow mode. Raises ``StatusError``,
     ``watch.io.base.Unreachable`` and ``msgspec.DecodeError``.
     """
     investigation = await investigated(
-        client, Investigation(question, wall_clock(), kernel, shadow), lists_at_once
+        client, Investigation(question, wall_clock(), kernel, shadow), concurrent_lists
     )
     if probe:
         targets = investigation.to_try()
         investigation.on_tried(
             dict(zip(targets, await asyncio.gather(*map(connect, targets)), strict=True))
         )
-        await investigated(client, investigation, lists_at_once)
+        await investigated(client, investigation, concurrent_lists)
     if isinstance(client, HttpClient):
         await _read_last_writers(client, investigation)
     return investigation.answer()
@@ -73,10 +73,10 @@ async def _read_last_writers(client: HttpClient, investigation: Investigation) -
 
 
 async def investigated(
-    client: Reader, investigation: Investigation, lists_at_once: int = LISTS_AT_ONCE
+    client: Reader, investigation: Investigation, concurrent_lists: int = CONCURRENT_LISTS
 ) -> Investigation:
     """Reads until *investigation* requests nothing more, and returns it."""
-    slots = asyncio.Semaphore(lists_at_once)
+    slots = asyncio.Semaphore(concurrent_lists)
 
     async def read(selection: Selection) -> None:
         async with slots:

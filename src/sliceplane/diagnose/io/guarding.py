@@ -21,13 +21,13 @@ from sliceplane.api.scheme import Services
 from sliceplane.consume.agents import registration as agents
 from sliceplane.diagnose.io.lists import list_objects
 from sliceplane.kit.times import format_time, parse_time
-from sliceplane.slices.removing.guard import ANNOTATION_RELEASE, REASON_HELD
+from sliceplane.slices.removing.guard import ANNOTATION_RELEASE, REASON_RETAINED
 from sliceplane.watch.io.base import Client, Reader
 
 #: condition type -> the annotation that releases the endpoints
 _RELEASES: Final = {
-    REASON_HELD: ANNOTATION_RELEASE,
-    agents.CONDITION_HELD: agents.ANNOTATION_RELEASE,
+    REASON_RETAINED: ANNOTATION_RELEASE,
+    agents.CONDITION_AGENT_REMOVAL: agents.ANNOTATION_RELEASE,
 }
 
 

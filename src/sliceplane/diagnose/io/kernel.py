@@ -11,6 +11,8 @@ import asyncio
 import json
 import os
 from collections import Counter
+from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,10 +20,12 @@ from sliceplane.consume.served import Served
 from sliceplane.diagnose.explain.kernel import BridgePort, KernelFacts, RuleSet, parse_ipvs
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.node.conntrack import UdpFlow, parse_flow
+from sliceplane.node.iptables.served import hairpins as hairpins_by_iptables
 from sliceplane.node.iptables.served import served as served_by_iptables
 from sliceplane.node.nft.layout import NODE_PORT_IPS
 from sliceplane.node.nft.listing import listed
 from sliceplane.node.nft.names import TABLE
+from sliceplane.node.nft.served import hairpins as hairpins_of
 from sliceplane.node.nft.served import served
 
 TIMEOUT_S: Final = 20.0
@@ -29,6 +33,8 @@ TIMEOUT_S: Final = 20.0
 RECHECK_DELAY_S: Final = 2.0
 _PROC: Final = Path("/proc/sys/net")
 _IPVS: Final = Path("/proc/net/ip_vs")
+_ROUTES: Final = Path("/proc/net/fib_trie")
+_ADDRESSES_IPV6: Final = Path("/proc/net/if_inet6")
 _NETWORK: Final = Path("/sys/class/net")
 _PROMISCUOUS: Final = 0x100
 #: the chain that only proxies create; the kubelet has KUBE-FIREWALL and KUBE-KUBELET-CANARY
@@ -70,12 +76,16 @@ async def read_kernel() -> KernelFacts:
     except _Unread as error:
         unread.append(str(error))
     rules: Served | None = None
+    hairpins: Served | None = None
     try:
-        rules = await _served(rule_sets)
+        rules, hairpins = await _served(rule_sets)
     except _Unread as error:
         unread.append(str(error))
     return KernelFacts(
         rules=None if rules is None else tuple(sorted(rules.items())),
+        hairpins=None if hairpins is None else tuple(sorted(hairpins.items())),
+        host_name=os.uname().nodename,
+        addresses=frozenset(_addresses()),
         flows_count=count,
         flows_max=most,
         bridge_ports=ports,
@@ -105,6 +115,17 @@ def _text(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
+
+
+def _addresses() -> Iterator[str]:
+    """Yields the addresses of this machine: those of its namespace."""
+    previous = ""
+    for line in _text(_ROUTES).splitlines():
+        if "host LOCAL" in line:
+            yield previous
+        previous = line.split()[-1] if line.strip() else ""
+    for line in _text(_ADDRESSES_IPV6).splitlines():
+        yield str(ip_address(bytes.fromhex(line.split()[0])))
 
 
 def _bridges() -> tuple[tuple[BridgePort, ...], frozenset[str]]:
@@ -145,13 +166,14 @@ async def _rule_sets(unread: list[str]) -> tuple[RuleSet, ...]:
     return tuple(sets)
 
 
-async def _served(rule_sets: tuple[RuleSet, ...] | None) -> Served:
-    """Returns the destinations of the cluster IPs by our nftables, or by the iptables of any proxy.
-    Raises ``_Unread``.
+async def _served(rule_sets: tuple[RuleSet, ...] | None) -> tuple[Served, Served]:
+    """Returns the targets of the cluster IPs, and those that reach themselves, by our nftables, or
+    by the iptables of any proxy.  Raises ``_Unread``.
     """
     if rule_sets is None:
         raise _Unread("rules of Services (nftables cannot be listed)")
     destinations: Served = {}
+    hairpins: Served = {}
     if not any(entry.ours for entry in rule_sets):
         others = ", ".join(entry.title for entry in rule_sets)
         programs = _SAVING.get(others)
@@ -159,17 +181,19 @@ async def _served(rule_sets: tuple[RuleSet, ...] | None) -> Served:
             why = f"{others} are not compared" if others else "no proxy wrote any here"
             raise _Unread(f"rules of Services ({why})")
         for program in programs:
-            destinations |= served_by_iptables(await _output(program))
-        return destinations
+            saved = await _output(program)
+            destinations |= served_by_iptables(saved)
+            hairpins |= hairpins_by_iptables(saved)
+        return destinations, hairpins
     for nft_family in ("ip", "ip6"):
         try:
-            destinations |= served(
-                listed(await _output("nft", "--json", "list", "table", nft_family, TABLE))
-            )
+            form = listed(await _output("nft", "--json", "list", "table", nft_family, TABLE))
+            destinations |= served(form)
+            hairpins |= hairpins_of(form)
         except _Unread as error:
             if "No such file" not in str(error):  # a kernel without that family
                 raise
-    return destinations
+    return destinations, hairpins
 
 
 async def _offloading(unread: list[str]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from sliceplane.dns.cluster_names import ZoneConfig
 from sliceplane.dns.io.service import watches
 from sliceplane.dns.server import ALIASES_MAX
 from sliceplane.dns.service import NamedService
-from sliceplane.dns.view import DnsView, FoundName
+from sliceplane.dns.view import DnsView, LookupResult
 from sliceplane.dns.wire import name_of, text_of, type_text
 from sliceplane.watch.cache import Change
 from sliceplane.watch.io.base import Reader
@@ -51,7 +51,7 @@ class NameLookup(NamedTuple):
     but one may be among the objects that could not be read.
     """
 
-    result: FoundName | None
+    result: LookupResult | None
     is_unknown: bool
 
     @property
@@ -79,13 +79,13 @@ async def look_up_name(
     ]
     for entry in unread if why else ():
         show(f"; not read: no right to {entry.right}")
-    place = view.places.of(client)
+    location = view.locations.of(client)
     if why and zone.zone_answers:
         show(
-            f"; for a client at {client}: node {place.node or 'unknown'}, zone "
-            f"{place.zone or 'unknown'}"
+            f"; for a client at {client}: node {location.node or 'unknown'}, zone "
+            f"{location.zone or 'unknown'}"
         )
-    result: FoundName | None = None
+    result: LookupResult | None = None
     named: NamedService | None = None
     is_unknown = False
     for tried in tries:
@@ -94,7 +94,7 @@ async def look_up_name(
             show(f"; {tried} {type_text(kind)}: not known without the right to {missing.right}")
             is_unknown = True
             continue
-        result = _resolve(view, tried, kind, place, show, why=why)
+        result = _resolve(view, tried, kind, location, show, why=why)
         if (
             named is None
             and result is not None
@@ -243,13 +243,13 @@ def _resolve(
     view: DnsView,
     name: str,
     kind: int,
-    place: Locality,
+    location: Locality,
     show: Callable[[str], None],
     *,
     why: bool,
     followed: int = 0,
-) -> FoundName | None:
-    result = view.find(wire.labels_of(name_of(name).lower()), kind, place)
+) -> LookupResult | None:
+    result = view.find(wire.labels_of(name_of(name).lower()), kind, location)
     if result is None:
         show(f"; {name} is no name of the cluster: it would be forwarded")
         return None
@@ -267,6 +267,6 @@ def _resolve(
             show(f"{name} {view.config.ttl_s} IN {type_text(records.kind)} {data}")
     if result.alias and kind != wire.CNAME and followed < ALIASES_MAX:
         return _resolve(
-            view, text_of(result.alias), kind, place, show, why=why, followed=followed + 1
+            view, text_of(result.alias), kind, location, show, why=why, followed=followed + 1
         )
     return result

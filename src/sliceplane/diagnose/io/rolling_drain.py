@@ -120,7 +120,7 @@ def _joined(answer: DrainAnswer, result: DrainAnswer, unread: tuple[str, ...]) -
         nodes=max(answer.nodes, result.nodes),
         services=answer.services or result.services,
         not_covered=tuple(dict.fromkeys((*answer.not_covered, *result.not_covered))),
-        not_looked_at=tuple(dict.fromkeys((*answer.not_looked_at, *result.not_looked_at, *unread))),
+        unreadable=tuple(dict.fromkeys((*answer.unreadable, *result.unreadable, *unread))),
     )
 
 

@@ -44,8 +44,10 @@ async def read_status(
         ]
         group.create_task(investigated(client, investigation))
     leases = {
-        place: await _objects(client, investigation, LEASES, LEASES.in_namespace(place))
-        for place in (LEADER_NAMESPACE, NODE_NAMESPACE)
+        lease_namespace: await _objects(
+            client, investigation, LEASES, LEASES.in_namespace(lease_namespace)
+        )
+        for lease_namespace in (LEADER_NAMESPACE, NODE_NAMESPACE)
     }
     version, readyz, metrics = (page.result() for page in pages)
     return StatusFacts(

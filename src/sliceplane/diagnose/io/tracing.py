@@ -57,7 +57,7 @@ from sliceplane.kit.ip import Family, parse_strict
 from sliceplane.node.context import RulesConfig
 from sliceplane.watch.io.base import Reader
 
-SERVICES_AT_ONCE: Final = 8
+CONCURRENT_SERVICES: Final = 8
 
 T = TypeVar("T", bound=Object)
 
@@ -135,7 +135,7 @@ async def trace(client: Reader, question: Question, settings: TracedProxy) -> Tr
     if _may_be_a_pod(question, cluster):
         cluster = replace(cluster, pods=await list_objects(client, Selection(Pods), Pod))
     inquiry = Inquiry(question, cluster, settings)
-    slots = asyncio.Semaphore(SERVICES_AT_ONCE)
+    slots = asyncio.Semaphore(CONCURRENT_SERVICES)
 
     async def read(key: ServiceKey) -> None:
         async with slots:
@@ -160,8 +160,8 @@ async def xds_question_of(
             f"--client {location!r} is neither [node/]NODE nor pod/POD nor zone/ZONE"
         )
     if kind != "pod":
-        place = {"zone": name} if kind == "zone" else {"node": name.lower()}
-        return xds.question_of(target, namespace, (domain,), **place)
+        arguments = {"zone": name} if kind == "zone" else {"node": name.lower()}
+        return xds.question_of(target, namespace, (domain,), **arguments)
     try:
         pod = codec.decode(await client.get(Pods, namespace, name), Pod)
     except StatusError as error:

@@ -38,7 +38,7 @@ def attention(explanation: Explanation) -> dict[str, Any]:
         "sums": dict(sorted(Counter(map(word_of, findings)).items())),
         "findings": _entries(finding for finding in findings if word_of(finding) != "note"),
         "notes": _entries(finding for finding in findings if word_of(finding) == "note"),
-        "notLookedAt": list(explanation.not_looked_at),
+        "notLookedAt": list(explanation.unchecked),
         "worst": worst,
     }
 

@@ -159,7 +159,7 @@ class Logins:
         """Idempotent."""
         if self._by_key.get(login.key) is login:
             del self._by_key[login.key]
-            self.shares.give(login.account)
+            self.shares.release(login.account)
 
     def check(self) -> None:
         self.shares.check()

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice
 from sliceplane.consume.balancing.shares import (
+    ClientLocation,
     EndpointKind,
-    Place,
     TrafficShares,
     at_nodes,
     merge_of_pods,
@@ -84,9 +84,9 @@ class ZoneBook:
 
     def __init__(self) -> None:
         self._at: tuple[Locality, ...] = ()
-        self._places: tuple[Place, ...] = ()
+        self._locations: tuple[ClientLocation, ...] = ()
         #: the same by zone, for Services without node hints
-        self._zones: tuple[Place, ...] = ()
+        self._zones: tuple[ClientLocation, ...] = ()
         self._nodes: Counter[str] = Counter()
         self._traffic_by_service: dict[str, tuple[tuple[int, bool], ServiceTraffic | None]] = {}
         self._pods: dict[str, _ServicePods] = {}
@@ -144,10 +144,10 @@ class ZoneBook:
         self._traffic_by_service.clear()
         self._computed.clear()
         self._at = at
-        self._nodes = Counter(place.zone for place in at)
-        self._places = at_nodes(at)
+        self._nodes = Counter(location.zone for location in at)
+        self._locations = at_nodes(at)
         self._zones = tuple(
-            Place(Locality(zone=zone), Fraction(number, len(at)))
+            ClientLocation(Locality(zone=zone), Fraction(number, len(at)))
             for zone, number in sorted(self._nodes.items())
         )
 
@@ -176,7 +176,7 @@ class ZoneBook:
             if len(self._computed) >= _COMPUTED_MAX:
                 self._computed.clear()
             needs_nodes = local or any(kind.node_hints for kind in kinds)
-            result = shares(kinds, self._places if needs_nodes else self._zones, local=local)
+            result = shares(kinds, self._locations if needs_nodes else self._zones, local=local)
             self._computed[same] = (
                 _traffic_of(result, kinds, self._zones)
                 if result.candidates and self._zones
@@ -186,9 +186,9 @@ class ZoneBook:
 
 
 def _traffic_of(
-    result: TrafficShares, kinds: Iterable[EndpointKind], clients: Iterable[Place]
+    result: TrafficShares, kinds: Iterable[EndpointKind], clients: Iterable[ClientLocation]
 ) -> ServiceTraffic:
-    part = {place.at.zone: place.share for place in clients}
+    part = {location.at.zone: location.share for location in clients}
     rows: dict[str, dict[str, float]] = {zone: {} for zone in part}
     for (client, to), share in result.flows.items():
         rows[client][to] = float(share / part[client])

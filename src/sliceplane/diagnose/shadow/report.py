@@ -151,7 +151,7 @@ def _evidence(service: ObjectName, difference: SliceDifference) -> Evidence:
         if difference.pod
         else difference.kind,
         value=difference.actual,
-        wanted=difference.desired,
+        expected=difference.desired,
     )
 
 

@@ -23,13 +23,13 @@ from sliceplane.consume.progress import ANNOTATION_REVISION, LEASE_PREFIX
 from sliceplane.diagnose.timeline.wording import change_text
 from sliceplane.kit.times import format_micro_time
 from sliceplane.watch.recorder.entries import (
+    BatchTaken,
     Changed,
     Ended,
     Entry,
-    LifeBegan,
-    LifeEnded,
+    LoopBegan,
+    LoopEnded,
     Marked,
-    Turned,
 )
 
 #: changes that wait for the controller's writes; older ones are closed
@@ -86,22 +86,22 @@ class ChromeTrace:
 
     def _add(self, entry: Entry) -> None:
         match entry:
-            case LifeBegan():
-                self._loops[entry.life] = _Loop(entry.name, self._process(entry.name))
+            case LoopBegan():
+                self._loops[entry.loop] = _Loop(entry.name, self._process(entry.name))
                 for key in entry.busy:
                     self._begin_job(
-                        self._loops[entry.life],
+                        self._loops[entry.loop],
                         key,
                         self._began,
                         cut="it began before the recording",
                     )
-            case LifeEnded():
-                loop = self._loops.pop(entry.life, None)
+            case LoopEnded():
+                loop = self._loops.pop(entry.loop, None)
                 for span in () if loop is None else (*loop.jobs.values(), *loop.pending):
                     self._end(span, entry.at, cut="its controller ended")
             case Changed():
                 self._on_change(entry)
-            case Turned():
+            case BatchTaken():
                 self._on_batch(entry)
             case Ended():
                 self._on_done(entry)
@@ -113,7 +113,7 @@ class ChromeTrace:
     # -- what happens
 
     def _on_change(self, entry: Changed) -> None:
-        loop = self._loops.get(entry.life)
+        loop = self._loops.get(entry.loop)
         name = entry.change.object.metadata.name
         if entry.change.resource == Leases.key and name.startswith(LEASE_PREFIX):
             self._on_node(name.removeprefix(LEASE_PREFIX), entry)
@@ -131,8 +131,8 @@ class ChromeTrace:
         while len(loop.pending) > _WAITING_MAX:
             self._end(loop.pending.pop(0), entry.at)
 
-    def _on_batch(self, entry: Turned) -> None:
-        loop = self._loops.get(entry.life)
+    def _on_batch(self, entry: BatchTaken) -> None:
+        loop = self._loops.get(entry.loop)
         if loop is None:
             return
         for job in entry.jobs:
@@ -152,7 +152,7 @@ class ChromeTrace:
         return span
 
     def _on_done(self, entry: Ended) -> None:
-        loop = self._loops.get(entry.life)
+        loop = self._loops.get(entry.loop)
         if loop is None:
             return
         job = loop.jobs.pop(entry.key, None) or self._begin_job(

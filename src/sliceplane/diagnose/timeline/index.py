@@ -196,16 +196,16 @@ class _Loading:
                 self._read(lines, (position << 48) + (block << 24))
 
     def _read(self, lines: list[list[Any]], order: int) -> None:
-        for place, line in enumerate(lines):
+        for position, line in enumerate(lines):
             match line:
                 case [Code.STEP, resource, namespace, name, old, new, writer, *_]:
                     key = ObjectKey(resource, namespace, name)
                     if key in self._keys:  # the change that follows has the step's time
-                        at = lines[place + 1][1]
+                        at = lines[position + 1][1]
                         self._step(
-                            RecordedStep(at, order + place, key, NONE, NONE, writer), old, new
+                            RecordedStep(at, order + position, key, NONE, NONE, writer), old, new
                         )
-                case [Code.TURN, at, _, _, jobs]:
+                case [Code.BATCH, at, _, _, jobs]:
                     for text, writes in jobs:
                         if text in self._planned:
                             sizes = tuple((VERBS[write[0]], write[1], write[5]) for write in writes)

@@ -18,20 +18,20 @@ from sliceplane.watch.recorder.entries import (
     STEPS_KEPT,
     VERBS,
     Answer,
+    BatchTaken,
     Changed,
     Code,
     Ended,
     Entry,
-    LifeBegan,
-    LifeEnded,
-    LifeSynced,
+    LoopBegan,
+    LoopEnded,
+    LoopSynced,
     Marked,
     Old,
     Reached,
     RecordedAnswer,
     RecordedJob,
     RecordedWrite,
-    Turned,
 )
 from sliceplane.watch.recorder.file import Recording
 from sliceplane.watch.recorder.objects import read_object
@@ -78,10 +78,10 @@ class _SegmentReader:
             changes = tuple(
                 Change(key.resource, None, version) for key, version in self._newest.items()
             )
-            for loop in self._segment.lives:
-                yield LifeBegan(
+            for loop in self._segment.loops:
+                yield LoopBegan(
                     at=self._segment.began,
-                    life=loop.number,
+                    loop=loop.number,
                     name=loop.name,
                     checkpoint=True,
                     synced=loop.synced,
@@ -101,32 +101,32 @@ class _SegmentReader:
                 step = self._steps[-back]
                 return Changed(
                     at=when,
-                    life=life,
+                    loop=life,
                     step=step.step,
                     key=step.key,
                     change=step.change,
                     writer=step.writer,
                 )
-            case [Code.TURN, when, life, room, *jobs]:
-                return Turned(
-                    at=when, life=life, room=room, jobs=tuple(_job(job) for job in chain(*jobs))
+            case [Code.BATCH, when, life, room, *jobs]:
+                return BatchTaken(
+                    at=when, loop=life, room=room, jobs=tuple(_job(job) for job in chain(*jobs))
                 )
             case [Code.DONE, when, life, key, answers, error]:
                 return Ended(
                     at=when,
-                    life=life,
+                    loop=life,
                     key=key,
                     answers=tuple(map(self._answer, answers)),
                     error=None if error is None else _error(error),
                 )
             case [Code.BEGAN, when, life, name]:
-                return LifeBegan(at=when, life=life, name=name)
+                return LoopBegan(at=when, loop=life, name=name)
             case [Code.SYNCED, when, life]:
-                return LifeSynced(at=when, life=life)
+                return LoopSynced(at=when, loop=life)
             case [Code.ENDED, when, life, fault]:
-                return LifeEnded(at=when, life=life, fault=fault)
+                return LoopEnded(at=when, loop=life, fault=fault)
             case [Code.REACHED, when, life, resource, version, listed]:
-                return Reached(at=when, life=life, mark=Mark(resource, version, listed))
+                return Reached(at=when, loop=life, mark=Mark(resource, version, listed))
             case [Code.MARK, when, kind, text, *_]:
                 return Marked(at=when, kind=kind, text=text)
         raise RecordingError(f"an entry {str(line)[:80]} is none that this version knows")

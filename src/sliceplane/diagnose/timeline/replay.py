@@ -30,16 +30,16 @@ from sliceplane.watch.cache import Change
 from sliceplane.watch.controller.base import Controller, Done, Job, MarkReader, Write
 from sliceplane.watch.recorder.entries import (
     Answer,
+    BatchTaken,
     Changed,
     Ended,
-    LifeBegan,
-    LifeEnded,
-    LifeSynced,
+    LoopBegan,
+    LoopEnded,
+    LoopSynced,
     Reached,
     RecordedAnswer,
     RecordedJob,
     RecordedWrite,
-    Turned,
 )
 from sliceplane.watch.recorder.file import Recording
 from sliceplane.watch.recorder.redact import TOKEN, Redactor
@@ -116,20 +116,20 @@ class Replay:
         report = self.report
         start = next((at for at, segment in enumerate(recording.segments) if segment.whole), 0)
         if recording.segments:
-            report.checkpoint = bool(recording.segments[start].lives)
+            report.checkpoint = bool(recording.segments[start].loops)
             report.began = report.ended = recording.segments[start].began
         for entry in entries(recording, start):
             report.entries += 1
             report.ended = entry.at
-            if isinstance(entry, LifeBegan):
+            if isinstance(entry, LoopBegan):
                 self._begin(entry)
                 continue
             if self._pending and isinstance(entry, Changed):
                 self._on_observed(entry.change)
-            loop = self._loops.get(entry.life)
+            loop = self._loops.get(entry.loop)
             if loop is None:
                 continue
-            if loop.fault and not isinstance(entry, LifeEnded):
+            if loop.fault and not isinstance(entry, LoopEnded):
                 self._differ(loop, entry.at, "", "went on", f"raised {loop.fault}")
                 continue
             try:
@@ -140,7 +140,7 @@ class Replay:
 
     # -- lives
 
-    def _begin(self, entry: LifeBegan) -> None:
+    def _begin(self, entry: LoopBegan) -> None:
         make = self._makers.get(entry.name)
         if make is None:
             self.report.skipped[entry.name] = _UNKNOWN
@@ -151,8 +151,8 @@ class Replay:
             )
             return
         controller = make()
-        loop = _Loop(entry.life, entry.name, controller, set(entry.busy))
-        self._loops[entry.life] = loop
+        loop = _Loop(entry.loop, entry.name, controller, set(entry.busy))
+        self._loops[entry.loop] = loop
         if not entry.checkpoint:
             return
         for change in entry.objects:
@@ -187,13 +187,13 @@ class Replay:
             case Reached():
                 if isinstance(controller, MarkReader):
                     controller.on_mark(entry.mark, entry.at)
-            case Turned():
+            case BatchTaken():
                 self._replay_batch(loop, entry)
             case Ended():
                 self._done(loop, entry)
-            case LifeSynced():
+            case LoopSynced():
                 controller.on_synced(entry.at)
-            case LifeEnded():
+            case LoopEnded():
                 del self._loops[loop.number]
 
     def _on_observed(self, change: Change[Object]) -> None:
@@ -205,7 +205,7 @@ class Replay:
 
     # -- jobs
 
-    def _replay_batch(self, loop: _Loop, entry: Turned) -> None:
+    def _replay_batch(self, loop: _Loop, entry: BatchTaken) -> None:
         work = loop.controller.take_work(entry.at, entry.room)
         planned = [job for job in work.jobs if job.key not in loop.unsettled]
         recorded = [job for job in entry.jobs if job.key not in loop.unsettled]
@@ -236,8 +236,8 @@ class Replay:
                 return True
             at_write = next(
                 (
-                    place
-                    for place, pair in enumerate(zip(ours, theirs.writes, strict=False))
+                    position
+                    for position, pair in enumerate(zip(ours, theirs.writes, strict=False))
                     if pair[0] != pair[1]
                 ),
                 min(len(ours), len(theirs.writes)),

@@ -12,15 +12,15 @@ from sliceplane.api.meta import Object
 from sliceplane.kit.times import format_micro_time
 from sliceplane.watch.cache import Change
 from sliceplane.watch.recorder.entries import (
+    BatchTaken,
     Changed,
     Ended,
     Entry,
-    LifeBegan,
-    LifeEnded,
-    LifeSynced,
+    LoopBegan,
+    LoopEnded,
+    LoopSynced,
     Marked,
     Reached,
-    Turned,
 )
 from sliceplane.watch.recorder.redact import TOKEN
 
@@ -38,6 +38,13 @@ _BOOKKEEPING: Final = frozenset(
 _NAMES: Final = ("type", "name", "key", "ip")
 _VALUE_CHARACTERS_MAX: Final = 60
 _FIELDS_MAX: Final = 4
+#: ``event`` in the JSON output, which scripts read, where it is not the name of the class
+_EVENTS: Final[dict[type[Entry], str]] = {
+    LoopBegan: "LifeBegan",
+    LoopSynced: "LifeSynced",
+    LoopEnded: "LifeEnded",
+    BatchTaken: "Turned",
+}
 
 
 class FieldChange(NamedTuple):
@@ -72,13 +79,13 @@ def entry_text(entry: Entry, names: dict[int, str]) -> str:
     function keeps.
     """
     when = format_micro_time(entry.at)
-    controller = names.get(entry.life, f"life {entry.life}")
+    controller = names.get(entry.loop, f"life {entry.loop}")
     match entry:
-        case LifeBegan():
-            names[entry.life] = entry.name
+        case LoopBegan():
+            names[entry.loop] = entry.name
             was = f" from a checkpoint of {len(entry.objects)} objects" if entry.checkpoint else ""
             return f"{when} {entry.name} began{was}"
-        case LifeSynced():
+        case LoopSynced():
             return f"{when} {controller} has its caches filled"
         case Changed():
             by = f" by {entry.writer}" if entry.writer else ""
@@ -86,13 +93,13 @@ def entry_text(entry: Entry, names: dict[int, str]) -> str:
             return f"{when} {controller} <- {what}: {change_text(entry.change)}{by}"
         case Reached():
             return f"{when} {controller} has all {entry.mark.resource} up to {entry.mark.version}"
-        case Turned():
+        case BatchTaken():
             jobs = "; ".join(f"{job.key}: {', '.join(map(str, job.writes))}" for job in entry.jobs)
             return f"{when} {controller} -> {jobs or 'nothing'}"
         case Ended():
             ended = "done" if entry.error is None else f"failed: {entry.error}"
             return f"{when} {controller} <- {entry.key} {ended}"
-        case LifeEnded():
+        case LoopEnded():
             return f"{when} {controller} ended{f': {entry.fault}' if entry.fault else ''}"
         case Marked():
             return f"{when} {entry.kind}: {entry.text}"
@@ -102,9 +109,10 @@ def entry_text(entry: Entry, names: dict[int, str]) -> str:
 def entry_document(entry: Entry, names: dict[int, str]) -> dict[str, Any]:
     """Returns the same as ``entry_text`` for programs."""
     text = entry_text(entry, names)
-    document: dict[str, Any] = {"time": format_micro_time(entry.at), "event": type(entry).__name__}
-    if entry.life >= 0:
-        document |= {"controller": names.get(entry.life, ""), "life": entry.life}
+    event = _EVENTS.get(type(entry), type(entry).__name__)
+    document: dict[str, Any] = {"time": format_micro_time(entry.at), "event": event}
+    if entry.loop >= 0:
+        document |= {"controller": names.get(entry.loop, ""), "life": entry.loop}
     match entry:
         case Changed():
             fields: tuple[FieldChange, ...] = ()
@@ -125,7 +133,7 @@ def entry_document(entry: Entry, names: dict[int, str]) -> dict[str, Any]:
                     for path, old, new in fields
                 ],
             }
-        case Turned():
+        case BatchTaken():
             jobs = [
                 {"key": job.key, "writes": [msgspec.to_builtins(write) for write in job.writes]}
                 for job in entry.jobs
@@ -176,12 +184,12 @@ def _walk_elements(path: str, old: Sequence[Any], new: Sequence[Any]) -> Iterato
 def _named(elements: Sequence[Any]) -> dict[str, Any]:
     """Returns elements by the member that identifies them, else by position."""
     named: dict[str, Any] = {}
-    for place, element in enumerate(elements):
+    for position, element in enumerate(elements):
         named_as = element.get if isinstance(element, dict) else partial(_member, element)
         name = next((str(value) for value in map(named_as, _NAMES) if value), "")
         addresses = named_as("addresses")
-        name = str(addresses[0]) if addresses else name or str(place)
-        named[name if name not in named else f"{name}/{place}"] = element
+        name = str(addresses[0]) if addresses else name or str(position)
+        named[name if name not in named else f"{name}/{position}"] = element
     return named
 
 

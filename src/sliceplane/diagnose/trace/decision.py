@@ -154,11 +154,13 @@ class PacketDecision:
         claims = self.run.plane.tracker.claims
         packet = self.inquiry.flight.packet
         protocol = packet.proto.upper()
-        places = [(packet.daddr, protocol, packet.dport)]
+        destinations = [(packet.daddr, protocol, packet.dport)]
         if packet.daddr in self.inquiry.flight.own:
-            places.append(("", protocol, packet.dport))
+            destinations.append(("", protocol, packet.dport))
         refusals = {
-            key: claims.refusal(key, place) for place in places for key in self.inquiry.services
+            key: claims.refusal(key, destination)
+            for destination in destinations
+            for key in self.inquiry.services
         }
         return {key: refusal for key, refusal in sorted(refusals.items()) if refusal is not None}
 
@@ -177,5 +179,9 @@ class PacketDecision:
     def choice(self) -> Choice[NodeEndpoint]:
         """The endpoints that the applied policy selects."""
         endpoints = [origin.endpoint for origin in self.origins]
-        place = self.run.plane.tracker.place
-        return choose_local(endpoints, place) if self.used == "Local" else choose(endpoints, place)
+        locality = self.run.plane.tracker.locality
+        return (
+            choose_local(endpoints, locality)
+            if self.used == "Local"
+            else choose(endpoints, locality)
+        )

@@ -18,7 +18,7 @@ from sliceplane.diagnose.explain.checks.services import no_such_port
 from sliceplane.diagnose.explain.checks.serving import claimed_twice, source_ranges
 from sliceplane.diagnose.explain.facts import Facts
 from sliceplane.diagnose.explain.objects import NODES, SERVICES, SLICES
-from sliceplane.diagnose.explain.question import ClientPlace, ExplainQuestion
+from sliceplane.diagnose.explain.question import ClientReference, ExplainQuestion
 from sliceplane.diagnose.trace import endpoints, reasons
 from sliceplane.diagnose.trace.answer import (
     DestinationView,
@@ -89,9 +89,9 @@ def _case(decision: PacketDecision, key: ServiceKey, *, of_address: bool) -> Ser
     ):
         facts.take(readable.everywhere(), objects)
     client = (
-        ClientPlace("address", flight.packet.saddr)
+        ClientReference("address", flight.packet.saddr)
         if of_address
-        else ClientPlace("node", flight.node.metadata.name)
+        else ClientReference("node", flight.node.metadata.name)
     )
     question = ExplainQuestion(
         "service",
@@ -130,7 +130,9 @@ def _answer(decision: PacketDecision) -> TraceAnswer:
             protocol=packet.proto.upper(),
             is_=decision.inquiry.cluster.roles(packet.daddr, packet.dport),
         ),
-        node=NodeView(name=flight.node.metadata.name, zone=decision.run.plane.tracker.place.zone),
+        node=NodeView(
+            name=flight.node.metadata.name, zone=decision.run.plane.tracker.locality.zone
+        ),
         service=_service_view(decision),
         hints=_hints(decision),
         masquerade=_masquerade(decision, targets),

@@ -81,9 +81,9 @@ def of_endpoint(endpoint: NodeEndpoint, choice: Choice[NodeEndpoint], field: Pol
         case Why.READY if choice.policy == "Local":
             return "ready, on this node"
         case Why.NODE_NAMED:
-            return f"ready, its hint names node {choice.place.node}"
+            return f"ready, its hint names node {choice.location.node}"
         case Why.ZONE_NAMED:
-            return f"ready, its hint names zone {choice.place.zone}"
+            return f"ready, its hint names zone {choice.location.zone}"
         case Why.STILL_SERVING:
             where = " on this node" if choice.policy == "Local" else ""
             return f"still serving while it terminates, and no other is ready{where}"
@@ -105,16 +105,18 @@ def of_endpoint(endpoint: NodeEndpoint, choice: Choice[NodeEndpoint], field: Pol
 
 def hints(use: HintUse, endpoints: Sequence[NodeEndpoint], choice: Choice[NodeEndpoint]) -> str:
     """Describes the use of the hints of *endpoints* in one sentence."""
-    place = choice.place
+    location = choice.location
     mine = len(choice.endpoints)
     ready = [endpoint for endpoint in endpoints if endpoint.ready]
     if use.node == "honoured":
         return (
-            f"honoured: every ready endpoint names nodes, {mine} of {len(ready)} node {place.node}"
+            f"honoured: every ready endpoint names nodes, {mine} of {len(ready)} node "
+            f"{location.node}"
         )
     if use.zone == "honoured":
         return (
-            f"honoured: every ready endpoint names zones, {mine} of {len(ready)} zone {place.zone}"
+            f"honoured: every ready endpoint names zones, {mine} of {len(ready)} zone "
+            f"{location.zone}"
         )
     if use.zone == "nobody ready":
         return "not looked at: no endpoint is ready"
@@ -122,12 +124,12 @@ def hints(use: HintUse, endpoints: Sequence[NodeEndpoint], choice: Choice[NodeEn
         return "none"
     parts = []
     if use.node == "for others":
-        parts.append(f"every ready endpoint names nodes, none of them {place.node}")
+        parts.append(f"every ready endpoint names nodes, none of them {location.node}")
     match use.zone:
         case "place unknown":
             parts.append("this node has no zone")
         case "for others":
-            parts.append(f"every ready endpoint names zones, none of them {place.zone}")
+            parts.append(f"every ready endpoint names zones, none of them {location.zone}")
         case _:
             lacking = [endpoint.ip for endpoint in ready if not endpoint.zone_hints]
             parts.append(

@@ -67,16 +67,20 @@ def resolve(question: Question, cluster: TracedCluster) -> Flight:
             f"{question.source} is {family} and {ip} is {family_of(ip)}: no packet has both"
         )
     _check_address(ip, number, cluster)
-    place = _place(question, ip, cluster)
+    resolved = _resolve_node(question, ip, cluster)
     pod = cluster.pod_of(question.source)
     is_own_pod = (
-        place.kind == "Pod" and pod is not None and pod.spec.node_name == place.node.metadata.name
+        resolved.kind == "Pod"
+        and pod is not None
+        and pod.spec.node_name == resolved.node.metadata.name
     )
     packet = Packet(
         question.source, ip, protocol.lower(), number, iif=POD_INTERFACE if is_own_pod else ""
     )
-    path: Path = "local" if question.source in node_addresses(place.node, family) else "forwarded"
-    return Flight(family, packet, path, place.node, place.kind, place.name, place.notes)
+    path: Path = (
+        "local" if question.source in node_addresses(resolved.node, family) else "forwarded"
+    )
+    return Flight(family, packet, path, resolved.node, resolved.kind, resolved.name, resolved.notes)
 
 
 # The destination
@@ -148,14 +152,14 @@ def _check_address(ip: str, port: int, cluster: TracedCluster) -> None:
 # The node
 
 
-class _TracedPlace(msgspec.Struct, frozen=True):
+class _ResolvedNode(msgspec.Struct, frozen=True):
     node: Node
     kind: SourceKind = "other"
     name: str = ""
     notes: tuple[str, ...] = ()
 
 
-def _place(question: Question, ip: str, cluster: TracedCluster) -> _TracedPlace:
+def _resolve_node(question: Question, ip: str, cluster: TracedCluster) -> _ResolvedNode:
     """Resolves the node: the requested one, else the sender's, else the one that has the
     destination address.
     """
@@ -201,7 +205,7 @@ def _place(question: Question, ip: str, cluster: TracedCluster) -> _TracedPlace:
             f"{ip} is an address of node {other}: --node {other} shows what becomes of the packet "
             "there"
         )
-    return _TracedPlace(node, kind, name, tuple(notes))
+    return _ResolvedNode(node, kind, name, tuple(notes))
 
 
 def _entrance(question: Question, cluster: TracedCluster) -> Node | None:

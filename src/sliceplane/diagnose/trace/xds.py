@@ -114,7 +114,7 @@ class _Trace:
         self._version = resource.version
         #: (address, port) that the client receives -> True if sent as draining
         self._received = draining_by_endpoint(resource.body)
-        self._choice: Choice[NodeEndpoint] = endpoints.choice(self._view.place)
+        self._choice: Choice[NodeEndpoint] = endpoints.choice(self._view.location)
 
     def _port(self) -> PortSettings:
         settings = self._served.resolve_port(self._question.port)
@@ -143,13 +143,13 @@ class _Trace:
     def answer(self) -> XdsTraceAnswer:
         rows = list(self._rows())
         targets = tuple(row for row in rows if row.share != "0")
-        place = self._view.place
+        location = self._view.location
         policy = self._choice.policy
         spec = self._service.spec
         return XdsTraceAnswer(
             verdict="picks" if targets else "fails",
             reason=self._reason(len(targets)),
-            client=XdsClientView(node=place.node, zone=place.zone, region=place.region),
+            client=XdsClientView(node=location.node, zone=location.zone, region=location.region),
             cluster=str(self._settings.key),
             version=self._version,
             service=TracedService(
@@ -176,7 +176,7 @@ class _Trace:
     def _reason(self, count: int) -> str:
         if count:
             return reasons.translated(self._name, self._choice.policy, count)
-        if self._settings.is_local and not self._view.place.node:
+        if self._settings.is_local and not self._view.location.node:
             return (
                 f"{_FIELD} of Service {self._name.service} is Local, and the node of the client "
                 "is not known"
@@ -186,7 +186,7 @@ class _Trace:
         return reasons.unusable(self._name, self._choice.policy, _FIELD, listed, has_any=elsewhere)
 
     def _sources(self) -> list[NodeEndpoint]:
-        return self._endpoints.sources(self._view.place)
+        return self._endpoints.sources(self._view.location)
 
     def _hints(self) -> HintsView | None:
         use = self._choice.hints
@@ -256,7 +256,7 @@ class _Trace:
         labels = item.metadata.labels or {}
         if item.address_type not in FAMILIES:
             return f"its addresses are {item.address_type}s"
-        if not self._served.audience(self._view.place).reads(item):
+        if not self._served.audience(self._view.location).reads(item):
             subsets = [
                 f"{label}={labels[label]}"
                 for label in (LABEL_FOR_ZONE, LABEL_FOR_REGION)
@@ -338,8 +338,8 @@ def _lines(answer: XdsTraceAnswer, width: int | None) -> Iterator[str]:
         f"{kind} {name}"
         for kind, name in (("node", client.node), ("zone", client.zone), ("region", client.region))
     ]
-    places = [text for text in at if not text.endswith(" ")]
-    yield fact("client", ", ".join(places) or "at an unknown location")
+    parts = [text for text in at if not text.endswith(" ")]
+    yield fact("client", ", ".join(parts) or "at an unknown location")
     yield fact("cluster", f"{answer.cluster}, version {answer.version}")
     yield fact("policy", f"{answer.service.policy_field} {answer.service.policy}")
     if answer.hints is not None:

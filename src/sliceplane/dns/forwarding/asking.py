@@ -27,8 +27,8 @@ from sliceplane.dns.forwarding.message import (
     Content,
     Reply,
     encode_query,
-    extract_content,
     read_reply,
+    select_content,
 )
 from sliceplane.dns.forwarding.upstreams import SocketAddress, Upstream, UpstreamZone
 from sliceplane.dns.wire import (
@@ -89,7 +89,7 @@ class _Flight:
     zone: UpstreamZone
     #: in the order in which they are tried
     candidates: list[Upstream]
-    give_up_at: float
+    deadline: float
     attempts: list[int] = field(default_factory=list)
     tries: int = 0
     part: Content | None = None
@@ -110,10 +110,12 @@ class _Attempt(NamedTuple):
 
 
 class QueryScheduler:
-    """The flights, attempts and probes.  Owned by the forwarder.  *draw* returns 64 random bits."""
+    """The flights, attempts and probes.  Owned by the forwarder.  *random_bits* returns 64 random
+    bits.
+    """
 
-    def __init__(self, draw: Callable[[], int], counts: ForwardCounts) -> None:
-        self._draw = draw
+    def __init__(self, random_bits: Callable[[], int], counts: ForwardCounts) -> None:
+        self._random_bits = random_bits
         self._counts = counts
         self._flights: dict[CacheKey, _Flight] = {}
         self._attempts: dict[int, _Attempt] = {}
@@ -160,7 +162,7 @@ class QueryScheduler:
 
     def start_flight(self, key: CacheKey, zone: UpstreamZone, now: float) -> None:
         assert key not in self._flights, f"{key} is in flight already"
-        candidates = zone.order(self._draw)
+        candidates = zone.order(self._random_bits)
         if candidates[0].is_dead:
             self._counts.broken.value += 1
         flight = self._flights[key] = _Flight(key, zone, candidates, now + FLIGHT_S)
@@ -205,7 +207,7 @@ class QueryScheduler:
     ) -> None:
         """Finishes or continues the flight after a reply whose question and ID match."""
         name, kind, do, _ = flight.key
-        content = extract_content(
+        content = select_content(
             reply, name, kind, do=do, ttl_max=TTL_MAX_S, denial_ttl_max=DENIAL_TTL_MAX_S
         )
         if reply.rcode == FORMERR and attempt.edns:
@@ -240,7 +242,7 @@ class QueryScheduler:
             flight = self._flights[next(iter(self._flights_due))]
             if flight.attempts:
                 self._note_failure(self._attempts[flight.attempts[-1]].upstream, now)
-            if now >= flight.give_up_at:
+            if now >= flight.deadline:
                 self._finish(flight, None)
             else:
                 self._try_next(flight, now)
@@ -259,7 +261,7 @@ class QueryScheduler:
         """Tries the next upstream; finishes the flight as failed if none remains and no attempt is
         open.
         """
-        if now >= flight.give_up_at:
+        if now >= flight.deadline:
             if not flight.attempts:
                 self._finish(flight, None)
             return
@@ -288,7 +290,9 @@ class QueryScheduler:
     ) -> int:
         if upstream.keeps_case:
             name = self._randomize_case(name)
-        attempt = _Attempt(upstream, flight, self._draw() & 0xFFFF, name, kind, tcp, edns, now)
+        attempt = _Attempt(
+            upstream, flight, self._random_bits() & 0xFFFF, name, kind, tcp, edns, now
+        )
         self._last_number += 1
         self._attempts[self._last_number] = attempt
         do, cd = (flight.key.do, flight.key.cd) if flight is not None else (False, False)
@@ -300,7 +304,7 @@ class QueryScheduler:
         """Returns *name* with each letter in random case."""
         bits = 0
         for _ in range(0, len(name), 64):
-            bits = bits << 64 | self._draw()
+            bits = bits << 64 | self._random_bits()
         upper = name.upper()
         return bytes(upper[at] if bits >> at & 1 else octet for at, octet in enumerate(name))
 
@@ -315,7 +319,7 @@ class QueryScheduler:
         now: float,
     ) -> None:
         """Retries the same upstream with another transport, if time remains."""
-        if now >= flight.give_up_at:
+        if now >= flight.deadline:
             self._abandon(number, attempt, flight, now)
             return
         self._end_attempt(number)

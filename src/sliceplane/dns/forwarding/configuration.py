@@ -65,12 +65,12 @@ def parse_resolv_conf(text: str) -> ZoneServers | None:
     servers: dict[SocketAddress, None] = {}
     policy: Policy = "sequential"
     for line in text.splitlines():
-        words = line.partition("#")[0].partition(";")[0].split()
-        if words[:1] == ["options"] and "rotate" in words:
+        fields = line.partition("#")[0].partition(";")[0].split()
+        if fields[:1] == ["options"] and "rotate" in fields:
             policy = "random"
-        if len(words) >= 2 and words[0] == "nameserver":
+        if len(fields) >= 2 and fields[0] == "nameserver":
             try:
-                servers[parse_server(words[1])] = None
+                servers[parse_server(fields[1])] = None
             except ValueError:
                 continue
     return ZoneServers(ROOT, tuple(servers)[:UPSTREAMS_MAX], policy) if servers else None

@@ -97,14 +97,14 @@ class _Waiter(NamedTuple):
 class Forwarder:
     """The forwarder.  Owned by its runner.
 
-    *draw* returns 64 random bits, *is_own* True for a name of the cluster.  *server* is a label of
-    metrics.
+    *random_bits* returns 64 random bits, *is_own* True for a name of the cluster.  *server* is a
+    label of metrics.
     """
 
     def __init__(
         self,
         *,
-        draw: Callable[[], int],
+        random_bits: Callable[[], int],
         is_own: Callable[[bytes], bool] = lambda _: False,
         server: str = "dns://:53",
         max_concurrent: int = MAX_CONCURRENT,
@@ -114,8 +114,8 @@ class Forwarder:
         self.metrics = counts.metrics
         self._counts = counts
         self._cache = AnswerCache(counts, stale_s=stale_s)
-        self._queries = QueryScheduler(draw, counts)
-        self._draw = draw
+        self._queries = QueryScheduler(random_bits, counts)
+        self._random_bits = random_bits
         self._is_own = is_own
         self._flights = Shares(max_concurrent)
         #: the accounts that flights are charged to
@@ -260,7 +260,7 @@ class Forwarder:
         if self._queries.is_in_flight(key):
             return True
         if not self._flights.take(waiter.account):
-            self._waiting.give(waiter.account, waiter.cost)
+            self._waiting.release(waiter.account, waiter.cost)
             return False
         self._payers[key] = waiter.account
         return True
@@ -298,7 +298,7 @@ class Forwarder:
                 continue
             key = outcome.key
             account = self._payers.pop(key)
-            self._flights.give(account)
+            self._flights.release(account)
             content = outcome.content
             is_current = self._zones.get(outcome.zone.zone) is outcome.zone
             if content is not None:
@@ -343,7 +343,7 @@ class Forwarder:
             if not self._unsent_answers or size > _ANSWER_BYTES_PER_STEP:
                 return
             waiter, content, flags = self._unsent_answers.popleft()
-            self._waiting.give(waiter.account, waiter.cost)
+            self._waiting.release(waiter.account, waiter.cost)
             size += self._answer(waiter, content, flags=flags)
 
     def _refuse(self, waiter: _Waiter, error: int, text: str) -> None:
@@ -391,7 +391,7 @@ class Forwarder:
 
     def _probe_loop(self, zone: UpstreamZone, now: float) -> None:
         zone.loop_probe_at = now + LOOP_AGAIN_S
-        label = b"%016x" % self._draw()
+        label = b"%016x" % self._random_bits()
         name = bytes((len(label),)) + label + zone.zone
         if len(name) <= 255:
             self._nonces[name] = zone

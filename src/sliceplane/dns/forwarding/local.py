@@ -66,16 +66,16 @@ def parse_hosts(text: str) -> HostTable:
     problems: list[str] = []
     entries = 0
     for number, line in enumerate(text.splitlines(), 1):
-        words = line.partition("#")[0].split()
-        if not words:
+        fields = line.partition("#")[0].split()
+        if not fields:
             continue
-        address = parse_lenient(words[0].partition("%")[0])
-        if address is None or len(words) < 2:
+        address = parse_lenient(fields[0].partition("%")[0])
+        if address is None or len(fields) < 2:
             problems.append(f"line {number}: an address and its names are expected")
             continue
-        for word in words[1:]:
+        for field in fields[1:]:
             try:
-                name = name_of(word).lower()
+                name = name_of(field).lower()
             except WireError as error:
                 problems.append(f"line {number}: {error}")
                 continue

@@ -137,7 +137,7 @@ class _Names:
         self._packet = packet
         #: decoded names by pointer
         self._read: dict[int, bytes] = {}
-        self._bytes_left = NAMES_BYTES_MAX
+        self._remaining_bytes = NAMES_BYTES_MAX
 
     def at(self, offset: int) -> tuple[bytes, int]:
         """Decodes a name like ``read_name``.  Also raises ``WireError`` if the names of the reply
@@ -148,8 +148,8 @@ class _Names:
         if name is not None:
             return name, offset + 2
         name, end = read_name(self._packet, offset)
-        self._bytes_left -= len(name)
-        if self._bytes_left < 0:
+        self._remaining_bytes -= len(name)
+        if self._remaining_bytes < 0:
             raise WireError("names are too long together")
         if pointer >= _POINTER:
             self._read[pointer] = name
@@ -230,7 +230,7 @@ def names_above(name: bytes) -> Iterable[tuple[int, bytes]]:
         at += name[at] + 1
 
 
-def extract_content(
+def select_content(
     reply: Reply, name: bytes, kind: int, *, do: bool, ttl_max: int, denial_ttl_max: int
 ) -> Content:
     """Returns the content of *reply* that answers the question for *name*.
@@ -318,24 +318,24 @@ def encode_answer(
     if question.edns is not None:
         edns = opt(do=question.edns.do, ede=content.error, text=text)
     packet = bytearray(HEADER_BYTES) + question.wire
-    places = {name: _POINTER | HEADER_BYTES + at for at, name in names_above(question.key)}
+    pointers = {name: _POINTER | HEADER_BYTES + at for at, name in names_above(question.key)}
     counts = [0, 0]
     sections = ((0, 0, before), (0, age_s, content.answer), (1, age_s, content.authority))
     for section, record, age in (
         (section, record, age) for section, age, records in sections for record in records
     ):
         start = len(packet)
-        place = places.get(record.owner.lower())
-        owner = record.owner if place is None else place.to_bytes(2, "big")
+        pointer = pointers.get(record.owner.lower())
+        owner = record.owner if pointer is None else pointer.to_bytes(2, "big")
         packet += encode_record(owner, record.type, max(record.ttl - age, 0), record.data)
         if len(packet) + len(edns) > size:
             del packet[start:]
             flags |= TC
             break
         counts[section] += 1
-        _note_place(places, record.owner.lower(), start)
+        _note_pointer(pointers, record.owner.lower(), start)
         if record.type == CNAME:
-            _note_place(places, record.data.lower(), len(packet) - len(record.data))
+            _note_pointer(pointers, record.data.lower(), len(packet) - len(record.data))
     flags |= reply_flags(question.flags) | content.rcode & 15
     if content.authenticated and (
         question.flags & AD or (question.edns is not None and question.edns.do)
@@ -347,7 +347,7 @@ def encode_answer(
     return bytes(packet + edns)
 
 
-def _note_place(places: dict[bytes, int], name: bytes, at: int) -> None:
-    """Records that *name* is at *at*, unless it has an earlier place or a pointer cannot reach it."""
+def _note_pointer(pointers: dict[bytes, int], name: bytes, at: int) -> None:
+    """Records that *name* is at *at*, unless it has an earlier offset or a pointer cannot reach it."""
     if at <= _POINTER_MAX:
-        places.setdefault(name, _POINTER | at)
+        pointers.setdefault(name, _POINTER | at)

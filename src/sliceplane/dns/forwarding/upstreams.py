@@ -85,9 +85,9 @@ class UpstreamZone:
         self.loop_probe_at = 0.0
         assert 0 < len(self.upstreams) <= UPSTREAMS_MAX, f"{len(self.upstreams)} upstreams"
 
-    def order(self, draw: Callable[[], int]) -> list[Upstream]:
+    def order(self, random_bits: Callable[[], int]) -> list[Upstream]:
         """Returns all upstreams in the order in which one question tries them: dead ones last."""
-        ranks = [draw() if self.policy == "random" else 0 for _ in self.upstreams]
+        ranks = [random_bits() if self.policy == "random" else 0 for _ in self.upstreams]
         indices = sorted(
             range(len(ranks)), key=lambda index: (self.upstreams[index].is_dead, ranks[index])
         )

@@ -201,21 +201,21 @@ class Resolver:
     # -- the cluster
 
     async def follow(
-        self, client: Client, rng: Rng, selections: Iterable[Selection], *, tells: str = ""
+        self, client: Client, rng: Rng, selections: Iterable[Selection], *, reported_as: str = ""
     ) -> None:
         """Runs informers of *selections* and background tasks until cancelled.
 
-        Other resources come by ``on_changes``. *tells*: the unique name under which the server
-        reports its progress, so that barriers of drains wait for it; "" for none.
+        Other resources come by ``on_changes``. *reported_as*: the unique name under which the
+        server reports its progress, so that barriers of drains wait for it; "" for none.
         """
         for selection in selections:
             informer = RunningInformer[Object](client, selection, clock=self._clock, rng=rng.fork())
             informer.add_handler(self.on_changes, self.on_list)
             self._informers.append(informer)
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
-            if tells:
+            if reported_as:
                 slices = next(item for item in self._informers if item.resource is EndpointSlices)
-                consumer = Consumer(DNS, tells, {ALL: slices}, self._clock)
+                consumer = Consumer(DNS, reported_as, {ALL: slices}, self._clock)
                 await stack.enter_async_context(
                     reporting(client, consumer, rng.fork(), self._clock)
                 )
@@ -298,7 +298,7 @@ class Resolver:
 
     async def listen(
         self,
-        places: tuple[tuple[str, int], ...],
+        addresses: tuple[tuple[str, int], ...],
         within: Callable[[Callable[[], Bound]], Awaitable[Bound]] = here,
         *,
         shared: bool = False,
@@ -309,7 +309,7 @@ class Resolver:
         Raises ``ListenError``, and ``OSError`` if that namespace cannot be entered.
         """
         listening = []
-        for address, port in places:
+        for address, port in addresses:
             datagrams, stream = await within(partial(bound, address, port, shared=shared))
             self._datagrams.append(
                 Datagrams(datagrams, self._on_query, self._on_forward, self._on_batch)
@@ -377,7 +377,7 @@ class Resolver:
             before=forward.before,
         )
         if is_queried:
-            self.server.on_upstream_asked(forward)
+            self.server.on_upstream_query(forward)
 
     def _on_batch(self, count: int, took_s: float) -> None:
         self._duration_counts[bisect_left(_DURATION_BUCKETS, took_s / count)] += count

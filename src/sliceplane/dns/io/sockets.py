@@ -275,7 +275,7 @@ class Streams:
         """Removes *connection*.  Idempotent."""
         if connection in self._connections:
             del self._connections[connection]
-            self._shares.give(connection.network)
+            self._shares.release(connection.network)
             own = self._by_client[connection.client]
             del own[connection]
             if not own:

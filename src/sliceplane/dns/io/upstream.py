@@ -78,7 +78,7 @@ class Upstreams:
         self._clock = clock
         self._own = own
         self._forwarder = Forwarder(
-            draw=lambda: secrets.randbits(64),
+            random_bits=lambda: secrets.randbits(64),
             is_own=is_own_name,
             max_concurrent=flags.max_concurrent,
             stale_s=flags.stale_s,

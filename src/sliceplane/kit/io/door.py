@@ -98,9 +98,9 @@ door = Door()
 class _Guarded(asyncio.Protocol):
     """One connection: passes everything to *inner*, and cuts it at its bounds."""
 
-    def __init__(self, inner: web.RequestHandler, guard: Door) -> None:
+    def __init__(self, inner: web.RequestHandler, port_door: Door) -> None:
         self._inner = inner
-        self._door = guard
+        self._door = port_door
         self._bytes = 0
         self._transport: asyncio.Transport
         self._timers: list[asyncio.TimerHandle] = []
@@ -184,10 +184,10 @@ def http_logger() -> logging.Logger:
 class GuardedPort:
     """Listening sockets whose requests *answer* serves. ``close`` ends them and their connections."""
 
-    def __init__(self, answer: Answer, guard: Door = door) -> None:
+    def __init__(self, answer: Answer, port_door: Door = door) -> None:
         from aiohttp import web  # imported here: half of all starts serve nothing
 
-        async def answer_once(request: web.BaseRequest) -> web.Response:
+        async def answer_and_close(request: web.BaseRequest) -> web.Response:
             if request.transport is not None:
                 cast(_Guarded, request.transport.get_protocol()).on_request()
             response = web.Response(status=400) if is_ambiguous(request) else await answer(request)
@@ -195,9 +195,9 @@ class GuardedPort:
             return response
 
         self._server: web.Server = web.Server(
-            answer_once, access_log=None, lingering_time=0, logger=http_logger()
+            answer_and_close, access_log=None, lingering_time=0, logger=http_logger()
         )
-        self._guard = guard
+        self._port_door = port_door
         self._listening: list[asyncio.Server] = []
 
     async def listen(self, sock: socket.socket) -> None:
@@ -217,7 +217,7 @@ class GuardedPort:
         return int(server.sockets[0].getsockname()[1])
 
     def _protocol(self) -> asyncio.Protocol:
-        return _Guarded(self._server(), self._guard)
+        return _Guarded(self._server(), self._port_door)
 
     async def close(self) -> None:
         for listening in self._listening:

@@ -59,7 +59,7 @@ def follower_pages(
 
 @asynccontextmanager
 async def serve_pages(
-    pages: Mapping[str, PageMaker], address: str, port: int, guard: Door = door
+    pages: Mapping[str, PageMaker], address: str, port: int, port_door: Door = door
 ) -> AsyncIterator[int]:
     """Serves *pages* by path while the context lasts; yields the port (0 picks a free one).  Raises
     ``PageError``.
@@ -80,7 +80,7 @@ async def serve_pages(
             headers={"Content-Type": page.content_type, "X-Content-Type-Options": "nosniff"},
         )
 
-    served = GuardedPort(answer, guard)
+    served = GuardedPort(answer, port_door)
     try:
         try:
             listening = await served.listen_at(address, port)

@@ -105,12 +105,12 @@ def _closest(ready: list[tuple[Document, str]]) -> list[tuple[Document, str]]:
     """Applies hints all or nothing: they count only if every ready endpoint has one and one of them
     is for our location; hints for nodes take precedence over hints for zones (KEP-2433, KEP-3015).
     """
-    for kind, place in (("forNodes", NODE), ("forZones", ZONE)):
+    for kind, location in (("forNodes", NODE), ("forZones", ZONE)):
         hinted = [
             [hint["name"] for hint in (endpoint.get("hints") or {}).get(kind, ())]
             for endpoint, _ in ready
         ]
-        ours = [pair for pair, places in zip(ready, hinted, strict=True) if place in places]
+        ours = [pair for pair, names in zip(ready, hinted, strict=True) if location in names]
         if all(hinted) and ours:
             return ours
     return ready

@@ -50,9 +50,9 @@ def pod(
         "zone": zone,
     }
     hints = {
-        name: [{"name": place} for place in places]
-        for name, places in (("forZones", tuple(zones)), ("forNodes", tuple(nodes)))
-        if places
+        name: [{"name": target} for target in targets]
+        for name, targets in (("forZones", tuple(zones)), ("forNodes", tuple(nodes)))
+        if targets
     }
     if hints:
         endpoint["hints"] = hints

@@ -198,7 +198,7 @@ class Cluster(Server):
         self.now += pace.write_s
         for loop in self._loops:
             if loop.controller.info.name == pace.eager:
-                while self._run_once(loop):
+                while self._run_loop(loop):
                     pass
 
     def converge(self, *, limit_s: float = 600.0) -> float:
@@ -219,9 +219,9 @@ class Cluster(Server):
 
     def _work(self) -> bool:
         """Lets every controller work once. Returns True if one of them had work."""
-        return sum(self._run_once(loop) for loop in self._loops) > 0
+        return sum(self._run_loop(loop) for loop in self._loops) > 0
 
-    def _run_once(self, loop: ControllerLoop) -> bool:
+    def _run_loop(self, loop: ControllerLoop) -> bool:
         work = loop.take_work(self.now)
         self.notes.extend(work.notes)
         for job in work.jobs:

@@ -134,7 +134,7 @@ class FaultPlan:
         self.struck[name] += 1
         return True
 
-    def draw(self, name: str, low: float, high: float) -> float:
+    def sample(self, name: str, low: float, high: float) -> float:
         """Draws the size of a fault of the kind *name*."""
         return self._rngs[name].uniform(low, high)
 

@@ -56,7 +56,7 @@ class Network:
             self.trace.note(scheduler.now, actor, write.verb, named(write), "request-lost")
             scheduler.after(WRITE_TIMEOUT_S, lambda: answer(unreachable("timeout")))
         elif faults.strikes("request-late"):
-            late = WRITE_TIMEOUT_S + faults.draw("request-late", 0.0, 60.0)
+            late = WRITE_TIMEOUT_S + faults.sample("request-late", 0.0, 60.0)
             self.trace.note(scheduler.now, actor, write.verb, named(write), "request-late")
             scheduler.after(
                 late, lambda: void(self._execute(actor, write))

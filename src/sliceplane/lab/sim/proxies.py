@@ -24,7 +24,7 @@ from sliceplane.api.scheme import EndpointSlices, Leases, Nodes
 from sliceplane.consume.progress import (
     ANNOTATION_PROGRESS,
     LEASE_NAMESPACE,
-    Held,
+    AppliedRevision,
     Progress,
     read_report,
 )
@@ -32,8 +32,8 @@ from sliceplane.consume.selections import (
     ALL,
     Union,
     common_selector,
+    name_selection,
     own_selectors,
-    reading_of,
 )
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
@@ -108,7 +108,7 @@ class SimulatedProxy(Actor):
 
     @staticmethod
     def _get_scope(name: str) -> str:
-        return reading_of(name or common_selector(GATES))
+        return name_selection(name or common_selector(GATES))
 
     def _on_changes(self, name: str, changes: tuple[Change[Object], ...]) -> None:
         for change in changes:
@@ -208,7 +208,7 @@ class SimulatedProxy(Actor):
 
     def _report(self) -> None:
         body = self.progress.take_report(self._scheduler.now)
-        self._check(self.progress.held)
+        self._check(self.progress.applied)
         write = Write(
             verb="patch",
             resource=Leases,
@@ -234,7 +234,7 @@ class SimulatedProxy(Actor):
             self.actor, write, lambda answer: self._receive(lambda: on_answer(answer))
         )
 
-    def _check(self, reported: dict[tuple[str, str], Held]) -> None:
+    def _check(self, reported: dict[tuple[str, str], AppliedRevision]) -> None:
         applied_by_scope = {scope: applied for (_, scope), applied in reported.items()}
         self._history.check_applied(self.actor, applied_by_scope, self._kernel)
         for scope, applied in applied_by_scope.items():
@@ -263,7 +263,7 @@ class SimulatedProxy(Actor):
             ANNOTATION_PROGRESS, ""
         )
         report = read_report(text)
-        reported = report.places() if report is not None else {}
+        reported = report.applied_by_scope() if report is not None else {}
         expected = {
             (EndpointSlices.plural, self._get_scope(name)) for name in (_COMMON, *self._selectors)
         }

@@ -32,7 +32,7 @@ from sliceplane.server.registry.documents import canonical, make_record
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT
 from sliceplane.watch.controller.base import Controller
 from sliceplane.watch.recorder.blocks import RecordingError
-from sliceplane.watch.recorder.entries import Changed, LifeBegan
+from sliceplane.watch.recorder.entries import Changed, LoopBegan
 from sliceplane.watch.recorder.file import Header, Recording, write_lines
 from sliceplane.watch.recorder.recorder import Recorder
 
@@ -96,7 +96,7 @@ def adopt(recording: Recording, file: str = "") -> Adoption:
     start = next((at for at, segment in enumerate(recording.segments) if segment.whole), 0)
     newest: dict[tuple[str, str], Object] = {}
     for entry in entries(recording, start):
-        changes = entry.objects if isinstance(entry, LifeBegan) else ()
+        changes = entry.objects if isinstance(entry, LoopBegan) else ()
         if isinstance(entry, Changed):
             changes = (entry.change,)
         for change in changes:

@@ -53,7 +53,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     probe: bool = False
 
 
-def draw_setup(workload: str, seed: int) -> Setup:
+def random_setup(workload: str, seed: int) -> Setup:
     """Returns the flags for a seed; ``classic`` has none. Draws from a generator of its own."""
     assert workload in WORKLOADS, f"workload {workload!r}"
     if workload == "classic":

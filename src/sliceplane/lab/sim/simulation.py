@@ -33,7 +33,7 @@ from sliceplane.lab.sim.faults import KINDS, LEVELS, FaultPlan
 from sliceplane.lab.sim.network import Network
 from sliceplane.lab.sim.process import ControllerFault, Process
 from sliceplane.lab.sim.proxies import Proxies
-from sliceplane.lab.sim.roster import ROSTER, WORKLOADS, Setup, draw_setup
+from sliceplane.lab.sim.roster import ROSTER, WORKLOADS, Setup, random_setup
 from sliceplane.lab.sim.scheduler import Scheduler, Trace
 from sliceplane.lab.sim.server import Server
 from sliceplane.lab.sim.users import actions
@@ -145,7 +145,7 @@ class Simulation:
         self.options = options
         self.recorder = recorder
         self.setup = (
-            draw_setup(options.workload, options.seed) if adoption is None else adoption.setup
+            random_setup(options.workload, options.seed) if adoption is None else adoption.setup
         )
         self.scheduler = Scheduler(START)
         self.trace = Trace(START, sink)
@@ -286,14 +286,14 @@ class Simulation:
             self.crash(names[faults.choose("crash", len(names))])
         if servers and faults.strikes("overlap"):
             chosen = servers[faults.choose("overlap", len(servers))]
-            self.overlap(chosen, faults.draw("overlap", 1.0, _OVERLAP_MAX_S))
+            self.overlap(chosen, faults.sample("overlap", 1.0, _OVERLAP_MAX_S))
         for kind, group in (("pause", servers), ("slow-node", agents)):
             if group and faults.strikes(kind):
                 process = self.processes[group[faults.choose(kind, len(group))]]
                 self._note_fault(kind, process.actor)
-                process.pause(faults.draw(kind, 1.0, _PAUSE_MAX_S))
+                process.pause(faults.sample(kind, 1.0, _PAUSE_MAX_S))
         if faults.strikes("clock-skew"):
-            self.server.ahead_s = faults.draw("clock-skew", -_SKEW_MAX_S, _SKEW_MAX_S)
+            self.server.ahead_s = faults.sample("clock-skew", -_SKEW_MAX_S, _SKEW_MAX_S)
             self._note_fault("clock-skew", f"{self.server.ahead_s:.3f}")
         if faults.strikes("foreign-edit"):
             self.foreign_edit(faults.choose("foreign-edit", 1 << 16))

@@ -192,7 +192,7 @@ class SimulatedInformer:
                 error = refused
             else:
                 lag = (
-                    self._faults.draw("watch-delay", 0.0, LAG_MAX_S)
+                    self._faults.sample("watch-delay", 0.0, LAG_MAX_S)
                     if self._faults.strikes("watch-delay")
                     else 0.0
                 )
@@ -224,7 +224,7 @@ class SimulatedInformer:
     def relist(self) -> None:
         """Replaces an open watch by a list, as the production informer does."""
         if self._stream is not None:
-            self.reflector.list_anew(self._scheduler.now)
+            self.reflector.list_again(self._scheduler.now)
             self._apply_actions()
 
     def cut(self) -> None:
@@ -309,7 +309,7 @@ class _SimulatedStream:
             self.silent = True
             return True
         late = (
-            faults.draw("watch-burst", 0.0, BURST_MAX_S) if faults.strikes("watch-burst") else 0.0
+            faults.sample("watch-burst", 0.0, BURST_MAX_S) if faults.strikes("watch-burst") else 0.0
         )
         lag = self._lag_s if faults.active else 0.0
         self._last = max(self._last, scheduler.now + owner._network.latency() + lag + late)

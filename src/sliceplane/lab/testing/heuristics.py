@@ -16,7 +16,7 @@ from typing import Final
 from sliceplane.kit.rng import Rng
 from sliceplane.slices.heuristics.types import (
     Allocation,
-    EndpointPlace,
+    EndpointLocation,
     Heuristic,
     HeuristicError,
     Hints,
@@ -74,7 +74,7 @@ def check_heuristic(
 def _check_local(
     heuristic: LocalHeuristic,
     service: ServiceView,
-    endpoint: EndpointPlace,
+    endpoint: EndpointLocation,
     zones: tuple[ZoneView, ...],
 ) -> None:
     answers: list[Hints | str] = []
@@ -135,10 +135,10 @@ def random_counts(rng: Rng, zones: tuple[ZoneView, ...]) -> dict[str, int]:
     return {name: _COUNTS[rng.below(len(_COUNTS))] for name in names}
 
 
-def random_endpoint(rng: Rng, zones: tuple[ZoneView, ...]) -> EndpointPlace:
+def random_endpoint(rng: Rng, zones: tuple[ZoneView, ...]) -> EndpointLocation:
     zone = zones[rng.below(len(zones))] if zones and rng.below(8) else ZoneView(name="")
     keys = tuple(key for key in _KEYS if not rng.below(3))
-    return EndpointPlace(
+    return EndpointLocation(
         zone=zone.name,
         region=zone.region,
         node=f"node-{rng.below(50)}" if rng.below(10) else "",

@@ -90,7 +90,9 @@ class Objects:
         page = await self._client.list(
             Selection(EndpointSlices, namespace, f"{LABEL_SERVICE_NAME}={service}")
         )
-        view = BalancedService(PortChoice(port), family=None, place=Locality(), honour_hints=False)
+        view = BalancedService(
+            PortChoice(port), family=None, location=Locality(), honour_hints=False
+        )
         slices = (codec.decode(body, EndpointSlice) for body in page.items)
         view.on_changes(Change(EndpointSlices.key, None, item) for item in slices)
         if view.problem:

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from sliceplane.api.findings.wording import count, some
-from sliceplane.consume.balancing.shares import Place
+from sliceplane.consume.balancing.shares import ClientLocation
 from sliceplane.lab.whatif.world import WhatIfWorld
 
 if TYPE_CHECKING:
@@ -31,10 +31,14 @@ def rate(a_second: Fraction) -> str:
 
 
 def assumptions(
-    question: WhatIfQuestion, world: WhatIfWorld, places: Sequence[Place], pending: int, runs: int
+    question: WhatIfQuestion,
+    world: WhatIfWorld,
+    client_locations: Sequence[ClientLocation],
+    pending: int,
+    runs: int,
 ) -> tuple[str, ...]:
     return (
-        _clients(question, places),
+        _clients(question, client_locations),
         *_consumers(question),
         *_running(question, world),
         *_changes(question, world),
@@ -124,20 +128,20 @@ def _runs(runs: int, pending: int, *, wrote: bool) -> Iterator[str]:
         )
 
 
-def _clients(question: WhatIfQuestion, places: Sequence[Place]) -> str:
-    zones = sorted({place.at.zone for place in places})
+def _clients(question: WhatIfQuestion, client_locations: Sequence[ClientLocation]) -> str:
+    zones = sorted({location.at.zone for location in client_locations})
     parts = ", ".join(
         f"{zone_name(zone)} "
-        f"{percent(sum((place.share for place in places if place.at.zone == zone), Fraction(0)))}"
+        f"{percent(sum((location.share for location in client_locations if location.at.zone == zone), Fraction(0)))}"
         for zone in zones
     )
     clients = question.clients
     if clients.traffic:
-        strange = [zone_name(place.at.zone) for place in places if not place.at.node]
+        strange = [
+            zone_name(location.at.zone) for location in client_locations if not location.at.node
+        ]
         unknown = f" No Node that takes Pods is in {some(strange)}." if strange else ""
         return f"Clients are as --traffic says: {parts}.{unknown}"
     if clients.selector:
-        return (
-            f"Clients are where the {count(len(places), 'Pod')} of {clients.selector} are: {parts}."
-        )
-    return f"Clients are where Nodes take Pods ({count(len(places), 'Node')}): {parts}."
+        return f"Clients are where the {count(len(client_locations), 'Pod')} of {clients.selector} are: {parts}."
+    return f"Clients are where Nodes take Pods ({count(len(client_locations), 'Node')}): {parts}."

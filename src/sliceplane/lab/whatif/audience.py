@@ -12,7 +12,7 @@ from sliceplane.api.codec import decode
 from sliceplane.api.core import Node
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, LABEL_ZONE, EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Nodes
-from sliceplane.consume.selections import ALL, SHARED, readings_of_slice
+from sliceplane.consume.selections import ALL, SHARED, list_selections_of_slice
 from sliceplane.diagnose.explain.checks.zones import is_working
 from sliceplane.lab.wire import event_bytes
 from sliceplane.server.store.types import EventType, Record, StoreEvent
@@ -116,5 +116,7 @@ class SliceAudience:
 
 def _list_readers(record: Record | None) -> tuple[str, ...]:
     return (
-        () if record is None else (*readings_of_slice(decode(record.body, EndpointSlice)), _EVERY)
+        ()
+        if record is None
+        else (*list_selections_of_slice(decode(record.body, EndpointSlice)), _EVERY)
     )

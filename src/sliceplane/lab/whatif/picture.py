@@ -19,8 +19,8 @@ from sliceplane.api.selectors.grammar import parse_labels
 from sliceplane.api.service_rules import is_externally_accessible
 from sliceplane.consume.balancing.shares import (
     AllowedLoad,
+    ClientLocation,
     EndpointKind,
-    Place,
     TrafficShares,
     at_nodes,
     at_zones,
@@ -83,7 +83,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 
     slices: int
     kinds: Counter[EndpointKind]
-    places: tuple[Place, ...]
+    client_locations: tuple[ClientLocation, ...]
     loads: Loads
     outside: TrafficShares | None
     each_json: Fraction
@@ -111,22 +111,28 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def clients(self) -> dict[str, Fraction]:
         """The shares of clients by zone."""
-        zones = sorted({place.at.zone for place in self.places})
+        zones = sorted({location.at.zone for location in self.client_locations})
         return {
-            zone: sum((place.share for place in self.places if place.at.zone == zone), Fraction(0))
+            zone: sum(
+                (location.share for location in self.client_locations if location.at.zone == zone),
+                Fraction(0),
+            )
             for zone in zones
         }
 
     @property
     def zones(self) -> tuple[str, ...]:
         return tuple(
-            sorted({kind.zone for kind in self.kinds} | {place.at.zone for place in self.places})
+            sorted(
+                {kind.zone for kind in self.kinds}
+                | {location.at.zone for location in self.client_locations}
+            )
         )
 
 
 def loads(
     kinds: Counter[EndpointKind],
-    places: Sequence[Place],
+    client_locations: Sequence[ClientLocation],
     clients: Clients,
     remaining: Fraction,
     *,
@@ -136,10 +142,10 @@ def loads(
     rate = None if clients.rate is None else clients.rate * remaining
     allowed = AllowedLoad(None if clients.capacity is None or not rate else clients.capacity / rate)
     return Loads(
-        shares(kinds, places, local=local),
+        shares(kinds, client_locations, local=local),
         rate,
         allowed,
-        cure(kinds, places, local=local, allowed=allowed),
+        cure(kinds, client_locations, local=local, allowed=allowed),
     )
 
 
@@ -168,8 +174,8 @@ def picture(
         by_node=local or external,
         by_subset=world.running.subsetting.by_zone,
     )
-    places = _places(state, clients, lost)
-    if not places:
+    client_locations = _client_locations(state, clients, lost)
+    if not client_locations:
         raise WhatIfError(
             "there is no client: no Node takes Pods, or none of the Pods of --clients runs on a "
             "Node"
@@ -182,8 +188,8 @@ def picture(
     return Picture(
         slices=len(slices),
         kinds=kinds,
-        places=places,
-        loads=loads(kinds, places, clients, remaining, local=local),
+        client_locations=client_locations,
+        loads=loads(kinds, client_locations, clients, remaining, local=local),
         outside=outside,
         each_json=each_json,
         each_protobuf=each_protobuf,
@@ -219,15 +225,17 @@ def family_of(service: Service) -> Family | None:
     return next((family for family in FAMILIES if family == first), None)
 
 
-def _places(state: ClusterState, clients: Clients, lost: Collection[str]) -> tuple[Place, ...]:
+def _client_locations(
+    state: ClusterState, clients: Clients, lost: Collection[str]
+) -> tuple[ClientLocation, ...]:
     working = [node for node in state.nodes if is_working(node) and _zone(node) not in lost]
     if clients.traffic:
-        places = at_zones(
+        client_locations = at_zones(
             clients.traffic, [_locality(node) for node in working if takes_pods(node)]
         )
         for zone in lost:
-            places = without(places, zone)
-        return places
+            client_locations = without(client_locations, zone)
+        return client_locations
     if not clients.selector:
         return _of_nodes([node for node in working if takes_pods(node)])
     selector = parse_labels(clients.selector)
@@ -243,7 +251,7 @@ def _places(state: ClusterState, clients: Clients, lost: Collection[str]) -> tup
     )
 
 
-def _of_nodes(nodes: Sequence[Node]) -> tuple[Place, ...]:
+def _of_nodes(nodes: Sequence[Node]) -> tuple[ClientLocation, ...]:
     return at_nodes([_locality(node) for node in nodes])
 
 

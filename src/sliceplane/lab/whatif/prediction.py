@@ -176,7 +176,8 @@ def predict(
     began = world.cluster.now
     lost = question.changes.zones_lost
     remaining = 1 - sum(
-        (place.share for place in before.places if place.at.zone in lost), Fraction(0)
+        (location.share for location in before.client_locations if location.at.zone in lost),
+        Fraction(0),
     )
     moments = [_moment(world, question, remaining, 0.0, Written())] if lost else []
     world.apply(question.changes)
@@ -200,7 +201,7 @@ def predict(
     return Prediction(
         question=question,
         origin=state.origin,
-        assumed=assumptions(question, world, before.places, pending.writes, len(runs)),
+        assumed=assumptions(question, world, before.client_locations, pending.writes, len(runs)),
         pending=pending,
         before=before,
         after=after,
@@ -222,7 +223,7 @@ def _stays(question: WhatIfQuestion, before: Picture, after: Picture) -> Loads |
     if not question.changes.zones_lost:
         return None
     local = after.policy == "Local"
-    return loads(after.kinds, before.places, question.clients, Fraction(1), local=local)
+    return loads(after.kinds, before.client_locations, question.clients, Fraction(1), local=local)
 
 
 def _other_runs(

@@ -27,7 +27,7 @@ from sliceplane.lab.whatif.prediction import Prediction, WhatIfRun
 from sliceplane.lab.whatif.state import ClusterState, WhatIfError
 from sliceplane.watch.cache import Change
 from sliceplane.watch.recorder.blocks import RecordingError
-from sliceplane.watch.recorder.entries import Changed, LifeBegan
+from sliceplane.watch.recorder.entries import Changed, LoopBegan
 from sliceplane.watch.recorder.file import Recording
 
 LOAD: Final = "greatest load"
@@ -57,7 +57,7 @@ def read_outcome(
     start = next((at for at, segment in enumerate(recording.segments) if segment.whole), 0)
     try:
         for entry in entries(recording, start):
-            if isinstance(entry, LifeBegan):
+            if isinstance(entry, LoopBegan):
                 check_beginning(entry, before, meta.namespace, meta.name)
             for change in _changes(entry, meta.namespace, meta.name):
                 _follow(slices, change, before.revision, counted)
@@ -78,12 +78,14 @@ def read_outcome(
         deletes=counted["delete"],
         slices=len(slices),
         ready=ready,
-        shares=shares(kinds, prediction.after.places, local=prediction.after.policy == "Local"),
+        shares=shares(
+            kinds, prediction.after.client_locations, local=prediction.after.policy == "Local"
+        ),
         problem=recording.problem,
     )
 
 
-def check_beginning(entry: LifeBegan, before: ClusterState, namespace: str, name: str) -> None:
+def check_beginning(entry: LoopBegan, before: ClusterState, namespace: str, name: str) -> None:
     """Raises ``WhatIfError`` if the initial objects of a controller have slices newer than the
     snapshot.
     """

@@ -67,7 +67,7 @@ class ProxyClaims:
         if (
             self._watching
             or self._inputs is None
-            or not any(plane.tracker.claims.wants_nodes for plane in self._planes)
+            or not any(plane.tracker.claims.needs_nodes for plane in self._planes)
         ):
             return
         self._watching = True

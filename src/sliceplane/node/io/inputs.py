@@ -27,7 +27,11 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
-from sliceplane.consume.selections import reading_of, readings_of_service, readings_of_slice
+from sliceplane.consume.selections import (
+    list_selections_of_service,
+    list_selections_of_slice,
+    name_selection,
+)
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
 from sliceplane.node.io.options import ProxyTiming
@@ -102,7 +106,8 @@ class Inputs:
         self._on_changes, self._on_mark, self._on_synced, self._on_dropped = handlers
         self._consumer = consumer
         self._subset = next(
-            (reading_of(of.label_selector) for of in watched if of.resource is EndpointSlices), ""
+            (name_selection(of.label_selector) for of in watched if of.resource is EndpointSlices),
+            "",
         )
         whole = (Services, EndpointSlices) if consumer is not None else ()
         self._informers = tuple(
@@ -159,9 +164,9 @@ class Inputs:
     def _is_own(self, subject: Object) -> bool:
         match subject:
             case Service():
-                return bool(readings_of_service(subject))
+                return bool(list_selections_of_service(subject))
             case EndpointSlice():
-                return self._subset in readings_of_slice(subject)
+                return self._subset in list_selections_of_slice(subject)
         return True
 
     def _shared_staleness_s(self) -> float:

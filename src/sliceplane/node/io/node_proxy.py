@@ -26,13 +26,13 @@ from sliceplane.api.gates import ENDPOINT_SLICE_SUBSETTING, Gates
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, ServiceCIDRs, Services
 from sliceplane.consume.model import ServiceKey
-from sliceplane.consume.progress import Place, Progress
+from sliceplane.consume.progress import Progress, Scope
 from sliceplane.consume.selections import (
     ALL,
     Union,
     common_selector,
+    name_selection,
     own_selectors,
-    reading_of,
     reads_slices,
 )
 from sliceplane.consume.slicecache import differences
@@ -111,8 +111,8 @@ class NodeProxy:
         )
         self._reports = ProxyReports(self.progress, self.metrics, record or ProxyRecord())
         #: events that ``consume.io.reporting`` waits for
-        self.reports_wanted = self._reports.report_due
-        self.held_more = self._reports.held_more
+        self.report_due = self._reports.report_due
+        self.revision_applied = self._reports.revision_applied
         plane_config = config.for_plane(clock())
         self._planes: tuple[AnyNodePlane, ...] = tuple(
             backend.plane(family, plane_config) for family in config.families
@@ -189,7 +189,7 @@ class NodeProxy:
     def _subset(self, resource: str, selection: str) -> str:
         if resource != EndpointSlices.key:
             return ALL
-        return reading_of(selection or self.watches[1].label_selector)
+        return name_selection(selection or self.watches[1].label_selector)
 
     def on_mark(self, resource: str, selection: str, mark: Mark | None) -> None:
         """Notes that all changes of *resource* (its key) in *selection* up to *mark* were delivered;
@@ -197,7 +197,7 @@ class NodeProxy:
         """
         if selection != ALL_NODES:
             self.progress.on_mark(resource, self._subset(resource, selection), mark)
-            self.held_more.set()
+            self.revision_applied.set()
 
     def _on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None, now: float) -> None:
         self.metrics.on_endpoint_change()
@@ -318,12 +318,14 @@ class NodeProxy:
         for plane in self._planes:
             if plane.schedule.freshness.pending_since is None:
                 self.progress.on_idle(plane.family)
-        self.progress.on_asked(last_health_requests(self._side_effects.values()), self._clock())
+        self.progress.on_health_check_requests(
+            last_health_requests(self._side_effects.values()), self._clock()
+        )
         health = self.health()
         self.progress.on_problems(health.reasons + health.warnings)
         self.progress.on_inputs(health.input_staleness_s or 0.0, self._clock())
 
-    def catch_up(self, wanted: Mapping[Place, int]) -> None:
+    def relist_if_behind(self, required: Mapping[Scope, int]) -> None:
         """Does nothing: the watch of all Services' slices always receives events soon."""
 
     def versions(self, resource: str) -> dict[str, dict[str, str]]:

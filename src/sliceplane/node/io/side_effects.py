@@ -169,7 +169,7 @@ class ServiceHealth:
         healthy: Callable[[], bool],
         on_failed: Callable[[ServiceKey, str], None] | None = None,
         listen: Listen = listening_in(""),  # noqa: B008  # a function without state
-        guard: Door = door,
+        port_door: Door = door,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -177,7 +177,7 @@ class ServiceHealth:
         *listen* opens sockets.
         """
         self._listen = listen
-        self._guard = guard
+        self._port_door = port_door
         self._family: Family = family
         self._healthy = healthy
         self._on_failed = on_failed
@@ -218,7 +218,7 @@ class ServiceHealth:
         async def answer(_: web.BaseRequest) -> web.Response:
             return self._answer(key)
 
-        served = GuardedPort(answer, self._guard)
+        served = GuardedPort(answer, self._port_door)
         try:
             if (len(self._servers) + 1) * len(hosts) > descriptors.limit() // _SHARE_OF_DESCRIPTORS:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

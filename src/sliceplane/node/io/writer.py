@@ -39,11 +39,11 @@ class ProxyReports:
         self.record = record
         #: events that ``consume.io.reporting`` waits for
         self.report_due = asyncio.Event()
-        self.held_more = asyncio.Event()
+        self.revision_applied = asyncio.Event()
 
     def on_progress(self) -> None:
         """Notes that the next report has changed; it is due immediately if one was requested."""
-        if self.progress.asked:
+        if self.progress.has_requests:
             self.report_due.set()
 
     def on_applied(self, plane: AnyNodePlane) -> None:
@@ -51,7 +51,7 @@ class ProxyReports:
         portions it has the changes before the first portion.
         """
         self.progress.on_written(plane.family, plane.tracker.portions.complete)
-        self.held_more.set()
+        self.revision_applied.set()
         self.on_progress()
 
 

@@ -46,8 +46,8 @@ from sliceplane.node.iptables.text import (
 )
 from sliceplane.node.plane import allowed_sources
 
-#: a shared chain and the destination of a rule in it; one rule each
-Place = tuple[Chain, tuple[str | int, ...]]
+#: key of a rule in a shared chain: the chain and the rule's destination
+SharedRuleId = tuple[Chain, tuple[str | int, ...]]
 
 _NAT_SERVICES: Chain = ("nat", SERVICES)
 _NAT_NODE_PORTS: Chain = ("nat", NODE_PORTS)
@@ -60,21 +60,21 @@ _FIREWALL: Chain = ("filter", PROXY_FIREWALL)
 
 class ServiceRules(msgspec.Struct, frozen=True):
     """The desired rules of one Service.  It owns its chains; other Services may desire the same
-    place in a shared chain.
+    rule of a shared chain.
     """
 
     chains: tuple[tuple[Chain, tuple[str, ...]], ...] = ()
-    shared: tuple[tuple[Place, str], ...] = ()
+    shared: tuple[tuple[SharedRuleId, str], ...] = ()
 
 
 def build_service(
     states: tuple[PortState, ...], node: LocalNode, *, masquerade_all: bool = False
 ) -> ServiceRules:
-    """Returns the rules of all ports of one Service. If two ports define the same place (a Service
-    that every API server rejects), the first one wins.
+    """Returns the rules of all ports of one Service. If two ports define the same shared rule (a
+    Service that every API server rejects), the first one wins.
     """
     chains: dict[Chain, tuple[str, ...]] = {}
-    shared: dict[Place, str] = {}
+    shared: dict[SharedRuleId, str] = {}
     for state in states:
         port = _IptablesPort(state, node, masquerade_all, chains, shared)
         port.build_inside()
@@ -92,7 +92,7 @@ class _IptablesPort:
         node: LocalNode,
         masquerade_all: bool,
         chains: dict[Chain, tuple[str, ...]],
-        shared: dict[Place, str],
+        shared: dict[SharedRuleId, str],
     ) -> None:
         self._state = state
         self._port = state.port

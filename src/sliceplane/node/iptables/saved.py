@@ -76,7 +76,9 @@ class ListedRules(msgspec.Struct, frozen=True):
             if chain[0] != table or actual == desired:
                 continue
             commands += [f"-D {chain[1]} {line}" for line in actual]
-            commands += [f"-I {chain[1]} {place} {line}" for place, line in enumerate(desired, 1)]
+            commands += [
+                f"-I {chain[1]} {position} {line}" for position, line in enumerate(desired, 1)
+            ]
         return tuple(commands)
 
 
@@ -180,7 +182,7 @@ def _unlike(actual: Iterable[str], desired: Iterable[str], *, in_order: bool) ->
     elif extra:
         yield f"has the rule {next(rule for rule in actual if rule in extra)}, which is not ours"
     elif in_order and actual != desired:
-        place = next(
+        position = next(
             at for at, pair in enumerate(zip(actual, desired, strict=True), 1) if pair[0] != pair[1]
         )
-        yield f"has its rules in another order from rule {place} on"
+        yield f"has its rules in another order from rule {position} on"

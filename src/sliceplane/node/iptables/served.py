@@ -17,11 +17,14 @@ from typing import Final, NamedTuple
 from sliceplane.consume.served import ClusterDestination, Served, ServedTarget
 
 _SERVICES: Final = "KUBE-SERVICES"
+_MARKING: Final = "KUBE-MARK-MASQ"
+_MASQUERADING: Final = "KUBE-POSTROUTING"
 _HOOKS: Final = ("PREROUTING", "OUTPUT")
 _RULE: Final = re.compile(r"-A (?P<chain>\S+) (?P<rest>.*)")
 _DESTINATION: Final = re.compile(
     r"(?:^|\s)(?<!! )-d (?P<address>[0-9a-fA-F.:]+)/(?:32|128)\s.*?-p (?P<protocol>\w+)\s"
 )
+_SOURCE: Final = re.compile(r"(?:^|\s)(?<!! )-s ([0-9a-fA-F.:]+)/(?:32|128)(?:\s|$)")
 _PORT: Final = re.compile(r"--dport (\d+)(?:\s|$)")
 _NEXT: Final = re.compile(r"-[jg] (\S+)")
 _TRANSLATED: Final = re.compile(
@@ -30,15 +33,23 @@ _TRANSLATED: Final = re.compile(
 
 
 class _SavedRule(NamedTuple):
-    """One rule.  ``destination`` None: it matches more than one destination."""
+    """One rule.  ``destination`` None: it matches more than one destination; ``source``: the
+    address that it matches alone.
+    """
 
     destination: ClusterDestination | None
     next: str
     target: ServedTarget | None
+    source: str = ""
 
 
 def served(saved: str) -> Served:
     """Returns the destinations in *saved*, the output of ``iptables-save`` for nat and filter."""
+    return _served(_chains(saved))
+
+
+def _chains(saved: str) -> dict[tuple[str, str], list[_SavedRule]]:
+    """Returns the rules by table and chain."""
     chains: dict[tuple[str, str], list[_SavedRule]] = defaultdict(list)
     table = ""
     for line in saved.splitlines():
@@ -46,6 +57,10 @@ def served(saved: str) -> Served:
             table = line[1:].strip()
         elif (match := _RULE.match(line)) is not None:
             chains[table, match["chain"]].append(_rule(match["rest"]))
+    return chains
+
+
+def _served(chains: dict[tuple[str, str], list[_SavedRule]]) -> Served:
     result: Served = {}
     for rule in chains["filter", _SERVICES]:
         if rule.destination is not None:
@@ -58,9 +73,31 @@ def served(saved: str) -> Served:
     return result
 
 
+def hairpins(saved: str) -> Served:
+    """Returns by destination the targets that reach themselves by it: the chain of the target marks
+    their connections to themselves, and what is marked is masqueraded.
+    """
+    chains = _chains(saved)
+    marks = any(rule.next == "MARK" for rule in chains["nat", _MARKING])
+    masquerades = any(rule.next == "MASQUERADE" for rule in chains["nat", _MASQUERADING])
+    hook = any(rule.next == _MASQUERADING for rule in chains["nat", "POSTROUTING"])
+    if not (marks and masquerades and hook):
+        return {}
+    marked = {
+        name: [rule for rule in rules if rule.target is None or _marks(rules, rule.target)]
+        for name, rules in chains.items()
+    }
+    return _served(defaultdict(list, marked))
+
+
+def _marks(rules: list[_SavedRule], target: ServedTarget) -> bool:
+    return any(rule.next == _MARKING and rule.source == target.address for rule in rules)
+
+
 def _rule(text: str) -> _SavedRule:
     destination, port = _DESTINATION.search(f"{text} "), _PORT.search(text)
     step, translated = _NEXT.search(text), _TRANSLATED.search(text)
+    source = _SOURCE.search(text)
     return _SavedRule(
         None
         if destination is None or port is None
@@ -69,6 +106,7 @@ def _rule(text: str) -> _SavedRule:
         None
         if translated is None
         else ServedTarget(translated["address"], int(translated["port"])),
+        source[1] if source is not None else "",
     )
 
 

@@ -24,7 +24,7 @@ before translations are removed, and removed after translations are added. A cha
 either served or refused. A full write is ``filter``, then ``nat``: between them a changed destination
 may be neither.
 
-**Shared places.**  Two Services may claim one cluster IP by mistake (``node.plane.PlaceClaims``).
+**Shared rules.**  Two Services may claim one cluster IP by mistake (``node.plane.KernelClaims``).
 ``consume.claims`` has already decided who owns external addresses and node ports.
 
 Owned by one ``node.plane.NodePlane``.
@@ -41,10 +41,10 @@ import msgspec
 from sliceplane.consume.model import ServiceChange, ServiceKey
 from sliceplane.kit.ip import Family
 from sliceplane.node.context import LocalNode, NodeContext
-from sliceplane.node.iptables.build import Place, ServiceRules, build_service
+from sliceplane.node.iptables.build import ServiceRules, SharedRuleId, build_service
 from sliceplane.node.iptables.layout import TABLES, Chain, Table, static_chains
 from sliceplane.node.iptables.saved import NO_RULES, ListedRules
-from sliceplane.node.plane import NodePlane, NodePlaneConfig, PlaceClaims
+from sliceplane.node.plane import KernelClaims, NodePlane, NodePlaneConfig
 
 _EMPTY = ServiceRules()
 
@@ -106,7 +106,7 @@ class _RestoreDraft:
 
     full: bool = False
     chains: dict[Chain, tuple[str, ...] | None] = field(default_factory=dict)
-    shared: dict[Place, str | None] = field(default_factory=dict)
+    shared: dict[SharedRuleId, str | None] = field(default_factory=dict)
 
 
 class IptablesRules:
@@ -120,9 +120,9 @@ class IptablesRules:
         self._node_ports: tuple[str, ...] = ()
         self._services: dict[ServiceKey, ServiceRules] = {}
         self._desired: dict[Chain, tuple[str, ...]] = {}
-        self._claims: PlaceClaims[Place, str] = PlaceClaims()
+        self._claims: KernelClaims[SharedRuleId, str] = KernelClaims()
         self._applied: dict[Chain, tuple[str, ...]] = {}
-        self._applied_shared: dict[Place, str] = {}
+        self._applied_shared: dict[SharedRuleId, str] = {}
         self._marked_chains: set[Chain] = set()
         self.needs_full = True
         self._draft: _RestoreDraft | None = None
@@ -157,10 +157,10 @@ class IptablesRules:
                 self._marked_chains.add(chain)
         had = dict(old.shared)
         has = dict(new.shared)
-        for place in had.keys() | has.keys():
-            if had.get(place) != has.get(place):
-                line = has.get(place)
-                self._claims.set(place, key, None if line is None else (line,))
+        for rule_id in had.keys() | has.keys():
+            if had.get(rule_id) != has.get(rule_id):
+                line = has.get(rule_id)
+                self._claims.set(rule_id, key, None if line is None else (line,))
         return True
 
     def take_transaction(self, now: float) -> IptablesTransaction | None:
@@ -186,11 +186,11 @@ class IptablesRules:
                 del self._applied[chain]
             else:
                 self._applied[chain] = rules
-        for place, line in draft.shared.items():
+        for rule_id, line in draft.shared.items():
             if line is None:
-                del self._applied_shared[place]
+                del self._applied_shared[rule_id]
             else:
-                self._applied_shared[place] = line
+                self._applied_shared[rule_id] = line
 
     def on_failure(self) -> None:
         assert self._draft is not None, "no transaction is under way"
@@ -203,7 +203,7 @@ class IptablesRules:
 
     def _full(self) -> tuple[tuple[Section, ...], _RestoreDraft]:
         shared = {
-            place: line for place in self._claims for line in self._claims.winner(place) or ()
+            rule_id: line for rule_id in self._claims for line in self._claims.winner(rule_id) or ()
         }
         draft = _RestoreDraft(full=True, chains=dict(self._desired), shared=dict(shared))
         return self._sections(self._desired, shared), draft
@@ -213,11 +213,11 @@ class IptablesRules:
         return IptablesTransaction(self._sections(self._applied, self._applied_shared), full=True)
 
     def _sections(
-        self, chains: Mapping[Chain, tuple[str, ...]], lines: Mapping[Place, str]
+        self, chains: Mapping[Chain, tuple[str, ...]], lines: Mapping[SharedRuleId, str]
     ) -> tuple[Section, ...]:
         shared: dict[Chain, list[str]] = {}
-        for place in sorted(lines):
-            shared.setdefault(place[0], []).append(lines[place])
+        for rule_id in sorted(lines):
+            shared.setdefault(rule_id[0], []).append(lines[rule_id])
         fixed = static_chains(self._family, self._context, self._node_ports)
         sections = []
         for table in TABLES:
@@ -251,13 +251,13 @@ class IptablesRules:
             else:
                 named[table].append(name)
                 additions[table] += [f"-A {name} {line}" for line in desired]
-        for place in sorted(self._claims.marked):
-            (table, name), _ = place
-            before = self._applied_shared.get(place)
-            (after,) = self._claims.winner(place) or (None,)
+        for rule_id in sorted(self._claims.marked):
+            (table, name), _ = rule_id
+            before = self._applied_shared.get(rule_id)
+            (after,) = self._claims.winner(rule_id) or (None,)
             if before == after:
                 continue
-            draft.shared[place] = after
+            draft.shared[rule_id] = after
             if after is not None:
                 additions[table].append(f"-I {name} {after}")
             if before is not None:
@@ -286,9 +286,9 @@ class IptablesRules:
             chains.update(self._services[key].chains)
         assert chains == self._desired, f"chains {self._desired} should be {chains}"
         self._claims.check(
-            (key, place, line)
+            (key, rule_id, line)
             for key in sorted(self._services)
-            for place, line in self._services[key].shared
+            for rule_id, line in self._services[key].shared
         )
         if self.needs_full or self._draft is not None:
             return
@@ -296,10 +296,10 @@ class IptablesRules:
             listed = self._applied.get(chain)
             desired = self._desired.get(chain)
             assert listed == desired, f"{chain}: {listed} is not {desired}"
-        for place in {*self._applied_shared, *self._claims} - self._claims.marked:
-            there = self._applied_shared.get(place)
-            (first,) = self._claims.winner(place) or (None,)
-            assert there == first, f"{place}: {there} is not {first}"
+        for rule_id in {*self._applied_shared, *self._claims} - self._claims.marked:
+            there = self._applied_shared.get(rule_id)
+            (first,) = self._claims.winner(rule_id) or (None,)
+            assert there == first, f"{rule_id}: {there} is not {first}"
 
 
 IptablesPlane = NodePlane[IptablesRules, IptablesTransaction]

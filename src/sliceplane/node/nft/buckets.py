@@ -12,10 +12,10 @@ destination and the number of a bucket, its value the target. ``numgen random mo
 bucket. If the bucket is empty, the rule ends and the next rule draws again. Each full bucket is
 equally likely, so shares are equal. Adding or removing an endpoint changes one element and no rule.
 
-*Draws.*  Each count has ``DRAWS`` draws: four levels of chains that jump to the next level four
-times. A destination gets another count when its buckets are full, or when at most 3/16 of them are
-in use. So all draws fail with a probability of less than 2**-76 (``numgen`` itself has 32 bits). Two
-draws are usual.
+*Draws.*  Each count has ``NUMGEN_ATTEMPTS`` draws: four levels of chains that jump to the next
+level four times. A destination gets another count when its buckets are full, or when at most 3/16
+of them are in use. So all draws fail with a probability of less than 2**-76 (``numgen`` itself has
+32 bits). Two draws are usual.
 
 *Another count* changes all elements of the destination at once. A packet in flight may have been
 looked up in the new set too early, and in the old map too late. Therefore the lookups that translate
@@ -42,7 +42,7 @@ from sliceplane.node.nft.statements import DESTINATION, DnatBucket, InSet, Jump
 BUCKET_COUNTS: Final = tuple(4**power for power in range(1, 11))
 _LEVELS: Final = 4
 _TRIES: Final = 4
-DRAWS: Final = _TRIES**_LEVELS
+NUMGEN_ATTEMPTS: Final = _TRIES**_LEVELS
 #: the chain that looks up a cluster IP's only endpoint, and the buckets
 DIRECT: Final = "cluster-ip-endpoints"
 
@@ -79,7 +79,7 @@ def bucket_map(size: int) -> NftContainer:
 
 def bucket_commands(size: int) -> tuple[Command, ...]:
     """Returns the commands that create the set, the map and the chains of *size* buckets, empty."""
-    chains = [f"draw-{size}-{DRAWS // _TRIES**level}" for level in range(_LEVELS)]
+    chains = [f"draw-{size}-{NUMGEN_ATTEMPTS // _TRIES**level}" for level in range(_LEVELS)]
     steps: list[Jump | DnatBucket] = [
         *(Jump(chain) for chain in chains[1:]),
         DnatBucket(DESTINATION, size, bucket_map(size).name),

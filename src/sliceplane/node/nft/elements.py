@@ -1,7 +1,7 @@
 """Elements of sets and maps: the claims of Services, the applied elements, and the changes between
 them.
 
-**Shared elements.**  Two Services may claim one element (``node.plane.PlaceClaims``): the same
+**Shared elements.**  Two Services may claim one element (``node.plane.KernelClaims``): the same
 local endpoint, or by mistake the same cluster IP. An element stays as long as any Service claims
 it. ``consume.claims`` has already decided who owns external addresses and node ports.
 
@@ -43,7 +43,7 @@ from sliceplane.node.nft.objects import (
     NftVerdict,
     Value,
 )
-from sliceplane.node.plane import PlaceClaims
+from sliceplane.node.plane import KernelClaims
 
 RETIRE_AFTER_S = 1.0
 
@@ -100,7 +100,7 @@ class Elements:
     """
 
     def __init__(self) -> None:
-        self.claims: PlaceClaims[ElementId, DesiredValue] = PlaceClaims()
+        self.claims: KernelClaims[ElementId, DesiredValue] = KernelClaims()
         self._applied: dict[ElementId, Applied] = {}
         self._retained: dict[ElementId, DnatTarget | Buckets] = {}
         #: times at which retained targets may be removed

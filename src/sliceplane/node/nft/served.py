@@ -13,16 +13,32 @@ from typing import Any, Final
 
 from sliceplane.consume.served import ClusterDestination, Served, ServedTarget
 from sliceplane.node.nft.buckets import BUCKET_COUNTS, bucket_map, bucket_set
-from sliceplane.node.nft.layout import CLUSTER_IPS, NO_ENDPOINTS, SERVICE_IPS, SINGLE_ENDPOINTS
+from sliceplane.node.nft.layout import (
+    CLUSTER_IPS,
+    HAIRPIN,
+    NO_ENDPOINTS,
+    SERVICE_IPS,
+    SINGLE_ENDPOINTS,
+)
 from sliceplane.node.nft.listing import Form
 
 #: both must lead to a map: packets of Pods enter by the first, those of the node itself by the second
 _HOOKS: Final = ("nat-prerouting", "nat-output")
 
 
+_MASQUERADING_HOOK: Final = "nat-postrouting"
+
+
 def served(form: Form) -> Served:
     """Returns the destinations of *form*, a table of ours (``listing.listed``)."""
     return _Reader(form).read()
+
+
+def hairpins(form: Form) -> Served:
+    """Returns by destination the targets that reach themselves by it: their connections to
+    themselves are looked up in a set, and masqueraded.
+    """
+    return _Reader(form).hairpins()
 
 
 class _Reader:
@@ -45,25 +61,38 @@ class _Reader:
             destination: frozenset()
             for destination in map(_destination, self._keys(NO_ENDPOINTS.name))
         }
-        for key, verdict in self._looked_up(SERVICE_IPS.name).items():
+        for key, verdict in self._elements_of(SERVICE_IPS.name).items():
             result[_destination(key)] = frozenset(self._targets(verdict.split()[-1], set()))
-        cluster_ips = set(self._looked_up(CLUSTER_IPS.name))
-        for key, value in self._looked_up(SINGLE_ENDPOINTS.name).items():
+        cluster_ips = set(self._elements_of(CLUSTER_IPS.name))
+        for key, value in self._elements_of(SINGLE_ENDPOINTS.name).items():
             if key.split(" . ")[0] in cluster_ips:
                 result.setdefault(_destination(key), frozenset((_target(value),)))
         for count in BUCKET_COUNTS:
-            members = set(self._looked_up(bucket_set(count).name))
-            for key, value in self._looked_up(bucket_map(count).name).items():
+            members = set(self._elements_of(bucket_set(count).name))
+            for key, value in self._elements_of(bucket_map(count).name).items():
                 destination, _, _ = key.rpartition(" . ")
                 if destination in members and destination.split(" . ")[0] in cluster_ips:
                     earlier = result.get(_destination(destination), frozenset())
                     result[_destination(destination)] = earlier | {_target(value)}
         return result
 
+    def hairpins(self) -> Served:
+        if HAIRPIN.name not in set(self._used(_MASQUERADING_HOOK, set())):
+            return {}
+        keys = {tuple(key.split(" . ")[1:]) for key in self._keys(HAIRPIN.name)}
+        return {
+            destination: frozenset(
+                target
+                for target in targets
+                if (target.address, destination.protocol, str(target.port)) in keys
+            )
+            for destination, targets in self.read().items()
+        }
+
     def _keys(self, container: str) -> dict[str, str]:
         return self._elements.get(container, {})
 
-    def _looked_up(self, container: str) -> dict[str, str]:
+    def _elements_of(self, container: str) -> dict[str, str]:
         """Returns the elements of a container that packets of both hooks are looked up in."""
         return self._keys(container) if container in self._used_everywhere else {}
 

@@ -213,7 +213,7 @@ class _Walk:
             case statements.Balance():
                 yield from self._balance(statement, packet)
             case statements.DnatBucket(fields, count, name):
-                yield from self._draw(packet, packet.key(fields), count, name)
+                yield from self._bucket_branches(packet, packet.key(fields), count, name)
             case _:
                 after, flow = self._simple(statement, packet)
                 yield _ONE, after, flow
@@ -283,7 +283,9 @@ class _Walk:
             translated = replace(packet, daddr=target.ip, dport=target.port, dnat=True)
             yield Fraction(1, statement.count), translated, "done"
 
-    def _draw(self, packet: Packet, key: Key, count: int, name: str) -> Iterator[_Branch]:
+    def _bucket_branches(
+        self, packet: Packet, key: Key, count: int, name: str
+    ) -> Iterator[_Branch]:
         """Yields each full bucket, equally likely: the rules repeat the draw until one is full
         (``node.nft.buckets``)."""
         elements = self._table.containers[name].elements

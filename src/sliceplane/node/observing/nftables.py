@@ -9,9 +9,10 @@ generation. Sources: linux/netfilter/nf_tables.h, net/netfilter/nf_tables_api.c.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
+from sliceplane.kit.ip import Family
 from sliceplane.node.nft.netlink.messages import HEADER, message, text
 from sliceplane.node.observing.graph import ADDRESS_BYTES, Rule, RuleGraph, UnreadableRules
 
@@ -19,7 +20,7 @@ from sliceplane.node.observing.graph import ADDRESS_BYTES, Rule, RuleGraph, Unre
 TABLE: Final = "kube-proxy"
 #: multicast group of nftables (NFNLGRP_NFTABLES)
 GROUP: Final = 7
-_NFPROTO: Final = {"IPv4": 2, "IPv6": 10}
+_NFPROTO: Final[dict[Family, int]] = {"IPv4": 2, "IPv6": 10}
 _SUBSYSTEM: Final = 10
 (
     NEW_TABLE,
@@ -121,7 +122,7 @@ class Decoder:
     shared.
     """
 
-    def __init__(self, graphs: dict[str, RuleGraph]) -> None:
+    def __init__(self, graphs: Mapping[Family, RuleGraph]) -> None:
         self._graphs = {_NFPROTO[family]: graph for family, graph in graphs.items()}
         self._shared: dict[Rule, Rule] = {}
         self._names: dict[str, str] = {}

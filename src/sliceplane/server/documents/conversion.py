@@ -180,12 +180,12 @@ def realign(new: Document, old: Document) -> Document:
     after = new.get("endpoints") or []
     if topologies is None or before == after or _annotation(new) != _annotation(old):
         return new
-    places: dict[bytes, list[int]] = {}
+    indexes_by_identity: dict[bytes, list[int]] = {}
     for index in reversed(range(len(before))):
-        places.setdefault(_identity(before[index]), []).append(index)
+        indexes_by_identity.setdefault(_identity(before[index]), []).append(index)
     moved: Topologies = {}
     for index, endpoint in enumerate(after):
-        indexes = places.get(_identity(endpoint))
+        indexes = indexes_by_identity.get(_identity(endpoint))
         if indexes:
             topology = topologies.get(indexes.pop())
             if topology:
@@ -303,12 +303,14 @@ def to_stored(resource: Resource, document: Document) -> Document:
 
 
 def from_stored(resource: Resource, document: Document) -> Document:
-    """A stored document as *resource* shows it."""
+    """Returns a stored document in the form of *resource*."""
     if not resource.is_view:
         return document
     _must_be_event(resource)
-    shown = _renamed(document, _TO_VIEW, resource)
-    return {name: value for name, value in shown.items() if value != "" or name not in _OMIT_EMPTY}
+    converted = _renamed(document, _TO_VIEW, resource)
+    return {
+        name: value for name, value in converted.items() if value != "" or name not in _OMIT_EMPTY
+    }
 
 
 def renamed_members(source: Resource, aim: Resource) -> dict[str, str]:
@@ -320,10 +322,8 @@ def renamed_members(source: Resource, aim: Resource) -> dict[str, str]:
     return _TO_VIEW if aim.is_view else _TO_STORED
 
 
-def shown(resource: Resource, body: bytes) -> bytes:
-    """A stored body as *resource* shows it.  What is no such body (a list, a Status) is left as it
-    is.
-    """
+def body_from_stored(resource: Resource, body: bytes) -> bytes:
+    """Returns a stored body in the form of *resource*; any other body (a list, a Status) as it is."""
     if not resource.is_view:
         return body
     stored = stored_form(resource)
@@ -336,12 +336,12 @@ def shown(resource: Resource, body: bytes) -> bytes:
 
 def _renamed(document: Document, names: dict[str, str], resource: Resource) -> Document:
     """A shallow copy with other names for members and the kind and version of *resource*."""
-    made = {names.get(name, name): value for name, value in document.items()}
-    if "kind" in made:
-        made["kind"] = resource.kind
-    if "apiVersion" in made:
-        made["apiVersion"] = resource.api_version
-    return made
+    result = {names.get(name, name): value for name, value in document.items()}
+    if "kind" in result:
+        result["kind"] = resource.kind
+    if "apiVersion" in result:
+        result["apiVersion"] = resource.api_version
+    return result
 
 
 def _must_be_event(resource: Resource) -> None:

@@ -224,7 +224,7 @@ def _parse(raw: bytes) -> Any:
     except UnicodeDecodeError:
         raise MalformedBody("invalid UTF-8") from None
     except msgspec.DecodeError as error:
-        raise MalformedBody(describe_syntax_error(raw) or _words_of(error)) from None
+        raise MalformedBody(describe_syntax_error(raw) or _message_of(error)) from None
 
 
 def _parse_json(raw: bytes) -> tuple[Document, bool]:
@@ -253,7 +253,7 @@ def _yaml_to_json(raw: bytes) -> tuple[bytes, tuple[str, ...]]:
     return _encode(parsed.value), parsed.problems
 
 
-def _words_of(error: msgspec.DecodeError) -> str:
+def _message_of(error: msgspec.DecodeError) -> str:
     """Good JSON by Go's rules that we refuse all the same: numbers out of range, lone
     surrogates.
     """

@@ -16,11 +16,11 @@ from sliceplane.server.fairness.defaults import LEVELS, SCHEMAS
 from sliceplane.server.fairness.seats import SchemaTally, Seats
 from sliceplane.server.fairness.types import (
     ANY,
-    Asked,
     Flow,
     Kind,
     Level,
     PathRule,
+    RequestAttributes,
     ResourceRule,
     Schema,
     Subject,
@@ -108,7 +108,7 @@ class FlowControl:
                 ((*labels, execute), waits.read())
                 for labels, tally in tallies
                 if tally.dispatched or tally.refused
-                for execute, waits in (("true", tally.waited), ("false", tally.left))
+                for execute, waits in (("true", tally.waited), ("false", tally.abandoned_waits))
             ],
             *(*of_schema, "execute"),
         )
@@ -130,7 +130,7 @@ class Classifier:
         #: matches all of them
         self._users: dict[tuple[str, tuple[str, ...]], tuple[tuple[Flow, bool], ...]] = {}
 
-    def classify(self, name: str, groups: tuple[str, ...], asked: Asked) -> Flow:
+    def classify(self, name: str, groups: tuple[str, ...], attributes: RequestAttributes) -> Flow:
         """The flow of what the user *name* of *groups* asks for."""
         user = (name, groups)
         candidates = self._users.get(user)
@@ -144,13 +144,13 @@ class Classifier:
                     self._users.clear()
                 self._users[user] = candidates
         for flow, always in candidates:
-            if always or matches(flow.schema, asked):
+            if always or matches(flow.schema, attributes):
                 break
         else:
             schema, level = self._schemas[-1]
             flow = Flow(schema, level, name)
         if flow.schema.distinguisher == "ByNamespace":
-            return flow._replace(distinguisher=asked.namespace)
+            return flow._replace(distinguisher=attributes.namespace)
         return flow
 
     def _of_user(self, name: str, groups: tuple[str, ...]) -> tuple[tuple[Flow, bool], ...]:
@@ -177,28 +177,30 @@ def speaks_of(subject: Subject, name: str, groups: tuple[str, ...]) -> bool:
             return name.startswith(prefix) if subject.name == ANY else name == prefix + subject.name
 
 
-def matches(schema: Schema, asked: Asked) -> bool:
+def matches(schema: Schema, attributes: RequestAttributes) -> bool:
     """Returns True if a rule of the schema matches a request by one of its subjects."""
-    if asked.resource:
-        return any(_matches_resource(rule, asked) for rule in schema.resource_rules)
-    return any(_matches_path(rule, asked) for rule in schema.path_rules)
+    if attributes.resource:
+        return any(_matches_resource(rule, attributes) for rule in schema.resource_rules)
+    return any(_matches_path(rule, attributes) for rule in schema.path_rules)
 
 
-def _matches_resource(rule: ResourceRule, asked: Asked) -> bool:
+def _matches_resource(rule: ResourceRule, attributes: RequestAttributes) -> bool:
     if not (
-        _in(asked.verb, rule.verbs)
-        and _in(asked.resource, rule.resources)
-        and _in(asked.group, rule.groups)
+        _in(attributes.verb, rule.verbs)
+        and _in(attributes.resource, rule.resources)
+        and _in(attributes.group, rule.groups)
     ):
         return False
-    return _in(asked.namespace, rule.namespaces) if asked.namespace else rule.cluster_scope
+    return (
+        _in(attributes.namespace, rule.namespaces) if attributes.namespace else rule.cluster_scope
+    )
 
 
-def _matches_path(rule: PathRule, asked: Asked) -> bool:
-    if not _in(asked.verb, rule.verbs):
+def _matches_path(rule: PathRule, attributes: RequestAttributes) -> bool:
+    if not _in(attributes.verb, rule.verbs):
         return False
     return any(
-        path in (ANY, asked.path) or asked.path.startswith(path.rstrip("*/") + "/")
+        path in (ANY, attributes.path) or attributes.path.startswith(path.rstrip("*/") + "/")
         for path in rule.paths
     )
 

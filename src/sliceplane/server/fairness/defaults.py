@@ -226,10 +226,10 @@ def _subject(subject: Subject) -> Document:
 
 
 def _resource_rule(rule: ResourceRule) -> Document:
-    found: Document = {
+    document: Document = {
         "verbs": list(rule.verbs),
         "apiGroups": list(rule.groups),
         "resources": list(rule.resources),
         "namespaces": list(rule.namespaces),
     }
-    return {**found, "clusterScope": True} if rule.cluster_scope else found
+    return {**document, "clusterScope": True} if rule.cluster_scope else document

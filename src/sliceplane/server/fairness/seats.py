@@ -1,18 +1,18 @@
-"""Seats: how many requests are worked on at a time, whose turn it is, and who has to come back.
+"""Seats: the number of requests that execute at a time, their order, and which are refused.
 
 Each level has a *nominal* number of seats in proportion to its shares, and keeps the part of it
-that it does not lend (``least``) at all times. What levels lend and do not use is *spare*, and any
-level may sit there; when a seat gets free, the level that has the least of its nominal number goes
-first. No request is driven from a seat. Upstream moves the borders between levels every ten
-seconds; here a seat is lent at the moment when it is asked for.
+that it does not lend (``guaranteed``) at all times. What levels lend and do not use is *spare*, and
+any level may use it; when a seat gets free, the level that has the least of its nominal number goes
+first. No request loses its seat. Upstream moves the borders between levels every ten seconds; here
+a seat is lent when it is requested.
 
 Within a level each flow has a line of its own (upstream: a hand of queues that it may share with
 others), and the line with the earliest *tag* goes first (Zhang, "VirtualClock", 1990). A tag is the
 time at which a request came, or later if its flow has used up more: each seat moves the flow's tag
-by the time that the seat was held. So a flow that asks for little passes those that ask for much,
-and since a later request has a later tag, none is passed for ever.
+by the time that the seat was occupied. So a flow of few requests passes those of many, and since a
+later request has a later tag, no flow starves.
 
-A flow may wait in ``places_of_one_flow`` places, and in no more than are left free for the others.
+A flow may have ``flow_queue_capacity`` requests in line, and no more than the others leave free.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sliceplane.server.fairness.types import Flow, Level
 
 #: upstream's buckets of apiserver_flowcontrol_request_wait_duration_seconds
 WAIT_BUCKETS: Final = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0)
-#: a seat costs its flow at least this much, and a flow is held back by no more than that
+#: minimum cost of a seat, and maximum penalty of a flow
 COST_S_MIN: Final = 0.003
 AHEAD_S_MAX: Final = 1.0
 #: the heap of lines is rebuilt when it has so many times more entries than there are lines
@@ -41,23 +41,23 @@ Reason = Literal["concurrency-limit", "queue-full", "time-out", "cancelled"]
 class SchemaTally:
     """Counts of the requests of one flow schema. Kept by ``Seats``, read for monitoring."""
 
-    __slots__ = ("dispatched", "executing", "left", "refused", "waited", "waiting")
+    __slots__ = ("abandoned_waits", "dispatched", "executing", "refused", "waited", "waiting")
 
     def __init__(self) -> None:
         self.executing = 0
         self.waiting = 0
         self.dispatched = 0
         self.refused: dict[Reason, int] = {}
-        #: seconds in line, of those that got a seat and of those that did not
+        #: seconds in line of requests that got a seat, and of those that did not
         self.waited = Histogram(WAIT_BUCKETS)
-        self.left = Histogram(WAIT_BUCKETS)
+        self.abandoned_waits = Histogram(WAIT_BUCKETS)
 
     def refuse(self, reason: Reason) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + 1
 
 
 class SeatTicket:
-    """A request's place: in line, on a seat, or neither any more.  ``Seats`` alone changes it."""
+    """A request in line, on a seat, or over.  ``Seats`` alone changes it."""
 
     __slots__ = ("flow", "since", "state")
 
@@ -81,16 +81,25 @@ class _Line:
         self.number = 0
 
 
-class _Room:
+class _LevelPool:
     """One level's seats and lines."""
 
-    __slots__ = ("heap", "in_use", "least", "level", "lines", "lines_kept", "nominal", "waiting")
+    __slots__ = (
+        "guaranteed",
+        "heap",
+        "in_use",
+        "level",
+        "lines",
+        "lines_kept",
+        "nominal",
+        "waiting",
+    )
 
     def __init__(self, level: Level, nominal: int) -> None:
         self.level = level
         self.nominal = nominal
         lent = round(nominal * level.lendable_percent / 100)
-        self.least = max(nominal - lent, min(nominal, 1))
+        self.guaranteed = max(nominal - lent, min(nominal, 1))
         self.in_use = 0
         self.waiting = 0
         self.lines: dict[tuple[str, str], _Line] = {}
@@ -109,39 +118,43 @@ class Seats:
         """*total* seats are shared out; each level that has shares gets at least one of them."""
         limited = tuple(levels)
         shares = sum(level.shares for level in limited)
-        self._rooms = {
-            level.name: _Room(level, 0 if level.exempt else ceil(total * level.shares / shares))
+        self._pools = {
+            level.name: _LevelPool(
+                level, 0 if level.exempt else ceil(total * level.shares / shares)
+            )
             for level in limited
         }
         self._tallies = tallies
-        self._spare = sum(room.nominal - room.least for room in self._rooms.values())
+        self._spare = sum(pool.nominal - pool.guaranteed for pool in self._pools.values())
         self._waiting = 0
         self._number = 0
         self.in_use = 0
 
     def nominal(self, level: str) -> int:
-        return self._rooms[level].nominal
+        return self._pools[level].nominal
 
-    def ask(self, flow: Flow, now: float) -> tuple[SeatTicket, Reason | None]:
-        """A ticket that is seated, or waiting, or (with the reason) neither."""
+    def acquire(self, flow: Flow, now: float) -> tuple[SeatTicket, Reason | None]:
+        """Returns a ticket that is seated, or waiting, or (with the reason) refused."""
         ticket = SeatTicket(flow, now)
-        room = self._rooms[flow.level.name]
-        if room.level.exempt or (not room.waiting and (room.in_use < room.least or self._spare)):
-            self._seat(room, ticket, now)
+        pool = self._pools[flow.level.name]
+        if pool.level.exempt or (
+            not pool.waiting and (pool.in_use < pool.guaranteed or self._spare)
+        ):
+            self._seat(pool, ticket, now)
             return ticket, None
-        reason = self._line_up(room, ticket)
+        reason = self._enqueue(pool, ticket)
         if reason is not None:
             self._tallies[flow.schema.name].refuse(reason)
         return ticket, reason
 
-    def leave(
+    def release(
         self, ticket: SeatTicket, now: float, *, reason: Reason = "cancelled"
     ) -> tuple[SeatTicket, ...]:
-        """The request is done, or gives up waiting for *reason*.  Returns who got a seat by
-        that.
+        """The request is done, or stops waiting for *reason*.  Returns the tickets that get a seat
+        in exchange.
         """
         if ticket.state == "waiting":
-            self._give_up(ticket, now, reason)
+            self._abandon(ticket, now, reason)
             return ()
         if ticket.state == "over":
             return ()
@@ -149,24 +162,24 @@ class Seats:
         flow = ticket.flow
         self._tallies[flow.schema.name].executing -= 1
         self.in_use -= 1
-        room = self._rooms[flow.level.name]
-        if room.level.exempt:
+        pool = self._pools[flow.level.name]
+        if pool.level.exempt:
             return ()
-        if room.in_use > room.least:
+        if pool.in_use > pool.guaranteed:
             self._spare += 1
-        room.in_use -= 1
+        pool.in_use -= 1
         if not self._waiting:
             return ()
-        line = room.lines.get((flow.schema.name, flow.distinguisher))
+        line = pool.lines.get((flow.schema.name, flow.distinguisher))
         if line is not None:
             line.tag = min(line.tag + max(now - ticket.since - COST_S_MIN, 0.0), now + AHEAD_S_MAX)
         return self._dispatch(now)
 
-    def _seat(self, room: _Room, ticket: SeatTicket, now: float) -> None:
-        if not room.level.exempt:
-            if room.in_use >= room.least:
+    def _seat(self, pool: _LevelPool, ticket: SeatTicket, now: float) -> None:
+        if not pool.level.exempt:
+            if pool.in_use >= pool.guaranteed:
                 self._spare -= 1
-            room.in_use += 1
+            pool.in_use += 1
         self.in_use += 1
         tally = self._tallies[ticket.flow.schema.name]
         tally.executing += 1
@@ -177,65 +190,65 @@ class Seats:
 
     # Lines
 
-    def _line_up(self, room: _Room, ticket: SeatTicket) -> Reason | None:
-        level = room.level
+    def _enqueue(self, pool: _LevelPool, ticket: SeatTicket) -> Reason | None:
+        level = pool.level
         flow = ticket.flow
-        if not level.queues or not room.nominal:
+        if not level.queues or not pool.nominal:
             return "concurrency-limit"
         key = (flow.schema.name, flow.distinguisher)
-        line = room.lines.get(key)
+        line = pool.lines.get(key)
         if line is None:
-            self._clear_away(room, ticket.since)
-            line = room.lines[key] = _Line()
-        held = len(line.waiting)
-        if held >= min(level.places_of_one_flow, level.places - room.waiting):
+            self._drop_idle_lines(pool, ticket.since)
+            line = pool.lines[key] = _Line()
+        queued = len(line.waiting)
+        if queued >= min(level.flow_queue_capacity, level.queue_capacity - pool.waiting):
             return "queue-full"
         ticket.state = "waiting"
         line.waiting.append(ticket)
-        room.waiting += 1
+        pool.waiting += 1
         self._waiting += 1
         self._tallies[flow.schema.name].waiting += 1
-        if not held:
-            self._enter(room, line)
+        if not queued:
+            self._enter(pool, line)
         return None
 
-    def _enter(self, room: _Room, line: _Line) -> None:
-        """*line* has a first one who waits: into the heap with it."""
+    def _enter(self, pool: _LevelPool, line: _Line) -> None:
+        """Pushes *line*, which has a waiting ticket, to the heap."""
         self._number += 1
         line.number = self._number
         line.tag = max(line.tag, line.waiting[0].since)
-        heapq.heappush(room.heap, (line.tag, line.number, line))
-        if len(room.heap) > max(_HEAP_MIN, _HEAP_SLACK * len(room.lines)):
-            room.heap = [entry for entry in room.heap if entry[2].number == entry[1]]
-            heapq.heapify(room.heap)
+        heapq.heappush(pool.heap, (line.tag, line.number, line))
+        if len(pool.heap) > max(_HEAP_MIN, _HEAP_SLACK * len(pool.lines)):
+            pool.heap = [entry for entry in pool.heap if entry[2].number == entry[1]]
+            heapq.heapify(pool.heap)
 
-    def _clear_away(self, room: _Room, now: float) -> None:
-        """Forget flows that do not wait, once they are many: those that owe nothing any more."""
-        if len(room.lines) < 2 * room.lines_kept + _HEAP_MIN:
+    def _drop_idle_lines(self, pool: _LevelPool, now: float) -> None:
+        """Forgets flows without waiting requests and without a penalty, once there are many."""
+        if len(pool.lines) < 2 * pool.lines_kept + _HEAP_MIN:
             return
-        room.lines = {
-            key: line for key, line in room.lines.items() if line.waiting or line.tag > now
+        pool.lines = {
+            key: line for key, line in pool.lines.items() if line.waiting or line.tag > now
         }
-        room.lines_kept = len(room.lines)
+        pool.lines_kept = len(pool.lines)
 
-    def _give_up(self, ticket: SeatTicket, now: float, reason: Reason) -> None:
+    def _abandon(self, ticket: SeatTicket, now: float, reason: Reason) -> None:
         ticket.state = "over"
         flow = ticket.flow
-        room = self._rooms[flow.level.name]
-        line = room.lines[(flow.schema.name, flow.distinguisher)]
+        pool = self._pools[flow.level.name]
+        line = pool.lines[(flow.schema.name, flow.distinguisher)]
         was_first = line.waiting[0] is ticket
         line.waiting.remove(ticket)
         if was_first:
             line.number = 0
             if line.waiting:
-                self._enter(room, line)
-        self._out_of_line(room, ticket)
+                self._enter(pool, line)
+        self._on_dequeued(pool, ticket)
         tally = self._tallies[flow.schema.name]
-        tally.left.observe(now - ticket.since)
+        tally.abandoned_waits.observe(now - ticket.since)
         tally.refuse(reason)
 
-    def _out_of_line(self, room: _Room, ticket: SeatTicket) -> None:
-        room.waiting -= 1
+    def _on_dequeued(self, pool: _LevelPool, ticket: SeatTicket) -> None:
+        pool.waiting -= 1
         self._waiting -= 1
         self._tallies[ticket.flow.schema.name].waiting -= 1
 
@@ -244,56 +257,56 @@ class Seats:
         seated = []
         while self._waiting:
             able = [
-                room
-                for room in self._rooms.values()
-                if room.waiting and (room.in_use < room.least or self._spare)
+                pool
+                for pool in self._pools.values()
+                if pool.waiting and (pool.in_use < pool.guaranteed or self._spare)
             ]
             if not able:
                 break
-            room = min(able, key=lambda room: room.in_use / room.nominal)
-            ticket = self._first(room, now)
-            self._out_of_line(room, ticket)
-            self._seat(room, ticket, now)
+            pool = min(able, key=lambda pool: pool.in_use / pool.nominal)
+            ticket = self._first(pool, now)
+            self._on_dequeued(pool, ticket)
+            self._seat(pool, ticket, now)
             seated.append(ticket)
         return tuple(seated)
 
-    def _first(self, room: _Room, now: float) -> SeatTicket:
-        """Take the one whose turn it is out of its line."""
+    def _first(self, pool: _LevelPool, now: float) -> SeatTicket:
+        """Takes the first ticket of the line with the earliest tag."""
         while True:
-            tag, number, line = heapq.heappop(room.heap)
+            tag, number, line = heapq.heappop(pool.heap)
             if line.number == number:
                 break
         ticket = line.waiting.popleft()
         line.tag = min(max(line.tag, tag) + COST_S_MIN, now + AHEAD_S_MAX)
         line.number = 0
         if line.waiting:
-            self._enter(room, line)
+            self._enter(pool, line)
         return ticket
 
     # For monitoring and tests
 
     def in_use_by(self, level: str) -> int:
-        return self._rooms[level].in_use
+        return self._pools[level].in_use
 
     def waiting_in(self, level: str) -> int:
-        return self._rooms[level].waiting
+        return self._pools[level].waiting
 
     def check(self) -> None:
-        limited = [room for room in self._rooms.values() if not room.level.exempt]
-        held = sum(max(room.in_use, room.least) for room in limited)
-        assert self._spare == sum(room.nominal for room in limited) - held >= 0, (
+        limited = [pool for pool in self._pools.values() if not pool.level.exempt]
+        reserved = sum(max(pool.in_use, pool.guaranteed) for pool in limited)
+        assert self._spare == sum(pool.nominal for pool in limited) - reserved >= 0, (
             f"{self._spare} seats are spare"
         )
-        assert self._waiting == sum(room.waiting for room in limited), f"{self._waiting} wait"
-        for room in limited:
-            name = room.level.name
-            assert room.waiting == sum(len(line.waiting) for line in room.lines.values()), (
+        assert self._waiting == sum(pool.waiting for pool in limited), f"{self._waiting} wait"
+        for pool in limited:
+            name = pool.level.name
+            assert pool.waiting == sum(len(line.waiting) for line in pool.lines.values()), (
                 f"{name}: who waits?"
             )
-            assert room.waiting <= room.level.places, f"{name}: {room.waiting} wait"
-            free = room.in_use < room.least or self._spare
-            assert not (room.waiting and free), f"{name}: a seat is free and {room.waiting} wait"
-            entered = {id(line): tag for tag, number, line in room.heap if line.number == number}
-            for key, line in room.lines.items():
+            assert pool.waiting <= pool.level.queue_capacity, f"{name}: {pool.waiting} wait"
+            free = pool.in_use < pool.guaranteed or self._spare
+            assert not (pool.waiting and free), f"{name}: a seat is free and {pool.waiting} wait"
+            entered = {id(line): tag for tag, number, line in pool.heap if line.number == number}
+            for key, line in pool.lines.items():
                 assert bool(line.waiting) == (id(line) in entered), f"{name}: {key} is in no line"
                 assert all(ticket.state == "waiting" for ticket in line.waiting), f"{name}: {key}"

@@ -39,12 +39,12 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
         return "exempt" if self.exempt else "vital" if self.vital else "ordinary"
 
     @property
-    def places(self) -> int:
-        """The number of requests that may wait for a seat."""
+    def queue_capacity(self) -> int:
+        """Number of requests that may wait for a seat."""
         return self.queues * self.queue_length
 
     @property
-    def places_of_one_flow(self) -> int:
+    def flow_queue_capacity(self) -> int:
         return self.hand_size * self.queue_length
 
 
@@ -84,7 +84,7 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
     path_rules: tuple[PathRule, ...] = (PathRule(),)
 
 
-class Asked(NamedTuple):
+class RequestAttributes(NamedTuple):
     """The attributes of a request that rules match; ``resource`` is "" if it is for a page, which
     ``path`` names.
     """

@@ -96,10 +96,10 @@ class Access:
         authority = self.pki.ca_file
         before = authority.read_text(encoding="ascii") if authority.exists() else ""
         # In a thread: to make one loads a library, which takes longer than the loop may be held up.
-        self.pki, made = await asyncio.to_thread(
+        self.pki, renewed = await asyncio.to_thread(
             pki.ensure, self._data_dir.pki, certificate_names(self._config), now
         )
-        if made:
+        if renewed:
             distrusting = self.tls.renew(before)
             use(self.tls.context, distrusting=distrusting)
             write_private(self._data_dir.kubeconfig, pki.kubeconfig(self.pki, self._url))

@@ -162,10 +162,10 @@ def _named(holder: str) -> str:
 def _server_of(kubeconfig: Path) -> str:
     """The URL of the plane that wrote *kubeconfig*; "" if that cannot be read."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        found = re.search(
+        match = re.search(
             r"\bserver\W+(https?://[^\s\"']+)", kubeconfig.read_text(encoding="utf-8")
         )
-        return found[1] if found is not None else ""
+        return match[1] if match is not None else ""
     return ""
 
 

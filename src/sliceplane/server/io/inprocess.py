@@ -21,7 +21,7 @@ from sliceplane.api.requests import ListPage, Selection, WatchMessage, Write
 from sliceplane.api.scheme import Resource
 from sliceplane.api.users import User
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
-from sliceplane.server.io.requests.reports import HeldReports, rights
+from sliceplane.server.io.requests.reports import ReportService, rights
 from sliceplane.server.io.requests.timers import Horizon, HubTicker
 from sliceplane.server.io.storage.committing import Durability
 from sliceplane.server.registry.direct import interest_of, step_of
@@ -54,7 +54,7 @@ class InProcessClient(Verbs):
         registry: Registry,
         committer: Durability,
         ticker: HubTicker,
-        reports: HeldReports,
+        reports: ReportService,
         *,
         clock: Callable[[], float],
         user: User,
@@ -162,10 +162,10 @@ class InProcessClient(Verbs):
         to refuse.
         """
         try:
-            wanted = parse_uint64(resource_version or "")
+            version = parse_uint64(resource_version or "")
         except NotAnInteger:
             return
-        await self._horizon.reach(wanted, FUTURE_VERSION_S_MAX)
+        await self._horizon.reach(version, FUTURE_VERSION_S_MAX)
 
 
 async def _messages(watcher: Watcher) -> AsyncGenerator[WatchMessage, None]:

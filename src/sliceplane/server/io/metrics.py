@@ -1,28 +1,27 @@
-"""``/metrics`` of the server: what requests and watches count, and all that its parts tell.
+"""``/metrics`` of the server: counters of requests and watches, and the metrics of its parts.
 
 Names, labels and buckets are upstream's where upstream has the thing, so that dashboards and alerts
 made for Kubernetes work; what is ours alone is called ``sliceplane_...``.
 
 Counting costs a request two dictionary look-ups and a watch two additions for each write, whatever
-the number of events in it. Labels (``page_key``, ``resource_key``) are made of what the server
-knows, never of what a client says: an invented resource, method or page must not become a time
-series of its own.
+the number of events in it. Labels (``page_key``, ``resource_key``) come from the server's tables,
+never from a client's text: an invented resource, method or page must not become a time series of
+its own.
 
-``LoopSteps`` measures how long the loop was held, and by whom: no step may keep it from its other
-clients.
+``LoopSteps`` measures which request blocked the event loop, and for how long: no step may keep it
+from its other clients.
 
-A *step* is what runs between two awaits. The steps of a request are timed by driving its coroutine
-ourselves (``timed``), which costs two readings of a clock for each. A step that seems long because
-the machine gave the processor to others is no fault of the request: what the thread's processor
-clock says since the last heartbeat is the most that it can have been. (That clock is a system call,
-too much for each step.)
+A *step* runs between two awaits. The steps of a request are timed by driving its coroutine
+ourselves (``timed``), which costs two clock readings for each. A step that seems long because the
+machine gave the processor to others is no fault of the request: the thread's processor time since
+the last heartbeat is its upper bound. (That clock is a system call, too much for each step.)
 
-Whatever else keeps the loop (commits, streams, chores, a call that blocks, the machine) shows as
-the *lag* of the heartbeat, which asks to be called after ``BEAT_S`` and looks how late it is. That
-is a metric; the log has only what our own thread worked at.
+Anything else that blocks the loop (commits, streams, background tasks, a blocking call, the
+machine) shows as the *lag* of the heartbeat: its delay beyond ``HEARTBEAT_S``. The lag is a metric;
+the log has only the work of our own thread.
 
-A step that was longer than ``HELD_S`` is told in the log with the request's audit id, verb, user
-and path; once in ``TELL_S`` at most, with how many there were.
+A step that was longer than ``LONG_STEP_S`` is logged with the request's audit id, verb, user and
+path; at most once in ``LOG_INTERVAL_S``, with their number.
 """
 
 from __future__ import annotations
@@ -190,22 +189,22 @@ def resource_key(
     content_type: str,
 ) -> RequestKey:
     """*name* is the object's, also that of a list or watch that selects one by its name."""
-    shown = _VERBS.get(verb, _OTHER)
+    label = _VERBS.get(verb, _OTHER)
     if verb == "patch" and content_type.startswith(_APPLY):
-        shown = "APPLY"
+        label = "APPLY"
     resource = BY_PATH.get((path.group, path.version, path.plural))
     if resource is None or resource not in served:
-        return RequestKey(shown)
+        return RequestKey(label)
     subresource = path.subresource if path.subresource in resource.subresources else ""
     scope = "resource" if name or verb == "create" else "namespace" if path.namespace else "cluster"
     return RequestKey(
-        shown, "All" if dry_run else "", path.group, path.version, path.plural, subresource, scope
+        label, "All" if dry_run else "", path.group, path.version, path.plural, subresource, scope
     )
 
 
-HELD_S: Final = 0.050
-TELL_S: Final = 10.0
-BEAT_S: Final = 0.1
+LONG_STEP_S: Final = 0.050
+LOG_INTERVAL_S: Final = 10.0
+HEARTBEAT_S: Final = 0.1
 _BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 _log = get_logger("loop")
@@ -223,8 +222,8 @@ class LoopSteps:
     ) -> None:
         self._processor_clock = processor_clock
         self._clock = clock
-        #: what the processor's clock said at the last heartbeat; ``None``: there is none
-        self._beat_at: float | None = None
+        #: the thread's processor time at the last heartbeat; ``None``: there was none
+        self._heartbeat_at: float | None = None
         self._steps = metrics.histogram(
             "sliceplane_event_loop_step_seconds",
             "How long one step of a request held the event loop.",
@@ -235,17 +234,17 @@ class LoopSteps:
             "How late the event loop came to what was due.",
             _BUCKETS,
         )
-        #: since the last line
-        self._held = 0
+        #: since the last log line
+        self._long_steps = 0
         self._longest = 0.0
-        self._told_at = float("-inf")
+        self._logged_at = float("-inf")
 
     @coroutine
     def timed(
-        self, inner: Coroutine[Any, Any, None], who: Callable[[], dict[str, object]]
+        self, inner: Coroutine[Any, Any, None], log_fields: Callable[[], dict[str, object]]
     ) -> Generator[Any, Any, None]:
-        """*inner*, a request's coroutine, with each of its steps timed.  *who* is asked when one
-        was long.
+        """Drives *inner*, a request's coroutine, and times each of its steps.  *log_fields* is
+        called after a long one.
         """
         clock = self._clock
         observe = self._steps.observe
@@ -259,10 +258,10 @@ class LoopSteps:
                 return
             finally:
                 took = clock() - began
-                if took > HELD_S:
+                if took > LONG_STEP_S:
                     took = self._own_share(took)
-                    if took > HELD_S:
-                        self.on_held(took, who)
+                    if took > LONG_STEP_S:
+                        self.on_long_step(took, log_fields)
                 observe(took)
             sent = thrown = None
             try:
@@ -277,37 +276,37 @@ class LoopSteps:
         """The most of *seconds* in which the step itself can have been running."""
         return (
             seconds
-            if self._beat_at is None
-            else min(seconds, self._processor_clock() - self._beat_at)
+            if self._heartbeat_at is None
+            else min(seconds, self._processor_clock() - self._heartbeat_at)
         )
 
-    def on_held(self, seconds: float, who: Callable[[], dict[str, object]]) -> None:
-        """The loop was held; tell of it if that was not done just now."""
-        self._held += 1
+    def on_long_step(self, seconds: float, log_fields: Callable[[], dict[str, object]]) -> None:
+        """Counts a step that blocked the loop, and logs it unless that was done just now."""
+        self._long_steps += 1
         self._longest = max(self._longest, seconds)
         now = self._clock()
-        if now - self._told_at < TELL_S:
+        if now - self._logged_at < LOG_INTERVAL_S:
             return
         _log.warning(
             "the event loop was held",
             milliseconds=round(seconds * 1000),
             longest=round(self._longest * 1000),
-            times=self._held,
-            **who(),
+            times=self._long_steps,
+            **log_fields(),
         )
-        self._told_at = now
-        self._held = 0
+        self._logged_at = now
+        self._long_steps = 0
         self._longest = 0.0
 
-    async def beat(self) -> None:
+    async def heartbeat(self) -> None:
         """Runs as long as the server."""
         while True:
-            self._beat_at = self._processor_clock()
-            due = self._clock() + BEAT_S
-            await asyncio.sleep(BEAT_S)
+            self._heartbeat_at = self._processor_clock()
+            due = self._clock() + HEARTBEAT_S
+            await asyncio.sleep(HEARTBEAT_S)
             late = max(0.0, self._clock() - due)
             self._lag.observe(late)
             own = self._own_share(late)
             # Unless a request's step is what made this heartbeat late.
-            if own > HELD_S and not self._held and self._told_at < due - BEAT_S:
-                self.on_held(own, lambda: {"by": "what is no request's step"})
+            if own > LONG_STEP_S and not self._long_steps and self._logged_at < due - HEARTBEAT_S:
+                self.on_long_step(own, lambda: {"by": "what is no request's step"})

@@ -31,20 +31,20 @@ from sliceplane.kit.io.logs import output as log_output
 from sliceplane.kit.io.process import descriptors
 from sliceplane.kit.io.start_error import StartError
 from sliceplane.kit.rng import Rng
-from sliceplane.server.io import chores
+from sliceplane.server.io import background_tasks
 from sliceplane.server.io.access import Access
 from sliceplane.server.io.audit.log import AuditLog
 from sliceplane.server.io.config import Periods, PlaneConfig
 from sliceplane.server.io.connections.listener import App, Listener, bind
 from sliceplane.server.io.datadir import DataDir
-from sliceplane.server.io.heavy.service import Heavy
 from sliceplane.server.io.inprocess import InProcessClient
 from sliceplane.server.io.keys.pki import Pki
 from sliceplane.server.io.metrics import LoopSteps, ServerMetrics
 from sliceplane.server.io.nonresource.discovery import Discovery
 from sliceplane.server.io.nonresource.pages import HealthChecks, IssuerPages
+from sliceplane.server.io.offload.service import OffloadService
 from sliceplane.server.io.requests.app import ApiServer, Services
-from sliceplane.server.io.requests.reports import HeldReports
+from sliceplane.server.io.requests.reports import ReportService
 from sliceplane.server.io.requests.resources import ResourceHandlers
 from sliceplane.server.io.requests.timers import HubTicker, Revocation
 from sliceplane.server.io.requests.watch import WatchHandler
@@ -97,7 +97,7 @@ class ServerPlane:
         self._started: list[PlaneService] = []
         #: undone in reverse order by ``stop``
         self._cleanup = contextlib.AsyncExitStack()
-        self._up = self._stopping = self._left = self._are_drained = False
+        self._up = self._stopping = self._is_withdrawn = self._are_drained = False
         # Set by ``start``, in this order.
         self.data_dir: DataDir
         self.url: str
@@ -108,8 +108,8 @@ class ServerPlane:
         self.registry: Registry
         self.committer: AnyCommitter
         self.ticker: HubTicker
-        self.heavy: Heavy
-        self.reports: HeldReports
+        self.offload: OffloadService
+        self.reports: ReportService
         self.listener: Listener
         #: ``None``: nothing is recorded
         self.flight: FlightRecorder | None
@@ -191,8 +191,8 @@ class ServerPlane:
         self._cleanup.push_async_callback(
             self.listener.stop, grace_s=periods.stop_grace_s, end_watches=self._end_streams
         )
-        self._cleanup.push_async_callback(self._leave)
-        self._spawn(steps.beat(), "heartbeat")
+        self._cleanup.push_async_callback(self._withdraw)
+        self._spawn(steps.heartbeat(), "heartbeat")
         self._spawn(
             access.keep_certificates(self.listener.use, periods.certificates_s), "certificates"
         )
@@ -218,14 +218,14 @@ class ServerPlane:
         periods = self._periods
         retention_s = min(periods.retention_s, max(self.config.history_keep_s / 2, 0.1))
         tasks = {
-            "retention": chores.compact_history(committer, self.store, retention_s),
-            "expiry": chores.remove_expired_events(
+            "retention": background_tasks.compact_history(committer, self.store, retention_s),
+            "expiry": background_tasks.remove_expired_events(
                 committer, lambda: registry.expire(self.clock()), expired, periods.expiry_s
             ),
-            "addresses": chores.repeat(
+            "addresses": background_tasks.repeat(
                 committer, "tend", lambda: registry.tend(self.clock()), periods.tend_s
             ),
-            "api-service": chores.repeat(
+            "api-service": background_tasks.repeat(
                 committer, "keep_api_service", self._keep_api_service, INTERVAL_S
             ),
         }
@@ -283,7 +283,7 @@ class ServerPlane:
         ends = asyncio.get_running_loop().time() + self.config.shutdown_delay_s
         self.listener.drain()
         await self._drain_services()
-        await self._leave()
+        await self._withdraw()
         await asyncio.sleep(max(0.0, ends - asyncio.get_running_loop().time()))
 
     async def stop(self) -> None:
@@ -344,16 +344,16 @@ class ServerPlane:
         return log
 
     def _application(self, address: str, steps: LoopSteps) -> ApiServer:
-        self.heavy = Heavy()
-        self.reports = HeldReports(self.clock)
-        self._cleanup.push_async_callback(self.heavy.close)
+        self.offload = OffloadService()
+        self.reports = ReportService(self.clock)
+        self._cleanup.push_async_callback(self.offload.close)
         periods = self._periods
         resources = ResourceHandlers(
             self.registry,
             self.store,
             self.committer,
             self.clock,
-            self.heavy,
+            self.offload,
             future_version_s=periods.future_version_s,
         )
         self.ticker = HubTicker(self.hub)
@@ -391,7 +391,7 @@ class ServerPlane:
         self._add_health_checks()
         for part in (
             app.in_flight,
-            self.heavy,
+            self.offload,
             self.committer,
             self.hub,
             log_output,
@@ -437,18 +437,18 @@ class ServerPlane:
     def _keep_api_service(self) -> int:
         return 0 if self._stopping else self.registry.keep_api_service(self.clock())
 
-    async def _leave(self) -> None:
-        """No client shall be sent here any more.  Said once."""
-        if self._left:
+    async def _withdraw(self) -> None:
+        """Withdraws this server from default/kubernetes, so that clients use another.  Once."""
+        if self._is_withdrawn:
             return
-        self._left = True
+        self._is_withdrawn = True
         try:
-            left = self.committer.write(
+            withdrawal = self.committer.write(
                 lambda: self.registry.withdraw_api_service(self.clock()), int
             )
             problem = (
                 ""
-                if await ends_within(self._periods.stop_grace_s, left)
+                if await ends_within(self._periods.stop_grace_s, withdrawal)
                 else "the storage gives no answer"
             )
         except StatusError as error:

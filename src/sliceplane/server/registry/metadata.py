@@ -20,7 +20,7 @@ from sliceplane.api.errors import (
     required,
     show,
     too_long,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
@@ -235,7 +235,7 @@ def validate_maps(head: Document, path: str = "metadata") -> FieldErrors:
     annotations: dict[str, str] = head.get("annotations", {})
     where = f"{path}.annotations"
     size = 0
-    for key, value in while_few(errors, annotations.items()):
+    for key, value in until_error_limit(errors, annotations.items()):
         # The case of annotation keys is free, unlike that of label prefixes.
         errors += of_form(where, key, lambda key: _key_problems(key.lower()))
         size += len(key.encode()) + len(value.encode())
@@ -253,7 +253,7 @@ def in_go(document: Document, *members: str, **zero: Any) -> Document:
 
 def validate_labels(path: str, labels: dict[str, str]) -> FieldErrors:
     errors: FieldErrors = []
-    for key, value in while_few(errors, labels.items()):
+    for key, value in until_error_limit(errors, labels.items()):
         errors += of_form(path, key, _key_problems) + of_form(path, value, _value_problems)
     return errors
 
@@ -330,7 +330,7 @@ def _validate_owners(head: Document) -> FieldErrors:
     controller = ""
     further = 0
     owners: list[Document] = head.get("ownerReferences", [])
-    for owner in while_few(errors, owners):
+    for owner in until_error_limit(errors, owners):
         api_version = owner.get("apiVersion", "")
         kind = owner.get("kind", "")
         group, _, version = api_version.rpartition("/")

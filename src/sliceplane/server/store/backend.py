@@ -79,7 +79,7 @@ class Backend(Protocol):
         refused until ``reconcile``).
         """
 
-    def give_back(self) -> bool:
+    def release_space(self) -> bool:
         """Gives a little of the space that is not used back to the system, in a few milliseconds.
         Returns True if there is more to give. Raises as ``compact``.
         """

@@ -10,12 +10,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from sliceplane.server.store.backend import StoredRow
-from sliceplane.server.store.staging import Room
+from sliceplane.server.store.staging import BatchLimit
 from sliceplane.server.store.types import StoreEvent
 
-#: what one batch may hold: etcd takes 128 operations and 1.5 MiB, of which some are for the head
-#: and for turns
-BATCH_ROOM: Final = Room(keys=100, size_bytes=700 * 1024)
+#: bounds of one batch: etcd takes 128 operations and 1.5 MiB, of which some are for the head and
+#: for keys of the queue
+BATCH_LIMIT: Final = BatchLimit(keys=100, size_bytes=700 * 1024)
 
 
 class HeadName(NamedTuple):
@@ -34,9 +34,9 @@ class HeadName(NamedTuple):
         return f"{self.server}/{self.number}"
 
 
-class Known(msgspec.Struct, frozen=True):
-    """The state that a server has shown its clients: the head, its position, and the newest
-    revision.
+class PublishedState(msgspec.Struct, frozen=True):
+    """The state that a server has published to its clients: the head, its position, and the
+    newest revision.
     """
 
     position: int
@@ -53,10 +53,10 @@ class Batch(msgspec.Struct, frozen=True):
     basis: int
     after: HeadName
     events: tuple[StoreEvent, ...]
-    #: turns that it takes away: our own, and those that no writer waits for any more
-    turns_over: tuple[str, ...]
-    #: if the log refuses it, it asks for a turn by that
-    asks: bool
+    #: servers whose queue keys it deletes: our own, and those that were waited for long enough
+    dequeued_servers: tuple[str, ...]
+    #: if the log refuses it, the same transaction puts our server's queue key
+    queues_if_refused: bool
     #: the position at which the oldest of its steps came; what was written since it has waited for
     since: int = 0
 
@@ -66,26 +66,26 @@ class Group(msgspec.Struct, frozen=True):
 
     position: int
     name: HeadName
-    #: the name of the head that it rests on; "": not told
+    #: the name of the head that it rests on; "": not recorded
     after: str
     #: in the order of revisions
     rows: tuple[StoredRow, ...]
     #: versions up to this one were given out by a history that is lost, or may have been; 0: none
     beyond: int = 0
-    #: see ``Batch``; 0: not told
+    #: see ``Batch``; 0: not recorded
     since: int = 0
 
 
-class TurnAsked(msgspec.Struct, frozen=True):
+class WriterQueued(msgspec.Struct, frozen=True):
     server: str
     position: int
 
 
-class TurnGone(msgspec.Struct, frozen=True):
+class WriterDequeued(msgspec.Struct, frozen=True):
     server: str
 
 
-FeedItem = Group | TurnAsked | TurnGone
+FeedItem = Group | WriterQueued | WriterDequeued
 
 
 class Ticket:
@@ -96,10 +96,10 @@ class Ticket:
         "abandoned",
         "arrived",
         "confirm",
+        "decided_at",
         "error",
         "result",
         "revision_of",
-        "seen",
         "step",
         "until",
     )
@@ -121,7 +121,7 @@ class Ticket:
         #: it wrote nothing, and what it rests on may be old: it is answered when the log was asked
         self.confirm = False
         #: the position at which it was decided
-        self.seen = 0
+        self.decided_at = 0
         #: the position at which it was submitted
         self.arrived = 0
         #: no writer waits for it: it is not run again

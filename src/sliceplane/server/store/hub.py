@@ -174,7 +174,9 @@ class Hub:
         """
         self.revision = self._store.revision
         for watcher, _ in tuple(self._watchers.values()):
-            watcher.close(too_old(max(watcher.seen, watcher.since), self._store.compacted))
+            watcher.close(
+                too_old(max(watcher.taken_revision, watcher.since), self._store.compacted)
+            )
             watcher.notify()
 
     def _forget(self, watcher: Watcher) -> None:
@@ -209,15 +211,17 @@ class Hub:
             if event.revision <= group.since:
                 continue
             try:
-                seen = classify(event, group.interest.matches)
-                if seen is None:
+                delivery = classify(event, group.interest.matches)
+                if delivery is None:
                     continue
                 # For one event a DELETED is the deletion for all watchers or the departure for all:
                 # the type will do.
                 encoder = group.interest.encoder
-                item = frames.get((encoder, seen.kind))
+                item = frames.get((encoder, delivery.kind))
                 if item is None:
-                    item = frames[encoder, seen.kind] = self._encode(encoder, seen, event.revision)
+                    item = frames[encoder, delivery.kind] = self._encode(
+                        encoder, delivery, event.revision
+                    )
             except Exception as error:
                 self._fault(group, event, error, woken)
                 continue
@@ -237,16 +241,18 @@ class Hub:
                 size_bytes += size * len(group.members)
         for watcher in full:
             self.overflowed.value += 1
-            watcher.close(too_old(max(watcher.seen, watcher.since), event.revision))
+            watcher.close(too_old(max(watcher.taken_revision, watcher.since), event.revision))
             woken.append(watcher)
         on_sent = self.on_sent.get(event.record.key.resource)
         if on_sent is not None:
             on_sent(event, watchers, size_bytes)
 
-    def _encode(self, encoder: Encoder, seen: Delivery, revision: int) -> Item:
+    def _encode(self, encoder: Encoder, delivery: Delivery, revision: int) -> Item:
         self.encoded.value += 1
-        record = restamp(seen.record, revision) if seen.left else seen.record
-        return Item(seen.kind.value, revision, encoder.event(seen.kind, record))
+        record = (
+            restamp(delivery.record, revision) if delivery.stopped_matching else delivery.record
+        )
+        return Item(delivery.kind.value, revision, encoder.event(delivery.kind, record))
 
     def _fault(
         self, group: WatcherGroup, event: StoreEvent, cause: Exception, woken: list[Watcher]
@@ -309,9 +315,9 @@ class Hub:
                 if event.revision > until:
                     return
                 if interest.covers(event.record):
-                    seen = classify(event, interest.matches)
-                    if seen is not None:
-                        yield self._encode(interest.encoder, seen, event.revision)
+                    delivery = classify(event, interest.matches)
+                    if delivery is not None:
+                        yield self._encode(interest.encoder, delivery, event.revision)
             if len(events) < BACKLOG_PAGE:
                 return
             revision = events[-1].revision

@@ -24,7 +24,7 @@ from typing import Final
 
 from sliceplane.kit.shares import Shares
 from sliceplane.server.store.shelf import Shelf
-from sliceplane.server.store.staging import Room, Staging, overlaid
+from sliceplane.server.store.staging import BatchLimit, Staging, overlaid
 from sliceplane.server.store.types import EventType, Key, Record, RecordPage, StoreEvent
 
 Build = Callable[[int], Record]
@@ -80,12 +80,12 @@ class Store:
         """Forget everything, what is staged too, and be what a back end remembers.  Arguments as of
         ``restore``.
         """
-        last_given = self._staging.last_given
+        last_assigned = self._staging.last_assigned
         self.revision = self.compacted = compacted
         self._shelves.clear()
         self._owned.clear()
         for namespace in self.object_bytes:
-            self.object_bytes.give_all(namespace)
+            self.object_bytes.release_all(namespace)
         for event in history:
             if event.revision <= compacted:
                 assert event.type is EventType.ADDED, (
@@ -102,7 +102,7 @@ class Store:
             f"history reaches {self.revision}, the back end says {revision}"
         )
         self.revision = revision
-        self._staging = Staging(max(revision, last_given))
+        self._staging = Staging(max(revision, last_assigned))
 
     # Reading what is durable
 
@@ -192,7 +192,7 @@ class Store:
     @property
     def staged_revision(self) -> int:
         """The newest staged revision; ``revision`` if nothing is staged."""
-        return self._staging.last_given if len(self._staging) else self.revision
+        return self._staging.last_assigned if len(self._staging) else self.revision
 
     def latest(self, key: Key) -> Record | None:
         """Returns the version that a writer builds on: staged if there is something staged, else
@@ -216,12 +216,12 @@ class Store:
     def stage_put(self, key: Key, build: Build) -> Record:
         """Create or replace.  *build* gets the commit's revision; the record must carry it."""
         previous = self.latest(key)
-        revision = self._staging.last_given + 1
+        revision = self._staging.last_assigned + 1
         record = build(revision)
         created = revision if previous is None else previous.created
         built = (record.key, record.revision, record.created)
-        wanted = (key, revision, created)
-        assert built == wanted, f"key, revision and created are {built}, must be {wanted}"
+        expected = (key, revision, created)
+        assert built == expected, f"key, revision and created are {built}, must be {expected}"
         kind = EventType.ADDED if previous is None else EventType.MODIFIED
         self._staging.add(StoreEvent(revision, kind, record, previous))
         return record
@@ -232,7 +232,7 @@ class Store:
         """
         previous = self.latest(key)
         assert previous is not None, f"{key} does not exist"
-        revision = self._staging.last_given + 1
+        revision = self._staging.last_assigned + 1
         record = build(revision)
         assert (record.key, record.revision) == (key, revision), (
             f"built {record.key} at {record.revision}"
@@ -248,17 +248,17 @@ class Store:
 
     # The committer
 
-    def take_staged(self, room: Room | None = None) -> tuple[StoreEvent, ...]:
-        """Staged and not yet handed out, in order; with *room*, as many whole steps as fit, and at
+    def take_staged(self, limit: BatchLimit | None = None) -> tuple[StoreEvent, ...]:
+        """Staged and not yet handed out, in order; with *limit*, as many whole steps as fit, and at
         least one.
         """
-        return self._staging.take(room)
+        return self._staging.take(limit)
 
     def on_durable(self, revision: int) -> tuple[StoreEvent, ...]:
         """Publish everything staged up to *revision*.  The caller passes the events to the hub
         before anything else.
         """
-        events = self._staging.settle(revision)
+        events = self._staging.pop_durable(revision)
         for event in events:
             self._publish(event)
         return tuple(events)
@@ -276,7 +276,7 @@ class Store:
         assert not len(self._staging), "what is staged does not rest on what others wrote"
         for event in events:
             self._publish(event)
-        self._staging.last_given = max(self._staging.last_given, self.revision)
+        self._staging.last_assigned = max(self._staging.last_assigned, self.revision)
 
     def compact(self, revision: int) -> None:
         """Drop history up to *revision*: from then on it is the oldest that can be listed or
@@ -296,7 +296,7 @@ class Store:
         assert not len(self._staging), "what is staged has versions that go to others"
         assert revision >= self.revision, f"beyond {revision}, newest is {self.revision}"
         self.revision = revision
-        self._staging.last_given = max(self._staging.last_given, revision)
+        self._staging.last_assigned = max(self._staging.last_assigned, revision)
         self.compact(revision)
 
     def check(self) -> None:

@@ -6,7 +6,7 @@ with every batch. A batch says on which head it rests, and the log takes it only
 the head. So batches are in one order, and each was made from exactly the state that the batches
 before it left: admission, quotas, addresses, uniqueness hold across servers without any other lock.
 
-    submit --(our turn, nothing newer known)--> the step runs: stages --> take_batch --> the log
+    submit --(no other server first, nothing newer observed)--> the step runs: stages --> take_batch --> the log
        ^                                                                      |
        |   another server was first: forget what is staged,                   | took it: durable, published, answered
        '--- follow what it wrote, run the steps again <-----------------------'
@@ -34,19 +34,19 @@ from typing import Protocol
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.server.store.backend import Loaded
 from sliceplane.server.store.batches import (
-    BATCH_ROOM,
+    BATCH_LIMIT,
     Batch,
     FeedItem,
     Group,
     HeadName,
-    Known,
+    PublishedState,
     Ticket,
-    TurnAsked,
+    WriterQueued,
 )
 from sliceplane.server.store.hub import Hub
 from sliceplane.server.store.mvcc import Store
-from sliceplane.server.store.turns import ReadIndex, Turns
 from sliceplane.server.store.types import EventType, Key, StoreEvent
+from sliceplane.server.store.writer_queue import ReadIndex, WriterQueue
 
 
 class OutOfOrder(Exception):
@@ -93,17 +93,17 @@ class Replica:
         #: of the head that the store shows, and its name
         self.position = position
         self.name = name
-        #: the newest head that is known of
+        #: the newest head that was observed
         self.head = position
-        self.turns = Turns(server)
+        self.writer_queue = WriterQueue(server)
         self.reads = ReadIndex()
         self._queue: deque[Ticket] = deque()
         self._waiting: list[Ticket] = []
         #: decided without writing, and not confirmed
-        self._doubtful: list[Ticket] = []
+        self._unconfirmed: list[Ticket] = []
         self._in_flight: Batch | None = None
         self._last_number = 0
-        self._staged_left = False
+        self._has_staged = False
         # Counters, for metrics.
         self.batches = 0
         self.commits = 0
@@ -113,26 +113,26 @@ class Replica:
     # Work
 
     def submit(self, ticket: Ticket, now: float) -> None:
-        """Run the step, at once or when it is our turn."""
+        """Runs the step, immediately or when no other server writes first."""
         ticket.arrived = self.position
         self._queue.append(ticket)
         self._run_queue(now)
 
     @property
-    def known(self) -> Known:
-        """The state that clients of this server may have seen."""
-        return Known(self.position, self.name, self._store.revision)
+    def published(self) -> PublishedState:
+        """The state that clients of this server may have observed."""
+        return PublishedState(self.position, self.name, self._store.revision)
 
     @property
     def busy(self) -> bool:
         """There is work that will need a batch."""
-        return bool(self._queue or self._waiting or self._staged_left or self._in_flight)
+        return bool(self._queue or self._waiting or self._has_staged or self._in_flight)
 
     def must_wait(self, now: float) -> bool:
         """Whatever ran now would be refused, or would push in."""
-        if self._in_flight is not None and self.turns.alternates:
+        if self._in_flight is not None and self.writer_queue.alternates:
             return True  # what ran now would be after it, and the next batch is another server's
-        return self.head > self.position or self.turns.next_deadline(now) is not None
+        return self.head > self.position or self.writer_queue.next_deadline(now) is not None
 
     def _run_queue(self, now: float) -> None:
         while self._queue and not self.must_wait(now):
@@ -162,30 +162,30 @@ class Replica:
             # it.
             under_way = self._in_flight.events[-1].revision if self._in_flight is not None else 0
             ticket.confirm = staged == before and staged <= under_way
-            self._staged_left = self._staged_left or staged > under_way
+            self._has_staged = self._has_staged or staged > under_way
             self._waiting.append(ticket)
         elif ticket.error is not None and not _rests_on_state(ticket.error):
             ticket.finish()
         else:
             assert revision <= self._store.revision, f"revision {revision} was never staged"
             ticket.until = 0
-            self._doubt(ticket)
+            self._await_confirmation(ticket)
 
-    def _doubt(self, ticket: Ticket) -> None:
-        """It was decided by the state at ``position``, and whether that is the newest has to be
-        asked.
+    def _await_confirmation(self, ticket: Ticket) -> None:
+        """Keeps *ticket* until the log confirms that ``position``, by which it was decided, is the
+        newest.
         """
-        ticket.seen = self.position
-        self._doubtful.append(ticket)
-        self.reads.want(lambda: self._confirm(ticket))
+        ticket.decided_at = self.position
+        self._unconfirmed.append(ticket)
+        self.reads.add(lambda: self._confirm(ticket))
 
     def _confirm(self, ticket: Ticket) -> None:
-        if ticket not in self._doubtful:
+        if ticket not in self._unconfirmed:
             return
-        self._doubtful.remove(ticket)
+        self._unconfirmed.remove(ticket)
         if ticket.abandoned:
             return
-        if ticket.seen == self.position:
+        if ticket.decided_at == self.position:
             ticket.finish()
         else:
             self.redone += 1
@@ -195,29 +195,29 @@ class Replica:
 
     def take_batch(self, now: float) -> Batch | None:
         """The next batch for the log, if there is one and it is time for it."""
-        if self._in_flight is not None or not self._staged_left or self.must_wait(now):
+        if self._in_flight is not None or not self._has_staged or self.must_wait(now):
             return None
-        events = self._store.take_staged(BATCH_ROOM)
+        events = self._store.take_staged(BATCH_LIMIT)
         if not events:
-            self._staged_left = False
+            self._has_staged = False
             return None
         self._last_number += 1
-        over = (self.server, *self.turns.overdue(now))
-        asks = not self.turns.own_position
+        over = (self.server, *self.writer_queue.overdue(now))
+        queues_if_refused = not self.writer_queue.own_position
         since = self._waiting[0].arrived if self._waiting else self.position
         self._in_flight = Batch(
-            self._last_number, self.position, self.name, events, over, asks, since
+            self._last_number, self.position, self.name, events, over, queues_if_refused, since
         )
         return self._in_flight
 
-    def has_idle_turn(self) -> bool:
-        """Our turn is asked for and there is nothing to do with it: it had better go."""
-        return bool(self.turns.own_position) and not self.busy
+    def is_queued_without_work(self) -> bool:
+        """Returns True if this server is queued and has nothing to write: its key can go."""
+        return bool(self.writer_queue.own_position) and not self.busy
 
     def on_taken(self, number: int, position: int, now: float) -> None:
         """The log took our batch."""
         if self._in_flight is not None and self._in_flight.number == number:
-            self._settle(position, now)
+            self._complete_batch(position, now)
             self._after_progress(now)
 
     def on_refused(self, number: int, head: int) -> None:
@@ -237,7 +237,7 @@ class Replica:
         last = batch.events[-1].revision
         failed = [ticket for ticket in self._waiting if ticket.until <= last]
         self._waiting = [ticket for ticket in self._waiting if ticket.until > last]
-        self._caches.on_changed(self._give_up())
+        self._caches.on_changed(self._abort_staged())
         for ticket in failed:
             ticket.fail(error)
         self._after_progress(now)
@@ -246,14 +246,14 @@ class Replica:
         """Returns True if the fate of our batch *number* is still open."""
         return self._in_flight is not None and self._in_flight.number == number
 
-    def _settle(self, position: int, now: float) -> None:
-        assert self._in_flight is not None, "there is a batch to settle"
+    def _complete_batch(self, position: int, now: float) -> None:
+        assert self._in_flight is not None, "there is a batch to complete"
         events = self._store.on_durable(self._in_flight.events[-1].revision)
         self._in_flight = None
         self.batches += 1
         self.commits += len(events)
-        self.turns.on_gone(self.server)
-        self.turns.on_own_batch(position, now)
+        self.writer_queue.on_dequeued(self.server)
+        self.writer_queue.on_own_batch(position, now)
         self._publish(
             events, position, HeadName(self.server, self._last_number, self._store.revision)
         )
@@ -261,7 +261,7 @@ class Replica:
         self._waiting = [ticket for ticket in self._waiting if ticket.until > self._store.revision]
         for ticket in done:
             if ticket.confirm:
-                self._doubt(ticket)
+                self._await_confirmation(ticket)
             else:
                 ticket.finish()
 
@@ -272,13 +272,13 @@ class Replica:
         self.head = max(self.head, position)
         self._on_published(events)
 
-    def _give_up(self) -> set[Key]:
+    def _abort_staged(self) -> set[Key]:
         """Forget what is staged; its steps run again, in their order and before newer ones.
         Returns their keys.
         """
         forgotten = self._store.abort_staged()
         self._in_flight = None
-        self._staged_left = False
+        self._has_staged = False
         if self._waiting:
             self.redone += len(self._waiting)
             self._queue.extendleft(reversed(self._waiting))
@@ -295,20 +295,20 @@ class Replica:
             if isinstance(item, Group):
                 if item.position > self.position:
                     self._on_group(item, now)
-            elif isinstance(item, TurnAsked):
-                self.turns.on_asked(item.server, item.position, now)
+            elif isinstance(item, WriterQueued):
+                self.writer_queue.on_queued(item.server, item.position, now)
             else:
-                self.turns.on_gone(item.server)
+                self.writer_queue.on_dequeued(item.server)
         self._after_progress(now)
 
     def _on_group(self, group: Group, now: float) -> None:
         own = self._in_flight
         if own is not None and group.name[:2] == (self.server, own.number):
-            self._settle(group.position, now)
+            self._complete_batch(group.position, now)
             return
         if own is not None:
             self.conflicts += 1
-        keys = self._give_up()
+        keys = self._abort_staged()
         try:
             self._check_follows(group)
             events = self._events_of(group)
@@ -318,7 +318,7 @@ class Replica:
             raise
         self._store.follow(events)
         self._caches.on_changed(keys | {event.record.key for event in events})
-        self.turns.on_batch(group.name.server, group.position, group.since, now)
+        self.writer_queue.on_batch(group.name.server, group.position, group.since, now)
         self._publish(events, group.position, group.name)
         if group.beyond > self._store.revision:
             self._store.go_beyond(group.beyond)
@@ -358,7 +358,7 @@ class Replica:
         loaded: Loaded,
         position: int,
         name: HeadName,
-        turns: Iterable[tuple[str, int]],
+        queued: Iterable[tuple[str, int]],
         now: float,
     ) -> None:
         """The feed has a gap, and this is the state after it.  Whether our batch was taken cannot
@@ -369,7 +369,7 @@ class Replica:
             last = self._in_flight.events[-1].revision
             lost = [ticket for ticket in self._waiting if ticket.until <= last]
             self._waiting = [ticket for ticket in self._waiting if ticket.until > last]
-        self._give_up()
+        self._abort_staged()
         self._store.replace(loaded.history, loaded.revision, loaded.compacted)
         self._caches.on_aborted()
         self._hub.on_replaced()
@@ -377,7 +377,7 @@ class Replica:
         self.position = self.head = position
         self.name = name
         self.reads.on_replaced()
-        self.turns.reset(turns, now)
+        self.writer_queue.reset(queued, now)
         for ticket in lost:
             ticket.fail(internal("it is not known whether the write was stored"))
         self._after_progress(now)
@@ -385,8 +385,8 @@ class Replica:
     # Reading
 
     def take_read(self) -> int | None:
-        """The number of a question for the log's head, if it is to be asked now."""
-        return self.reads.take(self.position)
+        """The number of a query for the log's head, if one is due now."""
+        return self.reads.next_query(self.position)
 
     def on_head(self, number: int, head: int, name: HeadName | None, now: float) -> None:
         """The log's answer to read *number*. Raises ``OutOfOrder`` if the log is older than what it
@@ -394,9 +394,11 @@ class Replica:
         """
         if not self.reads.awaits(number):
             return
-        if head < self.reads.asked_at:
+        if head < self.reads.position_at_query:
             self.reads.on_no_answer(number)
-            raise OutOfOrder(f"the head is at {head}, and was at {self.reads.asked_at} before")
+            raise OutOfOrder(
+                f"the head is at {head}, and was at {self.reads.position_at_query} before"
+            )
         if head == self.position and name != self.name:
             self.reads.on_no_answer(number)
             raise OutOfOrder(f"the head at {head} is {name}, and {self.name} is what is here")
@@ -409,19 +411,19 @@ class Replica:
         self._run_queue(now)
 
     def tick(self, now: float) -> None:
-        """Time passes: patience with others' turns may be over."""
+        """Time passes: the wait for queued servers may be over."""
         self._run_queue(now)
 
     def next_deadline(self, now: float) -> float | None:
-        return self.turns.next_deadline(now) if self._queue or self._staged_left else None
+        return self.writer_queue.next_deadline(now) if self._queue or self._has_staged else None
 
     def abandon_all(self, error: StatusError) -> None:
         """The process ends: all who wait are told *error*."""
-        for ticket in (*self._queue, *self._waiting, *self._doubtful):
+        for ticket in (*self._queue, *self._waiting, *self._unconfirmed):
             ticket.fail(error)
         self._queue.clear()
         self._waiting = []
-        self._doubtful = []
+        self._unconfirmed = []
 
     def check(self) -> None:
         """Assert every invariant; for tests and the simulator."""
@@ -436,7 +438,7 @@ class Replica:
                 f"the batch rests on {self._in_flight.basis}"
             )
         if self._store.staged_revision > self._store.revision:
-            assert self._staged_left or self._in_flight is not None, (
+            assert self._has_staged or self._in_flight is not None, (
                 "something is staged and nothing takes it"
             )
 

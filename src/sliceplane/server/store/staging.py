@@ -22,7 +22,7 @@ from typing import NamedTuple
 from sliceplane.server.store.types import EventType, Key, Record, StoreEvent
 
 
-class Room(NamedTuple):
+class BatchLimit(NamedTuple):
     """The bounds of one batch of a back end."""
 
     keys: int
@@ -33,7 +33,7 @@ class Room(NamedTuple):
 class Staging:
     """Owned by one ``Store``, which alone calls it."""
 
-    __slots__ = ("_ends", "_newest", "_pending", "_taken", "last_given")
+    __slots__ = ("_ends", "_newest", "_pending", "_taken", "last_assigned")
 
     def __init__(self, revision: int) -> None:
         self._pending: deque[StoreEvent] = deque()
@@ -43,17 +43,17 @@ class Staging:
         self._ends: deque[int] = deque()
         #: resource -> key -> its newest pending event
         self._newest: dict[str, dict[Key, StoreEvent]] = {}
-        #: the highest revision ever given to a commit
-        self.last_given = revision
+        #: the highest revision ever assigned to a commit
+        self.last_assigned = revision
 
     def __len__(self) -> int:
         return len(self._pending)
 
     def add(self, event: StoreEvent) -> None:
-        assert event.revision == self.last_given + 1, (
-            f"revision {event.revision} follows {self.last_given}"
+        assert event.revision == self.last_assigned + 1, (
+            f"revision {event.revision} follows {self.last_assigned}"
         )
-        self.last_given = event.revision
+        self.last_assigned = event.revision
         self._pending.append(event)
         self._newest.setdefault(event.record.key.resource, {})[event.record.key] = event
 
@@ -79,17 +79,17 @@ class Staging:
         if self._pending and (not self._ends or self._ends[-1] < self._pending[-1].revision):
             self._ends.append(self._pending[-1].revision)
 
-    def take(self, room: Room | None = None) -> tuple[StoreEvent, ...]:
-        """Returns the events that were not handed out yet, in order; with *room*, as many whole
+    def take(self, limit: BatchLimit | None = None) -> tuple[StoreEvent, ...]:
+        """Returns the events that were not handed out yet, in order; with *limit*, as many whole
         steps as fit, and at least one.
         """
         events = tuple(islice(self._pending, self._taken, None))
-        if room is not None:
-            events = self._fitting(events, room)
+        if limit is not None:
+            events = self._fitting(events, limit)
         self._taken += len(events)
         return events
 
-    def _fitting(self, events: tuple[StoreEvent, ...], room: Room) -> tuple[StoreEvent, ...]:
+    def _fitting(self, events: tuple[StoreEvent, ...], limit: BatchLimit) -> tuple[StoreEvent, ...]:
         ends = frozenset(self._ends)
         keys = set[Key]()
         size = 0
@@ -97,15 +97,15 @@ class Staging:
         for number, event in enumerate(events, 1):
             keys.add(event.record.key)
             size += len(event.record.body)
-            if whole and (len(keys) > room.keys or size > room.size_bytes):
+            if whole and (len(keys) > limit.keys or size > limit.size_bytes):
                 return events[:whole]
             if event.revision in ends:
                 whole = number
         return events
 
-    def settle(self, revision: int) -> list[StoreEvent]:
-        """Events up to *revision* became durable: they leave, in order."""
-        settled = []
+    def pop_durable(self, revision: int) -> list[StoreEvent]:
+        """Removes and returns the events up to *revision*, which became durable, in order."""
+        durable = []
         while self._pending and self._pending[0].revision <= revision:
             assert self._taken > 0, (
                 f"{self._pending[0].revision} is durable and was never handed out"
@@ -115,10 +115,10 @@ class Staging:
             newest = self._newest[event.record.key.resource]
             if newest[event.record.key] is event:
                 del newest[event.record.key]
-            settled.append(event)
+            durable.append(event)
         while self._ends and self._ends[0] <= revision:
             self._ends.popleft()
-        return settled
+        return durable
 
     def abort(self) -> tuple[StoreEvent, ...]:
         events = tuple(self._pending)
@@ -131,13 +131,13 @@ class Staging:
     def check(self, durable: int) -> None:
         revisions = [event.revision for event in self._pending]
         assert revisions == sorted(set(revisions)), f"staged out of order: {revisions}"
-        assert all(durable < revision <= self.last_given for revision in revisions), (
+        assert all(durable < revision <= self.last_assigned for revision in revisions), (
             f"{revisions} after {durable}"
         )
         newest: dict[str, dict[Key, StoreEvent]] = {}
         for event in self._pending:
             newest.setdefault(event.record.key.resource, {})[event.record.key] = event
-        assert {name: found for name, found in self._newest.items() if found} == newest, (
+        assert {name: events for name, events in self._newest.items() if events} == newest, (
             "overlay is not the newest staged"
         )
         assert set(self._ends) <= set(revisions), (

@@ -81,13 +81,13 @@ class Interest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delivery(NamedTuple):
-    """The event that one watcher gets. ``left``: the record stopped matching; it is the one before
-    the change.
+    """The event that one watcher gets. ``stopped_matching``: ``record`` is the version before the
+    change, as the new one no longer matches.
     """
 
     kind: EventType
     record: Record
-    left: bool = False
+    stopped_matching: bool = False
 
 
 def classify(event: StoreEvent, matches: Callable[[Record], bool] | None) -> Delivery | None:
@@ -106,7 +106,7 @@ def classify(event: StoreEvent, matches: Callable[[Record], bool] | None) -> Del
         return Delivery(EventType.DELETED, event.record) if before else None
     if matches(event.record):
         return Delivery(EventType.MODIFIED if before else EventType.ADDED, event.record)
-    return Delivery(EventType.DELETED, previous, left=True) if before else None
+    return Delivery(EventType.DELETED, previous, stopped_matching=True) if before else None
 
 
 def nothing() -> None:
@@ -134,9 +134,9 @@ class Watcher:
         "notify",
         "number",
         "queue",
-        "seen",
         "since",
         "size",
+        "taken_revision",
     )
 
     def __init__(
@@ -163,7 +163,7 @@ class Watcher:
         self.queue: list[Item] = []
         self.size = 0
         #: revision of the newest item taken
-        self.seen = 0
+        self.taken_revision = 0
         self.closed = False
         #: why, if it was not a clean end: to be sent as an ERROR event
         self.error: StatusError | None = None
@@ -196,8 +196,8 @@ class Watcher:
             else:
                 items, self.queue = self.queue, items
             self.size = 0
-        if items and items[-1].revision > self.seen:
-            self.seen = items[-1].revision
+        if items and items[-1].revision > self.taken_revision:
+            self.taken_revision = items[-1].revision
         return items
 
     def _take_backlog(self, items: list[Item], limit_bytes: int) -> None:
@@ -262,19 +262,19 @@ class Routes:
 
         resource -> (namespace, name) -> group key -> Group(members)
 
-    "" stands for "any". An event of ``ns/a`` looks at four places at most, so watches of other
+    "" stands for "any". An event of ``ns/a`` concerns four scopes at most, so watches of other
     namespaces and of other single objects cost it nothing, however many there are.
     """
 
-    __slots__ = ("_places",)
+    __slots__ = ("_groups_by_resource",)
 
     def __init__(self) -> None:
-        self._places: dict[str, dict[tuple[str, str], _Groups]] = {}
+        self._groups_by_resource: dict[str, dict[tuple[str, str], _Groups]] = {}
 
     def join(self, watcher: Watcher, revision: int) -> WatcherGroup:
         """File *watcher*; *revision* is the newest published one."""
         interest = watcher.interest
-        groups = self._places.setdefault(interest.resource, {}).setdefault(
+        groups = self._groups_by_resource.setdefault(interest.resource, {}).setdefault(
             (interest.namespace, interest.name), {}
         )
         # A watch from the future must not hold back the others, so it is in a group of its kind.
@@ -287,40 +287,40 @@ class Routes:
         return group
 
     def leave(self, group: WatcherGroup, watcher: Watcher) -> None:
-        """Remove *watcher*; empty groups and places go with it."""
+        """Remove *watcher*; empty groups and scopes go with it."""
         del group.members[watcher.number]
         if group.members:
             return
         interest = group.interest
-        places = self._places[interest.resource]
-        groups = places[interest.namespace, interest.name]
+        groups_by_scope = self._groups_by_resource[interest.resource]
+        groups = groups_by_scope[interest.namespace, interest.name]
         del groups[group.key]
         if not groups:
-            del places[interest.namespace, interest.name]
-            if not places:
-                del self._places[interest.resource]
+            del groups_by_scope[interest.namespace, interest.name]
+            if not groups_by_scope:
+                del self._groups_by_resource[interest.resource]
 
     def concerned(self, key: Key) -> Iterator[WatcherGroup]:
         """The groups whose scope covers *key*, in a fixed order."""
-        places = self._places.get(key.resource)
-        if not places:
+        groups_by_scope = self._groups_by_resource.get(key.resource)
+        if not groups_by_scope:
             return
         scopes = [("", ""), ("", key.name)]
         if key.namespace:
             scopes += [(key.namespace, ""), (key.namespace, key.name)]
         for scope in scopes:
-            groups = places.get(scope)
+            groups = groups_by_scope.get(scope)
             if groups:
                 yield from groups.values()
 
     def check(self, members: dict[int, Watcher]) -> None:
-        """Assert that exactly *members* are filed, each where its interest says, and no empty place
-        is left.
+        """Assert that exactly *members* are filed, each where its interest says, and no empty scope
+        remains.
         """
         filed: dict[int, Watcher] = {}
-        for resource, places in self._places.items():
-            assert places, f"{resource}: empty"
-            for scope, groups in places.items():
+        for resource, groups_by_scope in self._groups_by_resource.items():
+            assert groups_by_scope, f"{resource}: empty"
+            for scope, groups in groups_by_scope.items():
                 assert groups, f"{resource} {scope}: empty"
                 for key, group in groups.items():
                     assert group.members, f"{resource} {scope}: empty group"

@@ -135,12 +135,12 @@ class EndpointsState:
     def on_endpoints(self, observed: Endpoints) -> bool:
         """Handles an object in the cache. Returns False if it contains nothing new."""
         meta = observed.metadata
-        shown = self.own.on_observed(meta, partial(_Version, meta, None, observed))
+        observation = self.own.on_observed(meta, partial(_Version, meta, None, observed))
         version = self._version
-        if shown is Observation.ECHO and version is not None:
+        if observation is Observation.ECHO and version is not None:
             version.observed = observed
             return self.shape is not None and not self.shape.active
-        return shown is Observation.NEW
+        return observation is Observation.NEW
 
     def on_endpoints_gone(self, uid: str) -> bool:
         """Handles an object that left the cache. Returns False if that was known."""
@@ -154,8 +154,8 @@ class EndpointsState:
     def plan(self, now: float) -> EndpointsPlan:
         """Returns the write that is due. If there is one, it is in flight until ``finish``."""
         assert not self.own.in_flight, f"{self.key} has a write under way"
-        self.own.give_up(now)
-        if self.own.wait_once():
+        self.own.drop_expired(now)
+        if self.own.defer_plan():
             return EndpointsPlan(stale=True)
         write = self._write()
         self.own.in_flight = write is not None

@@ -158,13 +158,13 @@ class EndpointsMembers:
 
     def _address(self, facts: PodFacts) -> str:
         """Returns the Pod's first address of the Service's family; "" for none."""
-        wanted_family = self._shape.family
-        if wanted_family is None:
+        address_family = self._shape.family
+        if address_family is None:
             parsed = parse_lenient(facts.pod.status.pod_ip)
             if parsed is None:
                 return ""
-            wanted_family = family(parsed)
-        addresses = facts.addresses.get(wanted_family)
+            address_family = family(parsed)
+        addresses = facts.addresses.get(address_family)
         return "" if addresses is None else addresses.first
 
     # -- desired content

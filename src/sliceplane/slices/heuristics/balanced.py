@@ -65,9 +65,9 @@ class _Group:
 
     def load(self, lent: int = 0) -> float:
         """Returns the expected load of its endpoints after it lent *lent* of them."""
-        left = self.count - lent
-        if left > 0:
-            return self.traffic / left
+        remaining = self.count - lent
+        if remaining > 0:
+            return self.traffic / remaining
         return float("inf") if self.traffic > _EPSILON else 0.0
 
     def needs(self, bound: float) -> int:

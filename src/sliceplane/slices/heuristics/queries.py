@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from sliceplane.slices.heuristics.types import (
-    EndpointPlace,
+    EndpointLocation,
     Heuristic,
     HeuristicError,
     Hints,
@@ -37,7 +37,7 @@ Find = Callable[[str], Heuristic | str]
 def query_local(
     heuristic: LocalHeuristic,
     service: ServiceView,
-    endpoint: EndpointPlace,
+    endpoint: EndpointLocation,
     zones: tuple[ZoneView, ...],
 ) -> Hints | str:
     try:

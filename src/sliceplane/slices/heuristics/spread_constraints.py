@@ -21,7 +21,7 @@ from typing import Final, Literal
 
 from sliceplane.api.discovery import HINTS_MAX
 from sliceplane.slices.heuristics.types import (
-    EndpointPlace,
+    EndpointLocation,
     HeuristicError,
     Hints,
     ServiceView,
@@ -40,7 +40,7 @@ class SpreadConstraints:
     kind: Literal["local"] = "local"
 
     def hints(
-        self, service: ServiceView, endpoint: EndpointPlace, zones: tuple[ZoneView, ...]
+        self, service: ServiceView, endpoint: EndpointLocation, zones: tuple[ZoneView, ...]
     ) -> Hints:
         keys = endpoint.topology_keys
         own = (endpoint.zone,) if endpoint.zone else ()
@@ -53,7 +53,7 @@ class SpreadConstraints:
         return Hints()
 
     @staticmethod
-    def _zones_of(endpoint: EndpointPlace, zones: tuple[ZoneView, ...]) -> tuple[str, ...]:
+    def _zones_of(endpoint: EndpointLocation, zones: tuple[ZoneView, ...]) -> tuple[str, ...]:
         inside = {zone.name for zone in zones if zone.region == endpoint.region}
         if endpoint.zone:
             inside.add(endpoint.zone)

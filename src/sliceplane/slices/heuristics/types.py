@@ -33,7 +33,7 @@ class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
     annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-class EndpointPlace(msgspec.Struct, frozen=True, kw_only=True):
+class EndpointLocation(msgspec.Struct, frozen=True, kw_only=True):
     """The location of one ready endpoint. ``zone`` and ``region`` are "" if the Node has no such
     label.
 
@@ -87,7 +87,7 @@ class LocalHeuristic(Protocol):
     def kind(self) -> Literal["local"]: ...
 
     def hints(
-        self, service: ServiceView, endpoint: EndpointPlace, zones: tuple[ZoneView, ...]
+        self, service: ServiceView, endpoint: EndpointLocation, zones: tuple[ZoneView, ...]
     ) -> Hints:
         """Returns the hints of *endpoint*. *zones* are sorted by name. Raises
         ``HeuristicError``.

@@ -13,7 +13,7 @@ from typing import ClassVar, Final, NamedTuple
 
 import msgspec
 
-from sliceplane.slices.heuristics.types import EndpointPlace
+from sliceplane.slices.heuristics.types import EndpointLocation
 from sliceplane.slices.packing.packer import SlicePacker
 
 #: seconds after which a sync reports a lasting problem again; servers keep Events for an hour
@@ -47,7 +47,7 @@ class HintPolicy(ABC):
         self._reported_at = 0.0
 
     @abstractmethod
-    def set(self, pod: str, location: EndpointPlace | None) -> bytes:
+    def set(self, pod: str, location: EndpointLocation | None) -> bytes:
         """Sets the location of the endpoint of *pod*; ``None`` if it is not ready or no endpoint.
         Returns the JSON piece of its hints. Costs at most O(zones).
         """

@@ -15,7 +15,7 @@ from collections import Counter
 from typing import ClassVar, Final
 
 from sliceplane.slices.facts import zone_hint
-from sliceplane.slices.heuristics.types import EndpointPlace
+from sliceplane.slices.heuristics.types import EndpointLocation
 from sliceplane.slices.hinting.hint_policy import HintPolicy, Notice, hinted_zones
 from sliceplane.slices.hinting.moves import Movable, choose_moves
 from sliceplane.slices.hinting.topology import (
@@ -50,7 +50,7 @@ class ZoneHints(HintPolicy):
         self._counts: dict[str, int] = {}
         self._pieces: dict[str, bytes] = {}
 
-    def set(self, pod: str, location: EndpointPlace | None) -> bytes:
+    def set(self, pod: str, location: EndpointLocation | None) -> bytes:
         zone = None if location is None else location.zone
         own = self._zone_by_pod.get(pod)
         if own == zone:

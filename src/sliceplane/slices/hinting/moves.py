@@ -33,34 +33,34 @@ def pick(
     hint, and nearly the fewest for several. Within a slice, endpoints that return to their own
     hints come first, then those that are away already.
     """
-    give = dict(giving)
+    required = dict(giving)
     chosen: list[Movable[K]] = []
 
     def take(name: str) -> None:
         for candidate in sorted(
             movable[name], key=lambda c: (getting.get(c.own, 0) == 0, c.own == c.hinted, c.pod)
         ):
-            if give.get(candidate.hinted, 0):
-                give[candidate.hinted] -= 1
+            if required.get(candidate.hinted, 0):
+                required[candidate.hinted] -= 1
                 chosen.append(candidate)
 
     def usable(name: str) -> int:
         counts = Counter(candidate.hinted for candidate in movable[name])
-        return sum(min(count, give.get(hint, 0)) for hint, count in counts.items())
+        return sum(min(count, required.get(hint, 0)) for hint, count in counts.items())
 
     for name in sorted(movable):
         if not name or name in free:
             take(name)
     heap = [(-usable(name), name) for name in sorted(movable) if name and name not in free]
     heapq.heapify(heap)
-    while heap and any(give.values()):
+    while heap and any(required.values()):
         _, name = heapq.heappop(heap)
         now = usable(name)
         if heap and -now > heap[0][0]:
             heapq.heappush(heap, (-now, name))  # earlier slices contributed the same hints
         else:
             take(name)
-    assert not any(give.values()), f"no endpoint can give {give}"
+    assert not any(required.values()), f"no endpoint can give {required}"
     return chosen
 
 

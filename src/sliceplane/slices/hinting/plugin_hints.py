@@ -25,7 +25,7 @@ from sliceplane.kit.ip import Family
 from sliceplane.slices.facts import hint_piece
 from sliceplane.slices.heuristics.queries import Find, Portions, query_local, query_zonal
 from sliceplane.slices.heuristics.types import (
-    EndpointPlace,
+    EndpointLocation,
     Heuristic,
     LocalHeuristic,
     ServiceView,
@@ -106,7 +106,7 @@ class Unsupported(_PluginPolicy):
     def is_converged(self) -> bool:
         return True
 
-    def set(self, pod: str, location: EndpointPlace | None) -> bytes:
+    def set(self, pod: str, location: EndpointLocation | None) -> bytes:
         return b""
 
     def switch(self, packer: SlicePacker) -> tuple[str, ...]:
@@ -135,18 +135,18 @@ class LocalHints(_PluginPolicy):
         self._service = service
         self._zones = zones
         self.active = True
-        self._location_by_pod: dict[str, EndpointPlace] = {}
+        self._location_by_pod: dict[str, EndpointLocation] = {}
         #: for each location with ready endpoints: their number, and the answer, which is hints or a
         #: problem
-        self._pods_by_location: dict[EndpointPlace, int] = {}
-        self._pieces: dict[EndpointPlace, bytes] = {}
-        self._problems: dict[EndpointPlace, str] = {}
+        self._pods_by_location: dict[EndpointLocation, int] = {}
+        self._pieces: dict[EndpointLocation, bytes] = {}
+        self._problems: dict[EndpointLocation, str] = {}
         #: the zones for which the answers are valid
         self._queried_zones: tuple[ZoneView, ...] = zones.views
         #: locations whose answer changed with the zones, until their endpoints are rebuilt
-        self._changed: dict[EndpointPlace, None] = {}
+        self._changed: dict[EndpointLocation, None] = {}
 
-    def set(self, pod: str, location: EndpointPlace | None) -> bytes:
+    def set(self, pod: str, location: EndpointLocation | None) -> bytes:
         earlier = self._location_by_pod.get(pod)
         if earlier != location:
             if earlier is not None:
@@ -157,14 +157,14 @@ class LocalHints(_PluginPolicy):
                     self._query(location)
         return self._pieces.get(location, b"") if location is not None and self.active else b""
 
-    def _remove(self, pod: str, earlier: EndpointPlace) -> None:
+    def _remove(self, pod: str, earlier: EndpointLocation) -> None:
         del self._location_by_pod[pod]
         if not adjust_count(self._pods_by_location, earlier, -1):
             self._pieces.pop(earlier, None)
             self._problems.pop(earlier, None)
             self._changed.pop(earlier, None)
 
-    def _query(self, location: EndpointPlace) -> None:
+    def _query(self, location: EndpointLocation) -> None:
         hints = query_local(self._heuristic, self._service, location, self._queried_zones)
         self._pieces.pop(location, None)
         self._problems.pop(location, None)
@@ -240,7 +240,7 @@ class ZonalHints(_PluginPolicy):
         self._answer: Portions | str = {}
         self._pieces: dict[_Names, bytes] = {}
 
-    def set(self, pod: str, location: EndpointPlace | None) -> bytes:
+    def set(self, pod: str, location: EndpointLocation | None) -> bytes:
         zone = None if location is None else location.zone
         own = self._zone_by_pod.get(pod)
         if own == zone:

@@ -111,8 +111,8 @@ class ZoneShares:
     def shares(self) -> Shares:
         """Shares by zone, sorted; empty if they are unknown, or if there is only one zone."""
         if self._shares is None:
-            is_known = not self._nodes_without_share and len(self._cpu) > 1
-            self._shares = dict(sorted(self._cpu.items())) if is_known else {}
+            has_shares = not self._nodes_without_share and len(self._cpu) > 1
+            self._shares = dict(sorted(self._cpu.items())) if has_shares else {}
         return self._shares
 
     def allocation(self, total: int) -> Allocation:

@@ -50,9 +50,11 @@ class SlicePacker(SlicePlacement):
         updates: list[Update] = []
         deletes: list[SliceState] = []
         for group, _ in sorted(self._mergeable(), key=lambda pair: pair[0].order):
-            writes_left = max_writes - len(updates) - len(deletes)
+            writes_remaining = max_writes - len(updates) - len(deletes)
             first = at_least_one and not deletes
-            plan = merge(self._rooms[group].values(), self._max, writes_left, at_least_one=first)
+            plan = merge(
+                self._rooms[group].values(), self._max, writes_remaining, at_least_one=first
+            )
             updates += plan.updates
             deletes += plan.deletes
         return PackPlan([], updates, deletes, 0, 0)

@@ -162,7 +162,7 @@ class SlicePlacement:
         desired: Content = {}
         for identity in state.server:
             endpoint = self._desired_of(identity)
-            if self._hold(identity, state, endpoint) and endpoint is not None:
+            if self._retain(identity, state, endpoint) and endpoint is not None:
                 desired[identity] = endpoint.body
         state.desired = desired
         self._touch(state)
@@ -175,7 +175,7 @@ class SlicePlacement:
         current.server = stored.content
         self._touch(current)
 
-    def _hold(self, identity: str, state: SliceState, endpoint: Desired | None) -> bool:
+    def _retain(self, identity: str, state: SliceState, endpoint: Desired | None) -> bool:
         """Records that *state* lists *identity*. Returns True if it is now the home of
         *endpoint*.
         """

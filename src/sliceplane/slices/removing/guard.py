@@ -6,12 +6,12 @@ in a new list, its Node is, or its Node stopped reporting, so the node life cycl
 ``Ready`` of the Pod to False and left ``ContainersReady`` as it was (kubernetes/kubernetes#77864).
 A reported removal is never retained.
 
-Removals are *many* in two cases. Either fewer than half would remain of the peak, the greatest
-number of endpoints that lasted a minute within ten minutes, if it is at least four; or over 30% of
-all endpoints were lost within 30 s. Many removals are always confirmed
+Removals are a *mass removal* in two cases. Either fewer than half would remain of the peak, the
+greatest number of endpoints that lasted a minute within ten minutes, if it is at least four; or
+over 30% of all endpoints were lost within 30 s. Mass removals are always confirmed
 (``slices.removing.losses``), and then retained if the Service requests it, else its Namespace, else
 a flag. If retention is requested, each removal waits ``GATHER_S`` for others. Endpoints are
-retained for ``HOLD_S``, and then removed at 10% of the peak a minute. The peak never counts
+retained for ``RETAIN_S``, and then removed at 10% of the peak a minute. The peak never counts
 retained endpoints: a guard must not follow its own output. A controller that starts has no peak.
 """
 
@@ -23,13 +23,13 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.consume.removal_hold import Hold
+from sliceplane.consume.removal_hold import RemovalRetention
 from sliceplane.slices.removing.losses import RemovalConfirmation
 
 ANNOTATION_MASS_REMOVAL: Final = "sliceplane.dev/mass-removal"
-#: RFC 3339; ends holds that began before this time
+#: RFC 3339; ends retentions that began before this time
 ANNOTATION_RELEASE: Final = "sliceplane.dev/mass-removal-release"
-HOLD: Final = "hold"
+RETAIN_VALUE: Final = "hold"
 
 #: seconds that an inferred loss waits for others: Nodes that stop reporting together are detected
 #: within one renewal (10 s)
@@ -41,19 +41,19 @@ BURST_S: Final = 30.0
 BURST_SHARE: Final = 0.3
 _MINUTE_S: Final = 60.0
 
-REASON_HELD: Final = "MassRemovalHeld"
+REASON_RETAINED: Final = "MassRemovalHeld"
 REASON_RELEASED: Final = "MassRemovalReleased"
 REASON_EXPIRED: Final = "MassRemovalExpired"
 REASON_OVER: Final = "MassRemovalOver"
 REASON_REFUTED: Final = "MassRemovalRefuted"
 
 
-def requests_hold(annotations: Mapping[str, str] | None) -> bool | None:
+def requests_retention(annotations: Mapping[str, str] | None) -> bool | None:
     """Returns the value of a Service's or Namespace's annotation; ``None`` without the
     annotation.
     """
     value = (annotations or {}).get(ANNOTATION_MASS_REMOVAL)
-    return None if value is None else value == HOLD
+    return None if value is None else value == RETAIN_VALUE
 
 
 class Peak:
@@ -117,24 +117,24 @@ class Losses(msgspec.Struct, frozen=True, kw_only=True):
     """Losses of one Service.
 
     ``missed``: number of confirmed inferred losses, beside the *ready* endpoints.
-    ``hold_requested``: retention is requested. ``released_at``: holds that began before this time
-    end. ``burst``: see ``RemovalBurst``.
+    ``retention_requested``: retention is requested. ``released_at``: retentions that began before
+    this time end. ``burst``: see ``RemovalBurst``.
     """
 
     ready: int
     missed: int
-    hold_requested: bool
+    retention_requested: bool
     released_at: float
     burst: bool
 
 
 class ServiceGuard:
-    """The guard of one Service. ``pending_notices``: reasons and texts of holds that began or
-    ended, until the caller takes them.
+    """The guard of one Service. ``pending_notices``: reasons and texts of retentions that began
+    or ended, until the caller takes them.
     """
 
     def __init__(self) -> None:
-        self.hold: Hold | None = None
+        self.retention: RemovalRetention | None = None
         self.pending_notices: list[tuple[str, str]] = []
         self.confirmation: Final = RemovalConfirmation()
         self._peak = Peak()
@@ -155,64 +155,66 @@ class ServiceGuard:
             return False
         if burst:
             self._burst_until = now + BURST_S
-        many = burst or ready < max(1.0, STAY_SHARE * peak)
-        return self.confirmation.update(many=many, unknown=unknown, now=now)
+        is_mass_removal = burst or ready < max(1.0, STAY_SHARE * peak)
+        return self.confirmation.update(is_mass_removal=is_mass_removal, unknown=unknown, now=now)
 
     def on_no_losses(self, ready: int, now: float) -> None:
         """Updates the peak when nothing is lost, unconfirmed or retained, the usual case. Replaces
-        ``needs_confirmation`` and ``update_hold``.
+        ``needs_confirmation`` and ``update_retention``.
         """
-        assert self.hold is None, f"{self.hold} is not over"
+        assert self.retention is None, f"{self.retention} is not over"
         self.confirmation.close()
         self._gathers = None
         self._peak.note(ready, now)
 
-    def update_hold(self, losses: Losses, now: float) -> int:
-        """Begins, continues or ends the hold. Returns the number of missed endpoints that stay.
-        Costs O(1).
+    def update_retention(self, losses: Losses, now: float) -> int:
+        """Begins, continues or ends the retention. Returns the number of missed endpoints that
+        stay. Costs O(1).
         """
         if losses.missed:
             keep = (
-                self._begin_hold(losses, now)
-                if self.hold is None
-                else self._continue_hold(self.hold, losses, now)
+                self._begin_retention(losses, now)
+                if self.retention is None
+                else self._continue_retention(self.retention, losses, now)
             )
         else:
             keep = 0
             self._gathers = None
-            if self.hold is not None:
-                self._end_hold(
+            if self.retention is not None:
+                self._end_retention(
                     REASON_OVER, "every retained endpoint is back, or confirmed to be gone"
                 )
         self._peak.note(losses.ready, now)
         return keep
 
-    def _begin_hold(self, losses: Losses, now: float) -> int:
+    def _begin_retention(self, losses: Losses, now: float) -> int:
         peak = self._peak.standing(now)
-        if not losses.hold_requested or peak < PEAK_MIN:
+        if not losses.retention_requested or peak < PEAK_MIN:
             self._gathers = None
             return 0
         burst = losses.burst or now < self._burst_until
         if not burst and losses.ready >= max(1.0, STAY_SHARE * peak):
             return self._gather(losses.missed, now)
         self._gathers = None
-        self.hold = Hold(now, peak, losses.missed)
-        self.pending_notices.append((REASON_HELD, str(self.hold)))
+        self.retention = RemovalRetention(now, peak, losses.missed)
+        self.pending_notices.append((REASON_RETAINED, str(self.retention)))
         return losses.missed
 
-    def _continue_hold(self, hold: Hold, losses: Losses, now: float) -> int:
-        if not losses.hold_requested or losses.released_at >= hold.since:
-            self._end_hold(
+    def _continue_retention(self, retention: RemovalRetention, losses: Losses, now: float) -> int:
+        if not losses.retention_requested or losses.released_at >= retention.since:
+            self._end_retention(
                 REASON_RELEASED,
                 f"{losses.missed} retained endpoints are removed: their release was requested",
             )
             return 0
-        if losses.missed > hold.count and now < hold.until:
-            hold = self.hold = Hold(hold.since, hold.peak, losses.missed)
-        keep = min(losses.missed, hold.keeps(now))
+        if losses.missed > retention.count and now < retention.until:
+            retention = self.retention = RemovalRetention(
+                retention.since, retention.peak, losses.missed
+            )
+        keep = min(losses.missed, retention.keeps(now))
         if not keep:
-            self._end_hold(
-                REASON_EXPIRED, "the last retained endpoints are removed: the hold has expired"
+            self._end_retention(
+                REASON_EXPIRED, "the last retained endpoints are removed: the retention has expired"
             )
         return keep
 
@@ -224,14 +226,14 @@ class ServiceGuard:
         self._gathers = None
         return 0
 
-    def _end_hold(self, reason: str, text: str) -> None:
-        self.hold = None
+    def _end_retention(self, reason: str, text: str) -> None:
+        self.retention = None
         self.pending_notices.append((reason, text))
 
     def deadline(self, now: float) -> float | None:
         """Returns the time at which the same losses have another result."""
         gathered = None if self._gathers is None else self._gathers + GATHER_S
-        step = gathered if self.hold is None else self.hold.next_step(now)
+        step = gathered if self.retention is None else self.retention.next_step(now)
         return min(
             (due for due in (step, self.confirmation.deadline) if due is not None), default=None
         )

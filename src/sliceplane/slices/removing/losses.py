@@ -61,15 +61,15 @@ class RemovalConfirmation:
         self._pods = False
         self._refuted = 0
 
-    def update(self, *, many: bool, unknown: bool, now: float) -> bool:
+    def update(self, *, is_mass_removal: bool, unknown: bool, now: float) -> bool:
         """Opens or closes the confirmation. Returns True if it is open."""
         if self._since is None:
-            if not many and not unknown:
+            if not is_mass_removal and not unknown:
                 return False
             self._since = now
             self._due = now
             self._refuted = 0
-        self._pods = self._pods or many
+        self._pods = self._pods or is_mass_removal
         if now >= self._since + CONFIRM_BOUND_S or not (self._pods or unknown):
             self.close()
         return self._since is not None

@@ -16,8 +16,8 @@ from sliceplane.slices.hinting.hint_policy import Notice
 from sliceplane.slices.members import SliceMembers
 from sliceplane.slices.removing.guard import (
     REASON_EXPIRED,
-    REASON_HELD,
     REASON_REFUTED,
+    REASON_RETAINED,
     Losses,
     ServiceGuard,
 )
@@ -29,17 +29,17 @@ from sliceplane.slices.removing.losses import (
 )
 from sliceplane.slices.shape import ServiceShape
 
-_WARNINGS: Final = (REASON_HELD, REASON_EXPIRED, REASON_REFUTED)
+_WARNINGS: Final = (REASON_RETAINED, REASON_EXPIRED, REASON_REFUTED)
 
 
 class RemovalReview:
-    """Reviews removals. Owned by a ``ServiceState``. *hold_by_default*: removals are retained for
+    """Reviews removals. Owned by a ``ServiceState``. *retain_by_default*: removals are retained for
     Services and Namespaces without the annotation.
     """
 
-    def __init__(self, cluster: ClusterFacts, *, hold_by_default: bool) -> None:
+    def __init__(self, cluster: ClusterFacts, *, retain_by_default: bool) -> None:
         self._cluster = cluster
-        self._holds = hold_by_default
+        self._retains_by_default = retain_by_default
         self.guard: Final = ServiceGuard()
         #: the time of the next review
         self.deadline: float | None = None
@@ -48,7 +48,7 @@ class RemovalReview:
         """Decides which of the lost endpoints of *members* stay. Costs O(1) if none is lost."""
         guard = self.guard
         losses = members.losses
-        if not losses and guard.hold is None and not guard.pending_notices:
+        if not losses and guard.retention is None and not guard.pending_notices:
             guard.on_no_losses(members.ready, now)
             self.deadline = None
             return ()
@@ -57,11 +57,11 @@ class RemovalReview:
         lost = len(losses.unconfirmed)
         if not guard.needs_confirmation(lost, members.ready, now, burst=burst, unknown=unknown):
             members.confirm_losses(tuple(losses.unconfirmed))
-        keep = guard.update_hold(
+        keep = guard.update_retention(
             Losses(
                 ready=members.ready,
                 missed=len(losses.confirmed),
-                hold_requested=self._requests_hold(shape),
+                retention_requested=self._requests_retention(shape),
                 released_at=shape.released_at,
                 burst=burst,
             ),
@@ -73,15 +73,15 @@ class RemovalReview:
         notices, guard.pending_notices = guard.pending_notices, []
         return tuple(Notice(reason in _WARNINGS, reason, text) for reason, text in notices)
 
-    def _requests_hold(self, shape: ServiceShape) -> bool:
+    def _requests_retention(self, shape: ServiceShape) -> bool:
         """Returns the Service's annotation; else its Namespace's, if it was read; else the flag."""
-        requested = shape.hold_requested
+        requested = shape.retention_requested
         if requested is None:
             requested = self._cluster.namespaces.get(shape.namespace, (None, 0.0))[0]
-        return self._holds if requested is None else requested
+        return self._retains_by_default if requested is None else requested
 
     def _needs_namespace(self, shape: ServiceShape, now: float) -> bool:
-        if shape.hold_requested is not None:
+        if shape.retention_requested is not None:
             return False
         cached = self._cluster.namespaces.get(shape.namespace)
         return cached is None or now >= cached[1] + NAMESPACE_S

@@ -117,8 +117,8 @@ def stable_error(write: Write, error: StatusError) -> StatusError:
     prefix = meta.generate_name
     if meta.name or not prefix:
         return error
-    made_up = re.compile(f'"{re.escape(prefix[:GENERATED_BASE_MAX])}{_GENERATED_SUFFIX}"')
-    return replace(error, message=made_up.sub(lambda _: f'"{prefix}"', error.message))
+    generated_name = re.compile(f'"{re.escape(prefix[:GENERATED_BASE_MAX])}{_GENERATED_SUFFIX}"')
+    return replace(error, message=generated_name.sub(lambda _: f'"{prefix}"', error.message))
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,8 +218,8 @@ class Controller(Protocol):
 
 @runtime_checkable
 class Measured(Protocol):
-    """A controller with figures for monitoring.  They begin anew with each life; monitoring knows
-    how to read that.
+    """A controller with figures for monitoring.  They restart at zero with each controller loop,
+    which monitoring systems expect.
     """
 
     def samples(self, now: float) -> tuple[Family, ...]:

@@ -77,27 +77,27 @@ class Election:
         self._config = config
         self._rng = rng
         self._lease: Document | None = None
-        #: when the record was first seen as it is
-        self._seen_at = 0.0
-        #: what to do next, and not before when; "look" before a release: a renewal that nobody
-        #: waited for changed it
-        self._next: Literal["get", "create", "update", "look", "release"] = "get"
+        #: when this version of the record was observed first
+        self._observed_at = 0.0
+        #: the next request, and its earliest time; "check" reads the Lease before a release, as a
+        #: cancelled renewal has changed it
+        self._next: Literal["get", "create", "update", "check", "release"] = "get"
         self._due = 0.0
-        self._asked: Write | None = None
-        self._asked_at = 0.0
+        self._in_flight: Write | None = None
+        self._requested_at = 0.0
         self._until: float | None = None
         self._stopping = False
 
-    # -- what the owner wants to know
+    # -- state for the owner
 
     @property
     def holder(self) -> str:
-        """The leader, as the Lease was last seen; "" for none."""
+        """The leader by the last observed Lease; "" for none."""
         return str(_spec(self._lease).get("holderIdentity") or "")
 
     @property
     def lease(self) -> ObjectMeta | None:
-        """The Lease as it was last seen, for Events about it."""
+        """Metadata of the last observed Lease, for Events about it."""
         return None if self._lease is None else decode(encode(self._lease), Object).metadata
 
     def leading(self, now: float) -> bool:
@@ -106,12 +106,12 @@ class Election:
 
     @property
     def ended(self) -> bool:
-        """``stop`` was called and nothing is left to be said to the server."""
-        return self._stopping and self._asked is None and self._next not in ("look", "release")
+        """True if ``stop`` was called and no request to the server remains."""
+        return self._stopping and self._in_flight is None and self._next not in ("check", "release")
 
     def next_deadline(self) -> float | None:
         """Returns when ``take_request`` or ``leading`` may change without an answer."""
-        if self._asked is not None or self.ended:
+        if self._in_flight is not None or self.ended:
             return self._until
         return self._due if self._until is None else min(self._due, self._until)
 
@@ -121,17 +121,17 @@ class Election:
         """Returns the next request for the Lease: a ``get``, a create or an update."""
         if self._until is not None and now >= self._until:
             self._until = None  # over, and no longer the deadline of anything
-        if self._asked is not None or self.ended or now < self._due:
+        if self._in_flight is not None or self.ended or now < self._due:
             return None
-        self._asked_at = now
-        if self._next in ("get", "look"):
-            self._asked = self._request("get")
+        self._requested_at = now
+        if self._next in ("get", "check"):
+            self._in_flight = self._request("get")
         elif self._next == "release":
-            self._asked = self._request("update", encode(self._released(now)))
+            self._in_flight = self._request("update", encode(self._released(now)))
         else:
             verb: Verb = "create" if self._next == "create" else "update"
-            self._asked = self._request(verb, encode(self._record(now)))
-        return self._asked
+            self._in_flight = self._request(verb, encode(self._record(now)))
+        return self._in_flight
 
     def _request(self, verb: Verb, body: bytes = b"") -> Write:
         return Write(
@@ -143,45 +143,45 @@ class Election:
         )
 
     def on_answer(self, body: bytes, now: float) -> None:
-        """The server performed the request; *body* is the Lease."""
-        asked = self._asked
-        self._asked = None
-        assert asked is not None, "an answer to nothing"
+        """Handles the answer to the request; *body* is the Lease."""
+        request = self._in_flight
+        self._in_flight = None
+        assert request is not None, "an answer to nothing"
         try:
             lease = decode_document(body)
         except (msgspec.DecodeError, StatusError):
             self._retry(now)
             return
-        self._see(lease, now)
+        self._observe(lease, now)
         if self._stopping:
-            self._end(released=asked.verb == "update" and not self.holder)
-        elif asked.verb == "get":
+            self._end(released=request.verb == "update" and not self.holder)
+        elif request.verb == "get":
             self._weigh(now)
         else:
-            self._until = self._asked_at + self._config.renew_deadline_s
+            self._until = self._requested_at + self._config.renew_deadline_s
             self._next = "update"
             self._due = now + self._config.retry_period_s
 
     def on_error(self, error: StatusError, now: float) -> None:
         """The request failed; after "no answer" a write may have happened all the same."""
-        asked = self._asked
-        self._asked = None
-        assert asked is not None, "an error for nothing"
-        if self._stopping and asked.verb == "update" and error.reason == "Conflict":
-            # The renewal that was given up when the end came has reached the server.
-            self._next = "look"
+        request = self._in_flight
+        self._in_flight = None
+        assert request is not None, "an error for nothing"
+        if self._stopping and request.verb == "update" and error.reason == "Conflict":
+            # The renewal that was cancelled at the end has reached the server.
+            self._next = "check"
             self._due = now
         elif self._stopping:
             self._end(released=True)  # the record runs out by itself
-        elif asked.verb == "get" and error.reason == "NotFound":
+        elif request.verb == "get" and error.reason == "NotFound":
             self._lease = None
             self._next = "create"
             self._due = now
-        elif asked.verb != "get" and error.reason in ("Conflict", "AlreadyExists", "NotFound"):
-            # Another instance was first, or our own write with a lost answer: the Lease tells
+        elif request.verb != "get" and error.reason in ("Conflict", "AlreadyExists", "NotFound"):
+            # Another instance was first, or our own write with a lost answer: the Lease shows
             # which. No hurry for an instance that does not lead.
             self._next = "get"
-            self._due = now if self.leading(now) and asked.verb == "update" else self._pause(now)
+            self._due = now if self.leading(now) and request.verb == "update" else self._pause(now)
         else:
             self._retry(now)
 
@@ -209,17 +209,17 @@ class Election:
             self._next = "release"
             self._due = 0.0
 
-    def _see(self, lease: Document, now: float) -> None:
+    def _observe(self, lease: Document, now: float) -> None:
         if self._lease is None or _spec(self._lease) != _spec(lease):
-            self._seen_at = now
+            self._observed_at = now
         self._lease = lease
 
     def _weigh(self, now: float) -> None:
-        """The Lease was looked at: is it ours to take?"""
+        """Decides from the observed Lease whether this instance may acquire it."""
         spec = _spec(self._lease)
         holder = self.holder
         lasts_s = float(spec.get("leaseDurationSeconds") or self._config.lease_duration_s)
-        if not holder or holder == self._config.identity or self._seen_at + lasts_s <= now:
+        if not holder or holder == self._config.identity or self._observed_at + lasts_s <= now:
             self._next = "update"
             self._due = now
         else:

@@ -60,7 +60,7 @@ V = TypeVar("V")
 
 
 class EventWrite(msgspec.Struct, frozen=True):
-    """Create *body*, or merge it into the Event *name*.  ``count`` is what it says."""
+    """Create *body*, or merge it into the Event *name*.  ``count`` is the count in *body*."""
 
     verb: Literal["create", "patch"]
     namespace: str
@@ -98,13 +98,13 @@ class _Recent(OrderedDict[tuple[str, ...], V]):
 
 @dataclass(slots=True)
 class _Series:
-    """One Event object.  ``count`` is how often it was seen, ``written`` what the server knows of
-    that.
+    """One Event object.  ``count`` is the number of its occurrences, ``written`` the number that
+    the server has.
     """
 
     document: Document
     count: int = 0
-    seen_at: float = 0.0
+    observed_at: float = 0.0
     written: int = 0
     written_at: float = 0.0
     #: successful writes so far, failed ones since
@@ -133,7 +133,7 @@ class EventCorrelator:
         self._spam: _Recent[TokenBucket] = _Recent()
         #: series with something to write, in the order of their first unwritten note
         self._pending: OrderedDict[tuple[str, ...], None] = OrderedDict()
-        self._asked: EventWrite | None = None
+        self._in_flight: EventWrite | None = None
         self._pause_until = 0.0
         self._last_number = 0
         self._recorded = 0
@@ -144,13 +144,13 @@ class EventCorrelator:
     # -- notes
 
     def on_note(self, note: EventNote, now: float) -> None:
-        """Never fails for what a note says."""
+        """Adds an occurrence of the note's Event; never raises, whatever the note contains."""
         self._recorded += 1
-        key, text = self._place(note, now)
+        key, text = self._correlate(note, now)
         series = self._series.get(key)
         if (
             series is not None
-            and series.seen_at + FINISHED_AFTER_S < now
+            and series.observed_at + FINISHED_AFTER_S < now
             and series.count == series.written
         ):
             del self._series[key]
@@ -165,14 +165,14 @@ class EventCorrelator:
             series = self._series[key] = _Series(self._document(note, text, now))
         self._series.move_to_end(key)
         series.count += 1
-        series.seen_at = now
+        series.observed_at = now
         if series.due is None:
             self._plan(key, series, now)
         self._keep_bounds()
 
-    def _place(self, note: EventNote, now: float) -> tuple[tuple[str, ...], str]:
-        """The key of the note's series (its first five parts: component and objects) and the text
-        to write.
+    def _correlate(self, note: EventNote, now: float) -> tuple[tuple[str, ...], str]:
+        """Returns the key of the note's series (its first five parts: component and objects) and
+        the text to write.
         """
         meta = note.regarding.metadata
         about = (note.component, note.regarding_resource.key, meta.namespace, meta.name, meta.uid)
@@ -237,7 +237,7 @@ class EventCorrelator:
 
     def take_write(self, now: float) -> EventWrite | None:
         """Returns the next write that is due, Events before counts."""
-        if self._asked is not None or now < self._pause_until:
+        if self._in_flight is not None or now < self._pause_until:
             return None
         chosen = None
         for key in self._pending:
@@ -248,23 +248,23 @@ class EventCorrelator:
                     break
         if chosen is None:
             return None
-        self._asked = _write(chosen, self._series[chosen])
-        return self._asked
+        self._in_flight = _write(chosen, self._series[chosen])
+        return self._in_flight
 
     def on_outcome(self, outcome: Outcome, now: float) -> None:
         """Takes the result of the write that was taken last. ``later`` makes everything else wait,
         too.
         """
-        asked = self._asked
-        self._asked = None
-        assert asked is not None, f"{outcome} of nothing"
-        series = self._series.get(asked.key)
+        write = self._in_flight
+        self._in_flight = None
+        assert write is not None, f"{outcome} of nothing"
+        series = self._series.get(write.key)
         if outcome == "written":
             self._written += 1
-        if series is None or series.document["metadata"]["name"] != asked.name:
+        if series is None or series.document["metadata"]["name"] != write.name:
             return  # a bound was reached meanwhile
         if outcome == "written":
-            series.written = asked.count
+            series.written = write.count
             series.written_at = now
             series.tries = 0
             series.writes += 1
@@ -276,17 +276,17 @@ class EventCorrelator:
             series.tries += 1
             self._pause_until = now + RETRY_PERIOD_S
         if outcome == "refused" or series.tries >= TRIES_MAX:
-            self._forget(asked.key)
+            self._forget(write.key)
             return
-        self._plan(asked.key, series, now)
+        self._plan(write.key, series, now)
 
     def _plan(self, key: tuple[str, ...], series: _Series, now: float) -> None:
         if series.count == series.written:
             series.due = None
             self._pending.pop(key, None)
             return
-        settled = series.written and not series.tries and series.writes > 1
-        pause = SERIES_BACKOFF.delay_s(series.writes - 2) if settled else 0.0
+        is_repeating = series.written and not series.tries and series.writes > 1
+        pause = SERIES_BACKOFF.delay_s(series.writes - 2) if is_repeating else 0.0
         series.due = max(now, series.written_at + pause)
         self._pending[key] = None
 
@@ -298,7 +298,7 @@ class EventCorrelator:
 
     def next_deadline(self) -> float | None:
         """Returns when ``take_write`` may have something without a further note."""
-        if self._asked is not None:
+        if self._in_flight is not None:
             return None
         due = [series.due for key in self._pending if (series := self._series[key]).due is not None]
         return max(min(due), self._pause_until) if due else None
@@ -306,7 +306,7 @@ class EventCorrelator:
     @property
     def idle(self) -> bool:
         """Returns True if every note is written."""
-        return self._asked is None and not self._pending
+        return self._in_flight is None and not self._pending
 
     def status(self) -> RecorderStatus:
         return RecorderStatus(
@@ -331,13 +331,16 @@ class EventCorrelator:
 
 def _write(key: tuple[str, ...], series: _Series) -> EventWrite:
     metadata = series.document["metadata"]
-    said: Document = {}
+    series_fields: Document = {}
     if series.count > 1:
-        said = {
-            "series": {"count": series.count, "lastObservedTime": format_micro_time(series.seen_at)}
+        series_fields = {
+            "series": {
+                "count": series.count,
+                "lastObservedTime": format_micro_time(series.observed_at),
+            }
         }
     create = not series.written
-    body = encode({**series.document, **said} if create else said)
+    body = encode({**series.document, **series_fields} if create else series_fields)
     verb: Literal["create", "patch"] = "create" if create else "patch"
     return EventWrite(verb, metadata["namespace"], metadata["name"], body, key, series.count)
 

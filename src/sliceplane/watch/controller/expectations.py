@@ -74,7 +74,7 @@ class Expectations:
         """Returns when to check again if the cache is still behind for *key*; ``None``: it has
         caught up.
         """
-        self._pending.give_up(key, now)
+        self._pending.drop_expired(key, now)
         return self._pending.deadline(key)
 
     def forget(self, key: str) -> None:

@@ -2,7 +2,7 @@
 
 ``on_change`` (the subclass's) notes what is true and enqueues keys; ``take_work`` asks for the job
 of each key that is due: a ``KeyedController`` makes it of the writes of a ``plan``. A plan without
-writes is the end of that key's turn. A key whose job is under way is not planned again before
+writes ends the processing of its key. A key whose job is under way is not planned again before
 ``on_done`` (the queue's *processing* set), so a plan may trust that its previous writes have been
 answered. Failed jobs come back with the queue's back-off.
 """
@@ -30,9 +30,9 @@ GONE_REST_S = 30.0
 
 
 def is_steady(change: Change[Object]) -> bool:
-    """The object is the one that was there, and no nearer to its end: same owners, finalizers,
-    deletion. Nearly all changes are such, and mean nothing to those who look at whether and why
-    objects exist.
+    """Returns True if the object is the same one with the same owners, finalizers and deletion
+    time. Nearly all changes are of this kind, and a controller that decides whether objects should
+    exist ignores them.
     """
     if change.old is None or change.new is None:
         return False
@@ -56,21 +56,22 @@ class QueueController(ABC):
         info: ControllerInfo,
         *,
         backoff: Backoff = RETRY_BACKOFF,
-        at_once: int | None = None,
-        plans_per_turn: int | None = None,
+        max_in_progress: int | None = None,
+        plans_per_batch: int | None = None,
     ) -> None:
-        """*at_once*: keys that are under way at a time. *plans_per_turn*: keys that are looked at
-        before others in the process get their turn. ``None``: as many as there are.
+        """*max_in_progress*: keys whose jobs may run at a time. *plans_per_batch*: keys that one
+        call of ``take_work`` plans, before other controllers of the process run. ``None``: no
+        bound.
         """
         self.info: Final = info
         self._queue: WorkQueue[str] = WorkQueue(backoff=backoff)
         #: the caches are filled
         self._synced = False
         self._notes: list[EventNote] = []
-        self._at_once = at_once
-        self._plans_per_turn = plans_per_turn
-        #: when turns were given last, and whether more were due then
-        self._turn = 0.0
+        self._max_in_progress = max_in_progress
+        self._plans_per_batch = plans_per_batch
+        #: time of the last batch, and True if it was full
+        self._last_batch_at = 0.0
         self._more = False
 
     @abstractmethod
@@ -78,9 +79,7 @@ class QueueController(ABC):
 
     @abstractmethod
     def job(self, key: str, now: float) -> Job | None:
-        """The job of a key whose turn it is; without one the turn ends here.  Else ``on_done`` ends
-        it.
-        """
+        """Returns the job of *key*; ``None``: the key needs none.  A job ends with ``on_done``."""
 
     @abstractmethod
     def on_done(self, done: Done, now: float) -> None: ...
@@ -123,13 +122,13 @@ class QueueController(ABC):
         if not self._synced:
             return Work()
         jobs: list[Job] = []
-        queue, at_once = self._queue, self._at_once
-        self._turn = now
+        queue, max_in_progress = self._queue, self._max_in_progress
+        self._last_batch_at = now
         plans = 0
         while (
             len(jobs) < max_jobs
-            and (at_once is None or queue.in_progress < at_once)
-            and plans != self._plans_per_turn
+            and (max_in_progress is None or queue.in_progress < max_in_progress)
+            and plans != self._plans_per_batch
             and (key := queue.get(now)) is not None
         ):
             plans += 1
@@ -138,24 +137,24 @@ class QueueController(ABC):
                 jobs.append(job)
             else:
                 self.end_idle(key, now)
-        self._more = plans == self._plans_per_turn
+        self._more = plans == self._plans_per_batch
         notes = tuple(self._notes)
         self._notes = []
         return Work(jobs=tuple(jobs), notes=notes)
 
     def end_idle(self, key: str, now: float) -> None:
-        """The turn of *key* ends without a job."""
+        """Ends the processing of *key*, which needs no job."""
         self._queue.forget(key)
         self._queue.done(key, now)
 
     def next_deadline(self) -> float | None:
         if not self._synced:
             return None
-        return self._turn if self._more else self._queue.next_deadline()
+        return self._last_batch_at if self._more else self._queue.next_deadline()
 
     @property
     def waiting(self) -> int:
-        """Keys that wait for their turn."""
+        """Number of keys in the queue."""
         return self._queue.depth
 
     def samples(self, now: float) -> tuple[Family, ...]:

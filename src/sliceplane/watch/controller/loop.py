@@ -113,7 +113,7 @@ class ControllerLoop:
             return Work()
         room = self._max_in_flight - len(self._in_flight)
         work = self.controller.take_work(now, room)
-        self._record.turn(work, room, now)
+        self._record.batch_taken(work, room, now)
         for job in work.jobs:
             assert job.key not in self._in_flight, f"two unfinished jobs with key {job.key!r}"
             self._in_flight.add(job.key)

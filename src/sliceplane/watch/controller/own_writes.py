@@ -143,13 +143,13 @@ class PendingWrites:
             self.resolve(uid)
 
     def deadline(self, key: str) -> float | None:
-        """Returns the time at which the oldest pending write of *key* is given up; ``None`` if none
+        """Returns the time at which the oldest pending write of *key* expires; ``None`` if none
         is pending.
         """
         uids = self._uids_by_key.get(key)
         return None if uids is None else self._awaited[next(iter(uids))].deadline
 
-    def give_up(self, key: str, now: float) -> tuple[str, ...]:
+    def drop_expired(self, key: str, now: float) -> tuple[str, ...]:
         """Forgets the expired writes of *key*. Returns their uids."""
         if key not in self._uids_by_key:
             return ()
@@ -179,12 +179,12 @@ class Observation(Enum):
 class _Suspicion(Generic[T]):
     """Signs that the stored version of an object is not the server's.
 
-    ``plans_left``: number of plans that still wait for the cache. ``refused_version``: the stored
-    version, if a write on it met a conflict. ``read_older``: reads the version that the cache
-    showed although a newer one was stored.
+    ``plans_to_wait``: number of plans that still wait for the cache. ``refused_version``: the
+    stored version, if a write on it met a conflict. ``read_older``: reads the version that the
+    cache showed although a newer one was stored.
     """
 
-    plans_left: int = 0
+    plans_to_wait: int = 0
     refused_version: str = ""
     read_older: Callable[[], T] | None = None
 
@@ -299,7 +299,7 @@ class OwnWrites(Generic[T]):
         """Handles a *write* that was refused, or whose outcome is unknown."""
         if write.verb == "create":
             if error.reason == "AlreadyExists" and write.name and write.name not in self.objects:
-                self._suspicions.setdefault(write.name, _Suspicion()).plans_left = STALE_PLANS
+                self._suspicions.setdefault(write.name, _Suspicion()).plans_to_wait = STALE_PLANS
             return False
         newest = self.meta(write.name, write.uid)
         if newest is None:
@@ -313,7 +313,7 @@ class OwnWrites(Generic[T]):
             self._put(write.name, suspicion.read_older())
             return True
         suspicion.refused_version = write.resource_version
-        suspicion.plans_left = STALE_PLANS
+        suspicion.plans_to_wait = STALE_PLANS
         return False
 
     def on_plan_ended(self) -> None:
@@ -327,7 +327,7 @@ class OwnWrites(Generic[T]):
     def is_waiting(self) -> bool:
         """True if the cache has not caught up with a conflict: nothing may be planned yet."""
         return bool(self._suspicions) and any(
-            suspicion.plans_left for suspicion in self._suspicions.values()
+            suspicion.plans_to_wait for suspicion in self._suspicions.values()
         )
 
     @property
@@ -340,7 +340,7 @@ class OwnWrites(Generic[T]):
         unexplained = (
             name
             for name, suspicion in self._suspicions.items()
-            if suspicion.refused_version and not suspicion.plans_left
+            if suspicion.refused_version and not suspicion.plans_to_wait
         )
         return sorted(
             name
@@ -363,24 +363,24 @@ class OwnWrites(Generic[T]):
             return []
         return [prove(self.objects[name]) for name in suspects]
 
-    def wait_once(self) -> bool:
-        """Returns ``is_waiting`` for a plan, and counts the plan."""
+    def defer_plan(self) -> bool:
+        """Returns True if a plan must wait for the cache, and counts the plan."""
         if not self._suspicions:
             return False
         is_waiting = self.is_waiting
         for name, suspicion in list(self._suspicions.items()):
-            suspicion.plans_left = max(suspicion.plans_left - 1, 0)
-            if not (suspicion.plans_left or suspicion.refused_version or suspicion.read_older):
+            suspicion.plans_to_wait = max(suspicion.plans_to_wait - 1, 0)
+            if not (suspicion.plans_to_wait or suspicion.refused_version or suspicion.read_older):
                 del self._suspicions[name]
         return is_waiting
 
     def deadline(self) -> float | None:
-        """Returns the time at which a pending write is given up."""
+        """Returns the time at which a pending write expires."""
         return self._pending.deadline(self._key)
 
-    def give_up(self, now: float) -> tuple[str, ...]:
+    def drop_expired(self, now: float) -> tuple[str, ...]:
         """Removes objects whose creation the cache did not show in time. Returns their names."""
-        lost = self._pending.give_up(self._key, now)
+        lost = self._pending.drop_expired(self._key, now)
         if not lost:
             return ()
         names = tuple(
@@ -411,7 +411,7 @@ class OwnWrites(Generic[T]):
             )
         for name, suspicion in self._suspicions.items():
             # a create was refused because of an object that the cache does not show yet
-            is_name_taken = suspicion.plans_left and not suspicion.refused_version
+            is_name_taken = suspicion.plans_to_wait and not suspicion.refused_version
             assert name in self.objects or is_name_taken, f"{self._key} suspects {name}, without it"
         assert self.in_flight or not self._gone, (
             f"{self._key} remembers {self._gone} and has no plan under way"

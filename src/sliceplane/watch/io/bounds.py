@@ -54,25 +54,23 @@ def unzipped(body: bytes, bytes_max: int) -> bytes:
 
 
 class QuestionAllowance:
-    """The part of ``QUESTION_BYTES_MAX`` that is left, and the requests that wait for their
-    answers.
-    """
+    """The remaining part of ``QUESTION_BYTES_MAX``, and the requests without an answer so far."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._left = bytes_max
+        self._remaining = bytes_max
         #: by a number of its own, in the order in which they were sent
         self._waiting: dict[int, str] = {}
         self._number = 0
 
     @property
-    def left(self) -> int:
-        return max(self._left, 0)
+    def remaining(self) -> int:
+        return max(self._remaining, 0)
 
     def take(self, size: int) -> None:
         """*size* bytes more have come.  Raises ``TooLarge``."""
-        self._left -= size
-        if self._left < 0:
+        self._remaining -= size
+        if self._remaining < 0:
             raise TooLarge(self._bytes_max, "the answers to this question together have")
 
     @contextmanager

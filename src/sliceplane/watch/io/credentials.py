@@ -88,10 +88,10 @@ class Exec:
         self._lock = asyncio.Lock()
 
     async def authorization(self, *, refused: str | None = None) -> str:
-        seen = self._logged_in
+        login = self._logged_in
         async with self._lock:
             # A caller that waited here takes what the first caller got.
-            is_refused = refused == self._value and self._logged_in == seen
+            is_refused = refused == self._value and self._logged_in == login
             if self._logged_in and not self._expired() and not is_refused:
                 return self._value
             await self._login()
@@ -174,6 +174,6 @@ class Exec:
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
         if process.returncode:
-            said = complaint.decode(errors="replace").strip()
-            raise CredentialsError(f"{self._command[0]} ended with {process.returncode}: {said}")
+            message = complaint.decode(errors="replace").strip()
+            raise CredentialsError(f"{self._command[0]} ended with {process.returncode}: {message}")
         return output

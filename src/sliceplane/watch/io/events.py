@@ -62,7 +62,7 @@ class EventRecorder:
             if write is None:
                 await self._until_due()
                 continue
-            self._correlator.on_outcome(await self._perform(write), self._clock())
+            self._correlator.on_outcome(await self._send(write), self._clock())
 
     async def _until_due(self) -> None:
         if self._correlator.idle:
@@ -74,7 +74,7 @@ class EventRecorder:
         except TimeoutError:
             pass
 
-    async def _perform(self, write: EventWrite) -> Outcome:
+    async def _send(self, write: EventWrite) -> Outcome:
         namespace = write.namespace
         name = write.name
         request = Write(

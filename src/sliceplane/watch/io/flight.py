@@ -34,8 +34,8 @@ FILES_KEPT: Final = 10
 SUFFIX: Final = ".recording"
 #: of an API server: what its recorder keeps
 PATH: Final = "/sliceplane/recording"
-_LOOK_S: Final = 1.0
-#: of a checkpoint, between two looks: a save has not much of it left to write, in one go
+_CHECK_PERIOD_S: Final = 1.0
+#: steps of a checkpoint between two checks, so that a save has few of them to write in one go
 _CHECKPOINT_STEPS: Final = 50
 _SLUG_MAX: Final = 40
 
@@ -74,7 +74,7 @@ class FlightRecorder:
         self._unhealthy = unhealthy
         self._was_unhealthy = True  # a process that starts is not ready, which is no incident
         self._saved_at: float | None = None
-        self._asked = False
+        self._is_save_requested = False
         self.metrics = metrics = Metrics()
         ring = self.recorder.ring
         metrics.computed(
@@ -104,7 +104,7 @@ class FlightRecorder:
         forgotten = self.recorder.ring.forgotten
         authority = self.recorder.redactor.token(self.settings.get("authority", ""))
 
-        def made() -> Iterator[bytes]:
+        def encoded_lines() -> Iterator[bytes]:
             header = Header(
                 program=__version__,
                 component=self._component,
@@ -117,7 +117,7 @@ class FlightRecorder:
             )
             yield from write_lines(header, segments)
 
-        return made()
+        return encoded_lines()
 
     async def save(self, reason: str) -> Path | None:
         """The file; ``None`` where it cannot be written, which the log tells."""
@@ -145,28 +145,28 @@ class FlightRecorder:
         with contextlib.suppress(
             ValueError, RuntimeError
         ):  # not the main thread: without the signal, then
-            loop.add_signal_handler(signal.SIGUSR1, self._ask)
+            loop.add_signal_handler(signal.SIGUSR1, self._request_save)
         try:
             while True:
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_CHECK_PERIOD_S)
                 for _ in range(_CHECKPOINT_STEPS):
                     if not self.recorder.go_on_with_checkpoint():
                         break
                     await asyncio.sleep(0)
-                reason = self.look()
+                reason = self.take_save_reason()
                 if reason:
                     await self.save(reason)
         finally:
             with contextlib.suppress(ValueError, RuntimeError):
                 loop.remove_signal_handler(signal.SIGUSR1)
 
-    def _ask(self) -> None:
-        self._asked = True
+    def _request_save(self) -> None:
+        self._is_save_requested = True
 
-    def look(self) -> str:
-        """Why to save now, or ""."""
-        if self._asked:
-            self._asked = False
+    def take_save_reason(self) -> str:
+        """Returns why to save a recording now, or "", and forgets the request."""
+        if self._is_save_requested:
+            self._is_save_requested = False
             return "SIGUSR1"
         problem = self._unhealthy()
         turned = problem and not self._was_unhealthy

@@ -257,7 +257,7 @@ def _cluster_info(cluster: ClusterEntry) -> Mapping[str, Any]:
         (e.get("extension") for e in cluster.extensions or () if e.get("name") == _EXEC_EXTENSION),
         None,
     )
-    shown: dict[str, Any] = {
+    cluster_fields: dict[str, Any] = {
         "server": cluster.server,
         "tls-server-name": cluster.tls_server_name,
         "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
@@ -265,7 +265,7 @@ def _cluster_info(cluster: ClusterEntry) -> Mapping[str, Any]:
         "proxy-url": cluster.proxy_url,
         "config": config,
     }
-    return {name: value for name, value in shown.items() if value}
+    return {name: value for name, value in cluster_fields.items() if value}
 
 
 def _impersonation(user: UserEntry) -> tuple[tuple[str, str], ...]:

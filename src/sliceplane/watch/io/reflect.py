@@ -30,7 +30,7 @@ T = TypeVar("T", bound=Object)
 #: one page of 500 objects of a megabyte each takes this long at 10 MB/s
 LIST_TIMEOUT_S = 60.0
 #: after so many messages that were there without waiting, other tasks get their turn
-MESSAGES_PER_TURN = 256
+MESSAGES_PER_BATCH = 256
 #: the timer of a stream is moved only when it would move by this much: it is moved for every
 #: message otherwise
 IDLE_GRAIN_S = 0.25
@@ -137,13 +137,13 @@ class RunningInformer(Generic[T]):
         error = self.reflector.last_error
         return bool(self._lost) and error is not None and error[0].code in NOT_TO_BE_HAD
 
-    def relist(self, why: str, *, told: bool = True) -> None:
-        """The cache is wrong: leave the watch that is open, if one is, and list anew.  *told*: in
-        the log.
+    def relist(self, why: str, *, is_logged: bool = True) -> None:
+        """Lists again because the cache is wrong, and ends the watch if one is open.  *is_logged*:
+        with a log line.
         """
         if self._limit is not None:
             self._relist_reason = why
-            self._is_relist_logged = told
+            self._is_relist_logged = is_logged
             self._limit.reschedule(asyncio.get_running_loop().time())
 
     async def wait_synced(self) -> None:
@@ -264,11 +264,11 @@ class RunningInformer(Generic[T]):
                         reflector.on_watch_event(message.type, message.body, self._clock())
                         self._deliver()
                         if reflector.phase is not Phase.WATCHING:
-                            self._tell()
+                            self._report_lost_watch()
                             return
                         self._rearm(limit, loop)
                         taken += 1
-                        if taken % MESSAGES_PER_TURN == 0:
+                        if taken % MESSAGES_PER_BATCH == 0:
                             await asyncio.sleep(0)
         except (StatusError, Unreachable) as error:
             self._failed("a watch failed", error)
@@ -278,14 +278,14 @@ class RunningInformer(Generic[T]):
                     self._log.warning(
                         "a watch is left for a list", **self._named, why=self._relist_reason
                     )
-                reflector.list_anew(self._clock())
+                reflector.list_again(self._clock())
             else:
                 reflector.on_deadline(self._clock())
-                self._tell()
+                self._report_lost_watch()
         else:
             reflector.on_watch_ended(self._clock())
             if reflector.phase is not Phase.WATCHING:
-                self._tell()
+                self._report_lost_watch()
         finally:
             self._limit = None
 
@@ -312,7 +312,7 @@ class RunningInformer(Generic[T]):
         if self.absent:
             self._followed.set()
             self._lost = ""
-            if not was_absent:  # once, not at each look for it
+            if not was_absent:  # once, not at every retry
                 self._log.info(
                     "this cluster has none of these for us, we do without",
                     **self._named,
@@ -325,8 +325,8 @@ class RunningInformer(Generic[T]):
             event, **self._named, error=str(status), reason=status.reason, retry_in_s=wait
         )
 
-    def _tell(self) -> None:
-        """The reflector gave up a watch by itself; it knows why."""
+    def _report_lost_watch(self) -> None:
+        """Reports a watch that the reflector ended by itself, with its reason."""
         if self.reflector.last_error is not None:
             self._lost = str(self.reflector.last_error[0])
             self._log.warning(
@@ -349,10 +349,10 @@ class RunningInformer(Generic[T]):
                 )
         mark = self.reflector.take_mark() if self._on_marks else None
         if mark is not None:
-            for tell_mark in self._on_marks:
-                tell_mark(mark)
+            for on_mark in self._on_marks:
+                on_mark(mark)
         if self.reflector.synced and not self._synced.is_set():
             self._synced.set()
             waiting, self._on_synced = self._on_synced, []
-            for tell in waiting:
-                tell()
+            for on_synced in waiting:
+                on_synced()

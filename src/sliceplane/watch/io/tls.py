@@ -21,8 +21,8 @@ import msgspec
 from sliceplane.kit.io.files import CREDENTIAL_BYTES_MAX, read_bytes
 from sliceplane.kit.io.log import get_logger
 
-#: between two looks at the files
-LOOK_S = 5.0
+#: seconds between two checks of the files
+FILE_CHECK_PERIOD_S = 5.0
 
 _log = get_logger("client")
 
@@ -62,36 +62,36 @@ class Tls:
         self._key = key
         self._insecure = insecure
         self._clock = clock
-        #: from a login program; beats the configured one
-        self._given = b""
-        self._stamps = self._look()
-        self._looked_at = clock()
+        #: certificate and key of a login program, which take precedence over the configured ones
+        self._login_pem = b""
+        self._stamps = self._file_stamps()
+        self._checked_at = clock()
         self._number = 1
         self._context = self._make()
 
     def current(self) -> tuple[int, ssl.SSLContext]:
         """The context for new connections, and its number."""
         now = self._clock()
-        if now - self._looked_at >= LOOK_S:
-            self.look_again()
+        if now - self._checked_at >= FILE_CHECK_PERIOD_S:
+            self.check_files()
         return self._number, self._context
 
-    def look_again(self) -> None:
-        """Look at the files now."""
-        self._looked_at = self._clock()
-        stamps = self._look()
+    def check_files(self) -> None:
+        """Replaces the context if the files have changed."""
+        self._checked_at = self._clock()
+        stamps = self._file_stamps()
         if stamps != self._stamps:
             self._replace(stamps)
 
     def use(self, pem: bytes) -> None:
         """*pem*: a certificate and its key, from a login program.  Raises ``ssl.SSLError``."""
-        if pem == self._given:
+        if pem == self._login_pem:
             return
-        before, self._given = self._given, pem
+        before, self._login_pem = self._login_pem, pem
         try:
             self._context = self._make()
         except (OSError, ssl.SSLError):
-            self._given = before
+            self._login_pem = before
             raise
         self._number += 1
 
@@ -101,12 +101,12 @@ class Tls:
         except (OSError, ssl.SSLError) as error:
             _log.warning("changed certificates cannot be used", problem=str(error))
             return
-        # Taken before the files were read: a change in between is found by the next look.
+        # Taken before the files were read: the next check finds a change in between.
         self._stamps = stamps
         self._context = context
         self._number += 1
 
-    def _look(self) -> tuple[object, ...]:
+    def _file_stamps(self) -> tuple[object, ...]:
         return tuple(stamp(pem.path) for pem in (self._authority, self._certificate, self._key))
 
     def _make(self) -> ssl.SSLContext:
@@ -115,7 +115,9 @@ class Tls:
         if self._insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        pem = self._given or b"\n".join(filter(None, (self._certificate.read(), self._key.read())))
+        pem = self._login_pem or b"\n".join(
+            filter(None, (self._certificate.read(), self._key.read()))
+        )
         if pem:
             _load(context, pem)
         return context

@@ -84,14 +84,14 @@ def objects_of(blocks: Sequence[bytes]) -> Iterator[list[Any]]:
 
 def names_of(blocks: Sequence[bytes]) -> list[BlockNames]:
     """As ``objects_of``."""
-    made: list[BlockNames] = []
+    block_names: list[BlockNames] = []
     count = 0
     for block in blocks:
         names = _decode_names(check_values(inflated(block)))
         count += len(names.touched) + len(names.planned)
         _check_count(count, blocks)
-        made.append(names)
-    return made
+        block_names.append(names)
+    return block_names
 
 
 def _check_count(count: int, blocks: Iterable[bytes]) -> None:

@@ -5,14 +5,14 @@ A line is a list that begins with its code (``Code``). Lines that say *when* hav
 =========  =========================================================================================
 code       members after it
 =========  =========================================================================================
-BEGAN      time, life, name: a controller of this name begins
-SYNCED     time, life: all its caches are filled
+BEGAN      time, loop, name: a controller loop of this name begins
+SYNCED     time, loop: all its caches are filled
 STEP       resource, namespace, name, old, new, writer, [missing]: how one object changed
-CHANGE     time, life, steps ago: the controller is told of that step
-TURN       time, life, room, [jobs]: it was asked for work; a job is [key, writes]
-DONE       time, life, key of the job, answers, error: [code, reason, message, details, ...]
-ENDED      time, life, text: it is no more; the text is its fault, if that was why
-REACHED    time, life, resource, version, listed: it is told how far its caches are
+CHANGE     time, loop, steps ago: the controller handles that step
+BATCH      time, loop, room, [jobs]: the controller returns its work; a job is [key, writes]
+DONE       time, loop, key of the job, answers, error: [code, reason, message, details, ...]
+ENDED      time, loop, text: the loop ends; the text is the controller's fault, if that is why
+REACHED    time, loop, resource, version, listed: the controller learns how far its caches are
 MARK       time, kind, text, [Service]: what else happened (event, kernel, sent)
 =========  =========================================================================================
 
@@ -37,7 +37,8 @@ from sliceplane.watch.cache import Change, Mark
 
 #: of the file and of the lines
 FORMAT: Final = 3
-#: so many steps back a change can be named; a controller further behind has it told again
+#: a change can be named at most this many steps back; for a controller further behind it is
+#: repeated
 STEPS_KEPT: Final = 2048
 MICROSECONDS: Final = 1_000_000
 #: the kind of a mark
@@ -53,7 +54,7 @@ class Code(IntEnum):
     SYNCED = 3
     STEP = 4
     CHANGE = 5
-    TURN = 6
+    BATCH = 6
     DONE = 7
     ENDED = 8
     MARK = 9
@@ -121,10 +122,10 @@ class SliceSent(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> SliceSent:
-        found = _SENT_TEXT.fullmatch(text)
-        if found is None:
+        match = _SENT_TEXT.fullmatch(text)
+        if match is None:
             raise ValueError(f"{text!r} does not say what was sent")
-        name, how, revision, size, watchers = found.groups()
+        name, how, revision, size, watchers = match.groups()
         return cls(SentVersion(name, int(revision), how != "at"), int(watchers), int(size))
 
 
@@ -152,17 +153,17 @@ class RecordedJob(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of what a reader yields.  ``life`` is the number of a controller's life in its
+    """Base of what a reader yields.  ``loop`` is the number of a controller loop in its
     recording.
     """
 
     at: float
-    life: int = -1
+    loop: int = -1
 
 
-class LifeBegan(Entry, frozen=True, kw_only=True):
+class LoopBegan(Entry, frozen=True, kw_only=True):
     name: str
-    #: it began before the segment: ``objects`` is what its caches held, ``busy`` the keys of its
+    #: it began before the segment: ``objects`` are those in its caches, ``busy`` the keys of its
     #: unfinished jobs
     checkpoint: bool = False
     #: its caches were filled by then
@@ -171,12 +172,12 @@ class LifeBegan(Entry, frozen=True, kw_only=True):
     busy: tuple[str, ...] = ()
 
 
-class LifeSynced(Entry, frozen=True, kw_only=True):
+class LoopSynced(Entry, frozen=True, kw_only=True):
     pass
 
 
 class Changed(Entry, frozen=True, kw_only=True):
-    """``step`` numbers what happened to objects: the same change told to several controllers is one
+    """``step`` numbers the changes of objects: one change that several controllers handle is one
     step.
     """
 
@@ -190,7 +191,7 @@ class Reached(Entry, frozen=True, kw_only=True):
     mark: Mark
 
 
-class Turned(Entry, frozen=True, kw_only=True):
+class BatchTaken(Entry, frozen=True, kw_only=True):
     room: int
     jobs: tuple[RecordedJob, ...]
 
@@ -211,7 +212,7 @@ class Ended(Entry, frozen=True, kw_only=True):
     error: StatusError | None
 
 
-class LifeEnded(Entry, frozen=True, kw_only=True):
+class LoopEnded(Entry, frozen=True, kw_only=True):
     fault: str
 
 

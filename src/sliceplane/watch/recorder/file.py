@@ -27,7 +27,7 @@ import msgspec
 
 from sliceplane.watch.recorder.blocks import RecordingError
 from sliceplane.watch.recorder.entries import FORMAT
-from sliceplane.watch.recorder.ring import LifeState, Segment
+from sliceplane.watch.recorder.ring import LoopState, Segment
 
 #: a line that is longer was not made by us; the longest is a block with a few objects of 1.5 MiB
 #: each
@@ -78,8 +78,8 @@ def write_lines(header: Header, segments: Sequence[Segment]) -> Iterator[bytes]:
     lines = 0
     total = 0
     for segment in segments:
-        lives = [(life.number, life.name, life.synced, life.busy) for life in segment.lives]
-        yield (line := _line(("segment", segment.number, segment.began, segment.whole, lives)))
+        loops = [(loop.number, loop.name, loop.synced, loop.busy) for loop in segment.loops]
+        yield (line := _line(("segment", segment.number, segment.began, segment.whole, loops)))
         lines, total = lines + 1, crc32(line, total)
         parts = [("objects", block) for block in segment.checkpoint]
         for names, block in zip(segment.names, segment.blocks, strict=True):
@@ -102,11 +102,11 @@ def read_header(line: bytes) -> Header:
             f"this is no recording: its first line has more than {HEADER_BYTES_MAX:,} bytes"
         )
     try:
-        told = msgspec.json.decode(line)
+        first = msgspec.json.decode(line)
         header = msgspec.json.decode(line, type=Header)
     except (ValueError, RecursionError) as error:
         raise RecordingError(f"this is no recording: its first line is {line[:60]!r}") from error
-    if "recording" not in told:
+    if "recording" not in first:
         raise RecordingError("this is no recording: its first line does not say so")
     if header.recording != FORMAT:
         raise RecordingError(
@@ -161,11 +161,11 @@ def read_lines(lines: Iterable[bytes]) -> Recording:
 def _take(recording: Recording, part: list[Any]) -> None:
     kind, number, *rest = part
     if kind == "segment":
-        began, whole, lives = rest
+        began, whole, loops = rest
         if not isfinite(began):
             raise ValueError("a segment begins at a time")
         states = tuple(
-            LifeState(life, name, synced, tuple(busy)) for life, name, synced, busy in lives
+            LoopState(loop, name, synced, tuple(busy)) for loop, name, synced, busy in loops
         )
         recording.segments.append(Segment(number, float(began), states, whole))
         return

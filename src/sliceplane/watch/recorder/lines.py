@@ -36,7 +36,7 @@ from sliceplane.watch.recorder.entries import (
 )
 from sliceplane.watch.recorder.objects import changed_slice, redacted, run_of, service_of
 from sliceplane.watch.recorder.redact import Redactor
-from sliceplane.watch.recorder.ring import LifeState
+from sliceplane.watch.recorder.ring import LoopState
 
 #: a slice with more endpoints is kept as what changed of it
 ENDPOINTS_WHOLE_MAX: Final = 8
@@ -59,7 +59,7 @@ _MANAGER: Final = re.compile(
     rb'"manager":"([^"]*)","operation":"[^"]*","apiVersion":"[^"]*","time":"([^"]*)"'
 )
 #: as plain numbers, which is what lines begin with
-STEP, CHANGE, TURN, DONE = (code.value for code in (Code.STEP, Code.CHANGE, Code.TURN, Code.DONE))
+STEP, CHANGE, BATCH, DONE = (code.value for code in (Code.STEP, Code.CHANGE, Code.BATCH, Code.DONE))
 BEGAN, SYNCED, ENDED = (code.value for code in (Code.BEGAN, Code.SYNCED, Code.ENDED))
 MARK, REACHED = (code.value for code in (Code.MARK, Code.REACHED))
 _OLD_NOTHING, _OLD_NEWEST = (old.value for old in (Old.NOTHING, Old.NEWEST))
@@ -102,28 +102,28 @@ class _Key:
 
 
 @dataclass(slots=True)
-class _Life:
+class _Loop:
     name: str
     synced: bool = False
     busy: dict[str, None] = field(default_factory=dict)
 
 
 class RecordedLines:
-    """Owned by one recorder.  ``made`` are the lines that are not encoded yet."""
+    """Owned by one recorder.  ``pending`` are the lines that are not encoded yet."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self.made: list[Line] = []
+        self.pending: list[Line] = []
         #: of ``BlockNames``
         self._touched: dict[tuple[str, str, str, str], None] = {}
         self._planned: dict[str, None] = {}
-        self._lives: dict[int, _Life] = {}
+        self._loops: dict[int, _Loop] = {}
         self._keys: dict[Name, _Key] = {}
         self._steps = 0
-        #: by the change's id, in the order in which they were told
+        #: by the change's id, in the order in which controllers handled them
         self._recent: dict[int, tuple[int, Change[Object], int]] = {}
         self._remembered = 0
-        #: version -> the object as it came, until a controller is told of it
+        #: version -> the object as it came, until a controller handles it
         self._bodies: dict[str, bytes] = {}
 
     def __len__(self) -> int:
@@ -133,12 +133,12 @@ class RecordedLines:
     @property
     def at_rest(self) -> bool:
         """No job is under way."""
-        return not any(life.busy for life in self._lives.values())
+        return not any(loop.busy for loop in self._loops.values())
 
-    def lives(self) -> tuple[LifeState, ...]:
+    def loops(self) -> tuple[LoopState, ...]:
         return tuple(
-            LifeState(number, life.name, life.synced, tuple(life.busy))
-            for number, life in self._lives.items()
+            LoopState(number, loop.name, loop.synced, tuple(loop.busy))
+            for number, loop in self._loops.items()
         )
 
     def note_body(self, resource_version: str, body: bytes) -> None:
@@ -163,40 +163,40 @@ class RecordedLines:
         return names
 
     def add_all(self, things: list[Handed]) -> None:
-        made = self.made
+        pending = self.pending
         for thing in things:
             code = thing[0]
             if code == CHANGE:
-                _, now, life, change = thing
+                _, now, loop, change = thing
                 recent = self._recent.get(id(change))
                 step = self._step(change) if recent is None else recent[0]
-                made.append((CHANGE, now, life, self._steps - step))
-            elif code == TURN:
+                pending.append((CHANGE, now, loop, self._steps - step))
+            elif code == BATCH:
                 if len(thing) > 4:
-                    _, now, life, room, jobs = thing
-                    made.append((TURN, now, life, room, [self._job(life, job) for job in jobs]))
+                    _, now, loop, room, jobs = thing
+                    pending.append((BATCH, now, loop, room, [self._job(loop, job) for job in jobs]))
                 else:
-                    made.append(thing)
+                    pending.append(thing)
             elif code == DONE:
                 self._done(*thing[1:])
             elif code == REACHED:
-                _, now, life, mark = thing
-                made.append((code, now, life, mark.resource, mark.version, mark.listed))
+                _, now, loop, mark = thing
+                pending.append((code, now, loop, mark.resource, mark.version, mark.listed))
             elif code == MARK:
                 _, now, kind, what, *services = thing
                 self._planned |= dict.fromkeys(services)
-                made.append((code, now, kind, str(what), *services))
+                pending.append((code, now, kind, str(what), *services))
             else:
-                self._on_life(*thing)
+                self._on_loop(*thing)
 
-    def _on_life(self, code: int, now: float, life: int, *texts: str) -> None:
+    def _on_loop(self, code: int, now: float, loop: int, *texts: str) -> None:
         if code == BEGAN:
-            self._lives[life] = _Life(texts[0])
+            self._loops[loop] = _Loop(texts[0])
         elif code == SYNCED:
-            self._lives[life].synced = True
+            self._loops[loop].synced = True
         else:
-            del self._lives[life]
-        self.made.append((code, now, life, *texts))
+            del self._loops[loop]
+        self.pending.append((code, now, loop, *texts))
 
     def _step(self, change: Change[Object]) -> int:
         """A line for how the object changed."""
@@ -218,12 +218,12 @@ class RecordedLines:
             key.newest, key.parts = old, ()
         if new is None:
             del self._keys[name]
-            self.made.append((STEP, *name, base, None, writer, change.missing))
+            self.pending.append((STEP, *name, base, None, writer, change.missing))
         else:
-            self.made.append((STEP, *name, base, self._form(key, new, body), writer))
+            self.pending.append((STEP, *name, base, self._form(key, new, body), writer))
         number = self._steps
         self._steps += 1
-        if len(self._lives) > 1:
+        if len(self._loops) > 1:
             self._remember(change, number, LARGE_STEPS if _is_large(change.object) else 1)
         return number
 
@@ -256,8 +256,8 @@ class RecordedLines:
 
     # -- jobs
 
-    def _job(self, life: int, job: Job) -> Line:
-        self._lives[life].busy[job.key] = None
+    def _job(self, loop: int, job: Job) -> Line:
+        self._loops[loop].busy[job.key] = None
         self._planned[job.key] = None
         return (job.key, [self._write(write) for write in job.writes])
 
@@ -276,12 +276,12 @@ class RecordedLines:
             len(write.body),
         )
 
-    def _done(self, now: float, life: int, done: Done) -> None:
+    def _done(self, now: float, loop: int, done: Done) -> None:
         job = done.job
-        self._lives[life].busy.pop(job.key, None)
+        self._loops[loop].busy.pop(job.key, None)
         answers = [self._answer(*pair) for pair in zip(job.writes, done.results, strict=False)]
         error = None if done.error is None else _error_line(done.error)
-        self.made.append((DONE, now, life, job.key, answers, error))
+        self.pending.append((DONE, now, loop, job.key, answers, error))
 
     def _answer(self, write: Write, result: bytes) -> Any:
         if not result:
@@ -367,19 +367,21 @@ def _version_of(result: bytes) -> tuple[str, int]:
 
 def _shows(body: bytes, write: Write) -> bool:
     """The endpoints of *body*, an object as it came, are as *write* has them, to the byte."""
-    start, shown = write.body.find(_ENDPOINTS), body.find(_ENDPOINTS)
-    return start > 0 and shown > 0 and body.startswith(write.body[start:-1], shown)
+    start, endpoints_start = write.body.find(_ENDPOINTS), body.find(_ENDPOINTS)
+    return (
+        start > 0 and endpoints_start > 0 and body.startswith(write.body[start:-1], endpoints_start)
+    )
 
 
 def _is_large(value: Object) -> bool:
     return isinstance(value, EndpointSlice) and len(value.endpoints or ()) > ENDPOINTS_WHOLE_MAX
 
 
-def _same(known: Any, value: Object) -> bool:
+def _same(recorded: Any, value: Object) -> bool:
     """The same version of the same object, which a server shows alike each time."""
-    if known is None:
+    if recorded is None:
         return False
-    ours, theirs = known.metadata, value.metadata
+    ours, theirs = recorded.metadata, value.metadata
     return bool(ours.resource_version == theirs.resource_version and ours.uid == theirs.uid)
 
 

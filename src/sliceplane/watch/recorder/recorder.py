@@ -22,6 +22,7 @@ from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.controller.base import CACHE_DIFFERS, Done, EventNote, Work
 from sliceplane.watch.recorder.entries import SENT, SentVersion, SliceSent
 from sliceplane.watch.recorder.lines import (
+    BATCH,
     BEGAN,
     CHANGE,
     DONE,
@@ -29,7 +30,6 @@ from sliceplane.watch.recorder.lines import (
     MARK,
     REACHED,
     SYNCED,
-    TURN,
     Handed,
     Name,
     RecordedLines,
@@ -49,45 +49,45 @@ _OBJECT_BYTES: Final = 60
 _encoder: Final = msgspec.json.Encoder()
 
 
-class LifeRecord:
+class LoopRecord:
     """The record of one controller loop, which the host writes beside calling the controller.
     Times are those that the controller gets.
     """
 
-    __slots__ = ("_append", "_life", "_raw", "_recorder")
+    __slots__ = ("_append", "_loop", "_raw", "_recorder")
 
-    def __init__(self, recorder: Recorder, raw: list[Handed], life: int) -> None:
+    def __init__(self, recorder: Recorder, raw: list[Handed], loop: int) -> None:
         self._recorder = recorder
         self._raw = raw
         self._append = raw.append
-        self._life = life
+        self._loop = loop
 
     def change(self, change: Change[Object], now: float) -> None:
-        self._append((CHANGE, now, self._life, change))
+        self._append((CHANGE, now, self._loop, change))
         if len(self._raw) >= THINGS_MAX:
             self._recorder.encode()
 
     def reached(self, mark: Mark, now: float) -> None:
-        self._append((REACHED, now, self._life, mark))
+        self._append((REACHED, now, self._loop, mark))
 
     def synced(self, now: float) -> None:
-        self._append((SYNCED, now, self._life))
+        self._append((SYNCED, now, self._loop))
 
-    def turn(self, work: Work, room: int, now: float) -> None:
+    def batch_taken(self, work: Work, room: int, now: float) -> None:
         if work.jobs:
-            self._append((TURN, now, self._life, room, work.jobs))
+            self._append((BATCH, now, self._loop, room, work.jobs))
         else:
-            self._append((TURN, now, self._life, room))
+            self._append((BATCH, now, self._loop, room))
             if len(self._raw) >= THINGS_MAX:
                 self._recorder.encode()
         for note in work.notes:
             self._recorder.on_note(note, now)
 
     def done(self, done: Done, now: float) -> None:
-        self._append((DONE, now, self._life, done))
+        self._append((DONE, now, self._loop, done))
 
     def ended(self, now: float, fault: str = "") -> None:
-        self._append((ENDED, now, self._life, fault))
+        self._append((ENDED, now, self._loop, fault))
         if fault:
             self._recorder.trigger(f"a controller failed: {fault}")
         self._recorder.encode()
@@ -105,7 +105,7 @@ class Recorder:
         #: why nothing is recorded any more
         self.fault = ""
         self._raw: list[Handed] = []
-        self._lives_begun = 0
+        self._loops_begun = 0
         self._trigger = ""
         self._at = now
         #: of the block that is being made: its text, in pieces, its entries and its lines
@@ -117,11 +117,11 @@ class Recorder:
 
     # -- what happens
 
-    def begin(self, name: str, now: float) -> LifeRecord:
-        life = self._lives_begun
-        self._lives_begun += 1
-        self._raw.append((BEGAN, now, life, name))
-        return LifeRecord(self, self._raw, life)
+    def begin(self, name: str, now: float) -> LoopRecord:
+        loop = self._loops_begun
+        self._loops_begun += 1
+        self._raw.append((BEGAN, now, loop, name))
+        return LoopRecord(self, self._raw, loop)
 
     def mark(self, kind: str, text: str, now: float) -> None:
         self._raw.append((MARK, now, kind, text))
@@ -183,7 +183,7 @@ class Recorder:
         recording, and is kept.
         """
         raw = self._raw
-        lines = self._lines.made
+        lines = self._lines.pending
         if raw and not self.fault:
             try:
                 self._lines.add_all(raw)
@@ -213,7 +213,7 @@ class Recorder:
         while self.go_on_with_checkpoint():
             pass
         whole = self.ring.affords(len(self._lines) * _OBJECT_BYTES)
-        self._segment = self.ring.begin(self._at, self._lines.lives(), whole=whole)
+        self._segment = self.ring.begin(self._at, self._lines.loops(), whole=whole)
         self._checkpoint = self._lines.begin_segment(whole=whole)
 
     def go_on_with_checkpoint(self) -> bool:
@@ -237,7 +237,7 @@ class Recorder:
         self._lines.check()
 
 
-class _NoRecord(LifeRecord):
+class _NoRecord(LoopRecord):
     """The record of a host without a recorder."""
 
     __slots__ = ()
@@ -248,12 +248,12 @@ class _NoRecord(LifeRecord):
     def _nothing(self, *_: object) -> None:
         pass
 
-    change = reached = synced = turn = done = ended = _nothing  # type: ignore[assignment]  # they take any
+    change = reached = synced = batch_taken = done = ended = _nothing  # type: ignore[assignment]  # they take any
 
 
 _NO_RECORD: Final = _NoRecord()
 
 
-def begin_record(recorder: Recorder | None, name: str, now: float) -> LifeRecord:
+def begin_record(recorder: Recorder | None, name: str, now: float) -> LoopRecord:
     """Begins the record of a controller loop; without a *recorder* it records nothing."""
     return _NO_RECORD if recorder is None else recorder.begin(name, now)

@@ -88,7 +88,7 @@ _TEMPLATED: Final = frozenset(
     )
 )
 #: no body without one of these has a template
-_HOLD_TEMPLATES: Final = (b'"spec"', b'"template"', b'"data"')
+_TEMPLATE_MEMBERS: Final = (b'"spec"', b'"template"', b'"data"')
 _decode_annotations = msgspec.json.Decoder(dict[str, str])
 
 
@@ -142,7 +142,7 @@ class Redactor:
         resource, body = write.resource, write.body
         if resource is not ControllerRevisions and resource.key not in _TEMPLATED:
             return False
-        if not any(member in body for member in _HOLD_TEMPLATES):
+        if not any(member in body for member in _TEMPLATE_MEMBERS):
             return False
         try:
             document = msgspec.json.decode(body)
@@ -169,7 +169,7 @@ class Redactor:
         if resource is ConfigMaps or resource is Secrets:
             body = _without_data(body)
         elif resource is EndpointSlices:
-            body = self._plain(body, once=True)
+            body = self._plain(body, at_most_one=True)
         elif body:
             if self._hides(write):
                 return crc32(named.encode())
@@ -178,13 +178,13 @@ class Redactor:
         rest = f"{named}/{write.name}/{write.subresource} {kind} {write.label_selector}"
         return crc32(body, crc32(rest.encode()))
 
-    def _plain(self, body: bytes, *, once: bool = False) -> bytes:
-        """*body* with tokens for annotations of others.  *once*: there is one place for annotations
-        in it.
+    def _plain(self, body: bytes, *, at_most_one: bool = False) -> bytes:
+        """*body* with tokens for annotations of others.  *at_most_one*: it has at most one
+        member ``annotations``.
         """
         at = body.find(_BEFORE_ANNOTATIONS)
         while at >= 0:
-            if once and _is_trigger_time_alone(body, at + len(_BEFORE_ANNOTATIONS)):
+            if at_most_one and _is_trigger_time_alone(body, at + len(_BEFORE_ANNOTATIONS)):
                 break
             match = _ANNOTATIONS.match(body, at)
             after = at + len(_BEFORE_ANNOTATIONS)
@@ -193,7 +193,7 @@ class Redactor:
                 if replaced != match[0]:
                     body = body[:at] + replaced + body[match.end() :]
                 after = at + len(replaced)
-            if once:
+            if at_most_one:
                 break
             at = body.find(_BEFORE_ANNOTATIONS, after)
         return body

@@ -1,7 +1,7 @@
 """A ring of bytes: the newest segments of a recording, each of which can be read without those
 before it.
 
-A segment is what was true when it began (the *checkpoint*: every object, every controller's life,
+A segment is what was true when it began (the *checkpoint*: every object, every controller loop,
 its unfinished jobs) and the rows since. The oldest segment goes when all of them together are too
 many bytes; the newest never does, so the ring keeps less than its limit by one segment at the most.
 """
@@ -19,8 +19,8 @@ SEGMENT_BYTES: Final = 8 << 20
 SEGMENTS_MIN: Final = 4
 
 
-class LifeState(msgspec.Struct, frozen=True):
-    """A controller's life as it was when a segment began."""
+class LoopState(msgspec.Struct, frozen=True):
+    """A controller loop as it was when a segment began."""
 
     number: int
     name: str
@@ -37,7 +37,7 @@ class Segment:
 
     number: int
     began: float
-    lives: tuple[LifeState, ...]
+    loops: tuple[LoopState, ...]
     whole: bool = True
     checkpoint: list[bytes] = field(default_factory=list)
     names: list[bytes] = field(default_factory=list)
@@ -67,9 +67,9 @@ class Ring:
     def entries(self) -> int:
         return sum(segment.entries for segment in self.segments)
 
-    def begin(self, began: float, lives: tuple[LifeState, ...], *, whole: bool) -> Segment:
+    def begin(self, began: float, loops: tuple[LoopState, ...], *, whole: bool) -> Segment:
         number = self.segments[-1].number + 1 if self.segments else 0
-        segment = Segment(number, began, lives, whole)
+        segment = Segment(number, began, loops, whole)
         self.segments.append(segment)
         return segment
 

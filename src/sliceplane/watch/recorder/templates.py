@@ -107,26 +107,26 @@ class TemplateWalk:
 
     def _struct(self, value: Mapping[str, Any], schema: Struct) -> dict[str, Any]:
         kept = KEPT.get(schema.name, frozenset())
-        made: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         for name, member in value.items():
             field = schema.fields.get(name)
             if field is None:
-                made |= self._unknown({name: member})
+                members |= self._unknown({name: member})
             elif (
                 schema.name == "meta.ObjectMeta" and name == "annotations" and _is_text_map(member)
             ):
-                made[name] = self._annotations(member)
+                members[name] = self._annotations(member)
             else:
-                made[name] = self._value(member, field.type, kept=name in kept)
-        return made
+                members[name] = self._value(member, field.type, kept=name in kept)
+        return members
 
     def _value(self, value: Any, kind: Type, *, kept: bool) -> Any:
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, str):
             is_scalar = kind.item is None and kind.kind not in ("struct", "any")
-            is_shown = is_scalar and (kept or kind.kind in _TEXTLESS)
-            return value if is_shown or value in PUBLIC else self._hide(value)
+            is_public = is_scalar and (kept or kind.kind in _TEXTLESS)
+            return value if is_public or value in PUBLIC else self._hide(value)
         if kind.kind == "struct" and isinstance(value, dict):
             return self._struct(value, struct(kind.name))
         if kind.kind == "list" and isinstance(value, list):

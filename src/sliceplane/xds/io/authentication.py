@@ -199,7 +199,7 @@ class ReviewedTokens:
                     raise self._refuse_unreviewed(source)
                 user = await self._request_review(digest, token)
         finally:
-            self._waiting.give(source)
+            self._waiting.release(source)
         if user is None:
             for bucket in buckets:
                 bucket.take(self._clock())

@@ -60,7 +60,7 @@ class Charge:
         if more > 0 and not self._budget.shares.take(self._account, more, self._priority):
             return False
         if more < 0:
-            self._budget.give(self._account, -more)
+            self._budget.release(self._account, -more)
         self.amount = amount
         return True
 
@@ -81,8 +81,8 @@ class Budget:
     def open(self, user: User) -> Charge:
         return Charge(self, user)
 
-    def give(self, account: str, amount: int) -> None:
-        self.shares.give(account, amount)
+    def release(self, account: str, amount: int) -> None:
+        self.shares.release(account, amount)
         self._freed_bytes += amount
         if self._freed_bytes >= TRIM_BYTES and self._trimming is None:
             self._trimming = asyncio.get_running_loop().create_task(

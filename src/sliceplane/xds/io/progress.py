@@ -14,7 +14,7 @@ from typing import Any
 from sortedcontainers import SortedDict
 
 from sliceplane.consume.io.reporting import FAMILY, Consumer
-from sliceplane.consume.progress import XDS, Place
+from sliceplane.consume.progress import XDS, Scope
 from sliceplane.consume.selections import ALL
 from sliceplane.watch.io.reflect import RunningInformer
 from sliceplane.xds.laggards import LagReport
@@ -91,15 +91,17 @@ class AckReporter(Consumer):
     def on_applied(self) -> None:
         """Notes that clients accepted a change, or that no client subscribes to it."""
         self.note_progress()
-        self.held_more.set()
-        if self.progress.asked:
-            self.reports_wanted.set()
+        self.revision_applied.set()
+        if self.progress.has_requests:
+            self.report_due.set()
 
     def on_lags(self) -> None:
         """Notes that the set of laggards changed."""
         self.on_applied()
-        self.reports_wanted.set()
+        self.report_due.set()
 
-    def catch_up(self, wanted: Mapping[Place, int]) -> None:
+    def relist_if_behind(self, required: Mapping[Scope, int]) -> None:
         """Ignores versions of laggards: a client that is behind is no reason to list."""
-        super().catch_up({place: version for place, version in wanted.items() if place[1] == ALL})
+        super().relist_if_behind(
+            {scope: version for scope, version in required.items() if scope[1] == ALL}
+        )

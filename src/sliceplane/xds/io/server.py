@@ -352,7 +352,7 @@ class XdsServer:
             if behind is None:
                 self._end_lagging(item)
             elif item.stream.is_late:
-                self._laggards.give_up(item, self._clock())
+                self._laggards.abandon(item, self._clock())
             return
         self._count_behind(item, behind)
         if (

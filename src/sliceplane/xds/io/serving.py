@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from sliceplane.consume.io.accounts import Rule
-from sliceplane.consume.io.child import ChildService, shown_place
+from sliceplane.consume.io.child import ChildService, format_address
 from sliceplane.kit.io.identity import in_use
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.io.start_error import StartError
@@ -24,7 +24,7 @@ from sliceplane.kit.io.tls.acceptor import serving_context
 from sliceplane.kit.rng import Rng
 from sliceplane.watch.io.base import Client
 from sliceplane.watch.io.service import ServiceContext
-from sliceplane.watch.io.tls import LOOK_S, stamp
+from sliceplane.watch.io.tls import FILE_CHECK_PERIOD_S, stamp
 from sliceplane.xds.io.authentication import ReviewedTokens, Unsecured
 from sliceplane.xds.io.connection import Handler
 from sliceplane.xds.io.transport import CALLS_PER_USER_MAX, GrpcListener
@@ -51,7 +51,7 @@ class XdsService(ChildService):
 
     def __init__(self, listen: tuple[str, int], pages: tuple[str, int] | None = None) -> None:
         super().__init__("xds", "--bind-address", listen, RULES)
-        self._pages = () if pages is None else (f"--metrics-bind-address={shown_place(*pages)}",)
+        self._pages = () if pages is None else (f"--metrics-bind-address={format_address(*pages)}",)
 
     def flags(self, context: ServiceContext) -> tuple[str, ...]:
         pki = context.pki
@@ -118,7 +118,7 @@ class XdsDoors:
             self.listener.start_plain(sock, Unsecured())
         return tuple(listening)
 
-    async def follow(self, period_s: float = LOOK_S) -> None:
+    async def follow(self, period_s: float = FILE_CHECK_PERIOD_S) -> None:
         """Reloads certificates whenever their files change.
 
         If ``client_ca_file`` changed, an authority may have been removed: clients that are

@@ -210,8 +210,8 @@ class DeltaStream(AdsStream):
             candidates = tuple(channel.owed)
         else:
             return
-        must_delay_new = self._waits_for_clusters(channel, now)
-        must_delay_removed = channel.type_url == names.CLUSTER and self._has_listener_updates()
+        must_delay_new = self._gate.must_wait(channel, now)
+        must_delay_removed = channel.type_url == names.CLUSTER and self._gate.has_listener_updates()
         resources: list[XdsResource] = []
         removed: list[str] = []
         errors: list[ResourceError] = []

@@ -7,7 +7,7 @@ client (``on_admitted``), which requires complete first lists: an empty response
 reconnected client drop all its resources.
 
 **Order** (make before break): clusters, their assignments, endpoints. Listeners and routes, which
-may name new clusters, follow when the client has accepted the clusters, or after ``GATE_S``.
+may name new clusters, follow when the client has accepted the clusters (``gate``).
 Removals go in the reverse order. An assignment never waits for the acceptance of its cluster: Envoy
 accepts a cluster only when it has the assignment.
 
@@ -38,6 +38,7 @@ from sliceplane.xds.streams.actions import (
     XdsSend,
 )
 from sliceplane.xds.streams.channel import XdsChannel, check_absence
+from sliceplane.xds.streams.gate import ClusterGate
 from sliceplane.xds.streams.messages import (
     INVALID_ARGUMENT,
     RESOURCE_EXHAUSTED,
@@ -67,9 +68,6 @@ _INTERNED_TYPES: Final = {type_url: type_url for type_url in TYPE_ORDER}
 _INDEPENDENT_TYPES: Final = frozenset({names.ASSIGNMENT, names.ENDPOINT})
 #: names up to which a response is built in one step
 SINGLE_STEP_NAMES_MAX: Final = 256
-_GATED_TYPES: Final = frozenset({names.LISTENER, names.ROUTES})
-#: seconds for which listeners and routes wait until clusters are accepted
-GATE_S: Final = 2.0
 #: seconds after which a response without an answer is reported as late
 LATE_S: Final = 30.0
 #: seconds for which a gRPC client waits for the server's first lists; after 15 s it would treat all
@@ -118,11 +116,7 @@ class AdsStream(ABC):
         self.finished = False
         self._revision = 0
         self._counted: tuple[int, int] = (-1, 0)
-        #: when listeners began to wait for clusters
-        self._gate_since: float | None = None
-        #: they wait no longer: in the next round of responses, and in the current one
-        self._gate_forced = False
-        self._gate_open = False
+        self._gate = ClusterGate(self._channels)
         self._tokens = float(REQUESTS_BURST)
         self._tokens_at = 0.0
 
@@ -258,9 +252,7 @@ class AdsStream(ABC):
             ):
                 channel.is_late = True
                 self._actions.append(XdsLate(channel.type_url))
-        if self._gate_since is not None and now >= self._gate_since + GATE_S:
-            self._gate_since = None
-            self._gate_forced = True
+        if self._gate.expire(now):
             self._actions.append(XdsGateForced())
             self._flush(now)
 
@@ -278,8 +270,8 @@ class AdsStream(ABC):
             for channel in self._channels.values()
             if channel.in_flight is not None and not channel.is_late
         ]
-        if self._gate_since is not None:
-            due.append(self._gate_since + GATE_S)
+        if self._gate.deadline is not None:
+            due.append(self._gate.deadline)
         return min(due, default=None)
 
     def take_actions(self) -> list[Action]:
@@ -422,7 +414,7 @@ class AdsStream(ABC):
         if accepted and channel.in_flight_from is not None:
             self._actions.append(XdsApplied(channel.type_url, now - channel.in_flight_changed_at))
         if channel.type_url == names.CLUSTER:
-            self._gate_since = None
+            self._gate.on_clusters_answered()
         return channel.end_response(accepted=accepted)
 
     def _note_refusal(self, channel: XdsChannel, refused: tuple[str, ...], text: str) -> None:
@@ -527,7 +519,7 @@ class AdsStream(ABC):
             only.clear_change_mark()
 
     def _respond_all(self) -> Steps[None]:
-        self._gate_open, self._gate_forced = self._gate_forced, False
+        self._gate.begin_round()
         # Clusters are twice in the order: removed ones wait for the listeners that name them.
         for type_url in (*TYPE_ORDER, names.CLUSTER):
             channel = self._channels.get(type_url)
@@ -539,32 +531,4 @@ class AdsStream(ABC):
             ):
                 yield from self._respond(channel, self._now)
                 channel.clear_change_mark()
-        self._gate_open = False
-
-    def _waits_for_clusters(self, channel: XdsChannel, now: float) -> bool:
-        """Returns True if new listeners and routes must wait for clusters that the client has not
-        accepted.
-        """
-        clusters = self._channels.get(names.CLUSTER)
-        if (
-            self._gate_open
-            or channel.type_url not in _GATED_TYPES
-            or clusters is None
-            or clusters.in_flight is None
-            or not (clusters.in_flight or clusters.needs_response)
-        ):
-            return False
-        if self._gate_since is None:
-            self._gate_since = now
-        return True
-
-    def _has_listener_updates(self) -> bool:
-        """Returns True if listeners or routes are owed or in flight: removed clusters wait for
-        them.
-        """
-        gated = [
-            self._channels[type_url]
-            for type_url in TYPE_ORDER
-            if type_url in self._channels and type_url in _GATED_TYPES
-        ]
-        return any(channel.owed or channel.in_flight is not None for channel in gated)
+        self._gate.end_round()

@@ -80,7 +80,7 @@ class WholeStream(AdsStream):
             )
 
     def _respond(self, channel: XdsChannel, now: float) -> Steps[None]:
-        if not self._waits_for_clusters(channel, now):
+        if not self._gate.must_wait(channel, now):
             everything = channel.type_url in WILDCARD_TYPES
             yield from (
                 self._respond_with_all(channel, now)
@@ -123,7 +123,7 @@ class WholeStream(AdsStream):
             has_removed
             and not forced
             and channel.type_url == names.CLUSTER
-            and self._has_listener_updates()
+            and self._gate.has_listener_updates()
         ):
             channel.owed = {**owed, **channel.owed}
             return

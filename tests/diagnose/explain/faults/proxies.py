@@ -126,6 +126,20 @@ planted("N3", "the_kernel_refuses", add_proxies, reports("node-1", problems=[REF
 nearly("N3", "somebody_took_rules_away", *GONE)
 planted("N5", "rules_were_gone", *GONE)
 nearly("N5", "rules_are_as_they_should", add_proxies)
+
+
+def observed(problem: str) -> Edit:
+    """Reports of ``sliceplane observe`` on node-1, which kube-proxy serves."""
+    problems = [problem] if problem else []
+    return reports("node-1", observed="kube-proxy nftables", problems=problems)
+
+
+STILL_SENDS = (
+    "its proxy still sends shop/cart:http (10.96.0.7:80/TCP) to 10.1.2.3:8080, removed 34 s ago"
+)
+planted("N2", "kube_proxy_still_sends_to_a_removed_endpoint", add_proxies, observed(STILL_SENDS))
+planted("N5", "the_table_of_kube_proxy_is_gone", add_proxies, observed("the kernel has no rules"))
+nearly("N2 N3 N5", "kube_proxy_is_observed_and_in_step", add_proxies, observed(""))
 planted("N4", "a_cache_lost_an_event", *LOST)
 nearly(
     "N4",

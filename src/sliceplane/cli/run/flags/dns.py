@@ -173,10 +173,10 @@ listen_option = option(
 
 
 def zone_config(
-    flags: dict[str, Any], *, addresses: tuple[str, ...] = (), place: str = ""
+    flags: dict[str, Any], *, addresses: tuple[str, ...] = (), own_node: str = ""
 ) -> ZoneConfig:
-    """*addresses*: of the server itself.  *place*: the node whose clients it has, if it is a node's
-    own.
+    """*addresses*: the server's own.  *own_node*: the node of all its clients, if the server is a
+    node's own.
     """
     from sliceplane.dns.cluster_names import ZoneConfig
 
@@ -189,7 +189,7 @@ def zone_config(
         addresses=addresses,
         zone_answers=flags["zone_answers"],
         client_zones=tuple(flags["client_zones"]),
-        place=place,
+        own_node=own_node,
     )
 
 

@@ -48,7 +48,7 @@ async def drain(
     namespace, _, name = pod.rpartition("/")
     if not namespace or not name:
         raise ValueError(f"no namespace/name: {pod!r}")
-    found = decode(await client.get(Pods, namespace, name), Pod)
+    target = decode(await client.get(Pods, namespace, name), Pod)
     yield await drain_pods(
-        client, [found], f"pod {name}", options, clock=loop_clock(time.time()), rng=new_rng()
+        client, [target], f"pod {name}", options, clock=loop_clock(time.time()), rng=new_rng()
     )

@@ -86,7 +86,7 @@ class Informer(Generic[T]):
             )
 
         self._make = make
-        self._made: reflect.RunningInformer[T] | None = None
+        self._running: reflect.RunningInformer[T] | None = None
         self._task: asyncio.Task[None] | None = None
         self._waiting: list[tuple[Callable[[tuple[Change[T], ...]], None], Callable[[], None]]] = []
         self._closed = False
@@ -106,13 +106,13 @@ class Informer(Generic[T]):
 
     def start(self) -> None:
         """Begin to follow.  Once; ``async with`` does it."""
-        if self._made is not None or self._closed:
+        if self._running is not None or self._closed:
             raise ValueError("an informer is started once, and not after its end: make another")
-        self._made = self._make()
+        self._running = self._make()
         for handler, on_synced in self._waiting:
-            self._made.add_handler(handler, on_synced)
+            self._running.add_handler(handler, on_synced)
         self._task = asyncio.get_running_loop().create_task(
-            self._made.run(), name=f"informer {self.resource.key}"
+            self._running.run(), name=f"informer {self.resource.key}"
         )
 
     async def close(self) -> None:
@@ -132,19 +132,19 @@ class Informer(Generic[T]):
     @property
     def running(self) -> reflect.RunningInformer[T]:
         """The informer inside, once it was started.  Raises ``ValueError`` before."""
-        if self._made is None:
+        if self._running is None:
             raise ValueError("the informer was not started: use it in an async with block")
-        return self._made
+        return self._running
 
     @property
     def started(self) -> bool:
         """Returns True once ``start`` was called."""
-        return self._made is not None
+        return self._running is not None
 
     @property
     def synced(self) -> bool:
         """The first list is here, and every handler has seen it."""
-        return self._made is not None and self._made.synced
+        return self._running is not None and self._running.synced
 
     async def wait_synced(self, timeout: float | None = None) -> None:
         """Raises ``TimeoutError``, which says what went wrong last."""
@@ -214,9 +214,9 @@ class Informer(Generic[T]):
         try:
             return self.running.cache.by_index(name, value)
         except KeyError as error:
-            known = ", ".join(self._index_names) or "none"
+            names = ", ".join(self._index_names) or "none"
             raise ValueError(
-                f"no index is called {name!r}: Informer(indexes=...) declared {known}"
+                f"no index is called {name!r}: Informer(indexes=...) declared {names}"
             ) from error
 
     # Following
@@ -234,10 +234,10 @@ class Informer(Generic[T]):
         not block; one that raises loses that call's changes (the failure is logged), never those of
         others. *on_synced* is called once, when the handler has seen the first list whole.
         """
-        if self._made is None:
+        if self._running is None:
             self._waiting.append((handler, on_synced))
         else:
-            self._made.add_handler(handler, on_synced)
+            self._running.add_handler(handler, on_synced)
 
     async def changes(self) -> AsyncIterator[tuple[Change[T], ...]]:
         """The same for a reader with a pace of its own: what changed since it last looked, one

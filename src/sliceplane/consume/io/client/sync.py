@@ -62,7 +62,7 @@ class SyncEndpointView:
         self._end = asyncio.Event()
         #: held while a question is handed to the loop: none is after ``_ended``, when no answer
         #: would come
-        self._asking = threading.Lock()
+        self._submitting = threading.Lock()
         self._ended = False
         self._thread = threading.Thread(
             target=self._run, name=f"endpoints of {namespace}/{service}", daemon=True
@@ -109,7 +109,7 @@ class SyncEndpointView:
         try:
             await self._end.wait()
         finally:
-            with self._asking:
+            with self._submitting:
                 self._ended = True
             await view.close()
             await client.close()
@@ -121,7 +121,7 @@ class SyncEndpointView:
         """Returns the result of *question*, which runs in the thread. Raises ``_Ended``, also if
         the thread ends meanwhile.
         """
-        with self._asking:
+        with self._submitting:
             if self._ended:
                 question.close()
                 raise _Ended
@@ -185,13 +185,13 @@ class SyncEndpointView:
         """Yields the changes since the last turn; the first turn yields the whole state. Ends when
         the view is closed.
         """
-        readings = aiter(self.view)
+        change_iterator = aiter(self.view)
 
         async def following() -> ViewChange | None:
-            return await anext(readings, None)
+            return await anext(change_iterator, None)
 
         async def done() -> None:
-            await readings.aclose()  # type: ignore[attr-defined]  # it is a generator
+            await change_iterator.aclose()  # type: ignore[attr-defined]  # it is a generator
 
         try:
             while (change := self._ask(following())) is not None:

@@ -82,7 +82,7 @@ class EndpointView:
         self._view = BalancedService(
             PortChoice(port, protocol),
             family=family,
-            place=Locality(node, zone),
+            location=Locality(node, zone),
             honour_hints=honour_hints,
         )
         self._informer: Informer[EndpointSlice] = Informer(
@@ -99,13 +99,13 @@ class EndpointView:
         self._closed = False
         self._wakers: list[asyncio.Event] = []
         self._client = client
-        self._tells = tells
+        self._consumer_name = tells
         self._reporting = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         self.start()
-        if self._tells:
-            await self._tell()
+        if self._consumer_name:
+            await self._start_reporting()
         return self
 
     async def __aexit__(
@@ -129,14 +129,16 @@ class EndpointView:
         await self._informer.close()
         self._wake()
 
-    async def _tell(self) -> None:
+    async def _start_reporting(self) -> None:
         from sliceplane.consume.io.reporting import Consumer, reporting
-        from sliceplane.consume.selections import SERVICE_READING
+        from sliceplane.consume.selections import SERVICE_SELECTION_PREFIX
         from sliceplane.watch.io.reflect import loop_clock
 
         clock = loop_clock(time.time())
-        informers = {f"{SERVICE_READING}{self.namespace}/{self.service}": self._informer.running}
-        name = f"{self.service}-{self._tells}"
+        informers = {
+            f"{SERVICE_SELECTION_PREFIX}{self.namespace}/{self.service}": self._informer.running
+        }
+        name = f"{self.service}-{self._consumer_name}"
         consumer = Consumer("view", name, informers, clock, namespace=self.namespace)
         await self._reporting.enter_async_context(
             reporting(self._client, consumer, self._rng.fork(), clock)

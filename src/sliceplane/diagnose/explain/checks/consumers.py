@@ -22,10 +22,10 @@ from sliceplane.consume.progress import (
     LABEL_COMPONENT,
     LEASE_NAMESPACE,
     UNASKED_S,
-    Held,
-    Place,
+    AppliedRevision,
+    Scope,
 )
-from sliceplane.consume.selections import SERVICE_READING
+from sliceplane.consume.selections import SERVICE_SELECTION_PREFIX
 from sliceplane.diagnose.drift import reports
 from sliceplane.diagnose.drift.facts import LeaseReport, Listed, listed, report_of_lease
 from sliceplane.diagnose.drift.reports import judge_report
@@ -189,23 +189,25 @@ def _is_well_otherwise(facts: Facts, proxy: LeaseReport) -> bool:
 
 def _unlike_others(
     proxies: Iterable[LeaseReport],
-) -> Iterator[tuple[LeaseReport, Place, Held]]:
+) -> Iterator[tuple[LeaseReport, Scope, AppliedRevision]]:
     """Yields consumers that are alone with their digest while at least two others agree on the same
     version of the same selection: caches of one version are equal, unless an event was lost.
     """
-    by_version: dict[tuple[Place, int], list[tuple[LeaseReport, Held]]] = {}
+    by_version: dict[tuple[Scope, int], list[tuple[LeaseReport, AppliedRevision]]] = {}
     for proxy in proxies:
-        for place, applied in (proxy.report.places() if proxy.report is not None else {}).items():
+        for scope, applied in (
+            proxy.report.applied_by_scope() if proxy.report is not None else {}
+        ).items():
             if applied.revision:
-                by_version.setdefault((place, applied.revision), []).append((proxy, applied))
+                by_version.setdefault((scope, applied.revision), []).append((proxy, applied))
     named: set[str] = set()
-    for (place, _), group in sorted(by_version.items()):
+    for (scope, _), group in sorted(by_version.items()):
         counts = Counter(applied.digest for _, applied in group)
         usual, number = counts.most_common(1)[0]
         for proxy, applied in group if number >= OTHERS_MIN else ():
             if applied.digest != usual and counts[applied.digest] == 1 and proxy.node not in named:
                 named.add(proxy.node)
-                yield proxy, place, applied
+                yield proxy, scope, applied
 
 
 def _misnamed(facts: Facts, proxy: LeaseReport) -> Iterator[Finding]:
@@ -234,7 +236,7 @@ def view_reads(case: ServiceCase) -> Iterator[Selection]:
 
 def view_behind(case: ServiceCase) -> Iterable[Finding]:
     """C6, about the view that is furthest behind."""
-    selection = f"{SERVICE_READING}{case.namespace}/{case.name}"
+    selection = f"{SERVICE_SELECTION_PREFIX}{case.namespace}/{case.name}"
     slices = [
         listed(item, item.written_at)._replace(selections=(selection,)) for item in case.slices
     ]

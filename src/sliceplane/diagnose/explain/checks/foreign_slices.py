@@ -169,13 +169,13 @@ def one_pod_twice(case: ServiceCase) -> Iterable[Finding]:
     """E12: one Pod in slices of different managers. One manager moves an endpoint by adding before
     it removes.
     """
-    places: dict[tuple[str, str], list[EndpointSlice]] = {}
+    slices_by_pod: dict[tuple[str, str], list[EndpointSlice]] = {}
     for endpoint_slice, endpoint in case.endpoints:
-        if (pod := _pod_name(endpoint)) and endpoint_slice not in places.setdefault(
+        if (pod := _pod_name(endpoint)) and endpoint_slice not in slices_by_pod.setdefault(
             (pod, endpoint_slice.address_type), []
         ):
-            places[pod, endpoint_slice.address_type].append(endpoint_slice)
-    for (pod, _), slices in places.items():
+            slices_by_pod[pod, endpoint_slice.address_type].append(endpoint_slice)
+    for (pod, _), slices in slices_by_pod.items():
         managers = {item.manager for item in slices}
         if len(managers) > 1 and MANAGED_BY_MIRRORING not in managers:
             # The controller would recreate its own.

@@ -7,15 +7,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from sliceplane.api.core import Service
+from sliceplane.api.core import Node, Service
 from sliceplane.api.findings.finding import Evidence, Finding, ObjectName, TooYoung
 from sliceplane.api.findings.wording import count, since, some, verb
+from sliceplane.api.requests import Selection
 from sliceplane.consume.progress import BEHIND_S
-from sliceplane.consume.served import rule_differences
+from sliceplane.consume.served import rule_differences, without_hairpin
 from sliceplane.diagnose.drift.reports import REWRITE_RULES
 from sliceplane.diagnose.explain.case import ExplainCase, ServiceCase
 from sliceplane.diagnose.explain.checks.serving import own_proxy_name
-from sliceplane.diagnose.explain.objects import SLICES
+from sliceplane.diagnose.explain.objects import NODES, SLICES
 from sliceplane.node.conntrack import UdpFlow
 
 #: fraction of the flow table that may be in use
@@ -29,6 +30,15 @@ THIS_NODE: Final = ObjectName("kernel", "Kernel", "", "of this machine")
 
 def _evidence(field: str, value: str) -> Evidence:
     return Evidence(subject=THIS_NODE, field=field, value=value)
+
+
+def reads(case: ServiceCase) -> Iterator[Selection]:
+    yield case.slices_selection
+    name = case.kernel.host_name
+    if name and case.kernel.addresses:
+        yield NODES.named("", name)
+        if case.was_read(NODES.named("", name)) and not _this_node(case):
+            yield NODES.everywhere()  # its Node has another name than the machine
 
 
 def multiple_rule_sets(case: ExplainCase) -> Iterable[Finding]:
@@ -55,7 +65,9 @@ def rules_differ(case: ServiceCase) -> Iterable[Finding]:
         return
     if not case.has_read_slices:
         return
-    differences = list(rule_differences(service, case.slices, dict(kernel.rules)))
+    ports, node = case.requested_ports, _this_node(case)
+    rules = dict(kernel.rules)
+    differences = list(rule_differences(service, case.slices, rules, ports, node))
     if differences:
         changes = [case.now - item.written_at for item in case.of(SLICES) if item in case.slices]
         changes.append(since(service.metadata.creation_timestamp, case.now) or BEHIND_S)
@@ -69,6 +81,40 @@ def rules_differ(case: ServiceCase) -> Iterable[Finding]:
             effect=f"connections to {case.name} from here fail, or reach what is no endpoint",
             remedy=REWRITE_RULES,
         )
+
+
+def own_connections(case: ServiceCase) -> Iterable[Finding]:
+    """N5, about Pods of this node that call themselves by the Service."""
+    kernel, service = case.kernel, case.service
+    node = _this_node(case)
+    if kernel.rules is None or kernel.hairpins is None or not node or not case.has_read_slices:
+        return
+    rules, hairpins = dict(kernel.rules), dict(kernel.hairpins)
+    ports = case.requested_ports
+    lacking = without_hairpin(service, case.slices, rules, hairpins, ports=ports, node=node)
+    if lacking:
+        targets = some(sorted(map(str, lacking)))
+        yield case.finding(
+            "N5",
+            f"the kernel of this machine does not masquerade what {targets} sends to itself",
+            _evidence("rules of Services", f"nothing masquerades {targets} to itself"),
+            weight="warning",
+            effect=f"a Pod of {case.name} here gets no answer when its own endpoint is chosen",
+            remedy=REWRITE_RULES,
+        )
+
+
+def _this_node(case: ServiceCase) -> str:
+    """Returns the name of the Node that this machine is; "": unknown."""
+    nodes = {node.metadata.name for node in case.facts.of(NODES) if _is_this_machine(case, node)}
+    return nodes.pop() if len(nodes) == 1 else ""
+
+
+def _is_this_machine(case: ServiceCase, node: Node) -> bool:
+    return any(
+        entry.type != "Hostname" and entry.address in case.kernel.addresses
+        for entry in node.status.addresses or ()
+    )
 
 
 def flows_are_full(case: ExplainCase) -> Iterable[Finding]:
@@ -269,6 +315,7 @@ NODE_CHECKS = (
 CHECKS = (
     *NODE_CHECKS,
     rules_differ,
+    own_connections,
     flows_to_removed,
     stale_ipvs_server,
     connections_to_removed,

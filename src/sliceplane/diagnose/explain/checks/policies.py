@@ -70,7 +70,7 @@ def internal_local(case: ServiceCase) -> Iterable[Finding]:
         return
     bare = _nodes_without(case)
     if case.client is not None:
-        bare = [name for name in bare if name == case.client.place.node]
+        bare = [name for name in bare if name == case.client.location.node]
     if bare:
         yield case.finding(
             "X1",
@@ -230,15 +230,22 @@ def mesh(case: ServiceCase) -> Iterable[Finding]:
 
 
 def _nodes_without(case: ServiceCase) -> list[str]:
-    """Returns the Nodes that take Pods and have no ready endpoint."""
-    holders = {endpoint.node_name for _, endpoint in case.ready}
+    """Returns the Nodes that take Pods and have no endpoint to use: none that is ready, and none
+    that serves while it terminates (KEP-1669).
+    """
+    holders = {
+        endpoint.node_name
+        for _, endpoint in case.endpoints
+        if endpoint.conditions.ready is not False
+        or (endpoint.conditions.terminating and endpoint.conditions.serving is not False)
+    }
     return [name for name in _node_names(case) if name not in holders]
 
 
 def _node_names(case: ServiceCase) -> list[str]:
     """Returns the Nodes that take Pods, and the client's Node."""
     taking = case.facts.derived(_taking_pods)
-    node = case.client.place.node if case.client is not None else ""
+    node = case.client.location.node if case.client is not None else ""
     return taking if not node or node in taking else [*taking, node]
 
 

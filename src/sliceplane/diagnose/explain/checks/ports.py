@@ -18,6 +18,7 @@ from sliceplane.api.discovery import (
     EndpointPort,
     EndpointSlice,
 )
+from sliceplane.api.findings.codes import Severity
 from sliceplane.api.findings.finding import Finding
 from sliceplane.api.findings.wording import count, nearest, part, some
 from sliceplane.consume.agents.registration import MANAGED_BY as MANAGED_BY_AGENTS
@@ -58,7 +59,7 @@ def resolved(port: ServicePort, pod: FullPod) -> int | None:
 
 def undeclared_number(case: ServiceCase) -> Iterable[Finding]:
     """T1"""
-    for index, port in enumerate(_ports(case)):
+    for index, port in _requested(case):
         if isinstance(port.target_port, str) or not case.live:
             continue
         number = port.target_port or port.port
@@ -79,6 +80,7 @@ def undeclared_number(case: ServiceCase) -> Iterable[Finding]:
             f"{part(0, len(case.live), 'Pod', 'declares')} port {number}; declared: {numbers}",
             case.field("spec.ports", f"{port.port}/{port.protocol} to {number}"),
             certainty="certain" if "refused" in ended else "likely",
+            weight=_weight(case),
             effect="Pods refuse the connection, if nothing listens there",
             remedy=_target(case, index, theirs[0]),
         )
@@ -108,7 +110,7 @@ def refused(case: ServiceCase) -> Iterable[Finding]:
 
 def named_port_missing(case: ServiceCase) -> Iterable[Finding]:
     """T2, T3, T4"""
-    for index, port in enumerate(_ports(case)):
+    for index, port in _requested(case):
         name = port.target_port
         if not isinstance(name, str):
             continue
@@ -145,7 +147,10 @@ def _lacking(case: ServiceCase, index: int, name: str, lacking: list[FullPod]) -
         f"{part(len(lacking), len(case.live), 'Pod', 'has')} no port named {name}; {has}",
         case.field("spec.ports", f"{port.port}/{port.protocol} to the name {name}"),
         evidence_of(PODS, pod, "spec.containers", f"ports {names or '(none)'}"),
-        effect=f"{port.port}/{port.protocol} never reaches {some(list_names(lacking))}",
+        weight=_weight(case),
+        effect="its SRV records and slices have no such port; addresses are not concerned"
+        if case.is_headless
+        else f"{port.port}/{port.protocol} never reaches {some(list_names(lacking))}",
         remedy=_mend_name(
             case,
             index,
@@ -292,6 +297,19 @@ def _families(pod: FullPod) -> set[str]:
 
 def _ports(case: ServiceCase) -> tuple[ServicePort, ...]:
     return (case.service.spec.ports or ()) if case.service.spec.type != "ExternalName" else ()
+
+
+def _requested(case: ServiceCase) -> Iterator[tuple[int, ServicePort]]:
+    """Yields the ports of the query, each with its index in the Service."""
+    requested = case.requested_ports
+    return ((index, port) for index, port in enumerate(_ports(case)) if port in requested)
+
+
+def _weight(case: ServiceCase) -> Severity | None:
+    """Returns the severity of a wrong target port: clients of a headless Service dial any port, and
+    only its SRV records and slices have this one.
+    """
+    return "warning" if case.is_headless else None
 
 
 def _probed(pod: FullPod) -> set[int]:

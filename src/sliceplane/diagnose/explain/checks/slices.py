@@ -24,13 +24,13 @@ from sliceplane.api.requests import Selection
 from sliceplane.consume.agents.registration import (
     ANNOTATION_REFUSED,
     ANNOTATION_STATE,
-    CONDITION_HELD,
+    CONDITION_AGENT_REMOVAL,
     LABEL_AGENT,
     MANAGED_BY,
 )
 from sliceplane.diagnose.explain.case import ServiceCase, evidence_of, name_of
 from sliceplane.diagnose.explain.objects import LEASES, NODES, PODS, QUOTAS, SLICES, FullPod
-from sliceplane.slices.removing.guard import REASON_HELD
+from sliceplane.slices.removing.guard import REASON_RETAINED
 
 #: a healthy controller has written long before; upstream batches changes for at most a second or so
 STALE_AFTER_S: Final = 15.0
@@ -43,8 +43,8 @@ QUOTA_NAME: Final = "count/endpointslices.discovery.k8s.io"
 
 #: effect on the endpoints, by condition of a Service
 _RETENTION_EFFECTS: Final = {
-    REASON_HELD: "slices list endpoints whose Pods are missing, or whose Nodes are silent",
-    CONDITION_HELD: "slices list endpoints whose agents may be gone",
+    REASON_RETAINED: "slices list endpoints whose Pods are missing, or whose Nodes are silent",
+    CONDITION_AGENT_REMOVAL: "slices list endpoints whose agents may be gone",
 }
 #: sentence and remedy by state of an agent's endpoint, if it needs attention
 _STATES: Final = {
@@ -123,7 +123,7 @@ def _stale(case: ServiceCase) -> Iterator[tuple[FullPod, str]]:
     service = case.service
     if not case.selector or not case.has_read_slices:
         return
-    if service.spec.publish_not_ready_addresses or REASON_HELD in _retentions(case):
+    if service.spec.publish_not_ready_addresses or REASON_RETAINED in _retentions(case):
         return
     ready_by_pod: dict[str, bool] = {}
     for _, endpoint in case.endpoints:

@@ -17,7 +17,7 @@ from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.findings.finding import Evidence, Finding
 from sliceplane.api.findings.wording import count, part, some, verb
 from sliceplane.api.requests import Selection
-from sliceplane.consume.balancing.shares import OVERLOAD, EndpointKind, Place, shares
+from sliceplane.consume.balancing.shares import OVERLOAD, ClientLocation, EndpointKind, shares
 from sliceplane.consume.usable import Locality
 from sliceplane.diagnose.explain.case import (
     ServiceCase,
@@ -209,7 +209,9 @@ def _loads(clients: dict[str, Fraction], endpoints: Counter[str]) -> dict[str, F
         for zone, number in endpoints.items()
         if number
     }
-    result = shares(kinds, [Place(Locality(zone=zone), share) for zone, share in clients.items()])
+    result = shares(
+        kinds, [ClientLocation(Locality(zone=zone), share) for zone, share in clients.items()]
+    )
     return {
         kind.zone: result.factor(kind) if kind in result.each else Fraction(0) for kind in kinds
     }

@@ -90,16 +90,16 @@ def is_auto(case: ServiceCase) -> bool:
 def no_hints_requested(case: ServiceCase) -> Iterable[Finding]:
     """Z1: reported if the query has a client in a zone that its connections leave."""
     client = case.client
-    if client is None or not client.place.zone or hint_request(case):
+    if client is None or not client.location.zone or hint_request(case):
         return
     zones = Counter(endpoint.zone or "" for _, endpoint in case.ready)
-    mine, elsewhere = zones[client.place.zone], zones.total() - zones[client.place.zone]
+    mine, elsewhere = zones[client.location.zone], zones.total() - zones[client.location.zone]
     if mine and elsewhere:
         yield case.finding(
             "Z1",
             f"{case.name} asks for no hints: "
             f"{part(elsewhere, zones.total(), 'ready endpoint', 'is')} "
-            f"outside of {client.place.zone}, and {verb(elsewhere, 'gets')} as much from it as "
+            f"outside of {client.location.zone}, and {verb(elsewhere, 'gets')} as much from it as "
             f"the {mine} within",
             case.field("spec.trafficDistribution", "(not set)"),
             remedy=case.patch(
@@ -111,10 +111,12 @@ def no_hints_requested(case: ServiceCase) -> Iterable[Finding]:
 def client_without_zone(case: ServiceCase) -> Iterable[Finding]:
     """Z3, of the client's Node."""
     client = case.client
-    if client is None or not hint_request(case) or not client.place.node or client.place.zone:
+    if client is None or not hint_request(case) or not client.location.node or client.location.zone:
         return
-    if case.was_read(NODES.named("", client.place.node)):
-        yield _no_zone(client.place.node, client.node, f"hints of {case.name} do not count there")
+    if case.was_read(NODES.named("", client.location.node)):
+        yield _no_zone(
+            client.location.node, client.node, f"hints of {case.name} do not count there"
+        )
 
 
 def node_without_zone(case: NodeCase) -> Iterable[Finding]:
@@ -162,8 +164,8 @@ def voided(case: ServiceCase) -> Iterable[Finding]:
     hinted = len(case.ready) - len(bare)
     if not bare:
         return
-    places = {endpoint.node_name or "" for _, endpoint in bare}
-    nodes = {name: case.facts.get(NODES, "", name) for name in sorted(places)}
+    node_names = {endpoint.node_name or "" for _, endpoint in bare}
+    nodes = {name: case.facts.get(NODES, "", name) for name in sorted(node_names)}
     zoneless = [name for name, node in nodes.items() if node is not None and not zone_of(node)]
     if zoneless:
         node = nodes[zoneless[0]]
@@ -203,7 +205,7 @@ def zone_without_endpoint(case: ServiceCase) -> Iterable[Finding]:
     served = {name for _, endpoint in case.ready for name in hinted_zones(endpoint)}
     nodes = case.facts.derived(open_by_zone)
     bare = [zone for zone in nodes if zone not in served]
-    if bare and (case.client is None or case.client.place.zone in bare):
+    if bare and (case.client is None or case.client.location.zone in bare):
         zone = bare[0]
         yield case.finding(
             "Z5",

@@ -240,7 +240,7 @@ class LoginDoor:
                 answer = await self._rooms.run(own_viewer.answer(path, query))
         finally:
             if not isinstance(answer, _OpenTab):
-                shares.give(login.account)
+                shares.release(login.account)
         if isinstance(answer, _OpenTab):
             login.tabs += 1
         return answer
@@ -483,7 +483,7 @@ class LoginDoor:
             disconnected.cancel()
             tab.login.tabs -= 1
             tab.login.last_used = time.monotonic()
-            self._streams.give(tab.login.account)
+            self._streams.release(tab.login.account)
             self._rooms.call(tab.tab.close)
 
     async def _pass_on(self, tab: Tab, send: Send) -> None:

@@ -54,7 +54,7 @@ TIMEOUT_S: Final = 60.0
 METRICS_PORT: Final = 10249
 #: concurrent lists of ``lint``, which runs repeatedly: each has a connection, and bodies in
 #: decoding
-LISTS_AT_ONCE: Final = 2
+CONCURRENT_LISTS: Final = 2
 
 #: what-ifs that are computed or queued: they are the longest queries
 WHAT_IFS_MAX: Final = 3
@@ -233,7 +233,7 @@ class Questions:
             case ("drift",):
                 return _drifted(client, clock)
             case ("drains",):
-                return self._barriers.look(client, clock)
+                return self._barriers.refresh(client, clock)
             case ("trace", source, target, protocol, node, namespace):
                 return _traced(
                     client, source, target, protocol=protocol, node=node, namespace=namespace
@@ -253,7 +253,7 @@ async def _explained(
 
 async def _attention(client: HttpClient, namespace: str, clock: Callable[[], float]) -> Any:
     question = ExplainQuestion("everything", namespace=namespace)
-    return attention(await explain(client, question, clock, lists_at_once=LISTS_AT_ONCE))
+    return attention(await explain(client, question, clock, concurrent_lists=CONCURRENT_LISTS))
 
 
 async def _drifted(client: HttpClient, clock: Callable[[], float]) -> Any:

@@ -30,7 +30,7 @@ from sliceplane.watch.io.reflect import loop_clock
 POLL_S: Final = 0.5
 #: concurrent confirmations: they are reads of the API server, and not urgent
 CONFIRMATIONS_MAX: Final = 2
-#: seconds that ``once`` waits for confirmations after the grace period
+#: seconds that ``wait_until_compared`` waits for confirmations after the grace period
 CONFIRM_S: Final = 5.0
 
 
@@ -44,8 +44,8 @@ class ShadowOutput(Protocol):
 
 
 class ShadowRun:
-    """One run. Create it inside a running loop; call ``start``, then ``follow`` or ``once``, then
-    ``close``.
+    """One run. Create it inside a running loop; call ``start``, then ``follow`` or
+    ``wait_until_compared``, then ``close``.
     """
 
     def __init__(self, reader: Reader, config: EndpointSliceConfig, *, grace_s: float) -> None:
@@ -76,7 +76,7 @@ class ShadowRun:
         finally:
             self._report(output)
 
-    async def once(self, output: ShadowOutput, timeout_s: float) -> bool:
+    async def wait_until_compared(self, output: ShadowOutput, timeout_s: float) -> bool:
         """Returns True once every service was compared and each difference was confirmed or
         disappeared; False after *timeout_s*.
 

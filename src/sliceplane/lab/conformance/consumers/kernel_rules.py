@@ -105,7 +105,7 @@ class _Walk:
                 case "vmap":
                     flows = {
                         self._verdict(verdict)
-                        for verdict in self._look_up(body["key"], body["data"])
+                        for verdict in self._lookup(body["key"], body["data"])
                     }
                     if flow := _one_of(flows):
                         return flow
@@ -133,7 +133,7 @@ class _Walk:
     def _targets(self, dnat: dict[str, Any]) -> Iterator[str]:
         match dnat.get("addr"):
             case {"map": {"key": key, "data": data}}:
-                targets = list(self._look_up(key, data))
+                targets = list(self._lookup(key, data))
             case target:
                 targets = [target]
         for target in targets:
@@ -145,7 +145,7 @@ class _Walk:
                 case _:
                     raise UnknownStatement(f"cannot follow dnat to {target}")
 
-    def _look_up(self, key: Any, data: Any) -> Iterator[Any]:
+    def _lookup(self, key: Any, data: Any) -> Iterator[Any]:
         """Yields the values that a map has for the packet: for a random key, all of them."""
         packet_value = self._value(key)
         for element in self._elements(data):

@@ -59,7 +59,7 @@ class NodeProxyConsumer(CommandConsumer):
     @asynccontextmanager
     async def follow(self, followed: FollowedService) -> AsyncIterator[FollowingConsumer]:
         values = {"{kubeconfig}": str(followed.kubeconfig), "{node}": NODE}
-        async with _namespace() as netns, _forward_port(netns, _port(followed.kubeconfig)):
+        async with _namespace() as netns, forward_port(netns, _port(followed.kubeconfig)):
             inside = ["ip", "netns", "exec", netns]
             command = [values.get(word, word) for word in self._command]
             async with process([*inside, *command], followed) as running, ignored(running):
@@ -132,7 +132,7 @@ async def _namespace() -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _forward_port(netns: str, port: int) -> AsyncIterator[None]:
+async def forward_port(netns: str, port: int) -> AsyncIterator[None]:
     """Forwards *port* of the namespace's loopback to the same port outside."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

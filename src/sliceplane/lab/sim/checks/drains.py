@@ -42,7 +42,7 @@ class DrainWatch(Actor):
         self._proxies = proxies
         self._rng = rng
         self._cluster = DrainCluster()
-        self._drains = self._cluster.departures
+        self._drains = self._cluster.draining_pods
         self._services: dict[str, Service] = {}
         #: Pods that were used since they were last reported as drained
         self._used: set[tuple[str, str]] = set()
@@ -100,7 +100,9 @@ class DrainWatch(Actor):
                 self.proven += 1
                 self._trace.note(now, self.actor, "drained", key)
                 for node in (
-                    node for node in facts if node.held is not None and now - node.until <= FORGET_S
+                    node
+                    for node in facts
+                    if node.applied is not None and now - node.until <= FORGET_S
                 ):
                     self._check(subject, node.name)
 

@@ -16,7 +16,7 @@ from sliceplane.api.codec import decode
 from sliceplane.api.core import Pod, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Pods, Services
-from sliceplane.consume.removal_hold import HOLD_S, STEP_S, STEP_SHARE
+from sliceplane.consume.removal_hold import RETAIN_S, STEP_S, STEP_SHARE
 from sliceplane.lab.sim.checks.steady import Broken
 from sliceplane.lab.sim.checks.view import service_of
 from sliceplane.lab.sim.scheduler import Scheduler
@@ -28,7 +28,7 @@ from sliceplane.slices.removing.guard import GATHER_S
 from sliceplane.slices.removing.losses import CONFIRM_BOUND_S
 
 #: seconds from the loss of endpoints until the last retained one is removed
-RETAINED_MAX_S: Final = CONFIRM_BOUND_S + GATHER_S + HOLD_S + STEP_S / STEP_SHARE
+RETAINED_MAX_S: Final = CONFIRM_BOUND_S + GATHER_S + RETAIN_S + STEP_S / STEP_SHARE
 
 
 class Removals:

@@ -9,10 +9,10 @@ from sliceplane.api.codec import decode
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.scheme import EndpointSlices
 from sliceplane.consume.progress import (
-    Held,
+    AppliedRevision,
 )
 from sliceplane.consume.selections import (
-    readings_of_slice,
+    list_selections_of_slice,
 )
 from sliceplane.lab.sim.checks.steady import Broken
 from sliceplane.lab.sim.server import Server
@@ -26,7 +26,10 @@ class _Commit(NamedTuple):
     after: EndpointSlice | None
 
     def touches(self, scope: str) -> bool:
-        return scope in (*readings_of_slice(self.before), *readings_of_slice(self.after))
+        return scope in (
+            *list_selections_of_slice(self.before),
+            *list_selections_of_slice(self.after),
+        )
 
 
 class SliceHistory:
@@ -97,7 +100,9 @@ class SliceHistory:
                 return commit.after
         return None
 
-    def check_applied(self, actor: str, reported: dict[str, Held], kernel: dict[str, int]) -> None:
+    def check_applied(
+        self, actor: str, reported: dict[str, AppliedRevision], kernel: dict[str, int]
+    ) -> None:
         """Checks that *kernel*, versions by slice, has applied all slices of each scope up to the
         *reported* version.
 
@@ -127,7 +132,9 @@ class SliceHistory:
                 )
                 raise Broken("mark-never-early", key, text)
 
-    def _is_in_another_scope(self, key: str, revision: int, reported: dict[str, Held]) -> bool:
+    def _is_in_another_scope(
+        self, key: str, revision: int, reported: dict[str, AppliedRevision]
+    ) -> bool:
         """Returns True if one of the scopes, at its reported version, contains the slice as it was
         at *revision*.
         """
@@ -142,4 +149,4 @@ class SliceHistory:
 
 
 def _list_scopes(commit: _Commit) -> tuple[str, ...]:
-    return readings_of_slice(commit.after)
+    return list_selections_of_slice(commit.after)

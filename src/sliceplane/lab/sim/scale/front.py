@@ -239,7 +239,7 @@ class Front:
         )
 
         def relisted() -> None:
-            self._server.measures.listed(row.watcher.seen, row.nodes, self._scheduler.now)
+            self._server.measures.listed(row.watcher.taken_revision, row.nodes, self._scheduler.now)
             row.watcher = self.open(row, interest, self.hub.revision)
 
         self.list_for(row.nodes, size, relisted)

@@ -179,11 +179,11 @@ class Messages:
         except RuntimeError as error:
             # No thread could be started; the pool may still run it later.
             void.set()
-            self._report_once("netlink messages failed, nft writes the rules", error)
+            self._log_first("netlink messages failed, nft writes the rules", error)
             return False
         except (Inexpressible, OSError) as error:
             descriptors.report(error, "netlink socket")
-            self._report_once("netlink messages failed, nft writes the rules", error)
+            self._log_first("netlink messages failed, nft writes the rules", error)
             return False
         refusal = next((answer for answer in answers if answer.errno), None)
         if refusal is None:
@@ -192,7 +192,7 @@ class Messages:
             self._refusals = 0
             return True
         if refusal.errno == errno.EPERM and not refusal.sequence:
-            self._report_once(
+            self._log_first(
                 "nft writes the rules",
                 PermissionError(errno.EPERM, "netlink messages are not allowed"),
             )
@@ -211,7 +211,7 @@ class Messages:
         batch = encode(transaction)
         return batch.last, self._channel.send(batch)
 
-    def _report_once(self, event: str, error: Exception) -> None:
+    def _log_first(self, event: str, error: Exception) -> None:
         """Logs each kind of error once."""
         kind = f"{type(error).__name__} {getattr(error, 'errno', '')}"
         if kind not in self._reported:

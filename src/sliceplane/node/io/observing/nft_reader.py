@@ -78,6 +78,8 @@ class NftReader:
         self._queued_bytes = 0
         self._is_loaded = False
         self._is_between = True
+        #: tables that the transaction under way has changed
+        self._touched: set[str] = set()
         self._failed = asyncio.Event()
         #: why the rules cannot be read; "" if they can
         self.problem = ""
@@ -220,9 +222,10 @@ class NftReader:
             self._is_between = part.ends_transaction
         elif part.generation:
             self._is_between = True
+        self._touched |= {name for _, name in part.tables}
         if not self._is_between:
             return
-        others = {name for _, name in part.tables if name != TABLE}
+        others, self._touched = self._touched - {TABLE}, set()
         for name in sorted(others):
             self._on_other(name)
         if self._is_loaded:

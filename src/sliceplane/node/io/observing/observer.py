@@ -18,17 +18,18 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import EndpointSlices, Services
-from sliceplane.consume.progress import Place, Progress
+from sliceplane.consume.progress import Progress, Scope
 from sliceplane.consume.selections import ALL
 from sliceplane.kit.io.log import get_logger
 from sliceplane.kit.ip import Family
-from sliceplane.kit.metrics import Metrics
+from sliceplane.kit.metrics import Kind, Metrics
 from sliceplane.kit.rng import Rng
 from sliceplane.node.io.inputs import Changes, InputHandlers, Inputs
 from sliceplane.node.io.node_proxy import watches
@@ -68,8 +69,8 @@ class Observer:
     ) -> None:
         self.node_name: Final = node_name
         self.progress = Progress(node_name, families)
-        self.reports_wanted = asyncio.Event()
-        self.held_more = asyncio.Event()
+        self.report_due = asyncio.Event()
+        self.revision_applied = asyncio.Event()
         #: the rules that were compared last: "nftables", "iptables-nft", "iptables-legacy"; "": none
         self.source = ""
         self._clock = clock
@@ -80,7 +81,11 @@ class Observer:
         self._missing = {Services.key, EndpointSlices.key}
         self._wake = asyncio.Event()
         self._ready = asyncio.Event()
-        self._checks = 0
+        #: number of comparisons, those that found no rules included
+        self.checks = 0
+        self._reported_problem = ""
+        #: iptables rules were changed, or were not read for long
+        self._saved_may_differ = False
         self._attempt = 0
         self._read_at = -math.inf
         #: sentences for the report: Services that differ for long, rules of no Service
@@ -94,31 +99,16 @@ class Observer:
 
     def _declare_metrics(self) -> Metrics:
         metrics = Metrics()
-        for name, text, read in (
-            ("services", "Services whose rules are compared.", self._count_services),
-            ("pending_services", "Services whose rules do not agree yet.", self._count_pending),
-            ("late_services", "Services that have not agreed for 30 s.", lambda: len(self._late)),
-            (
-                "loads",
-                "How often all rules were read.",
-                lambda: self._nft.loads + self._saved.reads,
-            ),
-            ("checks", "Comparisons of rules with the API.", lambda: self._checks),
-        ):
-            kind = "counter" if name in ("loads", "checks") else "gauge"
-            suffix = "_total" if kind == "counter" else ""
-            metrics.computed(
-                kind,
-                f"sliceplane_observer_{name}{suffix}",
-                text,
-                lambda read=read: [((), float(read()))],
-            )
-        metrics.computed(
-            "gauge",
-            "sliceplane_observerstaleness_seconds",
-            "Age of the oldest cache.",
-            lambda: [((), self.staleness_s())],
+        rows: tuple[tuple[Kind, str, str, Callable[[], float]], ...] = (
+            ("gauge", "services", "Services whose rules are compared.", self._count_services),
+            ("gauge", "pending_services", "Services that do not agree.", lambda: self.pending),
+            ("gauge", "late_services", "The same, for 30 s.", lambda: len(self._late)),
+            ("counter", "loads_total", "How often all rules were read.", self._count_loads),
+            ("counter", "checks_total", "Comparisons with the API.", lambda: self.checks),
+            ("gauge", "staleness_seconds", "Age of the oldest cache.", self.staleness_s),
         )
+        for kind, name, text, read in rows:
+            metrics.computed(kind, f"sliceplane_observer_{name}", text, partial(_single, read))
         metrics.computed(
             "gauge",
             "sliceplane_observer_source",
@@ -128,11 +118,21 @@ class Observer:
         )
         return metrics
 
+    def _count_loads(self) -> int:
+        return self._nft.loads + self._saved.reads
+
     def _count_services(self) -> int:
         return sum(agreement.services for agreement in self._agreements.values())
 
-    def _count_pending(self) -> int:
+    @property
+    def pending(self) -> int:
+        """Returns the number of Services whose rules do not agree yet."""
         return sum(agreement.pending for agreement in self._agreements.values())
+
+    @property
+    def has_changes(self) -> bool:
+        """Returns True if a Service changed since the last check."""
+        return any(agreement.has_changes for agreement in self._agreements.values())
 
     def staleness_s(self) -> float:
         age = self._inputs.staleness_s() if self._inputs is not None else None
@@ -192,7 +192,7 @@ class Observer:
 
     def _on_other_table(self, table: str) -> None:
         if table == _NAT and self.source != "nftables":
-            self._attempt = 0
+            self._saved_may_differ = True
             self._wake.set()
 
     async def _keep_checking(self) -> None:
@@ -218,16 +218,15 @@ class Observer:
             for agreement in self._agreements.values()
             if (deadline := agreement.next_deadline()) is not None
         ]
-        if self.source != "nftables" and self._count_pending():
+        if self.source != "nftables" and self.pending:
             deadlines.append(self._read_at + RETRY.delay_s(self._attempt))
         return max(0.0, min(deadlines) - now)
 
     async def _check(self) -> None:
         """Raises ``OSError`` and ``UnreadableRules``."""
-        self._checks += 1
+        self.checks += 1
         self._nft.catch_up()
         if self._nft.is_current and any(graph.is_hooked for graph in self._nft.graphs.values()):
-            self._problem = ""
             numbers = self._begin()
             self._finish(numbers, self._nft.graphs, "nftables")
         elif self._nft.is_current or self._nft.problem:
@@ -236,20 +235,20 @@ class Observer:
     async def _check_saved(self) -> None:
         """Reads the iptables rules if that is due, and compares them."""
         now = self._clock()
-        is_changed = any(agreement.has_changes for agreement in self._agreements.values())
+        is_changed = self.has_changes or self._saved_may_differ
         is_due = now >= self._read_at + (PAUSE_S if is_changed else RETRY.delay_s(self._attempt))
-        if not is_changed and not self._count_pending() and self.source:
+        if self.source.startswith("iptables") and not is_changed and not self.pending:
             return
         if not is_due:
             return
         self._attempt += 1
         self._read_at = now
+        self._saved_may_differ = False
         numbers = self._begin()
         await self._saved.read()
         if not any(graph.is_hooked for graph in self._saved.graphs.values()):
             self._report_absent()
             return
-        self._problem = ""
         self._finish(numbers, self._saved.graphs, f"iptables-{self._saved.variant}")
 
     def _report_absent(self) -> None:
@@ -275,16 +274,26 @@ class Observer:
         if source != self.source:
             _log.info("the rules of kube-proxy are compared", node=self.node_name, rules=source)
         self.source = source
+        self.progress.on_rules(f"kube-proxy {source}")
         for family in numbers:
             complete = self._agreements[family].check_rules(graphs[family], self._clock())
             self.progress.on_written(family, complete)
+        absent = [
+            family
+            for family, agreement in self._agreements.items()
+            if agreement.services and not graphs[family].is_hooked
+        ]
+        self._problem = (
+            f"the kernel has no {' and '.join(absent)} rules of kube-proxy" if absent else ""
+        )
         self._graphs = graphs
         self._ready.set()
 
     def _on_checked(self) -> None:
-        self.held_more.set()
-        if self.progress.asked:
-            self.reports_wanted.set()
+        self.revision_applied.set()
+        if self.progress.has_requests or self._problem != self._reported_problem:
+            self._reported_problem = self._problem
+            self.report_due.set()
 
     async def _keep_sweeping(self) -> None:
         """Looks for differences that no change of the API explains, and for those that last."""
@@ -300,9 +309,10 @@ class Observer:
                 for sentence in agreement.late(self._graphs[family], now)
             )
             if self._late:
-                self.reports_wanted.set()
+                self.report_due.set()
             if now - swept_at >= SWEEP_PERIOD_S:
                 swept_at = now
+                self._saved_may_differ = True
                 await self._sweep()
 
     async def _sweep(self) -> None:
@@ -341,5 +351,9 @@ class Observer:
         yield from self._late
         yield from self._unowned
 
-    def catch_up(self, wanted: Mapping[Place, int]) -> None:
+    def relist_if_behind(self, required: Mapping[Scope, int]) -> None:
         """Does nothing: a check follows each change."""
+
+
+def _single(read: Callable[[], float]) -> list[tuple[tuple[str, ...], float]]:
+    return [((), float(read()))]

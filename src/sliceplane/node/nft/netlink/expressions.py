@@ -245,8 +245,8 @@ class Expressions:
                     "dynset", number(4, register(0)), number(3, _DYNSET_UPDATE), text(1, name)
                 )
             case statements.Balance(protocol, count, offset, name):
-                draw = _numgen(count, offset) + _lookup(name, into=register(0))
-                return _is_protocol(protocol) + draw + _nat(family, ADDRESS_BYTES[family] // 4)
+                lookup = _numgen(count, offset) + _lookup(name, into=register(0))
+                return _is_protocol(protocol) + lookup + _nat(family, ADDRESS_BYTES[family] // 4)
             case statements.DnatMap(fields, name):
                 return (
                     _load(fields, family)

@@ -22,7 +22,7 @@ from sliceplane.server.documents.fields.shape import (
     field_shape,
 )
 from sliceplane.server.documents.patch.json_and_merge import go_text
-from sliceplane.server.documents.schema.walks import ROOT, Complaints, Place, spelled
+from sliceplane.server.documents.schema.walks import ROOT, Complaints, Location, spelled
 
 _NUMBERS = ("int32", "int64")
 #: any scalar will do
@@ -44,44 +44,46 @@ class _ConfigurationWalk:
     """State of one walk: the complaints."""
 
     def __init__(self) -> None:
-        self.errors = Complaints(ERRORS_MAX, once=False)
+        self.errors = Complaints(ERRORS_MAX, unique=False)
 
-    def complain(self, place: Place, what: str) -> None:
+    def complain(self, location: Location, what: str) -> None:
         if not self.errors.full:
-            self.errors.add(f"{spelled(place)}: {what}" if place else what)
+            self.errors.add(f"{spelled(location)}: {what}" if location else what)
 
-    def value(self, kind: Type, value: Any, place: Place, field: SchemaField | None = None) -> None:
+    def value(
+        self, kind: Type, value: Any, location: Location, field: SchemaField | None = None
+    ) -> None:
         if value is None or kind.kind == "any":
             return
         match kind.kind:
             case "struct":
-                self._struct(kind, value, place)
+                self._struct(kind, value, location)
             case "map":
                 if not isinstance(value, dict):
-                    self.complain(place, f"expected map, got {_pointed(value)}")
+                    self.complain(location, f"expected map, got {_pointed(value)}")
                     return
                 for name, member in value.items():
-                    self.value(kind.element, member, (place, f".{name}"))
+                    self.value(kind.element, member, (location, f".{name}"))
             case "list":
-                self._list(kind, value, place, field)
+                self._list(kind, value, location, field)
             case _:
-                self._scalar(kind.kind, value, place)
+                self._scalar(kind.kind, value, location)
 
-    def _struct(self, kind: Type, value: Any, place: Place) -> None:
+    def _struct(self, kind: Type, value: Any, location: Location) -> None:
         if not isinstance(value, dict):
-            self.complain(place, f"expected map, got {_pointed(value)}")
+            self.complain(location, f"expected map, got {_pointed(value)}")
             return
         fields = definition(kind.name).fields
         for name, member in value.items():
             field = fields.get(name)
             if field is None:
-                self.complain((place, f".{name}"), "field not declared in schema")
+                self.complain((location, f".{name}"), "field not declared in schema")
                 return
-            self.value(field.type, member, (place, f".{name}"), field)
+            self.value(field.type, member, (location, f".{name}"), field)
 
-    def _list(self, kind: Type, value: Any, place: Place, field: SchemaField | None) -> None:
+    def _list(self, kind: Type, value: Any, location: Location, field: SchemaField | None) -> None:
         if not isinstance(value, list):
-            self.complain(place, f"expected list, got {_pointed(value)}")
+            self.complain(location, f"expected list, got {_pointed(value)}")
             return
         shape = field_shape(field) if field is not None else None
         seen: set[str] = set()
@@ -91,27 +93,28 @@ class _ConfigurationWalk:
                 try:
                     element = element_of(shape, item)
                 except Unkeyed as error:
-                    self.complain(place, f"element {index}: {error}")
+                    self.complain(location, f"element {index}: {error}")
                     return
-                step = sets.shown_element(element)
+                step = sets.show_element(element)
                 if element in seen:
-                    self.complain(place, f"duplicate entries for key {step}")
+                    self.complain(location, f"duplicate entries for key {step}")
                 seen.add(element)
-            self.value(kind.element, item, (place, step))
+            self.value(kind.element, item, (location, step))
 
-    def _scalar(self, kind: str, value: Any, place: Place) -> None:
+    def _scalar(self, kind: str, value: Any, location: Location) -> None:
         if kind in _NUMBERS:
             if isinstance(value, bool) or not isinstance(value, int | float):
-                self.complain(place, f"expected numeric (int or float), got {_go_type(value)}")
+                self.complain(location, f"expected numeric (int or float), got {_go_type(value)}")
         elif kind == "bool":
             if not isinstance(value, bool):
-                self.complain(place, f"expected boolean, got {_pointed(value)}")
+                self.complain(location, f"expected boolean, got {_pointed(value)}")
         elif kind in _UNTYPED:
             if isinstance(value, dict | list):
-                self.complain(place, f"expected any scalar, got {_pointed(value)}")
+                self.complain(location, f"expected any scalar, got {_pointed(value)}")
         elif not isinstance(value, str):
             self.complain(
-                place, f"expected string, got &value.valueUnstructured{{Value:{_go_syntax(value)}}}"
+                location,
+                f"expected string, got &value.valueUnstructured{{Value:{_go_syntax(value)}}}",
             )
 
 

@@ -97,7 +97,7 @@ def decode(entries: list[Document], translate: Translate, *, ordered: bool = Tru
 
 def encode(managers: Managers, translate: Translate) -> list[Document]:
     """Entries in their order: Apply before Update, then by time, then by name."""
-    made: list[Document] = []
+    entries: list[Document] = []
     for owner, entry in sorted(managers.items(), key=_order):
         fields = translate(entry.fields, entry.api_version)
         assert fields is not None, f"an entry of the unknown version {entry.api_version} was kept"
@@ -112,8 +112,8 @@ def encode(managers: Managers, translate: Translate) -> list[Document]:
         document["fieldsV1"] = fields if fields is entry.stored else sets.ordered(fields)
         if owner.subresource:
             document["subresource"] = owner.subresource
-        made.append(document)
-    return made
+        entries.append(document)
+    return entries
 
 
 def _order(item: tuple[Identity, ManagerEntry]) -> tuple[str, str, str, str, str]:
@@ -124,16 +124,16 @@ def _order(item: tuple[Identity, ManagerEntry]) -> tuple[str, str, str, str, str
 
 def is_reset(sent: Any) -> bool:
     """``[]`` or ``[{}]``: the client wants everything forgotten."""
-    return isinstance(sent, list) and (not sent or (len(sent) == 1 and not _said(sent[0])))
+    return isinstance(sent, list) and (not sent or (len(sent) == 1 and not _has_values(sent[0])))
 
 
-def _said(entry: Any) -> bool:
+def _has_values(entry: Any) -> bool:
     return not isinstance(entry, dict) or any(value for value in entry.values())
 
 
 def received(sent: list[Any]) -> list[Document]:
     """Entries of a client as ``encode`` would have made them.  Raises ``MalformedManagers``."""
-    made: list[Document] = []
+    entries: list[Document] = []
     for position, entry in enumerate(sent):
         if not isinstance(entry, dict):
             raise MalformedManagers(f"entry {position} is not an object")
@@ -160,8 +160,8 @@ def received(sent: list[Any]) -> list[Document]:
             raise MalformedManagers(f"error decoding entry: {error}") from error
         if entry.get("subresource"):
             clean["subresource"] = entry["subresource"]
-        made.append(clean)
-    return made
+        entries.append(clean)
+    return entries
 
 
 def same_but_times(left: list[Document], right: list[Document]) -> bool:

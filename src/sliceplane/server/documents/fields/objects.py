@@ -35,7 +35,7 @@ def set_of(shape: StructShape, document: Document) -> FieldSet:
 
 
 def _below(shape: Shape, value: Any) -> FieldSet:
-    made: FieldSet = {}
+    result: FieldSet = {}
     match shape:
         case StructShape():
             for name, member in value.items():
@@ -44,15 +44,15 @@ def _below(shape: Shape, value: Any) -> FieldSet:
                     continue
                 node = sets.node_of(isinstance(inner, Leaf) or member == {}, _below(inner, member))
                 if node is not None:
-                    made[f"f:{name}"] = node
+                    result[f"f:{name}"] = node
         case MapShape():
             for name, member in value.items():
-                made[f"f:{name}"] = _member(shape.item, member)
+                result[f"f:{name}"] = _member(shape.item, member)
         case KeyedShape() | SetShape():
             item: Shape = shape.item if isinstance(shape, KeyedShape) else Leaf()
             for element, same in by_element(shape, value).items():
-                made[element] = _member(item, same[0]) if len(same) == 1 else {}
-    return made
+                result[element] = _member(item, same[0]) if len(same) == 1 else {}
+    return result
 
 
 def _member(shape: Shape, value: Any) -> FieldSet:
@@ -71,62 +71,67 @@ def merge(shape: Shape, live: Any, config: Any) -> Any:
     if isinstance(shape, Leaf) or live is None or not (live or config):
         return config
     if isinstance(shape, StructShape | MapShape):
-        made = dict(live)
+        result = dict(live)
         for name, member in config.items():
             below = shape.item if isinstance(shape, MapShape) else shape.fields.get(name)
-            made[name] = merge(below or Leaf(), made.get(name), member)
-        return made
+            result[name] = merge(below or Leaf(), result.get(name), member)
+        return result
     item: Shape = shape.item if isinstance(shape, KeyedShape) else Leaf()
-    wanted = {element_of(shape, entry): entry for entry in config}
+    config_by_element = {element_of(shape, entry): entry for entry in config}
     present = by_element(shape, live)
     merged = []
-    for element, mine in _interleaved(shape, live, list(wanted), present):
-        if element not in wanted:
+    for element, mine in _interleaved(shape, live, list(config_by_element), present):
+        if element not in config_by_element:
             merged.append(mine)
         else:
             same = present.get(element, [])
-            # Of elements that are there twice, either may be meant: both make room for the wanted
-            # one.
+            # Of elements that are there twice, either may be meant: both make room for the
+            # configured one.
             merged.append(
-                merge(item, same[0], wanted[element]) if len(same) == 1 else wanted[element]
+                merge(item, same[0], config_by_element[element])
+                if len(same) == 1
+                else config_by_element[element]
             )
     return merged
 
 
 def _interleaved(
-    shape: KeyedShape | SetShape, live: list[Any], wanted: list[str], present: dict[str, list[Any]]
+    shape: KeyedShape | SetShape,
+    live: list[Any],
+    config_elements: list[str],
+    present: dict[str, list[Any]],
 ) -> list[tuple[str, Any]]:
     """The order of a merged list: pairs of path element and, for those that are only in *live*, the
     element itself.
 
-    Elements in both lists are the anchors, in the order of *wanted*. Before each anchor comes what
-    *live* alone has before it, then what *wanted* alone has; what *live* alone has at its end comes
-    before the end of *wanted*.
+    Elements in both lists are the anchors, in the order of *config_elements*. Before each anchor
+    comes what *live* alone has before it, then what *config_elements* alone has; what *live* alone
+    has at its end comes before the end of *config_elements*.
     """
-    left: list[tuple[str, Any]] = []
+    live_pairs: list[tuple[str, Any]] = []
     for item in live:
         try:
-            left.append((element_of(shape, item), item))
+            live_pairs.append((element_of(shape, item), item))
         except Unkeyed:
-            left.append(("", item))
-    anchors = [element for element in wanted if element in present]
-    named = frozenset(wanted)
-    made: list[tuple[str, Any]] = []
+            live_pairs.append(("", item))
+    anchors = [element for element in config_elements if element in present]
+    named = frozenset(config_elements)
+    ordered: list[tuple[str, Any]] = []
     at = 0
     taken = 0
     for anchor in [*anchors, None]:
-        while at < len(left) and left[at][0] != anchor:
-            if left[at][0] not in named:
-                made.append(left[at])
+        while at < len(live_pairs) and live_pairs[at][0] != anchor:
+            if live_pairs[at][0] not in named:
+                ordered.append(live_pairs[at])
             at += 1
         at += 1
-        while taken < len(wanted) and wanted[taken] != anchor:
-            made.append((wanted[taken], None))
+        while taken < len(config_elements) and config_elements[taken] != anchor:
+            ordered.append((config_elements[taken], None))
             taken += 1
         if anchor is not None:
-            made.append((anchor, None))
+            ordered.append((anchor, None))
             taken += 1
-    return made
+    return ordered
 
 
 def remove(shape: Shape, value: Any, fields: FieldSet) -> Any:
@@ -136,15 +141,15 @@ def remove(shape: Shape, value: Any, fields: FieldSet) -> Any:
     if not fields or isinstance(shape, Leaf) or not value:
         return value
     if isinstance(shape, StructShape | MapShape):
-        made: Document = {}
+        result: Document = {}
         for name, member in value.items():
             node = fields.get(f"f:{name}")
             if node is None:
-                made[name] = member
+                result[name] = member
             elif not sets.is_member(node):
                 below = shape.item if isinstance(shape, MapShape) else shape.fields.get(name)
-                made[name] = remove(below or Leaf(), member, node)
-        return made
+                result[name] = remove(below or Leaf(), member, node)
+        return result
     kept = []
     item: Shape = shape.item if isinstance(shape, KeyedShape) else Leaf()
     for element in value:
@@ -165,15 +170,15 @@ def with_named_fields(shape: Shape | None, fields: FieldSet) -> FieldSet:
     What no configuration has anything in any more can then go as a whole, without leaving empty
     structs behind.
     """
-    made: FieldSet = {}
+    result: FieldSet = {}
     for element, node in fields.items():
         if element == SELF:
-            made[element] = node
+            result[element] = node
             continue
         below = None if shape is None else member_shape(shape, element)
         inner = with_named_fields(below, node)
         declared = isinstance(shape, StructShape) and below is not None
         if inner and declared and SELF not in inner:
             inner = {SELF: {}, **inner}
-        made[element] = inner
-    return made
+        result[element] = inner
+    return result

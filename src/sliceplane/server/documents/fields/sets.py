@@ -123,7 +123,7 @@ def element_order(text: str) -> tuple[int, Any]:
 
 
 @remembered(_REMEMBERED)
-def shown_element(text: str) -> str:
+def show_element(text: str) -> str:
     """The element as messages show it."""
     sort = text[:2]
     body = text[2:]
@@ -162,13 +162,13 @@ def node_of(member: bool, below: FieldSet) -> FieldSet | None:
 
 
 def of_paths(paths: list[Path]) -> FieldSet:
-    made: FieldSet = {}
+    result: FieldSet = {}
     for path in paths:
         one: FieldSet = {}
         for element in reversed(path):
             one = {element: one}
-        _gather(made, one)
-    return made
+        _gather(result, one)
+    return result
 
 
 def has(fields: FieldSet, path: Path) -> bool:
@@ -193,13 +193,13 @@ def paths(fields: FieldSet, before: Path = ()) -> Iterator[Path]:
 
 def show(path: Path) -> str:
     """``.spec.ports[port=80,protocol="TCP"].name``."""
-    return "".join(shown_element(element) for element in path)
+    return "".join(show_element(element) for element in path)
 
 
 def union(left: FieldSet, right: FieldSet) -> FieldSet:
     if not right or left is right:
         return left
-    made = left
+    result = left
     for element, theirs in right.items():
         mine = left.get(element)
         if mine is None:
@@ -214,20 +214,20 @@ def union(left: FieldSet, right: FieldSet) -> FieldSet:
             node = union(mine, theirs)
         if node is mine:
             continue
-        if made is left:
-            made = dict(left)
-        made[element] = node
-    return made
+        if result is left:
+            result = dict(left)
+        result[element] = node
+    return result
 
 
 def union_of(sets: Iterable[FieldSet]) -> FieldSet:
     """Returns the union of any number of sets, in the time of all their sizes; repeated ``union``
     would copy the first one each time.
     """
-    made: FieldSet = {}
+    result: FieldSet = {}
     for fields in sets:
-        _gather(made, fields)
-    return made
+        _gather(result, fields)
+    return result
 
 
 def _gather(into: FieldSet, more: FieldSet) -> None:
@@ -250,7 +250,7 @@ def difference(left: FieldSet, right: FieldSet, *, whole: bool = False) -> Field
     """
     if not right or not left:
         return left
-    made = left
+    result = left
     for element, mine in left.items():
         theirs = right.get(element)
         if theirs is None or element == SELF:
@@ -267,13 +267,13 @@ def difference(left: FieldSet, right: FieldSet, *, whole: bool = False) -> Field
                 node = node_of(False, {name: kept for name, kept in below.items() if name != SELF})
             if node is mine:
                 continue
-        if made is left:
-            made = dict(left)
+        if result is left:
+            result = dict(left)
         if node is None:
-            del made[element]
+            del result[element]
         else:
-            made[element] = node
-    return made
+            result[element] = node
+    return result
 
 
 def _tidy(node: FieldSet) -> FieldSet | None:
@@ -284,15 +284,15 @@ def _tidy(node: FieldSet) -> FieldSet | None:
 
 
 def intersection(left: FieldSet, right: FieldSet) -> FieldSet:
-    made: FieldSet = {}
+    result: FieldSet = {}
     for element, mine in left.items():
         theirs = right.get(element)
         if theirs is None or element == SELF:
             continue
         node = node_of(is_member(mine) and is_member(theirs), intersection(mine, theirs))
         if node is not None:
-            made[element] = node
-    return made
+            result[element] = node
+    return result
 
 
 def leaves(fields: FieldSet) -> FieldSet:
@@ -316,14 +316,14 @@ def ordered(fields: FieldSet) -> FieldSet:
 
 def from_wire(value: Any) -> FieldSet:
     """A set that a client sent, in canonical form.  Raises ``MalformedElement``."""
-    made: FieldSet = {}
+    result: FieldSet = {}
     for element, below in _object(value).items():
         if element != SELF:
-            _add(made, element, below)
-    return made
+            _add(result, element, below)
+    return result
 
 
-def _add(made: FieldSet, element: str, value: Any) -> None:
+def _add(into: FieldSet, element: str, value: Any) -> None:
     spelled = canonical_element(element)
     if spelled is None:
         return
@@ -331,11 +331,11 @@ def _add(made: FieldSet, element: str, value: Any) -> None:
     # What has nothing below that means anything is a leaf, as upstream reads it.
     node = node_of(not below or SELF in value, below)
     assert node is not None, f"{element} has neither itself nor anything below"
-    if spelled in made:
+    if spelled in into:
         # One element may be spelled in many ways.
-        _gather(made, {spelled: node})
+        _gather(into, {spelled: node})
     else:
-        made[spelled] = node
+        into[spelled] = node
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -239,24 +239,24 @@ def whole(shape: Shape, value: Any) -> FieldSet:
         if not isinstance(shape, StructShape) or not shape.plain:
             return {}
         value = {}
-    made: FieldSet = {SELF: {}}
+    result: FieldSet = {SELF: {}}
     match shape:
         case StructShape():
             for name, member in value.items():
                 below = shape.fields.get(name)
                 if below is not None:
-                    made[f"f:{name}"] = EMPTY if below is LEAF else whole(below, member)
+                    result[f"f:{name}"] = EMPTY if below is LEAF else whole(below, member)
             for name in shape.plain:
                 if name not in value:
-                    made[f"f:{name}"] = whole(shape.fields[name], {})
+                    result[f"f:{name}"] = whole(shape.fields[name], {})
         case MapShape():
             for name, member in value.items():
-                made[f"f:{name}"] = EMPTY if shape.item is LEAF else whole(shape.item, member)
+                result[f"f:{name}"] = EMPTY if shape.item is LEAF else whole(shape.item, member)
         case KeyedShape() | SetShape():
             item: Shape = shape.item if isinstance(shape, KeyedShape) else Leaf()
             for element, same in by_element(shape, value).items():
-                made[element] = whole(item, same[0]) if len(same) == 1 else {}
-    return made if len(made) > 1 else {}
+                result[element] = whole(item, same[0]) if len(same) == 1 else {}
+    return result if len(result) > 1 else {}
 
 
 def compare(shape: StructShape | MapShape, old: Document, new: Document) -> FieldsChange:
@@ -298,13 +298,13 @@ def _part(shape: Shape, element: str, before: Any, after: Any, change: FieldsCha
             inner = compare(shape, before, after)
         else:
             inner = _elements(shape, before, after)
-        for into, found in (
+        for into, part in (
             (change.added, inner.added),
             (change.modified, inner.modified),
             (change.removed, inner.removed),
         ):
-            if found:
-                into[element] = found
+            if part:
+                into[element] = part
 
 
 def _elements(shape: KeyedShape | SetShape, old: list[Any], new: list[Any]) -> FieldsChange:

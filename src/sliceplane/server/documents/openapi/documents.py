@@ -133,13 +133,13 @@ def discovery_paths(name: str) -> dict[str, Any]:
 
 def discovery_schemas(name: str) -> dict[str, Any]:
     """``components.schemas`` of that document: what its answer is made of."""
-    wanted = [_page(name)[0]]
+    pending = [_page(name)[0]]
     schemas: dict[str, Any] = {}
-    while wanted:
-        schema_name = wanted.pop()
+    while pending:
+        schema_name = pending.pop()
         schemas[schema_name] = _SCHEMAS[schema_name]
         text = str(_SCHEMAS[schema_name])
-        wanted.extend(other for other in _SCHEMAS if f"/{other}'" in text and other not in schemas)
+        pending.extend(other for other in _SCHEMAS if f"/{other}'" in text and other not in schemas)
     return dict(sorted(schemas.items()))
 
 

@@ -209,9 +209,9 @@ class _Paths:
             operations = {"post": posted}
         else:
             operations = self._get_put_patch(shape, suffix=name.capitalize(), kind=kind)
-            wanted = {_METHODS[verb] for verb in row.verbs}
+            methods = {_METHODS[verb] for verb in row.verbs}
             operations = {
-                method: operation for method, operation in operations.items() if method in wanted
+                method: operation for method, operation in operations.items() if method in methods
             }
         return {**operations, "parameters": self._path_parameters(named=True)}
 

@@ -268,9 +268,11 @@ def check_patched(
         raise _undecodable(patched, strategic_patch, str(mismatch))
     if validation == "Ignore":
         return ()
-    known = frozenset(unknown_fields(resource_key, before))
+    unknown_before = frozenset(unknown_fields(resource_key, before))
     added = tuple(
-        problem for problem in unknown_fields(resource_key, patched) if problem not in known
+        problem
+        for problem in unknown_fields(resource_key, patched)
+        if problem not in unknown_before
     )
     problems = patch_problems + added
     if problems and validation == "Strict":
@@ -281,9 +283,9 @@ def check_patched(
 
 
 def _undecodable(patched: Document, strategic_patch: Document | None, detail: str) -> StatusError:
-    shown = (
+    patch_text = (
         msgspec.json.encode(patched).decode()
         if strategic_patch is None
         else go_text(strategic_patch)
     )
-    return invalid("", "", "", [invalid_value("patch", shown, detail)])
+    return invalid("", "", "", [invalid_value("patch", patch_text, detail)])

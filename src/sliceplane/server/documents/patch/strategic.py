@@ -64,11 +64,11 @@ class _Work:
     """
 
     def __init__(self, characters: int) -> None:
-        self._left = characters // 2 + _WORK_MIN
+        self._remaining = characters // 2 + _WORK_MIN
 
     def spend(self, elements: int) -> None:
-        self._left -= elements
-        if self._left < 0:
+        self._remaining -= elements
+        if self._remaining < 0:
             raise StatusError(
                 413,
                 "RequestEntityTooLarge",
@@ -114,11 +114,11 @@ def _merge_object(target: Document, patch: Document, kind: Type | None, work: _W
     for name, value in patch.items():
         if not _is_directive(name):
             _merge_member(target, name, value, patch, kind, work=work)
-    for name, wanted in patch.items():
+    for name, order in patch.items():
         # A list that the patch orders without changing it.
         field_name = name.removeprefix(SET_ELEMENT_ORDER)
         if name.startswith(SET_ELEMENT_ORDER) and field_name not in patch:
-            _order_only(target, field_name, wanted, _field_of(kind, field_name), work)
+            _order_only(target, field_name, order, _field_of(kind, field_name), work)
     return target
 
 
@@ -211,25 +211,25 @@ def _merge_list(
     merged = [
         (key, item) for key, item in zip(server_order, old, strict=True) if key not in removed
     ]
-    places: dict[Hashable, list[int]] = {}
-    for place, (key, _) in enumerate(merged):
-        places.setdefault(key, []).append(place)
+    indexes_by_key: dict[Hashable, list[int]] = {}
+    for index, (key, _) in enumerate(merged):
+        indexes_by_key.setdefault(key, []).append(index)
     for item in additions:
         key = _key_of(item, merge_key)
-        if key not in places:
-            places[key] = [len(merged)]
+        if key not in indexes_by_key:
+            indexes_by_key[key] = [len(merged)]
             merged.append((key, _plain(item)))
         elif merge_key:
-            place = _closest(merged, places[key], item, field, work)
-            merged[place] = (key, _merge_object(merged[place][1], item, field.type.element, work))
+            index = _closest(merged, indexes_by_key[key], item, field, work)
+            merged[index] = (key, _merge_object(merged[index][1], item, field.type.element, work))
     spoken_of = [_key_of(item, merge_key) for item in additions]
-    wanted = spoken_of if order is None else _element_order(order, field, spoken_of, additions)
-    return _in_order(merged, wanted, server_order)
+    key_order = spoken_of if order is None else _element_order(order, field, spoken_of, additions)
+    return _in_order(merged, key_order, server_order)
 
 
 def _closest(
     merged: list[tuple[Hashable, Any]],
-    places: list[int],
+    indexes: list[int],
     item: Document,
     field: SchemaField,
     work: _Work,
@@ -240,11 +240,11 @@ def _closest(
     always takes the first; here an element that agrees in the other keys of the list is preferred,
     so that a patch of the UDP port does not turn the TCP port into a second one.
     """
-    for place in places:
+    for index in indexes:
         work.spend(1)
-        if all(item[key] == merged[place][1].get(key) for key in field.map_keys if key in item):
-            return place
-    return places[0]
+        if all(item[key] == merged[index][1].get(key) for key in field.map_keys if key in item):
+            return index
+    return indexes[0]
 
 
 def _order_only(
@@ -266,22 +266,22 @@ def _element_order(
     """The keys of ``$setElementOrder``, of which *spoken_of* must be a part in the same order."""
     if not isinstance(order, list):
         raise bad_request("invalid patch format of setElementOrder list")
-    wanted = [_key_of(item, field.merge_key) for item in order]
-    ahead = iter(wanted)
+    keys = [_key_of(item, field.merge_key) for item in order]
+    ahead = iter(keys)
     if not all(key in ahead for key in spoken_of):
         raise _unexplained(
             f"The order in patch list:\n{go_text(additions)}\n doesn't match $setElementOrder "
             f"list:\n{go_text(order)}\n"
         )
-    return wanted
+    return keys
 
 
 def _in_order(
-    merged: list[tuple[Hashable, Any]], wanted: list[Hashable], server_order: list[Hashable]
+    merged: list[tuple[Hashable, Any]], key_order: list[Hashable], server_order: list[Hashable]
 ) -> list[Any]:
     """The values of *merged* in the order that the module's docstring tells."""
-    rank = {key: place for place, key in reversed(list(enumerate(wanted)))}
-    before = {key: place for place, key in reversed(list(enumerate(server_order)))}
+    rank = {key: index for index, key in reversed(list(enumerate(key_order)))}
+    before = {key: index for index, key in reversed(list(enumerate(server_order)))}
     mine = sorted((pair for pair in merged if pair[0] in rank), key=lambda pair: rank[pair[0]])
     others = [pair for pair in merged if pair[0] not in rank]
     result: list[Any] = []

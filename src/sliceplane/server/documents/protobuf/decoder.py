@@ -211,7 +211,7 @@ def _put_bytes(field: ProtobufField) -> PutBytes:
         return _append_string(field) if field.label == "list" else _put_string(field)
     convert = _to_value(field.type)
     name = field.name
-    many = field.label == "list"
+    is_list = field.label == "list"
     omit = (
         field.presence == "omit" and field.type in SCALARS
     )  # an empty int-or-string is not omitted
@@ -226,7 +226,7 @@ def _put_bytes(field: ProtobufField) -> PutBytes:
         else:
             document[name] = value
 
-    return append if many else put
+    return append if is_list else put
 
 
 def _put_string(field: ProtobufField) -> PutBytes:

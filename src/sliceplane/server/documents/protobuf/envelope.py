@@ -96,35 +96,33 @@ def decode(raw: bytes, *, api_version: str = "", kind: str = "") -> Document:
     """
     raw = bytes(raw)
     try:
-        found_version, found_kind, body = _open(raw)
+        actual_version, actual_kind, body = _open(raw)
     except MalformedProtobuf as error:
         summary = start_of(raw)
-        wanted = f" (must be of type {kind})" if kind else ""
+        expected_type = f" (must be of type {kind})" if kind else ""
         raise bad_request(
-            f"the object provided is unrecognized{wanted}: {error} ({summary})"
+            f"the object provided is unrecognized{expected_type}: {error} ({summary})"
         ) from None
-    found_version = found_version or api_version
-    found_kind = found_kind or kind
-    for member, value in (("Kind", found_kind), ("apiVersion", found_version)):
+    actual_version = actual_version or api_version
+    actual_kind = actual_kind or kind
+    for member, value in (("Kind", actual_kind), ("apiVersion", actual_version)):
         if not value:
             raise bad_request(f"Object '{member}' is missing in the protobuf envelope")
-    prefix = (
-        f"{found_kind} in version {show(found_version.rpartition('/')[2])} cannot be handled as a "
-    )
-    prefix += kind or found_kind
-    message = find_kind(found_version, found_kind)
+    prefix = f"{actual_kind} in version {show(actual_version.rpartition('/')[2])} cannot be handled as a "
+    prefix += kind or actual_kind
+    message = find_kind(actual_version, actual_kind)
     if message is None:
         unknown = (
-            f"no kind {show(found_kind)} is registered for version {show(found_version)} in "
+            f"no kind {show(actual_kind)} is registered for version {show(actual_version)} in "
             f"scheme {show(_SCHEME)}"
         )
         raise bad_request(f"{prefix}: {unknown}")
-    document: Document = {"apiVersion": found_version, "kind": found_kind}
+    document: Document = {"apiVersion": actual_version, "kind": actual_kind}
     try:
         decoder(message.name).read(document, body, 0, len(body))
     except MalformedProtobuf as error:
         raise bad_request(f"{prefix}: {error}") from None
-    if any(field.name == "items" for field in message.fields) and found_kind.endswith("List"):
+    if any(field.name == "items" for field in message.fields) and actual_kind.endswith("List"):
         document.setdefault("items", [])
     return document
 

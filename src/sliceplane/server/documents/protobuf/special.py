@@ -43,9 +43,9 @@ _INT32: Final = range(-(1 << 31), 1 << 31)
 class Mismatch(Exception):
     """A document's value does not fit its field.  ``path`` grows while the error travels up."""
 
-    def __init__(self, wanted: str, value: object, name: str = "") -> None:
-        super().__init__(wanted, value)
-        self.wanted = wanted
+    def __init__(self, expected: str, value: object, name: str = "") -> None:
+        super().__init__(expected, value)
+        self.expected = expected
         self.value = value
         self.path = [name] if name else []
 
@@ -55,7 +55,7 @@ class Mismatch(Exception):
         return self
 
     def __str__(self) -> str:
-        return f"{'.'.join(self.path)}: want {self.wanted}, found {self.value!r:.100}"
+        return f"{'.'.join(self.path)}: want {self.expected}, found {self.value!r:.100}"
 
 
 class Special(msgspec.Struct, frozen=True):
@@ -110,13 +110,13 @@ def decode_text(data: bytes) -> str:
         raise MalformedProtobuf(NOT_UTF8) from None
 
 
-def _parse_time(value: Any, wanted: str) -> timedelta:
+def _parse_time(value: Any, expected: str) -> timedelta:
     if value.__class__ is not str:
-        raise Mismatch(wanted, value)
+        raise Mismatch(expected, value)
     try:
         return times.since_epoch(value)
     except (ValueError, OverflowError):
-        raise Mismatch(wanted, value) from None
+        raise Mismatch(expected, value) from None
 
 
 def _write_timestamp(since_epoch: timedelta, nanos: int) -> bytes:

@@ -28,7 +28,7 @@ from sliceplane.server.documents.schema.scalars import (
     check_time,
     go_type,
 )
-from sliceplane.server.documents.schema.walks import ROOT, Complaints, Place, spelled
+from sliceplane.server.documents.schema.walks import ROOT, Complaints, Location, spelled
 
 #: strict decoding reports no more
 PROBLEMS_MAX: Final = 100
@@ -94,70 +94,72 @@ class _TypeWalk:
         self.field: SchemaField | None = None
         self.path: list[str] = []
 
-    def mismatch(self, found: str, wanted: Type) -> TypeMismatch:
+    def mismatch(self, actual: str, expected: Type) -> TypeMismatch:
         where = "value"
         if self.owner is not None:
             where = f"struct field {self.owner.go_name}.{'.'.join(self.path)}"
-        wanted_name = go_type(wanted, self.owner, self.field)
-        return TypeMismatch(f"json: cannot unmarshal {found} into Go {where} of type {wanted_name}")
+        expected_name = go_type(expected, self.owner, self.field)
+        return TypeMismatch(
+            f"json: cannot unmarshal {actual} into Go {where} of type {expected_name}"
+        )
 
-    def remember(self, value: object, wanted: Type) -> None:
+    def remember(self, value: object, expected: Type) -> None:
         if self.remembered is None:
-            self.remembered = self.mismatch(json_name(value), wanted)
+            self.remembered = self.mismatch(json_name(value), expected)
 
-    def value(self, value: Any, wanted: Type) -> None:
-        if value is None or wanted.kind == "any":
+    def value(self, value: Any, expected: Type) -> None:
+        if value is None or expected.kind == "any":
             return
-        match wanted.kind:
+        match expected.kind:
             case "struct":
-                self._struct(value, wanted)
+                self._struct(value, expected)
             case "list":
                 if isinstance(value, list):
                     for item in value:
-                        self.value(item, wanted.element)
+                        self.value(item, expected.element)
                 else:
-                    self.remember(value, wanted)
+                    self.remember(value, expected)
             case "map":
                 if isinstance(value, dict):
                     for item in value.values():
-                        self.value(item, wanted.element)
+                        self.value(item, expected.element)
                 else:
-                    self.remember(value, wanted)
+                    self.remember(value, expected)
             case _:
-                self._scalar(value, wanted)
+                self._scalar(value, expected)
 
-    def _struct(self, value: Any, wanted: Type) -> None:
+    def _struct(self, value: Any, expected: Type) -> None:
         if not isinstance(value, dict):
-            self.remember(value, wanted)
+            self.remember(value, expected)
             return
-        schema = struct(wanted.name)
+        schema = struct(expected.name)
         owner = self.owner
         field = self.field
         for name, member in value.items():
-            known = schema.fields.get(name)
-            if known is None:
+            member_field = schema.fields.get(name)
+            if member_field is None:
                 continue
             self.owner = schema
-            self.field = known
+            self.field = member_field
             self.path.append(name)
-            self.value(member, known.type)
+            self.value(member, member_field.type)
             self.path.pop()
         self.owner = owner
         self.field = field
 
-    def _scalar(self, value: Any, wanted: Type) -> None:
-        kind = wanted.kind
+    def _scalar(self, value: Any, expected: Type) -> None:
+        kind = expected.kind
         match kind:
             case "bool":
                 good = isinstance(value, bool)
             case "string":
                 good = isinstance(value, str)
             case "int32" | "int64":
-                good = self._integer(value, wanted)
+                good = self._integer(value, expected)
             case "intOrString":
                 # A type with a decoder of its own: whatever is wrong ends decoding.
-                if not isinstance(value, str) and not self._integer(value, wanted):
-                    raise self.mismatch(json_name(value), wanted)
+                if not isinstance(value, str) and not self._integer(value, expected):
+                    raise self.mismatch(json_name(value), expected)
                 good = True
             case "quantity":
                 text = (
@@ -176,23 +178,23 @@ class _TypeWalk:
                     self.remembered = TypeMismatch(problem)
             case _:
                 if not isinstance(value, str):
-                    raise self.mismatch(json_name(value), wanted)
+                    raise self.mismatch(json_name(value), expected)
                 _refuse(_CHECK_TEXT[kind](value))
                 good = True
         if not good:
-            self.remember(value, wanted)
+            self.remember(value, expected)
 
-    def _integer(self, value: object, wanted: Type) -> bool:
+    def _integer(self, value: object, expected: Type) -> bool:
         """False if *value* is not a number; a number that does not fit is reported here, with its
         digits.
         """
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
-        bound = 1 << _INT_BITS[wanted.kind]
+        bound = 1 << _INT_BITS[expected.kind]
         if isinstance(value, int) and -bound <= value < bound:
             return True
-        problem = self.mismatch(f"number {_number_text(value)}", wanted)
-        if wanted.kind == "intOrString":
+        problem = self.mismatch(f"number {_number_text(value)}", expected)
+        if expected.kind == "intOrString":
             raise problem
         if self.remembered is None:
             self.remembered = problem
@@ -226,21 +228,21 @@ def fit_in(schema: Struct, document: object) -> None:
             document[name] = fitting
 
 
-def _fitting(wanted: Type, value: Any) -> Any:
-    match wanted.kind:
+def _fitting(expected: Type, value: Any) -> Any:
+    match expected.kind:
         case "struct":
-            fit_in(struct(wanted.name), value)
+            fit_in(struct(expected.name), value)
         case "map" if isinstance(value, dict):
             for name, item in value.items():
-                value[name] = _fitting(wanted.element, item)
+                value[name] = _fitting(expected.element, item)
         case "list" if isinstance(value, list):
-            value[:] = [_fitting(wanted.element, item) for item in value]
+            value[:] = [_fitting(expected.element, item) for item in value]
         case "quantity" if isinstance(value, int | float):
             return _number_text(value)
         case "bytes" if isinstance(value, str):
             return value.replace("\n", "").replace("\r", "")  # Go's reader passes over these
         case "time" | "microTime" if isinstance(value, str):
-            return _respelt(value, micro=wanted.kind == "microTime")
+            return _respelt(value, micro=expected.kind == "microTime")
     return value
 
 
@@ -273,7 +275,7 @@ def unknown_in(schema: Struct, document: object) -> tuple[str, ...]:
 
 def duplicates_in(tree: Any) -> tuple[str, ...]:
     """Members of a tree of ``JsonMembers`` that are there twice, at any depth and whatever they
-    mean, told likewise.
+    mean, reported alike.
     """
     walk = _StrictWalk()
     walk.anything(tree, ROOT)
@@ -284,30 +286,32 @@ class _StrictWalk:
     """State of one walk: the complaints."""
 
     def __init__(self) -> None:
-        self.problems = Complaints(PROBLEMS_MAX, once=True)
+        self.problems = Complaints(PROBLEMS_MAX, unique=True)
 
-    def report(self, what: str, place: Place) -> None:
+    def report(self, what: str, location: Location) -> None:
         if not self.problems.full:
-            self.problems.add(f'{what} field "{spelled(place).removeprefix(".")}"')
+            self.problems.add(f'{what} field "{spelled(location).removeprefix(".")}"')
 
-    def value(self, value: Any, wanted: Type, place: Place) -> None:
+    def value(self, value: Any, expected: Type, location: Location) -> None:
         """Parts of a wrong type are passed over: plain decoding complains of those."""
-        match wanted.kind:
+        match expected.kind:
             case "struct":
                 if isinstance(value, dict | JsonMembers):
-                    self._struct(value, struct(wanted.name), place)
+                    self._struct(value, struct(expected.name), location)
             case "map":
                 if isinstance(value, dict | JsonMembers):
-                    self._map(value, wanted.element, place)
+                    self._map(value, expected.element, location)
             case "list":
                 if isinstance(value, list):
                     for index, item in enumerate(value):
-                        self.value(item, wanted.element, (place, index))
+                        self.value(item, expected.element, (location, index))
 
-    def _struct(self, value: dict[str, Any] | JsonMembers, schema: Struct, place: Place) -> None:
+    def _struct(
+        self, value: dict[str, Any] | JsonMembers, schema: Struct, location: Location
+    ) -> None:
         seen: set[str] = set()
         for name, member in _members(value):
-            where: Place = (place, f".{name}")
+            where: Location = (location, f".{name}")
             field = schema.fields.get(name)
             if field is None:
                 self.report("unknown", where)
@@ -317,25 +321,27 @@ class _StrictWalk:
             seen.add(name)
             self.value(member, field.type, where)
 
-    def _map(self, value: dict[str, Any] | JsonMembers, wanted: Type | None, place: Place) -> None:
+    def _map(
+        self, value: dict[str, Any] | JsonMembers, expected: Type | None, location: Location
+    ) -> None:
         seen: set[str] = set()
         for name, member in _members(value):
-            where: Place = (place, f".{name}")
+            where: Location = (location, f".{name}")
             if name in seen:
                 self.report("duplicate", where)
             seen.add(name)
-            if wanted is None:
+            if expected is None:
                 self.anything(member, where)
             else:
-                self.value(member, wanted, where)
+                self.value(member, expected, where)
 
-    def anything(self, value: Any, place: Place) -> None:
+    def anything(self, value: Any, location: Location) -> None:
         """Walks a value that has no schema."""
         if isinstance(value, JsonMembers):
-            self._map(value, None, place)
+            self._map(value, None, location)
         elif isinstance(value, list):
             for index, item in enumerate(value):
-                self.anything(item, (place, index))
+                self.anything(item, (location, index))
 
 
 def _members(value: dict[str, Any] | JsonMembers) -> Iterable[tuple[str, Any]]:

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-#: of a bad body, this much is shown in the error
-SHOWN_BYTES: Final = 30
+#: bytes of a bad body that the error quotes
+EXCERPT_BYTES: Final = 30
 _SPACE: Final = b" \t\r\n"
 _DEPTH_MAX: Final = 10_000
 _STRING_PLAIN: Final = re.compile(rb'[^"\\\x00-\x1f]*')
@@ -20,10 +20,10 @@ _DIGITS: Final = re.compile(rb"[0-9]*")
 _TRUNCATED: Final = "unexpected end of JSON input"
 #: reads on, and says what is to be read next; ``None`` at the end of a good text
 _Step = Callable[[], Any]
-_WORDS: Final = {ord("t"): b"true", ord("f"): b"false", ord("n"): b"null"}
+_LITERALS: Final = {ord("t"): b"true", ord("f"): b"false", ord("n"): b"null"}
 
 
-class _Found(Exception):
+class _Complaint(Exception):
     """The complaint."""
 
 
@@ -34,7 +34,7 @@ def describe_syntax_error(raw: bytes) -> str:
     scanner = _Scanner(raw)
     try:
         scanner.scan()
-    except _Found as complaint:
+    except _Complaint as complaint:
         return str(complaint)
     return ""
 
@@ -72,11 +72,11 @@ class _Scanner:
 
     def _byte(self) -> int:
         if self.at >= len(self.raw):
-            raise _Found(_TRUNCATED)
+            raise _Complaint(_TRUNCATED)
         return self.raw[self.at]
 
-    def _fail(self, byte: int, context: str) -> _Found:
-        return _Found(f"invalid character {_show(byte)} {context}")
+    def _fail(self, byte: int, context: str) -> _Complaint:
+        return _Complaint(f"invalid character {_show(byte)} {context}")
 
     def scan(self) -> None:
         step: _Step | None = self._value
@@ -93,8 +93,8 @@ class _Scanner:
             self._string()
         elif byte == ord("-") or 0x30 <= byte <= 0x39:
             self._number(byte)
-        elif byte in _WORDS:
-            self._word(_WORDS[byte])
+        elif byte in _LITERALS:
+            self._literal(_LITERALS[byte])
         else:
             raise self._fail(byte, "looking for beginning of value")
         return self._after_value
@@ -137,7 +137,7 @@ class _Scanner:
         self.open.append(byte)
         self.at += 1
         if len(self.open) > _DEPTH_MAX:
-            raise _Found("exceeded max depth")
+            raise _Complaint("exceeded max depth")
         return then
 
     def _ascend(self) -> _Step:
@@ -200,7 +200,7 @@ class _Scanner:
             raise self._fail(byte, context)
         self._digits()
 
-    def _word(self, word: bytes) -> None:
+    def _literal(self, word: bytes) -> None:
         for expected in word:
             byte = self._byte()
             if byte != expected:
@@ -209,11 +209,11 @@ class _Scanner:
 
 
 def start_of(raw: bytes) -> str:
-    """A bad body as Kubernetes shows it: the start of what may be JSON, hexadecimal of anything
+    """Returns a bad body as Kubernetes quotes it: the start of what may be JSON, hexadecimal of anything
     else.
     """
     if not raw:
         return "<empty>"
-    head = raw[:SHOWN_BYTES]
+    head = raw[:EXCERPT_BYTES]
     text = head.decode("utf-8", "replace") if raw.startswith(b"{") else head.hex()
-    return f"{text} ..." if len(raw) > SHOWN_BYTES else text
+    return f"{text} ..." if len(raw) > EXCERPT_BYTES else text

@@ -1,10 +1,10 @@
-"""Walks over whole documents: how deep they are, without nulls as Go's decoding leaves them out,
-and where something is.
+"""Walks over whole documents: their depth, their copy without nulls (as Go's decoding drops them),
+and the locations of faults.
 
-A walk passes far more places than it complains of, and a member may have a name of a megabyte: a
-walk that spelled each place as it is passed would write that name for each of a hundred thousand
-elements below it. So a place is a link to the one above and one step, and ``Complaints`` pays for
-each text that is spelled out of a purse that empties.
+A walk visits far more locations than it complains of, and a member's name may have a megabyte: a
+walk that spelled each location would write that name for each of a hundred thousand elements below
+it. So a location is a link to its parent and one step, and ``Complaints`` charges each spelled text
+to a budget.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ T = TypeVar("T")
 #: levels of objects and lists in each other. No kind needs 30; walks in Python must not come near
 #: their own limit.
 DEPTH_MAX: Final = 200
-#: the place above, and a step with its punctuation (``.name``), or the index of an element; the
+#: the parent's location, and a step with its punctuation (``.name``), or the index of an element; the
 #: root is ``()``
-Place = tuple["Place", str | int] | tuple[()]
-ROOT: Final[Place] = ()
+Location = tuple["Location", str | int] | tuple[()]
+ROOT: Final[Location] = ()
 #: characters that complaints about one document may have together; the one that goes beyond is the
 #: last
 CHARACTERS_MAX: Final = 1 << 20
@@ -88,39 +88,39 @@ def _clean(value: object) -> object:
     return value
 
 
-def spelled(place: Place) -> str:
+def spelled(location: Location) -> str:
     """``.spec.ports[3].name``."""
     steps: list[str] = []
-    while place:
-        place, step = place
+    while location:
+        location, step = location
         steps.append(step if isinstance(step, str) else f"[{step}]")
     steps.reverse()
     return "".join(steps)
 
 
 class Complaints:
-    """Texts in order, at most *most* of them; *once*: each once.  Owned by one walk."""
+    """Texts in order, at most *most* of them; *unique*: without repetitions.  Owned by one walk."""
 
-    def __init__(self, most: int, *, once: bool) -> None:
+    def __init__(self, most: int, *, unique: bool) -> None:
         self._texts: list[str] = []
-        self._told: set[str] | None = set() if once else None
+        self._reported: set[str] | None = set() if unique else None
         self._most = most
-        self._left = CHARACTERS_MAX
+        self._characters_remaining = CHARACTERS_MAX
 
     @property
     def full(self) -> bool:
         """No more are taken; there is no need to make them."""
-        return len(self._texts) >= self._most or self._left <= 0
+        return len(self._texts) >= self._most or self._characters_remaining <= 0
 
     def add(self, text: str) -> None:
-        """Paid for also if it was told already: it had to be made."""
+        """Charges for a repeated text, too: it had to be built."""
         if self.full:
             return
-        self._left -= len(text)
-        if self._told is not None:
-            if text in self._told:
+        self._characters_remaining -= len(text)
+        if self._reported is not None:
+            if text in self._reported:
                 return
-            self._told.add(text)
+            self._reported.add(text)
         self._texts.append(text)
 
     def __iter__(self) -> Iterator[str]:

@@ -163,10 +163,10 @@ def condition(document: Document, kind: str) -> Document:
     return next((c for c in objects(document, "status", "conditions") if c.get("type") == kind), {})
 
 
-def first_few(items: Iterable[str], empty: str, *, count: int, most: int = 3) -> str:
+def join_first(items: Iterable[str], empty: str, *, count: int, most: int = 3) -> str:
     """The first *most* of *count* items, and how many more there are.  No more of them are made."""
-    shown = ",".join(islice(items, most))
-    return f"{shown} + {count - most} more..." if count > most else shown or empty
+    joined = ",".join(islice(items, most))
+    return f"{joined} + {count - most} more..." if count > most else joined or empty
 
 
 # Durations, in two units at most, coarser as they grow
@@ -222,13 +222,13 @@ def class_column(*annotations: str) -> Column:
     default.
     """
 
-    def shown(document: Document) -> str:
+    def render(document: Document) -> str:
         is_default = any(
             member(document, "metadata", "annotations", name) == "true" for name in annotations
         )
         return f"{name_of(document)} (default)" if is_default else name_of(document)
 
-    return Column(NAME.name, NAME.description, shown, format="name")
+    return Column(NAME.name, NAME.description, render, format="name")
 
 
 #: for kinds without columns of their own

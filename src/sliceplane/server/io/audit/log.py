@@ -5,10 +5,10 @@
 ``write`` never waits: for a full disk, a FIFO that no one opens for reading, a file system that
 hangs. What cannot be kept is counted.
 
-**No stranger fills it.**  A line has a bound, a smaller one for a request of no known user. Of such
-requests that are refused, or ask for pages that are no resources, only so many a second are told;
-the next one that is tells how many were left out. What an anonymous user was allowed to do with a
-resource is always told.
+**No stranger fills it.**  A line has a bound, a smaller one for an anonymous request. Anonymous
+requests that are refused, or that are for pages and not for resources, are recorded at a bounded
+rate; the next recorded one has the number of those omitted. A request that an anonymous user was
+allowed to make on a resource is always recorded.
 
 ``AuditEntry`` is one request on its way: it makes the events of its stages, at level Metadata:
 never a body, nor a message that repeats one of a Secret (``loggable``).
@@ -51,14 +51,14 @@ CLOSE_S_MAX = 5.0
 OPEN_S_MAX = 1.0
 LINE_BYTES_MAX = 32 * 1024
 STRANGER_LINE_BYTES_MAX = 4 * 1024
-#: requests of no known user that are told of: so many at once, and so many a second on the long run
+#: bounds of recorded anonymous requests: a burst, and a rate
 STRANGERS_BURST = 100
 STRANGERS_PER_SECOND = 2.0
 
 #: on an event that lost part of itself, as upstream's audit back ends have it
 TRUNCATED = "audit.k8s.io/truncated"
-#: on the first event of a stranger after others were left out: how many requests
-LEFT_OUT = "sliceplane.dev/requests-left-out"
+#: on the first anonymous event after others were omitted: their number
+OMITTED_ANNOTATION = "sliceplane.dev/requests-left-out"
 #: characters of a string, items of a list: tried in turn until an event fits
 _SIZES = ((1024, 64), (256, 16), (64, 6))
 
@@ -91,12 +91,12 @@ class AuditLog:
             "Audit events that could not be written.",
             lambda: self.lost,
         )
-        self.left_out = self.metrics.counter(
+        self.omitted = self.metrics.counter(
             "sliceplane_audit_left_out_requests_total",
             "Anonymous requests beyond the rate that the audit log tells of.",
         )
-        #: of those that are left out, the ones that were told of
-        self._left_out_told: float = 0
+        #: omitted requests whose number was reported
+        self._omitted_reported: float = 0
         self._failing = self._overflowing = False
         self._opened = threading.Event()
         #: why the file could not be opened: one error or none
@@ -138,22 +138,22 @@ class AuditLog:
         """Returns True if one more anonymous request may be written."""
         if self._strangers.try_take(self._steady()):
             return True
-        self.left_out.value += 1
+        self.omitted.value += 1
         return False
 
-    def take_left_out(self) -> int:
-        """Returns the number of requests left out since the last call."""
-        count = int(self.left_out.value - self._left_out_told)
-        self._left_out_told = self.left_out.value
+    def take_omitted(self) -> int:
+        """Returns the number of requests omitted since the last call."""
+        count = int(self.omitted.value - self._omitted_reported)
+        self._omitted_reported = self.omitted.value
         return count
 
     def close(self) -> None:
         """Write what waits, for a few seconds at most."""
         if self._writer.close(self._close_s):
             self._file.close()
-        untold = self.take_left_out()
-        if untold:
-            _log.warning("anonymous requests were left out of the audit log", requests=untold)
+        unreported = self.take_omitted()
+        if unreported:
+            _log.warning("anonymous requests were left out of the audit log", requests=unreported)
 
     # In the writer's thread
 
@@ -207,12 +207,12 @@ class AuditEntry:
         "_annotations",
         "_clock",
         "_event",
-        "_held",
+        "_is_recorded",
         "_log",
+        "_pending",
         "_request",
         "_secret",
         "_stranger",
-        "_told",
     )
 
     def __init__(
@@ -223,12 +223,12 @@ class AuditEntry:
         self._request = request
         self._annotations: dict[str, str] = {}
         self._secret = False
-        #: until it is known who asks
+        #: until the user is authenticated
         self._stranger = True
-        #: whether this request is told of; ``None``: a stranger's, of which that is not known yet
-        self._told: bool | None = None
-        #: the events that wait for that
-        self._held: list[dict[str, Any]] = []
+        #: ``None``: an anonymous request, not decided yet
+        self._is_recorded: bool | None = None
+        #: the events that wait for that decision
+        self._pending: list[dict[str, Any]] = []
         self._event: dict[str, Any] = {
             "kind": "Event",
             "apiVersion": "audit.k8s.io/v1",
@@ -244,24 +244,24 @@ class AuditEntry:
             "stageTimestamp": "",
         }
 
-    def received(self, user: User, wanted: Attributes, path: ResourcePath | None) -> None:
-        """It is known who asks for what; whether they may is not."""
+    def received(self, user: User, attributes: Attributes, path: ResourcePath | None) -> None:
+        """The request is authenticated and parsed, but not authorised."""
         self._stranger = user.name == ANONYMOUS_NAME
-        self._told = None if self._stranger else True
-        self._secret = has_secret_body(wanted)
-        self._event["verb"] = wanted.verb
+        self._is_recorded = None if self._stranger else True
+        self._secret = has_secret_body(attributes)
+        self._event["verb"] = attributes.verb
         self._event["user"] = user_info(user)
         if path is not None:
             members = {
-                "resource": wanted.resource,
-                "namespace": wanted.namespace,
-                "name": wanted.name,
-                "apiGroup": wanted.group,
+                "resource": attributes.resource,
+                "namespace": attributes.namespace,
+                "name": attributes.name,
+                "apiGroup": attributes.group,
                 "apiVersion": path.version,
-                "subresource": wanted.subresource,
+                "subresource": attributes.subresource,
             }
             self._event["objectRef"] = {name: value for name, value in members.items() if value}
-        self._tell("RequestReceived")
+        self._record("RequestReceived")
 
     def impersonated(self, user: User) -> None:
         """Whom the request acts as; its own user stays who was authenticated."""
@@ -272,54 +272,55 @@ class AuditEntry:
             "authorization.k8s.io/decision": "allow" if decision.allowed else "forbid",
             "authorization.k8s.io/reason": decision.reason,
         }
-        if self._told is None and decision.allowed and "objectRef" in self._event:
-            self._settle(told=True)
+        if self._is_recorded is None and decision.allowed and "objectRef" in self._event:
+            self._decide_recording(is_recorded=True)
 
     def started(self) -> None:
         """The head of a stream was sent."""
-        self._tell("ResponseStarted", {"metadata": {}, "code": 200})
+        self._record("ResponseStarted", {"metadata": {}, "code": 200})
 
     def refused(self, error: StatusError) -> None:
         """The user is not known (401): the one event of the request."""
-        self._settle(told=self._log.admits_stranger())
-        self._tell("ResponseStarted", status_of(error, secret=self._secret))
+        self._decide_recording(is_recorded=self._log.admits_stranger())
+        self._record("ResponseStarted", status_of(error, secret=self._secret))
 
     def complete(self, code: int, error: StatusError | None) -> None:
-        if self._told is None:
-            self._settle(told=self._log.admits_stranger())
+        if self._is_recorded is None:
+            self._decide_recording(is_recorded=self._log.admits_stranger())
         name = self._request.created_name
         if name and "objectRef" in self._event:
             self._event["objectRef"].setdefault("name", name)
         status = status_of(error, secret=self._secret) if error else {"metadata": {}, "code": code}
-        self._tell("ResponseComplete", status)
+        self._record("ResponseComplete", status)
 
-    def _settle(self, *, told: bool) -> None:
-        """It is known whether this request is told of: what waited for that is written, or
-        forgotten.
-        """
-        self._told = told
-        held, self._held = self._held, []
-        for event in held if told else ():
+    def _decide_recording(self, *, is_recorded: bool) -> None:
+        """Writes the pending events of the request, or drops them."""
+        self._is_recorded = is_recorded
+        pending, self._pending = self._pending, []
+        for event in pending if is_recorded else ():
             self._write(event)
 
-    def _tell(self, stage: str, status: dict[str, Any] | None = None) -> None:
-        if self._told is False:
+    def _record(self, stage: str, status: dict[str, Any] | None = None) -> None:
+        if self._is_recorded is False:
             return
         event = {**self._event, "stage": stage, "stageTimestamp": format_micro_time(self._clock())}
         if status is not None:
             event["responseStatus"] = status
             if self._annotations:
                 event["annotations"] = self._annotations
-        if self._told is None:
-            self._held.append(event)
+        if self._is_recorded is None:
+            self._pending.append(event)
         else:
             self._write(event)
 
     def _write(self, event: dict[str, Any]) -> None:
         if self._stranger:
-            left_out = self._log.take_left_out()
-            if left_out:
-                event["annotations"] = {**event.get("annotations", {}), LEFT_OUT: str(left_out)}
+            omitted = self._log.take_omitted()
+            if omitted:
+                event["annotations"] = {
+                    **event.get("annotations", {}),
+                    OMITTED_ANNOTATION: str(omitted),
+                }
         ordered = {name: event[name] for name in _ORDER if name in event}
         self._log.write(ordered, STRANGER_LINE_BYTES_MAX if self._stranger else LINE_BYTES_MAX)
 

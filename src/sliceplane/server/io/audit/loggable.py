@@ -35,7 +35,7 @@ _SECRET_BODIES: frozenset[tuple[str, str, str | None]] = frozenset(
 )
 #: their sentences name who, what and how much, and repeat nothing else
 _WITHOUT_BODY = frozenset({401, 403, 404, 405, 406, 409, 410, 413, 415, 429, 503, 504})
-LEFT_OUT = "(left out: the message may repeat what was sent)"
+OMITTED_MESSAGE = "(left out: the message may repeat what was sent)"
 
 #: RFC 6750 section 2.3 and what else clients put into a query although it is logged
 _CREDENTIAL = re.compile(
@@ -56,10 +56,12 @@ def uri_of(request: Request) -> str:
     return uri if len(uri) <= URI_CHARACTERS_MAX else uri[:URI_CHARACTERS_MAX] + _CUT
 
 
-def has_secret_body(wanted: Attributes) -> bool:
+def has_secret_body(attributes: Attributes) -> bool:
     """Returns True if requests and answers of this resource carry values that no log may have."""
-    exact = (wanted.group, wanted.resource, wanted.subresource)
-    return exact in _SECRET_BODIES or (wanted.group, wanted.resource, None) in _SECRET_BODIES
+    exact = (attributes.group, attributes.resource, attributes.subresource)
+    return (
+        exact in _SECRET_BODIES or (attributes.group, attributes.resource, None) in _SECRET_BODIES
+    )
 
 
 def status_of(error: StatusError, *, secret: bool) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def status_of(error: StatusError, *, secret: bool) -> dict[str, Any]:
     }
     if not secret or error.code in _WITHOUT_BODY:
         return status
-    status["message"] = LEFT_OUT
+    status["message"] = OMITTED_MESSAGE
     if status.get("details"):
         causes = [
             {name: value for name, value in cause.items() if name != "message"}
@@ -85,7 +87,9 @@ def error_of(error: Exception, *, secret: bool) -> Exception:
     """
     if not secret:
         return error
-    return RuntimeError(f"{type(error).__name__} {LEFT_OUT}").with_traceback(error.__traceback__)
+    return RuntimeError(f"{type(error).__name__} {OMITTED_MESSAGE}").with_traceback(
+        error.__traceback__
+    )
 
 
 def shortened(event: Any, characters: int, items: int) -> Any:

@@ -64,9 +64,9 @@ class HeadLimits(msgspec.Struct, frozen=True):
 
 
 #: on a connection without an authenticated user; ordinary clients send ten fields and a kilobyte
-UNKNOWN_HEAD = HeadLimits(100, 64 * 1024)
+UNAUTHENTICATED_HEAD = HeadLimits(100, 64 * 1024)
 #: long selectors and many ``Impersonate-Extra-...``; the size is what Go's servers take
-KNOWN_HEAD = HeadLimits(1000, 1024 * 1024)
+AUTHENTICATED_HEAD = HeadLimits(1000, 1024 * 1024)
 
 
 class _Phase(enum.Enum):
@@ -94,7 +94,7 @@ class HttpConnection(HttpToolsProtocol):
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener.config, listener.state, {})
         self._listener = listener
-        self._head_limits = UNKNOWN_HEAD
+        self._head_limits = UNAUTHENTICATED_HEAD
         #: the user who is charged with it; "" while unauthenticated
         self._account = ""
         self._phase = _Phase.ANSWER
@@ -133,7 +133,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._account:
-            self._listener.accounts.give(self._account)
+            self._listener.accounts.release(self._account)
             self._account = ""
         self._enter(_Phase.ANSWER)
         self._stop_stalling()
@@ -161,7 +161,7 @@ class HttpConnection(HttpToolsProtocol):
                 self._answering.keep_alive = False
             return False
         self._account = user.name
-        self._head_limits = KNOWN_HEAD
+        self._head_limits = AUTHENTICATED_HEAD
         self._listener.unauthenticated.remove(self.transport)
         return True
 
@@ -236,7 +236,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _charge(self) -> None:
         """Charges an unauthenticated connection with unfinished requests and untaken answers."""
-        if self._head_limits is UNKNOWN_HEAD:
+        if self._head_limits is UNAUTHENTICATED_HEAD:
             body = len(self.cycle.body) if self.cycle is not None else 0
             heads = (
                 self._framing_bytes

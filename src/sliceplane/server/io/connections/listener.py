@@ -4,7 +4,7 @@ uvicorn's ``Server`` is left out on purpose: it installs signal handlers, polls 
 shutdown, waits for watches that never end. What is used is its protocol class (see ``connection``).
 
 Stopping has an order: stop accepting, let the caller end the watches, ask every connection to close
-after its current response, and after ``grace_s`` abort what is left. Before that there may be a
+after its current response, and after ``grace_s`` abort the rest. Before that there may be a
 ``drain``: every answer then says ``Connection: close``, so that clients leave by themselves and
 none is cut off between two requests.
 """
@@ -41,7 +41,7 @@ BACKLOG = 4096
 #: at a stop: how long responses may take to leave, and then peers to say farewell
 FLUSH_S_MAX = 2.0
 FAREWELL_S_MAX = 0.25
-_LOOK_S = 0.01
+_CHECK_INTERVAL_S = 0.01
 _CLOSE = (b"connection", b"close")
 
 
@@ -175,14 +175,14 @@ class Listener:
         """Ends requests that are being answered or arriving within *grace_s*, or cancels them."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + grace_s
-        while (left := ends - loop.time()) > 0 and (
+        while (remaining_s := ends - loop.time()) > 0 and (
             self.state.tasks or any(map(_arriving, self.state.connections))
         ):
             tasks = set(self.state.tasks)
             if tasks:
-                await asyncio.wait(tasks, timeout=left)
+                await asyncio.wait(tasks, timeout=remaining_s)
             else:
-                await asyncio.sleep(min(left, _LOOK_S))
+                await asyncio.sleep(min(remaining_s, _CHECK_INTERVAL_S))
         late = set(self.state.tasks)
         for task in late:
             task.cancel()

@@ -39,7 +39,7 @@ class ServerTls:
         was = _certificates(former)
         if was and was <= self._trusted - _certificates(_text(self._pki.ca_file)):
             self._former = (*self._former, former)
-        trusted = self._wanted()
+        trusted = self._read_authorities()
         self.context = server_context(self._pki, self._client_ca_file, self._former)
         gone = self._trusted - trusted
         self._trusted = trusted
@@ -50,9 +50,9 @@ class ServerTls:
         ``None`` if nothing changed. Raises ``StartError`` and goes on as before if a file is
         missing or damaged.
         """
-        return None if self._wanted() == self._trusted else self.renew()
+        return None if self._read_authorities() == self._trusted else self.renew()
 
-    def _wanted(self) -> frozenset[str]:
+    def _read_authorities(self) -> frozenset[str]:
         files = (self._pki.ca_file, self._client_ca_file)
         texts = (*self._former, *(_text(file) for file in files if file is not None))
         return frozenset().union(*map(_certificates, texts))
@@ -83,4 +83,4 @@ def _text(path: Path) -> str:
 
 def _certificates(text: str) -> frozenset[str]:
     """Returns the certificates in *text*, each as its base64 without white space."""
-    return frozenset("".join(found.split()) for found in _PEM.findall(text))
+    return frozenset("".join(body.split()) for body in _PEM.findall(text))

@@ -42,9 +42,9 @@ ADMIN_GROUP = "system:masters"
 NAMES_MAX = 256
 
 _DAY_S = 86_400
-_CA_LIFE_S = 3650 * _DAY_S
-_LEAF_LIFE_S = 365 * _DAY_S
-_LIFE_S = {"ca": _CA_LIFE_S, "apiserver": _LEAF_LIFE_S, "admin": _LEAF_LIFE_S}
+_CA_LIFETIME_S = 3650 * _DAY_S
+_LEAF_LIFETIME_S = 365 * _DAY_S
+_LIFETIME_S = {"ca": _CA_LIFETIME_S, "apiserver": _LEAF_LIFETIME_S, "admin": _LEAF_LIFETIME_S}
 #: renewed when less than this is left
 _CA_MARGIN_S = 400 * _DAY_S
 _LEAF_MARGIN_S = 30 * _DAY_S
@@ -114,18 +114,18 @@ def ensure(folder: Path, names: tuple[str, ...], now: float) -> tuple[Pki, bool]
     """
     pki = Pki(folder)
     manifest = _read_manifest(folder)
-    files = {stem: _are_those_of(folder, manifest, stem) for stem in _LIFE_S}
+    files = {stem: _are_those_of(folder, manifest, stem) for stem in _LIFETIME_S}
     ahead_s = max(
         (_begins(manifest, stem) - now for stem, sound in files.items() if sound), default=0.0
     )
-    wanted = {
+    usable = {
         "ca": files["ca"] and _is_in_time(manifest, "ca", now, _CA_MARGIN_S),
         "apiserver": files["apiserver"]
         and _is_in_time(manifest, "apiserver", now, _LEAF_MARGIN_S)
         and set(names) <= set(manifest["apiserver"].get("names", ())),
         "admin": files["admin"] and _is_in_time(manifest, "admin", now, _LEAF_MARGIN_S),
     }
-    if all(wanted.values()):
+    if all(usable.values()):
         return pki, False
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -144,16 +144,16 @@ def ensure(folder: Path, names: tuple[str, ...], now: float) -> tuple[Pki, bool]
     identity = pki.identity if files["ca"] else ""
     if files["ca"]:
         maker.load_authority()
-    if not wanted["ca"]:
+    if not usable["ca"]:
         maker.make_authority()
-        wanted["apiserver"] = wanted["admin"] = False
-    if not wanted["apiserver"]:
+        usable["apiserver"] = usable["admin"] = False
+    if not usable["apiserver"]:
         # Names that an earlier start was asked for stay valid: no client that dials them is cut
         # off.
         old = tuple(manifest.get("apiserver", {}).get("names", ()))
         kept = tuple(name for name in old if name not in names)
         maker.make_server(names + kept[: max(0, NAMES_MAX - len(names))])
-    if not wanted["admin"]:
+    if not usable["admin"]:
         maker.make_admin()
     if identity and "ca" in maker.entries:
         maker.entries["ca"]["origin"] = identity
@@ -233,7 +233,7 @@ def _is_in_time(manifest: dict[str, Any], stem: str, now: float, margin_s: float
 def _begins(manifest: dict[str, Any], stem: str) -> float:
     """Returns the time from which it is valid; older manifests have only the end."""
     entry = manifest[stem]
-    return float(entry.get("notBefore", entry.get("notAfter", 0) - _LIFE_S[stem]))
+    return float(entry.get("notBefore", entry.get("notAfter", 0) - _LIFETIME_S[stem]))
 
 
 def _digest(content: bytes) -> str:
@@ -338,7 +338,7 @@ class _Maker:
             issuer = self._authority[0].subject
             issuer_key = self._authority[1]
         start = datetime.fromtimestamp(int(self._now) - _BACKDATE_S, UTC)
-        end = start + timedelta(seconds=_LIFE_S[stem])
+        end = start + timedelta(seconds=_LIFETIME_S[stem])
         builder = (
             x509.CertificateBuilder(
                 issuer, subject, key.public_key(), x509.random_serial_number(), start, end

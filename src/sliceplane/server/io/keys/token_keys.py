@@ -96,10 +96,10 @@ class TokenKeys:
         if token.count(".") != 2 or len(token) > TOKEN_CHARACTERS_MAX:
             return None
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-        known = self._verified.get(digest)
-        if known is not None:
+        cached = self._verified.get(digest)
+        if cached is not None:
             self._verified.move_to_end(digest)
-            return known[0]
+            return cached[0]
         claims = self._verify(token)
         if claims is not None:
             self._remember(digest, claims, _BYTES_EACH * len(token))

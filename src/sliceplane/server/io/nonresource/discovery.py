@@ -54,7 +54,7 @@ class Discovery:
         self.served = tuple(resource for resource in served if resource not in UNDISCOVERED)
         #: all of them, for who asks with each request whether one is in it
         self.offered = frozenset(served)
-        self._made: dict[tuple[str, Media], tuple[bytes, bytes]] = {}
+        self._aggregated_answers: dict[tuple[str, Media], tuple[bytes, bytes]] = {}
         #: versions of each group but the core one, in the order of *served*
         self._groups: dict[str, list[str]] = {}
         for resource in self.served:
@@ -146,13 +146,13 @@ class Discovery:
         """Returns the aggregated answer of ``/api`` or ``/apis``, and its ETag; made once for each
         media type.
         """
-        made = self._made.get((root, media))
-        if made is None:
+        answer = self._aggregated_answers.get((root, media))
+        if answer is None:
             document = self._aggregated_document({"": ["v1"]} if root == "api" else self._groups)
             body = render_bytes(encode(document), Representation(media))
             etag = f'"{hashlib.sha512(body).hexdigest().upper()}"'.encode()
-            made = self._made[root, media] = (body, etag)
-        return made
+            answer = self._aggregated_answers[root, media] = (body, etag)
+        return answer
 
     def _aggregated_document(self, groups: dict[str, list[str]]) -> Document:
         items = []
@@ -186,22 +186,22 @@ def _negotiated(
     clauses = parse_accept(accept)
     if not clauses and not accept.strip():
         return _legacy(legacy(), Representation(pretty=request.pretty))
-    known_type = False
+    is_supported_type = False
     for clause in clauses:
         media = MEDIA.get(clause.type, "json" if clause.type in ("*/*", "application/*") else None)
         if media is None:
             continue
-        known_type = True
-        wanted = clause.parameter("as")
-        if not wanted:
+        is_supported_type = True
+        requested_kind = clause.parameter("as")
+        if not requested_kind:
             return _legacy(legacy(), Representation(media, pretty=request.pretty))
         if aggregated and media in _AGGREGATED_TYPES and clause.type in MEDIA:
-            named = (clause.parameter("g"), clause.parameter("v"), wanted)
+            named = (clause.parameter("g"), clause.parameter("v"), requested_kind)
             if named == ("apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList"):
                 body, etag = aggregated(media)
                 content_type = _AGGREGATED_TYPES[media]
                 return conditional(request, body, content_type, etag, _PUBLIC, _VARY)
-    raise not_acceptable(known_type=known_type)
+    raise not_acceptable(is_supported_type=is_supported_type)
 
 
 def _legacy(document: Document, representation: Representation) -> Response:

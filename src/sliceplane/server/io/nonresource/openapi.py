@@ -93,12 +93,12 @@ async def _document(
     body = await asyncio.to_thread(document if chosen == JSON else document_protobuf, name)
     assert body is not None, f"{name} is a document"
     digest = hash_of(name)
-    asked = request.query.first("hash")
-    if asked and asked != digest:
+    requested_hash = request.query.first("hash")
+    if requested_hash and requested_hash != digest:
         location = f"/openapi/v3/{name}?hash={digest}".encode()
         return Response(301, b"", b"", (NO_CACHE, (b"location", location)))
     caching: tuple[Header, ...] = (NO_CACHE,)
-    if asked:
+    if requested_hash:
         expires = formatdate(now + _IMMUTABLE_S, usegmt=True).encode()
         caching = (_IMMUTABLE, (b"expires", expires))
     etag = f'"{digest}"'.encode()

@@ -47,7 +47,7 @@ WRITES_PATH: Final = "/sliceplane/writes"
 OBJECTS_MAX: Final = 10_000
 WRITES_PER_OBJECT_MAX: Final = 4
 #: written again and again, and shown by no finding
-_UNTOLD: Final = ("leases", "events")
+_UNRECORDED: Final = ("leases", "events")
 _AGENT_CHARACTERS_MAX: Final = 64
 #: of a user, and of an object: a longer name of a user is cut, an object with a longer one is not
 #: remembered
@@ -85,15 +85,17 @@ class LastWrites:
         #: by resource, namespace and name
         self._by_object: OrderedDict[tuple[str, str, str], tuple[NotedWrite, ...]] = OrderedDict()
 
-    def note(self, wanted: Attributes, name: str, write: NotedWrite) -> None:
+    def note(self, attributes: Attributes, name: str, write: NotedWrite) -> None:
         """Remembers *write* of the object *name*."""
-        if not name or len(name) > NAME_CHARACTERS_MAX or wanted.resource in _UNTOLD:
+        if not name or len(name) > NAME_CHARACTERS_MAX or attributes.resource in _UNRECORDED:
             return
         write = write._replace(
             user=write.user[:NAME_CHARACTERS_MAX], agent=write.agent[:_AGENT_CHARACTERS_MAX]
         )
-        resource = f"{wanted.resource}.{wanted.group}" if wanted.group else wanted.resource
-        key = (resource, wanted.namespace, name)
+        resource = (
+            f"{attributes.resource}.{attributes.group}" if attributes.group else attributes.resource
+        )
+        key = (resource, attributes.namespace, name)
         last = (*self._by_object.pop(key, ()), write)
         self._by_object[key] = last[-WRITES_PER_OBJECT_MAX:]
         if len(self._by_object) > OBJECTS_MAX:
@@ -192,8 +194,8 @@ class Pages:
                 200,
                 encode({"paths": sorted((*issued, *self._discovery.paths(), *_INDEXED))}) + b"\n",
             )
-        if root == "sliceplane" and (told := self._writes.page(request.path)) is not None:
-            return Response(200, told, headers=(NO_CACHE,))
+        if root == "sliceplane" and (writes := self._writes.page(request.path)) is not None:
+            return Response(200, writes, headers=(NO_CACHE,))
         if root in ("api", "apis"):
             page = self._discovery.respond(request)
         elif root == "openapi":

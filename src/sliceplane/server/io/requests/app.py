@@ -26,7 +26,7 @@ from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.api.scheme import Pods
 from sliceplane.api.users import User, bearer_token
 from sliceplane.kit.io.log import get_logger
-from sliceplane.server.fairness.types import Asked, Flow
+from sliceplane.server.fairness.types import Flow, RequestAttributes
 from sliceplane.server.io.audit.log import AuditEntry, AuditLog
 from sliceplane.server.io.audit.loggable import (
     agent_of,
@@ -54,10 +54,10 @@ from sliceplane.server.io.nonresource.pages import (
 )
 from sliceplane.server.io.requests import reports
 from sliceplane.server.io.requests.auth import ANONYMOUS, authenticate
-from sliceplane.server.io.requests.limits import InFlight, Limits, RequestCharges, TooMany
+from sliceplane.server.io.requests.limits import InFlight, Limits, OverCapacity, RequestCharges
 from sliceplane.server.io.requests.params import request_timeout_s
 from sliceplane.server.io.requests.render import status_response, timeout_response
-from sliceplane.server.io.requests.reports import HeldReports
+from sliceplane.server.io.requests.reports import ReportService
 from sliceplane.server.io.requests.request import (
     Receive,
     Request,
@@ -90,8 +90,8 @@ WRITE_S_MAX = 34.0
 
 _READ_VERBS = ("get", "list")
 
-#: of a path, this much is in a line about the loop
-_PATH_SHOWN = 256
+#: characters of a path in a log line about the event loop
+_PATH_CHARACTERS_MAX = 256
 
 _log = get_logger("apiserver")
 
@@ -111,7 +111,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     #: what a snapshot is made of
     store: Store
-    reports: HeldReports
+    reports: ReportService
     #: ``None``: nothing is recorded
     flight: FlightRecorder | None = None
     emulated: Release = NEWEST
@@ -129,6 +129,7 @@ class _Exchange:
     """The state of one request and response, for headers, logs, metrics and the audit log."""
 
     __slots__ = (
+        "attributes",
         "audit",
         "audit_id",
         "charges",
@@ -136,7 +137,6 @@ class _Exchange:
         "key",
         "started",
         "streaming",
-        "wanted",
     )
 
     def __init__(self, request: Request, started: float) -> None:
@@ -145,8 +145,8 @@ class _Exchange:
         self.started = started
         self.key = RequestKey("other")
         self.streaming = False
-        #: known once the path was looked at
-        self.wanted: Attributes | None = None
+        #: set once the path was parsed
+        self.attributes: Attributes | None = None
         self.error: StatusError | None = None
         #: ``None`` until the request is admitted
         self.charges: RequestCharges | None = None
@@ -228,7 +228,7 @@ class ApiServer:
         except StatusError as error:
             exchange.error = without_frames(error)
             return status_response(request, error)
-        except TooMany:
+        except OverCapacity:
             return too_many_requests()
         except TimeoutError:
             return timeout_response()
@@ -241,7 +241,8 @@ class ApiServer:
                 method=request.method,
                 path=request.path,
                 exc_info=error_of(
-                    error, secret=exchange.wanted is not None and has_secret_body(exchange.wanted)
+                    error,
+                    secret=exchange.attributes is not None and has_secret_body(exchange.attributes),
                 ),
             )
             if exchange.streaming:
@@ -257,16 +258,16 @@ class ApiServer:
         if path is None:
             verb = request.method.lower()
             reporting = reports.rights(request.method, request.path)
-            wanted = reporting or Attributes(verb=verb, path=request.path)
+            attributes = reporting or Attributes(verb=verb, path=request.path)
             exchange.key = page_key(request.method, PROGRESS_PATH if reporting else request.path)
         else:
-            verb = verb_of(request.method, path, wants_watch=request.query.flag("watch"))
-            wanted = request.attributes(verb, path)
-            exchange.wanted = wanted
+            verb = verb_of(request.method, path, is_watch=request.query.flag("watch"))
+            attributes = request.attributes(verb, path)
+            exchange.attributes = attributes
             exchange.key = resource_key(
                 verb,
                 path,
-                wanted.name,
+                attributes.name,
                 services.discovery.offered,
                 dry_run="dryRun" in request.query,
                 content_type=request.header(b"content-type"),
@@ -280,18 +281,18 @@ class ApiServer:
             anonymous=services.anonymous,
         )
         if user is not ANONYMOUS and not request.connection.authenticated(user):
-            raise TooMany
-        user, flow = self._admit(request, user, wanted, path, exchange)
-        reading = path is None or verb in (*_READ_VERBS, "watch")
+            raise OverCapacity
+        user, flow = self._admit(request, user, attributes, path, exchange)
+        is_read = path is None or verb in (*_READ_VERBS, "watch")
         request.charges = exchange.charges = charges = RequestCharges(
-            self.in_flight, flow, user, "read" if reading else "write"
+            self.in_flight, flow, user, "read" if is_read else "write"
         )
         try:
             if verb == "watch" or (request.path in self._streams and request.method == "GET"):
                 charges.open_stream(request.kept_bytes)
                 await self._stream(request, path, exchange, send)
                 return None
-            if path is None and wanted.resource:
+            if path is None and attributes.resource:
                 return await self._report(request)
             if path is None:
                 request_timeout_s(
@@ -302,12 +303,12 @@ class ApiServer:
             if (pod := pod_of_containers(path)) is not None and services.store.latest(pod) is None:
                 raise not_found(Pods.plural, Pods.group, path.name)
             route = resolve(path, verb, services.discovery.offered)
-            limit_s = READ_S_MAX if reading else WRITE_S_MAX
+            limit_s = READ_S_MAX if is_read else WRITE_S_MAX
             async with asyncio.timeout(request_timeout_s(request.query, limit_s)):
                 response = await services.resources.respond(request, route)
-            if not reading and "dryRun" not in request.query:
+            if not is_read and "dryRun" not in request.query:
                 write = NotedWrite(services.clock(), user.name, verb, request.header(b"user-agent"))
-                self._writes.note(wanted, wanted.name or request.created_name, write)
+                self._writes.note(attributes, attributes.name or request.created_name, write)
             return response
         finally:
             charges.close()
@@ -324,40 +325,46 @@ class ApiServer:
         self,
         request: Request,
         user: User,
-        wanted: Attributes,
+        attributes: Attributes,
         path: ResourcePath | None,
         exchange: _Exchange,
     ) -> tuple[User, Flow]:
-        """*user* may do what is *wanted*, or the user whom they act as, who is the request's user
-        from here on.
+        """Authorises *user*, or the user whom they impersonate (the request's user from here on),
+        for *attributes*.
 
         Returns that user and the flow of the request.
 
-        Raises the 400 or 403 ``StatusError``; the audit log learns of the question before and of
-        the decision after.
+        Raises the 400 or 403 ``StatusError``; the audit log gets the request before and the
+        decision after.
         """
         audit = exchange.audit
         if audit is not None:
-            audit.received(user, wanted, path)
+            audit.received(user, attributes, path)
         acting = request.headers_of(b"impersonate-")
         other = impersonation.parse_headers(acting) if acting else None
         now = self._services.clock()
-        shown = request.certificate is not None and request.certificate.counts(now)
-        token = "" if shown else bearer_token(request.headers.get(b"authorization", b""))
-        claim = Claim(user=user, token=token, acting=other, attributes=wanted)
+        has_certificate = request.certificate is not None and request.certificate.counts(now)
+        token = "" if has_certificate else bearer_token(request.headers.get(b"authorization", b""))
+        claim = Claim(user=user, token=token, acting=other, attributes=attributes)
         if other is not None:
             request.user = user = self._services.impersonate(user, other)
             if audit is not None:
                 audit.impersonated(user)
-        asked = Asked(
-            wanted.verb, wanted.group, wanted.combined_resource, wanted.namespace, wanted.path
+        request_attributes = RequestAttributes(
+            attributes.verb,
+            attributes.group,
+            attributes.combined_resource,
+            attributes.namespace,
+            attributes.path,
         )
-        request.flow = flow = self.in_flight.flows.classify(user.name, user.groups, asked)
-        decision = self._services.decide(user, wanted)
+        request.flow = flow = self.in_flight.flows.classify(
+            user.name, user.groups, request_attributes
+        )
+        decision = self._services.decide(user, attributes)
         if audit is not None:
             audit.decided(decision)
         if not decision.allowed:
-            raise refusal(user, wanted, decision.reason)
+            raise refusal(user, attributes, decision.reason)
         request.claim = claim
         return user, flow
 
@@ -395,7 +402,7 @@ def _log_fields(request: Request, exchange: _Exchange) -> dict[str, object]:
         "audit_id": exchange.audit_id,
         "verb": exchange.key.verb,
         "user": request.user.name if request.user is not None else "",
-        "path": request.path[:_PATH_SHOWN],
+        "path": request.path[:_PATH_CHARACTERS_MAX],
     }
 
 

@@ -60,7 +60,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     unsent_bytes_max: int = 512 * 1024 * 1024
 
 
-class TooMany(Exception):
+class OverCapacity(Exception):
     """The server has no capacity for this request now."""
 
 
@@ -105,7 +105,7 @@ class InFlight:
         )
 
     async def wait_in_queue(self, kind: Kind, ticket: SeatTicket) -> None:
-        """Returns when *ticket* has a seat. Raises ``TooMany`` after ``QUEUE_S_MAX``; a request
+        """Returns when *ticket* has a seat. Raises ``OverCapacity`` after ``QUEUE_S_MAX``; a request
         that does not wait any more is in no queue.
         """
         woken = self._sleeping[ticket] = asyncio.get_running_loop().create_future()
@@ -116,14 +116,14 @@ class InFlight:
         except TimeoutError:
             if ticket.state == "waiting":
                 reason = "time-out"
-                raise TooMany from None
+                raise OverCapacity from None
         finally:
             del self._sleeping[ticket]
             if ticket.state == "waiting":
-                self.flows.seats[kind].leave(ticket, time.monotonic(), reason=reason)
+                self.flows.seats[kind].release(ticket, time.monotonic(), reason=reason)
 
-    def leave(self, kind: Kind, ticket: SeatTicket) -> None:
-        for seated in self.flows.seats[kind].leave(ticket, time.monotonic()):
+    def release(self, kind: Kind, ticket: SeatTicket) -> None:
+        for seated in self.flows.seats[kind].release(ticket, time.monotonic()):
             woken = self._sleeping[seated]
             # It may just have been cancelled: then its task gives the seat back.
             if not woken.done():
@@ -155,21 +155,21 @@ class RequestCharges:
         self._amounts: dict[Budget, int] = {}
 
     def raise_to(self, budget: Budget, amount: int) -> None:
-        """Holds *amount* of *budget* at least.  Raises ``TooMany``."""
+        """Holds *amount* of *budget* at least.  Raises ``OverCapacity``."""
         more = amount - self._amounts.get(budget, 0)
         if more <= 0:
             return
         shares = self._in_flight.budgets[budget]
         if not shares.take(self._user.name, more, self._flow.level.standing):
-            raise TooMany
+            raise OverCapacity
         self._amounts[budget] = amount
 
     def on_body(self, size: int) -> None:
-        """Charges *size* bytes of the body, which have arrived by now. Raises ``TooMany``."""
+        """Charges *size* bytes of the body, which have arrived by now. Raises ``OverCapacity``."""
         self.raise_to("body-bytes", max(size, BODY_BYTES_LEAST))
 
     def open_stream(self, size_bytes: int) -> None:
-        """A watch, or a request that is held as one, of *size_bytes*.  Raises ``TooMany``."""
+        """A watch, or a request that is held as one, of *size_bytes*.  Raises ``OverCapacity``."""
         self.raise_to("watches", 1)
         self.raise_to("watch-bytes", size_bytes)
 
@@ -177,17 +177,19 @@ class RequestCharges:
         """Idempotent."""
         amount = self._amounts.pop(budget, 0)
         if amount:
-            self._in_flight.budgets[budget].give(self._user.name, amount)
+            self._in_flight.budgets[budget].release(self._user.name, amount)
 
     async def take_seat(self) -> None:
         """Returns when the request, which is there as a whole, may be executed.  Raises
-        ``TooMany``.
+        ``OverCapacity``.
         """
         if self._ticket is not None:
             return
-        ticket, refused = self._in_flight.flows.seats[self._kind].ask(self._flow, time.monotonic())
+        ticket, refused = self._in_flight.flows.seats[self._kind].acquire(
+            self._flow, time.monotonic()
+        )
         if refused is not None:
-            raise TooMany
+            raise OverCapacity
         self._ticket = ticket
         if ticket.state == "waiting":
             await self._in_flight.wait_in_queue(self._kind, ticket)
@@ -197,7 +199,7 @@ class RequestCharges:
         Idempotent.
         """
         if self._ticket is not None:
-            self._in_flight.leave(self._kind, self._ticket)
+            self._in_flight.release(self._kind, self._ticket)
             self._ticket = None
         self.release("body-bytes")
 

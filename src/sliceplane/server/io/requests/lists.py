@@ -1,8 +1,8 @@
-"""Lists and what is done to collections, of any length, without holding the loop.
+"""Lists and operations on collections, of any length, without blocking the event loop.
 
-What is found is looked for in slices (``Pace``), all of one revision, and made into the answer in
-slices as well. Forms that start from the document (Tables, protobuf, YAML) are made by workers
-(``heavy``), a portion at a time, unless all of it is small.
+Selection and rendering run in slices (``Pace``), all of one revision. Forms that start from the
+document (Tables, protobuf, YAML) are rendered by workers (``offload``), a portion at a time, unless
+all of it is small.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.io.batches import BatchQueue
-from sliceplane.server.io.heavy.jobs import WriteRequest
-from sliceplane.server.io.heavy.service import STORED_SHARE, Heavy
+from sliceplane.server.io.offload.jobs import WriteRequest
+from sliceplane.server.io.offload.service import STORED_SHARE, OffloadService
 from sliceplane.server.io.requests.render import (
     check_list_form,
     escape,
@@ -54,26 +54,26 @@ _DELETED_TOGETHER: Final = 50
 
 
 class Pace:
-    """Long work in the loop, a slice at a time: between two slices everything else that is ready
-    has its turn.
+    """Long work in the loop, a slice at a time: between two slices the loop runs everything else
+    that is ready.
 
-    One for all that is cut into slices, which come in order, one in each turn of the loop, whosever
-    it is: four hundred long lists take longer, each and together, and an ordinary request waits for
-    one slice and not for four hundred.
+    All sliced work shares one queue, of which the loop runs one slice per iteration: four hundred
+    long lists take longer, each and together, and an ordinary request waits for one slice and not
+    for four hundred.
     """
 
     def __init__(self) -> None:
-        self._turns = BatchQueue(calls=1)
+        self._batches = BatchQueue(calls=1)
 
     def slice(self) -> Slice:
         """The first slice of something, which begins at once."""
         return Slice(self)
 
-    async def turn(self) -> None:
+    async def next_slice(self) -> None:
         """Waits for the next slice."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._turns.add(lambda: None if turn.done() else turn.set_result(None))
-        await turn
+        resumed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._batches.add(lambda: None if resumed.done() else resumed.set_result(None))
+        await resumed
 
 
 class Slice:
@@ -86,16 +86,16 @@ class Slice:
     async def over(self) -> None:
         """Ask at every good place: if the time is over, the next slice begins when this returns."""
         if time.perf_counter() >= self._ends:
-            await self._pace.turn()
+            await self._pace.next_slice()
             self._ends = time.perf_counter() + SLICE_S
 
 
 class Lists:
     """Owned by the handlers; stateless but for its parts."""
 
-    def __init__(self, registry: Registry, heavy: Heavy, writer: Durability) -> None:
+    def __init__(self, registry: Registry, offload: OffloadService, writer: Durability) -> None:
         self._registry = registry
-        self._heavy = heavy
+        self._offload = offload
         self._writer = writer
         self._pace = Pace()
 
@@ -116,55 +116,55 @@ class Lists:
         self,
         context: Context,
         target: Target,
-        found: ListOutcome,
+        listed: ListOutcome,
         representation: Representation,
         include: IncludeObject,
     ) -> bytes:
-        """The answer to a list.  Raises the 406 ``StatusError``, and ``TooMany``."""
+        """The answer to a list.  Raises the 406 ``StatusError``, and ``OverCapacity``."""
         resource = target.requested
         check_list_form(resource, representation)
-        shown = await self._shown(target, found)
-        if not self._heavy.is_heavy(sum(len(record.body) for record in shown.records)):
+        converted = await self._convert(target, listed)
+        if not self._offload.needs_offload(sum(len(record.body) for record in converted.records)):
             return render_list(
-                shown, resource, representation, now=context.now, include_object=include
+                converted, resource, representation, now=context.now, include_object=include
             )
         if not (representation.form == "Table" or representation.is_binary_list):
-            return await self._portioned(context, resource, shown, representation, include)
-        async with self._heavy.turn(context.user):
+            return await self._portioned(context, resource, converted, representation, include)
+        async with self._offload.slot(context.user):
             return await self._portioned(
-                context, resource, shown, representation, include, has_turn=True
+                context, resource, converted, representation, include, has_slot=True
             )
 
-    async def _shown(self, target: Target, found: ListOutcome) -> ListOutcome:
+    async def _convert(self, target: Target, listed: ListOutcome) -> ListOutcome:
         """Returns the list in the requested version."""
         if not target.converted:
-            return found
+            return listed
         records = []
         slice_ = self._pace.slice()
-        for record in found.records:
+        for record in listed.records:
             records.append(answers.convert_record(target, record))
             await slice_.over()
-        return replace(found, records=tuple(records))
+        return replace(listed, records=tuple(records))
 
     async def _portioned(
         self,
         context: Context,
         resource: Resource,
-        found: ListOutcome,
+        listed: ListOutcome,
         representation: Representation,
         include: IncludeObject,
         *,
-        has_turn: bool = False,
+        has_slot: bool = False,
     ) -> bytes:
-        """A long list.  *has_turn*: its items are made from documents, by workers, and the request
-        has its turn for that.
+        """Renders a long list.  *has_slot*: workers render the items from documents, and the request
+        has its offload slot.
         """
         plain = representation.media == "json" and not representation.pretty
         binary = representation.is_binary_list
         finish: Callable[[bytes], bytes] = escape if plain else bytes
         parts: list[bytes] = []
         slice_ = self._pace.slice()
-        for portion in _portions(found.records):
+        for portion in _portions(listed.records):
             job = partial(
                 render_items,
                 tuple(record.body for record in portion),
@@ -175,9 +175,9 @@ class Lists:
             )
             if parts and not binary:
                 parts.append(b",")
-            parts.append(finish(await self._heavy.run(job) if has_turn else job()))
+            parts.append(finish(await self._offload.run(job) if has_slot else job()))
             await slice_.over()
-        head, tail = list_frame(found, resource, representation, sum(map(len, parts)))
+        head, tail = list_frame(listed, resource, representation, sum(map(len, parts)))
         # Joining large parts is done without the interpreter's lock.
         whole = await asyncio.to_thread(
             b"".join, [finish(head), *parts, tail + b"\n" if plain else tail]
@@ -185,28 +185,27 @@ class Lists:
         if plain or binary:
             return whole
         job_of_all = partial(render_bytes, whole, representation)
-        return await self._heavy.render(job_of_all, None if has_turn else context.user)
+        return await self._offload.render(job_of_all, None if has_slot else context.user)
 
     async def delete(
-        self, context: Context, target: Target, found: ListOutcome, options: DeleteOptions
+        self, context: Context, target: Target, listed: ListOutcome, options: DeleteOptions
     ) -> None:
-        """Delete each of *found*, some in a commit; what takes long by itself is worked out
-        elsewhere.
+        """Deletes each of *listed*, some in a commit; a delete that is long by itself is offloaded.
 
         Raises the first error of a single delete: what was deleted before it stays deleted.
         """
         together: list[Record] = []
         slice_ = self._pace.slice()
-        for record in found.records:
-            if self._heavy.is_heavy(len(record.body) // STORED_SHARE):
+        for record in listed.records:
+            if self._offload.needs_offload(len(record.body) // STORED_SHARE):
                 await self._delete_some(context, target, together, options)
                 together = []
                 single = replace(target, namespace=record.key.namespace, name=record.key.name)
-                async with self._heavy.turn(context.user):
+                async with self._offload.slot(context.user):
                     write = WriteRequest(
                         verb="delete", context=context, target=single, deletion=options
                     )
-                    await self._heavy.delete(write, self._registry, self._writer)
+                    await self._offload.delete(write, self._registry, self._writer)
                 continue
             together.append(record)
             if len(together) >= _DELETED_TOGETHER:

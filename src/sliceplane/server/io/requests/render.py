@@ -103,11 +103,11 @@ class RenderedError(StatusError):
 
     @classmethod
     def of(cls, error: StatusError, representation: Representation) -> RenderedError:
-        made = cls(error.code, error.reason, error.message)
-        made.retry_after_s = error.retry_after_s
-        made.allowed_methods = error.allowed_methods
-        made.rendered = render_status(error, representation)
-        return made
+        result = cls(error.code, error.reason, error.message)
+        result.retry_after_s = error.retry_after_s
+        result.allowed_methods = error.allowed_methods
+        result.rendered = render_status(error, representation)
+        return result
 
 
 def render_status(error: StatusError, representation: Representation) -> bytes:
@@ -135,7 +135,7 @@ def render_object(
 
         documents = [decode_document(body)]
         version = representation.form_version
-        made = build(
+        table = build(
             resource,
             kind_of(resource).columns,
             documents,
@@ -143,7 +143,7 @@ def render_object(
             include_object=include_object,
             version=version,
         )
-        return render_document(made, representation)
+        return render_document(table, representation)
     if form == "PartialObjectMetadataList":
         why = "you requested PartialObjectMetadataList, but the requested object is not a list"
         raise StatusError(406, "NotAcceptable", f"{why} (*{_go_type(resource.kind, resource)})")
@@ -230,7 +230,7 @@ def render_items(
     from sliceplane.server.documents.table import build
     from sliceplane.server.registry.kinds import kind_of
 
-    made = build(
+    table = build(
         resource,
         kind_of(resource).columns,
         map(decode_document, bodies),
@@ -239,7 +239,7 @@ def render_items(
         list_meta={},
         version=representation.form_version,
     )
-    return encode(made["rows"])[1:-1]
+    return encode(table["rows"])[1:-1]
 
 
 def partial_metadata(body: bytes, version: str) -> bytes:

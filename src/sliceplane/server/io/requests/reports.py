@@ -1,8 +1,8 @@
-"""The requests of ``consume.drain.reports``: held until there is something to say, or the time is
-over.
+"""Long polls of ``consume.drain.reports``: answered when there is something to report, or when
+their time is over.
 
-They have no seat while they are held, as watches have none. Who may patch that Lease may tell; who
-may watch Leases in its namespace may ask.
+They have no seat while they wait, as watches have none. A user who may patch the consumer's Lease
+may report; a user who may watch Leases in its namespace may query.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from sliceplane.api.requests import PROGRESS_PATH
 from sliceplane.api.scheme import Leases
 from sliceplane.consume.drain.reports import (
     BODY_BYTES_MAX,
-    HELD_S_MAX,
-    PLACES_MAX,
+    SCOPES_MAX,
+    WAIT_S_MAX,
+    ConsumerAnswer,
     Reports,
-    Wanted,
     posts,
     questions,
 )
@@ -30,7 +30,7 @@ from sliceplane.kit.metrics import Metrics
 from sliceplane.server.registry.types import Attributes
 
 
-class HeldReports:
+class ReportService:
     """Owned by the plane.  Lives in one loop."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -55,7 +55,7 @@ class HeldReports:
         )
 
     def close(self) -> None:
-        """Answer all that is held."""
+        """Answers all waiting requests."""
         self._closed = True
         for event in (*self._barriers, *(event for _, event in self._consumers)):
             event.set()
@@ -68,11 +68,11 @@ class HeldReports:
             raise too_large_body(BODY_BYTES_MAX)
         name = name_of(path)
         try:
-            return await (self._tell(name, body) if name else self._ask(body))
+            return await (self._answer_consumer(name, body) if name else self._answer_barrier(body))
         except msgspec.DecodeError as error:
             raise bad_request(f"{path}: {error}") from error
 
-    async def _tell(self, name: str, body: bytes) -> bytes:
+    async def _answer_consumer(self, name: str, body: bytes) -> bytes:
         post = posts.decode(body)
         self._reports.on_report(name, post.report, len(body))
         for barrier in self._barriers:
@@ -81,9 +81,9 @@ class HeldReports:
         self._consumers.add((name, news))
         now = asyncio.get_running_loop().time
         try:
-            async with asyncio.timeout(min(post.wait_seconds, HELD_S_MAX)):
+            async with asyncio.timeout(min(post.wait_seconds, WAIT_S_MAX)):
                 while not self._closed:
-                    wanted = self._reports.wanted(name, now())
+                    wanted = self._reports.answer_consumer(name, now())
                     if wanted is not None:
                         return encode(wanted)
                     news.clear()
@@ -92,21 +92,21 @@ class HeldReports:
             pass
         finally:
             self._consumers.discard((name, news))
-        return encode(Wanted())
+        return encode(ConsumerAnswer())
 
-    async def _ask(self, body: bytes) -> bytes:
+    async def _answer_barrier(self, body: bytes) -> bytes:
         question = questions.decode(body)
-        if len(question.versions.places()) > PLACES_MAX:
-            raise bad_request(f"{PROGRESS_PATH}: more than {PLACES_MAX} versions")
+        if len(question.versions.revisions_by_scope()) > SCOPES_MAX:
+            raise bad_request(f"{PROGRESS_PATH}: more than {SCOPES_MAX} versions")
         now = asyncio.get_running_loop().time()
         self._reports.on_question(question, now)
         for name, consumer in self._consumers:
-            if self._reports.wanted(name, now) is not None:
+            if self._reports.answer_consumer(name, now) is not None:
                 consumer.set()
         news = asyncio.Event()
         self._barriers.add(news)
         try:
-            async with asyncio.timeout(min(question.wait_seconds, HELD_S_MAX)):
+            async with asyncio.timeout(min(question.wait_seconds, WAIT_S_MAX)):
                 while not self._closed and not self._reports.since(question.after).reports:
                     news.clear()
                     await news.wait()
@@ -118,7 +118,7 @@ class HeldReports:
 
 
 def name_of(path: str) -> str:
-    """The key of the Lease of who tells; "" for who asks."""
+    """Returns the key of the reporting consumer's Lease; "" for a barrier's query."""
     return path.removeprefix(PROGRESS_PATH).removeprefix("/")
 
 

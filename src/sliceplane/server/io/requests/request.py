@@ -222,7 +222,7 @@ class Request:
         return self.header(b"user-agent").startswith(_PRETTY_AGENTS)
 
     @property
-    def wants_gzip(self) -> bool:
+    def accepts_gzip(self) -> bool:
         return "gzip" in self.header(b"accept-encoding")
 
     def credentials_end_in(self, now: float) -> float:
@@ -235,7 +235,7 @@ class Request:
 
     async def body(self) -> bytes:
         """The whole body; when it is there the request takes its seat, and not before. Raises the
-        413 ``StatusError`` beyond ``BODY_BYTES_MAX``, ``TooMany``, and ``ConnectionError`` if the
+        413 ``StatusError`` beyond ``BODY_BYTES_MAX``, ``OverCapacity``, and ``ConnectionError`` if the
         client went away.
         """
         declared = self.headers.get(b"content-length", b"")
@@ -266,7 +266,7 @@ def _joined(fields: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     values: dict[bytes, list[bytes]] = {}
     for name, value in fields:
         values.setdefault(name, []).append(value)
-    return {name: b", ".join(found) for name, found in values.items()}
+    return {name: b", ".join(lines) for name, lines in values.items()}
 
 
 _METHOD_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
@@ -283,7 +283,7 @@ _VERB_METHODS = {
 #: verbs of one object, of a collection across namespaces, and of a collection
 _OF_ONE = ("get", "update", "patch", "delete")
 _OF_ALL = ("list", "watch")
-_OF_MANY = (*_OF_ALL, "create", "deletecollection")
+_OF_COLLECTION = (*_OF_ALL, "create", "deletecollection")
 #: subresources of Pods that a kubelet answers
 _OF_CONTAINERS = ("attach", "exec", "log", "portforward", "proxy")
 
@@ -365,7 +365,7 @@ def parse(path: str) -> ResourcePath | None:
     )
 
 
-def verb_of(method: str, path: ResourcePath, *, wants_watch: bool) -> str:
+def verb_of(method: str, path: ResourcePath, *, is_watch: bool) -> str:
     """The API verb of *method*; unknown methods are named by themselves, in lower case."""
     if method in _METHOD_VERBS:
         return _METHOD_VERBS[method]
@@ -376,7 +376,7 @@ def verb_of(method: str, path: ResourcePath, *, wants_watch: bool) -> str:
             return "watch"
         if path.name:
             return "get"
-        return "watch" if wants_watch else "list"
+        return "watch" if is_watch else "list"
     return method.lower()
 
 
@@ -407,17 +407,17 @@ def resolve(path: ResourcePath, verb: str, served: Collection[Resource] = SERVED
     elif path.subresource:
         allowed = SUBRESOURCES[path.subresource].verbs
     elif path.name:
-        allowed = tuple(known for known in resource.verbs if known in _OF_ONE)
+        allowed = tuple(name for name in resource.verbs if name in _OF_ONE)
     else:
         across_namespaces = resource.namespaced and not path.namespace
         allowed = tuple(
-            known
-            for known in resource.verbs
-            if known in (_OF_ALL if across_namespaces else _OF_MANY)
+            name
+            for name in resource.verbs
+            if name in (_OF_ALL if across_namespaces else _OF_COLLECTION)
         )
     if verb not in allowed:
         why = _NOT_IMPLEMENTED.format(resource.key, resource.kind) if resource in LISTED else ""
-        raise method_not_allowed(tuple(sorted({_VERB_METHODS[known] for known in allowed})), why)
+        raise method_not_allowed(tuple(sorted({_VERB_METHODS[name] for name in allowed})), why)
     # What can be no part of a path can be no name, as upstream:
     # staging/src/k8s.io/apimachinery/pkg/api/validation/path/name.go.
     if path.name in (".", ".."):

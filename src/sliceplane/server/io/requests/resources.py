@@ -1,7 +1,7 @@
 """The verbs of every resource over HTTP: parse, ask the registry, wait until it is durable, render.
 
 Nothing here decides anything about objects; the registry does, synchronously, between two awaits,
-or a worker does with the registry's verbs where that would take too long (``heavy``).
+or a worker does with the registry's verbs where that would take too long (``offload``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from sliceplane.api.errors import StatusError, too_large_body
 from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import POSTED
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
-from sliceplane.server.io.heavy.jobs import WriteRequest, WriteVerb
-from sliceplane.server.io.heavy.service import STORED_SHARE, Heavy
+from sliceplane.server.io.offload.jobs import WriteRequest, WriteVerb
+from sliceplane.server.io.offload.service import STORED_SHARE, OffloadService
 from sliceplane.server.io.requests.lists import Lists
 from sliceplane.server.io.requests.params import (
     PATCH_TYPES,
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 FUTURE_VERSION_S_MAX = 3.0
 
 
-#: memory older than this is told to those who take any version
-STALE_S_TOLD = 10.0
+#: age of memory from which reads of any version get a warning
+STALE_WARNING_S = 10.0
 #: what is answered there is no row of anything
 _POSTED = frozenset(row.name for row in SUBRESOURCES.values() if row.is_posted)
 
@@ -71,7 +71,7 @@ class ResourceHandlers:
         store: Store,
         committer: Durability,
         clock: Callable[[], float],
-        heavy: Heavy | None = None,
+        offload: OffloadService | None = None,
         *,
         future_version_s: float = FUTURE_VERSION_S_MAX,
     ) -> None:
@@ -81,8 +81,8 @@ class ResourceHandlers:
         self._horizon = Horizon(store)
         self._committer = committer
         self.clock = clock
-        self._heavy = heavy if heavy is not None else Heavy()
-        self._lists = Lists(registry, self._heavy, committer)
+        self._offload = offload if offload is not None else OffloadService()
+        self._lists = Lists(registry, self._offload, committer)
 
     async def respond(self, request: Request, route: Route) -> Response:
         """Raises ``StatusError``."""
@@ -111,7 +111,7 @@ class ResourceHandlers:
         await self._begin_read(request, target, version)
         record = self._registry.get(self.context(request), target, version)
         outcome = Outcome(code=200, body=record.body)
-        return await self._object(request, target, representation, outcome, self.age_told())
+        return await self._object(request, target, representation, outcome, self.age_warnings())
 
     async def _list(
         self, request: Request, target: Target, representation: Representation
@@ -119,14 +119,14 @@ class ResourceHandlers:
         options = list_options(request.query)
         included = included_objects(request, representation)
         if options.resource_version_match == "Exact" or options.continue_token:
-            # Another server may have told of a version that this one has not seen yet.
+            # Another server may have issued a version that this one has not observed yet.
             await self._begin_read(request, target, None)
         else:
             await self._begin_read(request, target, options.resource_version)
         context = self.context(request)
         listed = await self._lists.find(context, target, options)
         body = await self._lists.render(context, target, listed, representation, included)
-        return _response(200, body, target, representation, self.age_told())
+        return _response(200, body, target, representation, self.age_warnings())
 
     async def _read_write(self, request: Request, target: Target, verb: WriteVerb) -> WriteRequest:
         """Reads the body and the options of a write.  Raises ``StatusError``."""
@@ -155,13 +155,15 @@ class ResourceHandlers:
     ) -> Response:
         """Executes a write in the loop, or in a worker if it is too much for the loop."""
         write = await self._read_write(request, target, verb)
-        if self._is_heavy(target, write.raw):
-            async with self._heavy.turn(write.context.user):
+        if self._needs_offload(target, write.raw):
+            async with self._offload.slot(write.context.user):
                 errors_in = error_representation(request.header(b"accept"), pretty=request.pretty)
-                outcome = await self._heavy.write(write, self._registry, self._committer, errors_in)
+                outcome = await self._offload.write(
+                    write, self._registry, self._committer, errors_in
+                )
                 if verb == "create":
                     request.created = outcome.body
-                return await self._object(request, target, representation, outcome, has_turn=True)
+                return await self._object(request, target, representation, outcome, has_slot=True)
         execute = write.prepared(self._registry)
 
         def step() -> Outcome:
@@ -173,16 +175,16 @@ class ResourceHandlers:
         outcome = await self._committer.write(step, _revision_of)
         return await self._object(request, target, representation, outcome)
 
-    def _is_heavy(self, target: Target, raw: bytes) -> bool:
+    def _needs_offload(self, target: Target, raw: bytes) -> bool:
         """Returns True if a write is too much for the loop. What needs the keys of tokens is done
         here, and has no business with so much: raises the 413 ``StatusError``.
         """
         stored = self._store.latest(key_of(target))
         stored_bytes = 0 if stored is None else len(stored.body)
-        if len(raw) + stored_bytes // STORED_SHARE <= self._heavy.heavy_bytes:
+        if len(raw) + stored_bytes // STORED_SHARE <= self._offload.offload_bytes:
             return False
         if not can_offload(target.resource, target.subresource):
-            raise too_large_body(self._heavy.heavy_bytes)
+            raise too_large_body(self._offload.offload_bytes)
         return True
 
     async def _delete_collection(
@@ -200,10 +202,10 @@ class ResourceHandlers:
         )
         return _response(200, body, target, representation, ())
 
-    def age_told(self) -> tuple[str, ...]:
-        """A warning for who takes any version, if memory is old since storage is away."""
+    def age_warnings(self) -> tuple[str, ...]:
+        """Returns a warning for reads of any version, if memory is old since storage is away."""
         age_s = self._committer.staleness_s
-        if age_s <= STALE_S_TOLD:
+        if age_s <= STALE_WARNING_S:
             return ()
         return (f"storage is away; this was last known to be current {age_s:.0f} s ago",)
 
@@ -215,9 +217,9 @@ class ResourceHandlers:
         outcome: Outcome,
         warnings: tuple[str, ...] = (),
         *,
-        has_turn: bool = False,
+        has_slot: bool = False,
     ) -> Response:
-        """*has_turn*: the request has its turn for heavy work."""
+        """*has_slot*: the request has its offload slot."""
         included = included_objects(request, representation)
         render = partial(
             render_object,
@@ -230,11 +232,11 @@ class ResourceHandlers:
         if representation == PLAIN_JSON:
             # Stored bytes are sent nearly as they are, however long.
             body = escape(outcome.body) + b"\n"
-        elif not self._heavy.is_heavy(len(outcome.body)):
+        elif not self._offload.needs_offload(len(outcome.body)):
             body = render()
         else:
-            user = None if has_turn else self.context(request).user
-            body = await self._heavy.render(render, user)
+            user = None if has_slot else self.context(request).user
+            body = await self._offload.render(render, user)
         return _response(outcome.code, body, target, representation, (*outcome.warnings, *warnings))
 
     async def _begin_read(
@@ -254,7 +256,7 @@ class ResourceHandlers:
     ) -> None:
         """Wait until memory is as new as a read asks for: as storage is now, if it names no
         version; a little for a version from the future. Raises the 504 ``StatusError``, and
-        ``TooMany`` if the user waits for too many; what is no number and what is not waited for is
+        ``OverCapacity`` if the user waits for too many; what is no number and what is not waited for is
         left to the registry to complain of.
         """
         if not resource_version:
@@ -263,14 +265,14 @@ class ResourceHandlers:
         if target.resource.uncached:
             return
         try:
-            wanted = parse_uint64(resource_version or "")
+            version = parse_uint64(resource_version or "")
         except NotAnInteger:
             return
-        if wanted <= self._store.revision:
+        if version <= self._store.revision:
             return
         request.charges.raise_to("future-reads", 1)
         try:
-            await self._horizon.reach(wanted, self._future_version_s)
+            await self._horizon.reach(version, self._future_version_s)
         finally:
             request.charges.release("future-reads")
 

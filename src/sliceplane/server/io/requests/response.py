@@ -24,7 +24,7 @@ import msgspec
 from sliceplane.api.errors import StatusError
 from sliceplane.kit.containers import remembered
 from sliceplane.server.fairness.types import uid_of
-from sliceplane.server.io.requests.limits import RequestCharges, TooMany
+from sliceplane.server.io.requests.limits import OverCapacity, RequestCharges
 from sliceplane.server.io.requests.request import Request, Send
 
 Media = Literal["json", "yaml", "protobuf"]
@@ -116,19 +116,19 @@ def negotiate(
     clauses = parse_accept(accept)
     if not clauses and not accept.strip():
         return Representation(pretty=pretty and not watch)
-    known_type = False
+    is_supported_type = False
     for clause in clauses:
         media: Media | None = "json" if clause.type == "*/*" else MEDIA.get(clause.type)
         if media is None:
             continue
-        known_type = True
+        is_supported_type = True
         form = _form_of(clause, watch=watch)
         if form is None or (form == "Table" and not tables) or (watch and media == "yaml"):
             continue
         indent = pretty or clause.parameter("pretty") in _TRUTHS
         version = clause.parameter("v") if form else "v1"
         return Representation(media, form, version, indent and not watch)
-    raise not_acceptable(known_type=known_type, watch=watch)
+    raise not_acceptable(is_supported_type=is_supported_type, watch=watch)
 
 
 def _form_of(clause: Clause, *, watch: bool) -> Form | None:
@@ -136,21 +136,21 @@ def _form_of(clause: Clause, *, watch: bool) -> Form | None:
     stream = clause.parameter("stream")
     if stream and (stream != "watch" or not watch):
         return None
-    wanted = clause.parameter("as")
-    if not wanted:
+    requested_form = clause.parameter("as")
+    if not requested_form:
         # A bare group or version makes no sense of its own and is refused, as upstream does.
         return None if clause.parameter("g") or clause.parameter("v") else ""
     if clause.parameter("g") != "meta.k8s.io" or clause.parameter("v") not in ("v1", "v1beta1"):
         return None
     for form in _FORMS:
-        if wanted == form:
+        if requested_form == form:
             return form  # type: ignore[return-value]  # a member of the literal by construction
     return None
 
 
-def not_acceptable(*, known_type: bool, watch: bool = False) -> StatusError:
-    """The 406: *known_type* says that a media type was known, but not what was asked of it."""
-    if known_type:
+def not_acceptable(*, is_supported_type: bool, watch: bool = False) -> StatusError:
+    """Returns the 406; *is_supported_type*: a media type is supported, but not the requested form."""
+    if is_supported_type:
         types = _WATCH_TYPES if watch else _OBJECT_TYPES
         return StatusError(
             406, "NotAcceptable", f"only the following media types are accepted: {types}"
@@ -247,10 +247,10 @@ def warning_headers(texts: tuple[str, ...]) -> tuple[Header, ...]:
     if sum(map(len, unique)) > TOTAL_CHARACTERS_MAX:
         unique = [text[:SHORTENED_CHARACTERS] for text in unique]
     headers: list[Header] = []
-    left = TOTAL_CHARACTERS_MAX
+    remaining = TOTAL_CHARACTERS_MAX
     for text in unique[:WARNINGS_MAX]:
-        left -= len(text)
-        if left < 0:
+        remaining -= len(text)
+        if remaining < 0:
             break
         headers.append((b"warning", f'299 - "{_quoted(text)}"'.encode()))
     return tuple(headers)
@@ -280,7 +280,7 @@ async def send_response(
     if charges is not None and len(response.body) > PORTION_BYTES:
         try:
             charges.raise_to("unsent-bytes", len(response.body))
-        except TooMany:
+        except OverCapacity:
             response = too_many_requests()
     try:
         await _send(request, send, response, now, audit_id)
@@ -297,7 +297,7 @@ async def _send(
     headers = list(response.headers)
     if response.content_type and response.code != 304:
         headers.append((b"content-type", response.content_type))
-    if len(body) > GZIP_BYTES_MIN and request.wants_gzip:
+    if len(body) > GZIP_BYTES_MIN and request.accepts_gzip:
         import gzip
 
         # zlib lets other threads run meanwhile, so other requests go on.

@@ -20,11 +20,11 @@ from sliceplane.server.store.hub import Hub
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.watcher import Interest, Watcher
 
-_LOOK_S = 0.05
-#: how often it looks
+_CHECK_INTERVAL_S = 0.05
+#: seconds between two checks of open watches
 PERIOD_S = 0.25
-#: how many watches one turn of the loop asks about
-ASKED_PER_TURN = 100
+#: stale watches that one check reviews
+REVIEWED_PER_BATCH = 100
 _log = get_logger("apiserver")
 
 
@@ -95,7 +95,7 @@ class Horizon:
         woken: asyncio.Future[None] = loop.create_future()
         self._waiting[woken] = version
         if self._timer is None:
-            self._timer = loop.call_later(_LOOK_S, self._look)
+            self._timer = loop.call_later(_CHECK_INTERVAL_S, self._check)
         try:
             async with asyncio.timeout(seconds):
                 await woken
@@ -104,12 +104,12 @@ class Horizon:
         finally:
             del self._waiting[woken]
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         for woken, version in self._waiting.items():
             if version <= self._source.revision and not woken.done():
                 woken.set_result(None)
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(_LOOK_S, self._look) if self._waiting else None
+        self._timer = loop.call_later(_CHECK_INTERVAL_S, self._check) if self._waiting else None
 
 
 class Revocation:
@@ -152,11 +152,11 @@ class Revocation:
 
     def _arm(self, delay_s: float) -> None:
         if self._timer is None and self._watchers:
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
-        for number, error in self._registry.open_watches.review(self._clock(), ASKED_PER_TURN):
+        for number, error in self._registry.open_watches.review(self._clock(), REVIEWED_PER_BATCH):
             self._revoke(self._watchers.pop(number), error)
         self._arm(0 if self._registry.open_watches.stale else PERIOD_S)
 

@@ -49,8 +49,8 @@ DEFAULT_S_MIN = 1800.0
 #: what one write carries at most, unless one event is larger: joining small ones saves records and
 #: calls, and is a copy
 SEND_BYTES = 32 * 1024
-#: after so much of a stream that has fallen behind, others have their turn
-TURN_BYTES = 128 * 1024
+#: bytes that one stream writes in its batch, before other streams get theirs
+BATCH_BYTES = 128 * 1024
 #: of all watches together; a slot is 8 bytes, in a list that grows by an eighth
 BACKLOG_EVENTS_MAX = 16_000_000
 BACKLOG_PERIOD_S = 1.0
@@ -66,17 +66,17 @@ class Stream:
     """
 
     __slots__ = (
+        "_batches",
         "_columns_due",
         "_connection",
         "_cut",
         "_done",
         "_encoder",
-        "_held",
         "_loop",
         "_scheduled",
         "_stalled_s",
         "_traffic",
-        "_turns",
+        "_unwritten",
         "_watcher",
     )
 
@@ -85,7 +85,7 @@ class Stream:
         connection: StreamConnection,
         watcher: Watcher,
         encoder: AnyEncoder,
-        turns: BatchQueue,
+        batches: BatchQueue,
         traffic: WatchTraffic,
         *,
         stalled_s: float = STALLED_S_MAX,
@@ -94,11 +94,11 @@ class Stream:
         self._connection = connection
         self._watcher = watcher
         self._encoder = encoder
-        self._turns = turns
+        self._batches = batches
         self._traffic = traffic
         self._loop = asyncio.get_running_loop()
         #: taken from the watcher, not written yet; dropped if the watch was too slow
-        self._held: deque[bytes] = deque()
+        self._unwritten: deque[bytes] = deque()
         self._columns_due = isinstance(encoder, TableEncoder)
         self._scheduled = False
         self._cut: asyncio.TimerHandle | None = None
@@ -123,24 +123,24 @@ class Stream:
     @property
     def waiting(self) -> int:
         """The number of events that wait for the client."""
-        return len(self._held) + len(self._watcher.queue)
+        return len(self._unwritten) + len(self._watcher.queue)
 
     def end_slow(self) -> None:
         """Ends the watch as the hub ends one whose queue is full."""
         watcher = self._watcher
-        since = max(watcher.seen, watcher.since)
+        since = max(watcher.taken_revision, watcher.since)
         newest = watcher.queue[-1].revision if watcher.queue else since
-        self._held.clear()
+        self._unwritten.clear()
         watcher.close(too_old(since, newest))
         self._wake()
 
     def _wake(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._turns.add(self._pump)
+            self._batches.add(self._pump)
 
     def _pump(self) -> None:
-        """Write a turn's worth; come again while there is more, or when the connection or the hub
+        """Writes a batch; runs again while there is more, or when the connection or the hub
         calls.
         """
         self._scheduled = False
@@ -154,45 +154,46 @@ class Stream:
         if connection.write_paused:
             return
         if watcher.error is not None:
-            # What was held is dropped as the watcher's own queue was: the client has to start again
-            # anyway.
+            # Unwritten events are dropped as the watcher's own queue was: the client has to start
+            # again anyway.
             connection.write(self._encoder.error(watcher.error))
             self._finish(connected=True)
             return
-        held = self._held
-        if not held:
-            # Of what was there at the start no more than is written next: what is encoded for a
-            # client that does not read is held by each stream alone, and there may be thousands of
-            # them.
+        unwritten = self._unwritten
+        if not unwritten:
+            # No more of the backlog than is written next: bytes that are encoded for a client that
+            # does not read are retained by each stream alone, and there may be thousands of them.
             taken = watcher.take(SEND_BYTES)
             self._traffic.events.value += len(taken)
-            held.extend([item.data for item in taken])
+            unwritten.extend([item.data for item in taken])
         written = 0
-        while held and written < TURN_BYTES:
-            portion = self._portion() if len(held) > 1 or self._columns_due else held.popleft()
+        while unwritten and written < BATCH_BYTES:
+            portion = (
+                self._portion() if len(unwritten) > 1 or self._columns_due else unwritten.popleft()
+            )
             written += len(portion)
             connection.write(portion)
             if self._connection.write_paused:
                 break
         self._traffic.sent_bytes.value += written
-        if held or watcher.pending:
+        if unwritten or watcher.pending:
             self._wake()
         elif watcher.closed:
-            # With an error since ``take``, the next round tells it.
+            # An error since ``take`` is sent by the next batch.
             self._wake() if watcher.error is not None else self._finish(connected=True)
 
     def _portion(self) -> bytes:
-        """About ``SEND_BYTES`` of what is held: one frame is shared with other streams, a joined
-        run is a copy.
+        """Returns about ``SEND_BYTES`` of unwritten events: one frame is shared with other streams,
+        a joined run is a copy.
         """
-        first = self._held.popleft()
+        first = self._unwritten.popleft()
         if self._columns_due and isinstance(self._encoder, TableEncoder):
             self._columns_due = False
             first = self._encoder.with_columns(first)
         run = [first]
         size = len(first)
-        while self._held and size + len(self._held[0]) <= SEND_BYTES:
-            run.append(self._held.popleft())
+        while self._unwritten and size + len(self._unwritten[0]) <= SEND_BYTES:
+            run.append(self._unwritten.popleft())
             size += len(run[-1])
         return first if len(run) == 1 else b"".join(run)
 
@@ -267,7 +268,7 @@ class Backlogs:
         beyond its share.
         """
         for account in self.shares:
-            self.shares.give_all(account)
+            self.shares.release_all(account)
         slow = [
             (watch.waiting, number, watch)
             for number, watch in enumerate(self._watches)
@@ -303,7 +304,7 @@ class WatchHandler:
         self._hub = ticker.hub
         self._ticker = ticker
         self._revocation = revocation
-        self._turns = BatchQueue()
+        self._batches = BatchQueue()
         self.backlogs = Backlogs()
 
     async def respond(
@@ -352,7 +353,7 @@ class WatchHandler:
     ) -> bool:
         """Returns True if the response can be completed."""
         stream = Stream(
-            request.connection, watcher, encoder, self._turns, traffic, stalled_s=self._stalled_s
+            request.connection, watcher, encoder, self._batches, traffic, stalled_s=self._stalled_s
         )
         account = request.user.name if request.user is not None else ""
         self.backlogs.begin(
@@ -388,8 +389,8 @@ class WatchHandler:
         return None
 
     def _subscribe(self, plan: WatchPlan, encoder: AnyEncoder, request: Request) -> Watcher:
-        asked_s = plan.timeout_s or 0
-        seconds = asked_s if asked_s > 0 else DEFAULT_S_MIN * random.uniform(1, 2)
+        requested_s = plan.timeout_s or 0
+        seconds = requested_s if requested_s > 0 else DEFAULT_S_MIN * random.uniform(1, 2)
         seconds = min(seconds, request.credentials_end_in(self._resources.clock()))
         interest = replace(interest_of(plan), encoder=encoder, local=False)
         watcher = self._ticker.subscribe(interest, plan, seconds)

@@ -50,8 +50,8 @@ T = TypeVar("T")
 
 #: revisions that one chunk of compaction covers at least
 COMPACT_CHUNK_REVISIONS = 256
-#: how many ranges of given-up revisions are remembered for writers that ask late
-_GIVEN_UP_MAX = 1024
+#: ranges of abandoned revisions that are remembered for writers that ask late
+_ABANDONED_MAX = 1024
 
 
 class Committer:
@@ -81,11 +81,11 @@ class Committer:
         self._wake = asyncio.Event()
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         #: (low, high]: revisions that were staged and forgotten
-        self._given_up: deque[tuple[int, int, str]] = deque(maxlen=_GIVEN_UP_MAX)
+        self._abandoned: deque[tuple[int, int, str]] = deque(maxlen=_ABANDONED_MAX)
         self._task: asyncio.Task[None] | None = None
         self._closing = False
         self._stopped = False
-        self._may_compact = self._may_give_back = True
+        self._may_compact = self._may_release_space = True
         self._compaction_failing = ""
         #: memory is always as new as storage: no other server writes to that
         self.staleness_s = 0.0
@@ -142,8 +142,8 @@ class Committer:
         Raises ``StatusError`` 500 if it was not stored or that is not known, 503 after ``close``.
         """
         if self._stopped:
-            self._give_up(self.sealed or "the committer stopped")
-        for low, high, why in self._given_up:
+            self._abandon_staged(self.sealed or "the committer stopped")
+        for low, high, why in self._abandoned:
             if low < revision <= high:
                 raise internal(why)
         if revision <= self._store.revision:
@@ -163,7 +163,7 @@ class Committer:
         space given back.
         """
         self._retention.on_tick(now)
-        self._may_compact = self._may_give_back = True
+        self._may_compact = self._may_release_space = True
         self._wake.set()
 
     async def close(self) -> None:
@@ -199,7 +199,7 @@ class Committer:
         while True:
             batch = self._store.take_staged()
             if batch and self.sealed is not None:
-                self._give_up(self.sealed)
+                self._abandon_staged(self.sealed)
             elif batch:
                 await self._commit(batch)
             due = (
@@ -210,8 +210,10 @@ class Committer:
             if due and not self._closing:
                 # As much again as was added: compaction keeps up with any load.
                 await self._compact(max(COMPACT_CHUNK_REVISIONS, 2 * len(batch)))
-            elif self._may_give_back and not batch and self.sealed is None and not self._closing:
-                await self._give_back()
+            elif (
+                self._may_release_space and not batch and self.sealed is None and not self._closing
+            ):
+                await self._release_space()
             elif not batch:
                 return
 
@@ -289,11 +291,11 @@ class Committer:
                 self.trouble.report_mended("compaction works again")
             self._store.compact(step)
 
-    async def _give_back(self) -> None:
-        self._may_give_back = False
+    async def _release_space(self) -> None:
+        self._may_release_space = False
         try:
-            if await self._call(self._backend.give_back):
-                self._may_give_back = True  # a tick that came meanwhile has its say, too
+            if await self._call(self._backend.release_space):
+                self._may_release_space = True  # a tick that came meanwhile counts, too
         except WriteFailed:
             pass  # a full disk, say: the file is as large as it was, and the next tick tries again
         except Exception as error:
@@ -301,22 +303,22 @@ class Committer:
 
     def _failed(self, why: str) -> None:
         self.metrics.failures.value += 1
-        known, self.failing = self.failing == why, why
-        self._give_up(why)
-        if not known:
+        is_reported, self.failing = self.failing == why, why
+        self._abandon_staged(why)
+        if not is_reported:
             self.trouble.report(why)
 
     def _seal(self, why: str) -> None:
         self.sealed = self.failing = why
-        self._give_up(why)
+        self._abandon_staged(why)
         self.trouble.report(why)
 
-    def _give_up(self, why: str) -> None:
-        """Forget everything staged and tell all who wait for it."""
+    def _abandon_staged(self, why: str) -> None:
+        """Forgets everything staged and fails the writers that wait for it."""
         forgotten = self._store.abort_staged()
         self._on_aborted()
         if forgotten:
-            self._given_up.append((forgotten[0].revision - 1, forgotten[-1].revision, why))
+            self._abandoned.append((forgotten[0].revision - 1, forgotten[-1].revision, why))
         waiting, self._waiting = self._waiting, []
         for _, future in waiting:
             if not future.done():

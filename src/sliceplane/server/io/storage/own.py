@@ -72,8 +72,8 @@ def _sqlite(database: Path) -> SqliteBackend:
     from sliceplane.server.io.storage.sqlite import SqliteBackend
 
     backend = SqliteBackend.open(database)
-    if backend.told:
-        TroubleLog().report(backend.told)
+    if backend.notice:
+        TroubleLog().report(backend.notice)
     return backend
 
 
@@ -110,7 +110,7 @@ class MemoryBackend:
                 del self._rows[passed]
         self._compacted = max(self._compacted, revision)
 
-    def give_back(self) -> bool:
+    def release_space(self) -> bool:
         return False
 
     def close(self) -> None:

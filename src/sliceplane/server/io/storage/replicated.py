@@ -40,9 +40,9 @@ from sliceplane.server.io.storage.etcd.backend import Answer, Behind, EtcdBacken
 from sliceplane.server.io.storage.etcd.client import EtcdError, NoAnswer, Refused
 from sliceplane.server.io.storage.etcd.feed import Feed
 from sliceplane.server.io.storage.etcd.health import EtcdHealth
-from sliceplane.server.io.storage.etcd.layout import HeadSeen
+from sliceplane.server.io.storage.etcd.layout import ObservedHead
 from sliceplane.server.store.backend import Loaded
-from sliceplane.server.store.batches import Batch, FeedItem, Known, Ticket
+from sliceplane.server.store.batches import Batch, FeedItem, PublishedState, Ticket
 from sliceplane.server.store.hub import Hub
 from sliceplane.server.store.mvcc import Store
 from sliceplane.server.store.replica import OutOfOrder, Replica, StoreCaches
@@ -99,7 +99,7 @@ class ReplicatedCommitter:
         self._tasks: set[asyncio.Task[None]] = set()
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
-        self._dropping_turn = False
+        self._is_dequeuing = False
         self._reloading = False
         self._closing = False
         #: when the feed was first seen behind; ``None``: it is not
@@ -126,7 +126,7 @@ class ReplicatedCommitter:
             (
                 "read_questions",
                 "Quorum reads of the head; they serve many.",
-                lambda: replica.reads.questions,
+                lambda: replica.reads.queries,
             ),
         ):
             metrics.computed("counter", f"sliceplane_etcd_{name}_total", text, read)
@@ -228,7 +228,7 @@ class ReplicatedCommitter:
         ``StatusError``.
         """
         future: asyncio.Future[None] = self._loop.create_future()
-        self.replica.reads.want(lambda: None if future.done() else future.set_result(None))
+        self.replica.reads.add(lambda: None if future.done() else future.set_result(None))
         self._act_soon()
         try:
             async with asyncio.timeout(READ_S_MAX):
@@ -276,7 +276,7 @@ class ReplicatedCommitter:
 
     def _act_soon(self) -> None:
         """At the end of this turn of the loop, so that what arrives together is one batch and one
-        question.
+        query.
         """
         if not self._scheduled:
             self._scheduled = True
@@ -294,10 +294,10 @@ class ReplicatedCommitter:
             self._send(batch, now, attempt=0)
         number = replica.take_read()
         if number is not None:
-            self._ask(number)
-        if replica.has_idle_turn() and not self._dropping_turn:
-            self._dropping_turn = True
-            self._backend.drop_turn(self._threaded(self._turn_dropped))
+            self._request_head(number)
+        if replica.is_queued_without_work() and not self._is_dequeuing:
+            self._is_dequeuing = True
+            self._backend.dequeue(self._threaded(self._on_dequeue_answered))
         self._watch_feed(now)
         due = replica.next_deadline(now)
         if due is not None and (
@@ -324,7 +324,7 @@ class ReplicatedCommitter:
             self.replica.on_refused(batch.number, answer.head)
             if answer.head <= self.replica.position:
                 # It is another head, of which the feed has no event.
-                self.replica.reads.want(lambda: None)
+                self.replica.reads.add(lambda: None)
         elif isinstance(answer, Refused) and attempt == 0:
             why = f"the write was not stored: {answer}"
             self._health.on_refused(why, lasting=answer.lasting)
@@ -342,60 +342,60 @@ class ReplicatedCommitter:
         if not self._closing and self.replica.waits_for(batch.number):
             self._send(batch, began, attempt)
 
-    def _ask(self, number: int) -> None:
-        asked_at = self._loop.time()
-        self._health.on_call(asked_at)
+    def _request_head(self, number: int) -> None:
+        requested_at = self._loop.time()
+        self._health.on_call(requested_at)
 
-        def answered(seen: HeadSeen | EtcdError) -> None:
+        def answered(observed: ObservedHead | EtcdError) -> None:
             if self._closing:
                 return
-            if isinstance(seen, HeadSeen):
+            if isinstance(observed, ObservedHead):
                 self._health.on_answer()
-                self._head_seen(number, seen, asked_at)
+                self._on_head(number, observed, requested_at)
             else:
-                self._health.on_no_answer(seen)
-                self._loop.call_later(_RETRY_S[2], self._ask_again, number)
+                self._health.on_no_answer(observed)
+                self._loop.call_later(_RETRY_S[2], self._retry_head, number)
 
-        self._backend.ask_head(self._threaded(answered))
+        self._backend.read_head(self._threaded(answered))
 
-    def _head_seen(self, number: int, seen: HeadSeen, asked_at: float) -> None:
-        if seen.cluster != self._backend.cluster and not self._reloading:
+    def _on_head(self, number: int, observed: ObservedHead, requested_at: float) -> None:
+        if observed.cluster != self._backend.cluster and not self._reloading:
             self.replica.reads.on_no_answer(number)
             self._gap(
-                f"etcd is cluster {seen.cluster}, and was {self._backend.cluster}, as after a "
+                f"etcd is cluster {observed.cluster}, and was {self._backend.cluster}, as after a "
                 "restore"
             )
             return
 
         def confirmed() -> None:
-            self._confirmed_at = max(self._confirmed_at, asked_at)
+            self._confirmed_at = max(self._confirmed_at, requested_at)
 
-        self.replica.reads.also(confirmed)
+        self.replica.reads.add_to_current(confirmed)
         try:
-            name = seen.head.name if seen.head is not None else None
-            self.replica.on_head(number, seen.position, name, self._loop.time())
+            name = observed.head.name if observed.head is not None else None
+            self.replica.on_head(number, observed.position, name, self._loop.time())
         except OutOfOrder as error:
             self._gap(f"etcd's log is not the one that it was ({error}), as after a restore")
         self._act_soon()
 
-    def _ask_again(self, number: int) -> None:
+    def _retry_head(self, number: int) -> None:
         self.replica.reads.on_no_answer(number)
         self._act_soon()
 
-    def _turn_dropped(self, error: EtcdError | None) -> None:
+    def _on_dequeue_answered(self, error: EtcdError | None) -> None:
         # Either way the feed tells when it is gone; not before is it tried again.
-        self._loop.call_later(0.1, self._may_drop_turn)
+        self._loop.call_later(0.1, self._allow_dequeue)
 
-    def _may_drop_turn(self) -> None:
-        self._dropping_turn = False
+    def _allow_dequeue(self) -> None:
+        self._is_dequeuing = False
         self._act_soon()
 
     async def _heart(self) -> None:
         """Ask for the head now and then, and see to it that the feed follows."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            if not self.replica.reads.wanted and not self._reloading:
-                self.replica.reads.want(lambda: None)
+            if not self.replica.reads.has_waiting and not self._reloading:
+                self.replica.reads.add(lambda: None)
             self._act_soon()
 
     # The feed
@@ -437,7 +437,7 @@ class ReplicatedCommitter:
         while True:
             try:
                 snapshot = await asyncio.to_thread(
-                    self._backend.snapshot, history=False, known=self.replica.known
+                    self._backend.snapshot, history=False, published=self.replica.published
                 )
                 break
             except StorageError as error:
@@ -445,18 +445,21 @@ class ReplicatedCommitter:
                 await asyncio.sleep(1.0)
         self._reloading = False
         self.reloads.value += 1
-        if snapshot.told:
-            self._trouble.report(snapshot.told)
+        if snapshot.notice:
+            self._trouble.report(snapshot.notice)
         self._trouble.report_mended("the state was loaded anew")
         loaded = Loaded(
             tuple(snapshot.loaded.history), snapshot.loaded.revision, snapshot.loaded.compacted
         )
-        if Known(snapshot.position, snapshot.name, loaded.revision) != self.replica.known:
+        if (
+            PublishedState(snapshot.position, snapshot.name, loaded.revision)
+            != self.replica.published
+        ):
             self._retention.on_replaced()
             # No client may be told that history is dropped up to a revision that is still to come.
             self._compaction_target = min(self._compaction_target, loaded.revision)
             self.replica.on_reloaded(
-                loaded, snapshot.position, snapshot.name, snapshot.turns, self._loop.time()
+                loaded, snapshot.position, snapshot.name, snapshot.queued_writers, self._loop.time()
             )
         if self._feed is not None:
             self._feed.resume(snapshot.read_at)

@@ -289,9 +289,9 @@ class AckedMark:
 
 
 def _decoded(content: bytes, file: str) -> MarkContent:
-    told, _, checksum = content.rpartition(b" ")
-    parts = told.decode(errors="replace").split(" ")
-    if checksum != f"{crc32(told):08x}\n".encode() or parts[0] != _NAME:
+    payload, _, checksum = content.rpartition(b" ")
+    parts = payload.decode(errors="replace").split(" ")
+    if checksum != f"{crc32(payload):08x}\n".encode() or parts[0] != _NAME:
         raise BadMark("it is damaged")
     if parts[1] != "1" or len(parts) != 5:
         raise BadMark("it was written by a newer Sliceplane; use that version")

@@ -44,8 +44,8 @@ class SharedStorage:
         backend = await asyncio.to_thread(EtcdBackend, config)
         try:
             snapshot = await asyncio.to_thread(backend.snapshot, patience_s=START_S_MAX)
-            if snapshot.told:
-                TroubleLog().report(snapshot.told)
+            if snapshot.notice:
+                TroubleLog().report(snapshot.notice)
             return cls(config, backend, snapshot)
         except BaseException:
             backend.close()

@@ -69,8 +69,8 @@ class SqliteBackend:
 
     blocking = True
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, told: str) -> None:
-        """*told*: what an operator should know of the start.  Raises ``sqlite3.Error`` and
+    def __init__(self, path: Path, connection: sqlite3.Connection, notice: str) -> None:
+        """*notice*: see the attribute.  Raises ``sqlite3.Error`` and
         ``OSError``.
         """
         self._path = path
@@ -84,10 +84,10 @@ class SqliteBackend:
         self._history_number = sqlite_file.meta(connection, "history")
         self._tally = sqlite_file.read_tally(connection)
         self._usable = True
-        #: free pages of the file when ``give_back`` last looked
+        #: free pages of the file after the last ``release_space``
         self.spare_bytes = 0
-        #: one sentence about how the start went; "": as ever
-        self.told = told
+        #: a notice to the operator about the start, one sentence; "": none
+        self.notice = notice
         self._mark = AckedMark.begin(path, self._history_number, self._tally.revision)
 
     @classmethod
@@ -170,7 +170,7 @@ class SqliteBackend:
         self._compacted = revision
         self._tally = after
 
-    def give_back(self) -> bool:
+    def release_space(self) -> bool:
         if not self._usable:
             return False
         self._check_file(WriteFailed)
@@ -340,7 +340,7 @@ def _drop(
     return after
 
 
-def _go_beyond(connection: sqlite3.Connection, known: int) -> None:
+def _go_beyond(connection: sqlite3.Connection, published_revision: int) -> None:
     """Have the history go on where no client can have been, and forget what was before.  Raises
     ``sqlite3.Error``.
     """
@@ -349,5 +349,10 @@ def _go_beyond(connection: sqlite3.Connection, known: int) -> None:
     sqlite_file.check_rows(
         stored, sqlite_file.newest(connection), *connection.execute(rows.COUNT_ROWS).fetchone()
     )
-    _drop(connection, stored, sqlite_file.meta(connection, "compacted"), known + REVISIONS_BEYOND)
+    _drop(
+        connection,
+        stored,
+        sqlite_file.meta(connection, "compacted"),
+        published_revision + REVISIONS_BEYOND,
+    )
     connection.execute("COMMIT")

@@ -1,7 +1,7 @@
 """A database file: looked at before it is touched, compared with what was acknowledged, then opened
 for good.
 
-    look_at      read-only: is it ours, whole, and does it have all that was acknowledged?  Refused or ``Found``
+    check_file   read-only: is it ours, whole, and does it have all that was acknowledged?  Refused or ``FileState``
     connect      for writing, with the lock; makes what a new file needs, and brings an older schema up
 
 The look needs care, as SQLite itself takes damage of a log for its end: it would go on from there,
@@ -53,7 +53,7 @@ _NEWEST: Final = (
 )
 
 
-class Found(msgspec.Struct, frozen=True):
+class FileState(msgspec.Struct, frozen=True):
     """The result of inspecting a file before it is opened."""
 
     #: versions go on beyond this one, which clients may know; 0: they go on where the file ends
@@ -73,24 +73,24 @@ def _size(path: Path) -> int:
         return 0
 
 
-def prepare(path: Path) -> Found:
+def prepare(path: Path) -> FileState:
     """Look at what is at *path*, or make an empty file.  Raises ``StorageError``, ``sqlite3.Error``
     and ``OSError``.
     """
     if path.is_dir():
         raise StorageError(f"cannot use {path} for storage: it is a directory")
     if _size(path):
-        return look_at(path)
-    for left in (log_of(path), AckedMark.path_of(path)):
-        if _size(left):
+        return check_file(path)
+    for companion in (log_of(path), AckedMark.path_of(path)):
+        if _size(companion):
             what = "it is empty" if path.exists() else "it is missing"
             raise StorageError(
-                f"cannot use {path} for storage: {what}, but {left.name} is there; restore it "
+                f"cannot use {path} for storage: {what}, but {companion.name} is there; restore it "
                 "from a copy, or remove "
                 f"all files {path.name}* to begin with nothing"
             )
     _make_file(path)
-    return Found()
+    return FileState()
 
 
 def _make_file(path: Path) -> None:
@@ -104,7 +104,7 @@ def _make_file(path: Path) -> None:
         os.close(folder)
 
 
-def look_at(path: Path) -> Found:
+def check_file(path: Path) -> FileState:
     """Refuse a file that is not ours, not whole or not all.  Raises ``StorageError`` and
     ``sqlite3.Error``.
     """
@@ -125,7 +125,7 @@ def look_at(path: Path) -> Found:
         return _compared(path, connection)
 
 
-def _compared(path: Path, connection: sqlite3.Connection) -> Found:
+def _compared(path: Path, connection: sqlite3.Connection) -> FileState:
     """The file and its log with what was acknowledged."""
     schema = accept(path, connection)
     try:
@@ -140,11 +140,11 @@ def _compared(path: Path, connection: sqlite3.Connection) -> Found:
             raise _refused(
                 path, f"it has nothing in it, and revision {marked.revision} was acknowledged"
             )
-        return Found()
+        return FileState()
     revision = newest(connection)
     if schema == _SCHEMA_BEFORE:
         _check_reaches(path, revision, marked.revision if marked is not None else 0)
-        return Found(
+        return FileState(
             why=f"{path} has the form of an older version and is changed to the present one: to "
             "go back to that "
             "version, restore a copy that was made before"
@@ -161,12 +161,12 @@ def _compared(path: Path, connection: sqlite3.Connection) -> Found:
     return _judged(path, revision, marked, proved)
 
 
-def _judged(path: Path, revision: int, marked: MarkContent | None, proved: int) -> Found:
+def _judged(path: Path, revision: int, marked: MarkContent | None, proved: int) -> FileState:
     name = AckedMark.path_of(path).name
     if marked is None:
         if revision == 1:
-            return Found()  # we were killed while making it
-        return Found(
+            return FileState()  # we were killed while making it
+        return FileState(
             max(revision, proved),
             f"{name} was missing, so nobody knows whether {path} is whole: it is used as it is, "
             "and versions go on far "
@@ -174,8 +174,8 @@ def _judged(path: Path, revision: int, marked: MarkContent | None, proved: int) 
         )
     _check_reaches(path, revision, max(marked.revision, proved))
     if not marked.copied:
-        return Found()
-    return Found(
+        return FileState()
+    return FileState(
         revision,
         f"{path} is a copy, which may be older than what clients have seen: versions go on far "
         "beyond it, so that "
@@ -202,13 +202,13 @@ def _refused(path: Path, why: str) -> StorageError:
     )
 
 
-def check_rows(told: Tally, revision: int, count: int, total: int) -> None:
+def check_rows(tally: Tally, revision: int, count: int, total: int) -> None:
     """Raises ``sqlite3.DatabaseError`` if the rows that are there are not those of the tally."""
-    if (told.revision, told.rows, told.total) != (revision, count, total):
+    if (tally.revision, tally.rows, tally.total) != (revision, count, total):
         raise damaged(
-            f"{count} rows up to revision {revision} are there, and they are not the {told.rows} "
+            f"{count} rows up to revision {revision} are there, and they are not the {tally.rows} "
             "rows up to revision "
-            f"{told.revision} that were written"
+            f"{tally.revision} that were written"
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Final
 
-from sliceplane.api.errors import AND_MORE, ERRORS_MAX, StatusError, while_few
+from sliceplane.api.errors import AND_MORE, ERRORS_MAX, StatusError, until_error_limit
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import LimitRanges, Pods
@@ -119,7 +119,7 @@ def _problems(spec: Document, item: Document) -> list[str]:
         return []
     problems: list[str] = []
     for member, _ in _CONTAINERS:
-        for container in while_few(problems, spec.get(member, ())):
+        for container in until_error_limit(problems, spec.get(member, ())):
             resources = container.get("resources", {})
             problems += _compare(
                 item, kind, resources.get("requests", {}), resources.get("limits", {})
@@ -129,11 +129,11 @@ def _problems(spec: Document, item: Document) -> list[str]:
 
 def _compare(item: Document, kind: str, requests: Amounts, limits: Amounts) -> list[str]:
     problems: list[str] = []
-    for name, bound in while_few(problems, item.get("min", {}).items()):
+    for name, bound in until_error_limit(problems, item.get("min", {}).items()):
         problems += _at_least(name, kind, bound, requests.get(name), limits.get(name))
-    for name, bound in while_few(problems, item.get("max", {}).items()):
+    for name, bound in until_error_limit(problems, item.get("max", {}).items()):
         problems += _at_most(name, kind, bound, requests.get(name), limits.get(name))
-    for name, bound in while_few(problems, item.get("maxLimitRequestRatio", {}).items()):
+    for name, bound in until_error_limit(problems, item.get("maxLimitRequestRatio", {}).items()):
         problems += _ratio(name, kind, bound, requests.get(name), limits.get(name))
     return problems
 

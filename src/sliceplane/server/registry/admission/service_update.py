@@ -11,7 +11,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.service_rules import EXTERNAL_TYPES, has_health_check_port
 from sliceplane.server.registry.validation.services import is_headless, validate_service
 
-_SET_ONCE = "may not change once set"
+_IMMUTABLE_WHEN_SET = "may not change once set"
 _FAMILY_POLICY = "spec.ipFamilyPolicy"
 
 
@@ -23,7 +23,9 @@ def validate_service_update(new: Document, old: Document) -> FieldErrors:
     if "LoadBalancer" == spec.get("type") == before.get("type"):
         balancer_class = spec.get("loadBalancerClass")
         if balancer_class != before.get("loadBalancerClass"):
-            errors.append(invalid_value("spec.loadBalancerClass", balancer_class, _SET_ONCE))
+            errors.append(
+                invalid_value("spec.loadBalancerClass", balancer_class, _IMMUTABLE_WHEN_SET)
+            )
     health = spec.get("healthCheckNodePort", 0)
     earlier = before.get("healthCheckNodePort", 0)
     if _has_health_port(spec) and _has_health_port(before) and health != earlier:
@@ -41,7 +43,7 @@ def _addresses(spec: Document, before: Document) -> FieldErrors:
     old: list[str] = before.get("clusterIPs", [])
     if len(new) == len(old):
         return [
-            invalid_value(f"{path}[{index}]", new, _SET_ONCE)
+            invalid_value(f"{path}[{index}]", new, _IMMUTABLE_WHEN_SET)
             for index, pair in enumerate(zip(new, old, strict=True))
             if pair[0] != pair[1]
         ]
@@ -49,7 +51,7 @@ def _addresses(spec: Document, before: Document) -> FieldErrors:
     if len(old) > len(new) and not new:
         errors.append(invalid_value(f"{path}[0]", new, "primary clusterIP can not be unset"))
     if old and new and new[0] != old[0]:
-        errors.append(invalid_value(f"{path}[0]", new, _SET_ONCE))
+        errors.append(invalid_value(f"{path}[0]", new, _IMMUTABLE_WHEN_SET))
     if len(old) > len(new) == 1:
         errors += _must_be_single(spec, "clusterIP")
     return errors
@@ -68,7 +70,7 @@ def _families(spec: Document, before: Document) -> FieldErrors:
     if len(new) == len(old):
         # As upstream: reported at the first index, whichever of the two changed.
         return [
-            invalid_value(path, new, _SET_ONCE)
+            invalid_value(path, new, _IMMUTABLE_WHEN_SET)
             for pair in zip(new, old, strict=True)
             if pair[0] != pair[1]
         ]
@@ -78,7 +80,7 @@ def _families(spec: Document, before: Document) -> FieldErrors:
         errors.append(invalid_value(path, new, "primary ipFamily can not be unset"))
     if old and new and new[0] != old[0]:
         # As upstream: reported with the addresses as the value.
-        errors.append(invalid_value(path, addresses, _SET_ONCE))
+        errors.append(invalid_value(path, addresses, _IMMUTABLE_WHEN_SET))
     if len(old) > len(new) == 1:
         errors += _must_be_single(spec, "ipFamily")
     return errors

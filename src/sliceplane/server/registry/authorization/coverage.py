@@ -16,7 +16,7 @@ dimension, and values of a side are distinguished only if some owned rule distin
 
 So all values that no owned rule names are one class, and the cost is about that of reading both
 lists. In general the problem is as hard as finding orthogonal vectors, and a user with adversarial
-rules could make it run for hours. After ``STEPS_MAX`` steps it stops with ``TooManySteps``, which
+rules could make it run for hours. After ``STEPS_MAX`` steps it stops with ``StepsExceeded``, which
 a caller treats as "not covered".
 """
 
@@ -51,19 +51,19 @@ _VERBS, _GROUPS, _RESOURCES, _NAMES = range(4)
 _URLS = 1
 
 
-class TooManySteps(Exception):
+class StepsExceeded(Exception):
     """The comparison of two lists of rules takes too many steps."""
 
 
 def covers(owned: Iterable[PolicyRule], granted: Iterable[PolicyRule]) -> bool:
-    """Returns True if *owned* covers *granted*.  Raises ``TooManySteps``."""
+    """Returns True if *owned* covers *granted*.  Raises ``StepsExceeded``."""
     return all(boxes.all_covered() for boxes in _both(owned, granted))
 
 
 def missing(owned: Iterable[PolicyRule], granted: Iterable[PolicyRule]) -> Iterator[PolicyRule]:
     """Yields the rules of *granted* that *owned* does not cover, in upstream's form and order: the
     verbs of one resource (of one name) together, each verb of a URL alone. Lazy. Raises
-    ``TooManySteps``.
+    ``StepsExceeded``.
     """
     for boxes in _both(owned, granted):
         yield from boxes.missing()
@@ -108,7 +108,7 @@ class _Budget:
     def spend(self, steps: int) -> None:
         self._remaining -= steps
         if self._remaining < 0:
-            raise TooManySteps
+            raise StepsExceeded
 
 
 class _Boxes:
@@ -163,9 +163,11 @@ class _Boxes:
         raise NotImplementedError
 
     def _list_rules(
-        self, place: tuple[_Value, ...], boxes: Sequence[int], verbs: frozenset[_Key]
+        self, coordinates: tuple[_Value, ...], boxes: Sequence[int], verbs: frozenset[_Key]
     ) -> Iterator[PolicyRule]:
-        """Yields the missing rules of one *place*: those granted there, except for *verbs*."""
+        """Yields the missing rules at *coordinates* (values in ``listing_order``): those granted
+        there, except for *verbs*.
+        """
         raise NotImplementedError
 
     def _keys_of(self, dimension: int) -> dict[_Value, tuple[_Key, ...]]:
@@ -292,15 +294,15 @@ class _Boxes:
         boxes: tuple[int, ...],
         owned: tuple[int, ...],
         open_: tuple[int, ...],
-        place: tuple[_Value, ...],
+        coordinates: tuple[_Value, ...],
     ) -> Iterator[PolicyRule]:
         if self._covered(boxes, owned, open_):
             return
-        dimension = self.listing_order[len(place)]
+        dimension = self.listing_order[len(coordinates)]
         if dimension == _VERBS:
             # An owned rule with all verbs would cover.
             yield from self._list_rules(
-                place,
+                coordinates,
                 boxes,
                 frozenset().union(*(self._owned[rule][_VERBS] or () for rule in owned)),
             )
@@ -314,7 +316,7 @@ class _Boxes:
         rest = tuple(each for each in open_ if each != dimension)
         for value in sorted(number_of, key=lambda each: (each is _UNNAMED, quote(each or ""))):
             yield from self._missing(
-                tuple(having[value]), takers[number_of[value]], rest, (*place, value)
+                tuple(having[value]), takers[number_of[value]], rest, (*coordinates, value)
             )
 
 
@@ -345,9 +347,9 @@ class _ResourceBoxes(_Boxes):
         return (value, of_all) if of_all and of_all != value else (value,)
 
     def _list_rules(
-        self, place: tuple[_Value, ...], boxes: Sequence[int], verbs: frozenset[_Key]
+        self, coordinates: tuple[_Value, ...], boxes: Sequence[int], verbs: frozenset[_Key]
     ) -> Iterator[PolicyRule]:
-        group, resource, name = place
+        group, resource, name = coordinates
         assert group is not None
         assert resource is not None
 
@@ -393,9 +395,9 @@ class _UrlBoxes(_Boxes):
         return (value, *((begin,) for begin in begins if begin in self._prefixes))
 
     def _list_rules(
-        self, place: tuple[_Value, ...], boxes: Sequence[int], verbs: frozenset[_Key]
+        self, coordinates: tuple[_Value, ...], boxes: Sequence[int], verbs: frozenset[_Key]
     ) -> Iterator[PolicyRule]:
-        (url,) = place
+        (url,) = coordinates
         assert url is not None
         granted = {verb for box in boxes for verb in self._rules[box].verbs}
         for verb in sorted(granted, key=quote):

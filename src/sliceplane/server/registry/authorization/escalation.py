@@ -21,7 +21,7 @@ from sliceplane.api.errors import not_found, quote
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, Roles
 from sliceplane.api.users import MASTERS, User
-from sliceplane.server.registry.authorization.coverage import TooManySteps, covers, missing
+from sliceplane.server.registry.authorization.coverage import StepsExceeded, covers, missing
 from sliceplane.server.registry.authorization.index import (
     RESOURCES,
     PolicyIndex,
@@ -127,7 +127,7 @@ def _covers(
 ) -> bool:
     try:
         return covers(owned, granted)
-    except TooManySteps:
+    except StepsExceeded:
         # Rules that cannot be compared count as not owned.
         policy.comparisons_aborted += 1
         return False
@@ -146,5 +146,5 @@ def _listed(owned: tuple[PolicyRule, ...], granted: tuple[PolicyRule, ...]) -> I
                 return
             remaining -= len(line)
             yield line
-    except TooManySteps:
+    except StepsExceeded:
         yield "... too many rules to compare them one by one; write fewer into one role"

@@ -5,8 +5,8 @@ else the namespace of the RoleBinding. A decision looks up the role of a binding
 bindings may be created and deleted in any order. A binding to a missing role grants nothing, and
 the refusal names the role.
 
-The roles of a subject in one namespace are indexed by role (``_Place``), however many bindings name
-the role. So a decision checks each role once, and a write costs only its changes.
+The roles of a subject in one namespace are indexed by role (``_SubjectRoles``), however many
+bindings name the role. So a decision checks each role once, and a write costs only its changes.
 
 The order is by subject (the user first, then the groups as authenticated) and then by the binding's
 name, so that equal requests get the same reason.
@@ -111,10 +111,10 @@ Rights = tuple[tuple[str, tuple[PolicyRule, ...]], ...]
 
 
 @dataclass(slots=True)
-class _Place:
+class _SubjectRoles:
     """The roles of one subject in one namespace.  Owned by ``PolicyIndex``.
 
-    ``shared``: subjects that have only one and the same binding share one immutable place.
+    ``shared``: subjects that have only one and the same binding share one immutable object.
     """
 
     #: the sorted names of the bindings of each role
@@ -123,8 +123,8 @@ class _Place:
     roles: list[tuple[str, Key]] = field(default_factory=list)
     shared: bool = field(default=False, compare=False)
 
-    def copy(self) -> _Place:
-        return _Place(
+    def copy(self) -> _SubjectRoles:
+        return _SubjectRoles(
             {role: list(names) for role, names in self.bindings.items()}, list(self.roles)
         )
 
@@ -165,7 +165,7 @@ class PolicyIndex:
         #: the bindings of each role, which need not exist
         self._bindings_by_role: dict[Key, dict[Key, None]] = {}
         #: by (namespace, identity)
-        self._places: dict[tuple[str, str], _Place] = {}
+        self._roles_by_subject: dict[tuple[str, str], _SubjectRoles] = {}
         #: comparisons of rules that were stopped as too costly, for metrics
         self.comparisons_aborted = 0
 
@@ -176,7 +176,7 @@ class PolicyIndex:
         self._roles.clear()
         self._bindings.clear()
         self._bindings_by_role.clear()
-        self._places.clear()
+        self._roles_by_subject.clear()
         for key, document in objects:
             self.on_stored(key, document)
 
@@ -213,15 +213,15 @@ class PolicyIndex:
         self._unbind(key, kept=subjects if old is not None and old.role == role else {})
         self._bindings[key] = _Binding(key, role, subjects, stored)
         self._bindings_by_role.setdefault(role, {})[key] = None
-        alone = _Place({role: [key.name]}, [(key.name, role)], shared=True)
-        places = self._places
+        alone = _SubjectRoles({role: [key.name]}, [(key.name, role)], shared=True)
+        by_subject = self._roles_by_subject
         for identity in subjects:
             at = (key.namespace, identity)
-            place = places.setdefault(at, alone)
-            if place is not alone:
-                if place.shared:
-                    place = places[at] = place.copy()
-                place.add(role, key.name)
+            subject_roles = by_subject.setdefault(at, alone)
+            if subject_roles is not alone:
+                if subject_roles.shared:
+                    subject_roles = by_subject[at] = subject_roles.copy()
+                subject_roles.add(role, key.name)
 
     def on_removed(self, key: Key) -> None:
         if key.resource not in RESOURCES:
@@ -240,11 +240,11 @@ class PolicyIndex:
         if not others:
             del self._bindings_by_role[old.role]
         for identity in old.subjects:
-            place = self._places[key.namespace, identity]
-            if not place.shared:
-                place.discard(old.role, key.name)
-            if place.shared or not place.roles:
-                del self._places[key.namespace, identity]
+            subject_roles = self._roles_by_subject[key.namespace, identity]
+            if not subject_roles.shared:
+                subject_roles.discard(old.role, key.name)
+            if subject_roles.shared or not subject_roles.roles:
+                del self._roles_by_subject[key.namespace, identity]
         self._dependencies.invalidate(
             identity for identity in old.subjects if identity not in (kept or {})
         )
@@ -266,8 +266,8 @@ class PolicyIndex:
         spellings = PolicyRule.resource_spellings(attributes)
         roles = self._roles
         absent: dict[Key, None] = {}
-        for scope, identity, place in self._places_of(user, namespace):
-            for name, role in place.roles:
+        for scope, identity, subject_roles in self._subject_roles_of(user, namespace):
+            for name, role in subject_roles.roles:
                 rules = roles.get(role)
                 if rules is None:
                     absent[role] = None
@@ -284,7 +284,9 @@ class PolicyIndex:
     def rules_for(self, user: User, namespace: str) -> tuple[PolicyRule, ...]:
         """Returns the distinct rules of *user* in *namespace* ("": only cluster scope)."""
         roles = dict.fromkeys(
-            role for _, _, place in self._places_of(user, namespace) for _, role in place.roles
+            role
+            for _, _, subject_roles in self._subject_roles_of(user, namespace)
+            for _, role in subject_roles.roles
         )
         rules: dict[PolicyRule, None] = {}
         for role in roles:
@@ -295,7 +297,7 @@ class PolicyIndex:
     def rights(self, user: User) -> Rights:
         """Returns all rules of *user*, for cluster scope and each namespace with rules."""
         own = set(identities(user))
-        scopes = {"", *(scope for scope, identity in self._places if identity in own)}
+        scopes = {"", *(scope for scope, identity in self._roles_by_subject if identity in own)}
         return tuple((scope, self.rules_for(user, scope)) for scope in sorted(scopes))
 
     def role(self, key: Key) -> tuple[PolicyRule, ...] | None:
@@ -307,25 +309,27 @@ class PolicyIndex:
         """Returns missing roles that bindings of *user* name, at most ``ABSENT_ROLES_MAX``."""
         absent = (
             role
-            for _, _, place in self._places_of(user, namespace)
-            for _, role in place.roles
+            for _, _, subject_roles in self._subject_roles_of(user, namespace)
+            for _, role in subject_roles.roles
             if role not in self._roles
         )
         return tuple(islice(dict.fromkeys(absent), ABSENT_ROLES_MAX))
 
-    def _places_of(self, user: User, namespace: str) -> Iterator[tuple[str, str, _Place]]:
+    def _subject_roles_of(
+        self, user: User, namespace: str
+    ) -> Iterator[tuple[str, str, _SubjectRoles]]:
         for scope in ("", namespace) if namespace else ("",):
             for identity in identities(user):
-                place = self._places.get((scope, identity))
-                if place is not None:
-                    yield scope, identity, place
+                subject_roles = self._roles_by_subject.get((scope, identity))
+                if subject_roles is not None:
+                    yield scope, identity, subject_roles
 
     def check(self, objects: Iterable[tuple[Key, Document]]) -> None:
         """Asserts that the index equals one built from *objects* (all of RBAC)."""
         fresh = PolicyIndex()
         for key, document in objects:
             fresh.on_stored(key, document)
-        for member in ("_roles", "_bindings", "_bindings_by_role", "_places"):
+        for member in ("_roles", "_bindings", "_bindings_by_role", "_roles_by_subject"):
             mine = getattr(self, member)
             theirs = getattr(fresh, member)
             assert mine == theirs, f"{member} is {mine}, stored objects say {theirs}"

@@ -16,7 +16,7 @@ from sliceplane.api.errors import (
     invalid_value,
     required,
     too_long,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ConfigMaps, Secrets
@@ -34,12 +34,12 @@ def _validate(_path: str, document: Document) -> FieldErrors:
     text: dict[str, str] = document.get("data", {})
     binary: dict[str, str] = document.get("binaryData", {})
     size = 0
-    for key, value in while_few(errors, text.items()):
+    for key, value in until_error_limit(errors, text.items()):
         errors += of_form(f"data[{key}]", key, key_problems)
         if key in binary:
             errors.append(duplicate(f"data[{key}]", key))
         size += len(value.encode())
-    for key, value in while_few(errors, binary.items()):
+    for key, value in until_error_limit(errors, binary.items()):
         errors += of_form(f"binaryData[{key}]", key, key_problems)
         size += len(value) * 3 // 4
     return [*errors, too_long("[]", DATA_MAX_BYTES)] if size > DATA_MAX_BYTES else errors
@@ -97,7 +97,7 @@ def _validate_secret(_path: str, document: Document) -> FieldErrors:
     data: dict[str, str] = document.get("data", {})
     errors: FieldErrors = []
     size = 0
-    for key, value in while_few(errors, data.items()):
+    for key, value in until_error_limit(errors, data.items()):
         errors += of_form(f"data[{key}]", key, key_problems)
         size += len(value) * 3 // 4
     if size > DATA_MAX_BYTES:
@@ -153,7 +153,7 @@ SECRET: Final = kind.Kind(
     rules=Rules(_validate_secret),
     update_rules=_validate_update,
     quota=kind.counted_as(Secrets.plural),
-    granted=kind.EDITED_UNSEEN,
+    granted=kind.EDITED_NOT_VIEWED,
     columns=Printer(
         (
             NAME,

@@ -44,8 +44,8 @@ _FIXED: Final = (
     "reportingComponent",
     "reportingInstance",
 )
-#: names in complaints, where they are not the stored form's
-_SAID: Final = {"reportingComponent": "reportingController"}
+#: names in errors, where they differ from the stored form's
+_NAMES_IN_ERRORS: Final = {"reportingComponent": "reportingController"}
 #: core/v1 name to events.k8s.io/v1 name
 _OTHER_NAMES: Final = {
     "involvedObject": "regarding",
@@ -94,7 +94,7 @@ def _now(_path: str, document: Document) -> FieldErrors:
 def _validate_v1_update(new: Document, old: Document) -> FieldErrors:
     """Only the series and the metadata move."""
     errors = [
-        invalid_value(_SAID.get(name, name), new.get(name), IMMUTABLE)
+        invalid_value(_NAMES_IN_ERRORS.get(name, name), new.get(name), IMMUTABLE)
         for name in _FIXED
         if (new.get(name) or None) != (old.get(name) or None)
     ]

@@ -35,11 +35,11 @@ def _precedence(schema: Document) -> tuple[int, str]:
 def _number_of(name: str, *path: str) -> Callable[[Document], Cell]:
     """The number called *name* of the object at *path*, if that is there."""
 
-    def shown(level: Document) -> Cell:
+    def render(level: Document) -> Cell:
         parent = member(level, *path)
         return NONE if parent is None else number(parent, name)
 
-    return shown
+    return render
 
 
 _LIMITED: Final = ("spec", "limited")

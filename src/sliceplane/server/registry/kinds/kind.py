@@ -197,8 +197,8 @@ def edited(*subresources: str) -> Granted:
     return Granted(view=("", *subresources), edit=("",))
 
 
-#: not for eyes that may only view
-EDITED_UNSEEN: Final = Granted(edit_reads=("",), edit=("",))
+#: ``edit`` reads and writes it, ``view`` does not read it
+EDITED_NOT_VIEWED: Final = Granted(edit_reads=("",), edit=("",))
 #: who may do what in the namespace
 ADMINISTERED: Final = Granted(admin=("",))
 

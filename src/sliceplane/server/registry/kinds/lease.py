@@ -17,6 +17,6 @@ LEASE: Final = kind.Kind(
         Field("spec.leaseTransitions", minimum=0),
     ),
     quota=kind.Quota(),
-    granted=kind.EDITED_UNSEEN,
+    granted=kind.EDITED_NOT_VIEWED,
     columns=Printer((NAME, Column("Holder", "Who holds the lease.", "spec.holderIdentity"), AGE)),
 )

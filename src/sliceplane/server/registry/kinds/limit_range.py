@@ -6,13 +6,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, required, while_few
+from sliceplane.api.errors import (
+    FieldErrors,
+    forbidden_field,
+    invalid_value,
+    required,
+    until_error_limit,
+)
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import LimitRanges
 from sliceplane.kit.names import check_qualified_name
 from sliceplane.server.registry.kinds import kind
-from sliceplane.server.registry.validation.rules import Rules, each, of_form, only_once
+from sliceplane.server.registry.validation.rules import Rules, check_unique, each, of_form
 
 _LIMIT_MEMBERS = ("default", "defaultRequest", "max", "maxLimitRequestRatio", "min")
 TYPES: Final = ("Container", "PersistentVolumeClaim", "Pod")
@@ -64,16 +70,16 @@ def _validate(_path: str, document: Document) -> FieldErrors:
 
     def item_errors(path: str, item: Document) -> FieldErrors:
         kind = item.get("type", "")
-        errors = _named(f"{path}.type", kind, "limit", is_known=kind in TYPES)
-        return errors + only_once(f"{path}.type", kind, seen, "") + _item(path, kind, item)
+        errors = _named(f"{path}.type", kind, "limit", is_standard=kind in TYPES)
+        return errors + check_unique(f"{path}.type", kind, seen, "") + _item(path, kind, item)
 
     return each("spec.limits", document.get("spec", {}).get("limits", ()), item_errors)
 
 
-def _named(path: str, name: str, noun: str, *, is_known: bool) -> FieldErrors:
-    """A name that the system knows, or that has a domain."""
+def _named(path: str, name: str, noun: str, *, is_standard: bool) -> FieldErrors:
+    """Checks that *name* is a standard one or has a domain."""
     errors = of_form(path, name, check_qualified_name)
-    if errors or "/" in name or is_known:
+    if errors or "/" in name or is_standard:
         return errors
     return [invalid_value(path, name, f"must be a standard {noun} type or fully qualified")]
 
@@ -86,16 +92,16 @@ def _item(path: str, kind: str, item: Document) -> FieldErrors:
             if item.get(member):
                 errors.append(forbidden_field(f"{path}.{member}", _NO_DEFAULT))
             continue
-        for name in while_few(errors, item.get(member, {})):
-            is_known = name in _COMPUTE or name.startswith(_HUGE_PAGES)
-            errors += _named(f"{path}.{member}[{name}]", name, "resource", is_known=is_known)
+        for name in until_error_limit(errors, item.get(member, {})):
+            is_standard = name in _COMPUTE or name.startswith(_HUGE_PAGES)
+            errors += _named(f"{path}.{member}[{name}]", name, "resource", is_standard=is_standard)
             names[name] = None
     if kind == "PersistentVolumeClaim" and not any(
         "storage" in item.get(member, {}) for member in ("min", "max")
     ):
         detail = "either minimum or maximum storage value is required, but neither was provided"
         errors.append(required(f"{path}.limits", detail))
-    for name in while_few(errors, sorted(names)):
+    for name in until_error_limit(errors, sorted(names)):
         errors += _amounts(path, item, name)
     return errors
 

@@ -14,7 +14,13 @@ import msgspec
 
 from sliceplane.api import codec
 from sliceplane.api.core import Namespace
-from sliceplane.api.errors import FieldErrors, forbidden, invalid_value, not_found, while_few
+from sliceplane.api.errors import (
+    FieldErrors,
+    forbidden,
+    invalid_value,
+    not_found,
+    until_error_limit,
+)
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import RESOURCES, Namespaces, Resource
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer
@@ -59,7 +65,7 @@ def _prepare_update(_core: Core, target: Target, new: Document, old: Document) -
 def _finalizers(path: str, finalizers: list[str]) -> FieldErrors:
     """As upstream: the list is named, not its entry."""
     errors: FieldErrors = []
-    for name in while_few(errors, finalizers):
+    for name in until_error_limit(errors, finalizers):
         errors += validate_finalizer(path, name)
     return errors
 
@@ -143,10 +149,10 @@ def admit_content(store: Store, resource: Resource, head: Document) -> None:
 
 
 def remaining(store: Store, namespace: str) -> tuple[RemainingObjects, ...]:
-    """Everything left in *namespace*, in the order of the scheme; empty when it may be
+    """Returns all remaining objects of *namespace*, in the order of the scheme; none when it may be
     finalized.
     """
-    left = []
+    remaining_objects = []
     for resource in RESOURCES:
         if not resource.namespaced or resource.is_view:
             continue
@@ -156,5 +162,7 @@ def remaining(store: Store, namespace: str) -> tuple[RemainingObjects, ...]:
             count += 1
             holders.update(codec.decode(record.body, Object).metadata.finalizers or ())
         if count:
-            left.append(RemainingObjects(resource, count, tuple(sorted(holders.items()))))
-    return tuple(left)
+            remaining_objects.append(
+                RemainingObjects(resource, count, tuple(sorted(holders.items())))
+            )
+    return tuple(remaining_objects)

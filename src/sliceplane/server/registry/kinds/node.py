@@ -27,7 +27,7 @@ from sliceplane.server.documents.table.columns import (
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.types import Target
 from sliceplane.server.registry.validation.load_balancers import NOT_A_CIDR
-from sliceplane.server.registry.validation.rules import Field, Rules, each, fill, only_once
+from sliceplane.server.registry.validation.rules import Field, Rules, check_unique, each, fill
 
 if TYPE_CHECKING:
     from sliceplane.server.registry.core import Core
@@ -77,7 +77,7 @@ def _taints(path: str, taints: list[Document]) -> FieldErrors:
     seen: set[tuple[str, str]] = set()
 
     def taint_errors(where: str, taint: Document) -> FieldErrors:
-        return _TAINT(where, taint) + only_once(
+        return _TAINT(where, taint) + check_unique(
             where, (taint.get("key", ""), taint.get("effect", "")), seen, taint
         )
 
@@ -90,9 +90,9 @@ def _kept(new: Document, old: Document) -> FieldErrors:
     before = old.get("spec", {})
     return [
         forbidden_field(
-            f"spec.{member}", f'node updates may not change {shown} except from "" to valid'
+            f"spec.{member}", f'node updates may not change {display_name} except from "" to valid'
         )
-        for member, shown in (("podCIDRs", "podCIDR"), ("providerID", "providerID"))
+        for member, display_name in (("podCIDRs", "podCIDR"), ("providerID", "providerID"))
         if before.get(member) and spec.get(member) != before[member]
     ]
 
@@ -126,11 +126,11 @@ def _roles(node: Document) -> list[str]:
 
 
 def _address(kind: str) -> Callable[[Document], str]:
-    def shown(node: Document) -> str:
+    def render(node: Document) -> str:
         addresses = objects(node, "status", "addresses")
         return next((text(item, "address") for item in addresses if item.get("type") == kind), NONE)
 
-    return shown
+    return render
 
 
 NODE: Final = kind.Kind(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final
 
-from sliceplane.api.errors import FieldErrors, invalid_value, required, while_few
+from sliceplane.api.errors import FieldErrors, invalid_value, required, until_error_limit
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import ResourceQuotas
@@ -65,25 +65,29 @@ def _validate(_path: str, document: Document) -> FieldErrors:
     selectors: list[Document] = spec.get("scopeSelector", {}).get("matchExpressions", [])
     if not scopes and not selectors:
         return errors
-    # Each list is looked at once, and its complaints are told once: they show the whole list.
+    # Each list is checked once and each complaint reported once, as it quotes the whole list.
     problems = {scope: _scope_problems(scope, hard) for scope in (*pod_quota.SCOPES, _UNKNOWN)}
-    told = dict.fromkeys(
-        problem for scope in dict.fromkeys(map(_known, scopes)) for problem in problems[scope]
+    complaints = dict.fromkeys(
+        problem
+        for scope in dict.fromkeys(map(_scope_or_unknown, scopes))
+        for problem in problems[scope]
     )
     if _conflict(scopes):
-        told["conflicting scopes"] = None
-    errors += [invalid_value("spec.scopes", scopes, problem) for problem in told]
+        complaints["conflicting scopes"] = None
+    errors += [invalid_value("spec.scopes", scopes, problem) for problem in complaints]
     where = "spec.scopeSelector.matchExpressions"
-    for selector in while_few(errors, selectors):
+    for selector in until_error_limit(errors, selectors):
         scope = selector.get("scopeName", "")
-        errors += of_form(f"{where}.scopeName", scope, lambda name: problems[_known(name)])
+        errors += of_form(
+            f"{where}.scopeName", scope, lambda name: problems[_scope_or_unknown(name)]
+        )
         errors += _selector_errors(where, selector)
     if _conflict([selector.get("scopeName", "") for selector in selectors]):
         errors.append(invalid_value(where, scopes, "conflicting scopes"))
     return errors
 
 
-def _known(scope: str) -> str:
+def _scope_or_unknown(scope: str) -> str:
     return scope if scope in pod_quota.SCOPES else _UNKNOWN
 
 
@@ -103,7 +107,7 @@ def _validate_status(new: Document, _old: Document) -> FieldErrors:
 
 def _amount_errors(where: str, amounts: Document) -> FieldErrors:
     errors: FieldErrors = []
-    for name, quantity in while_few(errors, amounts.items()):
+    for name, quantity in until_error_limit(errors, amounts.items()):
         path = f"{where}[{name}]"
         errors += _name_errors(path, name)
         value = amount(quantity)
@@ -167,7 +171,7 @@ def _conflict(scopes: list[str]) -> bool:
 
 
 def _amounts(*, limits: bool) -> Callable[[Document], str]:
-    def shown(quota: Document) -> str:
+    def render(quota: Document) -> str:
         used = mapping(quota, "status", "used")
         hard = sorted(mapping(quota, "status", "hard").items())
         return ", ".join(
@@ -176,7 +180,7 @@ def _amounts(*, limits: bool) -> Callable[[Document], str]:
             if name.startswith("limits.") is limits
         )
 
-    return shown
+    return render
 
 
 RESOURCE_QUOTA: Final = kind.Kind(

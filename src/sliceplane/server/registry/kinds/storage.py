@@ -15,7 +15,7 @@ from sliceplane.api.errors import (
     invalid_value,
     required,
     too_long,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
@@ -53,9 +53,9 @@ from sliceplane.server.registry.validation.rules import (
     Defaults,
     Field,
     Rules,
+    check_unique,
     each,
     of_form,
-    only_once,
 )
 
 _PARAMETERS_MAX: Final = 512
@@ -194,7 +194,7 @@ def _tokens(_path: str, driver: Document) -> FieldErrors:
     audiences: set[str] = set()
 
     def request_errors(path: str, request: Document) -> FieldErrors:
-        return only_once(f"{path}.audience", request.get("audience", ""), audiences) or _REQUEST(
+        return check_unique(f"{path}.audience", request.get("audience", ""), audiences) or _REQUEST(
             path, request
         )
 
@@ -309,10 +309,10 @@ def _node_drivers(_path: str, node: Document) -> FieldErrors:
         if len(driver.get("nodeID", "")) > _NODE_ID_MAX:
             detail = f"must be {_NODE_ID_MAX} characters or less"
             errors.append(invalid_value(f"{path}.nodeID", driver["nodeID"], detail))
-        errors += only_once(f"{path}.name", driver.get("name", ""), names)
+        errors += check_unique(f"{path}.name", driver.get("name", ""), names)
         keys: set[str] = set()
-        for key in while_few(errors, driver.get("topologyKeys", ())):
-            errors += only_once(path, key, keys) + of_form(path, key, check_qualified_name)
+        for key in until_error_limit(errors, driver.get("topologyKeys", ())):
+            errors += check_unique(path, key, keys) + of_form(path, key, check_qualified_name)
         return errors
 
     return each("spec.drivers", objects(node, "spec", "drivers"), driver_errors)
@@ -321,11 +321,11 @@ def _node_drivers(_path: str, node: Document) -> FieldErrors:
 def _node_update(new: Document, old: Document) -> FieldErrors:
     """Refuses changes of a driver's entry, but for the number of volumes that it takes."""
 
-    def said(node: Document) -> dict[str, Document]:
+    def drivers_by_name(node: Document) -> dict[str, Document]:
         drivers = objects(node, "spec", "drivers")
         return {text(driver, "name"): {**driver, "allocatable": None} for driver in drivers}
 
-    before, after = said(old), said(new)
+    before, after = drivers_by_name(old), drivers_by_name(new)
     return [
         invalid_value("spec.drivers", after[name], IMMUTABLE)
         for name in before.keys() & after.keys()

@@ -170,15 +170,15 @@ def _phase(document: Document) -> str:
 
 
 def _modes(part: str) -> Callable[[Document], str]:
-    def shown(document: Document) -> str:
+    def render(document: Document) -> str:
         modes = texts(document, part, "accessModes")
         return ",".join(short for mode, short in MODES.items() if mode in modes)
 
-    return shown
+    return render
 
 
-def _if_bound(shown: Callable[[Document], str]) -> Callable[[Document], str]:
-    return lambda claim: shown(claim) if text(claim, "spec", "volumeName") else ""
+def _if_bound(render: Callable[[Document], str]) -> Callable[[Document], str]:
+    return lambda claim: render(claim) if text(claim, "spec", "volumeName") else ""
 
 
 _SHARED_COLUMNS: Final = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, while_few
+from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, until_error_limit
 from sliceplane.api.meta import Document
 from sliceplane.server.registry.validation.rules import of_form, way_down
 from sliceplane.server.registry.validation.security import containers_of
@@ -44,10 +44,12 @@ def check_pod_annotations(path: str, annotations: dict[str, str], spec: Document
         errors.append(invalid_value(f"{path}[{DELETION_COST}]", cost, "must be a 32bit integer"))
     if _SECCOMP in annotations:
         errors += _seccomp(f"{path}.{_SECCOMP}", annotations[_SECCOMP])
-    for key in while_few(errors, sorted(key for key in annotations if key.startswith(_SECCOMP_OF))):
+    for key in until_error_limit(
+        errors, sorted(key for key in annotations if key.startswith(_SECCOMP_OF))
+    ):
         errors += _seccomp(f"{path}.{key}", annotations[key])
     names = {container.get("name", "") for _, container in containers_of("", spec)}
-    for key in while_few(
+    for key in until_error_limit(
         errors, sorted(key for key in annotations if key.startswith(_APP_ARMOR_OF))
     ):
         name = key.removeprefix(_APP_ARMOR_OF)
@@ -90,7 +92,7 @@ def check_agreement(path: str, annotations: dict[str, str], spec: Document) -> F
             )
         if kind == "apparmor" and spec.get("os", {}).get("name") == "windows":
             continue
-        for where, container in while_few(errors, containers_of(path, spec)):
+        for where, container in until_error_limit(errors, containers_of(path, spec)):
             own = container.get("securityContext", {}).get(member)
             profile = of_pod if own is None and kind == "apparmor" else own
             key = prefix + container.get("name", "")
@@ -103,11 +105,11 @@ def check_agreement(path: str, annotations: dict[str, str], spec: Document) -> F
 
 def _agrees(path: str, kind: str, profile: Document, annotation: str) -> FieldErrors:
     differs = f"{kind} type in annotation and field must match"
-    wanted = profile.get("type", "")
-    if wanted in _SAME:
-        same = _SAME[wanted] if kind == "seccomp" else _SAME[wanted][:1]
+    profile_type = profile.get("type", "")
+    if profile_type in _SAME:
+        same = _SAME[profile_type] if kind == "seccomp" else _SAME[profile_type][:1]
         return [] if annotation in same else [forbidden_field(f"{path}.type", differs)]
-    if wanted != "Localhost":
+    if profile_type != "Localhost":
         return []
     if not annotation.startswith(_LOCALHOST):
         return [forbidden_field(f"{path}.type", differs)]
@@ -124,7 +126,7 @@ def check_annotation_update(path: str, new: dict[str, str], old: dict[str, str])
     """Annotations of a Pod that stay as they were."""
     errors: FieldErrors = []
     for verb, keys in (("remove or update", old), ("add", new.keys() - old.keys())):
-        for key in while_few(errors, sorted(keys)):
+        for key in until_error_limit(errors, sorted(keys)):
             if new.get(key) == old.get(key):
                 continue
             if key.startswith(_APP_ARMOR_OF):

@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, required, while_few
+from sliceplane.api.errors import (
+    FieldErrors,
+    forbidden_field,
+    invalid_value,
+    required,
+    until_error_limit,
+)
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import exact
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain
@@ -59,7 +65,7 @@ def check_claim_spec(path: str, spec: Document) -> FieldErrors:
     modes: list[str] = spec.get("accessModes", [])
     errors = needs("accessModes", detail="at least 1 access mode is required")(path, spec)
     errors += check_label_selector(f"{path}.selector", spec.get("selector"))
-    for mode in while_few(errors, modes):
+    for mode in until_error_limit(errors, modes):
         errors += among(f"{path}.accessModes", mode, ACCESS_MODES)
     errors += check_pod_mode(path, spec)
     where = f"{path}.resources[storage]"

@@ -18,7 +18,7 @@ from sliceplane.api.errors import (
     invalid_value,
     missing_value,
     required,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_dns_label
@@ -40,10 +40,10 @@ from sliceplane.server.registry.validation.rules import (
     Field,
     Rules,
     absent,
+    check_unique,
     each,
     needs,
     of_form,
-    only_once,
 )
 from sliceplane.server.registry.validation.security import check_security
 from sliceplane.server.registry.validation.volumes import PULL_POLICIES, Volumes
@@ -82,7 +82,7 @@ def check_containers(path: str, containers: list[Document], pod: PodContext) -> 
     names: set[str] = set()
 
     def container_errors(where: str, container: Document) -> FieldErrors:
-        errors = _common(where, container, pod) + only_once(
+        errors = _common(where, container, pod) + check_unique(
             f"{where}.name", container.get("name", ""), names
         )
         return errors + _handlers(where, container, pod) + _restarts(where, container)
@@ -97,14 +97,14 @@ def check_init_containers(
 
     def container_errors(where: str, container: Document) -> FieldErrors:
         errors = _common(where, container, pod) + _restarts(where, container)
-        errors += only_once(f"{where}.name", container.get("name", ""), names)
+        errors += check_unique(f"{where}.name", container.get("name", ""), names)
         names.discard("")
         # As upstream: they start one by one, and each is called the first.
         errors += _host_ports(path, [container])
         if container.get("restartPolicy") == "Always":
             return errors + _handlers(where, container, pod)
-        given = [member for member in ("lifecycle", *_PROBES) if member in container]
-        errors += [forbidden_field(f"{where}.{member}", _NOT_INIT) for member in given]
+        present = [member for member in ("lifecycle", *_PROBES) if member in container]
+        errors += [forbidden_field(f"{where}.{member}", _NOT_INIT) for member in present]
         return errors + each(
             f"{where}.resizePolicy", container.get("resizePolicy", ()), _not_restarted
         )
@@ -128,7 +128,7 @@ def check_ephemeral_containers(
     def container_errors(where: str, container: Document) -> FieldErrors:
         target = container.get("targetContainerName", "")
         errors = _common(where, container, pod) + check_image(where, container)
-        errors += only_once(f"{where}.name", container.get("name", ""), names)
+        errors += check_unique(f"{where}.name", container.get("name", ""), names)
         if target and target not in targets:
             errors.append(missing_value(f"{where}.targetContainerName", target))
         errors += [
@@ -180,7 +180,7 @@ def _ports(path: str, ports: list[Document]) -> FieldErrors:
         name = port.get("name", "")
         errors = of_form(f"{where}.name", name, iana_name_problems) if name else []
         if name and (not errors or name not in names):
-            errors += only_once(f"{where}.name", name, names)
+            errors += check_unique(f"{where}.name", name, names)
         return errors + _PORT(where, port)
 
     return each(path, ports, port_errors)
@@ -190,11 +190,13 @@ def _host_ports(path: str, containers: list[Document]) -> FieldErrors:
     """A port of the node can be had once."""
     errors: FieldErrors = []
     taken: set[str] = set()
-    for index, container in while_few(errors, enumerate(containers)):
-        for at, port in while_few(errors, enumerate(container.get("ports", ()))):
+    for index, container in until_error_limit(errors, enumerate(containers)):
+        for at, port in until_error_limit(errors, enumerate(container.get("ports", ()))):
             if port.get("hostPort", 0):
-                shown = f"{port.get('protocol', '')}/{port.get('hostIP', '')}/{port['hostPort']}"
-                errors += only_once(f"{path}[{index}].ports[{at}].hostPort", shown, taken)
+                host_port = (
+                    f"{port.get('protocol', '')}/{port.get('hostIP', '')}/{port['hostPort']}"
+                )
+                errors += check_unique(f"{path}[{index}].ports[{at}].hostPort", host_port, taken)
     return errors
 
 
@@ -249,36 +251,36 @@ def _handlers(path: str, container: Document, pod: PodContext) -> FieldErrors:
     return errors
 
 
-def _once(path: str, probe: Document) -> FieldErrors:
+def _check_success_threshold(path: str, probe: Document) -> FieldErrors:
     success = probe.get("successThreshold", 0)
     return [] if success == 1 else [invalid_value(f"{path}.successThreshold", success, "must be 1")]
 
 
 def _handler(path: str, handler: Document, grace_s: int) -> FieldErrors:
     """Exactly one of the ways to ask or to tell a container."""
-    given = [member for member in _HANDLERS if member in handler]
-    if not given:
+    present = [member for member in _HANDLERS if member in handler]
+    if not present:
         return [required(path, "must specify a handler type")]
-    action: Document = handler[given[0]]
-    where = f"{path}.{given[0]}"
+    action: Document = handler[present[0]]
+    where = f"{path}.{present[0]}"
     errors: FieldErrors = []
-    if given[0] == "exec":
+    if present[0] == "exec":
         errors += needs("command")(where, action)
-    elif given[0] == "sleep":
+    elif present[0] == "sleep":
         seconds = action.get("seconds", 0)
         if not 0 <= seconds <= grace_s:
             detail = f"must be non-negative and less than terminationGracePeriodSeconds ({grace_s})"
             errors.append(invalid_value(where, seconds, detail))
     else:
         errors += check_port(f"{where}.port", action.get("port", 0))
-    if given[0] == "httpGet":
+    if present[0] == "httpGet":
         errors += _SCHEME(where, action)
         # As upstream: the list is named, not its entry.
-        for header in while_few(errors, action.get("httpHeaders", ())):
+        for header in until_error_limit(errors, action.get("httpHeaders", ())):
             errors += of_form(f"{where}.httpHeaders", header.get("name", ""), _header_problems)
     return errors + [
         forbidden_field(f"{path}.{member}", "may not specify more than 1 handler type")
-        for member in given[1:]
+        for member in present[1:]
     ]
 
 
@@ -307,7 +309,7 @@ _COUNTS: Final = tuple(
     )
 )
 _GRACE: Final = Field("terminationGracePeriodSeconds", minimum=1, detail=POSITIVE)
-_LIVENESS: Final = Rules(*_COUNTS, _GRACE, _once)
+_LIVENESS: Final = Rules(*_COUNTS, _GRACE, _check_success_threshold)
 _READINESS: Final = Rules(
     *_COUNTS,
     _GRACE,

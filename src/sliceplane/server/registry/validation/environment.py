@@ -64,9 +64,9 @@ _DIVISORS: Final = {
     **{
         name: (
             _SIZES,
-            f"only divisor's values {', '.join(_SIZES)} are supported with the {told} resource",
+            f"only divisor's values {', '.join(_SIZES)} are supported with the {noun} resource",
         )
-        for name, told in (
+        for name, noun in (
             ("memory", "memory"),
             ("ephemeral-storage", "local ephemeral storage"),
             ("hugepages", "hugepages"),
@@ -102,10 +102,10 @@ def key_problems(key: str) -> list[str]:
 
 
 def _only_one(path: str, source: Document) -> FieldErrors:
-    given = sum(member in source for member in _SOURCES)
-    if not given:
+    count = sum(member in source for member in _SOURCES)
+    if not count:
         return [invalid_value(path, "", _NO_SOURCE)]
-    return [invalid_value(path, "", _TWO_SOURCES)] if given > 1 else []
+    return [invalid_value(path, "", _TWO_SOURCES)] if count > 1 else []
 
 
 def _source(path: str, variable: Document) -> FieldErrors:

@@ -15,7 +15,7 @@ from sliceplane.api.errors import (
     invalid_value,
     missing_value,
     required,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.meta import Document
 from sliceplane.server.registry.validation.rules import Field, Rules, each, no_way_up, way_down
@@ -106,11 +106,11 @@ def _devices(
     names: set[str] = set()
     paths: set[str] = set()
     mount_paths = set(mounts.values())
-    for index, device in while_few(errors, enumerate(devices)):
+    for index, device in until_error_limit(errors, enumerate(devices)):
         where = f"{path}[{index}]"
         name = device.get("name", "")
         target = device.get("devicePath", "")
-        leaves = bool(no_way_up(target))
+        has_backsteps = bool(no_way_up(target))
         faults = (
             (not name, "name", None),
             (name in names, "name", "must be unique"),
@@ -118,7 +118,7 @@ def _devices(
             (name not in volumes, "name", ""),
             (not target, "devicePath", None),
             (target in paths, "devicePath", "must be unique"),
-            (leaves, "devicePath", "can not contain backsteps ('..')"),
+            (has_backsteps, "devicePath", "can not contain backsteps ('..')"),
             (name in mounts, "name", "must not already exist in volumeMounts"),
             (
                 target in mount_paths,
@@ -133,7 +133,7 @@ def _devices(
         ]
         if name:
             names.add(name)
-        if not leaves:
+        if not has_backsteps:
             paths.add(target)
     return errors
 

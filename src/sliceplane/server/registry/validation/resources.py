@@ -22,7 +22,7 @@ from sliceplane.api.errors import (
     invalid_value,
     missing_value,
     required,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import exact, quantity_of
@@ -34,16 +34,16 @@ from sliceplane.server.registry.validation.rules import (
     Field,
     Rules,
     among,
+    check_unique,
     each,
     of_form,
-    only_once,
 )
 from sliceplane.server.registry.validation.security import containers_of
 
 #: quantities by name, as they were written
 Amounts = Mapping[str, str | int]
 #: Characters of the names of a Pod's claims that one message lists; upstream has no bound.
-CLAIMS_SHOWN_MAX: Final = 4096
+CLAIM_LIST_CHARACTERS_MAX: Final = 4096
 #: limits and requests of all containers of a Pod together: schedulers and quotas add them up with
 #: each change of a Pod. Upstream's bound is the size of an object in etcd.
 AMOUNTS_MAX: Final = 4096
@@ -95,7 +95,7 @@ NO_CLAIMS: Final = ClaimNames()
 def claim_names(claims: list[Document]) -> ClaimNames:
     names = frozenset(claim["name"] for claim in claims if claim.get("name"))
     return (
-        ClaimNames(names, f": {', '.join(sorted(names))}"[:CLAIMS_SHOWN_MAX])
+        ClaimNames(names, f": {', '.join(sorted(names))}"[:CLAIM_LIST_CHARACTERS_MAX])
         if names
         else NO_CLAIMS
     )
@@ -110,20 +110,20 @@ def check_claims_of_pod(path: str, claims: list[Document]) -> FieldErrors:
     seen: set[str] = set()
 
     def claim_errors(where: str, claim: Document) -> FieldErrors:
-        errors = only_once(f"{where}.name", claim.get("name", ""), seen) or _CLAIM_NAME(
+        errors = check_unique(f"{where}.name", claim.get("name", ""), seen) or _CLAIM_NAME(
             where, claim
         )
         seen.discard("")
-        given = [member for member in _CLAIM_SOURCES if member in claim]
-        if len(given) != 1:
+        present = [member for member in _CLAIM_SOURCES if member in claim]
+        if len(present) != 1:
             detail = (
                 "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
-                if given
+                if present
                 else "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
             )
-            shown = in_go(claim, "name", *_CLAIM_SOURCES, name="")
-            errors.append(invalid_value(where, shown, detail))
-        for member in given:
+            rendered = in_go(claim, "name", *_CLAIM_SOURCES, name="")
+            errors.append(invalid_value(where, rendered, detail))
+        for member in present:
             errors += of_form(f"{where}.{member}", claim[member], check_dns_subdomain)
         return errors
 
@@ -145,7 +145,7 @@ def _check_resources(
     limits: Document = resources.get("limits", {})
     requests: Document = resources.get("requests", {})
     for member, amounts in (("limits", limits), ("requests", requests)):
-        for name in while_few(errors, sorted(amounts)):
+        for name in until_error_limit(errors, sorted(amounts)):
             where = f"{path}.{member}[{name}]"
             errors += check_name(where, name) + check_amount(where, name, amounts[name])
             if member == "requests":
@@ -187,8 +187,8 @@ def _pages(path: str, name: str, quantity: Any) -> FieldErrors:
 
 def _resource_name(path: str, name: str) -> FieldErrors:
     errors = of_form(path, name, check_qualified_name)
-    known = "/" in name or name in _STANDARD or name.startswith((_HUGE, f"requests.{_HUGE}"))
-    if not errors and not known:
+    is_standard = "/" in name or name in _STANDARD or name.startswith((_HUGE, f"requests.{_HUGE}"))
+    if not errors and not is_standard:
         errors.append(
             invalid_value(path, name, "must be a standard resource type or fully qualified")
         )
@@ -240,8 +240,8 @@ def _within_limit(path: str, name: str, request: Any, limit: Any) -> FieldErrors
         return [] if overcommits else [required(f"{path}.limits", detail)]
     if request == limit:
         return []
-    asked, allowed = exact(request), exact(limit)
-    if asked == allowed or (overcommits and asked < allowed):
+    requested, allowed = exact(request), exact(limit)
+    if requested == allowed or (overcommits and requested < allowed):
         return []
     relation = "less than or equal to" if overcommits else "equal to"
     return [
@@ -258,7 +258,7 @@ def _claims(path: str, claims: list[Document], of_pod: ClaimNames) -> FieldError
     seen: set[str] = set()
     #: how many requests of a claim were named, each for itself
     requests: dict[str, int] = {}
-    for index, claim in while_few(errors, enumerate(claims)):
+    for index, claim in until_error_limit(errors, enumerate(claims)):
         where = f"{path}[{index}]"
         name = claim.get("name", "")
         request = claim.get("request", "")
@@ -276,7 +276,7 @@ def _claims(path: str, claims: list[Document], of_pod: ClaimNames) -> FieldError
                 requests[name] = requests.get(name, 0) + 1
             else:
                 errors += [duplicate(where, name)] * min(
-                    requests.get(name, 0), _DUPLICATES_TOLD_MAX
+                    requests.get(name, 0), _DUPLICATES_REPORTED_MAX
                 )
             seen.add(key)
         if name not in of_pod.names:
@@ -285,7 +285,7 @@ def _claims(path: str, claims: list[Document], of_pod: ClaimNames) -> FieldError
 
 
 #: a claim as a whole after so many of its requests is so many mistakes
-_DUPLICATES_TOLD_MAX: Final = 1000
+_DUPLICATES_REPORTED_MAX: Final = 1000
 
 
 def check_resize(path: str, policies: list[Document], restart_policy: str) -> FieldErrors:
@@ -295,7 +295,7 @@ def check_resize(path: str, policies: list[Document], restart_policy: str) -> Fi
     def policy_errors(where: str, policy: Document) -> FieldErrors:
         name = policy.get("resourceName", "")
         restart = policy.get("restartPolicy", "")
-        errors = only_once(where, name, seen)
+        errors = check_unique(where, name, seen)
         for value, supported in ((name, _RESIZED), (restart, _RESIZE_POLICIES)):
             errors += among(path, value, supported) if value else [required(path)]
         if restart_policy == "Never" and restart != "NotRequired":
@@ -320,7 +320,7 @@ def check_pod_resources(path: str, spec: Document, claims: ClaimNames) -> FieldE
     for member, is_compared in (("requests", lambda _name: True), ("limits", _is_huge)):
         whole = resources.get(member, {})
         together = sum_of_containers(spec, member)
-        for name in while_few(errors, sorted(together.keys() & whole.keys())):
+        for name in until_error_limit(errors, sorted(together.keys() & whole.keys())):
             if is_compared(name) and exact(together[name]) > exact(whole[name]):
                 detail = (
                     f"must be greater than or equal to aggregate container {member} of "
@@ -330,9 +330,9 @@ def check_pod_resources(path: str, spec: Document, claims: ClaimNames) -> FieldE
                     invalid_value(f"{path}.{member}[{name}]", text_of(whole[name]), detail)
                 )
     limits = resources.get("limits", {})
-    for index, container in while_few(errors, enumerate(spec.get("containers", ()))):
+    for index, container in until_error_limit(errors, enumerate(spec.get("containers", ()))):
         own = container.get("resources", {}).get("limits", {})
-        for name in while_few(errors, sorted(own.keys() & limits.keys())):
+        for name in until_error_limit(errors, sorted(own.keys() & limits.keys())):
             if exact(own[name]) > exact(limits[name]):
                 detail = f"must be less than or equal to pod limits of {text_of(limits[name])}"
                 where = f"{path}.containers[{index}][{name}].limits"

@@ -28,7 +28,7 @@ from sliceplane.api.errors import (
     required,
     too_long,
     too_many,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.meta import Document
 
@@ -102,14 +102,14 @@ class Field(msgspec.Struct, frozen=True):
                 return only(where, value)
             return [error for test in checks for error in test(where, value)]
 
-        def check_places(path: str, document: Document) -> FieldErrors:
+        def check_each_parent(path: str, document: Document) -> FieldErrors:
             errors: FieldErrors = []
-            for where, parent in while_few(errors, _parents(document, way, path)):
+            for where, parent in until_error_limit(errors, _parents(document, way, path)):
                 errors += check_member(where, parent)
             return errors
 
         way, dot, name = self.path.rpartition(".")
-        return check_places if dot else check_member
+        return check_each_parent if dot else check_member
 
     def _checks(self) -> Iterator[tuple[Check, bool]]:
         """Each check with whether this row makes it, in their order."""
@@ -160,14 +160,14 @@ class Field(msgspec.Struct, frozen=True):
         return each(path, value, self.rows) if isinstance(value, list) else self.rows(path, value)
 
 
-def _parents(document: Document, way: str, shown: str) -> Iterator[tuple[str, Document]]:
-    """The objects at the end of *way*, with their paths as messages show them."""
+def _parents(document: Document, way: str, path: str) -> Iterator[tuple[str, Document]]:
+    """Yields the objects at the end of *way*, with their paths."""
     head, _, rest = way.partition(".")
     if not head:
-        yield shown, document
+        yield path, document
         return
     name = head.rstrip("?[]")
-    where = f"{shown}.{name}" if shown else name
+    where = f"{path}.{name}" if path else name
     if head.endswith("[]"):
         for index, item in enumerate(document.get(name) or ()):
             yield from _parents(item, rest, f"{where}[{index}]")
@@ -240,10 +240,10 @@ def absent(path: str, document: Document, members: Iterable[str], detail: str) -
     ]
 
 
-def only_once(path: str, key: T, seen: set[T], shown: Any = None) -> FieldErrors:
-    """The complaint about a *key* that was *seen*, which it is from now on."""
+def check_unique(path: str, key: T, seen: set[T], value: Any = None) -> FieldErrors:
+    """Returns the error for a *key* that was *seen* before, and adds it to *seen*."""
     if key in seen:
-        return [duplicate(path, key if shown is None else shown)]
+        return [duplicate(path, key if value is None else value)]
     seen.add(key)
     return []
 
@@ -294,9 +294,9 @@ class Defaults:
             self._steps.append((name.strip("+?"), default, name[0] == "+", name[-1] == "?", parts))
 
     def __call__(self, document: Document) -> None:
-        for member, default, is_made, only_missing, parts in self._steps:
+        for member, default, is_created, only_missing, parts in self._steps:
             value = document.get(member)
-            if value is None and is_made:
+            if value is None and is_created:
                 document[member] = value = type(default)()
             if parts is None:
                 if value is None or not (value or only_missing):

@@ -18,7 +18,7 @@ from sliceplane.api.errors import (
     invalid_value,
     not_supported,
     required,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import (
@@ -37,10 +37,10 @@ from sliceplane.server.registry.validation.rules import (
     Field,
     Rules,
     among,
+    check_unique,
     each,
     each_of_form,
     of_form,
-    only_once,
 )
 
 EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -87,8 +87,8 @@ def _toleration_value(path: str, operator: str, value: str) -> FieldErrors:
             else []
         )
     # The gate TaintTolerationComparisonOperators is off, as upstream's default is.
-    known = ("Equal", "Exists", *(_COMPARING if operator in _COMPARING else ()))
-    return [not_supported(where, operator, known)]
+    operators = ("Equal", "Exists", *(_COMPARING if operator in _COMPARING else ()))
+    return [not_supported(where, operator, operators)]
 
 
 def _weight(path: str, term: Document) -> FieldErrors:
@@ -111,22 +111,22 @@ def _values_too(path: str, requirement: Document) -> FieldErrors:
 def _node_field(path: str, requirement: Document) -> FieldErrors:
     operator = requirement.get("operator", "")
     key = requirement.get("key", "")
-    given: list[str] = requirement.get("values", [])
+    values: list[str] = requirement.get("values", [])
     errors: FieldErrors = []
     if operator not in ("In", "NotIn"):
         errors.append(invalid_value(f"{path}.operator", operator, "not a valid selector operator"))
-    elif len(given) != 1:
+    elif len(values) != 1:
         detail = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
         errors.append(required(f"{path}.values", detail))
     if key != "metadata.name":
         return [*errors, invalid_value(f"{path}.key", key, "not a valid field selector key")]
-    return errors + each_of_form(f"{path}.values", given, check_dns_subdomain)
+    return errors + each_of_form(f"{path}.values", values, check_dns_subdomain)
 
 
 def _namespaces(path: str, term: Document) -> FieldErrors:
     """As upstream: the member is named as if it were one."""
     errors: FieldErrors = []
-    for name in while_few(errors, term.get("namespaces", ())):
+    for name in until_error_limit(errors, term.get("namespaces", ())):
         errors += of_form(f"{path}.namespace", name, check_dns_label)
     return errors
 
@@ -149,13 +149,13 @@ def _label_keys(path: str, term: Document) -> FieldErrors:
         errors += each_of_form(f"{path}.{member}", keys, check_qualified_name)
     positions = {key: index for index, key in enumerate(term.get("matchLabelKeys", ()))}
     seen = set((selector or {}).get("matchLabels", ()))
-    for expression in while_few(errors, (selector or {}).get("matchExpressions", ())):
+    for expression in until_error_limit(errors, (selector or {}).get("matchExpressions", ())):
         key = expression.get("key", "")
         if key in positions and key in seen:
             errors.append(invalid_value(f"{path}[{positions[key]}]", key, _BOTH))
         seen.add(key)
     mismatched = set(term.get("mismatchLabelKeys", ()))
-    for index, key in while_few(errors, enumerate(term.get("matchLabelKeys", ()))):
+    for index, key in until_error_limit(errors, enumerate(term.get("matchLabelKeys", ()))):
         if key in mismatched:
             detail = "exists in both matchLabelKeys and mismatchLabelKeys"
             errors.append(invalid_value(f"{path}.matchLabelKeys[{index}]", key, detail))
@@ -262,7 +262,7 @@ def check_gates(path: str, gates: list[Document]) -> FieldErrors:
 
     def gate_errors(where: str, gate: Document) -> FieldErrors:
         name = gate.get("name", "")
-        return of_form(where, name, check_qualified_name) + only_once(where, name, seen)
+        return of_form(where, name, check_qualified_name) + check_unique(where, name, seen)
 
     return each(path, gates, gate_errors)
 
@@ -280,10 +280,10 @@ def check_narrowed(path: str, new: Document, old: Document) -> FieldErrors:
     where = f"{path}.nodeAffinity.{_REQUIRED_TERMS}.nodeSelectorTerms"
     if terms and len(terms) != len(now):
         detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed"
-        return [invalid_value(where, [_shown_term(term) for term in now] or None, detail)]
+        return [invalid_value(where, [_render_term(term) for term in now] or None, detail)]
     detail = "only additions are allowed (no mutations or deletions)"
     return [
-        invalid_value(f"{where}[{index}]", _shown_term(term), detail)
+        invalid_value(f"{where}[{index}]", _render_term(term), detail)
         for index, (term, had) in enumerate(zip(now, terms, strict=False))
         if not _only_grew(term, had)
     ]
@@ -298,7 +298,7 @@ def _only_grew(term: Document, had: Document) -> bool:
     )
 
 
-def _shown_term(term: Document) -> Document:
+def _render_term(term: Document) -> Document:
     return {
         f"Match{kind}": [
             in_go(one, "key", "operator", "values", key="", operator="")

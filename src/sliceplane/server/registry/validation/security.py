@@ -19,7 +19,7 @@ from sliceplane.api.errors import (
     invalid_value,
     required,
     too_long,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_dns_subdomain
@@ -113,9 +113,9 @@ def check_seccomp(path: str, profile: Document) -> FieldErrors:
             ]
         return errors + of_form(f"{path}.localhostProfile", local, way_down)
     if local is not None:
-        shown = in_go(profile, "type", "localhostProfile", type="")
+        rendered = in_go(profile, "type", "localhostProfile", type="")
         detail = "can only be set when seccomp type is Localhost"
-        errors.append(invalid_value(f"{path}.localhostProfile", shown, detail))
+        errors.append(invalid_value(f"{path}.localhostProfile", rendered, detail))
     return errors
 
 
@@ -228,7 +228,7 @@ def _escalation(path: str, context: Document) -> FieldErrors:
     }
     detail = "cannot set `allowPrivilegeEscalation` to false and"
     return [
-        invalid_value(path, _shown(context), f"{detail} {what}")
+        invalid_value(path, _render_context(context), f"{detail} {what}")
         for what, is_set in faults.items()
         if is_set
     ]
@@ -272,8 +272,8 @@ _GO: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def _shown(context: Document, member: str = "") -> Document:
-    shown: Document = {}
+def _render_context(context: Document, member: str = "") -> Document:
+    rendered: Document = {}
     for name, empty in _GO[member].items():
         value = context.get(name, empty)
         go_name = (
@@ -283,10 +283,10 @@ def _shown(context: Document, member: str = "") -> Document:
             if name == "seLinuxOptions"
             else ""
         )
-        shown[go_name or name[0].upper() + name[1:]] = (
-            _shown(value, name) if type(value) is dict else value
+        rendered[go_name or name[0].upper() + name[1:]] = (
+            _render_context(value, name) if type(value) is dict else value
         )
-    return shown
+    return rendered
 
 
 def check_pod_security(path: str, spec: Document) -> FieldErrors:
@@ -366,7 +366,7 @@ def check_host_process(path: str, spec: Document) -> FieldErrors:
     of_pod = spec.get("securityContext", {}).get("windowsOptions", {}).get("hostProcess")
     errors: FieldErrors = []
     are_ones: list[bool] = []
-    for where, container in while_few(errors, containers_of(path, spec)):
+    for where, container in until_error_limit(errors, containers_of(path, spec)):
         own = container.get("securityContext", {}).get("windowsOptions", {}).get("hostProcess")
         if of_pod is not None and own is not None and of_pod != own:
             detail = (
@@ -399,9 +399,11 @@ def check_host_users(path: str, spec: Document) -> FieldErrors:
     # As upstream: some are spelled as Go does.
     names = (("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC"))
     errors = [
-        forbidden_field(f"{path}.{shown}", detail) for member, shown in names if spec.get(member)
+        forbidden_field(f"{path}.{go_name}", detail)
+        for member, go_name in names
+        if spec.get(member)
     ]
-    for where, container in while_few(errors, containers_of(path, spec)):
+    for where, container in until_error_limit(errors, containers_of(path, spec)):
         if container.get("volumeDevices"):
             errors.append(forbidden_field(f"{where}.volumeDevices", detail))
     return errors
@@ -432,12 +434,14 @@ def _set_in(
         f"securityContext.{member}": value
         for member, value in spec.get("securityContext", {}).items()
     }
-    given = {
+    set_members = {
         **context,
         **{member: value for member, value in spec.items() if value or member not in _PLAIN_FLAGS},
     }
-    errors = [forbidden_field(f"{path}.{member}", detail) for member in of_pod if member in given]
-    for where, container in while_few(errors, containers_of(path, spec)):
+    errors = [
+        forbidden_field(f"{path}.{member}", detail) for member in of_pod if member in set_members
+    ]
+    for where, container in until_error_limit(errors, containers_of(path, spec)):
         own = container.get("securityContext", {})
         errors += [
             forbidden_field(f"{where}.securityContext.{name}", detail)

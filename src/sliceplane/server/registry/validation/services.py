@@ -15,7 +15,7 @@ from sliceplane.api.errors import (
     invalid_value,
     not_supported,
     required,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.meta import Document
 from sliceplane.api.service_rules import (
@@ -48,9 +48,9 @@ from sliceplane.server.registry.validation.rules import (
     Rules,
     absent,
     among,
+    check_unique,
     each,
     of_form,
-    only_once,
 )
 
 AFFINITIES = ("ClientIP", "None")
@@ -109,7 +109,7 @@ def _each_port(spec: Document) -> FieldErrors:
         name = port.get("name", "")
         errors: FieldErrors = []
         if name:
-            errors += of_form(f"{path}.name", name, check_dns_label) + only_once(
+            errors += of_form(f"{path}.name", name, check_dns_label) + check_unique(
                 f"{path}.name", name, names
             )
         elif len(ports) > 1:
@@ -171,7 +171,7 @@ def cluster_ips(spec: Document) -> FieldErrors:
     errors += each(
         "spec.ipFamilies",
         families,
-        lambda where, family: among(where, family, FAMILIES) + only_once(where, family, seen),
+        lambda where, family: among(where, family, FAMILIES) + check_unique(where, family, seen),
     )
     errors += Rules(Field("ipFamilyPolicy", choices=FAMILY_POLICIES))("spec", spec)
     bad = _bad_addresses(path, addresses)
@@ -186,16 +186,16 @@ def cluster_ips(spec: Document) -> FieldErrors:
             invalid_value(path, addresses, "may specify no more than one IP for each IP family")
         )
     if not is_headless(spec):
-        for index, (address, wanted) in enumerate(zip(addresses, families, strict=False)):
-            if wanted in FAMILIES and version_of(address) != (4 if wanted == "IPv4" else 6):
-                detail = f"expected an {wanted} value as indicated by `ipFamilies[{index}]`"
+        for index, (address, family) in enumerate(zip(addresses, families, strict=False)):
+            if family in FAMILIES and version_of(address) != (4 if family == "IPv4" else 6):
+                detail = f"expected an {family} value as indicated by `ipFamilies[{index}]`"
                 errors.append(invalid_value(f"{path}[{index}]", address, detail))
     return errors
 
 
 def _bad_addresses(path: str, addresses: list[str]) -> FieldErrors:
     errors: FieldErrors = []
-    for index, address in while_few(errors, enumerate(addresses)):
+    for index, address in until_error_limit(errors, enumerate(addresses)):
         if index == 0 and address == NO_CLUSTER_IP:
             if len(addresses) > 1:
                 errors.append(
@@ -230,14 +230,16 @@ def _distinct_ports(spec: Document) -> FieldErrors:
     def node_port_errors(path: str, port: Document) -> FieldErrors:
         number = port.get("nodePort", 0)
         key = (port.get("protocol", ""), number)
-        return only_once(f"{path}.nodePort", key, node_ports, number) if number else []
+        return check_unique(f"{path}.nodePort", key, node_ports, number) if number else []
 
     def port_errors(path: str, port: Document) -> FieldErrors:
         # As upstream: Go's own struct is shown, with what does not count in the comparison left
         # empty.
         empty = {"appProtocol": None, "targetPort": 0, "nodePort": 0}
-        shown = in_go({**port, "name": "", **empty}, *_GO_PORT, protocol="", port=0)
-        return only_once(path, (port.get("protocol", ""), port.get("port", 0)), numbers, shown)
+        rendered = in_go({**port, "name": "", **empty}, *_GO_PORT, protocol="", port=0)
+        return check_unique(
+            path, (port.get("protocol", ""), port.get("port", 0)), numbers, rendered
+        )
 
     return each("spec.ports", ports, node_port_errors) + each("spec.ports", ports, port_errors)
 

@@ -18,7 +18,7 @@ from sliceplane.api.errors import (
     forbidden_field,
     invalid_value,
     required,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import exact
@@ -90,7 +90,7 @@ def check_volumes(
     claims = {
         f"{pod}-{volume.get('name', '')}" for volume in volumes if pod and "ephemeral" in volume
     }
-    for index, volume in while_few(errors, enumerate(volumes)):
+    for index, volume in until_error_limit(errors, enumerate(volumes)):
         where = f"{path}[{index}]"
         name = volume.get("name", "")
         problems = _source(where, volume, pod)
@@ -108,13 +108,13 @@ def check_volumes(
 
 
 def _source(path: str, volume: Document, pod: str | None) -> FieldErrors:
-    given = [member for member in _SOURCES if member in volume]
-    if not given:
+    present = [member for member in _SOURCES if member in volume]
+    if not present:
         return [required(path, "must specify a volume type")]
     errors: FieldErrors = []
-    for place, member in enumerate(given):
+    for index, member in enumerate(present):
         source = volume[member]
-        if place:
+        if index:
             errors.append(forbidden_field(f"{path}.{_CLASH_PATHS.get(member, member)}", _CLASH))
         else:
             errors += _SOURCES[member](f"{path}.{_PATHS.get(member, member)}", source)
@@ -122,13 +122,13 @@ def _source(path: str, volume: Document, pod: str | None) -> FieldErrors:
             portal = f"{volume.get('name', '')}:{source.get('targetPortal', '')}"
             if len(portal.encode()) > _PORTAL_MAX:
                 errors.append(invalid_value(f"{path}.name", volume.get("name", ""), _PORTAL_DETAIL))
-        elif member == "ephemeral" and not place and pod and volume.get("name"):
+        elif member == "ephemeral" and not index and pod and volume.get("name"):
             claim = f"{pod}-{volume['name']}"
             errors += [
                 invalid_value(f"{path}.name", volume["name"], f'PVC name "{claim}": {problem}')
                 for problem in check_dns_subdomain(claim)
             ]
-        elif member == "image" and not place and pod is not None:
+        elif member == "image" and not index and pod is not None:
             # As upstream: a template's reference may be filled in later.
             errors[:0] = needs("reference")(f"{path}.image", source)
     return errors
@@ -208,15 +208,15 @@ def _quobyte(path: str, source: Document) -> FieldErrors:
         )
     else:
         bad = sum(not _HOST_PORT.fullmatch(pair) for pair in registry.split(","))
-        fault = invalid_value(f"{path}.registry", registry[:_REGISTRY_SHOWN_MAX], _PAIRS)
+        fault = invalid_value(f"{path}.registry", registry[:_REGISTRY_CHARACTERS_MAX], _PAIRS)
         errors += [fault] * min(bad, ERRORS_MAX)
     return errors + needs("volume")(path, source)
 
 
 #: what Go's ``net.SplitHostPort`` takes apart
 _HOST_PORT: Final = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]*):[^\[\]:]*")
-#: each bad pair shows all pairs
-_REGISTRY_SHOWN_MAX: Final = 1024
+#: each error of a bad pair quotes all pairs, up to this
+_REGISTRY_CHARACTERS_MAX: Final = 1024
 
 
 def _fibre_channel(path: str, source: Document) -> FieldErrors:
@@ -236,7 +236,7 @@ def _fibre_channel(path: str, source: Document) -> FieldErrors:
 
 def _flex(path: str, source: Document) -> FieldErrors:
     errors = needs("driver")(path, source)
-    for option in while_few(errors, sorted(source.get("options", ()))):
+    for option in until_error_limit(errors, sorted(source.get("options", ()))):
         domain = f".{option.partition('/')[0].lower()}"
         if domain.endswith((".kubernetes.io", ".k8s.io")):
             detail = "kubernetes.io and k8s.io namespaces are reserved"
@@ -293,7 +293,7 @@ def _downward_file(path: str, item: Document) -> FieldErrors:
 def _downward_files(path: str, items: list[Document]) -> FieldErrors:
     """As upstream: without the index."""
     errors: FieldErrors = []
-    for item in while_few(errors, items):
+    for item in until_error_limit(errors, items):
         errors += _downward_file(path.rpartition(".")[0], item)
     return errors
 
@@ -310,9 +310,9 @@ def _projected(path: str, source: Document) -> FieldErrors:
 def _projection(path: str, where: str, projection: Document, taken: set[str]) -> FieldErrors:
     errors: FieldErrors = []
 
-    def take(target: str, shown: str) -> None:
+    def claim_path(target: str, value: str) -> None:
         if target in taken:
-            errors.append(invalid_value(path, shown, _CLASH_OF_PATHS))
+            errors.append(invalid_value(path, value, _CLASH_OF_PATHS))
         elif target:
             taken.add(target)
 
@@ -320,21 +320,21 @@ def _projection(path: str, where: str, projection: Document, taken: set[str]) ->
         if member in projection:
             source = projection[member]
             errors += needs("name")(f"{where}.{member}", source)
-            for at, item in while_few(errors, enumerate(source.get("items", ()))):
+            for at, item in until_error_limit(errors, enumerate(source.get("items", ()))):
                 errors += _KEY_TO_PATH(f"{where}.{member}.items[{at}]", item)
-                take(item.get("path", ""), source.get("name", ""))
-    for item in while_few(errors, projection.get("downwardAPI", {}).get("items", ())):
+                claim_path(item.get("path", ""), source.get("name", ""))
+    for item in until_error_limit(errors, projection.get("downwardAPI", {}).get("items", ())):
         errors += _downward_file(f"{where}.downwardAPI", item)
-        take(item.get("path", ""), item.get("path", ""))
+        claim_path(item.get("path", ""), item.get("path", ""))
     if "serviceAccountToken" in projection:
         errors += _token(path, f"{where}.serviceAccountToken", projection["serviceAccountToken"])
     # Of the gates that are off, as upstream's default is: ``clusterTrustBundle``,
     # ``podCertificate``.
-    given = sum(
+    count = sum(
         member in projection
         for member in ("secret", "configMap", "downwardAPI", "serviceAccountToken")
     )
-    if given > 1:
+    if count > 1:
         errors.append(forbidden_field(where, f"{_CLASH} per source"))
     return errors
 

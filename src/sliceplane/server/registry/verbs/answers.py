@@ -157,7 +157,7 @@ def convert_document(resource: Resource, document: Document) -> Document:
 def convert_body(resource: Resource, body: bytes) -> bytes:
     """Returns a stored body in the version of *resource*; that of the hub is unchanged."""
     if resource.hub is None:
-        return conversion.shown(resource, body) if resource.is_view else body
+        return conversion.body_from_stored(resource, body) if resource.is_view else body
     return codec.encode(convert_document(resource, codec.decode_document(body)))
 
 

@@ -12,8 +12,8 @@ object has at most twice the fewest slices. Writes are few:
   if its slice is deleted.
 
 No address is missing meanwhile if slices are written in this order: new ones, ``kept`` without
-``gives``, reused ``spare`` ones, ``kept`` with ``gives``, deletions. An endpoint that moves is
-added before it is removed.
+``loses_endpoints``, reused ``spare`` ones, ``kept`` with ``loses_endpoints``, deletions. An
+endpoint that moves is added before it is removed.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from sliceplane.slices.endpoints.mirroring.desired import (
 
 
 class Kept(NamedTuple):
-    """A slice that stays, with its present and desired content. ``gives``: some of its endpoints
-    move to other slices.
+    """A slice that stays, with its present and desired content. ``loses_endpoints``: some of its
+    endpoints move to other slices.
     """
 
     stored: EndpointSlice
     content: Content
     group: MirrorGroup
     changed: bool
-    gives: bool = False
+    loses_endpoints: bool = False
 
 
 class Arrangement(NamedTuple):
@@ -54,14 +54,14 @@ class Arrangement(NamedTuple):
 class _Bin:
     """A slice during packing. ``dirty``: it must be written or deleted in any case."""
 
-    __slots__ = ("content", "dirty", "gives", "identities", "stored")
+    __slots__ = ("content", "dirty", "identities", "loses_endpoints", "stored")
 
     def __init__(self, stored: EndpointSlice, content: Content) -> None:
         self.stored = stored
         self.content = content
         self.identities: list[Identity] = []
         self.dirty = False
-        self.gives = False
+        self.loses_endpoints = False
 
     def __len__(self) -> int:
         return len(self.identities)
@@ -88,7 +88,7 @@ def arrange_packed(
     Costs O(endpoints), and a sort of the slices.
     """
     assert limit > 0, f"a slice of {limit} endpoints"
-    bins, pool = _keep_in_place(group, slices, desired_meta, limit)
+    bins, pool = _keep_unmoved(group, slices, desired_meta, limit)
     created = _place(bins, pool, limit)
     spare = [box for box in bins if not box.identities]
     staying = [box for box in bins if box.identities]
@@ -96,7 +96,13 @@ def arrange_packed(
     texts = dict(zip(group.content, group.texts, strict=True))
     return Arrangement(
         tuple(
-            Kept(box.stored, box.content, _part(group, box.identities, texts), box.dirty, box.gives)
+            Kept(
+                box.stored,
+                box.content,
+                _part(group, box.identities, texts),
+                box.dirty,
+                box.loses_endpoints,
+            )
             for box in staying
             if box.identities
         ),
@@ -105,7 +111,7 @@ def arrange_packed(
     )
 
 
-def _keep_in_place(
+def _keep_unmoved(
     group: MirrorGroup, slices: Sequence[EndpointSlice], desired_meta: SliceMeta, limit: int
 ) -> tuple[list[_Bin], list[Identity]]:
     """Leaves each desired endpoint in the first slice that has it. Returns the slices and the
@@ -117,7 +123,7 @@ def _keep_in_place(
         box = _Bin(stored, content_of(stored))
         identities = [identity for identity in box.content if identity in unplaced]
         box.identities = identities[:limit]
-        box.gives = len(identities) > limit
+        box.loses_endpoints = len(identities) > limit
         for identity in box.identities:
             del unplaced[identity]
         box.dirty = (

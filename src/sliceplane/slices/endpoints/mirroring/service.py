@@ -113,10 +113,10 @@ class MirrorState:
         meta = observed.metadata
         if meta.deletion_timestamp is not None:
             return self.on_slice_gone(meta.name, meta.uid)
-        shown = self._own.on_observed(meta, lambda: observed)
-        if shown is Observation.ECHO:
+        observation = self._own.on_observed(meta, lambda: observed)
+        if observation is Observation.ECHO:
             self._own.keep(observed)  # shares the cache's object
-        return shown is Observation.NEW
+        return observation is Observation.NEW
 
     def on_slice_gone(self, name: str, uid: str) -> bool:
         """Handles a slice that left the cache, is terminating, or is no longer labelled as ours.
@@ -140,8 +140,8 @@ class MirrorState:
         ``finish``.
         """
         assert not self._own.in_flight, f"{self.key} has a plan under way"
-        self._own.give_up(now)
-        if self._own.wait_once():
+        self._own.drop_expired(now)
+        if self._own.defer_plan():
             return MirrorPlan(stale=True)
         plan = (
             self._mirror(self.endpoints, limits)
@@ -207,7 +207,7 @@ class MirrorState:
                 before = kept.content
                 after = kept.group.content
                 if kept.changed:
-                    (last if kept.gives else updates).append(
+                    (last if kept.loses_endpoints else updates).append(
                         update_slice(kept.stored, desired_meta, kept.group)
                     )
                 added += len(after.keys() - before.keys())

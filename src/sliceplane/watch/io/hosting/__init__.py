@@ -6,6 +6,6 @@
                              ^                                        |
                              +------------------ Done ----------------+
 
-Read ``host`` first, then ``runner`` (controller loop after controller loop), ``life`` (one of
-them), ``informers`` and ``election``.
+Read ``host`` first, then ``runner`` (controller loop after controller loop), ``loop_shell`` (one
+of them), ``informers`` and ``election``.
 """

@@ -30,10 +30,11 @@ _log = get_logger("election")
 
 
 class LeaseCandidate:
-    """One instance of several.  ``run`` is its life; everything else may be read at any time.
+    """One of several instances.  ``run`` lasts as long as the instance; everything else may be read
+    at any time.
 
     *clock* gives seconds since the epoch and must go on steadily when the machine's is set. *note*
-    is told what an Event should say; it must not block.
+    takes the text of an Event; it must not block.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class LeaseCandidate:
         self._clock = clock
         self._core = Election(config, rng)
         self._work: asyncio.Task[None] | None = None
-        self._holder_told = ""
+        self._reported_holder = ""
         self._note = note
         #: how often it came to lead
         self.terms = 0
@@ -81,7 +82,7 @@ class LeaseCandidate:
                     _log.info(
                         "became leader", lease=self._config.name, identity=self._config.identity
                     )
-                    self._tell("became leader", "Acquire")
+                    self._note_event("became leader", "Acquire")
                     self._work = asyncio.get_running_loop().create_task(
                         work(), name="the leader's work"
                     )
@@ -90,7 +91,7 @@ class LeaseCandidate:
                     return
                 elif not self.leading and self._work is not None:
                     await self._end_term()
-                self._tell_holder()
+                self._log_new_holder()
                 await self._until_due()
         finally:
             await self._end_work()
@@ -101,14 +102,14 @@ class LeaseCandidate:
         if request is not None:
             # A server that does not answer must not keep us from noticing that our term is over.
             term_ends = self._core.next_deadline()
-            left = (
+            timeout_s = (
                 self._config.renew_deadline_s
                 if term_ends is None
                 else max(0.0, term_ends - self._clock())
             )
-            await self._perform(request, left)
+            await self._send(request, timeout_s)
 
-    async def _perform(self, request: Write, timeout_s: float) -> None:
+    async def _send(self, request: Write, timeout_s: float) -> None:
         try:
             async with asyncio.timeout(timeout_s):
                 body = await send(self._client, request)
@@ -152,14 +153,14 @@ class LeaseCandidate:
         self._work = None
         if work is None:
             return
-        self._tell("stopped leading", "Release")
+        self._note_event("stopped leading", "Release")
         work.cancel()
         (ended,) = await asyncio.gather(work, return_exceptions=True)
         if isinstance(ended, Exception):
             _log.error("the leader's work ended badly", exc_info=ended)
 
     async def _release(self) -> None:
-        """Give the Lease back, so that another instance need not wait for its end."""
+        """Releases the Lease, so that another instance need not wait until it expires."""
         self._core.stop()
         if not await ends_within(RELEASE_TIMEOUT_S, self._last_requests()):
             _log.warning("the lease was not released in time", lease=self._config.name)
@@ -169,9 +170,9 @@ class LeaseCandidate:
             request = self._core.take_request(self._clock())
             if request is None:
                 return
-            await self._perform(request, RELEASE_TIMEOUT_S)
+            await self._send(request, RELEASE_TIMEOUT_S)
 
-    def _tell(self, what: str, action: str) -> None:
+    def _note_event(self, what: str, action: str) -> None:
         lease = self._core.lease
         if self._note is None or lease is None:
             return
@@ -187,8 +188,8 @@ class LeaseCandidate:
             )
         )
 
-    def _tell_holder(self) -> None:
+    def _log_new_holder(self) -> None:
         holder = self._core.holder
-        if holder and holder not in (self._holder_told, self._config.identity):
+        if holder and holder not in (self._reported_holder, self._config.identity):
             _log.info("another instance leads", lease=self._config.name, holder=holder)
-        self._holder_told = holder
+        self._reported_holder = holder

@@ -23,7 +23,7 @@ from sliceplane.watch.controller.events import RecorderStatus
 from sliceplane.watch.io.base import Client
 from sliceplane.watch.io.events import EventRecorder
 from sliceplane.watch.io.hosting.informers import InformerStatus, SharedInformers
-from sliceplane.watch.io.hosting.life import HostMeans
+from sliceplane.watch.io.hosting.loop_shell import HostMeans
 from sliceplane.watch.io.hosting.runner import ControllerRunner, ControllerStatus, Factory
 from sliceplane.watch.io.reflect import loop_clock
 from sliceplane.watch.recorder.recorder import Recorder

@@ -118,20 +118,21 @@ class SharedInformers:
 
 
 class CannotRead(Exception):
-    """A sentence with all that is missing."""
+    """The message names every kind whose read permission is missing."""
 
 
-async def check_readable(reader: Reader, wanted: Iterable[Selection]) -> None:
-    """May everything be read that will be needed? Asked once before a run that shall end by itself.
+async def check_readable(reader: Reader, selections: Iterable[Selection]) -> None:
+    """Checks that *selections* can be read, with one short list for each. Used before a run that
+    ends by itself.
 
-    An informer tries again for ever, which is right for a server that comes back and wrong for a
-    person who waits for an answer: a server that is not there, or a right that is missing, is told
-    at once. One short list for each of *wanted*; a server that is busy is left to the informers.
-    Raises ``CannotRead``, and ``Unreachable`` where there is no server.
+    An informer retries forever, which is right for a server that comes back and wrong for a person
+    who waits for an answer: an unreachable server or a missing permission is reported at once. An
+    error that passes, of a busy server, is left to the informers. Raises ``CannotRead``, and
+    ``Unreachable`` if there is no server.
     """
     refused: dict[str, StatusError] = {}
     for selection in sorted(
-        set(wanted), key=lambda selection: (selection.resource.key, selection.namespace)
+        set(selections), key=lambda selection: (selection.resource.key, selection.namespace)
     ):
         try:
             await reader.list(Selection(selection.resource, selection.namespace), limit=1)

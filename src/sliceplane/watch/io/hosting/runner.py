@@ -1,9 +1,9 @@
-"""Runs one controller for as long as the host runs, and starts it anew after a fault.
+"""Runs one controller for as long as the host runs, and restarts it after a fault.
 
-A core that raises is thrown away with all that it knew: the next ``Life`` begins with a new core
-that lists everything again. Between two lives there is a pause (``RESTART_BACKOFF``), and before it
-the jobs of the old life get ``DRAIN_S`` to end, because the jobs of one key must not overlap. A
-fault stays with its controller: informers and the client are shared with the others and go on.
+A core that raises is discarded with its state: the next ``LoopShell`` begins with a new core, which
+gets all objects again. Between two loops there is a pause (``RESTART_BACKOFF``), and before it the
+jobs of the old loop get ``DRAIN_S`` to end, because the jobs of one key must not overlap. A fault
+stays with its controller: informers and the client are shared with the others and go on.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from sliceplane.kit.metrics import Family
 from sliceplane.watch.controller.base import Controller, ControllerInfo
 from sliceplane.watch.controller.loop import ControllerLoop
 from sliceplane.watch.io.hosting.informers import SharedInformers
-from sliceplane.watch.io.hosting.life import ControllerTally, HostMeans, Life
+from sliceplane.watch.io.hosting.loop_shell import ControllerTally, HostMeans, LoopShell
 from sliceplane.watch.recorder.entries import quantized
 
 Factory = Callable[[], Controller]
 
-#: between two lives; the first comes back quickly, one that always fails does not burn the
-#: processor
+#: pause between two loops: short after the first fault, long for a controller that always fails
 RESTART_BACKOFF = Backoff(base_s=1.0, cap_s=60.0)
-#: a life of this length clears the count of faults
-HEALTHY_LIFE_S = 300.0
-#: jobs of a life that ended must be over before the next begins: jobs of one key are strictly
+#: a loop that ran this long clears the count of faults
+HEALTHY_RUN_S = 300.0
+#: jobs of a loop that ended must be over before the next begins: jobs of one key are strictly
 #: ordered
 DRAIN_S = 5.0
 
@@ -64,35 +63,35 @@ class ControllerRunner:
         self._means = means
         self._clock = means.clock
         self._max_in_flight = max_in_flight
-        # The first instance tells the name; a factory that fails now is the caller's error, not a
+        # The first instance has the name; a factory that fails now is the caller's error, not a
         # fault to survive.
         self._first: Controller | None = factory()
         self.info: ControllerInfo = self._first.info
-        self._life: Life | None = None
+        self._shell: LoopShell | None = None
         self._tally = ControllerTally()
         self._fault = ""
 
     def status(self) -> ControllerStatus:
-        life = self._life
-        due = None if life is None else life.due
+        shell = self._shell
+        due = None if shell is None else shell.due
         return ControllerStatus(
             name=self.info.name,
-            alive=life is not None,
-            synced=life is not None and life.synced,
-            backlog=life.backlog if life is not None else 0,
-            in_flight=life.in_flight if life is not None else 0,
+            alive=shell is not None,
+            synced=shell is not None and shell.synced,
+            backlog=shell.backlog if shell is not None else 0,
+            in_flight=shell.in_flight if shell is not None else 0,
             tally=self._tally,
             fault=self._fault,
             due_s=None if due is None else max(0.0, due - self._clock()),
         )
 
     def wake(self) -> None:
-        if self._life is not None:
-            self._life.wake()
+        if self._shell is not None:
+            self._shell.wake()
 
     def samples(self) -> tuple[Family, ...]:
-        """The figures of the life that is going on; none between two."""
-        return self._life.samples() if self._life is not None else ()
+        """Returns the figures of the running loop; none between two loops."""
+        return self._shell.samples() if self._shell is not None else ()
 
     async def run(self) -> None:
         """Runs until cancelled; never ends otherwise."""
@@ -104,7 +103,7 @@ class ControllerRunner:
             except Exception as error:
                 self._fault = f"{type(error).__name__}: {error}"
                 self._tally.restarts += 1
-                if self._clock() - began > HEALTHY_LIFE_S:
+                if self._clock() - began > HEALTHY_RUN_S:
                     faults = 0
                 delay = RESTART_BACKOFF.delay_s(faults)
                 faults += 1
@@ -126,13 +125,13 @@ class ControllerRunner:
             max_in_flight=self._max_in_flight,
             recorder=self._means.recorder,
         )
-        life = self._life = Life(loop, self._means, self._tally)
+        shell = self._shell = LoopShell(loop, self._means, self._tally)
         fault = ""
         try:
-            await life.run([self._informers.get(watched) for watched in self.info.watches])
+            await shell.run([self._informers.get(watched) for watched in self.info.watches])
         except Exception as error:
             fault = f"{type(error).__name__}: {error}"
             raise
         finally:
-            self._life = None
-            await life.close(DRAIN_S, fault)
+            self._shell = None
+            await shell.close(DRAIN_S, fault)

@@ -79,11 +79,11 @@ class AnswerParser:
     __slots__ = (
         "_chunk_bytes",
         "_chunks",
-        "_held",
+        "_incomplete",
         "_interim",
-        "_left",
         "_method",
         "_part",
+        "_remaining",
         "headers",
         "keeps_alive",
         "status",
@@ -94,9 +94,9 @@ class AnswerParser:
         self._method = method
         self._part = _Part.HEAD
         #: a line, or a head, that is not complete
-        self._held = b""
+        self._incomplete = b""
         #: of the body or the chunk; after them, of trailers so far
-        self._left = 0
+        self._remaining = 0
         self._interim = 0
         #: so far, and their bytes
         self._chunks = self._chunk_bytes = 0
@@ -109,12 +109,12 @@ class AnswerParser:
 
     @property
     def began(self) -> bool:
-        return bool(self._held) or self._part is not _Part.HEAD
+        return bool(self._incomplete) or self._part is not _Part.HEAD
 
     @property
     def announced(self) -> int:
         """Bytes that are still to come of the body, or of the chunk."""
-        return self._left if self._part is _Part.CHUNK or self._part is _Part.BODY else 0
+        return self._remaining if self._part is _Part.CHUNK or self._part is _Part.BODY else 0
 
     @property
     def complete(self) -> bool:
@@ -122,18 +122,18 @@ class AnswerParser:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The portions of the body that *data* has.  Raises ``BadStream``."""
-        if self._held:
-            data, self._held = self._held + data, b""
+        if self._incomplete:
+            data, self._incomplete = self._incomplete + data, b""
         portions: list[bytes] = []
         at, size = 0, len(data)
         while at < size:
             part = self._part
             if part is _Part.CHUNK or part is _Part.BODY:
-                end = min(at + self._left, size)
+                end = min(at + self._remaining, size)
                 portions.append(data[at:end])
-                self._left -= end - at
+                self._remaining -= end - at
                 at = end
-                if not self._left:
+                if not self._remaining:
                     self._part = _Part.GAP if part is _Part.CHUNK else _Part.NOTHING
             elif part is _Part.REST:
                 portions.append(data[at:])
@@ -153,7 +153,7 @@ class AnswerParser:
                         f"a line of the answer, or its head, is longer than {bytes_max} bytes"
                     )
                 if end < 0:
-                    self._held = data[at:]
+                    self._incomplete = data[at:]
                     break
                 self._read(part, data[at:end])
                 at = end + len(mark)
@@ -172,21 +172,21 @@ class AnswerParser:
                 digits = text.partition(b";")[0].strip()
                 if not _CHUNK_SIZE.fullmatch(digits):
                     raise BadStream(f"{digits[:20]!r} is no size of a chunk")
-                self._left = int(digits, 16)
+                self._remaining = int(digits, 16)
                 self._chunks += 1
-                self._chunk_bytes += self._left
+                self._chunk_bytes += self._remaining
                 if self._chunks > CHUNKS_MIN and self._chunk_bytes < self._chunks * CHUNK_BYTES_MIN:
                     raise BadStream(
                         f"chunks of the answer have fewer than {CHUNK_BYTES_MIN} bytes on average"
                     )
-                self._part = _Part.CHUNK if self._left else _Part.TRAILER
+                self._part = _Part.CHUNK if self._remaining else _Part.TRAILER
             case _Part.GAP:
                 if text:
                     raise BadStream("a chunk is longer than its size")
                 self._part = _Part.SIZE
             case _:
-                self._left += len(text)
-                if self._left > HEAD_BYTES_MAX:
+                self._remaining += len(text)
+                if self._remaining > HEAD_BYTES_MAX:
                     raise BadStream(
                         f"the trailers of the answer are longer than {HEAD_BYTES_MAX} bytes"
                     )
@@ -221,8 +221,10 @@ class AnswerParser:
             name = name.lower()
             value = value.strip(" \t")
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
-        says = headers.get("connection", "").lower()
-        self.keeps_alive = "keep-alive" in says if version == "HTTP/1.0 " else "close" not in says
+        connection = headers.get("connection", "").lower()
+        self.keeps_alive = (
+            "keep-alive" in connection if version == "HTTP/1.0 " else "close" not in connection
+        )
         self._part = self._body_of(status)
 
     def _body_of(self, status: int) -> _Part:
@@ -238,7 +240,7 @@ class AnswerParser:
             self.keeps_alive = False
             return _Part.REST
         try:
-            self._left = parse_uint64(length)
+            self._remaining = parse_uint64(length)
         except NotAnInteger as error:
             raise BadStream(f"{length[:40]!r} is no length of a body") from error
-        return _Part.BODY if self._left else _Part.NOTHING
+        return _Part.BODY if self._remaining else _Part.NOTHING

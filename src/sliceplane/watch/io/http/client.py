@@ -11,25 +11,23 @@ the server has looked at nothing but who asks. What else is sent again says ``tr
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 import zlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, Self
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
 from sliceplane.api.codec import UNREADABLE
 from sliceplane.api.errors import StatusError, internal
-from sliceplane.api.requests import ListPage, PatchType, Selection, Verb, WatchMessage, Write
+from sliceplane.api.requests import ListPage, Selection, WatchMessage, Write
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.delays import TokenBucket
 from sliceplane.kit.metrics import Metrics
 from sliceplane.watch.io.base import Unreachable, Verbs
 from sliceplane.watch.io.bounds import (
-    OBJECT_BYTES_MAX,
     PAGE_BYTES_MAX,
     QUESTION_BYTES_MAX,
     AnswerTooLarge,
@@ -40,7 +38,7 @@ from sliceplane.watch.io.bounds import (
 )
 from sliceplane.watch.io.connection import CredentialsError
 from sliceplane.watch.io.http import proxies
-from sliceplane.watch.io.http.answers import BadStream, request_head
+from sliceplane.watch.io.http.answers import BadStream
 from sliceplane.watch.io.http.pool import ConnectionPool
 from sliceplane.watch.io.http.replies import (
     LINE_BYTES_MAX,
@@ -49,6 +47,12 @@ from sliceplane.watch.io.http.replies import (
     WatchStream,
     error_of,
     why_no_answer,
+)
+from sliceplane.watch.io.http.requests import (
+    HttpRequest,
+    list_request,
+    watch_request,
+    write_request,
 )
 from sliceplane.watch.io.http.wire import ClientConnection
 
@@ -61,32 +65,6 @@ REQUEST_TIMEOUT_S: Final = 65.0
 DOWNLOAD_BYTES_MIN: Final = 64 * 1024
 #: client-go's buckets
 _BOUNDS_S: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
-
-_METHODS: Mapping[Verb, str] = {
-    "create": "POST",
-    "update": "PUT",
-    "patch": "PATCH",
-    "delete": "DELETE",
-}
-_PATCH_TYPES: Mapping[PatchType, str] = {
-    "json": "application/json-patch+json",
-    "merge": "application/merge-patch+json",
-    "strategic": "application/strategic-merge-patch+json",
-    "apply": "application/apply-patch+yaml",
-}
-#: of an answer its metadata alone; a server that cannot leave out the rest answers the whole object
-_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-#: what a path (encoded already, and with a query, maybe) and a parameter may have as it is (RFC
-#: 3986, section 3)
-PATH_SAFE: Final = "%/?:@!$&'()*+,;=~"
-_QUERY: Final = "/:@!$'()*,"
-_PLAIN: Final = re.compile(r"[\w./:-]*", re.ASCII)
-#: which an API server answers as it did before, or refuses: they may be sent again when the
-#: connection was closed while it was idle, which the client had no news of yet (RFC 9110, section
-#: 9.2.2); and so may patches that say what shall be
-_IDEMPOTENT: Final = frozenset({"GET", "PUT", "DELETE"})
-_IDEMPOTENT_PATCHES: Final = frozenset({_PATCH_TYPES["merge"], _PATCH_TYPES["apply"]})
-Params = dict[str, str]
 
 
 class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
@@ -108,27 +86,8 @@ class _ListOfOne(msgspec.Struct, frozen=True):
 _list_decoder = msgspec.json.Decoder(_List)
 #: ends at a second item: there may be half a million
 _one_decoder = msgspec.json.Decoder(_ListOfOne)
-#: of a list of one object; a shorter one may have any number
-_FEW_BYTES: Final = 64 * 1024
-
-
-class _Request(msgspec.Struct, frozen=True):
-    method: str
-    path: str
-    params: Params
-    body: bytes | None = None
-    content_type: str = "application/json"
-    accept: str = "application/json"
-    #: its answer is read as it comes, in a time that the reader decides
-    stream: bool = False
-    #: of the answer's body
-    bytes_max: int = OBJECT_BYTES_MAX
-
-    @property
-    def may_be_repeated(self) -> bool:
-        return self.method in _IDEMPOTENT or (
-            self.method == "PATCH" and self.content_type in _IDEMPOTENT_PATCHES
-        )
+#: a list of one object that is longer is decoded as such; a shorter one may have any number
+_SHORT_LIST_BYTES: Final = 64 * 1024
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -211,9 +170,9 @@ class HttpClient(Verbs):
         self.metrics = HttpMetrics(urlsplit(connection.server).netloc)
         self._pool = ConnectionPool(connection)
         server = urlsplit(connection.server)
-        #: a proxy of plain HTTP is told the whole URL
+        #: the whole URL for a proxy of plain HTTP, else the server's path
         through_proxy = bool(connection.proxy) and server.scheme == "http"
-        self._before_path = connection.server if through_proxy else server.path
+        self._path_prefix = connection.server if through_proxy else server.path
         self._headers = [("Host", server.netloc), ("User-Agent", "sliceplane"), *connection.headers]
         if through_proxy:
             self._headers += proxies.authorization(connection.proxy)
@@ -231,7 +190,7 @@ class HttpClient(Verbs):
         """
         if not name:
             raise ValueError(f"get of {resource.plural} needs a name; list gives all of them")
-        return await self._send(_Request("GET", resource.path(namespace, name), {}))
+        return await self._send(HttpRequest("GET", resource.path(namespace, name), {}))
 
     async def list(
         self,
@@ -246,15 +205,16 @@ class HttpClient(Verbs):
         hand.
         """
         selection = _selection(selection, scope)
-        params = _params(selection, resource_version)
-        if limit:
-            params["limit"] = str(limit)
-        if continue_token:
-            params["continue"] = continue_token
-        path = selection.resource.path(selection.namespace)
-        body = await self._send(_Request("GET", path, params, bytes_max=PAGE_BYTES_MAX))
+        body = await self._send(
+            list_request(
+                selection,
+                resource_version=resource_version,
+                limit=limit,
+                continue_token=continue_token,
+            )
+        )
         try:
-            is_long = selection.is_of_one and len(body) > _FEW_BYTES
+            is_long = selection.is_of_one and len(body) > _SHORT_LIST_BYTES
             page = (_one_decoder if is_long else _list_decoder).decode(body)
         except UNREADABLE as error:
             raise internal(f"{self.server} answered a list that cannot be read: {error}") from error
@@ -276,15 +236,13 @@ class HttpClient(Verbs):
         **scope: str,
     ) -> AsyncIterator[AsyncIterator[WatchMessage]]:
         """*scope* as for ``list``."""
-        selection = _selection(selection, scope)
-        params = _params(selection, resource_version)
-        params["watch"] = "true"
-        if bookmarks:
-            params["allowWatchBookmarks"] = "true"
-        if timeout_s is not None:
-            params["timeoutSeconds"] = str(timeout_s)
-        path = selection.resource.path(selection.namespace)
-        async with self._streaming(_Request("GET", path, params, stream=True)) as connection:
+        request = watch_request(
+            _selection(selection, scope),
+            resource_version=resource_version,
+            timeout_s=timeout_s,
+            bookmarks=bookmarks,
+        )
+        async with self._streaming(request) as connection:
             yield WatchStream(
                 connection, self.server, self._watch_rest_s, min(LINE_BYTES_MAX, self._bytes_max)
             )
@@ -295,27 +253,13 @@ class HttpClient(Verbs):
         """Sends *write*; the object as it is now. Raises ``StatusError``, ``Unreachable``, and
         ``ValueError`` for a patch of a type that does not exist.
         """
-        if write.verb == "patch" and write.patch_type not in _PATCH_TYPES:
-            raise ValueError(
-                f"patch_type is {write.patch_type!r}, it must be one of {', '.join(_PATCH_TYPES)}"
-            )
-        path = write.resource.path(write.namespace, write.name, write.subresource)
-        params = {} if write.verb == "delete" else {"fieldManager": self._manager}
-        if write.force:
-            params["force"] = "true"
-        content_type = (
-            _PATCH_TYPES[write.patch_type] if write.verb == "patch" else "application/json"
-        )
-        accept = _METADATA if write.metadata_only else "application/json"
-        return await self._send(
-            _Request(_METHODS[write.verb], path, params, write.body or None, content_type, accept)
-        )
+        return await self._send(write_request(write, self._manager))
 
     async def post(self, path: str, body: bytes) -> bytes:
         """The answer to a question of ``consume.drain.reports``, which the server holds for less
         than a minute.
         """
-        return await self._send(_Request("POST", path, {}, body))
+        return await self._send(HttpRequest("POST", path, {}, body))
 
     async def page(self, path: str, *, bytes_max: int) -> bytes:
         """The whole body of a page that is no object.  Raises as ``get``, and
@@ -338,7 +282,7 @@ class HttpClient(Verbs):
         """
         # No context manager: a generator that is dropped is closed beside those that it uses, in
         # any order.
-        connection = (await self._answer(_Request("GET", path, {}, stream=True))).connection
+        connection = (await self._answer(HttpRequest("GET", path, {}, stream=True))).connection
         assert connection is not None, "an answer to a stream's request that is accepted"
         size = in_time = 0
         ends = time.monotonic() + REQUEST_TIMEOUT_S
@@ -360,7 +304,7 @@ class HttpClient(Verbs):
                     ends = time.monotonic() + REQUEST_TIMEOUT_S
                 yield portion
         finally:
-            self._pool.give_back(connection)
+            self._pool.release(connection)
 
     async def __aenter__(self) -> Self:
         return self
@@ -374,20 +318,20 @@ class HttpClient(Verbs):
 
     # Requests
 
-    async def _send(self, request: _Request) -> bytes:
+    async def _send(self, request: HttpRequest) -> bytes:
         """The whole body of the answer."""
         return (await self._answer(request)).body
 
     @asynccontextmanager
-    async def _streaming(self, request: _Request) -> AsyncIterator[ClientConnection]:
+    async def _streaming(self, request: HttpRequest) -> AsyncIterator[ClientConnection]:
         connection = (await self._answer(request)).connection
         assert connection is not None, "an answer to a stream's request that is accepted"
         try:
             yield connection
         finally:
-            self._pool.give_back(connection)
+            self._pool.release(connection)
 
-    async def _answer(self, request: _Request) -> _Answer:
+    async def _answer(self, request: HttpRequest) -> _Answer:
         """To a request that was accepted.  Raises ``StatusError``, ``Unreachable``."""
         # First of all, and not in a layer that a caller could go around.
         if self._read_only and request.method != "GET":
@@ -419,15 +363,15 @@ class HttpClient(Verbs):
             refused = None
             refusals += 1
 
-    async def _exchange(self, request: _Request, *, refused: str | None) -> _Answer:
+    async def _exchange(self, request: HttpRequest, *, refused: str | None) -> _Answer:
         """*refused*: the authorization that was answered with 401 just now."""
-        await self._take_turn(request.method)
+        await self._wait_for_rate_limit(request.method)
         authorization = await self._authorization(refused)
         connection: ClientConnection | None = None
         try:
-            message = self._message(request, authorization)
+            message = request.encode(self._path_prefix, self._headers, authorization)
             async with asyncio.timeout(REQUEST_TIMEOUT_S) as limit:
-                connection = await self._ask(request, message, look=refused is not None)
+                connection = await self._ask(request, message, recheck_files=refused is not None)
                 status, headers = connection.answer.status, connection.answer.headers
                 retry_after = headers.get("retry-after", "")
                 if request.stream and status < 300:
@@ -442,9 +386,9 @@ class HttpClient(Verbs):
             raise self._unreachable(error) from error
         finally:
             if connection is not None:
-                self._pool.give_back(connection)
+                self._pool.release(connection)
 
-    async def _body(self, request: _Request, connection: ClientConnection, coding: str) -> bytes:
+    async def _body(self, request: HttpRequest, connection: ClientConnection, coding: str) -> bytes:
         """Raises ``TooLarge``."""
         allowance = current_allowance()
         bytes_max = min(request.bytes_max, self._bytes_max)
@@ -453,24 +397,26 @@ class HttpClient(Verbs):
             return body
         if allowance is None:
             return unzipped(body, bytes_max)
-        plain = unzipped(body, min(bytes_max, allowance.left))
+        plain = unzipped(body, min(bytes_max, allowance.remaining))
         allowance.take(len(plain) - len(body))
         return plain
 
-    async def _ask(self, request: _Request, message: bytes, *, look: bool) -> ClientConnection:
-        """The connection on which the head of the answer has come.  *look*: as for the pool."""
+    async def _ask(
+        self, request: HttpRequest, message: bytes, *, recheck_files: bool
+    ) -> ClientConnection:
+        """Returns the connection with the head of the answer.  *recheck_files*: as for the pool."""
         method = request.method
         began = time.monotonic()
         code = "<error>"
         try:
             while True:
-                connection = await self._pool.take(look=look)
+                connection = await self._pool.take(recheck_files=recheck_files)
                 try:
                     code = str((await connection.ask(method, message)).status)
                     return connection
                 except BaseException as error:
                     unheard = connection.idle_since is not None and not connection.answer.began
-                    self._pool.give_back(connection)
+                    self._pool.release(connection)
                     if not (
                         isinstance(error, ConnectionError) and unheard and request.may_be_repeated
                     ):
@@ -478,25 +424,7 @@ class HttpClient(Verbs):
         finally:
             self.metrics.answered(method, code, time.monotonic() - began)
 
-    def _message(self, request: _Request, authorization: str) -> bytes:
-        path = request.path if _PLAIN.fullmatch(request.path) else quote(request.path, PATH_SAFE)
-        target = f"{self._before_path}{path}"
-        if request.params:
-            target += f"?{_query(request.params)}"
-        headers = [*self._headers, ("Accept", request.accept)]
-        if authorization:
-            headers.append(("Authorization", authorization))
-        if request.method == "GET":
-            if not request.stream:
-                headers.append(("Accept-Encoding", "gzip"))
-        elif request.body is not None:
-            headers.append(("Content-Type", request.content_type))
-            headers.append(("Content-Length", str(len(request.body))))
-        elif request.method != "DELETE":
-            headers.append(("Content-Length", "0"))
-        return request_head(request.method, target, headers) + (request.body or b"")
-
-    async def _take_turn(self, method: str) -> None:
+    async def _wait_for_rate_limit(self, method: str) -> None:
         if self._limit is not None:
             wait = self._limit.take(time.monotonic())
             self.metrics.limited(method, wait)
@@ -514,23 +442,5 @@ class HttpClient(Verbs):
         return kind(f"{self.server}: {why_no_answer(error)}")
 
 
-def _query(params: Params) -> str:
-    return "&".join(
-        f"{name}={value}" if _PLAIN.fullmatch(value) else urlencode({name: value}, safe=_QUERY)
-        for name, value in params.items()
-    )
-
-
 def _selection(selection: Selection | Resource, scope: dict[str, str]) -> Selection:
     return selection if isinstance(selection, Selection) else Selection(selection, **scope)
-
-
-def _params(selection: Selection, resource_version: str | None) -> Params:
-    params: Params = {}
-    if selection.label_selector:
-        params["labelSelector"] = selection.label_selector
-    if selection.field_selector:
-        params["fieldSelector"] = selection.field_selector
-    if resource_version is not None:
-        params["resourceVersion"] = resource_version
-    return params

@@ -36,8 +36,8 @@ IDLE_CONNECTION_S: Final = 60.0
 KEEPALIVE_IDLE_S: Final = 15
 KEEPALIVE_INTERVAL_S: Final = 5
 KEEPALIVE_PROBES: Final = 3
-#: how many turns of the loop connections get to be gone when a pool is closed
-CLOSING_TURNS_MAX: Final = 10
+#: passes of the event loop that connections get to close when their pool is closed
+CLOSING_PASSES_MAX: Final = 10
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -54,17 +54,17 @@ class ConnectionPool:
         self._tls_number = 0
         self._closed = False
 
-    async def take(self, *, look: bool) -> ClientConnection:
-        """A connection with the certificates as they are now. *look*: who we are was refused, so
-        look at their files at once. There is no limit: watches hold one each, and requests are
-        bounded by those who make them.
+    async def take(self, *, recheck_files: bool) -> ClientConnection:
+        """Returns a connection with the current certificates. *recheck_files*: the server refused
+        our credentials, so check the files at once. There is no limit: every watch uses one
+        connection, and callers bound their requests.
         """
         self._must_be_open()
         tls = self._connection.tls
         context = self._connection.ssl_context
         if tls is not None:
-            if look:
-                tls.look_again()
+            if recheck_files:
+                tls.check_files()
             number, context = tls.current()
             if number != self._tls_number:
                 # A connection has the certificate that it was opened with: no request may use it
@@ -84,8 +84,8 @@ class ConnectionPool:
         self._must_be_open()
         return opened
 
-    def give_back(self, opened: ClientConnection) -> None:
-        """It may be in any state."""
+    def release(self, opened: ClientConnection) -> None:
+        """Takes back a connection in any state."""
         self._used.discard(opened)
         if opened.is_usable and opened.tls_number == self._tls_number and not self._closed:
             opened.idle_since = asyncio.get_running_loop().time()
@@ -99,18 +99,18 @@ class ConnectionPool:
         self._drop_idle(before=None)
         for opened in tuple(self._used):
             opened.abort()
-        # Aborted connections are let go in the next turn of the loop, which may be its last. One
+        # Aborted connections close in the next pass of the event loop, which may be its last. One
         # whose opening was cancelled before its first callback knows nothing of that, and goes on
         # with its handshake until it finds that its peer is gone.
-        for turn in range(CLOSING_TURNS_MAX):
+        for closing_pass in range(CLOSING_PASSES_MAX):
             await asyncio.sleep(0)
-            left = [opened for opened in self.sockets if opened.fileno() >= 0]
-            if not left:
+            open_sockets = [opened for opened in self.sockets if opened.fileno() >= 0]
+            if not open_sockets:
                 return
-            if turn == 0:
-                for leftover in left:
+            if closing_pass == 0:
+                for open_socket in open_sockets:
                     with suppress(OSError):
-                        leftover.shutdown(socket.SHUT_RDWR)
+                        open_socket.shutdown(socket.SHUT_RDWR)
 
     def _must_be_open(self) -> None:
         if self._closed:

@@ -171,20 +171,20 @@ class WatchLines:
         """The lines that *chunk* completes, for ``message_of``.  Raises ``BadStream``."""
         first, newline, rest = chunk.partition(b"\n")
         if not newline:
-            self._hold(chunk)
+            self._append_piece(chunk)
             return []
         if self._pieces:
-            self._hold(first)
+            self._append_piece(first)
             first = b"".join(self._pieces)
             self._pieces.clear()
             self._size = 0
         lines = rest.split(b"\n")
         last = lines.pop()
         if last:
-            self._hold(last)
+            self._append_piece(last)
         return [line for line in (first, *lines) if line.strip()]
 
-    def _hold(self, piece: bytes) -> None:
+    def _append_piece(self, piece: bytes) -> None:
         self._size += len(piece)
         if self._size > self._line_bytes_max:
             raise BadStream(f"a line of the watch is longer than {self._line_bytes_max} bytes")

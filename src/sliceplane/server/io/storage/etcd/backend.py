@@ -36,8 +36,8 @@ from sliceplane.server.io.storage.etcd.layout import (
     FORMAT,
     Compaction,
     Damaged,
-    HeadSeen,
     Layout,
+    ObservedHead,
     Origin,
     UnknownFormat,
     decode_compaction,
@@ -50,7 +50,7 @@ from sliceplane.server.store.backend import (
     StoredRow,
     chain,
 )
-from sliceplane.server.store.batches import Batch, FeedItem, Group, HeadName, Known
+from sliceplane.server.store.batches import Batch, FeedItem, Group, HeadName, PublishedState
 from sliceplane.server.store.types import EventType, Key
 
 #: a start waits so long for an etcd that answers
@@ -81,12 +81,12 @@ class Snapshot(msgspec.Struct, frozen=True):
     position: int
     #: etcd's revision of this; the feed goes on after it
     read_at: int
-    #: (server, position) of those who ask for a turn
-    turns: tuple[tuple[str, int], ...]
+    #: (server, position) of each queue key
+    queued_writers: tuple[tuple[str, int], ...]
     #: of the head
     name: HeadName
-    #: what an operator should know of it; "": nothing
-    told: str = ""
+    #: a notice to the operator; "": none
+    notice: str = ""
 
 
 class EtcdBackend:
@@ -119,18 +119,22 @@ class EtcdBackend:
     # Starting
 
     def snapshot(
-        self, *, history: bool = True, patience_s: float = _LOAD_S_MAX, known: Known | None = None
+        self,
+        *,
+        history: bool = True,
+        patience_s: float = _LOAD_S_MAX,
+        published: PublishedState | None = None,
     ) -> Snapshot:
         """Everything; without *history* the state alone.  Blocks; raises ``StorageError``.
 
-        Where etcd was restored from a backup, or lacks what this server has shown (*known*),
+        Where etcd was restored from a backup, or lacks what this server has *published*,
         versions first go on beyond all that may have been given out, for all servers.
         """
         deadline = time.monotonic() + patience_s
         while True:
             try:
-                why = self._go_beyond_what_is_lost(known)
-                return replace(self._snapshot(history), told=why)
+                why = self._go_beyond_what_is_lost(published)
+                return replace(self._snapshot(history), notice=why)
             except NoAnswer as error:
                 if self._closed.wait(0.1) or time.monotonic() > deadline:
                     raise StorageError(f"etcd cannot be reached: {error}") from error
@@ -147,7 +151,7 @@ class EtcdBackend:
                     f"what is in etcd under {self.layout.prefix.decode()} is damaged: {error}"
                 ) from error
 
-    def _go_beyond_what_is_lost(self, known: Known | None) -> str:
+    def _go_beyond_what_is_lost(self, published: PublishedState | None) -> str:
         """Returns the reason why versions had to go on beyond lost ones; "": they did not. Raises
         ``EtcdError`` and ``Damaged``.
         """
@@ -162,26 +166,28 @@ class EtcdBackend:
             if status.header.member_id != answer.header.member_id:
                 # one that lags behind says something else; the member that was read from does not
                 continue
-            seen = layout.head_of(head, answer.header)
-            origin = Origin(seen.cluster, status.raft_index - status.header.revision)
+            observed = layout.head_of(head, answer.header)
+            origin = Origin(observed.cluster, status.raft_index - status.header.revision)
             self._origin = origin
-            if seen.head is None:
-                if known is None:
+            if observed.head is None:
+                if published is None:
                     return ""
                 self.client.ask("txn", layout.beginning(self.server))
                 continue
-            revision = seen.head.revision
-            if seen.head.origin is not None and not seen.head.origin.is_before(origin):
+            revision = observed.head.revision
+            if observed.head.origin is not None and not observed.head.origin.is_before(origin):
                 why = "etcd was restored from a backup: it is not the one that was last written to"
-            elif known is None or self._led_from(known, seen):
+            elif published is None or self._led_from(published, observed):
                 return ""
-            elif point and decode_compaction(point[0].value).revision >= known.revision:
+            elif point and decode_compaction(point[0].value).revision >= published.revision:
                 return ""  # another server has done it
             else:
                 why = "etcd lacks what was acknowledged: it was restored from a backup, or emptied"
-            beyond = max(revision, known.revision if known is not None else 0) + REVISIONS_BEYOND
+            beyond = (
+                max(revision, published.revision if published is not None else 0) + REVISIONS_BEYOND
+            )
             name = os.urandom(6).hex()
-            raised = layout.going_beyond(seen.position, seen.head, name, origin, beyond)
+            raised = layout.going_beyond(observed.position, observed.head, name, origin, beyond)
             if self.client.ask("txn", raised).succeeded:
                 return f"{why}; versions go on after {beyond}, and clients list again"
 
@@ -190,24 +196,24 @@ class EtcdBackend:
         """etcd's number of the cluster that the state is of."""
         return self._origin.cluster if self._origin is not None else ""
 
-    def _led_from(self, known: Known, seen: HeadSeen) -> bool:
-        """Returns True if the *known* head is among those that led to the one *seen*, as far as
-        etcd still has them.
+    def _led_from(self, published: PublishedState, observed: ObservedHead) -> bool:
+        """Returns True if the *published* head is among those that led to the one *observed*, as
+        far as etcd still has them.
         """
-        if seen.head is None or seen.position < known.position:
+        if observed.head is None or observed.position < published.position:
             return False
-        if seen.position == known.position:
-            return seen.head.name == known.name
+        if observed.position == published.position:
+            return observed.head.name == published.name
         try:
             before = self.client.ask(
-                "range", wire.RangeRequest(key=self.layout.head, revision=known.position)
+                "range", wire.RangeRequest(key=self.layout.head, revision=published.position)
             )
         except EtcdCompacted:
             return True
         then = self.layout.head_of(before.kvs, before.header)
         return then.head is not None and (then.position, then.head.name) == (
-            known.position,
-            known.name,
+            published.position,
+            published.name,
         )
 
     def _snapshot(self, history: bool) -> Snapshot:
@@ -219,11 +225,11 @@ class EtcdBackend:
                     wire.get(layout.head),
                     wire.get(layout.compaction),
                     wire.get(layout.format),
-                    wire.get(layout.turns, wire.end_of(layout.turns)),
+                    wire.get(layout.queue, wire.end_of(layout.queue)),
                 ]
             ),
         )
-        head, compaction, version, turns = (response.range.kvs for response in answer.responses)
+        head, compaction, version, queue = (response.range.kvs for response in answer.responses)
         if not head:
             self.client.ask("txn", layout.beginning(self.server))
             return self._snapshot(history)
@@ -231,8 +237,8 @@ class EtcdBackend:
             raise Damaged("its format is missing")
         if version[0].value != FORMAT:
             raise UnknownFormat(version[0].value)
-        seen = layout.head_of(head, answer.header)
-        assert seen.head is not None, "there is a head"
+        observed = layout.head_of(head, answer.header)
+        assert observed.head is not None, "there is a head"
         self._note_compaction(compaction)
         point = (
             decode_compaction(compaction[0].value)
@@ -240,20 +246,26 @@ class EtcdBackend:
             else Compaction(1, head[0].create_revision)
         )
         if not history:
-            point = Compaction(seen.head.revision, seen.position)
+            point = Compaction(observed.head.revision, observed.position)
         # Where nothing was written since the head, the state is that of the head; and it is
         # certainly not compacted.
         state = self._state_at(point.position if history else answer.header.revision)
-        groups = list(self._history(point.position, seen.position))
+        groups = list(self._history(point.position, observed.position))
         rows = list(_folded(state, groups, point.revision))
         self._positions.clear()
         self._positions.append((point.revision, point.position))
         for group in groups:
             if group.rows:
                 self.note(group.rows[-1].record.revision, group.position)
-        loaded = Loaded(tuple(chain(rows, point.revision)), seen.head.revision, point.revision)
-        asked = ((kv.key[len(layout.turns) :].decode(), kv.mod_revision) for kv in turns)
-        return Snapshot(loaded, seen.position, answer.header.revision, tuple(asked), seen.head.name)
+        loaded = Loaded(tuple(chain(rows, point.revision)), observed.head.revision, point.revision)
+        queued_writers = ((kv.key[len(layout.queue) :].decode(), kv.mod_revision) for kv in queue)
+        return Snapshot(
+            loaded,
+            observed.position,
+            answer.header.revision,
+            tuple(queued_writers),
+            observed.head.name,
+        )
 
     def _note_compaction(self, kvs: Sequence[Any]) -> None:
         """Raises ``Damaged``."""
@@ -325,7 +337,7 @@ class EtcdBackend:
 
         self.client.call("txn", self.layout.batch(self.server, batch, self._origin), ended)
 
-    def ask_head(self, done: Callable[[HeadSeen | EtcdError], None]) -> None:
+    def read_head(self, done: Callable[[ObservedHead | EtcdError], None]) -> None:
         """A quorum read."""
 
         def ended(answer: Any, error: EtcdError | None) -> None:
@@ -339,8 +351,8 @@ class EtcdBackend:
 
         self.client.call("range", wire.RangeRequest(key=self.layout.head), ended)
 
-    def drop_turn(self, done: Callable[[EtcdError | None], None]) -> None:
-        request = wire.TxnRequest(success=[wire.delete(self.layout.turn(self.server))])
+    def dequeue(self, done: Callable[[EtcdError | None], None]) -> None:
+        request = wire.TxnRequest(success=[wire.delete(self.layout.queue_key(self.server))])
         self.client.call("txn", request, lambda _, error: done(error))
 
     def follow(
@@ -365,7 +377,7 @@ class EtcdBackend:
 
     def compact(self, revision: int) -> bool:
         """Have etcd drop what nothing after *revision* needs; ``False`` if another server did it
-        since the last call, whose turn it then was. Blocks; raises ``EtcdError``.
+        since the last call. Blocks; raises ``EtcdError``.
         """
         point = self._point(revision)
         if point is None or revision <= self._compacted:

@@ -5,7 +5,7 @@
                                              rests on, and the events that the objects' keys do not
                                              show
     PREFIX/objects/RESOURCE/NAMESPACE/NAME   the newest version of an object (cluster scope: without NAMESPACE)
-    PREFIX/turns/SERVER                      a server whose batch was refused, and that waits for its turn
+    PREFIX/turns/SERVER                      a queued server: its batch was refused, and others let it write first
     PREFIX/compaction                        the revision up to which history was dropped, and etcd's for it
     PREFIX/identity                          fingerprints of the authority and the token key that all servers share
 
@@ -31,7 +31,14 @@ import msgspec
 
 from sliceplane.server.io.storage.etcd import wire
 from sliceplane.server.store.backend import StoredRow
-from sliceplane.server.store.batches import Batch, FeedItem, Group, HeadName, TurnAsked, TurnGone
+from sliceplane.server.store.batches import (
+    Batch,
+    FeedItem,
+    Group,
+    HeadName,
+    WriterDequeued,
+    WriterQueued,
+)
 from sliceplane.server.store.types import EventType, Key, Record, StoreEvent
 
 FORMAT: Final = b"1"
@@ -113,8 +120,8 @@ class Damaged(Exception):
 class UnknownFormat(Damaged):
     """A layout of a newer version of this program."""
 
-    def __init__(self, found: bytes) -> None:
-        version = found.decode(errors="replace") or "none"
+    def __init__(self, value: bytes) -> None:
+        version = value.decode(errors="replace") or "none"
         super().__init__(
             f"it has format {version}, of another version of Sliceplane (this one knows format "
             f"{FORMAT.decode()}); "
@@ -128,8 +135,10 @@ _head = msgspec.json.Decoder(Head)
 _compaction = msgspec.json.Decoder(Compaction)
 
 
-class HeadSeen(msgspec.Struct, frozen=True):
-    """The head as a read shows it; ``position`` 0: there is none.  ``cluster``: who answered."""
+class ObservedHead(msgspec.Struct, frozen=True):
+    """The head as a read returned it; ``position`` 0: there is none.  ``cluster``: of the etcd that
+    answered.
+    """
 
     position: int
     head: Head | None
@@ -146,13 +155,13 @@ class Layout:
         self.compaction = self.prefix + b"compaction"
         self.identity = self.prefix + b"identity"
         self.objects = self.prefix + b"objects/"
-        self.turns = self.prefix + b"turns/"
+        self.queue = self.prefix + b"turns/"
 
     def object(self, key: Key) -> bytes:
         return self.objects + f"{key.resource}/{key.path}".encode()
 
-    def turn(self, server: str) -> bytes:
-        return self.turns + server.encode()
+    def queue_key(self, server: str) -> bytes:
+        return self.queue + server.encode()
 
     # Writing
 
@@ -187,11 +196,11 @@ class Layout:
             for key, event in last.items()
             if event.type is EventType.DELETED
         ]
-        operations += [wire.delete(self.turn(name)) for name in batch.turns_over]
+        operations += [wire.delete(self.queue_key(name)) for name in batch.dequeued_servers]
         operations.append(wire.put(self.head, _encode(head)))
         otherwise = [wire.get(self.head)]
-        if batch.asks:
-            otherwise.append(wire.put(self.turn(server), b"{}"))
+        if batch.queues_if_refused:
+            otherwise.append(wire.put(self.queue_key(server), b"{}"))
         return wire.TxnRequest(
             compare=self._rests_on(batch.basis, batch.after), success=operations, failure=otherwise
         )
@@ -229,36 +238,38 @@ class Layout:
 
     # Reading
 
-    def head_of(self, kvs: Sequence[Any], header: Any) -> HeadSeen:
+    def head_of(self, kvs: Sequence[Any], header: Any) -> ObservedHead:
         """Raises ``Damaged``."""
         cluster = f"{header.cluster_id:016x}"
         if not kvs:
-            return HeadSeen(0, None, cluster)
-        return HeadSeen(kvs[0].mod_revision, decode_head(kvs[0].value), cluster)
+            return ObservedHead(0, None, cluster)
+        return ObservedHead(kvs[0].mod_revision, decode_head(kvs[0].value), cluster)
 
     def items(self, events: Sequence[Any]) -> list[FeedItem]:
         """Events of a watch, of whole transactions, as what the replica follows.  Raises
         ``Damaged``.
         """
-        found: list[FeedItem] = []
+        feed_items: list[FeedItem] = []
         start = 0
         for end in range(1, len(events) + 1):
             if end == len(events) or events[end].kv.mod_revision != events[start].kv.mod_revision:
-                found.extend(self._transaction(events[start:end]))
+                feed_items.extend(self._transaction(events[start:end]))
                 start = end
-        return found
+        return feed_items
 
     def _transaction(self, events: Sequence[Any]) -> Iterable[FeedItem]:
         head: Head | None = None
         rows: list[StoredRow] = []
-        turns: list[FeedItem] = []
+        queue_items: list[FeedItem] = []
         position = events[0].kv.mod_revision
         for event in events:
             key = event.kv.key
-            if key.startswith(self.turns):
-                name = key[len(self.turns) :].decode()
-                turns.append(
-                    TurnGone(name) if event.type == wire.DELETE else TurnAsked(name, position)
+            if key.startswith(self.queue):
+                name = key[len(self.queue) :].decode()
+                queue_items.append(
+                    WriterDequeued(name)
+                    if event.type == wire.DELETE
+                    else WriterQueued(name, position)
                 )
             elif key == self.format and event.kv.value != FORMAT:
                 # Who changes the layout puts the head in the same transaction, so no batch of ours
@@ -282,7 +293,7 @@ class Layout:
             raise Damaged(
                 f"{events[0].kv.key.decode()} was changed by something that is no server of ours"
             )
-        yield from turns
+        yield from queue_items
 
 
 def _beginning_of(name: HeadName) -> bytes:

@@ -32,7 +32,7 @@ from sliceplane.server.documents.table.columns import (
     UNSET,
     Column,
     Printer,
-    first_few,
+    join_first,
     number,
     objects,
     text,
@@ -55,9 +55,9 @@ from sliceplane.server.registry.validation.rules import (
     Field,
     Form,
     Rules,
+    check_unique,
     each,
     of_form,
-    only_once,
     unchanged,
 )
 
@@ -168,18 +168,18 @@ def _warnings(document: Document, old: Document | None) -> Iterator[str]:
                 yield f"endpoints[{index}].addresses[{position}]: {problem}"
 
 
-def _shown_ports(endpoint_slice: Document) -> str:
+def _format_ports(endpoint_slice: Document) -> str:
     ports = objects(endpoint_slice, "ports")
-    return first_few(map(_slice_port, ports), UNSET, count=len(ports))
+    return join_first(map(_slice_port, ports), UNSET, count=len(ports))
 
 
-def _shown_addresses(endpoint_slice: Document) -> str:
+def _format_addresses(endpoint_slice: Document) -> str:
     addresses = [
         address
         for endpoint in objects(endpoint_slice, "endpoints")
         for address in texts(endpoint, "addresses")
     ]
-    return first_few(addresses, UNSET, count=len(addresses))
+    return join_first(addresses, UNSET, count=len(addresses))
 
 
 def _slice_port(port: Document) -> str:
@@ -237,7 +237,7 @@ def _ports(path: str, ports: list[Document]) -> FieldErrors:
     def port_errors(path: str, port: Document) -> FieldErrors:
         name = port.get("name", "")
         errors = of_form(f"{path}.name", name, check_dns_label) if name else []
-        return errors + only_once(f"{path}.name", name, names) + _PORT(path, port)
+        return errors + check_unique(f"{path}.name", name, names) + _PORT(path, port)
 
     return each(path, ports, port_errors)
 
@@ -340,7 +340,7 @@ def _hint_names(path: str, items: list[Document], form: Form) -> FieldErrors:
 
     def hint_errors(where: str, item: Document) -> FieldErrors:
         name = item.get("name", "")
-        return only_once(f"{where}.name", name, seen) or of_form(f"{where}.name", name, form)
+        return check_unique(f"{where}.name", name, seen) or of_form(f"{where}.name", name, form)
 
     return each(path, items, hint_errors)
 
@@ -368,8 +368,8 @@ ENDPOINT_SLICE: Final = kind.Kind(
             Column(
                 "AddressType", "Family of the slice's addresses: IPv4, IPv6 or FQDN.", "addressType"
             ),
-            Column("Ports", "Ports that every endpoint of the slice has.", _shown_ports),
-            Column("Endpoints", "Addresses of the endpoints, ready or not.", _shown_addresses),
+            Column("Ports", "Ports that every endpoint of the slice has.", _format_ports),
+            Column("Endpoints", "Addresses of the endpoints, ready or not.", _format_addresses),
             AGE,
         )
     ),

@@ -17,7 +17,7 @@ from sliceplane.server.documents.table.columns import (
     NONE,
     Column,
     Printer,
-    first_few,
+    join_first,
     number,
     objects,
     text,
@@ -54,7 +54,7 @@ def _subset(path: str, subset: Document) -> FieldErrors:
         ):
             errors += each(f"{path}.{member}", addresses, _ADDRESS)
     ports: list[Document] = subset.get("ports", [])
-    return errors + each(f"{path}.ports", ports, _PORT_OF_SEVERAL if len(ports) > 1 else _PORT)
+    return errors + each(f"{path}.ports", ports, _NAMED_PORT if len(ports) > 1 else _PORT)
 
 
 _ROWS: Final = Rules(Field("subsets", rows=_subset))
@@ -87,7 +87,7 @@ def _port(path: str, port: Document) -> FieldErrors:
 
 
 _PORT: Final = Rules(Field("name", form=check_dns_label), _port, PROTOCOL, APP_PROTOCOL)
-_PORT_OF_SEVERAL: Final = Rules(
+_NAMED_PORT: Final = Rules(
     Field("name", form=check_dns_label, required=True), _port, PROTOCOL, APP_PROTOCOL
 )
 
@@ -104,9 +104,11 @@ def _warnings(document: Document, _old: Document | None) -> Iterator[str]:
                     yield f"subsets[{index}].{member}[{position}].ip: {problem}"
 
 
-def _shown(endpoints: Document) -> str:
+def _format_endpoints(endpoints: Document) -> str:
     subsets = objects(endpoints, "subsets")
-    return first_few(_host_ports(subsets), "", count=sum(map(_pairs, subsets))) if subsets else NONE
+    return (
+        join_first(_host_ports(subsets), "", count=sum(map(_pairs, subsets))) if subsets else NONE
+    )
 
 
 def _pairs(subset: Document) -> int:
@@ -134,5 +136,7 @@ ENDPOINTS: Final = kind.Kind(
     warnings=_warnings,
     quota=kind.Quota(),
     granted=kind.viewed(),
-    columns=Printer((NAME, Column("Endpoints", "Ready addresses with their ports.", _shown), AGE)),
+    columns=Printer(
+        (NAME, Column("Endpoints", "Ready addresses with their ports.", _format_endpoints), AGE)
+    ),
 )

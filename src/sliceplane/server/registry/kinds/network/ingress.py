@@ -11,7 +11,13 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, required, while_few
+from sliceplane.api.errors import (
+    FieldErrors,
+    forbidden_field,
+    invalid_value,
+    required,
+    until_error_limit,
+)
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import IngressClasses, Ingresses
 from sliceplane.kit.names import (
@@ -77,7 +83,7 @@ def check_spec(spec: Document, before: Document) -> FieldErrors:
         errors += _backend("spec.defaultBackend", spec["defaultBackend"])
     wild = [rule for rule in before.get("rules", ()) if "*" in rule.get("host", "")]
     lenient = any(_paths("", rule) for rule in wild)
-    for index, rule in while_few(errors, enumerate(rules)):
+    for index, rule in until_error_limit(errors, enumerate(rules)):
         path = f"spec.rules[{index}]"
         host = rule.get("host", "")
         if version_of(host):
@@ -174,7 +180,7 @@ check_reference: Final = Rules(
     ),
 )
 _CLASS: Final = "kubernetes.io/ingress.class"
-_HOSTS_SHOWN_MAX: Final = 3
+_HOSTS_PRINTED_MAX: Final = 3
 
 
 def _validate(_path: str, document: Document) -> FieldErrors:
@@ -197,11 +203,11 @@ def _warnings(new: Document, old: Document | None) -> tuple[str, ...]:
 
 def _validate_status(new: Document, old: Document) -> FieldErrors:
     ingress, before = (_addresses(document) for document in (new, old))
-    known = {entry.get("ip") for entry in before}
+    previous_ips = {entry.get("ip") for entry in before}
 
     def entry_errors(path: str, entry: Document) -> FieldErrors:
         address = entry.get("ip", "")
-        is_checked = address and address not in known
+        is_checked = address and address not in previous_ips
         errors = of_form(f"{path}.ip", address, ip_problems) if is_checked else []
         return errors + check_host_name(f"{path}.hostname", entry.get("hostname", ""))
 
@@ -225,15 +231,15 @@ def _choose_class(core: Core, _target: Target, document: Document) -> None:
 def _hosts(ingress: Document) -> str:
     rules = objects(ingress, "spec", "rules")
     named = [text(rule, "host") for rule in rules if text(rule, "host")]
-    hosts = ",".join(named[:_HOSTS_SHOWN_MAX])
-    if len(named) > _HOSTS_SHOWN_MAX or (
-        len(named) == _HOSTS_SHOWN_MAX and not text(rules[-1], "host")
+    hosts = ",".join(named[:_HOSTS_PRINTED_MAX])
+    if len(named) > _HOSTS_PRINTED_MAX or (
+        len(named) == _HOSTS_PRINTED_MAX and not text(rules[-1], "host")
     ):
-        return f"{hosts} + {len(rules) - _HOSTS_SHOWN_MAX} more..."
+        return f"{hosts} + {len(rules) - _HOSTS_PRINTED_MAX} more..."
     return hosts or "*"
 
 
-def _shown_addresses(ingress: Document) -> str:
+def _format_addresses(ingress: Document) -> str:
     return ",".join(
         sorted(
             {text(entry, "ip") or text(entry, "hostname") for entry in _addresses(ingress)} - {""}
@@ -260,7 +266,7 @@ INGRESS: Final = kind.Kind(
                 text_or(NONE, "spec.ingressClassName"),
             ),
             Column("Hosts", "Host names that requests are for.", _hosts),
-            Column("Address", "Where requests are taken.", _shown_addresses),
+            Column("Address", "Where requests are taken.", _format_addresses),
             Column(
                 "Ports",
                 "Ports on which requests are taken.",
@@ -310,7 +316,7 @@ def _parameters(path: str, parameters: Document) -> FieldErrors:
     return errors
 
 
-def _shown_parameters(ingress_class: Document) -> str:
+def _format_parameters(ingress_class: Document) -> str:
     parameters = mapping(ingress_class, "spec", "parameters")
     group = text(parameters, "apiGroup")
     kind = f"{text(parameters, 'kind')}.{group}" if group else text(parameters, "kind")
@@ -334,7 +340,7 @@ INGRESS_CLASS: Final = kind.Kind(
         (
             class_column(DEFAULT_CLASS_MARK),
             Column("Controller", "Which ingress controller is meant.", "spec.controller"),
-            Column("Parameters", "An object with further settings.", _shown_parameters),
+            Column("Parameters", "An object with further settings.", _format_parameters),
             AGE,
         )
     ),

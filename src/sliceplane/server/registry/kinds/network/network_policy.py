@@ -8,7 +8,13 @@ import ipaddress
 from collections.abc import Collection
 from typing import Final
 
-from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, required, while_few
+from sliceplane.api.errors import (
+    FieldErrors,
+    forbidden_field,
+    invalid_value,
+    required,
+    until_error_limit,
+)
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import NetworkPolicies
 from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer, mapping
@@ -48,20 +54,22 @@ def _validate_update(new: Document, old: Document) -> FieldErrors:
         for peer in rule.get(name, ())
     )
     blocks = [peer.get("ipBlock", {}) for peer in peers]
-    known = {cidr for block in blocks for cidr in (block.get("cidr", ""), *block.get("except", ()))}
-    return _rules(new["spec"], known)
+    accepted_cidrs = {
+        cidr for block in blocks for cidr in (block.get("cidr", ""), *block.get("except", ()))
+    }
+    return _rules(new["spec"], accepted_cidrs)
 
 
-def _rules(spec: Document, known: Collection[str]) -> FieldErrors:
+def _rules(spec: Document, accepted_cidrs: Collection[str]) -> FieldErrors:
     errors = check_label_selector("spec.podSelector", spec["podSelector"])
     for direction, peers in _PEERS.items():
-        for index, rule in while_few(errors, enumerate(spec.get(direction, ()))):
+        for index, rule in until_error_limit(errors, enumerate(spec.get(direction, ()))):
             path = f"spec.{direction}[{index}]"
             errors += each(f"{path}.ports", rule.get("ports", ()), _port)
             errors += each(
                 f"{path}.{peers}",
                 rule.get(peers, ()),
-                lambda where, peer: _peer(where, peer, known),
+                lambda where, peer: _peer(where, peer, accepted_cidrs),
             )
     types = spec["policyTypes"]
     if len(types) > len(_TYPES):
@@ -115,13 +123,13 @@ def _port(path: str, port: Document) -> FieldErrors:
     return errors
 
 
-def _peer(path: str, peer: Document, known: Collection[str]) -> FieldErrors:
+def _peer(path: str, peer: Document, accepted_cidrs: Collection[str]) -> FieldErrors:
     errors: FieldErrors = []
     for member in ("podSelector", "namespaceSelector"):
         errors += check_label_selector(f"{path}.{member}", peer.get(member))
     block = peer.get("ipBlock")
     if block is not None:
-        errors += _block(f"{path}.ipBlock", block, known)
+        errors += _block(f"{path}.ipBlock", block, accepted_cidrs)
     peers = sum(member in peer for member in ("podSelector", "namespaceSelector", "ipBlock"))
     if not peers:
         errors.append(required(path, "must specify a peer"))
@@ -130,16 +138,17 @@ def _peer(path: str, peer: Document, known: Collection[str]) -> FieldErrors:
     return errors
 
 
-def _block(path: str, block: Document, known: Collection[str]) -> FieldErrors:
+def _block(path: str, block: Document, accepted_cidrs: Collection[str]) -> FieldErrors:
     cidr = block.get("cidr", "")
     if not cidr:
         return [required(f"{path}.cidr")]
-    errors = _cidr(f"{path}.cidr", cidr, known)
+    errors = _cidr(f"{path}.cidr", cidr, accepted_cidrs)
     return errors + each(
         f"{path}.except",
         block.get("except", ()),
         lambda where, inner: (
-            _cidr(where, inner, known) + of_form(where, inner, lambda text: _not_within(cidr, text))
+            _cidr(where, inner, accepted_cidrs)
+            + of_form(where, inner, lambda text: _not_within(cidr, text))
         ),
     )
 
@@ -157,8 +166,8 @@ def _not_within(outer: str, inner: str) -> tuple[str, ...]:
     return () if is_within and outer_range.prefixlen < inner_range.prefixlen else (_NOT_A_SUBSET,)
 
 
-def _cidr(path: str, cidr: str, known: Collection[str]) -> FieldErrors:
-    problem = "" if cidr in known else cidr_problem(cidr)
+def _cidr(path: str, cidr: str, accepted_cidrs: Collection[str]) -> FieldErrors:
+    problem = "" if cidr in accepted_cidrs else cidr_problem(cidr)
     return [invalid_value(path, cidr, problem)] if problem else []
 
 

@@ -60,7 +60,7 @@ def _complete(core: Core, _target: Target, document: Document) -> None:
     spec = document.get("spec", {})
     limit_ranges.admit_pod(core.store, document)
     service_accounts.admit_pod(core.store, core.rng, document)
-    _settle_priority(core.store, document)
+    _resolve_priority(core.store, document)
     missing = [key for key in _BAD_NODES if not _is_tolerated(spec, key)]
     if missing:
         spec["tolerations"] = [*spec.get("tolerations", ()), *map(_toleration, missing)]
@@ -76,10 +76,10 @@ def merge_label_keys(document: Document) -> None:
     affinity: Document = spec.get("affinity", {})
     terms: list[Document] = list(spec.get("topologySpreadConstraints", ()))
     for member in ("podAffinity", "podAntiAffinity"):
-        wanted = affinity.get(member, {})
-        preferred = wanted.get("preferredDuringSchedulingIgnoredDuringExecution", ())
+        pod_affinity = affinity.get(member, {})
+        preferred = pod_affinity.get("preferredDuringSchedulingIgnoredDuringExecution", ())
         terms += (term["podAffinityTerm"] for term in preferred if "podAffinityTerm" in term)
-        terms += wanted.get("requiredDuringSchedulingIgnoredDuringExecution", ())
+        terms += pod_affinity.get("requiredDuringSchedulingIgnoredDuringExecution", ())
     labels: dict[str, str] = document["metadata"].get("labels", {})
     for term in terms:
         if "labelSelector" not in term:
@@ -126,7 +126,7 @@ def _label_topology(store: Store, document: Document) -> None:
         head["labels"] = {**head.get("labels", {}), **topology}
 
 
-def _settle_priority(store: Store, document: Document) -> None:
+def _resolve_priority(store: Store, document: Document) -> None:
     spec = document["spec"]
     name = spec.get("priorityClassName", "")
     why = ""
@@ -332,14 +332,16 @@ def _comparable(spec: Document, member: str) -> Any:
     return spec.get(member)
 
 
-def _grace_s(pod: Document, asked: int | None) -> int:
+def _grace_s(pod: Document, requested_s: int | None) -> int:
     """Returns the requested grace, else the Pod's own; 0 if no kubelet has to stop it."""
     spec = pod.get("spec", {})
     status = pod.get("status", {})
     if not spec.get("nodeName") or status.get("phase") in pod_quota.DONE:
         return 0
     grace_s: int = (
-        spec.get("terminationGracePeriodSeconds", POD_GRACE_DEFAULT_S) if asked is None else asked
+        spec.get("terminationGracePeriodSeconds", POD_GRACE_DEFAULT_S)
+        if requested_s is None
+        else requested_s
     )
     return 1 if grace_s < 0 else grace_s
 

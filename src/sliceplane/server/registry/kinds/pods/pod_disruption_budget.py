@@ -19,7 +19,7 @@ from sliceplane.server.registry.kinds.workloads.workload import (
     check_at_most_100_percent,
     check_int_or_percent,
     check_status_counts,
-    shown_selector,
+    render_selector,
 )
 from sliceplane.server.registry.metadata import check_label_selector, in_go
 from sliceplane.server.registry.validation.rules import Field, Rules
@@ -31,21 +31,23 @@ _BOUNDS: Final = ("minAvailable", "maxUnavailable")
 def _one_bound(path: str, spec: Document) -> FieldErrors:
     if any(name not in spec for name in _BOUNDS):
         return []
-    told = {**spec, "selector": shown_selector(spec.get("selector"))}
-    shown = in_go(told, "minAvailable", "selector", "maxUnavailable", "unhealthyPodEvictionPolicy")
-    return [invalid_value(path, shown, "minAvailable and maxUnavailable cannot be both set")]
+    rendered_spec = {**spec, "selector": render_selector(spec.get("selector"))}
+    rendered = in_go(
+        rendered_spec, "minAvailable", "selector", "maxUnavailable", "unhealthyPodEvictionPolicy"
+    )
+    return [invalid_value(path, rendered, "minAvailable and maxUnavailable cannot be both set")]
 
 
 def _bound(path: str, value: int | str) -> FieldErrors:
     return check_int_or_percent(path, value) + check_at_most_100_percent(path, value)
 
 
-def _shown(name: str) -> Callable[[Document], str]:
-    def shown(budget: Document) -> str:
+def _format_bound(name: str) -> Callable[[Document], str]:
+    def render(budget: Document) -> str:
         bound = member(budget, "spec", name)
         return "N/A" if bound is None else str(bound)
 
-    return shown
+    return render
 
 
 POD_DISRUPTION_BUDGET: Final = kind.Kind(
@@ -71,8 +73,10 @@ POD_DISRUPTION_BUDGET: Final = kind.Kind(
     columns=Printer(
         (
             NAME,
-            Column("Min Available", "How many Pods must stay.", _shown("minAvailable")),
-            Column("Max Unavailable", "How many Pods may be gone.", _shown("maxUnavailable")),
+            Column("Min Available", "How many Pods must stay.", _format_bound("minAvailable")),
+            Column(
+                "Max Unavailable", "How many Pods may be gone.", _format_bound("maxUnavailable")
+            ),
             Column(
                 "Allowed Disruptions",
                 "How many Pods may go now.",

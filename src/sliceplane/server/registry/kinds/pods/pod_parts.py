@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from sliceplane.api.core import PodSpec
-from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, while_few
+from sliceplane.api.errors import FieldErrors, forbidden_field, invalid_value, until_error_limit
 from sliceplane.api.meta import Document
 from sliceplane.server.registry.admission import limit_ranges
 from sliceplane.server.registry.kinds.kind import SpecPart
@@ -34,8 +34,11 @@ def _cut_ephemeral(spec: Document) -> Document:
     return {_EPHEMERAL: spec[_EPHEMERAL]} if _EPHEMERAL in spec else {}
 
 
-def _merge_ephemeral(wanted: Document, before: Document) -> Document:
-    return {**{member: value for member, value in before.items() if member != _EPHEMERAL}, **wanted}
+def _merge_ephemeral(requested: Document, before: Document) -> Document:
+    return {
+        **{member: value for member, value in before.items() if member != _EPHEMERAL},
+        **requested,
+    }
 
 
 def _validate_ephemeral(new: Document, old: Document) -> FieldErrors:
@@ -43,16 +46,18 @@ def _validate_ephemeral(new: Document, old: Document) -> FieldErrors:
     if _is_static(old):
         return [forbidden_field("[]", "static pods do not support ephemeral containers")]
     path = f"spec.{_EPHEMERAL}"
-    wanted = {container.get("name"): container for container in new["spec"].get(_EPHEMERAL, ())}
-    for container in while_few(errors, old["spec"].get(_EPHEMERAL, ())):
+    new_by_name = {
+        container.get("name"): container for container in new["spec"].get(_EPHEMERAL, ())
+    }
+    for container in until_error_limit(errors, old["spec"].get(_EPHEMERAL, ())):
         name = container["name"]
-        if name not in wanted:
+        if name not in new_by_name:
             errors.append(
                 forbidden_field(
                     path, f'existing ephemeral containers "{name}" may not be removed\n'
                 )
             )
-        elif wanted[name] != container:
+        elif new_by_name[name] != container:
             errors.append(
                 forbidden_field(
                     path, f'existing ephemeral containers "{name}" may not be changed\n'
@@ -65,26 +70,29 @@ def _cut_resize(spec: Document) -> Document:
     cut: Document = {}
     for member in _RESIZED:
         if member in spec:
-            wanted = ("name", *_RESIZABLE)
+            members = ("name", *_RESIZABLE)
             cut[member] = [
-                {part: one[part] for part in wanted if part in one} for one in spec[member]
+                {part: one[part] for part in members if part in one} for one in spec[member]
             ]
     return cut
 
 
-def _merge_resize(wanted: Document, before: Document) -> Document:
+def _merge_resize(requested: Document, before: Document) -> Document:
     """Keeps the requested containers as they are where they are other containers, for validation to
     refuse.
     """
     merged = dict(before)
     for member in _RESIZED:
-        old, new = before.get(member, []), wanted.get(member, [])
+        old, new = before.get(member, []), requested.get(member, [])
         if _names(old) != _names(new):
-            return {**before, **wanted}
+            return {**before, **requested}
         if old:
             merged[member] = [
-                {**{part: value for part, value in one.items() if part not in _RESIZABLE}, **asked}
-                for one, asked in zip(old, new, strict=True)
+                {
+                    **{part: value for part, value in one.items() if part not in _RESIZABLE},
+                    **resized,
+                }
+                for one, resized in zip(old, new, strict=True)
             ]
     return merged
 
@@ -103,9 +111,11 @@ def _validate_resize(new: Document, old: Document) -> FieldErrors:
     errors = validate_pod_spec(spec, "spec", new["metadata"])
     for member in _RESIZED:
         pairs = zip(spec.get(member, ()), before.get(member, ()), strict=True)
-        for index, (wanted, had) in while_few(errors, enumerate(pairs)):
-            once = member == "initContainers" and had.get("restartPolicy") != "Always"
-            errors += _resized(f"spec.{member}[{index}]", wanted, had, once=once)
+        for index, (container, had) in until_error_limit(errors, enumerate(pairs)):
+            runs_to_completion = member == "initContainers" and had.get("restartPolicy") != "Always"
+            errors += _resized(
+                f"spec.{member}[{index}]", container, had, runs_to_completion=runs_to_completion
+            )
     was = old.get("status", {}).get("qosClass") or _qos(before)
     if not errors and _qos(spec) != was:
         errors.append(
@@ -116,17 +126,19 @@ def _validate_resize(new: Document, old: Document) -> FieldErrors:
     return errors
 
 
-def _resized(path: str, wanted: Document, had: Document, *, once: bool) -> FieldErrors:
-    """*once*: a container that runs to its end before the others begin."""
-    if wanted == had:
+def _resized(
+    path: str, container: Document, had: Document, *, runs_to_completion: bool
+) -> FieldErrors:
+    """*runs_to_completion*: the container ends before the others start."""
+    if container == had:
         return []
-    if once:
+    if runs_to_completion:
         return [forbidden_field(path, "resources of an init container that ends cannot be resized")]
     errors: FieldErrors = []
-    if wanted.get("resizePolicy") != had.get("resizePolicy"):
+    if container.get("resizePolicy") != had.get("resizePolicy"):
         errors.append(forbidden_field(f"{path}.resizePolicy", "may not be changed by a resize"))
     for kind, noun in (("limits", "limits"), ("requests", "requests")):
-        now: dict[str, Any] = wanted.get("resources", {}).get(kind, {})
+        now: dict[str, Any] = container.get("resources", {}).get(kind, {})
         then: dict[str, Any] = had.get("resources", {}).get(kind, {})
         if set(then) - set(now):
             errors.append(

@@ -86,7 +86,7 @@ def _crosses(affinity: PodAffinity) -> bool:
 
 
 def is_in_scopes(quota: ResourceQuotaSpec, pod: PodTraits | None) -> bool:
-    """Returns True if all scopes of *quota* hold an object with these traits; ``None``: no Pod,
+    """Returns True if all scopes of *quota* match an object with these traits; ``None``: no Pod,
     which is in no scope.
     """
     selectors = () if quota.scope_selector is None else quota.scope_selector.match_expressions or ()
@@ -94,10 +94,10 @@ def is_in_scopes(quota: ResourceQuotaSpec, pod: PodTraits | None) -> bool:
         ScopedResourceSelectorRequirement(scope_name=name, operator="Exists")
         for name in quota.scopes or ()
     )
-    return all(pod is not None and _holds(scope, pod) for scope in (*exist, *selectors))
+    return all(pod is not None and _scope_matches(scope, pod) for scope in (*exist, *selectors))
 
 
-def _holds(scope: ScopedResourceSelectorRequirement, pod: PodTraits) -> bool:
+def _scope_matches(scope: ScopedResourceSelectorRequirement, pod: PodTraits) -> bool:
     match scope.scope_name:
         case "Terminating":
             return pod.has_deadline
@@ -122,26 +122,28 @@ def qos_class(spec: PodSpec) -> str:
     its requests.
     """
     containers = [*(spec.init_containers or ()), *(spec.containers or ())]
-    asking = (
+    requirements = (
         [spec.resources]
-        if _asks(spec.resources)
+        if _has_vital_amounts(spec.resources)
         else [container.resources for container in containers]
     )
-    if not any(_asks(resources) for resources in asking):
+    if not any(_has_vital_amounts(resources) for resources in requirements):
         return BEST_EFFORT
     guaranteed = all(
         name in limits and amount(limits[name]) == amount(requests.get(name, limits[name]))
         for name in _VITAL
         for limits, requests in (
-            (resources.limits or {}, resources.requests or {}) for resources in asking
+            (resources.limits or {}, resources.requests or {}) for resources in requirements
         )
     )
     return "Guaranteed" if guaranteed else "Burstable"
 
 
-def _asks(resources: ResourceRequirements) -> bool:
+def _has_vital_amounts(resources: ResourceRequirements) -> bool:
     amounts = (resources.requests or {}, resources.limits or {})
-    return any(amount(said[name]) > 0 for said in amounts for name in _VITAL if name in said)
+    return any(
+        amount(by_name[name]) > 0 for by_name in amounts for name in _VITAL if name in by_name
+    )
 
 
 def counts(name: str) -> bool:
@@ -161,8 +163,8 @@ def usage(pod: Object) -> dict[str, Fraction | int]:
     assert isinstance(pod, Pod)
     if pod.status.phase in DONE:
         return {}
-    requests = _asked(pod.spec, "requests")
-    limits = _asked(pod.spec, "limits")
+    requests = _sum_amounts(pod.spec, "requests")
+    limits = _sum_amounts(pod.spec, "limits")
     for name, quantity in (pod.spec.overhead or {}).items():
         requests[name] = requests.get(name, Fraction()) + exact(quantity)
         if name in limits:
@@ -175,7 +177,7 @@ def usage(pod: Object) -> dict[str, Fraction | int]:
     return used
 
 
-def _asked(spec: PodSpec, member: str) -> dict[str, Fraction]:
+def _sum_amounts(spec: PodSpec, member: str) -> dict[str, Fraction]:
     """Sums up requests or limits: those of the Pod as a whole count before those of its containers
     (KEP-2837).
     """
@@ -184,9 +186,9 @@ def _asked(spec: PodSpec, member: str) -> dict[str, Fraction]:
         for container in (*(spec.containers or ()), *(spec.init_containers or ()))
     ):
         return {}
-    containers = [_said(container, member) for container in spec.containers or ()]
+    containers = [_container_amounts(container, member) for container in spec.containers or ()]
     init = [
-        (_said(container, member), container.restart_policy == "Always")
+        (_container_amounts(container, member), container.restart_policy == "Always")
         for container in spec.init_containers or ()
     ]
     whole: Amounts = getattr(spec.resources, member) or {}
@@ -196,7 +198,7 @@ def _asked(spec: PodSpec, member: str) -> dict[str, Fraction]:
 _NOTHING: Final = ResourceRequirements()
 
 
-def _said(container: Container, member: str) -> Amounts:
+def _container_amounts(container: Container, member: str) -> Amounts:
     return getattr(container.resources, member) or {}
 
 
@@ -211,12 +213,12 @@ def missing(pod: Object, counted: Collection[str]) -> str:
     """Returns what *pod* must specify since a quota counts it; "" if nothing is missing."""
     assert isinstance(pod, Pod)
     silent: dict[str, set[str]] = {}
-    whole = _names_said(pod.spec.resources)
+    whole = _specified_names(pod.spec.resources)
     for name in (prefix + vital for prefix in ("", REQUESTS, LIMITS) for vital in _VITAL):
         if name not in counted or name in whole:
             continue
         for container in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ())):
-            if name not in _names_said(container.resources):
+            if name not in _specified_names(container.resources):
                 silent.setdefault(name, set()).add(container.name)
     if not silent:
         return ""
@@ -225,7 +227,7 @@ def missing(pod: Object, counted: Collection[str]) -> str:
     )
 
 
-def _names_said(resources: ResourceRequirements) -> set[str]:
+def _specified_names(resources: ResourceRequirements) -> set[str]:
     requests = resources.requests or {}
     limits = resources.limits or {}
     return {*requests, *(REQUESTS + name for name in requests), *(LIMITS + name for name in limits)}

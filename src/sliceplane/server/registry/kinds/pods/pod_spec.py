@@ -11,7 +11,7 @@ from sliceplane.api.errors import (
     missing_value,
     required,
     too_long,
-    while_few,
+    until_error_limit,
 )
 from sliceplane.api.images import pull_policy
 from sliceplane.api.meta import Document
@@ -364,8 +364,8 @@ def _files_of_variables(path: str, spec: Document) -> FieldErrors:
     """Volumes that variables are read from (KEP-3721)."""
     errors: FieldErrors = []
     volumes = {volume.get("name", ""): volume for volume in spec.get("volumes", ())}
-    for where, container in while_few(errors, containers_of(path, spec)):
-        for index, variable in while_few(errors, enumerate(container.get("env", ()))):
+    for where, container in until_error_limit(errors, containers_of(path, spec)):
+        for index, variable in until_error_limit(errors, enumerate(container.get("env", ()))):
             reference = variable.get("valueFrom", {}).get("fileKeyRef")
             if reference is None:
                 continue

@@ -16,7 +16,7 @@ from sliceplane.server.documents.table.columns import AGE, NAME, Column, Printer
 from sliceplane.server.registry.documents import document_of, refused
 from sliceplane.server.registry.kinds import kind
 from sliceplane.server.registry.metadata import in_go, validate_labels
-from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, each, only_once
+from sliceplane.server.registry.validation.rules import Defaults, Field, Rules, check_unique, each
 from sliceplane.server.registry.validation.scheduling import check_tolerations
 from sliceplane.server.store.mvcc import Store
 
@@ -134,12 +134,14 @@ _IDENTITY: Final = ("key", "operator", "value", "effect")
 def _tolerations(path: str, tolerations: list[Document]) -> FieldErrors:
     seen: set[tuple[str, ...]] = set()
 
-    def once(where: str, toleration: Document) -> FieldErrors:
+    def toleration_errors(where: str, toleration: Document) -> FieldErrors:
         identity = tuple(toleration.get(member, "") for member in _IDENTITY)
-        shown = in_go(toleration, *_IDENTITY, "tolerationSeconds", **dict.fromkeys(_IDENTITY, ""))
-        return only_once(where, identity, seen, shown)
+        rendered = in_go(
+            toleration, *_IDENTITY, "tolerationSeconds", **dict.fromkeys(_IDENTITY, "")
+        )
+        return check_unique(where, identity, seen, rendered)
 
-    return check_tolerations(path, tolerations) + each(path, tolerations, once)
+    return check_tolerations(path, tolerations) + each(path, tolerations, toleration_errors)
 
 
 RUNTIME_CLASS: Final = kind.Kind(

@@ -28,7 +28,7 @@ from sliceplane.server.registry.kinds.workloads.workload import (
     default_template,
     int_or_percent,
     labels_fit,
-    shown_rolling,
+    render_rolling_update,
 )
 from sliceplane.server.registry.metadata import check_label_selector
 from sliceplane.server.registry.validation.rules import Rules, fill, not_negative
@@ -80,8 +80,8 @@ def _strategy(strategy: Document) -> FieldErrors:
     path = "spec.updateStrategy"
     rolling = strategy.get("rollingUpdate")
     if strategy["type"] not in STRATEGIES:
-        shown = {"Type": strategy["type"], "RollingUpdate": shown_rolling(rolling)}
-        return [not_supported(path, shown, STRATEGIES)]
+        rendered = {"Type": strategy["type"], "RollingUpdate": render_rolling_update(rolling)}
+        return [not_supported(path, rendered, STRATEGIES)]
     if strategy["type"] == "OnDelete" or rolling is None:
         return []
     unavailable = rolling["maxUnavailable"]

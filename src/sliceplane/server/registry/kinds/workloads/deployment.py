@@ -20,7 +20,7 @@ from sliceplane.server.registry.kinds.workloads.workload import (
     check_selector_and_template,
     default_template,
     int_or_percent,
-    shown_rolling,
+    render_rolling_update,
 )
 from sliceplane.server.registry.validation.rules import Defaults, Rules, fill, not_negative
 
@@ -65,8 +65,8 @@ def _strategy(strategy: Document) -> FieldErrors:
     kind = strategy.get("type", "")
     rolling = strategy.get("rollingUpdate")
     if kind not in STRATEGIES:
-        shown = {"Type": kind, "RollingUpdate": shown_rolling(rolling)}
-        return [not_supported("spec.strategy", shown, STRATEGIES)]
+        rendered = {"Type": kind, "RollingUpdate": render_rolling_update(rolling)}
+        return [not_supported("spec.strategy", rendered, STRATEGIES)]
     path = "spec.strategy.rollingUpdate"
     if kind == "Recreate":
         detail = "may not be specified when strategy `type` is 'Recreate'"

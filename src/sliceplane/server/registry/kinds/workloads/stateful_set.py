@@ -140,8 +140,8 @@ def _validate(document: Document, old: Document | None = None) -> FieldErrors:
 def _selector(spec: Document, old: Document | None) -> FieldErrors:
     """The selector and the template."""
     path = "spec.template"
-    errors, is_known = check_selector(spec, "statefulset", "")
-    if not is_known:
+    errors, is_valid = check_selector(spec, "statefulset", "")
+    if not is_valid:
         return errors
     template = spec["template"]
     head: Document = template["metadata"]
@@ -181,18 +181,20 @@ def _strategy(strategy: Document) -> FieldErrors:
     path = "spec.updateStrategy"
     kind = strategy["type"]
     rolling = strategy.get("rollingUpdate")
-    shown = None if rolling is None else in_go(rolling, "partition", "maxUnavailable", partition=0)
+    rendered = (
+        None if rolling is None else in_go(rolling, "partition", "maxUnavailable", partition=0)
+    )
     if kind == "OnDelete" and rolling is not None:
         return [
             invalid_value(
-                f"{path}.rollingUpdate", shown, "only allowed for updateStrategy 'RollingUpdate'"
+                f"{path}.rollingUpdate", rendered, "only allowed for updateStrategy 'RollingUpdate'"
             )
         ]
     if kind not in ("OnDelete", "RollingUpdate"):
         return [
             invalid_value(
                 path,
-                {"Type": kind, "RollingUpdate": shown},
+                {"Type": kind, "RollingUpdate": rendered},
                 "must be 'RollingUpdate' or 'OnDelete'",
             )
         ]

@@ -75,7 +75,7 @@ def check_same_selector(new: Document, old: Document) -> FieldErrors:
     selector = new["spec"].get("selector")
     if selector == old["spec"].get("selector"):
         return []
-    return [invalid_value("spec.selector", shown_selector(selector), IMMUTABLE)]
+    return [invalid_value("spec.selector", render_selector(selector), IMMUTABLE)]
 
 
 def check_selector(spec: Document, kind: str, detail: str) -> tuple[FieldErrors, bool]:
@@ -90,7 +90,7 @@ def check_selector(spec: Document, kind: str, detail: str) -> tuple[FieldErrors,
         if not is_selector(selector):
             return [
                 *errors,
-                invalid_value("spec.selector", shown_selector(selector), detail),
+                invalid_value("spec.selector", render_selector(selector), detail),
             ], False
     return errors + labels_fit(selector, spec["template"]), True
 
@@ -98,8 +98,8 @@ def check_selector(spec: Document, kind: str, detail: str) -> tuple[FieldErrors,
 def check_selector_and_template(spec: Document, old: Document | None = None) -> FieldErrors:
     """*old*: the spec that is updated."""
     # As upstream: the same sentence for ReplicaSets.
-    errors, is_known = check_selector(spec, "deployment", "invalid label selector")
-    if not is_known:
+    errors, is_valid = check_selector(spec, "deployment", "invalid label selector")
+    if not is_valid:
         return errors
     return errors + check_template(
         "spec.template", spec["template"], "ReplicaSet", (old or {}).get("template")
@@ -111,13 +111,13 @@ def check_not_empty(selector: Document, kind: str) -> FieldErrors:
         return []
     return [
         invalid_value(
-            "spec.selector", shown_selector(selector), f"empty selector is invalid for {kind}"
+            "spec.selector", render_selector(selector), f"empty selector is invalid for {kind}"
         )
     ]
 
 
 def check_template(path: str, template: Document, kind: str, old: Document | None) -> FieldErrors:
-    """The template of a workload, whose Pods run for ever; *kind* is told in a message.
+    """The template of a workload, whose Pods run for ever; messages name *kind*.
 
     *old*: the template that an update replaces. One that stays was accepted once, perhaps by an
     earlier release.
@@ -163,15 +163,15 @@ def is_selector(selector: Document) -> bool:
     return True
 
 
-def shown_selector(selector: Document | None) -> Document | None:
-    """A selector as messages of Kubernetes show it."""
+def render_selector(selector: Document | None) -> Document | None:
+    """Returns a selector in the form of Kubernetes' messages."""
     if selector is None:
         return None
-    shown: Document = {}
+    rendered: Document = {}
     if selector.get("matchLabels"):
-        shown["matchLabels"] = dict(sorted(selector["matchLabels"].items()))
+        rendered["matchLabels"] = dict(sorted(selector["matchLabels"].items()))
     if selector.get("matchExpressions"):
-        shown["matchExpressions"] = [
+        rendered["matchExpressions"] = [
             {
                 "key": one.get("key", ""),
                 "operator": one.get("operator", ""),
@@ -179,7 +179,7 @@ def shown_selector(selector: Document | None) -> Document | None:
             }
             for one in selector["matchExpressions"]
         ]
-    return shown
+    return rendered
 
 
 def selector_text(selector: Document) -> str:
@@ -205,8 +205,8 @@ def check_at_most_100_percent(path: str, value: Any) -> FieldErrors:
     return []
 
 
-def shown_rolling(rolling: Document | None) -> Document | None:
-    """The parameters of a rolling update as messages of Kubernetes show them."""
+def render_rolling_update(rolling: Document | None) -> Document | None:
+    """Returns the parameters of a rolling update in the form of Kubernetes' messages."""
     return (
         None
         if rolling is None

@@ -1,9 +1,10 @@
-"""Heavy work as the handlers call it: a write that ends as if the registry had done it, and answers
-in other forms.
+"""Offloaded work for the request handlers: a write with the result that the registry itself would
+have, and answers in other forms.
 
-Ordinary requests never come here. A user has one heavy request at a time (``HeavyTurns``): a few
-users' run together, users take turns, and the number of waiting requests is bounded. A user who
-sends ten waits for nine; another who sends one waits for at most one of each user before.
+Ordinary requests never come here. A user has one offloaded request at a time (``OffloadQueue``): a
+few users' run together, users are served round-robin, and the number of waiting requests is
+bounded. A user who sends ten waits for nine; another who sends one waits for at most one of each
+user before.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing import Final, cast
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, internal
 from sliceplane.api.users import User
 from sliceplane.kit.metrics import Metrics
-from sliceplane.server.io.heavy.jobs import Job, T, WriteRequest, work_out_write
-from sliceplane.server.io.heavy.pool import Pool, WorkerDied, Workers
-from sliceplane.server.io.requests.limits import TooMany
+from sliceplane.server.io.offload.jobs import Job, T, WriteRequest, work_out_write
+from sliceplane.server.io.offload.pool import Pool, WorkerDied, Workers
+from sliceplane.server.io.requests.limits import OverCapacity
 from sliceplane.server.io.requests.response import PLAIN_JSON, Representation
 from sliceplane.server.io.storage.committing import Durability
 from sliceplane.server.registry.offload import Collection, StaleInput, attach_labels
@@ -29,10 +30,10 @@ from sliceplane.server.registry.types import Outcome
 from sliceplane.server.store.types import Key
 
 #: larger bodies are offloaded: the worst bodies of this size keep the loop for about 40 ms
-HEAVY_BYTES: Final = 40 * 1024
+OFFLOAD_BYTES: Final = 40 * 1024
 #: a stored object was validated once and costs less: this share of it counts beside the body
 STORED_SHARE: Final = 2
-#: heavy requests that run together
+#: offloaded requests that run together
 TOGETHER: Final = 2
 WAITING_OF_USER_MAX: Final = 8
 WAITING_MAX: Final = 64
@@ -40,17 +41,19 @@ WAITING_MAX: Final = 64
 ATTEMPTS_MAX: Final = 6
 
 
-class Heavy:
+class OffloadService:
     """Owned by the server.  Made without processes; the first heavy request starts one."""
 
-    def __init__(self, workers: Workers | None = None, *, heavy_bytes: int = HEAVY_BYTES) -> None:
+    def __init__(
+        self, workers: Workers | None = None, *, offload_bytes: int = OFFLOAD_BYTES
+    ) -> None:
         self.workers: Workers = workers if workers is not None else Pool()
-        self.turns = HeavyTurns(
+        self.queue = OffloadQueue(
             together=TOGETHER, waiting_of_user_max=WAITING_OF_USER_MAX, waiting_max=WAITING_MAX
         )
-        self.heavy_bytes = heavy_bytes
+        self.offload_bytes = offload_bytes
         self.metrics = Metrics()
-        self.metrics.include(self.turns.metrics.families)
+        self.metrics.include(self.queue.metrics.families)
         self.requests = self.metrics.counter(
             "sliceplane_heavy_requests_total", "Requests worked on outside of the event loop."
         )
@@ -63,18 +66,18 @@ class Heavy:
             "Processes that ended in the middle of a request.",
         )
 
-    def is_heavy(self, size: int) -> bool:
-        return size > self.heavy_bytes
+    def needs_offload(self, size: int) -> bool:
+        return size > self.offload_bytes
 
     @asynccontextmanager
-    async def turn(self, user: User) -> AsyncIterator[None]:
-        """The user's turn.  Raises ``TooMany``."""
-        async with self.turns.admit(user.name):
+    async def slot(self, user: User) -> AsyncIterator[None]:
+        """Waits for a slot of *user*, held by the block.  Raises ``OverCapacity``."""
+        async with self.queue.admit(user.name):
             self.requests.value += 1
             yield
 
     async def run(self, job: Job[T]) -> T:
-        """Within a turn.  Raises what the job raises, ``TimeoutError``, and 500 ``StatusError``."""
+        """Within a slot.  Raises what the job raises, ``TimeoutError``, and 500 ``StatusError``."""
         try:
             return await self.workers.run(job)
         except WorkerDied as error:
@@ -88,7 +91,7 @@ class Heavy:
         writer: Durability,
         errors_in: Representation = PLAIN_JSON,
     ) -> Outcome:
-        """Within a turn: works the write out and commits it; retries if another write was first.
+        """Within a slot: works the write out and commits it; retries if another write was first.
         Raises ``StatusError``.
         """
         target = write.target
@@ -110,7 +113,7 @@ class Heavy:
         raise conflict(target.resource.plural, target.resource.group, target.name, STALE_WRITE)
 
     async def delete(self, write: WriteRequest, registry: Registry, writer: Durability) -> None:
-        """Within a turn: as ``write``, but an object that is gone by then is no error."""
+        """Within a slot: as ``write``, but an object that is gone by then is no error."""
         try:
             await self.write(write, registry, writer)
         except StatusError as error:
@@ -118,10 +121,10 @@ class Heavy:
                 raise
 
     async def render(self, job: Job[bytes], user: User | None) -> bytes:
-        """An answer in another form, in a turn of *user*; ``None``: the caller has one already."""
+        """Renders an answer in another form, in a slot of *user*; ``None``: the caller has one."""
         if user is None:
             return await self.run(job)
-        async with self.turn(user):
+        async with self.slot(user):
             return await self.run(job)
 
     async def close(self) -> None:
@@ -138,8 +141,8 @@ async def _finished(steps: Generator[None, None, T]) -> T:
         await asyncio.sleep(0)
 
 
-class HeavyTurns:
-    """A fair queue of users.  Owned by the server's ``Heavy``; used in one loop."""
+class OffloadQueue:
+    """A fair queue of users.  Owned by the server's ``OffloadService``; used in one loop."""
 
     def __init__(self, *, together: int, waiting_of_user_max: int, waiting_max: int) -> None:
         self._free = together
@@ -147,7 +150,7 @@ class HeavyTurns:
         self._waiting_max = waiting_max
         #: users with work under way
         self._busy: set[str] = set()
-        #: by user, in the order in which the users' turns come
+        #: by user, in the order in which users are served
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
         self.waiting = 0
         self.metrics = Metrics()
@@ -169,8 +172,8 @@ class HeavyTurns:
 
     @asynccontextmanager
     async def admit(self, user: str) -> AsyncIterator[None]:
-        """Waits for a turn, which lasts as long as the block.  Raises ``TooMany`` at once if too
-        many wait already.
+        """Waits for a slot, held by the block.  Raises ``OverCapacity`` immediately if too many
+        requests wait already.
         """
         if not self._free or user in self._busy:
             await self._wait(user)
@@ -179,11 +182,11 @@ class HeavyTurns:
         try:
             yield
         finally:
-            self._give_back(user)
+            self._release(user)
 
     def _take(self, user: str) -> None:
         assert self._free > 0, f"there is no room for {user}"
-        assert user not in self._busy, f"{user} has a turn"
+        assert user not in self._busy, f"{user} has a slot"
         self._free -= 1
         self._busy.add(user)
 
@@ -193,24 +196,24 @@ class HeavyTurns:
             or len(self._queues.get(user, ())) >= self._waiting_of_user_max
         ):
             self.refused.value += 1
-            raise TooMany("heavy requests")
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queues.setdefault(user, deque()).append(turn)
+            raise OverCapacity("heavy requests")
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(user, deque()).append(slot)
         self.waiting += 1
         try:
-            await turn
+            await slot
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                # It was called in the same moment: the turn goes to the next.
-                self._give_back(user)
+            if slot.done() and not slot.cancelled():
+                # The slot was assigned in the same moment: pass it on.
+                self._release(user)
             else:
-                self._queues[user].remove(turn)
+                self._queues[user].remove(slot)
                 self.waiting -= 1
                 if not self._queues[user]:
                     del self._queues[user]
             raise
 
-    def _give_back(self, user: str) -> None:
+    def _release(self, user: str) -> None:
         self._free += 1
         self._busy.discard(user)
         while self._free:
@@ -218,15 +221,15 @@ class HeavyTurns:
             if following is None:
                 return
             queue = self._queues.pop(following)
-            turn = queue.popleft()
+            slot = queue.popleft()
             self.waiting -= 1
             if queue:
                 # Behind all others.
                 self._queues[following] = queue
-            if turn.cancelled():
+            if slot.cancelled():
                 continue
             self._take(following)
-            turn.set_result(None)
+            slot.set_result(None)
 
     def check(self) -> None:
         assert self.waiting == sum(map(len, self._queues.values())), f"{self.waiting} are counted"

@@ -1,9 +1,8 @@
-"""Where a client is, from the address that its query comes from: its node and its zone.
+"""The location of a client (its node and zone), derived from the source address of its query.
 
-The first that is known counts: the zone that an administrator gave to its range; the endpoint that
-has this address; the node whose Pod range it is in, the longest first; the node whose own address
-it is (host network, translated addresses, a cache on the node). Where nothing is known the answer
-is not narrowed.
+The first match counts: the zone that an administrator configured for the range; the endpoint with
+this address; the node with the longest Pod range that contains it; the node with this address (host
+network, translated addresses, a cache on the node). Without a match the answer is not narrowed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ NOWHERE = Locality()
 
 
 class Ranges(Generic[T]):
-    """Values by network; the longest network that holds an address counts."""
+    """Values by network; the longest network that contains an address counts."""
 
     def __init__(self, ranges: Iterable[tuple[Network, T]] = ()) -> None:
         #: by octets of an address and length of the prefix, the longest first
@@ -47,15 +46,15 @@ class Ranges(Generic[T]):
         return None
 
 
-class _NodePlace(NamedTuple):
+class _NodeLocation(NamedTuple):
     zone: str
     pod_cidrs: tuple[str, ...]
     addresses: tuple[str, ...]
 
 
-class Places:
-    """Owned by ``dns.view``.  *of_endpoint*: where the endpoint at an address is, if one is
-    there.
+class ClientLocations:
+    """Owned by ``dns.view``.  *of_endpoint* returns the location of the endpoint with an address,
+    ``NOWHERE`` if there is none.
     """
 
     def __init__(
@@ -63,21 +62,21 @@ class Places:
     ) -> None:
         self._client_zones = Ranges(client_zones)
         self._of_endpoint = of_endpoint
-        self._nodes: dict[str, _NodePlace] = {}
-        #: made when they are asked for: a list of nodes, and what their kubelets tell all the time,
-        #: costs little
+        self._nodes: dict[str, _NodeLocation] = {}
+        #: built at the first query after a change: a list of nodes, and the frequent updates of
+        #: their kubelets, cost little
         self._ranges: tuple[Ranges[str], dict[bytes, str]] | None = None
 
     def on_node(self, name: str, node: Node | None) -> None:
-        place = None if node is None else _place_of(node)
-        if place != self._nodes.get(name):
+        location = None if node is None else _location_of(node)
+        if location != self._nodes.get(name):
             self._nodes.pop(name, None)
-            if place is not None:
-                self._nodes[name] = place
+            if location is not None:
+                self._nodes[name] = location
             self._ranges = None
 
     def _by_address(self) -> tuple[Ranges[str], dict[bytes, str]]:
-        """Nodes by the ranges of their Pods, and by their own addresses."""
+        """Returns the names of nodes by the ranges of their Pods, and by their own addresses."""
         if self._ranges is None:
             pods: Ranges[str] = Ranges()
             own: dict[bytes, str] = {}
@@ -101,9 +100,9 @@ class Places:
         zone = self._client_zones.get(packed)
         if zone is not None:
             return Locality(zone=zone)
-        place = self._of_endpoint(packed)
-        if place != NOWHERE:
-            return place if place.zone else self.of_node(place.node)
+        locality = self._of_endpoint(packed)
+        if locality != NOWHERE:
+            return locality if locality.zone else self.of_node(locality.node)
         pods, own = self._by_address()
         node = pods.get(packed) or own.get(packed)
         return NOWHERE if node is None else self.of_node(node)
@@ -113,15 +112,15 @@ class Places:
         return Locality(node=name, zone="" if node is None else node.zone)
 
     def is_in_cluster(self, packed: bytes) -> bool:
-        """A Pod or a node that we know of."""
+        """Returns True for an address of a node, or in the Pod range of one."""
         pods, own = self._by_address()
         return pods.get(packed) is not None or packed in own
 
 
-def _place_of(node: Node) -> _NodePlace:
+def _location_of(node: Node) -> _NodeLocation:
     spec = node.spec
     cidrs = spec.pod_cidrs or ((spec.pod_cidr,) if spec.pod_cidr else ())
     addresses = tuple(
         entry.address for entry in node.status.addresses or () if entry.type == "InternalIP"
     )
-    return _NodePlace((node.metadata.labels or {}).get(LABEL_ZONE, ""), tuple(cidrs), addresses)
+    return _NodeLocation((node.metadata.labels or {}).get(LABEL_ZONE, ""), tuple(cidrs), addresses)

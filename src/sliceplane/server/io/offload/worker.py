@@ -1,4 +1,4 @@
-"""The process that runs jobs one at a time: ``python -m sliceplane.server.io.heavy.worker``.
+"""The process that runs jobs one at a time: ``python -m sliceplane.server.io.offload.worker``.
 
 It has no state, no sockets and no files but its pipe; it ends when the pipe does, and when the
 server is killed it ends at once, in the middle of a job too (``kit.io.process.lifeline``). If a body ends
@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from sliceplane.kit.io.process.free_memory import trim
 from sliceplane.kit.io.process.lifeline import end_with_parent
-from sliceplane.server.io.heavy import jobs
+from sliceplane.server.io.offload import jobs
 
 #: the server and its other children go first
 NICENESS = 5

@@ -7,7 +7,7 @@ from tests.replicated.interleaving import World
 from tests.replicated.test_replica_interleavings import create, prepared
 
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.server.store.turns import EXPECTED_S_MAX, PATIENCE_S, Turns
+from sliceplane.server.store.writer_queue import EXPECTED_S_MAX, PATIENCE_S, WriterQueue
 
 
 def busy_rounds(world: World, rounds: int, *, feed_lag: int, requests: int = 8) -> list[int]:
@@ -113,26 +113,26 @@ def test_a_server_that_writes_now_and_then_is_not_waited_for() -> None:
             world.arrive(node, lose_answer=False)
             world.answer(node)
             world.feed(node, 1000)
-        held += busy.replica.turns.next_deadline(world.now) is not None
+        held += busy.replica.writer_queue.next_deadline(world.now) is not None
         world.now += 0.001
     assert held < 90, "less than three rounds for each batch of the other"
 
 
 def test_two_busy_servers_do_not_keep_a_third_waiting_for_one_that_died() -> None:
     """What others write does not prolong the wait for a server that is expected."""
-    turns = Turns("own")
+    queue = WriterQueue("own")
     for position in range(2, 40, 4):
         now = position / 1000
-        turns.on_own_batch(position, now)
+        queue.on_own_batch(position, now)
         for number, name in enumerate(("dead", "b", "c"), 1):
-            turns.on_batch(name, position + number, position - 1, now)
-    turns.on_own_batch(42, 1.0)
+            queue.on_batch(name, position + number, position - 1, now)
+    queue.on_own_batch(42, 1.0)
     now = 1.0
     for position in range(43, 500, 2):
         now += 0.001
-        turns.on_batch("b", position, position - 1, now)
-        turns.on_batch("c", position + 1, position, now)
-        if turns.next_deadline(now) is None:
+        queue.on_batch("b", position, position - 1, now)
+        queue.on_batch("c", position + 1, position, now)
+        if queue.next_deadline(now) is None:
             break
     assert now <= 1.0 + 3 * EXPECTED_S_MAX + 0.002
 
@@ -160,6 +160,6 @@ def test_a_server_that_hangs_with_a_turn_costs_its_time_once() -> None:
         world.answer(live)
         world.feed(live, 100)
     assert request.told == "201"
-    assert not [key for key in world.etcd.state if key.startswith(world.layout.turns)], (
+    assert not [key for key in world.etcd.state if key.startswith(world.layout.queue)], (
         "turns are taken away"
     )

@@ -1,25 +1,25 @@
-"""Servers that write to one log: whose turn it is, so that none starves, and how far a cache must
-be for a read.
+"""The order in which servers write to one log, so that none starves, and the log position that a
+cache must reach for a read.
 
-The winner of a race knows the newest state first, and would win the next race too. So a server
-whose batch was refused *asks for a turn*: it puts a key of its own, and the order in which the log
-took these keys is the order of turns. All servers let the oldest of them go first; a batch takes
-its own server's key away in the same transaction.
+The winner of a race observes the newest state first, and would win the next race too. So a server
+whose batch was refused *queues*: it puts a key of its own, and the log's order of these keys is
+the order of the queue. All servers let the first of the queue write before them; a batch deletes
+its own server's key in the same transaction.
 
-Asking costs a refused batch, so servers that stay busy are *expected* instead. A batch says where
-its server was in the log when it had work for it. If that was before our first batch after its last
-one, it was ready at the time when that one was taken, and so it will be after our next one: we let
-it go first without being asked. With two busy servers batches alternate, none is refused, and
-nothing is executed that would have to be redone.
+Queueing costs a refused batch, so servers that stay busy are *expected* instead. A batch records
+the log position of its server when the server had work for it. If that was before our first batch
+after its last one, the server was ready when that batch was taken, and will be ready after our next
+one: we let it write first although it is not queued. With two busy servers batches alternate, none
+is refused, and no step runs twice.
 
-Both are a courtesy, never a lock. No server waits longer than ``PATIENCE_S`` for one turn, and who
-lost patience takes the key away with its next batch; for a server that is expected it waits about
-twice as long as the others took so far, and does so once. A server that died, hangs or has nothing
-more to do costs the others that time, once.
+Both are a courtesy, never a lock. No server waits longer than ``PATIENCE_S`` for a queued one; then
+its next batch deletes that key. For an expected server it waits about twice as long as the others
+took so far, once. A server that died, hangs or has nothing more to do costs the others that time,
+once.
 
-Linearizable reads from a cache (``ReadIndex``): ask the log where its head is, wait until the cache
-has got there. One question serves all reads that waited when it was asked. A later one waits for
-the next one: an answer says nothing about what was acknowledged after its question was put.
+Linearizable reads from a cache (``ReadIndex``): query the log's head, then wait until the cache has
+reached it. One query serves all reads that waited when it was sent. A later read waits for the next
+query: an answer does not cover what was acknowledged after its query was sent.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from typing import Final, NamedTuple
 
 #: time for another server to see the newest state, redo its work, and have it stored
 PATIENCE_S: Final = 0.25
-#: so long a server is waited for that did not ask and is expected
+#: bounds of the wait for an expected server that is not queued
 EXPECTED_S_MIN: Final = 0.002
 EXPECTED_S_MAX: Final = 0.025
-#: who wrote nothing while we wrote so many batches is no rival
+#: a server that wrote nothing while we wrote so many batches is no longer expected
 FORGOTTEN_AFTER_BATCHES: Final = 16
 
 
-class _Turn(NamedTuple):
-    #: where the log has it; older ones go first
+class _QueuedWriter(NamedTuple):
+    #: the log position of its key; lower ones write first
     position: int
-    seen_at: float
+    queued_at: float
 
 
 class _Writer(NamedTuple):
@@ -53,13 +53,13 @@ class _Writer(NamedTuple):
     expected: bool
 
 
-class Turns:
+class WriterQueue:
     """Owned by one ``Replica``."""
 
     def __init__(self, own: str) -> None:
         self._own = own
-        self._others: dict[str, _Turn] = {}
-        #: where our key is; 0: there is none that we know of
+        self._others: dict[str, _QueuedWriter] = {}
+        #: the log position of our key; 0: we observed none
         self.own_position = 0
         #: servers that wrote lately
         self._writers: dict[str, _Writer] = {}
@@ -70,13 +70,13 @@ class Turns:
         #: what a server that is ready needs from the newest batch to its own
         self._pace_s = EXPECTED_S_MAX
 
-    def on_asked(self, server: str, position: int, now: float) -> None:
+    def on_queued(self, server: str, position: int, now: float) -> None:
         if server == self._own:
             self.own_position = position
         else:
-            self._others[server] = _Turn(position, now)
+            self._others[server] = _QueuedWriter(position, now)
 
-    def on_gone(self, server: str) -> None:
+    def on_dequeued(self, server: str) -> None:
         if server == self._own:
             self.own_position = 0
         else:
@@ -121,23 +121,23 @@ class Turns:
         """Another server goes first after our next batch."""
         return any(writer.expected for writer in self._writers.values())
 
-    def reset(self, asked: Iterable[tuple[str, int]], now: float) -> None:
+    def reset(self, queued: Iterable[tuple[str, int]], now: float) -> None:
         self._others.clear()
         self._writers.clear()
         self._own_batch = 0
         self._expected_until = 0.0
-        self.on_gone(self._own)
-        for server, position in asked:
-            self.on_asked(server, position, now)
+        self.on_dequeued(self._own)
+        for server, position in queued:
+            self.on_queued(server, position, now)
 
     def next_deadline(self, now: float) -> float | None:
-        """Until when another server goes first; ``None``: it is ours."""
+        """The time until which another server writes first; ``None``: this one may write."""
         if not self._others and now >= self._expected_until:
             return None
         before_us = [
-            turn.seen_at + PATIENCE_S
-            for turn in self._others.values()
-            if now < turn.seen_at + PATIENCE_S and not 0 < self.own_position < turn.position
+            writer.queued_at + PATIENCE_S
+            for writer in self._others.values()
+            if now < writer.queued_at + PATIENCE_S and not 0 < self.own_position < writer.position
         ]
         if now < self._expected_until and any(
             writer.expected and writer.position < self._own_batch
@@ -147,9 +147,13 @@ class Turns:
         return max(before_us, default=None)
 
     def overdue(self, now: float) -> tuple[str, ...]:
-        """Servers whose keys the next batch takes away."""
+        """Servers whose keys the next batch deletes."""
         return tuple(
-            sorted(name for name, turn in self._others.items() if now >= turn.seen_at + PATIENCE_S)
+            sorted(
+                name
+                for name, writer in self._others.items()
+                if now >= writer.queued_at + PATIENCE_S
+            )
         )
 
 
@@ -162,38 +166,38 @@ class ReadIndex:
     def __init__(self) -> None:
         self._number = 0
         self._waiting: list[Done] = []
-        self._asked: list[Done] = []
+        self._querying: list[Done] = []
         self._in_flight = False
-        #: where the cache was when the last question was put: the answer cannot be less
-        self.asked_at = 0
-        #: (head, whom it lets go on)
+        #: the cache's position when the last query was sent: a lower bound of its answer
+        self.position_at_query = 0
+        #: (head, callbacks of the reads that wait for the cache to reach it)
         self._due: list[tuple[int, list[Done]]] = []
         # Counters, for metrics.
-        self.questions = 0
+        self.queries = 0
         self.served = 0
 
-    def want(self, done: Done) -> None:
+    def add(self, done: Done) -> None:
         """*done* is called when the cache is at least as new as the log is now."""
         self._waiting.append(done)
 
-    def also(self, done: Done) -> None:
-        """Registers *done* as ``want`` does, for the question that is under way."""
-        self._asked.append(done)
+    def add_to_current(self, done: Done) -> None:
+        """Registers *done* as ``add`` does, for the query that is under way."""
+        self._querying.append(done)
 
     @property
-    def wanted(self) -> bool:
-        return bool(self._waiting or self._asked)
+    def has_waiting(self) -> bool:
+        return bool(self._waiting or self._querying)
 
-    def take(self, position: int) -> int | None:
-        """The number of a question to put now, if a read waits and none is under way; the cache is
-        at *position*.
+    def next_query(self, position: int) -> int | None:
+        """Returns the number of a query to send now, if a read waits and no query is under way;
+        the cache is at *position*.
         """
-        if self._in_flight or not self.wanted:
+        if self._in_flight or not self.has_waiting:
             return None
         self._number += 1
-        self.asked_at = position
-        self.questions += 1
-        self._asked += self._waiting
+        self.position_at_query = position
+        self.queries += 1
+        self._querying += self._waiting
         self._waiting = []
         self._in_flight = True
         return self._number
@@ -201,35 +205,35 @@ class ReadIndex:
     def on_head(self, number: int, head: int) -> None:
         if self.awaits(number):
             self._in_flight = False
-            self._due.append((head, self._asked))
-            self._asked = []
+            self._due.append((head, self._querying))
+            self._querying = []
 
     def on_no_answer(self, number: int) -> None:
-        """Leaves its reads waiting for the next question."""
+        """Leaves its reads waiting for the next query."""
         if number == self._number:
             self._in_flight = False
 
     def awaits(self, number: int) -> bool:
-        """Returns True if the answer to question *number* is of use."""
+        """Returns True if the answer to query *number* is of use."""
         return number == self._number and self._in_flight
 
     def on_replaced(self) -> None:
-        """The cache was made anew, maybe of an older log: what was answered before, or is being
-        answered, says nothing any more. All reads wait for the next question.
+        """The cache was loaded anew, maybe from an older log: earlier answers, and the one under
+        way, no longer count. All reads wait for the next query.
         """
         self._number += 1
         self._in_flight = False
-        self.asked_at = 0
+        self.position_at_query = 0
         self._waiting = [
             *(done for _, waiters in self._due for done in waiters),
-            *self._asked,
+            *self._querying,
             *self._waiting,
         ]
         self._due = []
-        self._asked = []
+        self._querying = []
 
     def on_position(self, position: int) -> None:
-        """The cache got there."""
+        """The cache reached *position*."""
         reached = [done for head, waiters in self._due if head <= position for done in waiters]
         self._due = [(head, waiters) for head, waiters in self._due if head > position]
         self.served += len(reached)

@@ -1,4 +1,4 @@
-"""The life of a controller core in the production host, until a fault or the end of the host.
+"""The shell of one controller loop in the production host, until a fault or the end of the host.
 
 Everything that reaches the core goes through one inbox, in the order in which it happened: changes,
 the end of the first lists, ends of jobs. One task empties it into the ``ControllerLoop``, so the
@@ -32,8 +32,8 @@ from sliceplane.watch.io.reflect import RunningInformer
 from sliceplane.watch.recorder.entries import quantized
 from sliceplane.watch.recorder.recorder import Recorder
 
-#: after so many changes the core is asked for work and other tasks get their turn
-INBOX_PER_TURN: Final = 512
+#: changes that the core handles before it is asked for work and other tasks run
+INBOX_BATCH_MAX: Final = 512
 #: servers answer within 34 s; one that has not answered by then is not going to
 WRITE_TIMEOUT_S: Final = 40.0
 
@@ -49,7 +49,7 @@ _Letter = Change[Object] | Mark | Done | _News
 
 @dataclass(slots=True)
 class ControllerTally:
-    """Counts of a controller over all its lives; for metrics. It only grows."""
+    """Counts of a controller over all its loops; for metrics. It only grows."""
 
     changes: int = 0
     jobs: int = 0
@@ -70,8 +70,8 @@ class HostMeans:
     recorder: Recorder | None = None
 
 
-class Life:
-    """Created and run by a ``ControllerRunner``; ``close`` ends what is left of it."""
+class LoopShell:
+    """Created and run by a ``ControllerRunner``; ``close`` ends its remaining jobs."""
 
     def __init__(self, loop: ControllerLoop, means: HostMeans, tally: ControllerTally) -> None:
         self._loop = loop
@@ -124,7 +124,7 @@ class Life:
             informer.add_handler(self._on_changes, self._on_synced, on_mark)
         while True:
             await self._until_something_is_due()
-            for _ in range(min(len(self._inbox), INBOX_PER_TURN)):
+            for _ in range(min(len(self._inbox), INBOX_BATCH_MAX)):
                 self._read(self._inbox.popleft())
             self._take_work()
             if self._means.check:
@@ -136,7 +136,7 @@ class Life:
         """Let jobs in flight finish for at most *drain_s*, then cancel them. Nothing reaches the
         core any more.
 
-        *fault*: why the life ended, if the core raised.
+        *fault*: why the loop ended, if the core raised.
         """
         self._loop.end(quantized(self._clock()), fault)
         for informer in self._informers:
@@ -216,23 +216,22 @@ class Life:
                     informer.relist("a controller has seen that the cache is wrong")
         for job in work.jobs:
             self._tally.jobs += 1
-            task = asyncio.get_running_loop().create_task(self._perform(job), name=f"job {job.key}")
+            task = asyncio.get_running_loop().create_task(self._run_job(job), name=f"job {job.key}")
             self._jobs.add(task)
             task.add_done_callback(self._jobs.discard)
 
-    async def _perform(self, job: Job) -> None:
-        done = await perform(self._means.client, job)
+    async def _run_job(self, job: Job) -> None:
+        done = await execute(self._means.client, job)
         self._tally.writes += len(done.results)
         if done.error is not None:
-            self._tell_failure(job, len(done.results), done.error)
+            self._log_failure(job, len(done.results), done.error)
         self._post(done)
 
-    def _tell_failure(self, job: Job, at: int, error: StatusError) -> None:
-        """The core tries again; an operator must see that it has to, if it is not the course of
-        things.
+    def _log_failure(self, job: Job, at: int, error: StatusError) -> None:
+        """Logs an error that the core retries: a warning, unless the error is an expected one.
 
-        That is: another writer was first, the namespace is on its way out, or a look-up is told
-        that there is nothing.
+        Expected are a conflict with another writer and a namespace that is terminating. A get of
+        an object that does not exist is no failure.
         """
         failed = job.writes[at]
         if failed.verb == "get" and error.code == 404:
@@ -253,7 +252,7 @@ class Life:
         )
 
 
-async def perform(client: Client, job: Job) -> Done:
+async def execute(client: Client, job: Job) -> Done:
     """Sends the writes of *job*.  Never raises but for cancellation.
 
     No answer is the error ``api.errors.unreachable``: the write may have happened or not, and the

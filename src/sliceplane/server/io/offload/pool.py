@@ -13,14 +13,14 @@ import sys
 from typing import Any, Protocol, cast
 
 from sliceplane.kit.io.process.lifeline import lifeline
-from sliceplane.server.io.heavy import jobs
-from sliceplane.server.io.heavy.jobs import Job, T
+from sliceplane.server.io.offload import jobs
+from sliceplane.server.io.offload.jobs import Job, T
 
 #: seconds of one job; a request has 34 s for all it does
 JOB_S_MAX = 30.0
 #: seconds after which a worker without work ends
 IDLE_S = 60.0
-_MODULE = "sliceplane.server.io.heavy.worker"
+_MODULE = "sliceplane.server.io.offload.worker"
 #: answers come in portions of this size, so that none keeps the loop
 _PORTION_BYTES = 256 * 1024
 
@@ -154,14 +154,14 @@ class _Worker:
             self.sink.write(bytes(portions[:_PORTION_BYTES]))
             portions = portions[_PORTION_BYTES:]
             await self.sink.drain()
-        left: int = jobs.LENGTH.unpack(await self._source.readexactly(jobs.LENGTH.size))[0]
+        remaining: int = jobs.LENGTH.unpack(await self._source.readexactly(jobs.LENGTH.size))[0]
         parts = []
-        while left:
-            part = await self._source.read(min(left, _PORTION_BYTES))
+        while remaining:
+            part = await self._source.read(min(remaining, _PORTION_BYTES))
             if not part:
                 raise WorkerDied("the worker ended while it answered")
             parts.append(part)
-            left -= len(part)
+            remaining -= len(part)
         # Joining large parts is done without the interpreter's lock.
         whole = parts[0] if len(parts) == 1 else await asyncio.to_thread(b"".join, parts)
         answer: tuple[bool, Any] = jobs.load(whole)

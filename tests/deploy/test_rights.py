@@ -90,6 +90,8 @@ SELDOM = {
     ("create", "events.k8s.io", "events"),
     ("patch", "", "services/status"),
     ("get", "", "namespaces"),
+    ("get", "", "endpoints"),
+    ("get", "discovery.k8s.io", "endpointslices"),
 }
 #: Needed and not in the log: an apply that creates is a patch there, and a Lease is deleted after
 #: the test has looked.

@@ -14,7 +14,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from sliceplane.api.discovery import MANAGED_BY_CONTROLLER, EndpointSlice
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Pods, Services
 from sliceplane.api.selectors.adoption import MANAGED_BY_ADOPTED
-from sliceplane.watch.io.base import Unreachable
 from sliceplane.watch.io.http.client import HttpClient
 from sliceplane.watch.io.kubeconfig import from_file
 
@@ -116,16 +114,20 @@ class Load:
 
 
 async def follow(client: HttpClient, reader: MergingReader) -> None:
-    version: str | None = None
+    """A list, and every event after it; the watch goes on where it ended."""
+    selection = Selection(EndpointSlices, "demo")
+    page = await client.list(selection)
+    for body in page.items:
+        reader.on_event("LISTED", decode(body, EndpointSlice))
+    version = page.resource_version
     while True:
-        with suppress(Unreachable):
-            selection = Selection(EndpointSlices, "demo")
-            async with client.watch(selection, resource_version=version) as messages:
-                async for message in messages:
-                    observed = decode(message.body, EndpointSlice)
-                    version = observed.metadata.resource_version
-                    if message.type != "BOOKMARK":
-                        reader.on_event(message.type, observed)
+        async with client.watch(selection, resource_version=version) as messages:
+            async for message in messages:
+                assert message.type != "ERROR", message.body
+                observed = decode(message.body, EndpointSlice)
+                version = observed.metadata.resource_version
+                if message.type != "BOOKMARK":
+                    reader.on_event(message.type, observed)
 
 
 async def sliceplane(plane: Plane, *words: str) -> dict[str, Any]:
@@ -169,7 +171,8 @@ async def test_a_service_moves_there_and_back_under_load_and_no_endpoint_is_miss
     async with HttpClient(connection) as client, HttpClient(connection) as loading:
         load = Load(loading)
         tasks = [asyncio.create_task(follow(client, reader))]
-        await eventually(lambda: reader.complete, within_s=120)
+        await eventually(lambda: reader.complete or tasks[0].done(), within_s=120)
+        assert not tasks[0].done(), tasks[0].exception()
         with kubernetes.started(tmp_path / "ours.log", *ours, *flags):
             tasks.append(asyncio.create_task(load.run()))
             try:

@@ -1,8 +1,8 @@
 """Plays a world in the field, and compares every answer with what connections found out.
 
 A Service's port *works* if every connection to it from every client (the node, a Pod elsewhere, a
-Pod that may be its own endpoint) is answered by one of its endpoints, as slices have them now; it
-*fails* if one is not. ``explain`` says "well"
+Pod that may be its own endpoint) is answered by an endpoint that slices have now, ready or still
+serving; it *fails* if one is not. ``explain`` says "well"
 (exit code 0), "broken" (an error), "warned" (a warning alone) or "cannot tell". "Well" of what
 fails, and "broken" of what works, is a fault of ``explain`` unless ``EXCEPTIONS`` has its kind.
 """
@@ -48,7 +48,7 @@ class Heard:
     question: Question
     #: by client
     answers: dict[str, list[str]]
-    #: the port's, as "ADDRESS:PORT", whatever their conditions
+    #: the port's, as "ADDRESS:PORT", if they are ready, or serve while they terminate
     endpoints: frozenset[str]
 
     @property
@@ -349,8 +349,14 @@ async def _endpoints(place: Field, service: Doc, question: Question) -> frozense
         for port in ([{"name": ""}] if question.headless else item.get("ports") or ())
         if question.headless or port.get("name", "") in names
         for endpoint in item.get("endpoints") or ()
+        if _is_usable(endpoint["conditions"])
         for address in endpoint["addresses"]
     )
+
+
+def _is_usable(conditions: Doc) -> bool:
+    is_leaving = conditions.get("terminating") and conditions.get("serving") is not False
+    return bool(conditions.get("ready") is not False or is_leaving)
 
 
 @dataclass

@@ -132,6 +132,7 @@ class _Comparison:
             if self._only_at in ("", endpoint.node_name)
         ]
         ready = {target for target, at in pairs if at.conditions.ready is not False}
+        usable = ready | {target for target, at in pairs if _is_still_serving(at)}
         all_there = {target for target, _ in pairs}
         if not targets:
             if ready and not self._is_partial:
@@ -144,8 +145,16 @@ class _Comparison:
         strange, lacking = targets - all_there, ready - targets
         if strange:
             yield f"leads {destination} to {some(sorted(map(str, strange)))}, no endpoint of it"
+        elif unready := targets - usable:
+            yield f"leads {destination} to {some(sorted(map(str, unready)))}, which is not ready"
         elif lacking and not self._is_narrowed:
             yield f"does not lead {destination} to {some(sorted(map(str, lacking)))}"
+
+
+def _is_still_serving(endpoint: SliceEndpoint) -> bool:
+    """Returns True for an endpoint that is used if none is ready (KEP-1669)."""
+    conditions = endpoint.conditions
+    return bool(conditions.terminating) and conditions.serving is not False
 
 
 def _targets_of(

@@ -136,6 +136,17 @@ def test_seed_59_rules_of_two_proxies_are_no_fault_of_a_headless_service() -> No
     assert world.codes() == []
 
 
+def test_seed_66_a_kernel_that_leads_to_an_unready_endpoint_is_not_well() -> None:
+    world = healthy()
+    world.kernel = kernel(*TARGETS)
+    conditions = world.get("EndpointSlice", "shop", "cart-x7k2p")["endpoints"][1]["conditions"]
+    conditions.update(ready=False, serving=False)
+    answer = world.explain()
+    assert f"to {TARGETS[1]}, which is not ready" in str(answer.findings)
+    conditions.update(serving=True, terminating=True)
+    assert "N5" not in world.codes(), "it may be used if the others go"
+
+
 def test_seed_115_a_kernel_that_masquerades_nothing_is_not_well() -> None:
     world = healthy()
     world.kernel = kernel(*TARGETS)

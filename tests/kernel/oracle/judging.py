@@ -1,8 +1,8 @@
 """Plays a world in the field, and compares every answer with what connections found out.
 
 A Service's port *works* if every connection to it from every client (the node, a Pod elsewhere, a
-Pod that may be its own endpoint) is answered by one of its endpoints, as slices have them now; it
-*fails* if one is not. ``explain`` says "well"
+Pod that may be its own endpoint) is answered by an endpoint that slices have now, ready or still
+serving; it *fails* if one is not. ``explain`` says "well"
 (exit code 0), "broken" (an error), "warned" (a warning alone) or "cannot tell". "Well" of what
 fails, and "broken" of what works, is a fault of ``explain`` unless ``EXCEPTIONS`` has its kind.
 """
@@ -48,7 +48,7 @@ class Heard:
     question: Question
     #: by client
     answers: dict[str, list[str]]
-    #: the port's, as "ADDRESS:PORT", whatever their conditions
+    #: the port's, as "ADDRESS:PORT", if they are ready, or serve while they terminate
     endpoints: frozenset[str]
 
     @property
@@ -323,9 +323,11 @@ async def _listen_to(place: Field, world: WorldPlan, question: Question) -> Hear
     running = [
         pod.address for pod in world.pods if pod.state in ("ready", "unready") and pod.node == HERE
     ]
+    endpoints = await _endpoints(place, service, question)
+    own = [each for each in running if any(at.startswith(f"{each}:") for at in endpoints)]
     # slices that are written by hand do not say where an endpoint is
     if running and "selector" in service["spec"]:
-        clients.append(random.Random(f"{world.seed} {question}").choice(running))
+        clients.append(random.Random(f"{world.seed} {question}").choice(own or running))
     answers: dict[str, list[str]] = {}
     for client in clients:
         addresses: tuple[str, ...] = (service["spec"]["clusterIP"],)
@@ -336,7 +338,7 @@ async def _listen_to(place: Field, world: WorldPlan, question: Question) -> Hear
             for address in addresses
             for each in await place.heard(client, address, question.port)
         ] or ["no address"]
-    return Heard(question, answers, await _endpoints(place, service, question))
+    return Heard(question, answers, endpoints)
 
 
 async def _endpoints(place: Field, service: Doc, question: Question) -> frozenset[str]:
@@ -349,8 +351,14 @@ async def _endpoints(place: Field, service: Doc, question: Question) -> frozense
         for port in ([{"name": ""}] if question.headless else item.get("ports") or ())
         if question.headless or port.get("name", "") in names
         for endpoint in item.get("endpoints") or ()
+        if _is_usable(endpoint["conditions"])
         for address in endpoint["addresses"]
     )
+
+
+def _is_usable(conditions: Doc) -> bool:
+    is_leaving = conditions.get("terminating") and conditions.get("serving") is not False
+    return bool(conditions.get("ready") is not False or is_leaving)
 
 
 @dataclass
@@ -369,6 +377,12 @@ class Said:
         if self.code != 1 or not findings:
             return "cannot tell"
         return "broken" if findings[0]["severity"] == "error" else "warned"
+
+    @property
+    def about_loops(self) -> str:
+        """The sentence about endpoints that do not reach themselves."""
+        sentences = (str(each["sentence"]) for each in self.document.get("findings", ()))
+        return next((text for text in sentences if "sends to itself" in text), "")
 
     @property
     def codes(self) -> list[str]:
@@ -405,6 +419,10 @@ def _disagreement(heard: Heard, said: Said) -> str:
         return "well, and fails"
     if said.verdict == "broken" and heard.works:
         return "broken, and works"
+    for client, answers in heard.answers.items():
+        own = f"{client}:"
+        if any(each.startswith(own) for each in answers) and own in said.about_loops:
+            return "no way to itself, and it works"
     return ""
 
 

@@ -15,7 +15,7 @@ from sliceplane.node.observing.agreement import LATE_S, SETTLE_S, Agreement
 from sliceplane.node.observing.graph import (
     OUTPUT,
     PREROUTING,
-    Rule,
+    RuleEffects,
     RuleGraph,
     destination_key,
     packed_target,
@@ -32,7 +32,7 @@ class Rules:
         self.graph = RuleGraph("IPv4")
         for hook in (PREROUTING, OUTPUT):
             self.graph.add_chain(f"hook-{hook}", hook)
-            self.graph.set_rule(f"hook-{hook}", 1, Rule(maps=("services",)))
+            self.graph.set_rule(f"hook-{hook}", 1, RuleEffects(maps=("services",)))
         self.targets: dict[str, frozenset[str]] = {}
 
     def write(self, name: str, addresses: frozenset[str] | None) -> None:
@@ -45,7 +45,7 @@ class Rules:
         self.targets[name] = addresses
         self.graph.set_element("services", key, name)
         for number, address in enumerate(sorted(addresses)):
-            self.graph.set_rule(name, number, Rule(targets=(packed_target(address, 80),)))
+            self.graph.set_rule(name, number, RuleEffects(targets=(packed_target(address, 80),)))
 
 
 def named(name: str, **spec: Any) -> Service:

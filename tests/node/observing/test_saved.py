@@ -80,6 +80,11 @@ def test_an_empty_table_has_no_rules_of_kube_proxy() -> None:
     assert not read_saved(["*nat", ":PREROUTING ACCEPT [0:0]", "COMMIT"], "IPv4").is_hooked
 
 
+def test_a_cluster_without_endpoints_has_kube_proxys_chains_all_the_same() -> None:
+    lines = ["*nat", ":KUBE-SERVICES - [0:0]", "-A PREROUTING -j KUBE-SERVICES"]
+    assert read_saved([*lines, "-A OUTPUT -j KUBE-SERVICES"], "IPv4").is_hooked
+
+
 def test_addresses_of_ipv6() -> None:
     saved = (
         SAVED.replace("10.96.0.9/32", "fd00:10:96::9/128")

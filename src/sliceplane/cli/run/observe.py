@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     cls=Command,
     examples=[
         ("this node, which kube-proxy serves", "sudo sliceplane observe"),
-        ("with health pages", "sudo sliceplane observe --healthz-bind-address 127.0.0.1:10260"),
+        ("with health pages", "sudo sliceplane observe --healthz-bind-address 127.0.0.1:10262"),
     ],
 )
 @cluster_options
@@ -73,7 +73,9 @@ async def _serve(connection: Connection, node: str, netns: str, flags: dict[str,
     observer = Observer(node, available_families(), clock=clock, netns=netns)
     rng = Rng(time.time_ns())
     async with AsyncExitStack() as stack:
-        pages = follower_pages(stop.is_set, lambda: observer.is_ready)
+        pages = follower_pages(
+            stop.is_set, lambda: observer.is_ready, "no rules of kube-proxy were compared yet"
+        )
         await serve_monitoring(
             stack, flags, pages, [observer.metrics.families], observer.staleness_s
         )

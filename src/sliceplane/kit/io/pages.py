@@ -40,7 +40,9 @@ PageMaker = Callable[[], Page | Awaitable[Page]]
 
 
 def follower_pages(
-    stopping: Callable[[], bool], listed: Callable[[], bool]
+    stopping: Callable[[], bool],
+    listed: Callable[[], bool],
+    missing: str = "no list of Services yet",
 ) -> dict[str, PageMaker]:
     """Returns the health pages of a program that answers from its caches: it stays ready while the
     API server is away, as cached data is better than none.
@@ -52,7 +54,7 @@ def follower_pages(
     def ready() -> Page:
         if stopping():
             return Page(b"it stops\n", healthy=False)
-        return Page(b"ok\n") if listed() else Page(b"no list of Services yet\n", healthy=False)
+        return Page(b"ok\n") if listed() else Page(f"{missing}\n".encode(), healthy=False)
 
     return {"/healthz": live, "/livez": live, "/readyz": ready}
 

@@ -46,7 +46,7 @@ _SENTENCES_MAX: Final = 10
 _ADDRESSES_MAX: Final = 3
 
 
-class Difference(NamedTuple):
+class RuleDifference(NamedTuple):
     """One destination whose rules differ; ``obsolete`` targets have no place there, ``missing`` ones
     are not led to.
     """
@@ -177,7 +177,7 @@ class Agreement:
 
     def _differences(
         self, key: ServiceKey, change: ServiceChange, graph: RuleGraph
-    ) -> Iterator[Difference]:
+    ) -> Iterator[RuleDifference]:
         for state in change.ports:
             yield from _port_differences(state, graph)
         current = set(_keys_of(change))
@@ -185,7 +185,7 @@ class Agreement:
             if former not in current and self._owners.get(former) == key:
                 obsolete = graph.targets(former)
                 if obsolete and not self._is_claimed(former, key):
-                    yield Difference(str(key), read_destination(former), _texts(obsolete))
+                    yield RuleDifference(str(key), read_destination(former), _texts(obsolete))
 
     def _is_claimed(self, destination: bytes, other: ServiceKey) -> bool:
         """Returns True if another Service that is pending has this destination now."""
@@ -209,7 +209,7 @@ class Agreement:
                 break
         return tuple(sentences)
 
-    def sweep(self, graph: RuleGraph) -> Iterator[tuple[ServiceKey, Difference]]:
+    def sweep(self, graph: RuleGraph) -> Iterator[tuple[ServiceKey, RuleDifference]]:
         """Yields differences of Services that agreed before: somebody edited their rules; and
         destinations that no Service has. Callers may pause between two Services.
         """
@@ -272,7 +272,7 @@ def _outside_keys(state: PortState) -> Iterator[bytes]:
         yield destination_key("", port.name.protocol, port.node_port)
 
 
-def _port_differences(state: PortState, graph: RuleGraph) -> Iterator[Difference]:
+def _port_differences(state: PortState, graph: RuleGraph) -> Iterator[RuleDifference]:
     inside = _packed(state.inside)
     yield from _difference(state, graph, _cluster_key(state), inside, inside)
     outside, reachable = _packed(state.outside), _packed(state.categories.reachable)
@@ -286,13 +286,13 @@ def _difference(
     key: bytes,
     required: frozenset[bytes],
     allowed: frozenset[bytes],
-) -> Iterator[Difference]:
+) -> Iterator[RuleDifference]:
     targets = graph.targets(key)
     if targets == required:
         return
     obsolete, missing = targets - allowed, required - targets
     if obsolete or missing:
-        yield Difference(
+        yield RuleDifference(
             str(state.port.name), read_destination(key), _texts(obsolete), _texts(missing)
         )
 
@@ -305,7 +305,7 @@ def _texts(targets: frozenset[bytes]) -> tuple[str, ...]:
     return tuple(str(read_target(target)) for target in sorted(targets)[:_ADDRESSES_MAX])
 
 
-def _sentence(found: Difference, age_s: float) -> str:
+def _sentence(found: RuleDifference, age_s: float) -> str:
     if found.obsolete:
         return (
             f"its proxy still sends {found.name} ({found.destination}) to "

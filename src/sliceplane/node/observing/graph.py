@@ -12,7 +12,7 @@ port for a node port. Only maps that both hooks lead to count (``prerouting`` fo
 
 from __future__ import annotations
 
-import socket
+import ipaddress
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -27,7 +27,6 @@ PROTOCOL_NAMES: Final = {number: name for name, number in PROTOCOL_NUMBERS.items
 PREROUTING, OUTPUT = 0, 3
 #: bytes of an address, by IP family
 ADDRESS_BYTES: Final[dict[Family, int]] = {"IPv4": 4, "IPv6": 16}
-_ADDRESS_FAMILIES: Final = {4: socket.AF_INET, 16: socket.AF_INET6}
 _PORT_BYTES: Final = 2
 
 
@@ -35,7 +34,7 @@ class UnreadableRules(ValueError):
     """The rules have a statement that may change a packet's destination in a way we cannot follow."""
 
 
-class Rule(msgspec.Struct, frozen=True, gc=False):
+class RuleEffects(msgspec.Struct, frozen=True, gc=False):
     """The effects of one rule.  A target is the bytes of an address and a port; ``target_maps`` have
     targets as values, ``maps`` have chains.
     """
@@ -46,19 +45,22 @@ class Rule(msgspec.Struct, frozen=True, gc=False):
     target_maps: tuple[str, ...] = ()
 
 
-_NO_EFFECT: Final = Rule()
+_NO_EFFECT: Final = RuleEffects()
 
 
 def packed_target(address: str, port: int) -> bytes:
-    """Returns the bytes of a canonical address and a port."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return socket.inet_pton(family, address) + port.to_bytes(_PORT_BYTES, "big")
+    """Returns the bytes of a canonical address and a port; the usual spelling without a parser."""
+    if ":" in address:
+        packed = ipaddress.IPv6Address(address).packed
+    else:
+        packed = bytes(map(int, address.split(".")))
+    return packed + port.to_bytes(_PORT_BYTES, "big")
 
 
 def read_target(packed: bytes) -> ServedTarget:
     address = packed[:-_PORT_BYTES]
     return ServedTarget(
-        socket.inet_ntop(_ADDRESS_FAMILIES[len(address)], address),
+        str(ipaddress.ip_address(address)),
         int.from_bytes(packed[-_PORT_BYTES:], "big"),
     )
 
@@ -132,7 +134,7 @@ class RuleGraph:
         if self._chains.pop(name, None) is not None:
             self._changed()
 
-    def set_rule(self, chain: str, handle: int, rule: Rule) -> None:
+    def set_rule(self, chain: str, handle: int, rule: RuleEffects) -> None:
         """Adds or replaces a rule; one without effects is not kept."""
         self.remove_rule(chain, handle)
         if rule != _NO_EFFECT:
@@ -145,13 +147,13 @@ class RuleGraph:
         for at in range(0, len(entries), 2):
             if entries[at] == handle:
                 removed = entries[at + 1]
-                assert isinstance(removed, Rule), removed
+                assert isinstance(removed, RuleEffects), removed
                 self._remove_anonymous(removed)
                 self._chains[chain] = (*entries[:at], *entries[at + 2 :])
                 self._changed()
                 return
 
-    def _remove_anonymous(self, rule: Rule) -> None:
+    def _remove_anonymous(self, rule: RuleEffects) -> None:
         """Removes the anonymous maps of a removed rule: their names are used again."""
         for name in (*rule.maps, *rule.target_maps):
             if name.startswith("__"):
@@ -170,11 +172,11 @@ class RuleGraph:
         if self._maps.pop(name, None) is not None:
             self._changed()
 
-    def _rules(self, chain: str) -> Iterator[tuple[object, Rule]]:
+    def _rules(self, chain: str) -> Iterator[tuple[object, RuleEffects]]:
         entries = self._chains.get(chain, ())
         for at in range(0, len(entries), 2):
             rule = entries[at + 1]
-            assert isinstance(rule, Rule), rule
+            assert isinstance(rule, RuleEffects), rule
             yield entries[at], rule
 
     @property

@@ -14,7 +14,7 @@ from typing import Final
 
 from sliceplane.kit.ip import Family
 from sliceplane.node.nft.netlink.messages import HEADER, message, text
-from sliceplane.node.observing.graph import ADDRESS_BYTES, Rule, RuleGraph, UnreadableRules
+from sliceplane.node.observing.graph import ADDRESS_BYTES, RuleEffects, RuleGraph, UnreadableRules
 
 #: the table that kube-proxy writes, in both families (pkg/proxy/nftables/proxier.go)
 TABLE: Final = "kube-proxy"
@@ -100,7 +100,7 @@ def elements_request(graph: RuleGraph, name: str) -> bytes:
     return message(_SUBSYSTEM << 8 | _GET_ELEMENTS, _DUMP, 1, _NFPROTO[graph.family], body)
 
 
-class Part:
+class ReadPart:
     """One read of the socket, applied.  *done*: a dump is complete; *interrupted*: the rules changed
     while the kernel dumped them; *generation* of the last transaction that ended here; *tables* that
     events named, ours or not.
@@ -124,12 +124,12 @@ class Decoder:
 
     def __init__(self, graphs: Mapping[Family, RuleGraph]) -> None:
         self._graphs = {_NFPROTO[family]: graph for family, graph in graphs.items()}
-        self._shared: dict[Rule, Rule] = {}
+        self._shared: dict[RuleEffects, RuleEffects] = {}
         self._names: dict[str, str] = {}
 
-    def apply(self, data: bytes) -> Part:
+    def apply(self, data: bytes) -> ReadPart:
         """Applies one read of the socket.  Raises ``UnreadableRules``."""
-        part = Part()
+        part = ReadPart()
         at = 0
         while at + HEADER.size <= len(data):
             length, kind, flags, *_ = HEADER.unpack_from(data, at)
@@ -144,7 +144,7 @@ class Decoder:
             at += length + 3 & ~3
         return part
 
-    def _message(self, kind: int, family: int, body: bytes, part: Part) -> None:
+    def _message(self, kind: int, family: int, body: bytes, part: ReadPart) -> None:
         attributes = dict(_attributes(body))
         part.ends_transaction = kind == NEW_GENERATION
         if kind == NEW_GENERATION:
@@ -174,7 +174,7 @@ class Decoder:
         elif kind in (NEW_ELEMENTS, DELETE_ELEMENTS):
             self._elements(graph, kind, attributes)
 
-    def _chain(self, graph: RuleGraph, kind: int, attributes: Attributes, part: Part) -> None:
+    def _chain(self, graph: RuleGraph, kind: int, attributes: Attributes, part: ReadPart) -> None:
         name = self._intern(_name(attributes[_CHAIN_NAME]))
         if kind == DELETE_CHAIN:
             graph.remove_chain(name)
@@ -207,11 +207,11 @@ class Decoder:
             if chain is not None:
                 graph.set_element(name, key, self._intern(_name(chain)))
 
-    def _rule(self, attributes: Attributes, graph: RuleGraph) -> Rule:
+    def _rule(self, attributes: Attributes, graph: RuleGraph) -> RuleEffects:
         rule = _decode_rule(attributes.get(_RULE_EXPRESSIONS, b""), ADDRESS_BYTES[graph.family])
         if rule.targets or rule.target_maps or rule.maps:
             return rule
-        rule = Rule(tuple(map(self._intern, rule.chains)))
+        rule = RuleEffects(tuple(map(self._intern, rule.chains)))
         if len(self._shared) >= _SHARED_MAX:
             self._shared.clear()
         return self._shared.setdefault(rule, rule)
@@ -220,7 +220,7 @@ class Decoder:
         return self._names.setdefault(name, name)
 
 
-def _decode_rule(expressions: bytes, address_bytes: int) -> Rule:
+def _decode_rule(expressions: bytes, address_bytes: int) -> RuleEffects:
     #: constants, and the names of maps whose values were loaded
     registers: dict[int, bytes | str] = {}
     chains: list[str] = []
@@ -255,7 +255,7 @@ def _decode_rule(expressions: bytes, address_bytes: int) -> Rule:
             registers.pop(_number(data.get(1, b"")), None)
         elif name not in _HARMLESS:
             raise UnreadableRules(f"a rule of the table {TABLE} has the statement {name}")
-    return Rule(tuple(chains), tuple(maps), tuple(targets), tuple(target_maps))
+    return RuleEffects(tuple(chains), tuple(maps), tuple(targets), tuple(target_maps))
 
 
 def _translation(registers: dict[int, bytes | str], data: Attributes) -> bytes | str:

@@ -16,7 +16,7 @@ from sliceplane.node.observing.graph import (
     OUTPUT,
     PREROUTING,
     PROTOCOL_NUMBERS,
-    Rule,
+    RuleEffects,
     RuleGraph,
     UnreadableRules,
     destination_key,
@@ -47,6 +47,8 @@ def read_saved(lines: Iterable[str], family: Family) -> RuleGraph:
     for number, line in enumerate(lines):
         match = _RULE.match(line)
         if match is None:
+            if line.startswith(f":{SERVICES} "):  # it may be empty
+                graph.set_rule(SERVICES, -1, RuleEffects(maps=(SERVICES,)))
             continue
         chain, text = match[1], match[2]
         if chain in _HOOKS:
@@ -68,7 +70,7 @@ def _add_entry(graph: RuleGraph, chain: str, text: str, number: int) -> None:
         if rule.chains:
             graph.set_rule(chain, number, rule)
         return
-    graph.set_rule(chain, -1, Rule(maps=(chain,)))
+    graph.set_rule(chain, -1, RuleEffects(maps=(chain,)))
     entry = f"{chain} {key.hex()}"
     graph.set_element(chain, key, entry)
     graph.set_rule(entry, number, rule)
@@ -85,16 +87,16 @@ def _key(chain: str, text: str) -> bytes | None:
     return destination_key("" if address is None else address[1], name, int(port[1]))
 
 
-def _rule(text: str) -> Rule:
+def _rule(text: str) -> RuleEffects:
     jump = _JUMP.search(text)
     if jump is None:
-        return Rule()
+        return RuleEffects()
     target = jump[1]
     if target == "DNAT":
         translated = _TRANSLATED.search(text)
         if translated is None:
             raise UnreadableRules(f'a rule translates to an address that is not constant: "{text}"')
-        return Rule(targets=(packed_target(translated[1], int(translated[2])),))
+        return RuleEffects(targets=(packed_target(translated[1], int(translated[2])),))
     if target in _OPAQUE:
         raise UnreadableRules(f'a rule of kube-proxy\'s chains has the target {target}: "{text}"')
-    return Rule() if target in _HARMLESS else Rule(chains=(target,))
+    return RuleEffects() if target in _HARMLESS else RuleEffects(chains=(target,))

@@ -29,7 +29,7 @@ from sliceplane.node.observing.nftables import (
     GROUP,
     TABLE,
     Decoder,
-    Part,
+    ReadPart,
     chains_request,
     elements_request,
     rules_request,
@@ -225,11 +225,11 @@ def _dump(decoder: Decoder, graphs: Mapping[Family, RuleGraph], netns: str) -> N
                 _request(sock, decoder, elements_request(graph, name))
 
 
-def _request(sock: socket.socket, decoder: Decoder, request: bytes) -> Part:
+def _request(sock: socket.socket, decoder: Decoder, request: bytes) -> ReadPart:
     """Sends a request for a dump and applies the answer; repeats it if changes interrupted it."""
     for _ in range(_ATTEMPTS_MAX):
         sock.sendto(request, (0, 0))
-        whole = Part()
+        whole = ReadPart()
         while not whole.done:
             part = decoder.apply(sock.recv(_RECEIVE_BYTES))
             whole.chains += part.chains

@@ -102,9 +102,10 @@ async def _planned(planning: Awaitable[MovePlan]) -> MovePlan | str:
 
 def service_names(what: Sequence[str]) -> tuple[str, ...]:
     """``service web api``, ``svc/web``. Raises ``click.UsageError``."""
-    words = [word for part in what for word in part.split("/", 1)]
-    names = tuple(word for word in words if word not in _SERVICE_WORDS)
-    if words[:1] and words[0] in _SERVICE_WORDS and names and "/" not in "".join(names):
+    first, *others = what
+    kind, slash, name = first.partition("/")
+    names = (*([name] if slash else []), *others)
+    if kind in _SERVICE_WORDS and names and all(names) and "/" not in "".join(names):
         return tuple(dict.fromkeys(names))
     raise click.UsageError("name what moves: service NAME...")
 

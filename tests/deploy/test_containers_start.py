@@ -38,6 +38,7 @@ SAME_AS = {
     "no rights": "as it comes",
     "controllers-shadow.yaml": "as it comes",
     "controllers.yaml": "work",
+    "controllers-adopted.yaml": "adopted",
     "proxy.yaml": "proxy alone",
     "observer.yaml": "observer",
     "dns.yaml": "names",

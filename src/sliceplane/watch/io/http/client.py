@@ -37,7 +37,6 @@ from sliceplane.watch.io.bounds import (
     unzipped,
 )
 from sliceplane.watch.io.connection import CredentialsError
-from sliceplane.watch.io.http import proxies
 from sliceplane.watch.io.http.answers import BadStream
 from sliceplane.watch.io.http.pool import ConnectionPool
 from sliceplane.watch.io.http.replies import (
@@ -175,6 +174,8 @@ class HttpClient(Verbs):
         self._path_prefix = connection.server if through_proxy else server.path
         self._headers = [("Host", server.netloc), ("User-Agent", "sliceplane"), *connection.headers]
         if through_proxy:
+            from sliceplane.watch.io.http import proxies  # few clients have a proxy
+
             self._headers += proxies.authorization(connection.proxy)
 
     @property

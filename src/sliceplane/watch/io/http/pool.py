@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from sliceplane.watch.io.base import Unreachable
-from sliceplane.watch.io.http import proxies
 from sliceplane.watch.io.http.answers import request_head
 from sliceplane.watch.io.http.wire import ClientConnection
 
@@ -147,6 +146,8 @@ class ConnectionPool:
 
     async def _through(self, opened: ClientConnection, authority: str) -> None:
         """From here on the proxy passes on what comes."""
+        from sliceplane.watch.io.http import proxies  # few clients have a proxy
+
         headers = [("Host", authority), *proxies.authorization(self._connection.proxy)]
         answer = await opened.ask("CONNECT", request_head("CONNECT", authority, headers))
         if answer.status >= 300:

@@ -375,6 +375,11 @@ class ServiceTracker:
         """Returns True if any Service has session affinity.  O(Services)."""
         return any(port.affinity_timeout_s for ports in self._services.values() for port in ports)
 
+    @property
+    def service_count(self) -> int:
+        """Returns the number of Services that this family serves."""
+        return len(self._services)
+
     def services(self) -> tuple[ServiceKey, ...]:
         """Returns all Services that this family serves, sorted.  O(Services)."""
         return tuple(sorted(self._services))

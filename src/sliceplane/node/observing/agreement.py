@@ -28,6 +28,7 @@ from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.consume.model import NodeEndpoint, PortState, ServiceChange, ServiceKey
 from sliceplane.kit.ip import Family
+from sliceplane.kit.times import format_time
 from sliceplane.node.observing.graph import (
     RuleGraph,
     destination_key,
@@ -101,7 +102,7 @@ class Agreement:
 
     @property
     def services(self) -> int:
-        return len(self._tracker.services())
+        return self._tracker.service_count
 
     @property
     def pending(self) -> int:
@@ -205,21 +206,23 @@ class Agreement:
         sentences = []
         for since, key in late[:_SENTENCES_MAX]:
             for found in self._differences(key, self._pending[key].change, graph):
-                sentences.append(_sentence(found, now - since))
+                sentences.append(_sentence(found, since))
                 break
         return tuple(sentences)
 
-    def sweep(self, graph: RuleGraph) -> Iterator[tuple[ServiceKey, RuleDifference]]:
-        """Yields differences of Services that agreed before: somebody edited their rules; and
-        destinations that no Service has. Callers may pause between two Services.
+    def keys(self) -> tuple[ServiceKey, ...]:
+        """Returns all Services, sorted.  O(Services)."""
+        return self._tracker.services()
+
+    def compare(self, key: ServiceKey, graph: RuleGraph, now: float) -> None:
+        """Compares a Service that agreed before: somebody may have edited its rules. If it differs,
+        it is pending from now on, which takes back no report.
         """
-        for key in self._tracker.services():
-            if key in self._pending or key in self._changes:
-                continue
-            change = ServiceChange(key, self._tracker.state(key))
-            found = next(self._differences(key, change, graph), None)
-            if found is not None:
-                yield key, found
+        if key in self._pending or key in self._changes:
+            return
+        change = ServiceChange(key, self._tracker.state(key))
+        if next(self._differences(key, change, graph), None) is not None:
+            self._pending[key] = _Pending(self.number, now, change)
 
     def unowned(self, graph: RuleGraph) -> tuple[str, ...]:
         """Returns the destinations with targets that no Service has had."""
@@ -229,13 +232,6 @@ class Agreement:
             for key in graph.destinations()
             if key not in self._owners and key not in claimed and graph.targets(key)
         )
-
-    def on_edited(self, key: ServiceKey, now: float) -> None:
-        """Notes that the rules of a Service that agreed before differ now.  It does not take back
-        what was reported; it is pending for ``late``.
-        """
-        change = ServiceChange(key, self._tracker.state(key))
-        self._pending.setdefault(key, _Pending(self.number, now, change))
 
     def check(self) -> None:
         for destination, key in self._owners.items():
@@ -305,13 +301,14 @@ def _texts(targets: frozenset[bytes]) -> tuple[str, ...]:
     return tuple(str(read_target(target)) for target in sorted(targets)[:_ADDRESSES_MAX])
 
 
-def _sentence(found: RuleDifference, age_s: float) -> str:
+def _sentence(found: RuleDifference, since: float) -> str:
+    """Returns a sentence that stays the same, so that it is reported once."""
     if found.obsolete:
         return (
             f"its proxy still sends {found.name} ({found.destination}) to "
-            f"{', '.join(found.obsolete)}, removed {age_s:.0f} s ago"
+            f"{', '.join(found.obsolete)}, removed at {format_time(since)}"
         )
     return (
         f"its proxy does not send {found.name} ({found.destination}) to "
-        f"{', '.join(found.missing)}, added {age_s:.0f} s ago"
+        f"{', '.join(found.missing)}, added at {format_time(since)}"
     )

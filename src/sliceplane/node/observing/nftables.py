@@ -112,7 +112,7 @@ class ReadPart:
         self.generation = 0
         self.chains: list[str] = []
         self.sets: list[str] = []
-        self.tables: set[tuple[int, str]] = set()
+        self.tables: set[str] = set()
         #: the last message ended a transaction
         self.ends_transaction = False
 
@@ -151,7 +151,7 @@ class Decoder:
             part.generation = _number(attributes.get(1, b""))
             return
         table = _name(attributes.get(_TABLE, b""))
-        part.tables.add((family, table))
+        part.tables.add(table)
         graph = self._graphs.get(family)
         if graph is None or table != TABLE:
             return

@@ -135,7 +135,8 @@ def observed(problem: str) -> Edit:
 
 
 STILL_SENDS = (
-    "its proxy still sends shop/cart:http (10.96.0.7:80/TCP) to 10.1.2.3:8080, removed 34 s ago"
+    "its proxy still sends shop/cart:http (10.96.0.7:80/TCP) to 10.1.2.3:8080, removed at "
+    "2026-09-21T13:46:06Z"
 )
 planted("N2", "kube_proxy_still_sends_to_a_removed_endpoint", add_proxies, observed(STILL_SENDS))
 planted("N5", "the_table_of_kube_proxy_is_gone", add_proxies, observed("the kernel has no rules"))

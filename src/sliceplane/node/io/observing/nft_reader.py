@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
@@ -45,6 +44,8 @@ _RECEIVE_BYTES: Final = 1 << 17
 _TIMEOUT_S: Final = 10.0
 #: reads of the socket in one step of the event loop
 _READS_MAX: Final = 64
+#: more reads than the socket's buffer has messages
+_ALL: Final = 1 << 20
 #: attempts at one dump that changes interrupt
 _ATTEMPTS_MAX: Final = 50
 #: seconds between two attempts to read everything
@@ -83,9 +84,8 @@ class NftReader:
         self._failed = asyncio.Event()
         #: why the rules cannot be read; "" if they can
         self.problem = ""
-        #: how often everything was read, and the seconds that the last time took
+        #: how often everything was read
         self.loads = 0
-        self.load_s = 0.0
 
     @property
     def is_current(self) -> bool:
@@ -135,7 +135,6 @@ class NftReader:
 
     async def _load(self) -> None:
         """Reads everything, then applies the events that arrived meanwhile."""
-        began = time.monotonic()
         await asyncio.to_thread(_dump, self._decoder, self.graphs, self._netns)
         queued, self._queued = self._queued or [], None
         for at, data in enumerate(queued):
@@ -144,12 +143,11 @@ class NftReader:
                 await asyncio.sleep(0)
         self.catch_up()
         self.loads += 1
-        self.load_s = time.monotonic() - began
         self._is_loaded = True
 
-    def _on_readable(self) -> None:
+    def _on_readable(self, most: int = _READS_MAX) -> None:
         try:
-            self._read_events(_READS_MAX)
+            self._read_events(most)
         except OSError as error:
             lost = error.errno == errno.ENOBUFS
             self._fail("events were lost: the rules are read again" if lost else str(error))
@@ -163,14 +161,7 @@ class NftReader:
 
     def catch_up(self) -> None:
         """Applies the events that the kernel has sent so far."""
-        if self._is_loaded or self._queued is None:
-            self._on_readable_all()
-
-    def _on_readable_all(self) -> None:
-        try:
-            self._read_events(1 << 20)
-        except (OSError, UnreadableRules) as error:
-            self._fail(str(error))
+        self._on_readable(_ALL)
 
     def _read_events(self, most: int) -> None:
         """Reads at most *most* times.  Raises ``OSError`` and ``UnreadableRules``."""
@@ -195,7 +186,7 @@ class NftReader:
             self._is_between = part.ends_transaction
         elif part.generation:
             self._is_between = True
-        self._touched |= {name for _, name in part.tables}
+        self._touched |= part.tables
         if not self._is_between:
             return
         others, self._touched = self._touched - {TABLE}, set()

@@ -45,10 +45,12 @@ from sliceplane.watch.io.base import Client
 CHECK_PAUSE_S: Final = 0.02
 #: seconds between two looks for Services that have not agreed for long
 LATE_PERIOD_S: Final = 5.0
-#: seconds between two comparisons of everything: somebody may have edited the rules
+#: seconds between two comparisons of everything
 SWEEP_PERIOD_S: Final = 60.0
-#: Services compared in one step of the event loop
-_SWEEP_STEP: Final = 50
+#: Services compared a second then
+SWEEP_STEP: Final = 20
+#: iptables rules are read again, though nothing changed, after so many times a read's duration
+READ_SHARE: Final = 200
 #: destinations of no Service that are named
 _UNOWNED_MAX: Final = 3
 _NAT: Final = "nat"
@@ -83,11 +85,11 @@ class Observer:
         self._ready = asyncio.Event()
         #: number of comparisons, those that found no rules included
         self.checks = 0
-        self._reported_problem = ""
         #: iptables rules were changed, or were not read for long
         self._saved_may_differ = False
         self._attempt = 0
         self._read_at = -math.inf
+        self._read_s = 0.0
         #: sentences for the report: Services that differ for long, rules of no Service
         self._late: tuple[str, ...] = ()
         self._unowned: tuple[str, ...] = ()
@@ -105,7 +107,6 @@ class Observer:
             ("gauge", "late_services", "The same, for 30 s.", lambda: len(self._late)),
             ("counter", "loads_total", "How often all rules were read.", self._count_loads),
             ("counter", "checks_total", "Comparisons with the API.", lambda: self.checks),
-            ("gauge", "staleness_seconds", "Age of the oldest cache.", self.staleness_s),
         )
         for kind, name, text, read in rows:
             metrics.computed(kind, f"sliceplane_observer_{name}", text, partial(_single, read))
@@ -163,6 +164,7 @@ class Observer:
             group.create_task(self._nft.run(), name="observer: nftables")
             group.create_task(self._keep_checking(), name="observer: checks")
             group.create_task(self._keep_sweeping(), name="observer: sweep")
+            group.create_task(self._keep_looking_for_late(), name="observer: late")
 
     def _on_changes(self, selection: str, changes: Changes) -> None:
         now = self._clock()
@@ -205,7 +207,7 @@ class Observer:
                 try:
                     await self._check()
                 except (OSError, UnreadableRules) as error:
-                    self._problem = str(error)
+                    self._set_problem(str(error))
                 self._on_checked()
             await asyncio.sleep(CHECK_PAUSE_S)
 
@@ -246,18 +248,26 @@ class Observer:
         self._saved_may_differ = False
         numbers = self._begin()
         await self._saved.read()
+        self._read_s = self._clock() - now
         if not any(graph.is_hooked for graph in self._saved.graphs.values()):
             self._report_absent()
             return
         self._finish(numbers, self._saved.graphs, f"iptables-{self._saved.variant}")
 
     def _report_absent(self) -> None:
-        if not self.source and not self._problem and not self._ready.is_set():
+        self.source = ""
+        if self._set_problem("the kernel has no rules of kube-proxy"):
             _log.warning(
                 "this node has no rules of kube-proxy: not observable", node=self.node_name
             )
-        self.source = ""
-        self._problem = "the kernel has no rules of kube-proxy"
+
+    def _set_problem(self, problem: str) -> bool:
+        """Sets the problem of all rules; "" for none. Returns True if it is another one."""
+        if problem == self._problem:
+            return False
+        self._problem = problem
+        self.report_due.set()
+        return True
 
     def _begin(self) -> dict[Family, int]:
         now = self._clock()
@@ -283,7 +293,7 @@ class Observer:
             for family, agreement in self._agreements.items()
             if agreement.services and not graphs[family].is_hooked
         ]
-        self._problem = (
+        self._set_problem(
             f"the kernel has no {' and '.join(absent)} rules of kube-proxy" if absent else ""
         )
         self._graphs = graphs
@@ -291,44 +301,59 @@ class Observer:
 
     def _on_checked(self) -> None:
         self.revision_applied.set()
-        if self.progress.has_requests or self._problem != self._reported_problem:
-            self._reported_problem = self._problem
+        if self.progress.has_requests:
             self.report_due.set()
 
-    async def _keep_sweeping(self) -> None:
-        """Looks for differences that no change of the API explains, and for those that last."""
-        swept_at = self._clock()
+    async def _keep_looking_for_late(self) -> None:
+        """Names the Services that have not agreed for long."""
         while True:
             await asyncio.sleep(LATE_PERIOD_S)
-            if not self.source:
-                continue
             now = self._clock()
-            self._late = tuple(
+            late = tuple(
                 sentence
-                for family, agreement in self._agreements.items()
-                for sentence in agreement.late(self._graphs[family], now)
+                for family, graph in self._graphs.items()
+                for sentence in self._agreements[family].late(graph, now)
             )
-            if self._late:
+            if late != self._late:
+                self._late = late
                 self.report_due.set()
-            if now - swept_at >= SWEEP_PERIOD_S:
-                swept_at = now
-                self._saved_may_differ = True
+
+    async def _keep_sweeping(self) -> None:
+        """Looks now and then for rules that somebody edited. Rules that nothing changed since the
+        last time are as they were.
+        """
+        swept: object = None
+        while True:
+            await asyncio.sleep(SWEEP_PERIOD_S)
+            self._saved_may_differ = self._clock() - self._read_at >= READ_SHARE * self._read_s
+            self._look_for_unowned()
+            versions = [graph.version for graph in self._graphs.values()]
+            current = (self.source, self._saved.reads, *versions)
+            if self.source and current != swept:
+                swept = current
                 await self._sweep()
 
     async def _sweep(self) -> None:
-        unowned: list[str] = []
+        """Compares ``SWEEP_STEP`` Services a second, each with the rules of that moment."""
         for family, agreement in self._agreements.items():
-            graph = self._graphs[family]
-            unowned += agreement.unowned(graph)
-            for at, (key, _) in enumerate(agreement.sweep(graph)):
-                agreement.on_edited(key, self._clock())
-                if at % _SWEEP_STEP == 0:
-                    await asyncio.sleep(0)
-        again = set(unowned) & self._unowned_before
-        self._unowned_before = set(unowned)
+            for number, key in enumerate(agreement.keys(), 1):
+                if number % SWEEP_STEP == 0:
+                    await asyncio.sleep(1.0)
+                self._nft.catch_up()
+                if self.source != "nftables" or self._nft.is_current:
+                    agreement.compare(key, self._graphs[family], self._clock())
+
+    def _look_for_unowned(self) -> None:
+        """Names the destinations of no Service that were there the last time, too."""
+        unowned = {
+            destination
+            for family, graph in self._graphs.items()
+            for destination in self._agreements[family].unowned(graph)
+        }
+        lasting, self._unowned_before = unowned & self._unowned_before, unowned
         self._unowned = tuple(
             f"its proxy has rules for {destination}, which no Service has"
-            for destination in sorted(again)[:_UNOWNED_MAX]
+            for destination in sorted(lasting)[:_UNOWNED_MAX]
         )
 
     # -- consume.io.reporting.Reporter

@@ -149,9 +149,9 @@ class Server:
         lines = (
             [] if spool is None else [line.rstrip(b"\n") for line in itertools.islice(spool, PAGE)]
         )
-        return ListPage(
-            tuple(lines), str(self._cluster.revision), "more" if len(lines) == PAGE else ""
-        )
+        # A token that two pages have in common ends a list (``watch.paging``).
+        token = f"at-{spool.tell()}" if spool is not None and len(lines) == PAGE else ""
+        return ListPage(tuple(lines), str(self._cluster.revision), token)
 
     @asynccontextmanager
     async def watch(
@@ -372,6 +372,8 @@ async def main(groups: str, count: int) -> None:
             await proxy.wait_ready()
         first_sync = time.perf_counter() - started - runner.keeping_s
         memory = rss_mib()
+        served = proxy.counts()["IPv4"][0]
+        assert served == len(sizes), f"{served} Services are served, not {len(sizes)}"
         first_cpu = cpu_s() - used - runner.keeping_cpu_s
         runner.taken = asyncio.Queue()
         commits.listen()

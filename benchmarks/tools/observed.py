@@ -118,7 +118,7 @@ async def main(groups: str, changes: int) -> None:
     # What looks for edited rules, a few Services a second, takes for all of them.
     cpu = time.process_time()
     for agreement in observer._agreements.values():
-        for key in agreement.keys():
+        for key in agreement.service_keys():
             agreement.compare(key, observer._nft.graphs["IPv4"], time.time())
     found["compare_all_cpu_s"] = time.process_time() - cpu
     task.cancel()

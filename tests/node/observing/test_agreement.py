@@ -204,7 +204,7 @@ def test_rules_that_no_hook_leads_to_agree_with_nothing() -> None:
 def test_edited_rules_are_found_by_a_comparison_and_hold_up_later_revisions() -> None:
     world = agreed(frozenset({"10.0.0.1", "10.0.0.2"}))
     world.rules.graph.remove_rule("a", 1)
-    (key,) = world.agreement.keys()
+    (key,) = world.agreement.service_keys()
     world.agreement.compare(key, world.rules.graph, world.now)
     assert world.agreement.pending == 1
     world.change("b", frozenset({"10.0.0.3"}))

@@ -20,27 +20,58 @@ _SERVICES: Final = "KUBE-SERVICES"
 _MARKING: Final = "KUBE-MARK-MASQ"
 _MASQUERADING: Final = "KUBE-POSTROUTING"
 _HOOKS: Final = ("PREROUTING", "OUTPUT")
-_RULE: Final = re.compile(r"-A (?P<chain>\S+) (?P<rest>.*)")
-_DESTINATION: Final = re.compile(
-    r"(?:^|\s)(?<!! )-d (?P<address>[0-9a-fA-F.:]+)/(?:32|128)\s.*?-p (?P<protocol>\w+)\s"
-)
-_SOURCE: Final = re.compile(r"(?:^|\s)(?<!! )-s ([0-9a-fA-F.:]+)/(?:32|128)(?:\s|$)")
-_PORT: Final = re.compile(r"--dport (\d+)(?:\s|$)")
-_NEXT: Final = re.compile(r"-[jg] (\S+)")
-_TRANSLATED: Final = re.compile(
-    r"--to-destination \[?(?P<address>[0-9a-fA-F.:]+?)\]?:(?P<port>\d+)(?:\s|$)"
-)
+_RULE: Final = re.compile(r"-A (\S+) (.*)")
+_ADDRESS: Final = re.compile(r"(?:^| )(?<!! )-d ([0-9a-fA-F.:]+)/(?:32|128)(?: |$)")
+_SOURCE: Final = re.compile(r"(?:^| )(?<!! )-s ([0-9a-fA-F.:]+)/(?:32|128)(?: |$)")
+_PROTOCOL: Final = re.compile(r"(?:^| )-p (\w+)(?: |$)")
+_PORT: Final = re.compile(r" --dport (\d+)(?: |$)")
+_NEXT: Final = re.compile(r"(?:^| )-[jg] (\S+)(?: |$)")
+_TRANSLATED: Final = re.compile(r"--to-destination \[?([0-9a-fA-F.:]+?)\]?:(\d+)(?: |$)")
 
 
-class _SavedRule(NamedTuple):
-    """One rule.  ``destination`` None: it matches more than one destination; ``source``: the
-    address that it matches alone.
+class SavedRule(NamedTuple):
+    """One rule. ``address``, ``protocol`` (in lower case) and ``port`` of the destination, and
+    ``source``, are those that it matches alone; "" and 0: others too. ``next``: a chain, or a target
+    of iptables; ``target`` of a DNAT.
     """
 
-    destination: ClusterDestination | None
+    chain: str
+    address: str
+    protocol: str
+    port: int
+    source: str
     next: str
     target: ServedTarget | None
-    source: str = ""
+
+    @property
+    def destination(self) -> ClusterDestination | None:
+        """Returns the one destination that it matches; ``None``: it matches several."""
+        if not (self.address and self.protocol and self.port):
+            return None
+        return ClusterDestination(self.address, self.protocol, self.port)
+
+
+def parse_rule(line: str) -> SavedRule | None:
+    """Returns the rule of a line of ``iptables-save``; ``None`` if it has none."""
+    match = _RULE.match(line)
+    if match is None:
+        return None
+    chain, text = match.groups()
+    port, translated = _PORT.search(text), _TRANSLATED.search(text)
+    return SavedRule(
+        chain,
+        _first(_ADDRESS, text),
+        _first(_PROTOCOL, text),
+        0 if port is None else int(port[1]),
+        _first(_SOURCE, text),
+        _first(_NEXT, text),
+        None if translated is None else ServedTarget(translated[1], int(translated[2])),
+    )
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
+    return "" if match is None else match[1]
 
 
 def served(saved: str) -> Served:
@@ -48,19 +79,19 @@ def served(saved: str) -> Served:
     return _served(_chains(saved))
 
 
-def _chains(saved: str) -> dict[tuple[str, str], list[_SavedRule]]:
+def _chains(saved: str) -> dict[tuple[str, str], list[SavedRule]]:
     """Returns the rules by table and chain."""
-    chains: dict[tuple[str, str], list[_SavedRule]] = defaultdict(list)
+    chains: dict[tuple[str, str], list[SavedRule]] = defaultdict(list)
     table = ""
     for line in saved.splitlines():
         if line.startswith("*"):
             table = line[1:].strip()
-        elif (match := _RULE.match(line)) is not None:
-            chains[table, match["chain"]].append(_rule(match["rest"]))
+        elif (rule := parse_rule(line)) is not None:
+            chains[table, rule.chain].append(rule)
     return chains
 
 
-def _served(chains: dict[tuple[str, str], list[_SavedRule]]) -> Served:
+def _served(chains: dict[tuple[str, str], list[SavedRule]]) -> Served:
     result: Served = {}
     for rule in chains["filter", _SERVICES]:
         if rule.destination is not None:
@@ -90,28 +121,12 @@ def hairpins(saved: str) -> Served:
     return _served(defaultdict(list, marked))
 
 
-def _marks(rules: list[_SavedRule], target: ServedTarget) -> bool:
+def _marks(rules: list[SavedRule], target: ServedTarget) -> bool:
     return any(rule.next == _MARKING and rule.source == target.address for rule in rules)
 
 
-def _rule(text: str) -> _SavedRule:
-    destination, port = _DESTINATION.search(f"{text} "), _PORT.search(text)
-    step, translated = _NEXT.search(text), _TRANSLATED.search(text)
-    source = _SOURCE.search(text)
-    return _SavedRule(
-        None
-        if destination is None or port is None
-        else ClusterDestination(destination["address"], destination["protocol"], int(port[1])),
-        step[1] if step is not None else "",
-        None
-        if translated is None
-        else ServedTarget(translated["address"], int(translated["port"])),
-        source[1] if source is not None else "",
-    )
-
-
 def _targets(
-    chains: dict[tuple[str, str], list[_SavedRule]], chain: str, visited: set[str]
+    chains: dict[tuple[str, str], list[SavedRule]], chain: str, visited: set[str]
 ) -> Iterator[ServedTarget]:
     visited.add(chain)
     for rule in chains.get(("nat", chain), ()):

@@ -210,7 +210,7 @@ class Agreement:
                 break
         return tuple(sentences)
 
-    def keys(self) -> tuple[ServiceKey, ...]:
+    def service_keys(self) -> tuple[ServiceKey, ...]:
         """Returns all Services, sorted.  O(Services)."""
         return self._tracker.services()
 

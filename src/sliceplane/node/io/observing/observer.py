@@ -336,7 +336,7 @@ class Observer:
     async def _sweep(self) -> None:
         """Compares ``SWEEP_STEP`` Services a second, each with the rules of that moment."""
         for family, agreement in self._agreements.items():
-            for number, key in enumerate(agreement.keys(), 1):
+            for number, key in enumerate(agreement.service_keys(), 1):
                 if number % SWEEP_STEP == 0:
                     await asyncio.sleep(1.0)
                 self._nft.catch_up()

@@ -344,7 +344,7 @@ async def test_without_controllers_an_adopted_service_keeps_its_slices_and_can_b
         await world.move("adopt")
         await world.has_only(MANAGED_BY_ADOPTED)
         await world.ours.close()
-        await asyncio.sleep(3600.0)
+        await asyncio.sleep(900.0)  # an hour takes a processor 13 s, and is the same
         assert world.reader.ready() == ADDRESSES
         moved = await world.move("release")
         assert moved.effects[-1] == "our EndpointSlices are deleted"

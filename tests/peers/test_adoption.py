@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.diagnose.adoption.merging import MergingReader
+from tests.controllers.adoption_merging import MergingReader
 from tests.e2e.running import PYTHON_ENVIRONMENT, Plane, kubectl, kubectl_path
 from tests.peers import kubernetes
 from tests.peers.kubernetes import create, pod, statuses

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from tests.diagnose.adoption.merging import MergingReader
+from tests.controllers.adoption_merging import MergingReader
 from tests.waiting import eventually
 
 from sliceplane.api.codec import decode, encode

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import effort
@@ -234,3 +235,22 @@ def test_an_external_address_may_lead_to_endpoints_of_either_policy() -> None:
     rules.write("a", frozenset({"10.0.0.1"}))
     rules.graph.set_element("services", destination_key("192.0.2.1", "TCP", 80), "a")
     assert agreement.check_rules(rules.graph, 0.0) == 1
+
+
+def test_pending_services_are_compared_again_only_if_the_rules_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A proxy that stands still costs nothing, however many Services wait for it."""
+    world = agreed(frozenset({"10.0.0.1", "10.0.0.2"}))
+    world.change("a", frozenset({"10.0.0.1"}))
+    world.check()
+    looked_up: list[bytes] = []
+    targets = world.rules.graph.targets
+    monkeypatch.setattr(
+        world.rules.graph, "targets", lambda key: looked_up.append(key) or targets(key)
+    )
+    world.check()
+    assert looked_up == []
+    world.rules.write("a", frozenset({"10.0.0.1", "10.0.0.2"}))
+    world.check()
+    assert looked_up

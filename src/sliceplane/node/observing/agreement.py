@@ -68,6 +68,8 @@ class _Pending(msgspec.Struct):
     change: ServiceChange
     #: when it came to agree although its rules had not changed; ``None``: it did not
     agrees_since: float | None = None
+    #: version of the rules that differed from this state; 0: none were compared
+    differs_at: int = 0
 
 
 class Agreement:
@@ -123,15 +125,19 @@ class Agreement:
                 self._pending[change.service] = _Pending(self.number, now, change)
             else:
                 pending.change = change
+                pending.differs_at = 0
         return self.number
 
     def check_rules(self, graph: RuleGraph, now: float) -> int:
-        """Compares the pending Services with *graph*, which was read after ``begin_check``. Returns
-        the number of the newest check whose Services all agree.
+        """Compares the pending Services with *graph*, which was read after ``begin_check``; those
+        that differed from the same rules before still do. Returns the number of the newest check
+        whose Services all agree.
         """
         if graph.is_hooked:
             for key in sorted(self._pending):
                 pending = self._pending[key]
+                if pending.differs_at == graph.version:
+                    continue
                 if self._agrees(key, pending, graph, now):
                     self._finish(key, pending.change, graph)
         if not graph.is_hooked and self.services:
@@ -143,6 +149,7 @@ class Agreement:
     def _agrees(self, key: ServiceKey, pending: _Pending, graph: RuleGraph, now: float) -> bool:
         if next(self._differences(key, pending.change, graph), None) is not None:
             pending.agrees_since = None
+            pending.differs_at = graph.version
             return False
         targets = _hash_targets(_keys_of(pending.change), graph)
         is_unchanged = self._agreed.get(key, _NO_TARGETS) == targets

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import Final
 
 import msgspec
@@ -28,6 +29,7 @@ PREROUTING, OUTPUT = 0, 3
 #: bytes of an address, by IP family
 ADDRESS_BYTES: Final[dict[Family, int]] = {"IPv4": 4, "IPv6": 16}
 _PORT_BYTES: Final = 2
+_VERSIONS: Final = count(1)
 
 
 class UnreadableRules(ValueError):
@@ -106,8 +108,8 @@ class RuleGraph:
         #: nat chains at a hook, and the hook's number
         self._base_chains: dict[str, int] = {}
         self._entry_maps: tuple[str, ...] | None = None
-        #: number of changes; a reader of the graph compares it with an earlier one
-        self.version = 0
+        #: another number after each change, which no other graph of the process has
+        self.version = next(_VERSIONS)
 
     def clear(self) -> None:
         self._chains.clear()
@@ -117,7 +119,7 @@ class RuleGraph:
 
     def _changed(self) -> None:
         self._entry_maps = None
-        self.version += 1
+        self.version = next(_VERSIONS)
 
     def add_chain(self, name: str, hook: int | None = None) -> None:
         """Adds a chain; *hook*: where the kernel enters it, for a base chain of type nat."""
@@ -162,11 +164,11 @@ class RuleGraph:
     def set_element(self, name: str, key: bytes, value: str | bytes) -> None:
         """Sets the chain or the target of *key* in the map *name*."""
         self._maps.setdefault(name, {})[key] = value
-        self.version += 1
+        self.version = next(_VERSIONS)
 
     def remove_element(self, name: str, key: bytes) -> None:
         self._maps.get(name, {}).pop(key, None)
-        self.version += 1
+        self.version = next(_VERSIONS)
 
     def remove_map(self, name: str) -> None:
         if self._maps.pop(name, None) is not None:

@@ -322,15 +322,14 @@ class Observer:
         """Looks now and then for rules that somebody edited. Rules that nothing changed since the
         last time are as they were.
         """
-        swept: object = None
+        swept: list[int] = []
         while True:
             await asyncio.sleep(SWEEP_PERIOD_S)
             self._saved_may_differ = self._clock() - self._read_at >= READ_SHARE * self._read_s
             self._look_for_unowned()
             versions = [graph.version for graph in self._graphs.values()]
-            current = (self.source, self._saved.reads, *versions)
-            if self.source and current != swept:
-                swept = current
+            if self.source and versions != swept:
+                swept = versions
                 await self._sweep()
 
     async def _sweep(self) -> None:

@@ -1,0 +1,83 @@
+"""New connections of Services, as nodes report them for ``sliceplane.dev/Measured``.
+
+A node counts the connections that its clients and containers open to each Service that asks for
+measured zones, and writes the totals into the Lease that it renews anyway (``consume.progress``):
+annotation ``sliceplane.dev/demand``, ``UID8:COUNT,UID8:COUNT``. UID8 are the first eight characters
+of the Service's UID; COUNT has grown since the counter was made. A count below the last one means
+that the counter was made anew: its connections are counted from zero, never subtracted.
+
+Reports are written by nodes, so whatever they contain is possible. A reader takes what is valid,
+counts what is not, and reads no more than ``DEMAND_LENGTH_MAX`` characters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from sliceplane.api.core import Service
+
+#: on a Lease: connections by Service; on a Service: the source of its demand
+ANNOTATION_DEMAND: Final = "sliceplane.dev/demand"
+MEASURED: Final = "sliceplane.dev/Measured"
+ANNOTATION_TOPOLOGY_MODE: Final = "service.kubernetes.io/topology-mode"
+#: Services of one report, those with most connections
+DEMAND_SERVICES_MAX: Final = 200
+#: characters of one report
+DEMAND_LENGTH_MAX: Final = 4096
+UID_LENGTH: Final = 8
+#: a counter of the kernel has 64 bits; JSON readers keep 53
+COUNT_MAX: Final = 2**53
+
+
+class Demand(NamedTuple):
+    """A decoded report: connections by ``UID8``, and the number of entries that are invalid."""
+
+    counts: dict[str, int]
+    invalid: int
+
+
+def is_measured(service: Service) -> bool:
+    """Returns True if *service* asks for measured zones, by annotation or field."""
+    mode = (service.metadata.annotations or {}).get(ANNOTATION_TOPOLOGY_MODE, "")
+    overrides = mode in ("Auto", "auto") or "/" in mode
+    return (mode if overrides else service.spec.traffic_distribution) == MEASURED
+
+
+def write_demand(counts: Mapping[str, int]) -> str:
+    """Returns the annotation for *counts* by ``UID8``: the largest, at most
+    ``DEMAND_SERVICES_MAX``.
+    """
+    largest = sorted(counts, key=lambda uid: (-counts[uid], uid))[:DEMAND_SERVICES_MAX]
+    text = ""
+    for uid in largest:
+        entry = f"{uid}:{counts[uid]}"
+        if len(text) + 1 + len(entry) > DEMAND_LENGTH_MAX:
+            break
+        text = f"{text},{entry}" if text else entry
+    return text
+
+
+def read_demand(text: str) -> Demand:
+    """Returns what of the annotation *text* is valid. What is too long is one invalid entry."""
+    if len(text) > DEMAND_LENGTH_MAX:
+        return Demand({}, 1)
+    counts: dict[str, int] = {}
+    invalid = 0
+    for entry in text.split(",") if text else ():
+        uid, _, digits = entry.partition(":")
+        valid = (
+            len(uid) == UID_LENGTH
+            and uid.isascii()
+            and uid.isalnum()
+            and digits.isascii()
+            and digits.isdecimal()
+            and len(digits) <= len(str(COUNT_MAX))
+            and int(digits) <= COUNT_MAX
+            and uid not in counts
+        )
+        if valid:
+            counts[uid] = int(digits)
+        else:
+            invalid += 1
+    return Demand(counts, invalid)

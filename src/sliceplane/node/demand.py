@@ -50,7 +50,7 @@ from sliceplane.node.nft.objects import (
     Transaction,
     deletion,
 )
-from sliceplane.node.nft.statements import DESTINATION, InSet
+from sliceplane.node.nft.statements import DESTINATION, CtStateNew, InSet
 from sliceplane.node.nft.table import NFT_FAMILIES
 
 TABLE: Final = "sliceplane-demand"
@@ -60,7 +60,8 @@ SERVICES: Final = NftContainer(
     "services", ("addr", "proto", "port"), size=DESTINATIONS_MAX, has_counters=True
 )
 _PRIORITY: Final = -110
-_RULE: Final = NftRule((InSet(DESTINATION, SERVICES.name),))
+#: in a nat chain all packets are new; the statement makes the kernel track connections
+_RULE: Final = NftRule((CtStateNew(), InSet(DESTINATION, SERVICES.name)))
 _CHAINS: Final = (
     AddChain("prerouting", Hook("nat", "prerouting", _PRIORITY)),
     AddChain("output", Hook("nat", "output", _PRIORITY)),

@@ -69,6 +69,7 @@ VALUES = {
     "observer": (
         "--set=controllers.enabled=false",
         "--set=observer.enabled=true",
+        "--set=observer.demand=true",
         "--set=observer.podAnnotations.a=b",
         "--set=metrics.serviceMonitor.enabled=true",
         f"--api-versions={POLICY_KIND}",

@@ -31,6 +31,7 @@ from sliceplane.api.findings.codes import cause_of
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document, Object, ObjectMeta, ObservedCondition, is_older
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Services
+from sliceplane.api.service_rules import annotation_heuristic, requests_annotation_hints
 from sliceplane.consume.progress import COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE
 from sliceplane.consume.selections import list_selections_of_slice
 from sliceplane.controllers.node_progress import Differing, NodeProgress
@@ -39,12 +40,7 @@ from sliceplane.kit.metrics import Family, merged
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.kit.times import format_time
 from sliceplane.slices.heuristics.queries import Find
-from sliceplane.slices.shape import (
-    annotation_heuristic,
-    is_headless,
-    requests_annotation_hints,
-    traffic_distribution,
-)
+from sliceplane.slices.shape import is_headless, traffic_distribution
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.controller.base import (
     CACHE_DIFFERS,

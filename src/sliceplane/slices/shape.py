@@ -145,8 +145,8 @@ class ServiceShape(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def same_endpoints(self, other: ServiceShape) -> bool:
-        """Returns True if *other* differs at most in labels and termination: every endpoint and
-        port group is the same.
+        """Returns True if *other* differs at most in labels, termination and the annotations of a
+        heuristic: every endpoint, but for its hints, and every port group is the same.
         """
         return self.endpoint_inputs == other.endpoint_inputs
 
@@ -154,7 +154,7 @@ class ServiceShape(msgspec.Struct, frozen=True, kw_only=True):
     def endpoint_inputs(self) -> tuple[object, ...]:
         return (
             *(self.uid, self.active, self.external, self.selector, self.families, self.ports),
-            *(self.publish_not_ready, self.hints, self.annotations, self.subsetting),
+            *(self.publish_not_ready, self.hints, self.subsetting),
             *((self.distribution,) if self.hints is HintMode.PLUGIN else ()),
         )
 

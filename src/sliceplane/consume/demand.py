@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from sliceplane.api.core import Service
+from sliceplane.api.service_rules import requested_distribution
 
 #: on a Lease: connections by Service; on a Service: the source of its demand
 ANNOTATION_DEMAND: Final = "sliceplane.dev/demand"
 MEASURED: Final = "sliceplane.dev/Measured"
-ANNOTATION_TOPOLOGY_MODE: Final = "service.kubernetes.io/topology-mode"
 #: Services of one report, those with most connections
 DEMAND_SERVICES_MAX: Final = 200
 #: characters of one report
@@ -40,9 +40,8 @@ class Demand(NamedTuple):
 
 def is_measured(service: Service) -> bool:
     """Returns True if *service* asks for measured zones, by annotation or field."""
-    mode = (service.metadata.annotations or {}).get(ANNOTATION_TOPOLOGY_MODE, "")
-    overrides = mode in ("Auto", "auto") or "/" in mode
-    return (mode if overrides else service.spec.traffic_distribution) == MEASURED
+    annotations = service.metadata.annotations or {}
+    return requested_distribution(annotations, service.spec.traffic_distribution) == MEASURED
 
 
 def write_demand(counts: Mapping[str, int]) -> str:

@@ -36,7 +36,14 @@ from sliceplane.diagnose.explain.objects import (
 )
 from sliceplane.diagnose.explain.question import ExplainQuestion, Explanation
 from sliceplane.diagnose.explain.summary import summarize
-from sliceplane.diagnose.explain.writers import RememberedWrite, last_write, noted_writes, with_user
+from sliceplane.diagnose.explain.writers import (
+    FieldsEntry,
+    RememberedWrite,
+    last_write,
+    managed_fields,
+    noted_writes,
+    with_user,
+)
 from sliceplane.watch.cache import share
 
 #: findings whose last writers are read
@@ -70,7 +77,8 @@ class Investigation:
     ) -> None:
         self.question = question
         self.facts = Facts(now, kernel, shadow)
-        self._bodies: dict[Selection, bytes] = {}
+        #: the managers of the objects in the evidence
+        self._managers: dict[Selection, tuple[FieldsEntry, ...]] = {}
         self._noted: dict[ObjectName, tuple[RememberedWrite, ...]] = {}
         self._findings: list[tuple[Link, Finding]] | None = None
         #: the cases after the last read, with their derived values
@@ -91,7 +99,7 @@ class Investigation:
         return tuple(
             selection
             for selection in self._evidence_reads()
-            if selection not in self._bodies and not self._was_refused(selection)
+            if selection not in self._managers and not self._was_refused(selection)
         )
 
     def decoded(
@@ -122,14 +130,14 @@ class Investigation:
         if self._findings is None:
             self.facts.take(selection, items)
         else:
-            self._bodies[selection] = items[0] if items else b""
+            self._managers[selection] = managed_fields(items[0]) if items else ()
 
     def on_refused(self, selection: Selection, reason: str, *, verb: str = "list") -> None:
         """Notes a list that the server refused. *reason* is a phrase: "forbidden", "the server has
         no such resource".
         """
         if self._findings is not None:
-            self._bodies[selection] = b""
+            self._managers[selection] = ()
             return
         self.facts.refuse(Unread(selection, verb, reason))
 
@@ -342,8 +350,7 @@ class Investigation:
         # The last writer of an absent field is unknown: its removal leaves no trace.
         if entry.writer or entry.value == "(none)" or entry.subject.plural not in _PROJECTIONS:
             return entry
-        body = self._bodies.get(_named(entry.subject), b"")
-        write = last_write(body, entry.field) if body else None
+        write = last_write(self._managers.get(_named(entry.subject), ()), entry.field)
         if write is None:
             return entry
         write = with_user(write, self._noted.get(entry.subject, ()))

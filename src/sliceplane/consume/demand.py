@@ -2,9 +2,10 @@
 
 A node counts the connections that its clients and containers open to each Service that asks for
 measured zones, and writes the totals into the Lease that it renews anyway (``consume.progress``):
-annotation ``sliceplane.dev/demand``, ``UID8:COUNT,UID8:COUNT``. UID8 are the first eight characters
-of the Service's UID; COUNT has grown since the counter was made. A count below the last one means
-that the counter was made anew: its connections are counted from zero, never subtracted.
+annotation ``sliceplane.dev/demand``, such as ``3f9a12c0:431,77be0d4e:12``: the first eight
+characters of the Service's UID, and its connections since the counter was made. A count below the
+last one means that the counter was made anew: its connections are counted from zero, never
+subtracted.
 
 Reports are written by nodes, so whatever they contain is possible. A reader takes what is valid,
 counts what is not, and reads no more than ``DEMAND_LENGTH_MAX`` characters.
@@ -31,7 +32,7 @@ COUNT_MAX: Final = 2**53
 
 
 class Demand(NamedTuple):
-    """A decoded report: connections by ``UID8``, and the number of entries that are invalid."""
+    """A decoded report: connections by the start of the UID, and the number of entries that are invalid."""
 
     counts: dict[str, int]
     invalid: int
@@ -45,7 +46,7 @@ def is_measured(service: Service) -> bool:
 
 
 def write_demand(counts: Mapping[str, int]) -> str:
-    """Returns the annotation for *counts* by ``UID8``: the largest, at most
+    """Returns the annotation for *counts* by the start of the UID: the largest, at most
     ``DEMAND_SERVICES_MAX``.
     """
     largest = sorted(counts, key=lambda uid: (-counts[uid], uid))[:DEMAND_SERVICES_MAX]

@@ -21,6 +21,8 @@ from sliceplane.api.core import Service
 #: on a Lease: connections by Service; on a Service: the source of its demand
 ANNOTATION_DEMAND: Final = "sliceplane.dev/demand"
 MEASURED: Final = "sliceplane.dev/Measured"
+#: the value of the Service's annotation for demand from xDS clients
+REQUESTS: Final = "requests"
 ANNOTATION_TOPOLOGY_MODE: Final = "service.kubernetes.io/topology-mode"
 #: Services of one report, those with most connections
 DEMAND_SERVICES_MAX: Final = 200

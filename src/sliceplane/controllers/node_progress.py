@@ -36,6 +36,7 @@ from sliceplane.consume.progress import (
     LEASE_DURATION_S,
     LEASE_NAMESPACE,
     LEASE_PREFIX,
+    XDS,
     ProgressReport,
     read_report,
 )
@@ -44,6 +45,8 @@ from sliceplane.kit.metrics import Metrics
 from sliceplane.watch.cache import Change, Mark
 from sliceplane.watch.controller.base import Selection
 
+#: the Leases of xDS servers
+XDS_LEASES: Final = Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT}={XDS}")
 #: the Leases of node proxies; every controller that reads them shares this watch
 PROXY_LEASES: Final = Selection(Leases, LEASE_NAMESPACE, f"{LABEL_COMPONENT}={COMPONENT}")
 #: minimum seconds between two rebuilds of the sorted lists of revisions, for thousands of nodes and

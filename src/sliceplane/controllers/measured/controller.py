@@ -25,11 +25,13 @@ from sliceplane.api.scheme import EndpointSlices, Nodes, Services
 from sliceplane.api.selectors.adoption import Scope, selector_of
 from sliceplane.consume.demand import (
     ANNOTATION_DEMAND,
+    CONNECTIONS,
     DEMAND_SERVICES_MAX,
+    REQUESTS,
     UID_LENGTH,
     is_measured,
 )
-from sliceplane.consume.progress import LEASE_PREFIX
+from sliceplane.consume.progress import LEASE_PREFIX, XDS, lease_prefix
 from sliceplane.controllers.measured.decision import (
     Estimate,
     Outcome,
@@ -42,7 +44,7 @@ from sliceplane.controllers.measured.decision import (
 )
 from sliceplane.controllers.measured.endpoints import EndpointCounts
 from sliceplane.controllers.measured.meter import DemandMeter
-from sliceplane.controllers.node_progress import PROXY_LEASES
+from sliceplane.controllers.node_progress import PROXY_LEASES, XDS_LEASES
 from sliceplane.controllers.traffic_distribution import (
     DesiredCondition,
     condition_writes,
@@ -61,9 +63,7 @@ from sliceplane.watch.controller.keyed import KeyedController
 
 CONDITION: Final = "TrafficDistributionMeasured"
 SHARES_REPLACED: Final = "MeasuredSharesReplaced"
-#: values of the Service's annotation ``sliceplane.dev/demand``
-CONNECTIONS: Final = "connections"
-REQUESTS: Final = "requests"
+#: in the Service's annotation ``sliceplane.dev/demand``: fixed shares
 WEIGHTS: Final = "weights:"
 
 #: seconds between two decisions of a Service
@@ -80,9 +80,12 @@ COVERAGE_MIN: Final = 0.8
 #: of that, if they were enough before
 CONNECTIONS_MIN: Final = 200.0
 
-_MEASURED: Final = DesiredCondition(
-    CONDITION, "True", "Measured", "zones have hints for the connections that start in them"
-)
+_MEASURED: Final = DesiredCondition(CONDITION, "True", "Measured", "")
+#: the message while nothing reports, by source of demand
+_UNREPORTED: Final = {
+    CONNECTIONS: "no node counts connections: sliceplane proxy and sliceplane observe do",
+    REQUESTS: "no xDS server reports requests: sliceplane xds does, for its clients",
+}
 
 
 @dataclass(slots=True)
@@ -129,6 +132,7 @@ class MeasuredZonesController(KeyedController):
                     Selection(EndpointSlices),
                     Selection(Nodes),
                     PROXY_LEASES,
+                    XDS_LEASES,
                 ),
             )
         )
@@ -158,9 +162,11 @@ class MeasuredZonesController(KeyedController):
                 self._on_node(name, None if change.new is None else NodeFacts(node), now)
             case Lease() as lease:
                 text = (lease.metadata.annotations or {}).get(ANNOTATION_DEMAND)
+                text = None if change.new is None else text
                 if name.startswith(LEASE_PREFIX):
-                    node_name = name.removeprefix(LEASE_PREFIX)
-                    self._meter.on_report(node_name, None if change.new is None else text, now)
+                    self._meter.on_report(name.removeprefix(LEASE_PREFIX), text, now)
+                elif name.startswith(lease_prefix(XDS)):
+                    self._meter.on_server_report(name, text, now)
             case unexpected:
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
 
@@ -264,9 +270,16 @@ class MeasuredZonesController(KeyedController):
                 return _unmeasured("NotMeasured", text)[0], ""
             message = f"the shares are those of the annotation {ANNOTATION_DEMAND}"
             return _MEASURED._replace(message=message), write_shares(round_shares(weights))
-        rates = self._meter.rates(followed.uid, now)
+        found = (
+            self._meter.request_rates(followed.uid, now)
+            if source == REQUESTS
+            else self._meter.rates(followed.uid, now)
+        )
+        rates = found or {}
         measured = estimate(rates, self._zones.views)
-        condition, is_sound = self._condition(followed, source, measured, now)
+        condition, is_sound = self._condition(
+            followed, source, measured, now, has_reports=found is not None
+        )
         if not is_sound:
             return condition, current if now - followed.sound_at < KEPT_S else ""
         followed.sound_at = now
@@ -291,35 +304,34 @@ class MeasuredZonesController(KeyedController):
         return condition, text
 
     def _condition(
-        self, followed: _Followed, source: str, measured: Estimate, now: float
+        self, followed: _Followed, source: str, measured: Estimate, now: float, *, has_reports: bool
     ) -> tuple[DesiredCondition, bool]:
-        """Returns the condition, and True if *measured* is sound."""
+        """Returns the condition, and True if *measured* is sound. *has_reports*: of *source*."""
         service = followed.service
         if service.spec.internal_traffic_policy == "Local":
             text = "internalTrafficPolicy is Local: connections stay on their node, without hints"
             return _unmeasured("LocalPolicy", text)
-        if source != CONNECTIONS:
-            known = source == REQUESTS
-            text = "no client reports requests" if known else f"{ANNOTATION_DEMAND} is unknown"
-            return _unmeasured("NotMeasured", f"{text}: use {CONNECTIONS}, or weights")
+        if source not in _UNREPORTED:
+            text = f"{ANNOTATION_DEMAND} is unknown: use {CONNECTIONS}, {REQUESTS}, or weights"
+            return _unmeasured("NotMeasured", text)
         before = conditions_of(service, (CONDITION,)).get(CONDITION)
         if now - followed.since < WARMING_S:
-            text = f"connections are counted for {WARMING_S:.0f} s before the first decision"
+            text = f"{source} are counted for {WARMING_S:.0f} s before the first decision"
             if before is None:
                 return DesiredCondition(CONDITION, "Unknown", "Warming", text), False
             return DesiredCondition(CONDITION, before.status, before.reason, before.message), False
-        coverage = self._meter.coverage(now)
-        if coverage is None:
-            text = "no node counts connections: sliceplane proxy and sliceplane observe do"
-            return _unmeasured("NotMeasured", text)
-        if coverage < COVERAGE_MIN:
+        if not has_reports:
+            return _unmeasured("NotMeasured", _UNREPORTED[source])
+        if source == CONNECTIONS and (self._meter.coverage(now) or 0.0) < COVERAGE_MIN:
             text = f"less than {COVERAGE_MIN:.0%} of the ready Nodes report connections"
             return _unmeasured("NodesSilent", text)
         were_enough = before is not None and before.status == "True"
         if measured.connections < CONNECTIONS_MIN / (2 if were_enough else 1):
-            text = f"fewer than {CONNECTIONS_MIN:.0f} connections in the last minutes"
+            text = f"fewer than {CONNECTIONS_MIN:.0f} {source} in the last minutes"
             return _unmeasured("TooLittleTraffic", text)
-        return _MEASURED, True
+        return _MEASURED._replace(
+            message=f"zones have hints for the {source} that start in them"
+        ), True
 
     # -- metrics
 

@@ -1,7 +1,7 @@
 """Rates of new connections by Service and zone, from the totals that nodes report
-(``consume.demand``).
+(``consume.demand``), and of requests from those of xDS servers.
 
-Each node has a moving average for each Service, with a half-life of ``HALF_LIFE_S``. It starts at
+Each reporter has a moving average for each Service, with a half-life of ``HALF_LIFE_S``. It starts at
 zero and changes only with a report, so neither the time of a node's report within its interval nor
 a late report changes the shares of zones.
 
@@ -37,7 +37,9 @@ _RATE_MIN: Final = 1e-6
 
 
 class _Reporter:
-    """A node with reports: the last totals and the rates, by the start of the Service's UID."""
+    """A node or a server with reports: the last totals and the rates, by the keys of
+    ``consume.demand.Demand``.
+    """
 
     __slots__ = ("rates", "reported_at", "total_rate", "totals")
 
@@ -54,7 +56,9 @@ class DemandMeter:
     def __init__(self) -> None:
         #: Services to measure: number of Services by the start of the UID
         self._uids: Counter[str] = Counter()
+        #: nodes and xDS servers, by name
         self._reporters: dict[str, _Reporter] = {}
+        self._servers: dict[str, _Reporter] = {}
         self._zone_by_node: dict[str, str] = {}
         #: ready Nodes with a zone
         self._expected: set[str] = set()
@@ -82,34 +86,57 @@ class DemandMeter:
 
     def on_report(self, node: str, text: str | None, now: float) -> None:
         """Handles the annotation of a node's Lease; ``None`` or "": the node counts nothing."""
+        self._on_report(self._reporters, node, text, now, has_zones=False)
+
+    def on_server_report(self, server: str, text: str | None, now: float) -> None:
+        """Handles the annotation of an xDS server's Lease, whose totals name the clients' zones."""
+        self._on_report(self._servers, server, text, now, has_zones=True)
+
+    def _on_report(
+        self,
+        reporters: dict[str, _Reporter],
+        name: str,
+        text: str | None,
+        now: float,
+        *,
+        has_zones: bool,
+    ) -> None:
         if not text:
-            self._reporters.pop(node, None)
+            reporters.pop(name, None)
             return
         demand = read_demand(text)
         self.invalid += demand.invalid
-        reporter = self._reporters.setdefault(node, _Reporter())
+        reporter = reporters.setdefault(name, _Reporter())
         span_s = now - reporter.reported_at
         if span_s <= 0:
             return
         kept = 0.5 ** (span_s / HALF_LIFE_S)
         rates = {
-            uid: rate * kept
-            for uid, rate in reporter.rates.items()
-            if uid in self._uids and rate * kept > _RATE_MIN
+            key: rate * kept
+            for key, rate in reporter.rates.items()
+            if _uid(key) in self._uids and rate * kept > _RATE_MIN
         }
-        totals = {uid: count for uid, count in demand.counts.items() if uid in self._uids}
-        for uid, total in totals.items():
-            before = reporter.totals.get(uid, total)
+        totals = {
+            key: count
+            for key, count in demand.counts.items()
+            if _uid(key) in self._uids and ("/" in key) == has_zones
+        }
+        for key, total in totals.items():
+            before = reporter.totals.get(key, total)
             connections = total - before if total >= before else total
             if connections:
-                rates[uid] = rates.get(uid, 0.0) + connections / span_s * (1 - kept)
+                rates[key] = rates.get(key, 0.0) + connections / span_s * (1 - kept)
         reporter.totals, reporter.rates = totals, rates
         reporter.total_rate = sum(rates.values())
         reporter.reported_at = now
 
-    def rates(self, uid: str, now: float) -> dict[str, float]:
-        """Returns the connections per second from each zone. Costs O(nodes)."""
+    def rates(self, uid: str, now: float) -> dict[str, float] | None:
+        """Returns the connections per second from each zone; ``None`` if no node reports any. Costs
+        O(nodes).
+        """
         self._refresh(now)
+        if not self._covered:
+            return None
         rates: dict[str, float] = {}
         for node, reporter in self._reporters.items():
             rate = reporter.rates.get(uid, 0.0)
@@ -117,6 +144,17 @@ class DemandMeter:
             if rate and zone and self._is_current(reporter, now):
                 rates[zone] = rates.get(zone, 0.0) + rate * self._caps.get(node, 1.0)
         return rates
+
+    def request_rates(self, uid: str, now: float) -> dict[str, float] | None:
+        """Returns the requests per second from each zone; ``None`` if no xDS server reports any."""
+        servers = [each for each in self._servers.values() if self._is_current(each, now)]
+        rates: dict[str, float] = {}
+        for server in servers:
+            for key, rate in server.rates.items():
+                zone, _, of = key.rpartition("/")
+                if of == uid:
+                    rates[zone] = rates.get(zone, 0.0) + rate
+        return rates if servers else None
 
     def coverage(self, now: float) -> float | None:
         """Returns the part of the ready Nodes with a zone that report; ``None`` if no node does."""
@@ -148,6 +186,10 @@ class DemandMeter:
         for rates in rates_by_zone.values():
             if len(rates) >= CAPPED_NODES_MIN:
                 self._caps.update(_caps(rates))
+
+
+def _uid(key: str) -> str:
+    return key.rpartition("/")[2]
 
 
 def _caps(rates: Mapping[str, float]) -> dict[str, float]:

@@ -75,6 +75,10 @@ VALUES = {
         f"--api-versions={POLICY_KIND}",
     ),
     "adopted": ("--set=controllers.adoptedOnly=true",),
+    "adopted and measured": (
+        "--set=controllers.adoptedOnly=true",
+        "--set=controllers.run={measured-zones-controller}",
+    ),
     "names": (
         "--set=controllers.enabled=false",
         "--set=dns.enabled=true",

@@ -47,7 +47,7 @@ class _Reporter:
         self.totals: dict[str, int] = {}
         self.rates: dict[str, float] = {}
         self.total_rate = 0.0
-        self.reported_at = 0.0
+        self.reported_at = float("-inf")
 
 
 class DemandMeter:

@@ -31,7 +31,7 @@ COUNT_MAX: Final = 2**53
 
 
 class Demand(NamedTuple):
-    """A decoded report: connections by ``UID8``, and the number of entries that are invalid."""
+    """A decoded report: connections by UID8, and the number of entries that are invalid."""
 
     counts: dict[str, int]
     invalid: int
@@ -45,7 +45,7 @@ def is_measured(service: Service) -> bool:
 
 
 def write_demand(counts: Mapping[str, int]) -> str:
-    """Returns the annotation for *counts* by ``UID8``: the largest, at most
+    """Returns the annotation for *counts* by UID8: the largest, at most
     ``DEMAND_SERVICES_MAX``.
     """
     largest = sorted(counts, key=lambda uid: (-counts[uid], uid))[:DEMAND_SERVICES_MAX]

@@ -1,8 +1,8 @@
 """What it costs a node to count connections to Services with measured zones: the kernel for each
 connection, and Python for a read of the counters, 6 times a minute whatever the rate.
 
-Beside rules of kube-proxy's layout in a network namespace; the least of the rounds, as whatever else
-the machine does only adds to it.  Needs root.
+Beside rules of kube-proxy's layout in a network namespace. The least of the rounds counts, as
+whatever else the machine does only adds to it. Needs root.
 """
 
 from __future__ import annotations

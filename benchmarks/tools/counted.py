@@ -4,8 +4,9 @@ them, and the reads of its counters.
 Run as ``python -m benchmarks.tools.counted SERVICES FLOWS ROUNDS`` in a network namespace made for
 it. One table costs less than the noise, so ``COPIES`` of it are there in every other round. Each of
 FLOWS datagrams to one of SERVICES has a source port of its own, so that it is a connection of its
-own. Prints one JSON object: ``without_s`` and ``with_s``, CPU seconds of each round; ``copies``; ``read_s``,
-CPU seconds to read the counters of both families and to add them up; ``counted``, connections.
+own. Prints one JSON object: ``without_s`` and ``with_s``, CPU seconds of each round; ``copies``;
+``read_s``, CPU seconds to read the counters of both families and to add them up; ``counted``,
+connections.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 from tests.kernel.kube_proxy_table import TABLE as KUBE_PROXY
 from tests.kernel.netns import Host, Net
 from tests.kernel.proxy_process import started
-from tests.kernel.test_demand import tables
+from tests.kernel.test_demand_packets import tables
 from tests.kernel.test_observed_rules import service_lines, write
 from tests.waiting import eventually
 

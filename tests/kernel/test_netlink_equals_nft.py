@@ -14,7 +14,7 @@ import pytest
 from tests.kernel.netns import Host, Net, run
 from tests.kernel.test_fake_parity import STRICTER, objects, some_targets
 from tests.nft.refusals import REF, REFUSED, SETUP
-from tests.node.test_demand import asking
+from tests.node.test_service_demand import asking
 
 from sliceplane.consume.model import ServiceKey
 from sliceplane.kit.ip import FAMILIES

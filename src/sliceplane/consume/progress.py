@@ -323,7 +323,7 @@ class Progress:
         self._unacknowledged = unacknowledged
 
     def on_connections(self, counts: Mapping[str, int]) -> None:
-        """Notes the connections to Services with measured zones, by ``UID8``."""
+        """Notes the connections to Services with measured zones, by UID8."""
         self._demand = write_demand(counts)
 
     @property

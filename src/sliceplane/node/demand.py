@@ -14,9 +14,9 @@ priority is before that of node proxies, so the destination is still a cluster I
 established connections cost nothing.
 
 A flow that this node itself drops (a network policy, a Service without endpoints) is not tracked,
-so each of its packets counts: with TCP one for each SYN, at most 7 in two minutes by Linux's
-defaults (``tcp_syn_retries``). Not counted: node ports, external addresses, and connections that a
-socket-level load balancer (Cilium) translates before any hook.
+so each of its packets counts. With TCP these are the SYNs, at most 11 in two minutes by Linux's
+defaults (net.ipv4.tcp_syn_retries, tcp_syn_linear_timeouts). Not counted: node ports, external
+addresses, and connections that a socket-level load balancer (Cilium) translates before any hook.
 
 **Totals** only grow while the process runs, also if the table is written anew. A new process begins
 at zero.

@@ -213,6 +213,14 @@ class MeasuredWorld:
         question = Question(view, {z: n for z, n in self.endpoints.items() if n}, self.views)
         return predict(question, self.shares if shares is None else shares, parts).cost
 
+    def least_crossing(self, demand: Mapping[str, float], overload: float = 0.2) -> float:
+        """The linear programme's optimum: what zones cannot carry themselves within the bound."""
+        whole, total = sum(demand.values()), sum(self.endpoints.values())
+        return sum(
+            max(0.0, demand.get(zone, 0.0) / whole - (1 + overload) * count / total)
+            for zone, count in self.endpoints.items()
+        )
+
     def same_zone(self, demand: Mapping[str, float]) -> Cost:
         """The cost of PreferSameZone."""
         whole, total = sum(demand.values()), sum(self.endpoints.values())

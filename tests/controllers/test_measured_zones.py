@@ -34,7 +34,16 @@ from sliceplane.controllers.measured.decision import (
     predict,
     round_shares,
 )
-from sliceplane.controllers.measured.meter import CAP, HALF_LIFE_S, WINDOW_S, DemandMeter
+from sliceplane.controllers.measured.meter import (
+    CAP,
+    FOLLOWED_S,
+    HALF_LIFE_S,
+    STEP,
+    STEP_ERRORS,
+    STEP_HALF_LIFE_S,
+    WINDOW_S,
+    DemandMeter,
+)
 from sliceplane.lab.sim.cluster import Cluster
 from sliceplane.slices.heuristics.measured import ANNOTATION_SHARES, PARTS, read_shares
 from sliceplane.slices.heuristics.shipped import find_shipped
@@ -62,7 +71,7 @@ def meter_of(zones: dict[str, str]) -> DemandMeter:
 
 def rates_after(
     meter: DemandMeter, per_s: dict[str, float], seconds: int = 900
-) -> dict[str, float]:
+) -> dict[str, float] | None:
     for now in range(0, seconds + 1, 10):
         for node, rate in per_s.items():
             meter.on_report(node, f"uid00000:{round(rate * now)}", float(now))
@@ -81,11 +90,16 @@ def test_rates_are_those_of_the_zones_whenever_nodes_report() -> None:
             assert rates["b"] == pytest.approx(6, rel=1e-3)
 
 
-def test_a_step_is_seen_by_half_after_a_half_life() -> None:
-    meter = meter_of({"n0": "a"})
-    for now in range(0, int(HALF_LIFE_S) + 1, 10):
-        meter.on_report("n0", f"uid00000:{100 * now}", float(now))
-    assert meter.rates("uid00000", HALF_LIFE_S) == {"a": pytest.approx(50)}
+def test_a_change_is_seen_by_half_after_a_half_life_and_a_step_sooner() -> None:
+    for after, seconds in ((130, HALF_LIFE_S), (400, STEP_HALF_LIFE_S)):
+        meter = meter_of({"n0": "a"})
+        rates_after(meter, {"n0": 100}, 1800)
+        steps = int(seconds / 5)
+        for step in range(1, steps + 1):
+            now = 1800 + step * seconds / steps
+            total = 180_000 + after * step * seconds / steps
+            meter.on_report("n0", f"uid00000:{round(total)}", now)
+        assert meter.rates("uid00000", now) == {"a": pytest.approx((100 + after) / 2, rel=0.01)}
 
 
 TOTALS = st.lists(st.integers(0, 10**6) | st.sampled_from((0, COUNT_MAX)), min_size=1, max_size=12)
@@ -99,25 +113,34 @@ def test_totals_become_differences_that_are_never_negative(
     """Against a plain sum over the reports."""
     meter = meter_of({"n0": "a"})
     now = 0.0
-    expected = 0.0
+    averages = {HALF_LIFE_S: 0.0, STEP_HALF_LIFE_S: 0.0}
     before = totals[0]
+    followed_until = 0.0
     for total, span in zip(totals, spans, strict=False):
         now += span
         meter.on_report("n0", f"uid00000:{total}", now)
         connections = total - before if total >= before else total
-        kept = 0.5 ** (span / HALF_LIFE_S)
-        expected = expected * kept + (connections / span * (1 - kept) if now > span else 0.0)
+        for half_life_s, average in averages.items():
+            kept = 0.5 ** (span / half_life_s)
+            present = connections / span if now > span else 0.0
+            averages[half_life_s] = average * kept + present * (1 - kept)
+        slow, quick = averages.values()
+        error = math.sqrt(max(slow, quick) * math.log(2) / (2 * STEP_HALF_LIFE_S))
+        if abs(quick - slow) > max(STEP * max(slow, quick), STEP_ERRORS * error):
+            followed_until = now + FOLLOWED_S
+        if now < followed_until:
+            averages[HALF_LIFE_S] = quick
         before = total
     found = meter.rates("uid00000", now).get("a", 0.0)
     assert found >= 0
-    assert found == pytest.approx(expected, rel=1e-6, abs=1e-4)
+    assert found == pytest.approx(averages[HALF_LIFE_S], rel=1e-6, abs=1e-4)
 
 
 def test_a_new_lease_begins_anew() -> None:
     meter = meter_of({"n0": "a"})
     rates_after(meter, {"n0": 5})
     meter.on_report("n0", None, 901.0)
-    assert meter.rates("uid00000", 901.0) == {}
+    assert meter.rates("uid00000", 901.0) is None
     assert meter.coverage(901.0) is None
     meter.on_report("n0", "uid00000:1000000", 910.0)
     assert meter.rates("uid00000", 910.0) == {}, "these connections may be old"
@@ -264,6 +287,20 @@ def test_from_a_step_to_hints_within_three_minutes() -> None:
     assert world.cost(demand).crossing <= 0.4 + 0.02, "the linear programme's, and two points"
     times = world.writes
     assert all(later - earlier >= PERIOD_S for earlier, later in pairwise(times))
+
+
+@pytest.mark.parametrize(
+    "after", [{"a": 5.0, "b": 15.0, "c": 80.0}, {"a": 10.0, "b": 60.0, "c": 30.0}]
+)
+def test_a_step_without_more_traffic_is_followed_as_quickly(after: dict[str, float]) -> None:
+    world = MeasuredWorld(TWELVE)
+    world.run(1200, {zone: 3 * rate for zone, rate in SKEWED.items()})
+    world.run(150, {zone: 3 * rate for zone, rate in after.items()})
+    assert world.cost(after).load <= 1.25
+    assert world.cost(after).crossing <= world.least_crossing(after) + 0.02
+    writes = len(world.writes)
+    world.run(3600, {zone: 3 * rate for zone, rate in after.items()})
+    assert len(world.writes) - writes <= 1
 
 
 @pytest.mark.parametrize("demand", [EVEN, SKEWED, {"a": 100.0}], ids=["even", "skewed", "one"])

@@ -5,6 +5,11 @@ Each reporter has a moving average for each Service, with a half-life of ``HALF_
 zero and changes only with a report, so neither the time of a node's report within its interval nor
 a late report changes the shares of zones.
 
+**Steps.** After a step of demand, such an average is wrong for minutes. A second one with a half-life
+of ``STEP_HALF_LIFE_S`` replaces it as soon as both differ by ``STEP`` of the larger and by
+``STEP_ERRORS`` standard errors, for ``FOLLOWED_S`` until it has arrived. Noise of independent
+connections, and demand that changes by less, never do that.
+
 Totals become differences: the first total of a node counts nothing, since its connections may be
 old; a total below the last one is that of a new counter and counts whole. The node of a report is
 that of the Lease's name, which is the part that its account may write, and the zone is the Node's.
@@ -17,8 +22,8 @@ and a zone with fewer than ``CAPPED_NODES_MIN`` of them has no cap: one node wit
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from math import log
+from collections.abc import Iterable, Mapping
+from math import log, sqrt
 from statistics import median
 from typing import Final
 
@@ -26,6 +31,10 @@ from sliceplane.consume.demand import read_demand
 from sliceplane.consume.progress import LEASE_DURATION_S
 
 HALF_LIFE_S: Final = 60.0
+STEP_HALF_LIFE_S: Final = 15.0
+STEP: Final = 0.25
+STEP_ERRORS: Final = 6.0
+FOLLOWED_S: Final = 4 * STEP_HALF_LIFE_S
 #: a rate times these seconds is the number of connections that the average is based on
 WINDOW_S: Final = HALF_LIFE_S / log(2)
 CAP: Final = 3.0
@@ -41,11 +50,14 @@ class _Reporter:
     ``consume.demand.Demand``.
     """
 
-    __slots__ = ("rates", "reported_at", "total_rate", "totals")
+    __slots__ = ("followed_until", "rates", "recent_rates", "reported_at", "total_rate", "totals")
 
     def __init__(self) -> None:
         self.totals: dict[str, int] = {}
         self.rates: dict[str, float] = {}
+        self.recent_rates: dict[str, float] = {}
+        #: until when the recent rates replace the others after a step
+        self.followed_until: dict[str, float] = {}
         self.total_rate = 0.0
         self.reported_at = float("-inf")
 
@@ -110,23 +122,27 @@ class DemandMeter:
         span_s = now - reporter.reported_at
         if span_s <= 0:
             return
-        kept = 0.5 ** (span_s / HALF_LIFE_S)
-        rates = {
-            key: rate * kept
-            for key, rate in reporter.rates.items()
-            if _uid(key) in self._uids and rate * kept > _RATE_MIN
-        }
         totals = {
             key: count
             for key, count in demand.counts.items()
             if _uid(key) in self._uids and ("/" in key) == has_zones
         }
+        present: dict[str, float] = {}
         for key, total in totals.items():
             before = reporter.totals.get(key, total)
-            connections = total - before if total >= before else total
-            if connections:
-                rates[key] = rates.get(key, 0.0) + connections / span_s * (1 - kept)
-        reporter.totals, reporter.rates = totals, rates
+            present[key] = (total - before if total >= before else total) / span_s
+        followed = {key for key in reporter.rates if _uid(key) in self._uids} | present.keys()
+        rates = _averaged(reporter.rates, present, followed, 0.5 ** (span_s / HALF_LIFE_S))
+        recent = _averaged(
+            reporter.recent_rates, present, followed, 0.5 ** (span_s / STEP_HALF_LIFE_S)
+        )
+        until = {key: end for key, end in reporter.followed_until.items() if now < end}
+        for key, rate in rates.items():
+            if _is_step(rate, recent.get(key, 0.0)):
+                until[key] = now + FOLLOWED_S
+        rates |= {key: recent.get(key, 0.0) for key in until}
+        reporter.followed_until = until
+        reporter.totals, reporter.rates, reporter.recent_rates = totals, rates, recent
         reporter.total_rate = sum(rates.values())
         reporter.reported_at = now
 
@@ -186,6 +202,23 @@ class DemandMeter:
         for rates in rates_by_zone.values():
             if len(rates) >= CAPPED_NODES_MIN:
                 self._caps.update(_caps(rates))
+
+
+def _averaged(
+    averages: Mapping[str, float], present: Mapping[str, float], keys: Iterable[str], kept: float
+) -> dict[str, float]:
+    """Returns moving averages: *kept* of the former, the rest of the *present* rates."""
+    found = {
+        key: averages.get(key, 0.0) * kept + present.get(key, 0.0) * (1 - kept) for key in keys
+    }
+    return {key: rate for key, rate in found.items() if rate > _RATE_MIN}
+
+
+def _is_step(average: float, recent: float) -> bool:
+    largest = max(average, recent)
+    # An average of independent events has the error of those in twice its window.
+    error = sqrt(largest / (2 * STEP_HALF_LIFE_S / log(2)))
+    return abs(recent - average) > max(STEP * largest, STEP_ERRORS * error)
 
 
 def _uid(key: str) -> str:

@@ -33,7 +33,7 @@ from sliceplane.consume.progress import LEASE_PREFIX
 from sliceplane.controllers.measured.decision import (
     Estimate,
     HintInputs,
-    Prediction,
+    PredictedHints,
     decide,
     estimate,
     moves_between,
@@ -99,7 +99,7 @@ class _Followed:
     writing: str | None = None
     written: str | None = None
     rates: dict[str, float] = field(default_factory=dict)
-    prediction: Prediction | None = None
+    prediction: PredictedHints | None = None
 
     @property
     def uid(self) -> str:
@@ -368,7 +368,7 @@ class MeasuredZonesController(KeyedController):
             lambda: self._meter.capped,
         )
 
-    def _decided(self) -> Iterator[tuple[Labels, _Followed, Prediction]]:
+    def _decided(self) -> Iterator[tuple[Labels, _Followed, PredictedHints]]:
         """Yields the first ``DEMAND_SERVICES_MAX`` Services by name, if they have a decision."""
         for _, followed in sorted(self._followed.items())[:DEMAND_SERVICES_MAX]:
             meta = followed.service.metadata

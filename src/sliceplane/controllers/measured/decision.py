@@ -59,7 +59,7 @@ class HintInputs(NamedTuple):
     zones: tuple[ZoneView, ...]
 
 
-class Prediction(NamedTuple):
+class PredictedHints(NamedTuple):
     """Hints, and what they cost with the measured shares; ``crossing`` is a part of all traffic."""
 
     placement: Placement
@@ -96,7 +96,7 @@ def round_shares(shares: Mapping[str, float]) -> dict[str, int]:
     return dict(sorted(parts.items()))
 
 
-def predict(inputs: HintInputs, text: str, shares: Mapping[str, float]) -> Prediction:
+def predict(inputs: HintInputs, text: str, shares: Mapping[str, float]) -> PredictedHints:
     """Returns the hints for the annotation *text*, and their cost if traffic has *shares*. Raises
     ``HeuristicError``.
     """
@@ -111,7 +111,9 @@ def predict(inputs: HintInputs, text: str, shares: Mapping[str, float]) -> Predi
             by_names[portion.zones] = by_names.get(portion.zones, 0) + portion.count
     total = sum(endpoints.values())
     cost = cost_of(placement, {zone: share * total for zone, share in shares.items()})
-    return Prediction(placement, cost._replace(crossing=cost.crossing / total if total else 0.0))
+    return PredictedHints(
+        placement, cost._replace(crossing=cost.crossing / total if total else 0.0)
+    )
 
 
 def decide(inputs: HintInputs, current: str, measured: Estimate) -> str:

@@ -20,7 +20,7 @@ from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Resource, Servi
 from sliceplane.consume.demand import ANNOTATION_DEMAND, MEASURED, write_demand
 from sliceplane.consume.progress import LEASE_PREFIX
 from sliceplane.controllers.measured.controller import CONDITION, MeasuredZonesController
-from sliceplane.controllers.measured.decision import Question, predict
+from sliceplane.controllers.measured.decision import HintInputs, predict
 from sliceplane.slices.heuristics.measured import ANNOTATION_SHARES
 from sliceplane.slices.heuristics.sharing import Cost, cost_of
 from sliceplane.slices.heuristics.types import ServiceView, ZoneView
@@ -210,8 +210,8 @@ class MeasuredWorld:
         )
         whole = sum(demand.values())
         parts = {zone: demand.get(zone, 0.0) / whole for zone in self.endpoints}
-        question = Question(view, {z: n for z, n in self.endpoints.items() if n}, self.views)
-        return predict(question, self.shares if shares is None else shares, parts).cost
+        inputs = HintInputs(view, {z: n for z, n in self.endpoints.items() if n}, self.views)
+        return predict(inputs, self.shares if shares is None else shares, parts).cost
 
     def least_crossing(self, demand: Mapping[str, float], overload: float = 0.2) -> float:
         """The linear programme's optimum: what zones cannot carry themselves within the bound."""

@@ -27,7 +27,7 @@ from sliceplane.controllers.measured.controller import (
 )
 from sliceplane.controllers.measured.decision import (
     PRIOR,
-    Question,
+    HintInputs,
     decide,
     estimate,
     moves_between,
@@ -235,41 +235,41 @@ def test_more_zones_than_parts_have_shares() -> None:
 PLAIN = ServiceView(namespace="shop", name="web")
 
 
-def question(endpoints: dict[str, int] | None = None) -> Question:
-    return Question(PLAIN, endpoints or TWELVE, views("abc"))
+def inputs(endpoints: dict[str, int] | None = None) -> HintInputs:
+    return HintInputs(PLAIN, endpoints or TWELVE, views("abc"))
 
 
 def test_hints_that_are_good_enough_stay() -> None:
-    even = decide(question(), "", estimate(EVEN, views("abc")))
+    even = decide(inputs(), "", estimate(EVEN, views("abc")))
     assert sum(read_shares(even).values()) == PARTS
     slightly = estimate({"a": 38.0, "b": 33.0, "c": 29.0}, views("abc"))
-    assert decide(question(), even, slightly) == even, "1.13 fair shares are below 1.2"
+    assert decide(inputs(), even, slightly) == even, "1.13 fair shares are below 1.2"
     much = estimate(SKEWED, views("abc"))
-    changed = decide(question(), even, much)
+    changed = decide(inputs(), even, much)
     assert changed != even
-    before, after = (predict(question(), text, much.shares) for text in (even, changed))
+    before, after = (predict(inputs(), text, much.shares) for text in (even, changed))
     assert before.cost.load > 2.2
     assert after.cost.load <= 1.2
     assert 10 <= moves_between(before.placement, after.placement) <= 12
 
 
 def test_hints_change_if_that_keeps_traffic_in_its_zone() -> None:
-    skewed = decide(question(), "", estimate(SKEWED, views("abc")))
+    skewed = decide(inputs(), "", estimate(SKEWED, views("abc")))
     even = estimate({"a": 36.0, "b": 33.0, "c": 31.0}, views("abc"))
-    changed = decide(question(), skewed, even)
-    assert predict(question(), skewed, even.shares).cost.crossing > 0.05
-    assert predict(question(), changed, even.shares).cost.crossing == 0
+    changed = decide(inputs(), skewed, even)
+    assert predict(inputs(), skewed, even.shares).cost.crossing > 0.05
+    assert predict(inputs(), changed, even.shares).cost.crossing == 0
 
 
 def test_a_zone_that_comes_or_goes_is_a_reason() -> None:
-    text = decide(question(), "", estimate(EVEN, views("abc")))
+    text = decide(inputs(), "", estimate(EVEN, views("abc")))
     assert set(read_shares(text)) == set("abc")
-    fewer = decide(question()._replace(zones=views("ab")), text, estimate(EVEN, views("ab")))
+    fewer = decide(inputs()._replace(zones=views("ab")), text, estimate(EVEN, views("ab")))
     assert set(read_shares(fewer)) == set("ab")
 
 
 def test_without_endpoints_nothing_is_decided() -> None:
-    assert decide(Question(PLAIN, {}, views("abc")), "", estimate(EVEN, views("abc"))) == ""
+    assert decide(HintInputs(PLAIN, {}, views("abc")), "", estimate(EVEN, views("abc"))) == ""
 
 
 # -- the controller
@@ -337,7 +337,7 @@ def test_a_tenant_who_opens_a_million_connections_is_bounded() -> None:
     world.run(600, EVEN | {"c": 10_000.0})
     assert world.cost(EVEN).load <= 12 * 1.2, "each zone keeps an endpoint"
     hinted = predict(
-        Question(PLAIN, TWELVE, world.views), world.shares, {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}
+        HintInputs(PLAIN, TWELVE, world.views), world.shares, {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}
     ).placement
     for zone in TWELVE:
         assert any(zone in names for by in hinted.values() for names in by)

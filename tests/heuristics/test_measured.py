@@ -22,7 +22,7 @@ from sliceplane.slices.heuristics.balanced import ANNOTATION_MAX_OVERLOAD, Balan
 from sliceplane.slices.heuristics.measured import (
     ANNOTATION_SHARES,
     PARTS,
-    Measured,
+    MeasuredZones,
     read_shares,
     write_shares,
 )
@@ -50,7 +50,7 @@ def placed(
     zones: tuple[ZoneView, ...] = zones_of(*ABC),
 ) -> tuple[Placement, Cost]:
     """The hints, and their cost in parts of all traffic and in fair shares."""
-    answer = Measured().allocate(view(shares, overload), endpoints, zones)
+    answer = MeasuredZones().allocate(view(shares, overload), endpoints, zones)
     assert problem_of_allocation(answer, endpoints) == ""
     placement = {
         zone: {portion.zones: portion.count for portion in portions if portion.count}
@@ -87,14 +87,14 @@ def test_shares_survive_the_annotation(shares: dict[str, int]) -> None:
 def test_what_is_no_annotation_counts_as_none(text: str) -> None:
     assert read_shares(text) == {}
     endpoints = {"a": 4, "b": 10}
-    assert Measured().allocate(view(text), endpoints, zones_of(*ABC)) == Balanced().allocate(
+    assert MeasuredZones().allocate(view(text), endpoints, zones_of(*ABC)) == Balanced().allocate(
         view(""), endpoints, zones_of(*ABC)
     )
 
 
 def test_shares_of_zones_that_are_gone_count_as_none() -> None:
     endpoints = {"a": 4, "b": 10}
-    assert Measured().allocate(
+    assert MeasuredZones().allocate(
         view({"x": 64}), endpoints, zones_of("a", "b")
     ) == Balanced().allocate(view(""), endpoints, zones_of("a", "b"))
 
@@ -105,14 +105,14 @@ def test_it_is_balanced_with_other_shares(
     shares: dict[str, int], endpoints: dict[str, int]
 ) -> None:
     zones = tuple(ZoneView(name=zone, share=parts / PARTS) for zone, parts in shares.items())
-    assert Measured().allocate(
+    assert MeasuredZones().allocate(
         view(shares), endpoints, zones_of(*ABC, region="")
     ) == Balanced().allocate(view(""), endpoints, zones)
 
 
 def test_it_passes_the_kit() -> None:
     check_heuristic(
-        Measured(),
+        MeasuredZones(),
         annotations=(
             {},
             {ANNOTATION_SHARES: "zone-00=60/64,zone-01=4/64"},
@@ -182,7 +182,7 @@ def test_a_zone_without_traffic_and_endpoints_uses_those_of_its_region() -> None
 
 
 def test_one_zone_needs_no_hints() -> None:
-    answer = Measured().allocate(view({"a": 64}), {"a": 3}, zones_of("a"))
+    answer = MeasuredZones().allocate(view({"a": 64}), {"a": 3}, zones_of("a"))
     assert [portion.zones for portion in answer["a"]] == [()]
 
 
@@ -289,7 +289,7 @@ def test_cost_is_that_of_zones_not_of_endpoints() -> None:
 
     def run(each: int) -> None:
         for _ in range(10):
-            Measured().allocate(view(shares), dict.fromkeys(names, each), zones_of(*names))
+            MeasuredZones().allocate(view(shares), dict.fromkeys(names, each), zones_of(*names))
 
     assert (
         growth(lambda: lambda: run(30), lambda: lambda: run(12_500), too_short_s=0.0) <= GROWTH_MAX

@@ -34,8 +34,8 @@ from sliceplane.consume.demand import (
 from sliceplane.consume.progress import LEASE_PREFIX, XDS, lease_prefix
 from sliceplane.controllers.measured.decision import (
     Estimate,
-    Outcome,
-    Question,
+    HintInputs,
+    PredictedHints,
     decide,
     estimate,
     moves_between,
@@ -102,7 +102,7 @@ class _Followed:
     writing: str | None = None
     written: str | None = None
     rates: dict[str, float] = field(default_factory=dict)
-    outcome: Outcome | None = None
+    prediction: PredictedHints | None = None
 
     @property
     def uid(self) -> str:
@@ -291,16 +291,16 @@ class MeasuredZonesController(KeyedController):
             name=service.metadata.name,
             annotations=service.metadata.annotations or {},
         )
-        question = Question(view, self._endpoints.of(key), self._zones.views)
+        inputs = HintInputs(view, self._endpoints.of(key), self._zones.views)
         try:
-            text = decide(question, "" if followed.is_edited else current, measured)
-            outcome = predict(question, text, measured.shares)
+            text = decide(inputs, "" if followed.is_edited else current, measured)
+            prediction = predict(inputs, text, measured.shares)
             if text != current:
-                before = predict(question, current, measured.shares)
-                self._moves.value += moves_between(before.placement, outcome.placement)
+                before = predict(inputs, current, measured.shares)
+                self._moves.value += moves_between(before.placement, prediction.placement)
         except HeuristicError:  # an Event of the controller of EndpointSlices has the reason
             return condition, current
-        followed.rates, followed.outcome = rates, outcome
+        followed.rates, followed.prediction = rates, prediction
         return condition, text
 
     def _condition(
@@ -357,14 +357,14 @@ class MeasuredZonesController(KeyedController):
             "gauge",
             "sliceplane_service_overload",
             "Greatest expected load of an endpoint in fair shares, at the last decision.",
-            lambda: [(name, outcome.cost.load) for name, _, outcome in self._decided()],
+            lambda: [(name, prediction.cost.load) for name, _, prediction in self._decided()],
             *labels,
         )
         computed(
             "gauge",
             "sliceplane_service_cross_zone_share",
             "Part of the connections that leave their zone by hints, at the last decision.",
-            lambda: [(name, outcome.cost.crossing) for name, _, outcome in self._decided()],
+            lambda: [(name, prediction.cost.crossing) for name, _, prediction in self._decided()],
             *labels,
         )
         computed(
@@ -380,12 +380,12 @@ class MeasuredZonesController(KeyedController):
             lambda: self._meter.capped,
         )
 
-    def _decided(self) -> Iterator[tuple[Labels, _Followed, Outcome]]:
+    def _decided(self) -> Iterator[tuple[Labels, _Followed, PredictedHints]]:
         """Yields the first ``DEMAND_SERVICES_MAX`` Services by name, if they have a decision."""
         for _, followed in sorted(self._followed.items())[:DEMAND_SERVICES_MAX]:
             meta = followed.service.metadata
-            if followed.outcome is not None:
-                yield (meta.namespace, meta.name), followed, followed.outcome
+            if followed.prediction is not None:
+                yield (meta.namespace, meta.name), followed, followed.prediction
 
     def check(self) -> None:
         super().check()

@@ -27,7 +27,7 @@ from sliceplane.slices.heuristics.balanced import overload_of
 from sliceplane.slices.heuristics.measured import (
     ANNOTATION_SHARES,
     PARTS,
-    Measured,
+    MeasuredZones,
     read_shares,
     write_shares,
 )
@@ -40,7 +40,7 @@ NOISE: Final = 3.0
 #: part of all traffic
 GAIN: Final = 0.05
 
-_HEURISTIC: Final = Measured()
+_HEURISTIC: Final = MeasuredZones()
 
 
 class Estimate(NamedTuple):
@@ -51,7 +51,7 @@ class Estimate(NamedTuple):
     connections: float
 
 
-class Question(NamedTuple):
+class HintInputs(NamedTuple):
     """The inputs of hints: Service, ready endpoints by zone, zones with ready Nodes."""
 
     service: ServiceView
@@ -59,7 +59,7 @@ class Question(NamedTuple):
     zones: tuple[ZoneView, ...]
 
 
-class Outcome(NamedTuple):
+class PredictedHints(NamedTuple):
     """Hints, and what they cost with the measured shares; ``crossing`` is a part of all traffic."""
 
     placement: Placement
@@ -96,11 +96,11 @@ def round_shares(shares: Mapping[str, float]) -> dict[str, int]:
     return dict(sorted(parts.items()))
 
 
-def predict(question: Question, text: str, shares: Mapping[str, float]) -> Outcome:
+def predict(inputs: HintInputs, text: str, shares: Mapping[str, float]) -> PredictedHints:
     """Returns the hints for the annotation *text*, and their cost if traffic has *shares*. Raises
     ``HeuristicError``.
     """
-    service, endpoints, zones = question
+    service, endpoints, zones = inputs
     annotations = {**service.annotations, ANNOTATION_SHARES: text}
     view = ServiceView(namespace=service.namespace, name=service.name, annotations=annotations)
     allocation = _HEURISTIC.allocate(view, endpoints, zones)
@@ -111,28 +111,30 @@ def predict(question: Question, text: str, shares: Mapping[str, float]) -> Outco
             by_names[portion.zones] = by_names.get(portion.zones, 0) + portion.count
     total = sum(endpoints.values())
     cost = cost_of(placement, {zone: share * total for zone, share in shares.items()})
-    return Outcome(placement, cost._replace(crossing=cost.crossing / total if total else 0.0))
+    return PredictedHints(
+        placement, cost._replace(crossing=cost.crossing / total if total else 0.0)
+    )
 
 
-def decide(question: Question, current: str, measured: Estimate) -> str:
+def decide(inputs: HintInputs, current: str, measured: Estimate) -> str:
     """Returns the annotation with which hints are as they should be: *current*, or another. Raises
     ``HeuristicError``.
     """
     parts = round_shares(measured.shares)
     text = write_shares(parts)
-    if text == current or not question.endpoints:
+    if text == current or not inputs.endpoints:
         return current
     if read_shares(current).keys() != parts.keys():
         return text
-    bound = 1.0 + overload_of(question.service.annotations)
+    bound = 1.0 + overload_of(inputs.service.annotations)
     lowest = {
         zone: max(0.0, share - NOISE * measured.errors[zone])
         for zone, share in measured.shares.items()
     }
-    new = predict(question, text, measured.shares).cost
-    if predict(question, current, lowest).cost.load > max(bound, new.load):
+    new = predict(inputs, text, measured.shares).cost
+    if predict(inputs, current, lowest).cost.load > max(bound, new.load):
         return text
-    gain = predict(question, current, measured.shares).cost.crossing - new.crossing
+    gain = predict(inputs, current, measured.shares).cost.crossing - new.crossing
     return text if gain >= GAIN + NOISE * max(measured.errors.values()) else current
 
 

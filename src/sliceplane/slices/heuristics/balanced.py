@@ -6,13 +6,16 @@ endpoints, the load of an endpoint is measured in fair shares, 1 being the n-th 
 the bound is ``1 + overload``. A zone with traffic ``t = share * n`` needs ``ceil(t / bound)``
 endpoints.
 
-1. If zones together need more endpoints than there are (few endpoints, coarse numbers), some share:
-   the zone that lacks most is joined with the least loaded one, until the needs fit. All zones
-   joined is plain even spreading with load 1, so this always ends; topology-aware hints give up at
-   this point.
-2. A group that lacks endpoints borrows exactly as many, from the groups that are then still least
-   loaded. A borrowed endpoint serves only the borrower, as with topology-aware hints.
-3. All other groups keep their endpoints to themselves.
+1. A zone that lacks endpoints borrows exactly as many, from the zones that are then still least
+   loaded. A borrowed endpoint serves only the borrower, as with topology-aware hints. All other
+   zones keep their endpoints to themselves. No hints within the bound send less traffic out of its
+   zone: each zone with too few endpoints has all of its own, and the fewest that it needs.
+2. If zones together need more endpoints than there are (few endpoints, coarse numbers), some share;
+   topology-aware hints give up at this point. Either endpoints serve several zones (``sharing``),
+   or zones share all of theirs: the zone that lacks most is joined with the least loaded one, until
+   the needs fit. All zones joined is plain even spreading with load 1, so this always ends. The
+   cheaper of both is used.
+3. A zone without traffic is added to endpoints that serve others, if it has none left.
 
 Endpoints in a zone without ready Nodes, or without a zone, are lent first. Those that no group
 needs go to the group with the highest load, since proxies ignore all hints of a Service if one

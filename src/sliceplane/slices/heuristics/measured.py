@@ -28,7 +28,7 @@ PARTS: Final = 64
 _LENGTH_MAX: Final = PARTS * 80
 
 
-class Measured:
+class MeasuredZones:
     """A ``ZonalHeuristic`` whose hints move gradually if only the annotation changed."""
 
     name: Final = MEASURED

@@ -24,7 +24,8 @@ from benchmarks.tools.observed import table
 from benchmarks.tools.proxied import service_ip
 from sliceplane.api import codec
 from sliceplane.api.core import Service
-from sliceplane.consume.demand import ANNOTATION_TOPOLOGY_MODE, MEASURED
+from sliceplane.api.service_rules import ANNOTATION_TOPOLOGY_MODE
+from sliceplane.consume.demand import MEASURED
 from sliceplane.consume.progress import Progress
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.node.demand import TABLE, ServiceDemand

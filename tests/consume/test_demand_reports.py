@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from sliceplane.api.core import Service, ServiceSpec
 from sliceplane.api.meta import ObjectMeta
+from sliceplane.api.service_rules import ANNOTATION_TOPOLOGY_MODE
 from sliceplane.consume.demand import (
-    ANNOTATION_TOPOLOGY_MODE,
     COUNT_MAX,
     DEMAND_LENGTH_MAX,
     DEMAND_SERVICES_MAX,

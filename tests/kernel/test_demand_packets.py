@@ -17,7 +17,8 @@ from tests.kernel.netns import Host
 from tests.waiting import eventually
 
 from sliceplane.api.core import Service
-from sliceplane.consume.demand import ANNOTATION_TOPOLOGY_MODE, MEASURED
+from sliceplane.api.service_rules import ANNOTATION_TOPOLOGY_MODE
+from sliceplane.consume.demand import MEASURED
 from sliceplane.consume.progress import Progress
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.node.demand import TABLE, ServiceDemand

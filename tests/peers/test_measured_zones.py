@@ -67,8 +67,7 @@ async def play(
     """Adds to *samples* while clients connect for *duration_s*."""
     await place.rates({zone: rate * share for zone, share in zip(ZONES, shares, strict=True)})
     await place.counts()
-    began = time.monotonic()
-    while time.monotonic() - began < duration_s:
+    for _ in range(round(duration_s / SAMPLE_S)):
         await asyncio.sleep(SAMPLE_S)
         samples.append(Sample(time.monotonic(), await place.counts()))
 

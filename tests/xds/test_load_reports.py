@@ -20,7 +20,7 @@ from sliceplane.client import HttpClient, Leases, Nodes, Services, StatusError
 from sliceplane.consume.demand import ANNOTATION_DEMAND, MEASURED, read_demand
 from sliceplane.xds import wire
 from sliceplane.xds.io.load import LOAD_PATH
-from sliceplane.xds.load import REQUESTS_MAX, LoadTotals, load_request, read_load
+from sliceplane.xds.streams.load import REQUESTS_MAX, LoadTotals, load_request, read_load
 from sliceplane.xds.streams.requests import LOAD_CLUSTERS_MAX, RequestError
 
 ANNOTATIONS = {

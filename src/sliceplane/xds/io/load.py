@@ -1,4 +1,4 @@
-"""Streams of load reports, beside the aggregated streams of the same clients (``xds.load``).
+"""Streams of load reports, beside the aggregated streams of the same clients (``xds.streams.load``).
 
 A client is admitted like one of an aggregated stream: it reports for the zone in which it is located,
 and for Services that it may see. While no Service wants reports, a client waits without a request.
@@ -16,9 +16,9 @@ from sliceplane.watch.io.base import Unreachable
 from sliceplane.xds.catalog import XdsCatalog
 from sliceplane.xds.io.admission import AdmissionConfig, NotAdmitted, locate_client
 from sliceplane.xds.io.connection import Call
-from sliceplane.xds.load import INTERVAL_S_MIN, LoadTotals, load_request, read_load
 from sliceplane.xds.names import parse_key
 from sliceplane.xds.streams.actions import VisibleNamespaces
+from sliceplane.xds.streams.load import INTERVAL_S_MIN, LoadTotals, load_request, read_load
 from sliceplane.xds.streams.messages import (
     INVALID_ARGUMENT,
     PERMISSION_DENIED,

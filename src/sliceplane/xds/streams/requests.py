@@ -172,7 +172,7 @@ def read_node(message: bytes, number: int) -> ClientFacts | None:
 
 
 def read_load_stats(message: bytes) -> tuple[ClientFacts | None, list[tuple[str, int]]]:
-    """Decodes a ``LoadStatsRequest``: the node, and clusters with the requests issued to them; of
+    """Decodes a LoadStatsRequest: the node, and clusters with the requests issued to them; of
     libraries that do not count those, the successful and the failed ones.
 
     Reads ``LOAD_CLUSTERS_MAX`` clusters and ``LOAD_LOCALITIES_MAX`` localities of each. Raises

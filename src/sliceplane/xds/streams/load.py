@@ -36,7 +36,7 @@ class LoadReport(NamedTuple):
 
 
 def read_load(data: bytes) -> LoadReport:
-    """Decodes a ``LoadStatsRequest``. Raises ``RequestError``."""
+    """Decodes a LoadStatsRequest. Raises ``RequestError``."""
     node, stats = read_load_stats(data)
     requests: dict[str, int] = {}
     for cluster, count in stats:
@@ -45,7 +45,7 @@ def read_load(data: bytes) -> LoadReport:
 
 
 def load_request(clusters: Collection[str]) -> bytes:
-    """Encodes the ``LoadStatsResponse`` that requests reports of *clusters*."""
+    """Encodes the LoadStatsResponse that requests reports of *clusters*."""
     names = [text(1, name) for name in sorted(clusters)]
     return b"".join((*names, message(2, integer(1, INTERVAL_S))))
 

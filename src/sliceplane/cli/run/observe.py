@@ -11,7 +11,7 @@ import click
 
 from sliceplane.cli.answers import note
 from sliceplane.cli.cluster import TargetCluster, cluster_options
-from sliceplane.cli.flags import string
+from sliceplane.cli.flags import string, switch
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import begin_service, print_ready, require, run, work_until
@@ -27,15 +27,19 @@ if TYPE_CHECKING:
     cls=Command,
     examples=[
         ("this node, which kube-proxy serves", "sudo sliceplane observe"),
+        ("count connections for sliceplane.dev/Measured", "sudo sliceplane observe --demand"),
         ("with health pages", "sudo sliceplane observe --healthz-bind-address 127.0.0.1:10262"),
     ],
 )
 @cluster_options
 @string("--node", "NAME", "This node's name.  [default: the host name]")
 @string("--netns", "NAME", "Read the rules of this network namespace.")
+@switch("--demand", "Count connections to Services with sliceplane.dev/Measured, in an own table.")
 @monitoring_options
 @log_options
-def command(*, cluster: TargetCluster, node: str, netns: str, logs: Logs, **flags: Any) -> None:
+def command(
+    *, cluster: TargetCluster, node: str, netns: str, demand: bool, logs: Logs, **flags: Any
+) -> None:
     """Report which EndpointSlices the rules of this node's kube-proxy have; changes no rule.
 
     Reads the kernel's rules (kube-proxy's modes nftables and iptables) and compares them with the
@@ -50,13 +54,15 @@ def command(*, cluster: TargetCluster, node: str, netns: str, logs: Logs, **flag
     logs.begin()
     name = (node or socket.gethostname()).strip().lower()
     try:
-        run(_serve(cluster.connect(), name, netns, flags))
+        run(_serve(cluster.connect(), name, netns, flags, counts=demand))
     except (KubeconfigError, PageError) as error:
         note(f"Error: {error}")
         raise SystemExit(1) from error
 
 
-async def _serve(connection: Connection, node: str, netns: str, flags: dict[str, Any]) -> None:
+async def _serve(
+    connection: Connection, node: str, netns: str, flags: dict[str, Any], *, counts: bool
+) -> None:
     """Until a signal.  Raises ``PageError``."""
     import time
 
@@ -84,7 +90,18 @@ async def _serve(connection: Connection, node: str, netns: str, flags: dict[str,
         reporting = asyncio.create_task(
             report_progress(client, observer, rng.fork(), clock), name="observer's reports"
         )
-        await work_until(stop, following, reporting, beside=[_print_ready(observer)])
+        beside = [_print_ready(observer), _count_demand(observer, netns, counts=counts)]
+        await work_until(stop, following, reporting, beside=beside)
+
+
+async def _count_demand(observer: Observer, netns: str, *, counts: bool) -> None:
+    """Counts connections; or removes the table of an earlier process that did."""
+    from sliceplane.node.io.demand import count_connections, remove_counters
+
+    if counts:
+        await count_connections(observer.demand, observer.progress, netns)
+    else:
+        await remove_counters(observer.demand.families, netns)
 
 
 async def _print_ready(observer: Observer) -> None:

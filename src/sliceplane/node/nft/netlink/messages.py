@@ -75,6 +75,17 @@ def boundary(kind: int, sequence: int, subsystem: int) -> bytes:
     return HEADER.pack(length, kind, REQUEST, sequence, 0) + _RESOURCE.pack(0, 0, subsystem)
 
 
+def parse_attributes(body: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yields the number and the contents of each attribute."""
+    at, end = 0, len(body)
+    while at + 4 <= end:
+        length, kind = _ATTRIBUTE.unpack_from(body, at)
+        if length < 4:
+            return
+        yield kind & 0x3FFF, body[at + 4 : at + length]
+        at += length + 3 & ~3
+
+
 _ERROR = 2  # NLMSG_ERROR: a negative errno, and the header of the message that it answers
 _ERRNO = struct.Struct("=i")
 _CAPPED, _EXTENDED = 0x100, 0x200  # NLM_F_CAPPED, NLM_F_ACK_TLVS

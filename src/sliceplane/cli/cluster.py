@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 #: requests a second; upstream's controllers have 20 and 30 each, here one process shares them
 QPS_DEFAULT: Final = 50.0
 BURST_DEFAULT: Final = 100
+#: ... of a command that only reads: together at most 20 requests in any second
+READING_QPS: Final = 15.0
+READING_BURST: Final = 5
 #: between two answers of a command with ``--watch``
 WATCH_PERIOD_S: Final = 2.0
 
@@ -71,6 +74,8 @@ class TargetCluster(NamedTuple):
     namespace: str = ""
     #: the command sends one query, with a bound in time and bytes (``watch.io.bounds``)
     is_bounded: bool = True
+    #: it only reads: at a lower rate, and a request that the server had no time for is retried
+    only_reads: bool = True
 
     def connect(self) -> Connection:
         return connect(self.kubeconfig, self.context)
@@ -91,12 +96,19 @@ class TargetCluster(NamedTuple):
         meta[_FOREIGN] = True
 
         async def with_client(connection: Connection) -> _T:
+            from sliceplane.kit.delays import TokenBucket
             from sliceplane.watch.io.bounds import QUESTION_TIMEOUT_S, question
             from sliceplane.watch.io.http.client import HttpClient
+            from sliceplane.watch.io.http.replies import NO_RETRIES, Retries
 
             timeout_s = meta.get(_TIMEOUT, QUESTION_TIMEOUT_S)
             bounds = question(timeout_s) if self.is_bounded else nullcontext()
-            async with HttpClient(connection) as client, bounds:
+            qps, burst = (
+                (READING_QPS, READING_BURST) if self.only_reads else (QPS_DEFAULT, BURST_DEFAULT)
+            )
+            limit = TokenBucket(rate_per_s=qps, burst=burst)
+            retries = Retries() if self.only_reads else NO_RETRIES
+            async with HttpClient(connection, limit=limit, retries=retries) as client, bounds:
                 return await work(client, self.namespace or connection.namespace)
 
         return attempt(

@@ -226,12 +226,12 @@ def _misnamed(facts: Facts, proxy: LeaseReport) -> Iterator[Finding]:
 CHECKS = (of_service, unqueried_health_check)
 
 
-_VIEWS: Final = f"{LABEL_COMPONENT}=view"
+_LABEL: Final = f"{LABEL_COMPONENT}=view"
+VIEWS: Final = LEASES.in_namespace("", _LABEL)
 
 
 def view_reads(case: ServiceCase) -> Iterator[Selection]:
-    is_lint = case.question.kind == "everything"
-    yield LEASES.in_namespace("" if is_lint else case.namespace, _VIEWS)
+    yield VIEWS if case.question.is_of_cluster else LEASES.in_namespace(case.namespace, _LABEL)
 
 
 def view_behind(case: ServiceCase) -> Iterable[Finding]:

@@ -38,10 +38,17 @@ async def readable_selections(
     if slices or Pods cannot be read.
     """
     unread: list[str] = []
-    everywhere = digests and await _refusal(client, Selection(EndpointSlices)) is None
+    probed: dict[Selection, _Refusal | None] = {}
+
+    async def probe(selection: Selection) -> _Refusal | None:
+        if selection not in probed:
+            probed[selection] = await _refusal(client, selection)
+        return probed[selection]
+
+    everywhere = digests and await probe(Selection(EndpointSlices)) is None
     slices_space = "" if everywhere else space
     one = f"metadata.name={pods[0]}" if len(pods) == 1 else ""
-    leases = LEASES if await _refusal(client, LEASES) is None else NODE_LEASES
+    leases = LEASES if await probe(LEASES) is None else NODE_LEASES
     if leases is NODE_LEASES:
         unread.append(
             "Leases of other namespaces: views are not known (no right to list and watch leases)"
@@ -55,7 +62,7 @@ async def readable_selections(
     )
     selections = []
     for selection in desired:
-        refusal = await _refusal(client, selection)
+        refusal = await probe(selection)
         if refusal is None:
             selections.append(selection)
         elif selection.resource in (EndpointSlices, Pods):
@@ -71,7 +78,8 @@ async def _refusal(client: Client, selection: Selection) -> _Refusal | None:
     """Returns the 403 of a list or a watch of *selection*, or ``None``."""
     needs = "list and watch"
     try:
-        page = await client.list(selection, resource_version="0", limit=1)
+        # Not from version 0, for which older kube-apiservers ignore the limit.
+        page = await client.list(selection, limit=1)
         needs = "watch"
         async with client.watch(selection, resource_version=page.resource_version, timeout_s=1):
             return None

@@ -141,7 +141,10 @@ class Drainer:
         self._reporter.on_progress("reading the cluster")
         names = [waiting.pod.metadata.name for waiting in self._waiting.values()]
         followed, unread = await readable_selections(
-            self._client, self._space, names, digests=self._options.digests
+            self._client,
+            self._space,
+            names,
+            digests=self._options.digests and not self._options.dry_run,
         )
         self._unread += unread
         readable = {selection.resource for selection in followed}

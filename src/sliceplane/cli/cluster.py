@@ -41,6 +41,8 @@ SENTENCE_CHARACTERS_MAX: Final = 4096
 #: where ``--request-timeout`` is kept, and whether the command works on what an API server sent
 _TIMEOUT: Final = "sliceplane.request_timeout"
 _FOREIGN: Final = "sliceplane.foreign"
+#: the command is about all namespaces, and could be about one
+_IS_WIDE: Final = "sliceplane.is_wide"
 #: what code that expects valid objects raises for invalid ones
 _CONFUSED: Final = (
     ArithmeticError,
@@ -207,6 +209,7 @@ def cluster_command(
             namespace: str = "",
             **flags: Any,
         ) -> None:
+            click.get_current_context().meta[_IS_WIDE] = scope == "all" and not namespace
             is_question = is_bounded and not flags.get("watch")
             cluster = TargetCluster(kubeconfig, context, namespace, is_question)
             function(*arguments, cluster=cluster, **flags)
@@ -326,6 +329,8 @@ def attempt(work: Callable[[], _T], *sentences: type[Exception], exit_code: int 
     try:
         return work()
     except expected as error:
+        if isinstance(error, StatusError) and error.code == 403:
+            note_unread()
         fail(_sentence(error), exit_code)
     except KeyboardInterrupt:
         fail("interrupted", exit_code)  # not click's exit code, which may be an answer here
@@ -404,6 +409,17 @@ def _grant(error: StatusError) -> str:
     verb, resource, group, path = refused.groups()
     name = path or (f"{resource}.{group}" if group else resource)
     return f"; to grant it: {grant_command(verb, (name,))}"
+
+
+def note_unread() -> None:
+    """Prints a remark beside an answer that lacks the Services, if another option reads some."""
+    ctx = click.get_current_context()
+    if ctx.meta.get(_IS_WIDE):
+        command = " ".join(ctx.command_path.split(" ")[1:])
+        note(
+            "Note: something could not be read; rights in one namespace are enough for the "
+            f"Services there: 'sliceplane {command} -n NAMESPACE'"
+        )
 
 
 def limited_client(

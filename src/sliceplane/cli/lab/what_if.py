@@ -244,6 +244,7 @@ async def read_cluster(
 async def _listed(client: HttpClient, selection: Selection) -> list[bytes]:
     from sliceplane.api.errors import StatusError
     from sliceplane.api.findings.wording import grant_command
+    from sliceplane.diagnose.explain.facts import Unread
     from sliceplane.diagnose.io.lists import list_whole
     from sliceplane.lab.whatif.state import READ, WhatIfError
 
@@ -253,11 +254,11 @@ async def _listed(client: HttpClient, selection: Selection) -> list[bytes]:
         if error.code not in (401, 403):
             raise
         needed = ", ".join(item.plural for item in READ)
-        where = f"namespace {selection.namespace}" if selection.namespace else "all namespaces"
+        command = grant_command("list", (selection.resource.key,))
         raise WhatIfError(
-            f"the right to list {selection.resource.plural} in {where} is missing; {needed} are "
-            f"read; to grant it: {grant_command('list', (selection.resource.key,))}.  With a file "
-            "of 'sliceplane snapshot save' from somebody who may: --snapshot FILE"
+            f"the right to {Unread(selection, 'list', '').right} is missing; {needed} are read; "
+            f"to grant it: {command}.  With a file of 'sliceplane snapshot save' from somebody "
+            "who may: --snapshot FILE"
         ) from error
 
 

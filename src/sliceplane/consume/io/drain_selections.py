@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from sliceplane.api.errors import StatusError
+from sliceplane.api.findings.wording import grant_command
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
 from sliceplane.consume.drain.cluster import LEASES, NODE_LEASES
@@ -51,7 +52,7 @@ async def readable_selections(
     leases = LEASES if await probe(LEASES) is None else NODE_LEASES
     if leases is NODE_LEASES:
         unread.append(
-            "Leases of other namespaces: views are not known (no right to list and watch leases)"
+            _phrase("Leases of other namespaces: views are not known", "list and watch", LEASES)
         )
     desired = (
         Selection(Pods, space, field_selector=one),
@@ -68,10 +69,16 @@ async def readable_selections(
         elif selection.resource in (EndpointSlices, Pods):
             raise refusal.error
         elif selection.resource is not Leases:  # without Leases every node is unknown, as is said
-            where = f" in {selection.namespace}" if selection.namespace else ""
-            plural = selection.resource.plural
-            unread.append(f"{_EFFECTS[plural]} (no right to {refusal.needs} {plural}{where})")
+            effect = _EFFECTS[selection.resource.plural]
+            unread.append(_phrase(effect, refusal.needs, selection))
     return selections, unread
+
+
+def _phrase(effect: str, needs: str, selection: Selection) -> str:
+    where = f" in {selection.namespace}" if selection.namespace else ""
+    resource = selection.resource
+    command = grant_command(needs.replace(" and ", ","), (resource.key,))
+    return f"{effect} (no right to {needs} {resource.plural}{where}; to grant it: {command})"
 
 
 async def _refusal(client: Client, selection: Selection) -> _Refusal | None:

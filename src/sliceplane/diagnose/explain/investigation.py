@@ -192,7 +192,7 @@ class Investigation:
             ),
             services=sum(isinstance(case, ServiceCase) and case.exists for case in self._cases()),
             is_blind=CHAIN[0].name in blind
-            or any(self._was_refused(selection) for selection in self._first_reads())
+            or any(selection in self.facts.refusals for selection in self._first_reads())
             or any(self._is_needed(unread.selection) for unread in self.facts.unread)
             or (kernel is not None and kernel.rules is None),
         )
@@ -342,8 +342,12 @@ class Investigation:
         yield from (name for name in names if name.plural in _PROJECTIONS)
 
     def _was_refused(self, selection: Selection) -> bool:
-        """Returns True if another read of its resource was refused."""
-        return any(unread.selection.resource is selection.resource for unread in self.facts.unread)
+        """Returns True if another read of its resource, in its namespace or in all, was refused."""
+        return any(
+            unread.selection.resource is selection.resource
+            and unread.selection.namespace == selection.namespace
+            for unread in self.facts.unread
+        )
 
     def _with_writers(self, finding: Finding) -> Finding:
         evidence = tuple(self._with_writer(entry) for entry in finding.evidence)

@@ -304,10 +304,12 @@ class Investigation:
                 yield from ((LAST_RESORT, finding) for finding in nothing_ready(case))
 
     def _checked_links(self) -> Iterator[str]:
-        """Names of the links that have a check for the question."""
-        return (
-            link.name for link in CHAIN if any(link.part(case).checks for case in self._cases())
-        )
+        """Names of the links that have a check for the question, and objects to check."""
+        for link in CHAIN:
+            parts = [(link.part(case), case) for case in self._cases()]
+            checked = [(part, case) for part, case in parts if part.checks]
+            if checked and not any(part.is_silent(case) for part, case in checked):
+                yield link.name
 
     def _rank(self, finding: Finding) -> tuple[Any, ...]:
         """Sorts findings about the Pod of the question before those about its Services."""

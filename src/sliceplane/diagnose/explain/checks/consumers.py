@@ -54,6 +54,11 @@ def node_reads(case: NodeCase) -> Iterator[Selection]:
         yield SLICES.everywhere()  # the objects that others have applied
 
 
+def is_silent(case: NodeCase | ServiceCase) -> bool:
+    """Returns True if no node reports what it applies, as where Cilium serves Services."""
+    return not case.facts.derived(_proxies)
+
+
 def _nodes_to_verify(facts: Facts, mine: Iterable[LeaseReport]) -> Iterator[Selection]:
     """Yields the reads of Nodes that are needed to judge proxies."""
     unconfirmed = [

@@ -1,6 +1,7 @@
 """The API server of a managed cluster: an HTTP layer in front of one of ours that takes away what
 such a cluster does not have, and counts the requests.
 
+Nothing in its answers is of Sliceplane: metrics and readiness are those of a kube-apiserver.
 ``ManagedApi`` runs in a thread of its own and speaks plain HTTP. It forwards a request with the
 caller's token, else with the administrator's certificate of the kubeconfig behind it, unless the
 ``Shape`` answers it: another ``/version``, resources and pages that are not served, groups whose
@@ -36,6 +37,14 @@ _SINCE: Final = {
     33: ("servicecidrs", "ipaddresses"),
     36: ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings"),
 }
+READYZ: Final = b"[+]ping ok\n[+]etcd ok\n[+]informer-sync ok\nreadyz check passed\n"
+METRICS: Final = b"""# TYPE apiserver_storage_objects gauge
+apiserver_storage_objects{resource="pods"} 12
+# TYPE apiserver_longrunning_requests gauge
+apiserver_longrunning_requests{group="",resource="pods",scope="cluster",verb="WATCH"} 3
+# TYPE workqueue_depth gauge
+workqueue_depth{name="admission_quota_controller"} 0
+"""
 WEBHOOK: Final = (
     'Internal error occurred: failed calling webhook "validate.example.com": failed to call '
     'webhook: Post "https://policy.policy.svc:443/validate?timeout=10s": context deadline exceeded'
@@ -165,6 +174,8 @@ class ManagedApi:
         if path == "/version":
             version = f"v1.{shape.version}.3-eks-1a2b3c4"
             return 200, {"major": "1", "minor": f"{shape.version}+", "gitVersion": version}
+        if path in ("/readyz", "/metrics"):
+            return 200, READYZ if path == "/readyz" else METRICS
         if steps[0] == "sliceplane":
             return 404, _status(404, "NotFound", "the server could not find the requested resource")
         if len(steps) > 1 and steps[0] == "apis" and steps[1] in shape.broken:

@@ -37,6 +37,7 @@ _SINCE: Final = {
     33: ("servicecidrs", "ipaddresses"),
     36: ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings"),
 }
+TRIES_MAX: Final = 5
 READYZ: Final = b"[+]ping ok\n[+]etcd ok\n[+]informer-sync ok\nreadyz check passed\n"
 METRICS: Final = b"""# TYPE apiserver_storage_objects gauge
 apiserver_storage_objects{resource="pods"} 12
@@ -102,7 +103,7 @@ class ManagedApi:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._listening.wait(10), "the layer does not listen"
+        assert self._listening.wait(60), "the layer does not listen"
         return self
 
     def __exit__(
@@ -187,13 +188,22 @@ class ManagedApi:
             return 500, _status(500, "InternalError", WEBHOOK)
         return None
 
+    async def _connect(
+        self, tls: ssl.SSLContext
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Tries again: on a busy machine the server behind ends handshakes that are slow."""
+        for _ in range(TRIES_MAX):
+            with suppress(OSError):
+                return await asyncio.open_connection(*self._behind, ssl=tls)
+        return await asyncio.open_connection(*self._behind, ssl=tls)
+
     async def _forward(
         self, head: bytes, body: bytes, has_token: bool, writer: asyncio.StreamWriter
     ) -> None:
         line, _, rest = head.partition(b"\r\n")
         kept = [text for text in rest.split(b"\r\n") if not text.lower().startswith(b"connection:")]
         tls = self._as_caller if has_token else self._as_admin
-        behind, to_behind = await asyncio.open_connection(*self._behind, ssl=tls)
+        behind, to_behind = await self._connect(tls)
         try:
             to_behind.write(line + b"\r\nConnection: close\r\n" + b"\r\n".join(kept) + body)
             while data := await behind.read(1 << 16):

@@ -51,9 +51,12 @@ SELECTIONS: Final = (Selection(EndpointSlices), Selection(Services), Selection(N
 class DrainCluster:
     """Owned by one follower.  Times are seconds since the epoch."""
 
-    def __init__(self, *, reads_services: bool = True, reads_leases: bool = True) -> None:
+    def __init__(
+        self, *, reads_services: bool = True, reads_leases: bool = True, reads_nodes: bool = True
+    ) -> None:
         """Flags for kinds that may be read; without Leases every node is unknown."""
         self._reads_leases = reads_leases
+        self._reads_nodes = reads_nodes
         #: why the API server sends no changes; "" while it does. Otherwise the caches may be old.
         self.lost = ""
         self._answer_number = 0
@@ -132,6 +135,9 @@ class DrainCluster:
         self, goal: Mapping[Scope, int], facts: Sequence[ConsumerState], now: float, forget_s: float
     ) -> Proof:
         proof = compare(goal, facts, now, forget_s=forget_s)
+        if not self._reads_nodes and not proof.required:
+            blind = Missing("every node", "no right to list and watch nodes")
+            proof = proof._replace(unknown=(blind,))
         if not self._reads_leases:
             blind = Missing("every node", f"no right to list and watch leases in {LEASE_NAMESPACE}")
             proof = proof._replace(required=proof.required + 1, unknown=(*proof.unknown, blind))

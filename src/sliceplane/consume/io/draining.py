@@ -32,7 +32,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.findings.wording import count, some
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Write
-from sliceplane.api.scheme import Leases, Pods, Services
+from sliceplane.api.scheme import Leases, Nodes, Pods, Services
 from sliceplane.consume.drain.answer import (
     DrainAnswer,
     DrainedPod,
@@ -141,12 +141,17 @@ class Drainer:
         self._reporter.on_progress("reading the cluster")
         names = [waiting.pod.metadata.name for waiting in self._waiting.values()]
         followed, unread = await readable_selections(
-            self._client, self._space, names, digests=self._options.digests
+            self._client,
+            self._space,
+            names,
+            digests=self._options.digests and not self._options.dry_run,
         )
         self._unread += unread
         readable = {selection.resource for selection in followed}
         self._cluster = DrainCluster(
-            reads_services=Services in readable, reads_leases=Leases in readable
+            reads_services=Services in readable,
+            reads_leases=Leases in readable,
+            reads_nodes=Nodes in readable,
         )
         for waiting in self._waiting.values():
             self._cluster.draining_pods.add(subject_of(waiting.pod))

@@ -39,6 +39,16 @@ class TrackedFlow(NamedTuple):
     zone: int = 0
 
 
+class OpenFlow(NamedTuple):
+    """An open flow that an address answers: from which port; ``is_translated``: its client sent to
+    another address or port, such as a Service's.
+    """
+
+    port: int
+    is_tcp: bool
+    is_translated: bool
+
+
 class Expected:
     """The endpoints that may answer, by destination.
 

@@ -11,7 +11,7 @@ import click
 
 from sliceplane.cli.answers import note
 from sliceplane.cli.cluster import TargetCluster, cluster_options
-from sliceplane.cli.flags import string
+from sliceplane.cli.flags import string, switch
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import begin_service, print_ready, require, run, work_until
@@ -33,9 +33,18 @@ if TYPE_CHECKING:
 @cluster_options
 @string("--node", "NAME", "This node's name.  [default: the host name]")
 @string("--netns", "NAME", "Read the rules of this network namespace.")
+@switch("--conntrack", "Count open connections to draining Pods, for drain --until-idle.")
 @monitoring_options
 @log_options
-def command(*, cluster: TargetCluster, node: str, netns: str, logs: Logs, **flags: Any) -> None:
+def command(
+    *,
+    cluster: TargetCluster,
+    node: str,
+    netns: str,
+    conntrack: bool,
+    logs: Logs,
+    **flags: Any,
+) -> None:
     """Report which EndpointSlices the rules of this node's kube-proxy have; changes no rule.
 
     Reads the kernel's rules (kube-proxy's modes nftables and iptables) and compares them with the
@@ -50,19 +59,22 @@ def command(*, cluster: TargetCluster, node: str, netns: str, logs: Logs, **flag
     logs.begin()
     name = (node or socket.gethostname()).strip().lower()
     try:
-        run(_serve(cluster.connect(), name, netns, flags))
+        run(_serve(cluster.connect(), name, netns, flags, counts_flows=conntrack))
     except (KubeconfigError, PageError) as error:
         note(f"Error: {error}")
         raise SystemExit(1) from error
 
 
-async def _serve(connection: Connection, node: str, netns: str, flags: dict[str, Any]) -> None:
+async def _serve(
+    connection: Connection, node: str, netns: str, flags: dict[str, Any], *, counts_flows: bool
+) -> None:
     """Until a signal.  Raises ``PageError``."""
     import time
 
     from sliceplane.consume.io.reporting import report_progress
     from sliceplane.kit.io.pages import follower_pages
     from sliceplane.kit.rng import Rng
+    from sliceplane.node.io.kernel.conntrack import Conntrack
     from sliceplane.node.io.node_proxy import available_families
     from sliceplane.node.io.observing.observer import Observer
     from sliceplane.watch.io.http.client import HttpClient
@@ -70,7 +82,10 @@ async def _serve(connection: Connection, node: str, netns: str, flags: dict[str,
 
     stop = begin_service()
     clock = loop_clock(time.time())
-    observer = Observer(node, available_families(), clock=clock, netns=netns)
+    count_flows = Conntrack(netns=netns).count_translated if counts_flows else None
+    observer = Observer(
+        node, available_families(), clock=clock, netns=netns, count_flows=count_flows
+    )
     rng = Rng(time.time_ns())
     async with AsyncExitStack() as stack:
         pages = follower_pages(

@@ -8,12 +8,11 @@ generation. Sources: linux/netfilter/nf_tables.h, net/netfilter/nf_tables_api.c.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from sliceplane.kit.ip import Family
-from sliceplane.node.nft.netlink.messages import HEADER, message, text
+from sliceplane.node.nft.netlink.messages import HEADER, message, read_attributes, text
 from sliceplane.node.observing.graph import ADDRESS_BYTES, RuleEffects, RuleGraph, UnreadableRules
 
 #: the table that kube-proxy writes, in both families (pkg/proxy/nftables/proxier.go)
@@ -43,7 +42,6 @@ _SUBSYSTEM: Final = 10
 _DUMP: Final = 0x300
 _ERROR, _DONE = 2, 3
 _INTERRUPTED: Final = 0x10  # NLM_F_DUMP_INTR
-_PAIR = struct.Struct("=HH")
 #: NFTA_*_TABLE is the first attribute of every object
 _TABLE, _NAME = 1, 2
 _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_TYPE = 3, 4, 7
@@ -145,7 +143,7 @@ class Decoder:
         return part
 
     def _message(self, kind: int, family: int, body: bytes, part: ReadPart) -> None:
-        attributes = dict(_attributes(body))
+        attributes = dict(read_attributes(body))
         part.ends_transaction = kind == NEW_GENERATION
         if kind == NEW_GENERATION:
             part.generation = _number(attributes.get(1, b""))
@@ -182,7 +180,7 @@ class Decoder:
             return
         hook = None
         if _name(attributes.get(_CHAIN_TYPE, b"")) == "nat":
-            hook = _number(dict(_attributes(attributes[_CHAIN_HOOK])).get(_HOOK_NUMBER, b""))
+            hook = _number(dict(read_attributes(attributes[_CHAIN_HOOK])).get(_HOOK_NUMBER, b""))
         graph.add_chain(name, hook)
         part.chains.append(name)
 
@@ -191,19 +189,19 @@ class Decoder:
         if kind == DELETE_ELEMENTS and _ELEMENTS_LIST not in attributes:
             graph.remove_map(name)
             return
-        for _, element in _attributes(attributes.get(_ELEMENTS_LIST, b"")):
-            members = dict(_attributes(element))
+        for _, element in read_attributes(attributes.get(_ELEMENTS_LIST, b"")):
+            members = dict(read_attributes(element))
             key = _destination(
-                dict(_attributes(members.get(_ELEMENT_KEY, b""))).get(_VALUE, b""), graph
+                dict(read_attributes(members.get(_ELEMENT_KEY, b""))).get(_VALUE, b""), graph
             )
             if kind == DELETE_ELEMENTS:
                 graph.remove_element(name, key)
                 continue
-            data = dict(_attributes(members.get(_ELEMENT_DATA, b"")))
+            data = dict(read_attributes(members.get(_ELEMENT_DATA, b"")))
             if _VALUE in data:
                 graph.set_element(name, key, _target(data[_VALUE], ADDRESS_BYTES[graph.family]))
                 continue
-            chain = dict(_attributes(data.get(_VERDICT, b""))).get(_VERDICT_CHAIN)
+            chain = dict(read_attributes(data.get(_VERDICT, b""))).get(_VERDICT_CHAIN)
             if chain is not None:
                 graph.set_element(name, key, self._intern(_name(chain)))
 
@@ -227,14 +225,14 @@ def _decode_rule(expressions: bytes, address_bytes: int) -> RuleEffects:
     maps: list[str] = []
     targets: list[bytes] = []
     target_maps: list[str] = []
-    for _, expression in _attributes(expressions):
-        parts = dict(_attributes(expression))
+    for _, expression in read_attributes(expressions):
+        parts = dict(read_attributes(expression))
         name = _name(parts[1])
-        data = dict(_attributes(parts.get(2, b"")))
+        data = dict(read_attributes(parts.get(2, b"")))
         if name == "immediate":
-            value = dict(_attributes(data[_IMMEDIATE_DATA]))
+            value = dict(read_attributes(data[_IMMEDIATE_DATA]))
             if _VERDICT in value:
-                chain = dict(_attributes(value[_VERDICT])).get(_VERDICT_CHAIN)
+                chain = dict(read_attributes(value[_VERDICT])).get(_VERDICT_CHAIN)
                 chains += [_name(chain)] if chain is not None else []
             else:
                 registers[_number(data[_IMMEDIATE_REGISTER])] = value[_VALUE]
@@ -288,16 +286,6 @@ def _destination(key: bytes, graph: RuleGraph) -> bytes:
     if len(key) == 8:
         return key[:1] + key[4:6]
     return key
-
-
-def _attributes(body: bytes) -> Iterator[tuple[int, bytes]]:
-    at, end = 0, len(body)
-    while at + 4 <= end:
-        length, kind = _PAIR.unpack_from(body, at)
-        if length < 4:
-            return
-        yield kind & 0x3FFF, body[at + 4 : at + length]
-        at += length + 3 & ~3
 
 
 def _number(value: bytes) -> int:

@@ -9,12 +9,11 @@ after any number of clients. The program ``nft`` first builds a list of all elem
 from __future__ import annotations
 
 import ipaddress
-import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from sliceplane.node.nft.netlink.expressions import NFPROTO
-from sliceplane.node.nft.netlink.messages import HEADER, message, text
+from sliceplane.node.nft.netlink.messages import HEADER, message, read_attributes, text
 from sliceplane.node.nft.objects import TableRef
 
 #: maximum number of clients of one table that are restored when it is replaced: some 10 MiB and half
@@ -30,7 +29,6 @@ _DUMP: Final = 0x300  # NLM_F_DUMP
 _ERROR, _DONE = 2, 3
 _TABLE, _SET, _LIST = 1, 2, 3  # NFTA_SET_TABLE, NFTA_SET_NAME; NFTA_SET_ELEM_LIST_*
 _KEY, _EXPIRATION = 1, 5  # NFTA_SET_ELEM_*
-_ATTRIBUTE = struct.Struct("=HH")
 _PREFIX: Final = "affinity-"
 
 
@@ -65,7 +63,7 @@ def parse_part(data: bytes, table: TableRef) -> DumpPart:
             return DumpPart(tuple(names), tuple(clients), done=True)
         body = data[at + HEADER.size + 4 : at + length]
         if kind == _NEW_SET:
-            members = dict(_attributes(body))
+            members = dict(read_attributes(body))
             name = members.get(_SET, b"").rstrip(b"\0").decode(errors="replace")
             if members.get(_TABLE, b"").rstrip(b"\0") == table.name.encode() and name.startswith(
                 _PREFIX
@@ -74,11 +72,11 @@ def parse_part(data: bytes, table: TableRef) -> DumpPart:
         elif kind == _NEW_ELEMENTS:
             for element in (
                 part
-                for number, parts in _attributes(body)
+                for number, parts in read_attributes(body)
                 if number == _LIST
                 for part in _values(parts)
             ):
-                members = dict(_attributes(element))
+                members = dict(read_attributes(element))
                 key = b"".join(_values(members.get(_KEY, b"")))
                 remaining_ms = int.from_bytes(members.get(_EXPIRATION, b""), "big")
                 if len(key) in {4, 16}:
@@ -98,15 +96,5 @@ def limits(names: tuple[str, ...]) -> dict[str, int]:
     return {name: share // len(own) for own in by_namespace.values() for name in own}
 
 
-def _attributes(body: bytes) -> Iterator[tuple[int, bytes]]:
-    at = 0
-    while at + 4 <= len(body):
-        length, kind = _ATTRIBUTE.unpack_from(body, at)
-        if length < 4:
-            return
-        yield kind & 0x3FFF, body[at + 4 : at + length]
-        at += length + 3 & ~3
-
-
 def _values(body: bytes) -> Iterator[bytes]:
-    return (value for _, value in _attributes(body))
+    return (value for _, value in read_attributes(body))

@@ -1,30 +1,60 @@
-"""Messages that delete entries of the kernel's connection tracking (ctnetlink;
+"""Messages that delete and read entries of the kernel's connection tracking (ctnetlink;
 linux/netfilter/nfnetlink_conntrack.h).
 
-The tuple of its first packet (protocol, addresses, ports) and the zone identify an entry. Each
-message requests an answer: 0 if the entry existed, ``ENOENT`` if it had expired.
+**Deleting.** The tuple of its first packet (protocol, addresses, ports) and the zone identify an
+entry. Each message requests an answer: 0 if the entry existed, ``ENOENT`` if it had expired.
+
+**Reading.** A dump of the entries that one address answers: kernels filter it from 5.8 on
+(CTA_FILTER). Others send every entry, so the reader filters, too.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import struct
+import sys
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from sliceplane.kit.ip import Family
-from sliceplane.node.conntrack import TrackedFlow
-from sliceplane.node.nft.netlink.messages import ACK, attribute, message, nest
+from sliceplane.node.conntrack import OpenFlow, TrackedFlow
+from sliceplane.node.nft.netlink.messages import (
+    ACK,
+    HEADER,
+    attribute,
+    message,
+    nest,
+    read_attributes,
+)
 
-_DELETE: Final = 1 << 8 | 2  # NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_DELETE
-_TUPLE, _ZONE = 1, 18  # CTA_TUPLE_ORIG, CTA_ZONE
+_NEW, _GET, _DELETE = 1 << 8, 1 << 8 | 1, 1 << 8 | 2  # NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_*
+_ERROR, _DONE = 2, 3
+_DUMP, _INTERRUPTED = 0x300, 0x10  # NLM_F_DUMP, NLM_F_DUMP_INTR
+_TUPLE, _REPLY_TUPLE, _STATUS, _PROTOCOL_INFO, _ZONE, _FILTER = 1, 2, 3, 4, 18, 25  # CTA_*
+_FILTER_REPLY, _FILTER_SOURCE = 2, 1  # CTA_FILTER_REPLY_FLAGS, CTA_FILTER_F_CTA_IP_SRC
+_TCP_INFO, _TCP_STATE = 1, 1  # CTA_PROTOINFO_TCP, CTA_PROTOINFO_TCP_STATE
+#: TCP_CONNTRACK_SYN_SENT, SYN_RECV, ESTABLISHED and SYN_SENT2: a packet under way may establish it
+_OPEN_STATES: Final = frozenset((1, 2, 3, 9))
+_ASSURED: Final = 1 << 2  # IPS_ASSURED
 _ADDRESSES, _PROTOCOL = 1, 2  # CTA_TUPLE_IP, CTA_TUPLE_PROTO
 #: source and destination: CTA_IP_V4_SRC..., CTA_IP_V6_SRC...
 _SOURCE_AND_DESTINATION: Final[dict[Family, tuple[int, int]]] = {"IPv4": (1, 2), "IPv6": (3, 4)}
 _NUMBER, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3  # CTA_PROTO_NUM...
 _FAMILY: Final[dict[Family, int]] = {"IPv4": 2, "IPv6": 10}  # AF_INET, AF_INET6
-_UDP = 17
+_TCP, _UDP = 6, 17
 _SHORT = struct.Struct(">H")
+_HOST_LONG = struct.Struct("=I")
+
+
+class FlowsPart(NamedTuple):
+    """The open flows in one read of the socket; ``done``: the dump is complete; ``errno``: the
+    kernel refused or interrupted it.
+    """
+
+    flows: tuple[OpenFlow, ...] = ()
+    done: bool = False
+    is_interrupted: bool = False
+    errno: int = 0
 
 
 def deletions(family: Family, flows: Iterable[TrackedFlow]) -> bytes:
@@ -49,3 +79,77 @@ def _name(family: Family, tracked: TrackedFlow) -> bytes:
     )
     entry = nest(_TUPLE, nest(_ADDRESSES, *addresses), nest(_PROTOCOL, *protocol))
     return entry + (attribute(_ZONE, _SHORT.pack(tracked.zone)) if tracked.zone else b"")
+
+
+def flows_request(address: str) -> bytes:
+    """Returns a request for the entries whose answers come from *address*, in canonical form."""
+    parsed = ipaddress.ip_address(address)
+    family: Family = "IPv4" if parsed.version == 4 else "IPv6"
+    kind = _SOURCE_AND_DESTINATION[family][0]
+    source = nest(_REPLY_TUPLE, nest(_ADDRESSES, attribute(kind, parsed.packed)))
+    chosen = nest(_FILTER, attribute(_FILTER_REPLY, _HOST_LONG.pack(_FILTER_SOURCE)))
+    return message(_GET, _DUMP, 1, _FAMILY[family], source + chosen)
+
+
+def parse_flows(data: bytes, address: str) -> FlowsPart:
+    """Parses one read of the socket after ``flows_request``."""
+    packed = ipaddress.ip_address(address).packed
+    flows: list[OpenFlow] = []
+    interrupted = False
+    at = 0
+    while at + HEADER.size <= len(data):
+        length, kind, flags, *_ = HEADER.unpack_from(data, at)
+        interrupted |= bool(flags & _INTERRUPTED)
+        if length < HEADER.size or kind in {_ERROR, _DONE}:
+            code = -int.from_bytes(data[at + HEADER.size :][:4], sys.byteorder, signed=True)
+            return FlowsPart(tuple(flows), True, interrupted, code)
+        if kind == _NEW:
+            flow = _open_flow(data[at + HEADER.size + 4 : at + length], packed)
+            if flow is not None:
+                flows.append(flow)
+        at += length + 3 & ~3
+    return FlowsPart(tuple(flows), False, interrupted)
+
+
+def _open_flow(body: bytes, packed: bytes) -> OpenFlow | None:
+    """Returns the entry in *body* if *packed* answers it and it is open. TCP is open until one
+    side closes; the kernel reports no state of a flow that it offloaded, which is open. Others are
+    open while the kernel calls them assured (packets in both directions), until they expire.
+    """
+    entry = dict(read_attributes(body))
+    sent, answers = _ends(entry.get(_TUPLE, b"")), _ends(entry.get(_REPLY_TUPLE, b""))
+    if answers.source != packed:
+        return None
+    if answers.protocol == _TCP:
+        info = dict(read_attributes(entry.get(_PROTOCOL_INFO, b""))).get(_TCP_INFO, b"")
+        state = dict(read_attributes(info)).get(_TCP_STATE, b"\x03")[0]
+        is_open = state in _OPEN_STATES
+    else:
+        is_open = bool(int.from_bytes(entry.get(_STATUS, b""), "big") & _ASSURED)
+    is_translated = (sent.destination, sent.destination_port) != (packed, answers.source_port)
+    port = int.from_bytes(answers.source_port, "big")
+    return OpenFlow(port, answers.protocol == _TCP, is_translated) if is_open else None
+
+
+class _Ends(NamedTuple):
+    """The packed ends of one direction."""
+
+    source: bytes
+    destination: bytes
+    protocol: int
+    source_port: bytes
+    destination_port: bytes
+
+
+def _ends(body: bytes) -> _Ends:
+    parts = dict(read_attributes(body))
+    addresses = [value for _, value in sorted(read_attributes(parts.get(_ADDRESSES, b"")))]
+    source, destination, *_ = (*addresses, b"", b"")
+    protocol = dict(read_attributes(parts.get(_PROTOCOL, b"")))
+    return _Ends(
+        source,
+        destination,
+        int.from_bytes(protocol.get(_NUMBER, b""), "big"),
+        protocol.get(_SOURCE_PORT, b""),
+        protocol.get(_DESTINATION_PORT, b""),
+    )

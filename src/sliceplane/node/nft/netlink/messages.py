@@ -75,6 +75,17 @@ def boundary(kind: int, sequence: int, subsystem: int) -> bytes:
     return HEADER.pack(length, kind, REQUEST, sequence, 0) + _RESOURCE.pack(0, 0, subsystem)
 
 
+def read_attributes(body: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yields number and value of each attribute in *body*; ends at a malformed one."""
+    at, end = 0, len(body)
+    while at + 4 <= end:
+        length, kind = _ATTRIBUTE.unpack_from(body, at)
+        if length < 4:
+            return
+        yield kind & 0x3FFF, body[at + 4 : at + length]
+        at += length + 3 & ~3
+
+
 _ERROR = 2  # NLMSG_ERROR: a negative errno, and the header of the message that it answers
 _ERRNO = struct.Struct("=i")
 _CAPPED, _EXTENDED = 0x100, 0x200  # NLM_F_CAPPED, NLM_F_ACK_TLVS
@@ -111,12 +122,5 @@ def parse_answers(data: bytes) -> Iterator[KernelAnswer]:
 
 
 def _text(attributes: bytes) -> str:
-    at = 0
-    while at + 4 <= len(attributes):
-        length, kind = struct.unpack_from("=HH", attributes, at)
-        if length < 4:
-            break
-        if kind & 0x3FFF == _TEXT:
-            return attributes[at + 4 : at + length].rstrip(b"\0").decode(errors="replace")
-        at += length + 3 & ~3
-    return ""
+    text_bytes = dict(read_attributes(attributes)).get(_TEXT, b"")
+    return text_bytes.rstrip(b"\0").decode(errors="replace")

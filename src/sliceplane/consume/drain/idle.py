@@ -36,8 +36,6 @@ class IdleWait:
         #: the number of times that the newest was sent, and when it was last
         self._sent = 0
         self._sent_at = -math.inf
-        #: Pods without connections
-        self._idle: set[str] = set()
         self._is_unanswered = False
 
     def begin(self, key: str, goal: Mapping[Scope, int], targets: tuple[FlowTarget, ...]) -> None:
@@ -52,7 +50,6 @@ class IdleWait:
         """Notes that the barrier is not proven, any more or yet."""
         if self._targets.pop(key, None) is not None:
             del self._goals[key]
-            self._idle.discard(key)
             self._requests = {
                 nonce: pods - {key} for nonce, pods in self._requests.items() if pods - {key}
             }
@@ -71,7 +68,7 @@ class IdleWait:
         """
         texts = tuple(target.text for target in self._targets[key])
         verdict = replace(verdict, targets=texts)
-        if key in self._idle or not texts:
+        if not texts:
             return verdict
         uncounted: list[Missing] = []
         open_connections: list[OpenConnections] = []
@@ -88,7 +85,6 @@ class IdleWait:
             if count:
                 open_connections.append(OpenConnections(node.name, count))
         if not uncounted and not open_connections:
-            self._idle.add(key)
             return verdict
         self._is_unanswered |= bool(uncounted)
         return replace(
@@ -108,7 +104,7 @@ class IdleWait:
         return None
 
     def take_request(self, nonce: str, waiting: Collection[str], now: float) -> str:
-        """Returns the request to send now for the Pods that are still *waiting*, "" if none is
+        """Returns the request to send now for the Pods that are *waiting*, not idle, "" if none is
         due. Call after ``judge`` of all of them. *nonce*: the name of the request if it is a new
         one.
         """
@@ -130,11 +126,11 @@ class IdleWait:
         return write_request(newest, self._sent, targets)
 
     def _next_pods(self, waiting: Collection[str]) -> frozenset[str]:
-        """Returns the first Pods with connections whose targets fit into one request."""
+        """Returns the first *waiting* Pods whose targets fit into one request."""
         pods: list[str] = []
         count = 0
         for key, targets in self._targets.items():
-            if key not in waiting or key in self._idle or not targets:
+            if key not in waiting or not targets:
                 continue
             count += len(targets)
             if count > TARGETS_MAX:

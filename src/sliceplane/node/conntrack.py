@@ -40,11 +40,11 @@ class TrackedFlow(NamedTuple):
 
 
 class OpenFlow(NamedTuple):
-    """An open flow that an address answers: from which port; ``is_translated``: its client sent to
-    another address or port, such as a Service's.
+    """An open flow; ``is_translated``: its client sent to another address or port than that of the
+    endpoint that answers, such as a Service's.
     """
 
-    port: int
+    answered_by: SocketAddress
     is_tcp: bool
     is_translated: bool
 

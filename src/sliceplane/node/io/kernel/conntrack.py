@@ -8,7 +8,7 @@ Service do not delay those of another. A process for each pair of destination an
 walk the whole table each time (0.3 s at 200,000 entries), and a tenant has as many pairs as it has
 ports.
 
-**Counting.** The kernel dumps the entries that one address answers (``node.nft.netlink.flows``).
+**Counting.** The kernel dumps the entries that some addresses answer (``node.nft.netlink.flows``).
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 from sliceplane.consume.flow_counts import FlowTarget
@@ -25,13 +26,13 @@ from sliceplane.kit.io.process import descriptors
 from sliceplane.kit.ip import Family
 from sliceplane.node.conntrack import Expected, OpenFlow, TrackedFlow, parse_tracked
 from sliceplane.node.io.kernel.nft_netlink import netfilter_socket
-from sliceplane.node.nft.netlink.flows import deletions, flows_request, parse_flows
+from sliceplane.node.nft.netlink.flows import deletions, flows_requests, parse_flows
 from sliceplane.node.nft.netlink.messages import parse_answers
 
 TIMEOUT_S = 60.0
 #: entries deleted by one call; the answers to more would not fit into the socket's default buffer
 BATCH = 128
-#: bytes of one dump: some 250,000 entries, which a kernel before 5.8 sends whatever it is asked
+#: bytes of one dump: some 250,000 entries, where the kernel does not filter
 DUMP_BYTES_MAX = 64 << 20
 _ANSWER_TIMEOUT_S = 5.0
 _RECEIVE_BYTES = 1 << 16
@@ -71,47 +72,37 @@ class Conntrack:
         """Returns the number of open TCP connections to *address*, by a Service or directly.
         Raises ``ConntrackError``.
         """
-        return sum(flow.is_tcp for flow in await self._open_flows(address))
+        return sum(flow.is_tcp for flow in await self._open_flows({address}))
 
     async def count_translated(self, targets: Sequence[FlowTarget]) -> dict[FlowTarget, int]:
         """Returns the number of open flows that Services lead to each of *targets*. Raises
         ``ConntrackError``.
         """
-        counts = dict.fromkeys(targets, 0)
-        for address in sorted({target.address for target in targets}):
-            flows = await self._open_flows(address)
-            ports = Counter(flow.port for flow in flows if flow.is_translated)
-            for target in targets:
-                if target.address == address:
-                    counts[target] = ports[target.port] if target.port else ports.total()
-        return counts
+        flows = await self._open_flows({target.address for target in targets})
+        counts = Counter[FlowTarget]()
+        for flow in flows:
+            if flow.is_translated:
+                address, port = flow.answered_by
+                counts.update({FlowTarget(address), FlowTarget(address, port)})
+        return {target: counts[target] for target in targets}
 
-    async def _open_flows(self, address: str) -> list[OpenFlow]:
+    async def _open_flows(self, addresses: Collection[str]) -> list[OpenFlow]:
         try:
-            return await asyncio.to_thread(self._dump, address)
+            return await asyncio.to_thread(self._list_open_flows, addresses)
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
             descriptors.report(error, "netlink socket")
             why = error.strerror if isinstance(error, OSError) else str(error)
-            raise ConntrackError(f"connections could not be listed: {why}") from error
+            raise ConntrackError(f"connections could not be listed: {why or error}") from error
 
-    def _dump(self, address: str) -> list[OpenFlow]:
+    def _list_open_flows(self, addresses: Collection[str]) -> list[OpenFlow]:
         """Blocks.  Raises ``OSError``."""
-        flows: list[OpenFlow] = []
-        size = 0
         with netfilter_socket(self._netns) as sock:
             sock.settimeout(_ANSWER_TIMEOUT_S)
-            sock.sendto(flows_request(address), (0, 0))
-            while size <= DUMP_BYTES_MAX:
-                data = sock.recv(_RECEIVE_BYTES)
-                size += len(data)
-                part = parse_flows(data, address)
-                flows += part.flows
-                if part.errno or part.is_interrupted:
-                    code = part.errno or errno.EAGAIN
-                    raise OSError(code, os.strerror(code))
-                if part.done:
-                    return flows
-        raise OSError(errno.EFBIG, f"more than {DUMP_BYTES_MAX >> 20} MiB of entries")
+            return [
+                flow
+                for request, packed in flows_requests(addresses)
+                for flow in _dump(sock, request, packed)
+            ]
 
     async def _forget_stale(self, family: Family, expected: Expected) -> int:
         forgotten = 0
@@ -172,3 +163,20 @@ class Conntrack:
             if process.returncode is None:
                 process.kill()
                 await process.communicate()
+
+
+def _dump(sock: socket.socket, request: bytes, addresses: Collection[bytes]) -> Iterator[OpenFlow]:
+    """Yields the answer to *request*, which concerns *addresses*. Raises ``OSError``."""
+    sock.sendto(request, (0, 0))
+    size = 0
+    while size <= DUMP_BYTES_MAX:
+        data = sock.recv(_RECEIVE_BYTES)
+        size += len(data)
+        part = parse_flows(data, addresses)
+        yield from part.flows
+        if part.errno or part.is_interrupted:
+            code = part.errno or errno.EAGAIN
+            raise OSError(code, os.strerror(code))
+        if part.done:
+            return
+    raise OSError(errno.EFBIG, f"more than {DUMP_BYTES_MAX >> 20} MiB of entries")

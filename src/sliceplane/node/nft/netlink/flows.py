@@ -4,8 +4,9 @@ linux/netfilter/nfnetlink_conntrack.h).
 **Deleting.** The tuple of its first packet (protocol, addresses, ports) and the zone identify an
 entry. Each message requests an answer: 0 if the entry existed, ``ENOENT`` if it had expired.
 
-**Reading.** A dump of the entries that one address answers: kernels filter it from 5.8 on
-(CTA_FILTER). Others send every entry, so the reader filters, too.
+**Reading.** A dump of the entries that some addresses answer. The kernel filters it by one IPv4
+address, from 5.8 on (CTA_FILTER). It compares IPv6 addresses the wrong way round (6.18,
+``ctnetlink_filter_match_tuple``), so there, as for older kernels, the reader alone filters.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import ipaddress
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from sliceplane.kit.ip import Family
@@ -81,19 +82,25 @@ def _name(family: Family, tracked: TrackedFlow) -> bytes:
     return entry + (attribute(_ZONE, _SHORT.pack(tracked.zone)) if tracked.zone else b"")
 
 
-def flows_request(address: str) -> bytes:
-    """Returns a request for the entries whose answers come from *address*, in canonical form."""
-    parsed = ipaddress.ip_address(address)
-    family: Family = "IPv4" if parsed.version == 4 else "IPv6"
-    kind = _SOURCE_AND_DESTINATION[family][0]
-    source = nest(_REPLY_TUPLE, nest(_ADDRESSES, attribute(kind, parsed.packed)))
-    chosen = nest(_FILTER, attribute(_FILTER_REPLY, _HOST_LONG.pack(_FILTER_SOURCE)))
-    return message(_GET, _DUMP, 1, _FAMILY[family], source + chosen)
+def flows_requests(addresses: Collection[str]) -> Iterator[tuple[bytes, tuple[bytes, ...]]]:
+    """Yields requests for the entries whose answers come from *addresses*, in canonical form, and
+    the packed addresses that each concerns.
+    """
+    parsed = [ipaddress.ip_address(address) for address in sorted(addresses)]
+    kind = _SOURCE_AND_DESTINATION["IPv4"][0]
+    for address in parsed:
+        if address.version == 4:
+            source = nest(_REPLY_TUPLE, nest(_ADDRESSES, attribute(kind, address.packed)))
+            chosen = nest(_FILTER, attribute(_FILTER_REPLY, _HOST_LONG.pack(_FILTER_SOURCE)))
+            request = message(_GET, _DUMP, 1, _FAMILY["IPv4"], source + chosen)
+            yield request, (address.packed,)
+    others = tuple(address.packed for address in parsed if address.version == 6)
+    if others:
+        yield message(_GET, _DUMP, 1, _FAMILY["IPv6"], b""), others
 
 
-def parse_flows(data: bytes, address: str) -> FlowsPart:
-    """Parses one read of the socket after ``flows_request``."""
-    packed = ipaddress.ip_address(address).packed
+def parse_flows(data: bytes, addresses: Collection[bytes]) -> FlowsPart:
+    """Parses one read of the socket after a request that concerns the packed *addresses*."""
     flows: list[OpenFlow] = []
     interrupted = False
     at = 0
@@ -103,22 +110,23 @@ def parse_flows(data: bytes, address: str) -> FlowsPart:
         if length < HEADER.size or kind in {_ERROR, _DONE}:
             code = -int.from_bytes(data[at + HEADER.size :][:4], sys.byteorder, signed=True)
             return FlowsPart(tuple(flows), True, interrupted, code)
-        if kind == _NEW:
-            flow = _open_flow(data[at + HEADER.size + 4 : at + length], packed)
+        body = data[at + HEADER.size + 4 : at + length]
+        if kind == _NEW and any(address in body for address in addresses):
+            flow = _open_flow(body, addresses)
             if flow is not None:
                 flows.append(flow)
         at += length + 3 & ~3
     return FlowsPart(tuple(flows), False, interrupted)
 
 
-def _open_flow(body: bytes, packed: bytes) -> OpenFlow | None:
-    """Returns the entry in *body* if *packed* answers it and it is open. TCP is open until one
+def _open_flow(body: bytes, addresses: Collection[bytes]) -> OpenFlow | None:
+    """Returns the entry in *body* if one of *addresses* answers it and it is open. TCP is open until one
     side closes; the kernel reports no state of a flow that it offloaded, which is open. Others are
     open while the kernel calls them assured (packets in both directions), until they expire.
     """
     entry = dict(read_attributes(body))
     sent, answers = _ends(entry.get(_TUPLE, b"")), _ends(entry.get(_REPLY_TUPLE, b""))
-    if answers.source != packed:
+    if answers.source not in addresses:
         return None
     if answers.protocol == _TCP:
         info = dict(read_attributes(entry.get(_PROTOCOL_INFO, b""))).get(_TCP_INFO, b"")
@@ -126,9 +134,13 @@ def _open_flow(body: bytes, packed: bytes) -> OpenFlow | None:
         is_open = state in _OPEN_STATES
     else:
         is_open = bool(int.from_bytes(entry.get(_STATUS, b""), "big") & _ASSURED)
-    is_translated = (sent.destination, sent.destination_port) != (packed, answers.source_port)
-    port = int.from_bytes(answers.source_port, "big")
-    return OpenFlow(port, answers.protocol == _TCP, is_translated) if is_open else None
+    sent_to = (sent.destination, sent.destination_port)
+    is_translated = sent_to != (answers.source, answers.source_port)
+    endpoint = (
+        str(ipaddress.ip_address(answers.source)),
+        int.from_bytes(answers.source_port, "big"),
+    )
+    return OpenFlow(endpoint, answers.protocol == _TCP, is_translated) if is_open else None
 
 
 class _Ends(NamedTuple):

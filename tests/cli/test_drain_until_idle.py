@@ -115,7 +115,7 @@ async def test_nodes_that_cannot_count_are_named_first(shop: Shop) -> None:
     await asyncio.to_thread(plane.delete, "node", "n-old")
 
 
-async def test_a_deployment_goes_pod_by_pod_and_each_is_waited_for(shop: Shop) -> None:
+async def test_all_pods_of_a_deployment_are_waited_for(shop: Shop) -> None:
     await asyncio.to_thread(shop.plane.apply, deployment(shop.name))
     for number in range(2):
         shop.papers["n-1"].connections[address(shop, number)] = number + 1

@@ -273,8 +273,9 @@ def open_text(verdict: DrainVerdict) -> str:
     connections = "1 established connection" if total == 1 else f"{total} established connections"
     on_nodes = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
     counted = f"{connections} to {', '.join(verdict.targets)} on {on_nodes}: {where}{more}"
-    uncounted = f"not counted yet: {named(verdict.waiting)}" if verdict.waiting else ""
-    return "; ".join(filter(None, (counted if nodes else "", uncounted)))
+    uncounted = f"connections on {named(verdict.waiting)} that are not counted yet"
+    parts = (counted if nodes else "", uncounted if verdict.waiting else "")
+    return ", and ".join(filter(None, parts))
 
 
 def message(verdict: DrainVerdict, took_s: float) -> str:

@@ -35,6 +35,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.node.io.kernel import conntrack
 from sliceplane.node.io.kernel.conntrack import Conntrack, ConntrackError
 from sliceplane.node.io.observing.observer import Observer
+from sliceplane.node.nft.netlink.flows import FILTERED_MAX
 from sliceplane.testing import Plane
 from sliceplane.watch.io import kubeconfig
 from sliceplane.watch.io.reflect import loop_clock
@@ -145,6 +146,9 @@ def test_counts_are_those_of_the_program(
     targets = [FlowTarget(endpoint, port) for endpoint in ENDPOINTS for port in (0, 8080, 8081)]
     counts = asyncio.run(Conntrack(netns=host.netns).count_translated(targets))
     assert counts == {target: count_listed(lines, target) for target in targets}
+    many = [*targets, *(FlowTarget(f"10.1.3.{number}") for number in range(FILTERED_MAX))]
+    counts = asyncio.run(Conntrack(netns=host.netns).count_translated(many))
+    assert counts == {target: count_listed(lines, target) for target in many}
     tcp = asyncio.run(Conntrack(netns=host.netns).established(ENDPOINTS[0]))
     assert tcp == sum(entry[0] == ENDPOINTS[0] and entry[2] in TCP_STATES[:3] for entry in made), (
         "by a Service or directly"

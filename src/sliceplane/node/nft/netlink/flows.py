@@ -17,7 +17,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from sliceplane.kit.ip import Family
+from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.node.conntrack import OpenFlow, TrackedFlow
 from sliceplane.node.nft.netlink.messages import (
     ACK,
@@ -37,6 +37,8 @@ _TCP_INFO, _TCP_STATE = 1, 1  # CTA_PROTOINFO_TCP, CTA_PROTOINFO_TCP_STATE
 #: TCP_CONNTRACK_SYN_SENT, SYN_RECV, ESTABLISHED and SYN_SENT2: a packet under way may establish it
 _OPEN_STATES: Final = frozenset((1, 2, 3, 9))
 _ASSURED: Final = 1 << 2  # IPS_ASSURED
+#: addresses for which the kernel walks its table one after the other; more are faster together
+FILTERED_MAX: Final = 8
 _ADDRESSES, _PROTOCOL = 1, 2  # CTA_TUPLE_IP, CTA_TUPLE_PROTO
 #: source and destination: CTA_IP_V4_SRC..., CTA_IP_V6_SRC...
 _SOURCE_AND_DESTINATION: Final[dict[Family, tuple[int, int]]] = {"IPv4": (1, 2), "IPv6": (3, 4)}
@@ -87,16 +89,20 @@ def flows_requests(addresses: Collection[str]) -> Iterator[tuple[bytes, tuple[by
     the packed addresses that each concerns.
     """
     parsed = [ipaddress.ip_address(address) for address in sorted(addresses)]
-    kind = _SOURCE_AND_DESTINATION["IPv4"][0]
-    for address in parsed:
-        if address.version == 4:
-            source = nest(_REPLY_TUPLE, nest(_ADDRESSES, attribute(kind, address.packed)))
-            chosen = nest(_FILTER, attribute(_FILTER_REPLY, _HOST_LONG.pack(_FILTER_SOURCE)))
-            request = message(_GET, _DUMP, 1, _FAMILY["IPv4"], source + chosen)
-            yield request, (address.packed,)
-    others = tuple(address.packed for address in parsed if address.version == 6)
-    if others:
-        yield message(_GET, _DUMP, 1, _FAMILY["IPv6"], b""), others
+    for family in FAMILIES:
+        version = 4 if family == "IPv4" else 6
+        packed = tuple(address.packed for address in parsed if address.version == version)
+        if family == "IPv4" and len(packed) <= FILTERED_MAX:
+            for address in packed:
+                yield message(_GET, _DUMP, 1, _FAMILY[family], _filter_by(address)), (address,)
+        elif packed:
+            yield message(_GET, _DUMP, 1, _FAMILY[family], b""), packed
+
+
+def _filter_by(address: bytes) -> bytes:
+    source = attribute(_SOURCE_AND_DESTINATION["IPv4"][0], address)
+    flags = attribute(_FILTER_REPLY, _HOST_LONG.pack(_FILTER_SOURCE))
+    return nest(_REPLY_TUPLE, nest(_ADDRESSES, source)) + nest(_FILTER, flags)
 
 
 def parse_flows(data: bytes, addresses: Collection[bytes]) -> FlowsPart:

@@ -207,8 +207,8 @@ async def last_as_long_as_connections(
 ) -> None:
     """Closes connections one by one; the drain ends when *pod* has none, and not before."""
     while left := established(pod):
-        await asyncio.sleep(0.1)
         assert not drain.done(), f"{left} connections are open"
+        await asyncio.sleep(0.1)
         assert holding.close_one()
     await eventually(drain.done)
 

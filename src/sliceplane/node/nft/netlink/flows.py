@@ -5,8 +5,8 @@ linux/netfilter/nfnetlink_conntrack.h).
 entry. Each message requests an answer: 0 if the entry existed, ``ENOENT`` if it had expired.
 
 **Reading.** A dump of the entries that some addresses answer. The kernel filters it by one IPv4
-address, from 5.8 on (CTA_FILTER). It compares IPv6 addresses the wrong way round (6.18,
-``ctnetlink_filter_match_tuple``), so there, as for older kernels, the reader alone filters.
+address, from 5.8 on (CTA_FILTER). Its comparison of IPv6 addresses is inverted (Linux 6.18,
+ctnetlink_filter_match_tuple), so there, as for older kernels, the reader alone filters.
 """
 
 from __future__ import annotations
